@@ -1,0 +1,191 @@
+//! Keys, names and versions.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest key or name, in bytes of UTF-8.
+pub const MAX_KEY_BYTES: usize = 512;
+
+/// A text that cannot be a key or a name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidName {
+    /// The empty text.
+    #[error("a {what} must have at least 1 byte")]
+    Empty {
+        /// "key", "worker name" or "node name".
+        what: &'static str,
+    },
+    /// Longer than [`MAX_KEY_BYTES`].
+    #[error("a {what} must have at most {MAX_KEY_BYTES} bytes of UTF-8, this one has {len} (it starts with {start:?})")]
+    TooLong {
+        /// "key", "worker name" or "node name".
+        what: &'static str,
+        /// The length found, in bytes.
+        len: usize,
+        /// Its first characters, to find it by.
+        start: String,
+    },
+    /// Bytes that are no UTF-8.
+    #[error("a {what} must be UTF-8; the bytes from offset {valid_up_to} on are not")]
+    NotUtf8 {
+        /// "key", "worker name" or "node name".
+        what: &'static str,
+        /// How many bytes were good.
+        valid_up_to: usize,
+    },
+}
+
+fn check(what: &'static str, text: &str) -> Result<(), InvalidName> {
+    match text.len() {
+        0 => Err(InvalidName::Empty { what }),
+        len if len > MAX_KEY_BYTES => Err(InvalidName::TooLong { what, len, start: text.chars().take(24).collect() }),
+        _ => Ok(()),
+    }
+}
+
+macro_rules! text_type {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Checks and takes a text.
+            ///
+            /// # Errors
+            /// [`InvalidName`] where it is empty or longer than [`MAX_KEY_BYTES`].
+            pub fn new(text: &str) -> Result<Self, InvalidName> {
+                check($what, text)?;
+                Ok(Self(Arc::from(text)))
+            }
+
+            /// Checks and takes bytes that came from outside.
+            ///
+            /// # Errors
+            /// [`InvalidName`] where they are no UTF-8, empty or too long.
+            pub fn from_bytes(bytes: &[u8]) -> Result<Self, InvalidName> {
+                let text = std::str::from_utf8(bytes)
+                    .map_err(|e| InvalidName::NotUtf8 { what: $what, valid_up_to: e.valid_up_to() })?;
+                Self::new(text)
+            }
+
+            /// The text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+text_type!(
+    /// The name of a tensor: UTF-8, 1 to [`MAX_KEY_BYTES`] bytes. Cheap to clone.
+    Key,
+    "key"
+);
+text_type!(
+    /// The name of a worker or of a node: UTF-8, 1 to [`MAX_KEY_BYTES`] bytes. Cheap to clone.
+    Name,
+    "name"
+);
+
+// The same checks hold for both, so a link's table of names serves keys and workers alike.
+impl From<Name> for Key {
+    fn from(name: Name) -> Key {
+        Key(name.0)
+    }
+}
+impl From<Key> for Name {
+    fn from(key: Key) -> Name {
+        Name(key.0)
+    }
+}
+
+/// The version of a key's tensor: rising within one owner's session; the training step, where the caller gives one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(pub u64);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v{}", self.0)
+    }
+}
+
+/// Which version a fetch asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Select {
+    /// The newest there is; waits for the first where there is none.
+    Latest,
+    /// The newest, once it is this one or later.
+    AtLeast(Version),
+    /// This one and no other.
+    Exactly(Version),
+}
+
+impl Select {
+    /// Whether `version` answers this.
+    #[must_use]
+    pub fn takes(self, version: Version) -> bool {
+        match self {
+            Select::Latest => true,
+            Select::AtLeast(v) => version >= v,
+            Select::Exactly(v) => version == v,
+        }
+    }
+
+    /// Whether it can never be answered any more once `newest` is published, since versions only rise.
+    #[must_use]
+    pub fn missed(self, newest: Version) -> bool {
+        matches!(self, Select::Exactly(v) if newest > v)
+    }
+}
+
+impl fmt::Display for Select {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Select::Latest => f.write_str("latest"),
+            Select::AtLeast(v) => write!(f, "at least {v}"),
+            Select::Exactly(v) => write!(f, "exactly {v}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_1_to_512_bytes() {
+        assert!(Key::new(&"k".repeat(512)).is_ok());
+        let e = Key::new(&"k".repeat(513)).unwrap_err();
+        assert!(e.to_string().contains("512") && e.to_string().contains("513"), "{e}");
+        assert!(matches!(Key::new(""), Err(InvalidName::Empty { what: "key" })));
+        assert!(matches!(Key::from_bytes(&[b'a', 0xff]), Err(InvalidName::NotUtf8 { valid_up_to: 1, .. })));
+    }
+
+    #[test]
+    fn selection() {
+        assert!(Select::AtLeast(Version(3)).takes(Version(4)));
+        assert!(!Select::Exactly(Version(3)).takes(Version(4)));
+        assert!(Select::Exactly(Version(3)).missed(Version(4)));
+        assert!(!Select::Exactly(Version(3)).missed(Version(2)));
+    }
+}

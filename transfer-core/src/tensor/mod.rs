@@ -1,0 +1,9 @@
+//! What is moved: element types, shapes, keys and versions.
+
+mod dtype;
+mod key;
+mod shape;
+
+pub use dtype::DType;
+pub use key::{InvalidName, Key, MAX_KEY_BYTES, Name, Select, Version};
+pub use shape::{InvalidShape, MAX_RANK, Shape, TensorMeta};

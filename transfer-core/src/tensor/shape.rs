@@ -1,0 +1,149 @@
+//! Shapes, and the description of a dense tensor.
+
+use super::DType;
+use smallvec::SmallVec;
+use std::fmt;
+
+/// The most dimensions a tensor may have.
+pub const MAX_RANK: usize = 32;
+
+/// A shape that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidShape {
+    /// More than [`MAX_RANK`] dimensions.
+    #[error("a tensor has at most {MAX_RANK} dimensions, this one has {rank}")]
+    RankTooHigh {
+        /// The number found.
+        rank: usize,
+    },
+    /// The size in bytes does not fit 64 bits.
+    #[error("{dtype}{shape} would have more than 2^63 bytes")]
+    TooLarge {
+        /// The element type.
+        dtype: DType,
+        /// The shape.
+        shape: Shape,
+    },
+}
+
+/// The dimensions of a tensor, outermost first, in elements. Rank 0 is a scalar.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Shape(SmallVec<[u64; 2]>);
+
+impl Shape {
+    /// A shape of these dimensions.
+    ///
+    /// # Errors
+    /// [`InvalidShape::RankTooHigh`].
+    pub fn new(dims: &[u64]) -> Result<Shape, InvalidShape> {
+        if dims.len() > MAX_RANK {
+            return Err(InvalidShape::RankTooHigh { rank: dims.len() });
+        }
+        Ok(Shape(SmallVec::from_slice(dims)))
+    }
+
+    /// The dimensions, outermost first.
+    #[must_use]
+    pub fn dims(&self) -> &[u64] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The description of a dense tensor, row-major: element type and shape. Its size in bytes is known to fit.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct TensorMeta {
+    dtype: DType,
+    shape: Shape,
+}
+
+impl TensorMeta {
+    /// Describes a tensor.
+    ///
+    /// # Errors
+    /// [`InvalidShape::TooLarge`] where the size in bytes is not below 2^63.
+    pub fn new(dtype: DType, shape: Shape) -> Result<TensorMeta, InvalidShape> {
+        match checked_len(dtype, &shape) {
+            Some(_) => Ok(TensorMeta { dtype, shape }),
+            None => Err(InvalidShape::TooLarge { dtype, shape }),
+        }
+    }
+
+    /// Describes a tensor of these dimensions.
+    ///
+    /// # Errors
+    /// Any [`InvalidShape`].
+    pub fn of(dtype: DType, dims: &[u64]) -> Result<TensorMeta, InvalidShape> {
+        TensorMeta::new(dtype, Shape::new(dims)?)
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        checked_len(self.dtype, &self.shape).unwrap_or(0)
+    }
+}
+
+fn checked_len(dtype: DType, shape: &Shape) -> Option<u64> {
+    // A dimension of 0 makes the tensor empty whatever the others are.
+    if shape.dims().contains(&0) {
+        return Some(0);
+    }
+    let elements = shape.dims().iter().try_fold(1u64, |n, d| n.checked_mul(*d))?;
+    elements.checked_mul(dtype.size_bytes()).filter(|n| *n < 1 << 63)
+}
+
+impl fmt::Display for TensorMeta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.dtype, self.shape)
+    }
+}
+
+impl fmt::Debug for TensorMeta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(TensorMeta::of(DType::F32, &[4096, 4096]).unwrap().len_bytes(), 64 << 20);
+        assert_eq!(TensorMeta::of(DType::C64, &[]).unwrap().len_bytes(), 8);
+        assert_eq!(TensorMeta::of(DType::F64, &[u64::MAX, 0, u64::MAX]).unwrap().len_bytes(), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        assert!(matches!(TensorMeta::of(DType::F64, &[u64::MAX, 2]), Err(InvalidShape::TooLarge { .. })));
+        assert!(matches!(TensorMeta::of(DType::U8, &[1 << 63]), Err(InvalidShape::TooLarge { .. })));
+        assert!(matches!(TensorMeta::of(DType::U8, &[1; 33]), Err(InvalidShape::RankTooHigh { rank: 33 })));
+    }
+}
