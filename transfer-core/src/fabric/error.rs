@@ -1,0 +1,89 @@
+//! What can go wrong in a fabric, sorted by what the caller can do about it.
+
+use super::LinkId;
+use crate::memory::{LocalSlice, SegmentId};
+
+/// Setting something up failed. The fabric goes on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The segment was registered before.
+    #[error("{0} is registered already")]
+    AlreadyRegistered(SegmentId),
+    /// The segment is not registered.
+    #[error("{0} is not registered with this fabric")]
+    UnknownSegment(SegmentId),
+    /// The link is not in the state that the call needs.
+    #[error("{link} cannot {what} now")]
+    WrongState {
+        /// The link.
+        link: LinkId,
+        /// The call.
+        what: &'static str,
+    },
+    /// The peer's offer was not understood.
+    #[error("the peer's offer for {link} is bad: {why}")]
+    BadOffer {
+        /// The link.
+        link: LinkId,
+        /// What was wrong with it.
+        why: String,
+    },
+    /// The operating system or the device refused.
+    #[error("{what} failed: {why}")]
+    Device {
+        /// The call.
+        what: &'static str,
+        /// The system's words.
+        why: String,
+    },
+}
+
+/// A post that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The send queue is full. Post again after completions were polled.
+    #[error("the send queue of {0} is full")]
+    Full(LinkId),
+    /// The link is not connected, or dead.
+    #[error("{0} is down")]
+    LinkDown(LinkId),
+    /// A local slice outside of registered memory.
+    #[error("{0} is outside of registered memory")]
+    BadLocalSlice(LocalSlice),
+    /// The request breaks a limit of [`super::Capabilities`].
+    #[error("the work request has {what} = {value}, the limit is {limit}")]
+    Limit {
+        /// What was too much.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The limit.
+        limit: u64,
+    },
+}
+
+/// Why a link died.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DownReason {
+    /// This side asked for it.
+    #[error("closed by this side: {0}")]
+    Closed(String),
+    /// The peer closed it in good order.
+    #[error("closed by the peer: {0}")]
+    PeerClosed(String),
+    /// The connection broke, or the peer is gone.
+    #[error("connection lost: {0}")]
+    Lost(String),
+    /// The peer broke the contract: a failed check, a malformed frame.
+    #[error("the peer broke the contract: {0}")]
+    Violation(String),
+    /// The peer says that this side broke the contract.
+    #[error("refused by the peer: {0}")]
+    Refused(String),
+    /// The connection could not be made.
+    #[error("could not connect: {0}")]
+    NotConnected(String),
+}

@@ -1,0 +1,68 @@
+//! What a fabric reports.
+
+use super::{DownReason, LinkId, WorkId};
+use crate::memory::{RemoteKey, RemoteSlice};
+
+/// What [`super::Fabric::poll`] reports. Bytes are borrowed for the call.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FabricEvent<'a> {
+    /// The link can be used.
+    Connected {
+        /// The link.
+        link: LinkId,
+    },
+    /// A write is placed at the peer.
+    WriteDone {
+        /// The link.
+        link: LinkId,
+        /// As posted.
+        work: WorkId,
+    },
+    /// A message lies at the peer.
+    SendDone {
+        /// The link.
+        link: LinkId,
+        /// As posted.
+        work: WorkId,
+    },
+    /// A grant is in force.
+    Granted {
+        /// The link.
+        link: LinkId,
+        /// As passed to [`super::Fabric::grant`].
+        tag: u64,
+        /// What the peer needs to write there: the whole range.
+        remote: RemoteSlice,
+    },
+    /// A grant is gone: nothing can be written through it any more.
+    Revoked {
+        /// The link.
+        link: LinkId,
+        /// Its key.
+        key: RemoteKey,
+    },
+    /// The peer sent a message.
+    Message {
+        /// The link.
+        link: LinkId,
+        /// Its bytes, as they came.
+        bytes: &'a [u8],
+    },
+    /// The peer's write with this immediate is placed, and so is all that it wrote before.
+    Immediate {
+        /// The link.
+        link: LinkId,
+        /// The immediate data.
+        value: u32,
+        /// How many bytes a CPU copied on this side for the writes since the last immediate of this link.
+        copied: u64,
+    },
+    /// The link is dead and drained. Its last event.
+    LinkDown {
+        /// The link.
+        link: LinkId,
+        /// Why.
+        reason: DownReason,
+    },
+}

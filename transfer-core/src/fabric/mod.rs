@@ -1,0 +1,153 @@
+//! The contract of a fabric.
+//!
+//! A fabric moves bytes between the registered memory of two sidecars. Its contract is that of a reliable connected queue pair,
+//! the same on every fabric, so that one protocol engine serves all of them. docs/adr/0001 says how each rule was held against
+//! real verbs.
+//!
+//! # The rules
+//! 1. **Done means acknowledged.** [`FabricEvent::WriteDone`] means that the write is placed at the peer as far as the peer's fabric
+//!    can tell: the source may be used again, and nothing will be sent again. Only the receiver, at the immediate, knows that the
+//!    bytes can be read. [`FabricEvent::SendDone`] means that the message lies in one of the peer's receive slots.
+//! 2. **Order, per direction.** What is posted to one link arrives in posting order: when [`FabricEvent::Immediate`] or
+//!    [`FabricEvent::Message`] is reported, every write posted before it on that link is placed. Completions of one's own posts come in
+//!    posting order too. Between the two kinds there is no order: a peer's answer may come before the completion of what it
+//!    answers. Across links there is no order.
+//! 3. **Receive slots.** Each immediate and each message consumes one of the peer's receive slots. Whoever posts counts them
+//!    (credits); a fabric may kill the link of a sender that overruns them.
+//! 4. **Every write is checked** by the receiving side: key, link, permission, and bounds where
+//!    [`Capabilities::checks_bounds`] says so. One that is refused touches nothing; one that is cut (revoked in its middle, the
+//!    link lost) may have placed a prefix of its range, and nothing outside. Either way the link is dead, and both sides hear
+//!    [`FabricEvent::LinkDown`]. So nobody believes a byte without its immediate and a checked landing header.
+//! 5. **Dead means drained.** After [`FabricEvent::LinkDown`] no byte arrives through that link any more, all its grants are gone,
+//!    and no further event of it is reported. What was posted and not completed before it has an unknown outcome.
+//! 6. **Grants.** A grant opens one range to one link. It is in force before any message posted after
+//!    [`FabricEvent::Granted`] was reported is received by the peer. A revoke ends with [`FabricEvent::Revoked`] or with
+//!    [`FabricEvent::LinkDown`], at once where the receiving side places the bytes, later on verbs; after either no write through
+//!    the grant can touch memory. A key names a grant only while it lives: keys come again.
+//! 7. **Memory outlives use.** A registered segment stays mapped until it is deregistered, and deregistering takes its grants back
+//!    first.
+
+mod capabilities;
+mod error;
+mod event;
+
+pub use capabilities::{Capabilities, FabricKind};
+pub use error::{DownReason, FabricError, PostError};
+pub use event::FabricEvent;
+
+use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
+use std::fmt;
+
+/// A link: a reliable connection to one peer over one fabric. Never reused within one incarnation of the sidecar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u32);
+
+impl fmt::Display for LinkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "link {}", self.0)
+    }
+}
+
+/// What the poster of a work request calls it; comes back with its completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkId(pub u64);
+
+/// What one side must know of the other to connect: opaque bytes of the fabric's own layout, carried by the gRPC `Connect` call.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Offer(pub Vec<u8>);
+
+/// Moves bytes between registered memory of two sidecars. See the module's rules.
+///
+/// # Order of calls
+/// *Memory*: [`register`](Fabric::register) a segment before a slice of it is posted or granted.
+/// *Connecting*: the initiator calls [`offer`](Fabric::offer); the acceptor [`accept`](Fabric::accept)s it and answers with its own
+/// offer; the initiator calls [`connect`](Fabric::connect) with that. Each side hears [`FabricEvent::Connected`] when the link can be
+/// used, or [`FabricEvent::LinkDown`].
+/// *Working*: post and grant as you like, [`poll`](Fabric::poll) often. Before sleeping, [`arm`](Fabric::arm), poll once more, and wait
+/// for [`wait_fd`](Fabric::wait_fd) to be readable.
+pub trait Fabric: Send {
+    /// How this fabric is handed a segment's memory.
+    type Memory;
+
+    /// Which fabric this is, for reports and for `require`. The planner never asks it.
+    fn kind(&self) -> FabricKind;
+
+    /// What it can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Makes a segment a memory region: with every device, or with none.
+    ///
+    /// # Errors
+    /// [`FabricError`] where a device refuses or the segment is registered already.
+    fn register(&mut self, segment: SegmentId, memory: Self::Memory) -> Result<(), FabricError>;
+
+    /// Ends a segment's registration. Grants inside it are taken back first; a link whose peer still writes there dies (rule 4).
+    ///
+    /// # Errors
+    /// [`FabricError::UnknownSegment`].
+    fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError>;
+
+    /// Begins a link as its initiator: what the peer has to know.
+    ///
+    /// # Errors
+    /// [`FabricError`] where no link can be made.
+    fn offer(&mut self, link: LinkId) -> Result<Offer, FabricError>;
+
+    /// Begins a link as its acceptor, with what the initiator offered; answers what the initiator has to know.
+    ///
+    /// # Errors
+    /// [`FabricError::BadOffer`] for an offer that is not understood.
+    fn accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError>;
+
+    /// Goes on as the initiator, with what the acceptor answered.
+    ///
+    /// # Errors
+    /// [`FabricError::BadOffer`], or what the device says.
+    fn connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError>;
+
+    /// Ends a link. [`FabricEvent::LinkDown`] follows, here and at the peer. Unknown and dead links are ignored.
+    fn disconnect(&mut self, link: LinkId, reason: DownReason);
+
+    /// Opens `range` to the peer of `link`. [`FabricEvent::Granted`] follows with this `tag`.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing is granted then.
+    fn grant(&mut self, link: LinkId, range: LocalSlice, tag: u64) -> Result<(), PostError>;
+
+    /// Takes a grant back. [`FabricEvent::Revoked`] follows. A grant that is gone already is reported revoked.
+    ///
+    /// # Errors
+    /// [`PostError::LinkDown`]: the grant went with the link.
+    fn revoke(&mut self, link: LinkId, key: RemoteKey) -> Result<(), PostError>;
+
+    /// Gathers `sgl` into the contiguous `remote`, in order, and raises `immediate` at the peer when all of it is placed.
+    /// The lengths of `sgl` must add up to `remote.len`; an empty list with an immediate is allowed.
+    /// The memory of `sgl` must not change until the write is done.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then. [`PostError::Full`] passes by itself.
+    fn post_write(
+        &mut self,
+        link: LinkId,
+        work: WorkId,
+        sgl: &[LocalSlice],
+        remote: RemoteSlice,
+        immediate: Option<u32>,
+    ) -> Result<(), PostError>;
+
+    /// Sends a small message into one of the peer's receive slots. At most [`Capabilities::max_message_bytes`]. The bytes are taken
+    /// at once.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then. [`PostError::Full`] passes by itself.
+    fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError>;
+
+    /// Makes progress and reports what happened, a bounded amount per call. Returns whether anything was reported or moved.
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool;
+
+    /// Asks that [`wait_fd`](Fabric::wait_fd) become readable when [`poll`](Fabric::poll) has something to do again.
+    fn arm(&mut self);
+
+    /// What to wait on; `None` for a fabric that must be polled (the simulated one).
+    fn wait_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
+}

@@ -1,0 +1,269 @@
+//! What a worker asks of its sidecar, and what it hears.
+//!
+//! These are the values; [`crate::wire::session`] has their bytes in the rings.
+
+use crate::fabric::FabricKind;
+use crate::memory::LocalSlice;
+use crate::tensor::{Key, Name, Select, TensorMeta, Version};
+use std::fmt;
+use std::time::Duration;
+
+/// What a worker calls one of its operations; comes back with the reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// What a sidecar calls the range that a fetch handed out, until the worker releases it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId(pub u64);
+
+/// A worker's request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Command {
+    /// Publish a tensor that lies in the worker's arena. From here until [`Reply::Returned`] or [`Reply::Failed`] the range is not
+    /// the worker's to change.
+    Push(Push),
+    /// Ask for a version of a key.
+    Fetch(Fetch),
+    /// Give back what a fetch handed out. No reply.
+    Release {
+        /// As [`Reply::Fetched`] named it.
+        lease: LeaseId,
+    },
+    /// Give up an operation. Its reply is [`Reply::Failed`] with [`FailureCode::Cancelled`], unless it was faster.
+    Cancel {
+        /// The operation to end.
+        op: OpId,
+    },
+    /// End a key that this worker owns.
+    Delete {
+        /// What to call it in the reply.
+        op: OpId,
+        /// The key.
+        key: Key,
+    },
+}
+
+/// See [`Command::Push`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Push {
+    /// What to call it in the reply.
+    pub op: OpId,
+    /// The key.
+    pub key: Key,
+    /// The version; `None` is one more than the last.
+    pub version: Option<Version>,
+    /// Element type and shape; the length in bytes follows from them.
+    pub meta: TensorMeta,
+    /// Where it starts in the worker's arena, in bytes; a multiple of [`crate::memory::ALIGNMENT`].
+    pub offset: u64,
+    /// Where it shall land: at this worker's sidecar; `None` leaves it where it is.
+    pub to: Option<Name>,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// What must carry it.
+    pub require: Option<FabricKind>,
+}
+
+/// See [`Command::Fetch`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetch {
+    /// What to call it in the reply.
+    pub op: OpId,
+    /// The key.
+    pub key: Key,
+    /// Which version.
+    pub select: Select,
+    /// How long to wait for it.
+    pub timeout: Duration,
+    /// What must carry it.
+    pub require: Option<FabricKind>,
+}
+
+/// What a worker hears.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reply {
+    /// The version is visible; with `to`, it has landed there.
+    Pushed {
+        /// The operation.
+        op: OpId,
+        /// The version that it got.
+        version: Version,
+        /// How it went.
+        report: Report,
+    },
+    /// The tensor is here, and stays until the lease is released.
+    Fetched {
+        /// The operation.
+        op: OpId,
+        /// To be released.
+        lease: LeaseId,
+        /// Which version it is.
+        version: Version,
+        /// Element type and shape.
+        meta: TensorMeta,
+        /// Where it lies.
+        slice: LocalSlice,
+        /// How it went.
+        report: Report,
+    },
+    /// The key is gone.
+    Deleted {
+        /// The operation.
+        op: OpId,
+    },
+    /// The operation ended without success. A range that was pushed is the worker's again, unless `kept`.
+    Failed {
+        /// The operation.
+        op: OpId,
+        /// Why.
+        failure: Failure,
+        /// A transfer may still read the pushed range: [`Reply::Returned`] follows when it does not any more.
+        kept: bool,
+    },
+    /// Nobody can reach this pushed range any more: it is the worker's again.
+    Returned {
+        /// Where it starts in the worker's arena.
+        offset: u64,
+    },
+}
+
+/// How a transfer went: what carried it, what was copied, and where the time went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// What carried it.
+    pub fabric: FabricKind,
+    /// Length of the tensor in bytes.
+    pub bytes: u64,
+    /// Bytes copied by a CPU, on both sides together; a socket's copies in the kernel count.
+    pub copied: u64,
+    /// From the request until it was on its way: waiting for the directory, a connection, credits or memory.
+    pub queued: Duration,
+    /// Waiting for the version to be published.
+    pub waited: Duration,
+    /// From there until it was here.
+    pub flew: Duration,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "fabric={} bytes={} copied={} B queued={:?} waited={:?} flew={:?}",
+            self.fabric, self.bytes, self.copied, self.queued, self.waited, self.flew
+        )
+    }
+}
+
+/// Why an operation failed: a code to act on, and a text that names the thing, the value and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Failure {
+    /// What to act on.
+    pub code: FailureCode,
+    /// For people. At most [`Failure::MAX_TEXT_BYTES`] travel.
+    pub text: String,
+}
+
+impl Failure {
+    /// How much of the text travels, in bytes.
+    pub const MAX_TEXT_BYTES: usize = 900;
+
+    /// A failure with this code and text.
+    #[must_use]
+    pub fn new(code: FailureCode, text: impl Into<String>) -> Failure {
+        Failure { code, text: text.into() }
+    }
+}
+
+/// What kind of failure. The numbers are part of the wire format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+#[non_exhaustive]
+pub enum FailureCode {
+    /// The request makes no sense. Caller's fault.
+    Invalid = 1,
+    /// Nobody published that key before the deadline.
+    UnknownKey = 2,
+    /// The deadline passed.
+    Deadline = 3,
+    /// The asked version was replaced, or skipped.
+    VersionGone = 4,
+    /// The pushed version is not above the last one.
+    VersionNotRising = 5,
+    /// Another worker owns the key.
+    KeyOwned = 6,
+    /// No worker of that name is connected anywhere.
+    UnknownWorker = 7,
+    /// Larger than the pool it would have to land in.
+    TooLarge = 8,
+    /// No room in the pool before the deadline.
+    PoolFull = 9,
+    /// The other node cannot be reached.
+    PeerUnreachable = 10,
+    /// The link broke while the operation was under way.
+    PeerLost = 11,
+    /// `require` cannot be met.
+    RequireUnmet = 12,
+    /// Workers of another user id may not.
+    PermissionDenied = 13,
+    /// The caller gave it up.
+    Cancelled = 14,
+    /// That node does not own the key (any more).
+    NotOwner = 15,
+    /// A limit of the sidecar was reached.
+    Busy = 16,
+    /// The sidecar is going away.
+    ShuttingDown = 17,
+    /// The directory cannot be reached.
+    DirectoryUnreachable = 18,
+    /// A code from a newer peer.
+    Unknown = 0xffff,
+}
+
+impl FailureCode {
+    const ALL: [FailureCode; 18] = [
+        FailureCode::Invalid,
+        FailureCode::UnknownKey,
+        FailureCode::Deadline,
+        FailureCode::VersionGone,
+        FailureCode::VersionNotRising,
+        FailureCode::KeyOwned,
+        FailureCode::UnknownWorker,
+        FailureCode::TooLarge,
+        FailureCode::PoolFull,
+        FailureCode::PeerUnreachable,
+        FailureCode::PeerLost,
+        FailureCode::RequireUnmet,
+        FailureCode::PermissionDenied,
+        FailureCode::Cancelled,
+        FailureCode::NotOwner,
+        FailureCode::Busy,
+        FailureCode::ShuttingDown,
+        FailureCode::DirectoryUnreachable,
+    ];
+
+    /// The code with this number on the wire; [`FailureCode::Unknown`] for a number from the future.
+    #[must_use]
+    pub fn from_wire(n: u16) -> FailureCode {
+        FailureCode::ALL.into_iter().find(|c| *c as u16 == n).unwrap_or(FailureCode::Unknown)
+    }
+
+    /// Whether the same call may succeed later with nothing changed by the caller.
+    #[must_use]
+    pub fn can_retry(self) -> bool {
+        matches!(
+            self,
+            FailureCode::UnknownKey
+                | FailureCode::Deadline
+                | FailureCode::UnknownWorker
+                | FailureCode::PoolFull
+                | FailureCode::PeerUnreachable
+                | FailureCode::PeerLost
+                | FailureCode::NotOwner
+                | FailureCode::Busy
+                | FailureCode::DirectoryUnreachable
+        )
+    }
+}

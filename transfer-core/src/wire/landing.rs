@@ -1,0 +1,204 @@
+//! Landing slots, their immediate data, and the header in front of every landed tensor.
+//!
+//! A landing slot is the receiver's: a number with a generation, and a range of its memory: a [`Header`] of [`HEADER_BYTES`], then
+//! the body. Immediate data is always the receiver's [`SlotNumber`], never a number that the sender chose. (On verbs the fabric
+//! puts it into network order, as the InfiniBand specification has it; here it is a number.)
+//!
+//! ```text
+//! offset  0  magic        u32   "TLH1"
+//!         4  slot         u32   the immediate that follows
+//!         8  index        u32   pull: the receiver's request; push: the sender's flow
+//!        12  metadata id  u32   which (dtype, shape) of that key
+//!        16  version      u64
+//!        24  body length  u64   bytes, without padding
+//!        32  pieces       u32   writes of this transfer, over all rails
+//!        36  waited       u32   microseconds that the request waited for its version
+//!        40  name         u32   number of the key in this link's table
+//!        44  zero         16 bytes
+//!        60  checksum     u32   CRC32C of bytes 0 to 59
+//! ```
+
+use super::{Reader, WireError, Writer, crc32c};
+use crate::memory::{RemoteKey, RemoteSlice};
+use crate::tensor::Version;
+use std::fmt;
+
+/// Length of the header in bytes; the body starts here, so it keeps the alignment of its slot.
+pub const HEADER_BYTES: u64 = 64;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"TLH1");
+const INDEX_BITS: u32 = 20;
+
+/// The most slots that one link can have.
+pub const MAX_SLOTS: u32 = 1 << INDEX_BITS;
+
+/// A landing slot's number with its generation, as it travels in immediate data: the low 20 bits are the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SlotNumber(pub u32);
+
+impl SlotNumber {
+    /// Puts an index below [`MAX_SLOTS`] and a generation, of which 12 bits count, together.
+    #[must_use]
+    pub fn new(index: u32, generation: u32) -> SlotNumber {
+        SlotNumber((index & (MAX_SLOTS - 1)) | (generation << INDEX_BITS))
+    }
+
+    /// The index in the receiver's table.
+    #[must_use]
+    pub fn index(self) -> u32 {
+        self.0 & (MAX_SLOTS - 1)
+    }
+}
+
+impl fmt::Display for SlotNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "slot {}.{}", self.index(), self.0 >> INDEX_BITS)
+    }
+}
+
+/// The header of a landed tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The slot it was meant for.
+    pub slot: SlotNumber,
+    /// Pull: the receiver's request index. Push: the sender's flow index.
+    pub index: u32,
+    /// Which description of the key's tensor this one has.
+    pub metadata_id: u32,
+    /// The version.
+    pub version: Version,
+    /// Bytes of the body.
+    pub body_len: u64,
+    /// Writes of this transfer.
+    pub pieces: u32,
+    /// Microseconds that the request waited for its version at the owner.
+    pub waited_us: u32,
+    /// Number of the key in the link's table of the side that asked.
+    pub name: u32,
+}
+
+impl Header {
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_BYTES as usize] {
+        let mut w = Writer::new();
+        w.u32(MAGIC).u32(self.slot.0).u32(self.index).u32(self.metadata_id).u64(self.version.0);
+        w.u64(self.body_len).u32(self.pieces).u32(self.waited_us).u32(self.name).raw(&[0; 16]);
+        let sum = crc32c(w.as_slice());
+        w.u32(sum);
+        let mut out = [0; HEADER_BYTES as usize];
+        out.copy_from_slice(w.as_slice());
+        out
+    }
+
+    /// Reads a header that was copied out of landed memory.
+    ///
+    /// # Errors
+    /// [`WireError`] where checksum or magic do not fit.
+    pub fn decode(bytes: &[u8; HEADER_BYTES as usize]) -> Result<Header, WireError> {
+        let mut r = Reader::new("a landing header", bytes);
+        let magic = r.u32()?;
+        if magic != MAGIC {
+            return Err(WireError::Value {
+                what: "magic of a landing header",
+                value: u64::from(magic),
+                expected: "\"TLH1\"",
+            });
+        }
+        let header = Header {
+            slot: SlotNumber(r.u32()?),
+            index: r.u32()?,
+            metadata_id: r.u32()?,
+            version: Version(r.u64()?),
+            body_len: r.u64()?,
+            pieces: r.u32()?,
+            waited_us: r.u32()?,
+            name: r.u32()?,
+        };
+        r.raw(16)?;
+        let found = r.u32()?;
+        let computed = crc32c(&bytes[..60]);
+        if found != computed {
+            return Err(WireError::Checksum { what: "a landing header", found, computed });
+        }
+        Ok(header)
+    }
+}
+
+/// A landing slot as its receiver grants it: the number, the room for a body, and one remote key for each rail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotGrant {
+    /// What the last write's immediate must be.
+    pub number: SlotNumber,
+    /// Room for a body in bytes. The range is [`HEADER_BYTES`] longer.
+    pub capacity: u64,
+    /// The range, for each rail. Not empty, at most [`SlotGrant::MAX_RAILS`].
+    pub rails: Vec<RemoteSlice>,
+}
+
+impl SlotGrant {
+    /// The most rails of one link.
+    pub const MAX_RAILS: usize = 4;
+
+    pub(super) fn write(&self, w: &mut Writer) {
+        w.u32(self.number.0).u32(u32::try_from(self.rails.len()).unwrap_or(0)).u64(self.capacity);
+        for rail in &self.rails {
+            w.u64(rail.address).u32(rail.key.0).u32(0);
+        }
+    }
+
+    pub(super) fn read(r: &mut Reader<'_>) -> Result<SlotGrant, WireError> {
+        let number = SlotNumber(r.u32()?);
+        let rails = r.u32()?;
+        let capacity = r.u64()?;
+        if rails == 0 || rails as usize > SlotGrant::MAX_RAILS {
+            return Err(WireError::Value {
+                what: "number of rails of a slot",
+                value: u64::from(rails),
+                expected: "1 to 4",
+            });
+        }
+        if capacity >= 1 << 63 {
+            return Err(WireError::Value { what: "capacity of a slot", value: capacity, expected: "below 2^63" });
+        }
+        let mut out = Vec::with_capacity(rails as usize);
+        for _ in 0..rails {
+            let (address, key, _) = (r.u64()?, r.u32()?, r.u32()?);
+            out.push(RemoteSlice { address, len: capacity + HEADER_BYTES, key: RemoteKey(key) });
+        }
+        Ok(SlotGrant { number, capacity, rails: out })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_reads_back_and_every_flipped_bit_is_seen() {
+        let h = Header {
+            slot: SlotNumber::new(7, 3),
+            index: 1,
+            metadata_id: 2,
+            version: Version(3),
+            body_len: 4,
+            pieces: 5,
+            waited_us: 6,
+            name: 8,
+        };
+        let bytes = h.encode();
+        assert_eq!(Header::decode(&bytes), Ok(h));
+        for bit in 0..512 {
+            let mut b = bytes;
+            b[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&b).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn slot_numbers_wrap_their_generation() {
+        let n = SlotNumber::new(MAX_SLOTS - 1, 0xfff + 1 + 5);
+        assert_eq!(n.index(), MAX_SLOTS - 1);
+        assert_eq!(n, SlotNumber::new(MAX_SLOTS - 1, 5));
+    }
+}

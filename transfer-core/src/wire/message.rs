@@ -1,0 +1,444 @@
+//! Control messages between sidecars.
+//!
+//! ```text
+//! offset  0  layout version  u8    1
+//!         1  kind            u8
+//!         2  length          u16   of the whole message
+//!         4  credits         u16   receive slots that the sender of this message gives back
+//!         6  flags           u16   bit 0: the index is of a push flow, not of a pull request
+//!         8  index           u32
+//!        12  checksum        u32   CRC32C of the message with this field zero
+//!        16  the body of its kind
+//! ```
+//! A name (a key, a worker's name) is sent once per link by [`Body::Name`] and then called by its number and generation. Names are
+//! numbered by the side that sends them; the two sides' tables are apart.
+
+use super::landing::SlotGrant;
+use super::session::{cut, select};
+use super::{Reader, WireError, Writer, crc32c};
+use crate::op::{Failure, FailureCode};
+use crate::tensor::{Name, Select, TensorMeta, Version};
+
+/// The layout's version. A peer that speaks another one is refused when it connects.
+pub const LAYOUT_VERSION: u8 = 1;
+
+/// No message is longer, in bytes; every fabric can send this much at once.
+pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
+
+/// The most slots in one [`Body::BufferResponse`].
+pub const MAX_SLOTS_PER_MESSAGE: usize = 10;
+
+/// Number and generation of a name in the sender's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct NameRef {
+    /// Place in the table.
+    pub id: u32,
+    /// How often that place was used anew.
+    pub generation: u32,
+}
+
+/// Which table an index belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// A pull: the index is the receiver's request.
+    Pull,
+    /// A push: the index is the sender's flow.
+    Push,
+}
+
+/// A control message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Receive slots given back.
+    pub credits: u16,
+    /// Request or flow; 0 where the kind has none.
+    pub index: u32,
+    /// What the index belongs to.
+    pub role: Role,
+    /// What it says.
+    pub body: Body,
+}
+
+/// What a control message says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Body {
+    /// From now on `name` has this number.
+    Name {
+        /// Its number.
+        name: NameRef,
+        /// The text.
+        text: Name,
+    },
+    /// Pull: send me that version of that key, into that slot if it fits.
+    TensorRequest {
+        /// The key.
+        key: NameRef,
+        /// Which version.
+        select: Select,
+        /// The description that the receiver's slot was made for; 0 for none.
+        metadata_id: u32,
+        /// Where to; `None` asks for the description first.
+        slot: Option<SlotGrant>,
+    },
+    /// Pull: that version is published and looks like this; give me a slot for it. Push: what follows looks like this.
+    MetaDataUpdate {
+        /// The version.
+        version: Version,
+        /// Number of the description.
+        metadata_id: u32,
+        /// The description.
+        meta: TensorMeta,
+    },
+    /// Pull: here is a slot that fits.
+    TensorReRequest {
+        /// Where to.
+        slot: SlotGrant,
+    },
+    /// In place of the data: it will not come.
+    ErrorStatus(
+        /// Why.
+        Failure,
+    ),
+    /// Push: give me landing slots for this.
+    BufferRequest {
+        /// The key.
+        key: NameRef,
+        /// The worker for whom it is.
+        target: NameRef,
+        /// The worker whose it is.
+        owner: NameRef,
+        /// Number of the description.
+        metadata_id: u32,
+        /// The description.
+        meta: TensorMeta,
+    },
+    /// Push: here they are.
+    BufferResponse {
+        /// The slots, at most [`MAX_SLOTS_PER_MESSAGE`].
+        slots: Vec<SlotGrant>,
+    },
+    /// Push: the consumer is done with a slot; it may be written again, with this fresh key.
+    BufferIdle {
+        /// The slot.
+        slot: SlotGrant,
+    },
+    /// Push: the receiver wants the slots of this flow back.
+    BufferRecall,
+    /// Push: the sender will not write into them any more. Behind its data.
+    Recalled,
+    /// Push: the sender ends the flow by itself; its owner is gone.
+    BufferRelease,
+    /// Pull: I do not want it any more.
+    Cancel,
+    /// Pull: then it will not come any more. Behind the data that may have come.
+    Cancelled,
+    /// Nothing but credits.
+    Ack,
+    /// Are you there?
+    Ping,
+    /// I am.
+    Pong,
+    /// This side leaves in good order.
+    Goodbye {
+        /// Why.
+        text: String,
+    },
+}
+
+impl Body {
+    /// The kind's number on the wire.
+    #[must_use]
+    pub fn kind(&self) -> u8 {
+        match self {
+            Body::Name { .. } => 1,
+            Body::TensorRequest { .. } => 2,
+            Body::MetaDataUpdate { .. } => 3,
+            Body::TensorReRequest { .. } => 4,
+            Body::ErrorStatus(_) => 5,
+            Body::BufferRequest { .. } => 6,
+            Body::BufferResponse { .. } => 7,
+            Body::BufferIdle { .. } => 8,
+            Body::BufferRecall => 9,
+            Body::Recalled => 10,
+            Body::BufferRelease => 11,
+            Body::Cancel => 12,
+            Body::Cancelled => 13,
+            Body::Ack => 14,
+            Body::Ping => 15,
+            Body::Pong => 16,
+            Body::Goodbye { .. } => 17,
+        }
+    }
+
+    /// The name that documents and traces use.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Body::Name { .. } => "NAME",
+            Body::TensorRequest { .. } => "TENSOR_REQUEST",
+            Body::MetaDataUpdate { .. } => "META_DATA_UPDATE",
+            Body::TensorReRequest { .. } => "TENSOR_RE_REQUEST",
+            Body::ErrorStatus(_) => "ERROR_STATUS",
+            Body::BufferRequest { .. } => "BUFFER_REQUEST",
+            Body::BufferResponse { .. } => "BUFFER_RESPONSE",
+            Body::BufferIdle { .. } => "BUFFER_IDLE",
+            Body::BufferRecall => "BUFFER_RECALL",
+            Body::Recalled => "RECALLED",
+            Body::BufferRelease => "BUFFER_RELEASE",
+            Body::Cancel => "CANCEL",
+            Body::Cancelled => "CANCELLED",
+            Body::Ack => "ACK",
+            Body::Ping => "PING",
+            Body::Pong => "PONG",
+            Body::Goodbye { .. } => "GOODBYE",
+        }
+    }
+}
+
+fn write_name(w: &mut Writer, n: NameRef) {
+    w.u32(n.id).u32(n.generation);
+}
+
+fn read_name(r: &mut Reader<'_>) -> Result<NameRef, WireError> {
+    Ok(NameRef { id: r.u32()?, generation: r.u32()? })
+}
+
+impl Message {
+    /// A message without credits; the link adds them when it is sent.
+    #[must_use]
+    pub fn new(role: Role, index: u32, body: Body) -> Message {
+        Message { credits: 0, index, role, body }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::reusing(Vec::with_capacity(128));
+        w.u8(LAYOUT_VERSION).u8(self.body.kind()).u16(0).u16(self.credits);
+        w.u16(u16::from(self.role == Role::Push)).u32(self.index).u32(0);
+        match &self.body {
+            Body::Name { name, text } => {
+                write_name(&mut w, *name);
+                w.text(text.as_str());
+            }
+            Body::TensorRequest { key, select, metadata_id, slot } => {
+                write_name(&mut w, *key);
+                let (kind, version) = match select {
+                    Select::Latest => (0, 0),
+                    Select::AtLeast(v) => (1, v.0),
+                    Select::Exactly(v) => (2, v.0),
+                };
+                w.u8(kind).u8(u8::from(slot.is_some())).u16(0).u32(*metadata_id).u64(version);
+                if let Some(slot) = slot {
+                    slot.write(&mut w);
+                }
+            }
+            Body::MetaDataUpdate { version, metadata_id, meta } => {
+                w.u64(version.0).u32(*metadata_id).meta(meta);
+            }
+            Body::TensorReRequest { slot } | Body::BufferIdle { slot } => slot.write(&mut w),
+            Body::ErrorStatus(failure) => {
+                w.u16(failure.code as u16).text(cut(&failure.text));
+            }
+            Body::BufferRequest { key, target, owner, metadata_id, meta } => {
+                for n in [key, target, owner] {
+                    write_name(&mut w, *n);
+                }
+                w.u32(*metadata_id).meta(meta);
+            }
+            Body::BufferResponse { slots } => {
+                w.u32(u32::try_from(slots.len()).unwrap_or(0));
+                for slot in slots {
+                    slot.write(&mut w);
+                }
+            }
+            Body::Goodbye { text } => {
+                w.text(cut(text));
+            }
+            Body::BufferRecall
+            | Body::Recalled
+            | Body::BufferRelease
+            | Body::Cancel
+            | Body::Cancelled
+            | Body::Ack
+            | Body::Ping
+            | Body::Pong => {}
+        }
+        let len = u16::try_from(w.as_slice().len()).unwrap_or(u16::MAX);
+        w.patch_u16(2, len);
+        let sum = crc32c(w.as_slice());
+        w.patch_u32(12, sum);
+        w.into_vec()
+    }
+
+    /// Reads a message that a peer sent.
+    ///
+    /// # Errors
+    /// [`WireError`] for anything that [`Message::encode`] cannot have written.
+    pub fn decode(bytes: &[u8]) -> Result<Message, WireError> {
+        const WHAT: &str = "a control message";
+        let mut r = Reader::new(WHAT, bytes);
+        let version = r.u8()?;
+        if version != LAYOUT_VERSION {
+            return Err(WireError::Value {
+                what: "layout version of a control message",
+                value: u64::from(version),
+                expected: "1",
+            });
+        }
+        let kind = r.u8()?;
+        let len = usize::from(r.u16()?);
+        if len != bytes.len() || len > MAX_MESSAGE_BYTES {
+            return Err(WireError::Value {
+                what: "length of a control message",
+                value: len as u64,
+                expected: "the number of bytes that came, at most 1024",
+            });
+        }
+        let credits = r.u16()?;
+        let role = if r.u16()? & 1 == 0 { Role::Pull } else { Role::Push };
+        let index = r.u32()?;
+        let found = r.u32()?;
+        let mut copy = [0; MAX_MESSAGE_BYTES];
+        copy[..len].copy_from_slice(bytes);
+        copy[12..16].fill(0);
+        let computed = crc32c(&copy[..len]);
+        if found != computed {
+            return Err(WireError::Checksum { what: WHAT, found, computed });
+        }
+        let body = Message::decode_body(kind, &mut r)?;
+        r.end()?;
+        Ok(Message { credits, index, role, body })
+    }
+
+    fn decode_body(kind: u8, r: &mut Reader<'_>) -> Result<Body, WireError> {
+        Ok(match kind {
+            1 => Body::Name { name: read_name(r)?, text: Name::from_bytes(r.text()?)? },
+            2 => {
+                let key = read_name(r)?;
+                let (kind, has_slot, _) = (r.u8()?, r.u8()? != 0, r.u16()?);
+                let metadata_id = r.u32()?;
+                let select = select(kind, r.u64()?)?;
+                let slot = if has_slot { Some(SlotGrant::read(r)?) } else { None };
+                Body::TensorRequest { key, select, metadata_id, slot }
+            }
+            3 => Body::MetaDataUpdate { version: Version(r.u64()?), metadata_id: r.u32()?, meta: r.meta()? },
+            4 => Body::TensorReRequest { slot: SlotGrant::read(r)? },
+            5 => {
+                let code = FailureCode::from_wire(r.u16()?);
+                Body::ErrorStatus(Failure { code, text: String::from_utf8_lossy(r.text()?).into_owned() })
+            }
+            6 => Body::BufferRequest {
+                key: read_name(r)?,
+                target: read_name(r)?,
+                owner: read_name(r)?,
+                metadata_id: r.u32()?,
+                meta: r.meta()?,
+            },
+            7 => {
+                let n = r.u32()?;
+                if n as usize > MAX_SLOTS_PER_MESSAGE {
+                    return Err(WireError::Value {
+                        what: "number of slots in a BUFFER_RESPONSE",
+                        value: u64::from(n),
+                        expected: "at most 10",
+                    });
+                }
+                let slots = (0..n).map(|_| SlotGrant::read(r)).collect::<Result<_, _>>()?;
+                Body::BufferResponse { slots }
+            }
+            8 => Body::BufferIdle { slot: SlotGrant::read(r)? },
+            9 => Body::BufferRecall,
+            10 => Body::Recalled,
+            11 => Body::BufferRelease,
+            12 => Body::Cancel,
+            13 => Body::Cancelled,
+            14 => Body::Ack,
+            15 => Body::Ping,
+            16 => Body::Pong,
+            17 => Body::Goodbye { text: String::from_utf8_lossy(r.text()?).into_owned() },
+            n => {
+                return Err(WireError::Value {
+                    what: "kind of a control message",
+                    value: u64::from(n),
+                    expected: "1 to 17",
+                });
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::landing::SlotNumber;
+    use super::*;
+    use crate::memory::{RemoteKey, RemoteSlice};
+    use crate::tensor::DType;
+    use proptest::prelude::*;
+
+    fn slot(rails: usize) -> SlotGrant {
+        let rail = RemoteSlice { address: 1 << 40, len: 4096 + 64, key: RemoteKey(9) };
+        SlotGrant { number: SlotNumber::new(5, 1), capacity: 4096, rails: vec![rail; rails] }
+    }
+
+    fn bodies() -> Vec<Body> {
+        let name = NameRef { id: 1, generation: 2 };
+        let meta = TensorMeta::of(DType::U8, &[1; 32]).unwrap();
+        vec![
+            Body::Name { name, text: Name::new(&"n".repeat(512)).unwrap() },
+            Body::TensorRequest { key: name, select: Select::Exactly(Version(4)), metadata_id: 3, slot: Some(slot(4)) },
+            Body::TensorRequest { key: name, select: Select::Latest, metadata_id: 0, slot: None },
+            Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta: meta.clone() },
+            Body::TensorReRequest { slot: slot(1) },
+            Body::ErrorStatus(Failure::new(FailureCode::TooLarge, "x".repeat(900))),
+            Body::BufferRequest { key: name, target: name, owner: name, metadata_id: 1, meta },
+            Body::BufferResponse { slots: vec![slot(4); MAX_SLOTS_PER_MESSAGE] },
+            Body::BufferIdle { slot: slot(2) },
+            Body::BufferRecall,
+            Body::Recalled,
+            Body::BufferRelease,
+            Body::Cancel,
+            Body::Cancelled,
+            Body::Ack,
+            Body::Ping,
+            Body::Pong,
+            Body::Goodbye { text: "bye".into() },
+        ]
+    }
+
+    #[test]
+    fn every_message_reads_back_and_fits() {
+        for body in bodies() {
+            for role in [Role::Pull, Role::Push] {
+                let m = Message { credits: 7, index: 0xdead_beef, role, body: body.clone() };
+                let bytes = m.encode();
+                assert!(bytes.len() <= MAX_MESSAGE_BYTES, "{} has {} bytes", body.name(), bytes.len());
+                assert_eq!(Message::decode(&bytes), Ok(m));
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_byte_is_seen() {
+        for body in bodies() {
+            let bytes = Message::new(Role::Pull, 1, body).encode();
+            for at in 0..bytes.len() {
+                let mut b = bytes.clone();
+                b[at] ^= 0x40;
+                assert!(Message::decode(&b).is_err());
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_with_a_good_checksum_never_panics(kind in 0u8..20, body in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut w = Writer::new();
+            w.u8(1).u8(kind).u16(u16::try_from(16 + body.len()).unwrap()).u16(0).u16(0).u32(0).u32(0).raw(&body);
+            let sum = crc32c(w.as_slice());
+            w.patch_u32(12, sum);
+            let _ = Message::decode(w.as_slice());
+        }
+    }
+}

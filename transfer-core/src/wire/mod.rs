@@ -1,0 +1,33 @@
+//! Bytes: every layout that leaves a process, and the checks on what comes in.
+//!
+//! All integers are little-endian. Nothing in here trusts a byte: what cannot be is a [`WireError`], which ends the link or the
+//! session that it came from and nothing else. docs/protocol.md shows the layouts.
+//!
+//! - [`message`]: control messages between sidecars.
+//! - [`landing`]: the header in front of every landed tensor, and the landing slots' immediate data.
+//! - [`session`]: the records in a worker's submission and completion rings.
+
+mod codec;
+pub mod landing;
+pub mod message;
+pub mod session;
+
+pub use codec::{Reader, WireError, Writer};
+
+/// CRC32C (Castagnoli, RFC 3720 appendix B.4) of `bytes`.
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    // The library returns the 32-bit checksum widened to 64 bits.
+    #[allow(clippy::cast_possible_truncation)]
+    let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32;
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn crc32c_check_value() {
+        // The check value of CRC-32/ISCSI: the sum of "123456789".
+        assert_eq!(super::crc32c(b"123456789"), 0xe306_9283);
+    }
+}

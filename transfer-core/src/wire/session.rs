@@ -1,0 +1,315 @@
+//! The records in a worker's rings.
+//!
+//! A record is one [`Command`] (submission ring, worker to sidecar) or one [`Reply`] (completion ring, sidecar to worker). The
+//! first byte is its kind. The largest is below [`MAX_RECORD_BYTES`].
+
+use super::{Reader, WireError, Writer};
+use crate::fabric::FabricKind;
+use crate::memory::{LocalSlice, SegmentId};
+use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Push, Reply, Report};
+use crate::tensor::{Key, Name, Select, Version};
+use std::time::Duration;
+
+/// No record is longer, in bytes.
+pub const MAX_RECORD_BYTES: usize = 2048;
+
+const PUSH: u8 = 1;
+const FETCH: u8 = 2;
+const RELEASE: u8 = 3;
+const CANCEL: u8 = 4;
+const DELETE: u8 = 5;
+
+const PUSHED: u8 = 65;
+const FETCHED: u8 = 66;
+const DELETED: u8 = 67;
+const FAILED: u8 = 68;
+const RETURNED: u8 = 69;
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn write_require(w: &mut Writer, require: Option<FabricKind>) {
+    w.u8(require.map_or(0, |k| k as u8));
+}
+
+fn read_require(r: &mut Reader<'_>) -> Result<Option<FabricKind>, WireError> {
+    match r.u8()? {
+        0 => Ok(None),
+        n => Ok(Some(read_kind(n)?)),
+    }
+}
+
+fn read_kind(n: u8) -> Result<FabricKind, WireError> {
+    FabricKind::from_wire(n).ok_or(WireError::Value { what: "fabric", value: u64::from(n), expected: "1 to 5" })
+}
+
+fn write_report(w: &mut Writer, r: &Report) {
+    w.u8(r.fabric as u8).u64(r.bytes).u64(r.copied);
+    w.u64(nanos(r.queued)).u64(nanos(r.waited)).u64(nanos(r.flew));
+}
+
+fn read_report(r: &mut Reader<'_>) -> Result<Report, WireError> {
+    let n = r.u8()?;
+    Ok(Report {
+        fabric: read_kind(n)?,
+        bytes: r.u64()?,
+        copied: r.u64()?,
+        queued: Duration::from_nanos(r.u64()?),
+        waited: Duration::from_nanos(r.u64()?),
+        flew: Duration::from_nanos(r.u64()?),
+    })
+}
+
+/// Appends a command's bytes.
+pub fn write_command(w: &mut Writer, command: &Command) {
+    match command {
+        Command::Push(p) => {
+            w.u8(PUSH).u64(p.op.0).text(p.key.as_str());
+            w.u8(u8::from(p.version.is_some())).u64(p.version.map_or(0, |v| v.0));
+            w.meta(&p.meta).u64(p.offset).text(p.to.as_ref().map_or("", Name::as_str)).u64(nanos(p.timeout));
+            write_require(w, p.require);
+        }
+        Command::Fetch(f) => {
+            w.u8(FETCH).u64(f.op.0).text(f.key.as_str());
+            let (kind, version) = match f.select {
+                Select::Latest => (0, 0),
+                Select::AtLeast(v) => (1, v.0),
+                Select::Exactly(v) => (2, v.0),
+            };
+            w.u8(kind).u64(version).u64(nanos(f.timeout));
+            write_require(w, f.require);
+        }
+        Command::Release { lease } => {
+            w.u8(RELEASE).u64(lease.0);
+        }
+        Command::Cancel { op } => {
+            w.u8(CANCEL).u64(op.0);
+        }
+        Command::Delete { op, key } => {
+            w.u8(DELETE).u64(op.0).text(key.as_str());
+        }
+    }
+}
+
+/// Reads a selector's kind and version.
+///
+/// # Errors
+/// [`WireError::Value`] for an unknown kind.
+pub(super) fn select(kind: u8, version: u64) -> Result<Select, WireError> {
+    match kind {
+        0 => Ok(Select::Latest),
+        1 => Ok(Select::AtLeast(Version(version))),
+        2 => Ok(Select::Exactly(Version(version))),
+        n => Err(WireError::Value { what: "version selector", value: u64::from(n), expected: "0 to 2" }),
+    }
+}
+
+/// Reads a command that a worker wrote.
+///
+/// # Errors
+/// [`WireError`] for anything that [`write_command`] cannot have written.
+pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
+    let mut r = Reader::new("a submission record", bytes);
+    let command = match r.u8()? {
+        PUSH => {
+            let op = OpId(r.u64()?);
+            let key = Key::from_bytes(r.text()?)?;
+            let has_version = r.u8()? != 0;
+            let version = r.u64()?;
+            let meta = r.meta()?;
+            let offset = r.u64()?;
+            let to = match r.text()? {
+                b"" => None,
+                name => Some(Name::from_bytes(name)?),
+            };
+            Command::Push(Push {
+                op,
+                key,
+                version: has_version.then_some(Version(version)),
+                meta,
+                offset,
+                to,
+                timeout: Duration::from_nanos(r.u64()?),
+                require: read_require(&mut r)?,
+            })
+        }
+        FETCH => {
+            let op = OpId(r.u64()?);
+            let key = Key::from_bytes(r.text()?)?;
+            let (kind, version) = (r.u8()?, r.u64()?);
+            Command::Fetch(Fetch {
+                op,
+                key,
+                select: select(kind, version)?,
+                timeout: Duration::from_nanos(r.u64()?),
+                require: read_require(&mut r)?,
+            })
+        }
+        RELEASE => Command::Release { lease: LeaseId(r.u64()?) },
+        CANCEL => Command::Cancel { op: OpId(r.u64()?) },
+        DELETE => Command::Delete { op: OpId(r.u64()?), key: Key::from_bytes(r.text()?)? },
+        n => {
+            return Err(WireError::Value {
+                what: "kind of submission record",
+                value: u64::from(n),
+                expected: "1 to 5",
+            });
+        }
+    };
+    r.end()?;
+    Ok(command)
+}
+
+/// Appends a reply's bytes.
+pub fn write_reply(w: &mut Writer, reply: &Reply) {
+    match reply {
+        Reply::Pushed { op, version, report } => {
+            w.u8(PUSHED).u64(op.0).u64(version.0);
+            write_report(w, report);
+        }
+        Reply::Fetched { op, lease, version, meta, slice, report } => {
+            w.u8(FETCHED).u64(op.0).u64(lease.0).u64(version.0).meta(meta);
+            w.u32(slice.segment.0).u64(slice.offset).u64(slice.len);
+            write_report(w, report);
+        }
+        Reply::Deleted { op } => {
+            w.u8(DELETED).u64(op.0);
+        }
+        Reply::Failed { op, failure, kept } => {
+            w.u8(FAILED).u64(op.0).u16(failure.code as u16).u8(u8::from(*kept)).text(cut(&failure.text));
+        }
+        Reply::Returned { offset } => {
+            w.u8(RETURNED).u64(*offset);
+        }
+    }
+}
+
+/// The part of a text that travels.
+pub(super) fn cut(text: &str) -> &str {
+    let mut end = text.len().min(Failure::MAX_TEXT_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// Reads a reply that a sidecar wrote.
+///
+/// # Errors
+/// [`WireError`] for anything that [`write_reply`] cannot have written.
+pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
+    let mut r = Reader::new("a completion record", bytes);
+    let reply = match r.u8()? {
+        PUSHED => Reply::Pushed { op: OpId(r.u64()?), version: Version(r.u64()?), report: read_report(&mut r)? },
+        FETCHED => Reply::Fetched {
+            op: OpId(r.u64()?),
+            lease: LeaseId(r.u64()?),
+            version: Version(r.u64()?),
+            meta: r.meta()?,
+            slice: LocalSlice { segment: SegmentId(r.u32()?), offset: r.u64()?, len: r.u64()? },
+            report: read_report(&mut r)?,
+        },
+        DELETED => Reply::Deleted { op: OpId(r.u64()?) },
+        FAILED => {
+            let op = OpId(r.u64()?);
+            let code = FailureCode::from_wire(r.u16()?);
+            let kept = r.u8()? != 0;
+            let text = String::from_utf8_lossy(r.text()?).into_owned();
+            Reply::Failed { op, failure: Failure { code, text }, kept }
+        }
+        RETURNED => Reply::Returned { offset: r.u64()? },
+        n => {
+            return Err(WireError::Value {
+                what: "kind of completion record",
+                value: u64::from(n),
+                expected: "65 to 69",
+            });
+        }
+    };
+    r.end()?;
+    Ok(reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::{DType, TensorMeta};
+    use proptest::prelude::*;
+
+    fn report() -> Report {
+        Report {
+            fabric: FabricKind::Tcp,
+            bytes: 1,
+            copied: 2,
+            queued: Duration::from_nanos(3),
+            waited: Duration::from_nanos(4),
+            flew: Duration::from_nanos(5),
+        }
+    }
+
+    #[test]
+    fn commands_and_replies_read_back_and_fit() {
+        let key = Key::new(&"k".repeat(512)).unwrap();
+        let meta = TensorMeta::of(DType::U8, &[1; 32]).unwrap();
+        let commands = [
+            Command::Push(Push {
+                op: OpId(1),
+                key: key.clone(),
+                version: Some(Version(0)),
+                meta: meta.clone(),
+                offset: 64,
+                to: Some(Name::new(&"n".repeat(512)).unwrap()),
+                timeout: Duration::from_secs(1),
+                require: Some(FabricKind::Shm),
+            }),
+            Command::Fetch(Fetch {
+                op: OpId(2),
+                key: key.clone(),
+                select: Select::AtLeast(Version(9)),
+                timeout: Duration::ZERO,
+                require: None,
+            }),
+            Command::Release { lease: LeaseId(3) },
+            Command::Cancel { op: OpId(4) },
+            Command::Delete { op: OpId(5), key },
+        ];
+        for c in commands {
+            let mut w = Writer::new();
+            write_command(&mut w, &c);
+            assert!(w.as_slice().len() <= MAX_RECORD_BYTES);
+            assert_eq!(read_command(w.as_slice()), Ok(c));
+            assert!(read_command(&w.as_slice()[..w.as_slice().len() - 1]).is_err());
+        }
+        let replies = [
+            Reply::Pushed { op: OpId(1), version: Version(2), report: report() },
+            Reply::Fetched {
+                op: OpId(1),
+                lease: LeaseId(7),
+                version: Version(2),
+                meta,
+                slice: LocalSlice { segment: SegmentId(3), offset: 4, len: 5 },
+                report: report(),
+            },
+            Reply::Deleted { op: OpId(8) },
+            Reply::Failed { op: OpId(9), failure: Failure::new(FailureCode::Busy, "é".repeat(450)), kept: true },
+            Reply::Returned { offset: 128 },
+        ];
+        for c in replies {
+            let mut w = Writer::new();
+            write_reply(&mut w, &c);
+            assert!(w.as_slice().len() <= MAX_RECORD_BYTES);
+            assert_eq!(read_reply(w.as_slice()), Ok(c));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_or_a_value_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..80) {
+            let mut bytes = bytes;
+            if let Some(b) = bytes.first_mut() { *b = kind; }
+            let _ = read_command(&bytes);
+            let _ = read_reply(&bytes);
+        }
+    }
+}
