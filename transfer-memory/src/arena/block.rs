@@ -1,0 +1,113 @@
+//! A range of the arena with one owner.
+
+use super::{Arena, Here};
+use crate::segment::MapError;
+use crate::view::{Bytes, Element, ViewError, cast, cast_mut};
+use std::sync::Arc;
+use transfer_core::memory::LocalSlice;
+
+/// A range of the arena with one owner, who may write it. Freed on drop.
+#[derive(Debug)]
+pub struct Block {
+    arena: Arena,
+    offset: u64,
+    len: u64,
+}
+
+impl Block {
+    /// The caller has recorded that the allocation of `len` bytes at `offset` has a writer: this.
+    pub(super) fn new(arena: Arena, offset: u64, len: u64) -> Block {
+        Block { arena, offset, len }
+    }
+
+    /// The range.
+    #[must_use]
+    pub fn slice(&self) -> LocalSlice {
+        LocalSlice { segment: self.arena.id(), offset: self.offset, len: self.len }
+    }
+
+    /// The arena.
+    #[must_use]
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        // SAFETY: the allocation lies in the mapping, whose first byte `base` is.
+        unsafe { self.arena.0.base.add(self.offset as usize).as_ptr() }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: `len` bytes of the mapping, which the arena keeps mapped. Only the owner of this block may write
+        // them, and it is borrowed: no other allocation shares a byte with this one; whoever writes through the
+        // mapping itself may do so only where they hold the range (the rule of `Mapping`); the sidecar, whom its
+        // workers trust, writes only what it was lent; and the seals keep every other process out.
+        unsafe { std::slice::from_raw_parts(self.pointer(), self.len as usize) }
+    }
+
+    /// The bytes, to be written.
+    #[must_use]
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_bytes`, and `self` is borrowed mutably, so nobody in this process reads them; other
+        // processes have not been told of them yet.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.len as usize) }
+    }
+
+    /// The bytes as elements.
+    ///
+    /// # Errors
+    /// [`ViewError::WrongSize`] where they are no whole number of elements, [`ViewError::InvalidValue`] for a `bool`
+    /// that is neither 0 nor 1.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], ViewError> {
+        cast(self.as_bytes())
+    }
+
+    /// The bytes as elements, to be written.
+    ///
+    /// # Errors
+    /// As [`Block::as_slice`]. A block fresh from [`Arena::allocate`] may contain bytes that are no `bool`: fill it
+    /// with zeros first.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], ViewError> {
+        cast_mut(self.as_bytes_mut())
+    }
+
+    /// Copies `bytes` to the `at`-th byte of the block with up to `threads` threads; see
+    /// [`Mapping::copy_in_parallel`](crate::segment::Mapping::copy_in_parallel).
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`] where they do not fit into the block; then nothing is written.
+    pub fn copy_in_parallel(&mut self, at: u64, bytes: &[u8], threads: usize) -> Result<(), MapError> {
+        let len = bytes.len() as u64;
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(MapError::OutOfBounds { offset: at, len, mapping_len: self.len });
+        }
+        self.arena.0.mapping.copy_in_parallel(self.offset + at, bytes, threads)
+    }
+
+    /// Hands the range to the sidecar. It is freed, or its owner's again, when the sidecar says so.
+    #[must_use = "the range stays allocated until the sidecar, who must be told, gives it back"]
+    pub fn lend(self) -> LocalSlice {
+        // The sidecar holds it before this block, on its way out, ceases to.
+        self.arena.hand_over(self.offset, Here::Writer, true);
+        self.slice()
+    }
+
+    /// Gives up writing for good: a view that can be cloned, sliced and turned into Arrow arrays. The range is freed
+    /// with the last view, and the last time the sidecar returns it.
+    #[must_use]
+    pub fn freeze(self) -> Bytes {
+        self.arena.hand_over(self.offset, Here::Readers, false);
+        let (pointer, len) = (self.pointer(), self.len as usize);
+        // SAFETY: the bytes stay mapped and allocated while the block, now only the views' owner, lives. It gives out
+        // no more references, since it is in their common box; nobody writes the bytes any more, as in `as_bytes`.
+        unsafe { Bytes::from_raw_parts(pointer, len, Arc::new(self)) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.arena.hand_over(self.offset, Here::Nobody, false);
+    }
+}

@@ -1,0 +1,212 @@
+//! A worker's allocations in the segment that it writes.
+//!
+//! The worker allocates by itself, without asking the sidecar; the records lie in the worker's own memory. Every
+//! allocation starts at a multiple of 64 bytes and is padded to one with zeros, so that what lies in the arena can be
+//! gathered by a NIC as it is.
+//!
+//! An allocation has up to three kinds of holders, and its range is free again when none is left:
+//!
+//! - a [`Block`]: one owner, who may write. [`Block::lend`] hands it to the sidecar, [`Block::freeze`] makes it
+//!   immutable;
+//! - a frozen view ([`Bytes`](crate::view::Bytes), or the Arrow buffers made of it): any number of readers in this
+//!   process;
+//! - the sidecar: a published tensor, until [`Arena::give_back`]. [`Arena::share`] adds it to a frozen allocation, for
+//!   Arrow arrays that lie in the arena already.
+
+mod block;
+
+pub use block::Block;
+
+use crate::segment::{MapError, Mapping};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use transfer_core::alloc::{AllocError, Allocation, Allocator};
+use transfer_core::memory::{LocalSlice, SegmentId};
+
+/// A worker's arena. Cheap to clone; all clones are the same arena. Thread-safe.
+#[derive(Debug, Clone)]
+pub struct Arena(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    id: SegmentId,
+    mapping: Arc<Mapping>,
+    /// The mapping's first byte.
+    base: NonNull<u8>,
+    state: Mutex<State>,
+}
+
+// SAFETY: `base` points into the mapping, which is Send and Sync and lives as long as this.
+unsafe impl Send for Inner {}
+// SAFETY: as above; references into the memory are formed only by holders of disjoint ranges.
+unsafe impl Sync for Inner {}
+
+#[derive(Debug)]
+struct State {
+    allocator: Allocator,
+    /// What is allocated, by offset.
+    entries: BTreeMap<u64, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    allocation: Allocation,
+    here: Here,
+    /// How often the sidecar holds it.
+    lent: u32,
+}
+
+/// Who holds an allocation in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Here {
+    Nobody,
+    Writer,
+    Readers,
+}
+
+/// The sidecar returned, or was asked for, an allocation that it does not hold, or not alone. Nothing has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no allocation at offset {offset} of {arena} is lent to the sidecar in that way")]
+pub struct NotLent {
+    /// The arena.
+    pub arena: SegmentId,
+    /// The offset given, in bytes from the arena's start.
+    pub offset: u64,
+}
+
+/// A range of the arena that was added to what the sidecar holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shared {
+    /// The range.
+    pub slice: LocalSlice,
+    /// Where the allocation that it lies in starts: what [`Arena::give_back`] wants. Bytes from the arena's start.
+    pub allocation: u64,
+}
+
+impl Arena {
+    /// An arena in all of `mapping`, in which nothing is allocated.
+    ///
+    /// # Errors
+    /// [`MapError::ReadOnly`].
+    pub fn new(id: SegmentId, mapping: Arc<Mapping>) -> Result<Arena, MapError> {
+        let outside = MapError::OutOfBounds { offset: 0, len: mapping.len(), mapping_len: mapping.len() };
+        let base = NonNull::new(mapping.writable_at(0, mapping.len())?).ok_or(outside)?;
+        let state = Mutex::new(State { allocator: Allocator::new(mapping.len()), entries: BTreeMap::new() });
+        Ok(Arena(Arc::new(Inner { id, mapping, base, state })))
+    }
+
+    /// Allocates `len` bytes. What they contain is left over from earlier use; the padding behind them is zero.
+    ///
+    /// # Errors
+    /// [`AllocError::NoRoom`], which may pass when something is freed, with the free bytes and the longest free range;
+    /// [`AllocError::TooLong`], which never passes.
+    pub fn allocate(&self, len: u64) -> Result<Block, AllocError> {
+        let mut state = self.0.state.lock();
+        let allocation = state.allocator.allocate(len)?;
+        let offset = allocation.offset();
+        let padding = allocation.padded_len() - len;
+        state.entries.insert(offset, Entry { allocation, here: Here::Writer, lent: 0 });
+        drop(state);
+        // SAFETY: the allocator's region is the mapping, so the allocation with its padding lies in it; it is this
+        // thread's alone until the block is returned.
+        unsafe { self.0.base.add((offset + len) as usize).write_bytes(0, padding as usize) };
+        Ok(Block::new(self.clone(), offset, len))
+    }
+
+    /// Adds `len` bytes at `pointer` to what the sidecar holds, if they lie within one allocation that was frozen and
+    /// that somebody in this process still reads. `None` where they do not: then they have to be copied into an
+    /// allocation of their own.
+    #[must_use]
+    pub fn share(&self, pointer: *const u8, len: u64) -> Option<Shared> {
+        let offset = self.0.mapping.offset_of(pointer)?;
+        let mut state = self.0.state.lock();
+        let (start, entry) = state.entries.range_mut(..=offset).next_back()?;
+        let inside = offset.checked_add(len)? <= start + entry.allocation.len();
+        if !inside || entry.here != Here::Readers {
+            return None;
+        }
+        entry.lent = entry.lent.checked_add(1)?;
+        Some(Shared { slice: LocalSlice { segment: self.0.id, offset, len }, allocation: *start })
+    }
+
+    /// The sidecar is done with the allocation that starts at `offset`; once for each time that it was lent or shared.
+    ///
+    /// # Errors
+    /// [`NotLent`] where it is not lent.
+    pub fn give_back(&self, offset: u64) -> Result<(), NotLent> {
+        let mut state = self.0.state.lock();
+        match state.entries.get_mut(&offset) {
+            Some(entry) if entry.lent > 0 => entry.lent -= 1,
+            _ => return Err(NotLent { arena: self.0.id, offset }),
+        }
+        state.free_if_unheld(offset);
+        Ok(())
+    }
+
+    /// The sidecar hands back the allocation that starts at `offset`, for its one owner to write again: the end of a
+    /// fetch into it, or of a push that failed.
+    ///
+    /// # Errors
+    /// [`NotLent`] where the sidecar does not hold it, or somebody else does, too.
+    pub fn take_back(&self, offset: u64) -> Result<Block, NotLent> {
+        let mut state = self.0.state.lock();
+        match state.entries.get_mut(&offset) {
+            Some(entry) if entry.lent == 1 && entry.here == Here::Nobody => {
+                entry.lent = 0;
+                entry.here = Here::Writer;
+                Ok(Block::new(self.clone(), offset, entry.allocation.len()))
+            }
+            _ => Err(NotLent { arena: self.0.id, offset }),
+        }
+    }
+
+    /// The number of the arena's segment.
+    #[must_use]
+    pub fn id(&self) -> SegmentId {
+        self.0.id
+    }
+
+    /// The arena's memory.
+    #[must_use]
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.0.mapping
+    }
+
+    /// Bytes allocated, padding included.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.0.state.lock().allocator.used_bytes()
+    }
+
+    /// Bytes free, in however many pieces.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        self.0.state.lock().allocator.free_bytes()
+    }
+
+    /// Passes what a holder in this process holds on to the sidecar (`lend`), to other holders, or to nobody.
+    fn hand_over(&self, offset: u64, here: Here, lend: bool) {
+        let mut state = self.0.state.lock();
+        if let Some(entry) = state.entries.get_mut(&offset) {
+            entry.here = here;
+            entry.lent += u32::from(lend);
+        }
+        state.free_if_unheld(offset);
+    }
+}
+
+impl State {
+    fn free_if_unheld(&mut self, offset: u64) {
+        if self.entries.get(&offset).is_some_and(|entry| entry.here == Here::Nobody && entry.lent == 0)
+            && let Some(entry) = self.entries.remove(&offset)
+            && let Err(e) = self.allocator.free(entry.allocation)
+        {
+            debug_assert!(false, "an allocation was kept for another allocator: {e}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

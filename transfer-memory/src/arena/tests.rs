@@ -1,0 +1,161 @@
+use super::*;
+use crate::segment::{Access, Lock, Pages, PinnedBudget, Segment, SegmentOptions};
+use arrow_array::Float32Array;
+use transfer_core::tensor::DType;
+
+const LEN: u64 = 64 << 10;
+
+fn segment() -> Segment {
+    let options = SegmentOptions { len: LEN, pages: Pages::Base, lock: Lock::No };
+    Segment::create("arena", &options, &PinnedBudget::new(LEN)).unwrap()
+}
+
+fn arena() -> Arena {
+    Arena::new(SegmentId(5), segment().mapping().clone()).unwrap()
+}
+
+#[test]
+fn blocks_are_disjoint_aligned_and_freed_on_drop() {
+    let arena = arena();
+    let mut a = arena.allocate(100).unwrap();
+    let b = arena.allocate(1).unwrap();
+    assert!(!a.slice().overlaps(&b.slice()));
+    assert_eq!((a.slice().offset % 64, b.slice().offset % 64, arena.used_bytes()), (0, 0, 192));
+    a.as_mut_slice::<f32>().unwrap().fill(2.0);
+    assert_eq!(a.as_slice::<f32>().unwrap(), [2.0; 25]);
+    assert!(a.as_slice::<f64>().is_err());
+    assert_eq!((a.slice().segment, a.slice().len, a.as_bytes().len()), (arena.id(), 100, 100));
+    assert!(a.arena().share(a.as_bytes().as_ptr(), 100).is_none(), "it is being written");
+    drop(a);
+    drop(b);
+    assert_eq!((arena.used_bytes(), arena.free_bytes()), (0, LEN));
+    assert!(arena.allocate(0).unwrap().as_bytes().is_empty());
+}
+
+#[test]
+fn padding_is_zero_also_where_memory_is_reused() {
+    let arena = arena();
+    for len in [1, 63, 64, 65, 1000] {
+        arena.mapping().copy_in(0, &vec![0xff; LEN as usize]).unwrap();
+        let block = arena.allocate(len).unwrap();
+        let mut padding = vec![1; (len.next_multiple_of(64) - len) as usize];
+        arena.mapping().copy_out(block.slice().offset + len, &mut padding).unwrap();
+        assert!(padding.iter().all(|b| *b == 0), "{len}");
+        assert!(block.as_bytes().iter().all(|b| *b == 0xff));
+    }
+}
+
+#[test]
+fn copies_do_not_leave_their_block() {
+    let arena = arena();
+    let mut block = arena.allocate(10).unwrap();
+    block.copy_in_parallel(2, b"abcdefgh", 2).unwrap();
+    assert_eq!(&block.as_bytes()[2..], b"abcdefgh");
+    for at in [3, 11, u64::MAX] {
+        let e = MapError::OutOfBounds { offset: at, len: 8, mapping_len: 10 };
+        assert_eq!(block.copy_in_parallel(at, b"abcdefgh", 1), Err(e));
+    }
+}
+
+#[test]
+fn a_full_arena_says_what_is_free() {
+    let arena = arena();
+    let _half = arena.allocate(LEN / 2).unwrap();
+    let e = arena.allocate(LEN).unwrap_err();
+    assert_eq!(e, AllocError::NoRoom { len_bytes: LEN, free_bytes: LEN / 2, largest_free: LEN / 2 });
+    assert!(matches!(arena.allocate(LEN + 1), Err(AllocError::TooLong { .. })));
+}
+
+#[test]
+fn lent_blocks_come_back_from_the_sidecar_only() {
+    let arena = arena();
+    let not_lent = |offset| NotLent { arena: SegmentId(5), offset };
+    let block = arena.allocate(100).unwrap();
+    let offset = block.slice().offset;
+    assert_eq!(arena.give_back(offset), Err(not_lent(offset)));
+    assert_eq!(arena.take_back(offset).unwrap_err(), not_lent(offset));
+    let slice = block.lend();
+    assert_eq!((slice.offset, arena.used_bytes()), (offset, 128));
+
+    let mut block = arena.take_back(offset).unwrap();
+    block.as_bytes_mut().fill(7);
+    assert_eq!(arena.give_back(offset), Err(not_lent(offset)));
+    let offset = block.lend().offset;
+    arena.give_back(offset).unwrap();
+    assert_eq!(arena.give_back(offset), Err(not_lent(offset)));
+    assert_eq!(arena.used_bytes(), 0);
+}
+
+#[test]
+fn frozen_blocks_can_be_shared_by_pointer_and_outlive_either_holder() {
+    let arena = arena();
+    let mut block = arena.allocate(400).unwrap();
+    block.as_mut_slice::<f32>().unwrap().iter_mut().zip(0u8..).for_each(|(x, i)| *x = i.into());
+    let start = block.slice().offset;
+    let array: Float32Array = block.freeze().to_arrow(DType::F32).unwrap();
+    let part = array.slice(50, 10);
+    drop(array);
+
+    let values = part.values().inner();
+    let shared = arena.share(values.as_ptr(), values.len() as u64).unwrap();
+    let expected = LocalSlice { segment: SegmentId(5), offset: start + 200, len: 40 };
+    assert_eq!(shared, Shared { slice: expected, allocation: start });
+    assert!(arena.share(values.as_ptr(), 201).is_none(), "beyond its allocation");
+    assert!(arena.share([0u8; 4].as_ptr(), 4).is_none(), "elsewhere");
+    assert_eq!(arena.take_back(start).unwrap_err(), NotLent { arena: SegmentId(5), offset: start });
+
+    drop(part);
+    assert_eq!(arena.used_bytes(), 448, "the sidecar has it");
+    arena.give_back(start).unwrap();
+    assert_eq!(arena.used_bytes(), 0);
+
+    let bytes = arena.allocate(8).unwrap().freeze();
+    let shared = arena.share(bytes.as_ptr(), 8).unwrap();
+    arena.give_back(shared.allocation).unwrap();
+    assert_eq!(arena.used_bytes(), 64, "somebody reads it");
+    let pointer = bytes.as_ptr();
+    drop(bytes);
+    assert_eq!(arena.used_bytes(), 0);
+    assert!(arena.share(pointer, 8).is_none());
+}
+
+#[test]
+fn frozen_bytes_keep_the_arena_mapped() {
+    let arena = arena();
+    let mut block = arena.allocate(6).unwrap();
+    block.as_bytes_mut().copy_from_slice(b"frozen");
+    let bytes = block.freeze();
+    drop(arena);
+    assert_eq!(&*bytes, b"frozen");
+}
+
+#[test]
+fn threads_allocate_without_overlap() {
+    let arena = arena();
+    std::thread::scope(|scope| {
+        for byte in 1..=4u8 {
+            let arena = &arena;
+            scope.spawn(move || {
+                for round in 0..2000u64 {
+                    let mut block = arena.allocate(round % 700).unwrap();
+                    block.as_bytes_mut().fill(byte);
+                    std::thread::yield_now();
+                    assert!(block.as_bytes().iter().all(|b| *b == byte));
+                    if round % 3 == 0 {
+                        let slice = block.lend();
+                        arena.give_back(slice.offset).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(arena.used_bytes(), 0);
+}
+
+#[test]
+fn an_arena_needs_writable_memory() {
+    let segment = segment();
+    let reader = Segment::adopt(segment.fd().try_clone_to_owned().unwrap(), Access::ReadOnly, LEN).unwrap();
+    let e = Arena::new(SegmentId(1), reader.mapping().clone()).unwrap_err();
+    assert_eq!(e, MapError::ReadOnly { offset: 0, len: LEN });
+}

@@ -1,0 +1,132 @@
+//! Rings of byte records in shared memory: one producer, one consumer, each in a process that does not trust the other.
+//!
+//! # Memory
+//! A ring is a header of [`HEADER_BYTES`] and `capacity` bytes of data. Everything starts as zeros, as a fresh segment
+//! is.
+//!
+//! | offset | field | written by |
+//! |---|---|---|
+//! | 0 | `tail`: u64, bytes ever published | producer |
+//! | 128 | `head`: u64, bytes ever consumed | consumer |
+//! | 256 | `consumer_sleeps`: u32, not 0: wake me when you publish | consumer sets, either clears |
+//! | 384 | `producer_sleeps`: u32, not 0: wake me when you consume | producer sets, either clears |
+//! | 512 | data | producer |
+//!
+//! The indexes run freely and never wrap; a position in the data is the index modulo the capacity, a power of two. A
+//! record is a u32 length and that many bytes, padded to 8. One that does not fit before the end of the data is
+//! preceded by a length of [`u32::MAX`], which means: go on at position 0.
+//!
+//! # Trust
+//! Each side keeps its own index privately and only tells the other; what the other tells is a hint, checked before
+//! use. A `tail` or `head` that goes backwards, or says more than can be, or a record that is longer than allowed or
+//! than what is published, is a [`RingError`], and ends the session. A record is copied out into the consumer's own
+//! memory before anybody looks at it.
+//!
+//! # Sleeping
+//! A consumer that finds the ring empty says so in `consumer_sleeps` before it sleeps, and a producer looks there
+//! after it published. No wake-up is lost, by Dekker's argument: the consumer *writes the flag, fences, reads the
+//! tail*; the producer *writes the tail, fences, reads the flag*. Both fences are sequentially consistent, so one
+//! comes first. If the consumer's does, the producer reads the flag and wakes it. If the producer's does, the consumer
+//! reads the new tail and does not sleep. `producer_sleeps` and `head` are the same with the roles exchanged, for a
+//! producer that waits for room.
+
+mod consumer;
+mod producer;
+mod region;
+
+pub use consumer::Consumer;
+pub use producer::Producer;
+pub use region::RingRange;
+
+use crate::segment::MapError;
+
+/// The longest record, in bytes.
+pub const MAX_RECORD_BYTES: usize = 2048;
+
+/// The size of a ring's header, in bytes.
+pub const HEADER_BYTES: u64 = 512;
+
+/// The smallest capacity, in bytes. A record of the largest size fits into any empty ring of it, wherever the indexes
+/// stand.
+pub const MIN_CAPACITY: u32 = 8192;
+
+/// The largest capacity, in bytes.
+pub const MAX_CAPACITY: u32 = 1 << 30;
+
+/// A length that is none: the record is at the start of the data.
+const WRAP: u32 = u32::MAX;
+
+/// The bytes that a record of `len` bytes occupies.
+const fn entry_bytes(len: usize) -> u64 {
+    (4 + len as u64).next_multiple_of(8)
+}
+
+const MAX_ENTRY_BYTES: u64 = entry_bytes(MAX_RECORD_BYTES);
+const _: () = assert!(2 * MAX_ENTRY_BYTES <= MIN_CAPACITY as u64);
+
+/// What can go wrong with a ring. All but [`RingError::TooLong`], [`RingError::BadRange`] and [`RingError::Map`],
+/// which are the caller's own mistakes, say that the peer broke the rules; the session is then over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// A record to be pushed that is longer than [`MAX_RECORD_BYTES`].
+    #[error("a ring record has at most {MAX_RECORD_BYTES} bytes, this one has {len}")]
+    TooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// A place for a ring that cannot be one.
+    #[error(
+        "a ring starts at a multiple of 128 and has a capacity that is a power of two from {MIN_CAPACITY} to \
+         {MAX_CAPACITY}; \
+         offset {} and capacity {} were given", .0.offset, .0.capacity
+    )]
+    BadRange(RingRange),
+    /// A ring that does not lie in its mapping.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The producer's index went backwards, beyond the capacity, or off the grid of 8 bytes.
+    #[error("the peer's tail is {found}; from {known} on, it must be a multiple of 8 and at most {limit}")]
+    AbsurdTail {
+        /// What it said.
+        found: u64,
+        /// What it had said before.
+        known: u64,
+        /// The most it could be.
+        limit: u64,
+    },
+    /// The consumer's index went backwards, beyond what is published, or off the grid of 8 bytes.
+    #[error("the peer's head is {found}; from {known} on, it must be a multiple of 8 and at most {limit}")]
+    AbsurdHead {
+        /// What it said.
+        found: u64,
+        /// What it had said before.
+        known: u64,
+        /// The most it could be.
+        limit: u64,
+    },
+    /// A record that is too long, or not wholly published, or crosses the end of the data.
+    #[error("the peer's record at index {index} has a length of {len} bytes; at most {limit} are possible there")]
+    AbsurdRecord {
+        /// Where it starts.
+        index: u64,
+        /// The length it claims, in bytes.
+        len: u32,
+        /// The longest that could be there, in bytes.
+        limit: u64,
+    },
+    /// A wrap marker where no record can have needed one.
+    #[error(
+        "the peer's wrap marker at index {index} would skip {skipped} bytes; \
+         a record that needs it skips less than {MAX_ENTRY_BYTES}"
+    )]
+    AbsurdWrap {
+        /// Where it stands.
+        index: u64,
+        /// The bytes up to the end of the data.
+        skipped: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests;

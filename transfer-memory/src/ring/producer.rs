@@ -1,0 +1,119 @@
+//! The side that writes records.
+
+use super::region::Region;
+use super::{MAX_RECORD_BYTES, RingError, RingRange, WRAP, entry_bytes};
+use crate::segment::Mapping;
+use crate::sync::{Ordering, fence};
+use std::sync::Arc;
+
+/// The writing end of a ring.
+///
+/// [`try_push`](Producer::try_push) any number of records, [`publish`](Producer::publish) them together, and ring the
+/// consumer's doorbell if [`should_wake`](Producer::should_wake) says so. Where a record does not fit: publish, then
+/// either try later or [`prepare_wait`](Producer::prepare_wait), and sleep until the consumer rings.
+#[derive(Debug)]
+pub struct Producer {
+    region: Region,
+    /// Bytes ever written: this side's truth.
+    tail: u64,
+    /// Bytes ever published: what the consumer has been told.
+    published: u64,
+    /// The last plausible word of the consumer's.
+    head: u64,
+}
+
+impl Producer {
+    /// The writing end of the ring at `range` of `mapping`, which nobody has used yet.
+    ///
+    /// # Errors
+    /// [`RingError::BadRange`], [`RingError::Map`] where the range is not in the mapping or the mapping is read-only.
+    pub fn new(mapping: Arc<Mapping>, range: RingRange) -> Result<Producer, RingError> {
+        Ok(Producer { region: Region::new(mapping, range)?, tail: 0, published: 0, head: 0 })
+    }
+
+    /// Writes a record, which the consumer sees after the next [`Producer::publish`]. `false` where there is no room
+    /// for it now.
+    ///
+    /// # Errors
+    /// [`RingError::TooLong`], [`RingError::AbsurdHead`].
+    pub fn try_push(&mut self, record: &[u8]) -> Result<bool, RingError> {
+        let Some(len) = u32::try_from(record.len()).ok().filter(|n| *n as usize <= MAX_RECORD_BYTES) else {
+            return Err(RingError::TooLong { len: record.len() });
+        };
+        if !self.has_room(record.len()) {
+            self.refresh_head()?;
+            if !self.has_room(record.len()) {
+                return Ok(false);
+            }
+        }
+        let to_end = self.region.bytes_to_end(self.tail);
+        if entry_bytes(record.len()) > to_end {
+            self.region.length_at(self.tail).store(WRAP, Ordering::Relaxed);
+            self.tail += to_end;
+        }
+        self.region.length_at(self.tail).store(len, Ordering::Relaxed);
+        self.region.write_body(self.tail, record);
+        self.tail += entry_bytes(record.len());
+        Ok(true)
+    }
+
+    /// Shows the consumer everything that was pushed.
+    pub fn publish(&mut self) {
+        self.published = self.tail;
+        // Release: whoever reads this tail sees the records before it.
+        self.region.header().tail.0.store(self.tail, Ordering::Release);
+    }
+
+    /// Whether the consumer sleeps and must be woken. To be asked after each [`Producer::publish`]; says yes once for
+    /// each sleep.
+    #[must_use]
+    pub fn should_wake(&self) -> bool {
+        let flag = &self.region.header().consumer_sleeps.0;
+        // Pairs with the fence in `Consumer::prepare_sleep`.
+        fence(Ordering::SeqCst);
+        flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Publishes, and announces that this side will sleep until there is room for a record of `len` bytes. `false`
+    /// where there is room by now: do not sleep. After the sleep, or instead of it, just push again.
+    ///
+    /// # Errors
+    /// [`RingError::TooLong`], [`RingError::AbsurdHead`].
+    pub fn prepare_wait(&mut self, len: usize) -> Result<bool, RingError> {
+        if len > MAX_RECORD_BYTES {
+            return Err(RingError::TooLong { len });
+        }
+        self.publish();
+        self.region.header().producer_sleeps.0.store(1, Ordering::Relaxed);
+        // Pairs with the fence in `Consumer::should_wake`.
+        fence(Ordering::SeqCst);
+        self.refresh_head()?;
+        let full = !self.has_room(len);
+        if !full {
+            self.region.header().producer_sleeps.0.store(0, Ordering::Relaxed);
+        }
+        Ok(full)
+    }
+
+    fn has_room(&self, len: usize) -> bool {
+        let to_end = self.region.bytes_to_end(self.tail);
+        let entry = entry_bytes(len);
+        let needed = if entry > to_end { to_end + entry } else { entry };
+        needed <= self.region.capacity() - (self.tail - self.head)
+    }
+
+    fn refresh_head(&mut self) -> Result<(), RingError> {
+        // Acquire: the consumer's reads of what it gave back come before this side's writes there.
+        let found = self.region.header().head.0.load(Ordering::Acquire);
+        if found < self.head || found > self.published || !found.is_multiple_of(8) {
+            return Err(RingError::AbsurdHead { found, known: self.head, limit: self.published });
+        }
+        self.head = found;
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(super) fn region(&self) -> &Region {
+        &self.region
+    }
+}

@@ -1,0 +1,211 @@
+//! A segment as one process sees it.
+
+use super::{MapError, Reservation, SegmentError};
+use rustix::fd::BorrowedFd;
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+
+/// What a process may do with a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only.
+    ReadOnly,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// A mapped segment. Shared as `Arc<Mapping>`: the memory stays mapped for as long as anything refers to it.
+///
+/// Another process, or another mapping of the same segment in this one, may write the same bytes at any time.
+/// Therefore no safe method hands out a reference into the memory: bytes are copied in and out through raw pointers,
+/// in no order and with no atomicity that a reader could rely on. A copy of bytes that are being written is some
+/// mixture of old and new; what makes the bytes stable is the protocol (a range is leased, published, granted), not
+/// this type. Whatever is copied out of memory that a peer can write must be checked after the copy, never before.
+///
+/// **The rule**: write only to ranges that you hold, by allocation, lease or grant. Nobody can check that here, and to
+/// mark the writing methods `unsafe` would change little, since every process that maps the segment can do the same;
+/// but whoever looks at bytes through a [`Bytes`](crate::view::Bytes) or a [`Block`](crate::arena::Block) relies on
+/// it.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    access: Access,
+    /// What this mapping pins stays counted until it is unmapped.
+    _pinned: Option<Reservation>,
+}
+
+// SAFETY: the mapping is valid in every thread of the process, is unmapped only in `Drop`, and all safe access goes
+// through bounds-checked raw-pointer copies that hand out no references.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; concurrent copies of the same bytes are what shared memory is, and no safe method forms a
+// reference to them.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps all `len` bytes of `fd`.
+    pub(super) fn map(
+        fd: BorrowedFd<'_>,
+        len: u64,
+        access: Access,
+        pinned: Option<Reservation>,
+    ) -> Result<Mapping, SegmentError> {
+        let max = isize::MAX as u64;
+        let size = usize::try_from(len).ok().filter(|n| *n > 0 && len <= max);
+        let size = size.ok_or(SegmentError::BadLength { len, max })?;
+        let protection = match access {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a new mapping at an address of the kernel's choosing disturbs no memory that Rust knows of.
+        let base = unsafe { mm::mmap(ptr::null_mut(), size, protection, MapFlags::SHARED, fd, 0) }
+            .map_err(|source| SegmentError::System { step: "map", len, source })?;
+        // mmap never returns the null page unless asked to with MAP_FIXED.
+        let base = NonNull::new(base.cast::<u8>()).ok_or(SegmentError::BadLength { len, max })?;
+        Ok(Mapping { base, len: size, access, _pinned: pinned })
+    }
+
+    /// Fills the page tables, and the pages themselves where the mapping is writable, so that no later access faults.
+    pub(super) fn prefault(&self) -> Result<(), SegmentError> {
+        let advice = match self.access {
+            Access::ReadOnly => Advice::LinuxPopulateRead,
+            Access::ReadWrite => Advice::LinuxPopulateWrite,
+        };
+        self.advise(advice).map_err(|source| SegmentError::System { step: "prefault", len: self.len(), source })
+    }
+
+    /// Asks for transparent huge pages. A wish: whether the kernel grants it depends on `shmem_enabled`.
+    pub(super) fn prefer_huge(&self) -> rustix::io::Result<()> {
+        self.advise(Advice::LinuxHugepage)
+    }
+
+    fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
+        // SAFETY: the range is this mapping, whole. The kinds of advice used here (populate, huge pages) change no
+        // byte of it.
+        rustix::io::retry_on_intr(|| unsafe { mm::madvise(self.base.as_ptr().cast::<c_void>(), self.len, advice) })
+    }
+
+    /// Locks the pages in memory.
+    pub(super) fn lock(&self) -> rustix::io::Result<()> {
+        // SAFETY: the range is this mapping, whole; locking changes no byte of it.
+        unsafe { mm::mlock(self.base.as_ptr().cast::<c_void>(), self.len) }
+    }
+
+    /// The length in bytes. Never 0.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// What this process may do with it.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Where `pointer` lies, in bytes from the mapping's start. `None` where it points elsewhere.
+    #[must_use]
+    pub fn offset_of(&self, pointer: *const u8) -> Option<u64> {
+        let distance = pointer.addr().checked_sub(self.base.addr().get())?;
+        (distance < self.len).then_some(distance as u64)
+    }
+
+    /// The address of `len` bytes at `offset`, for fabrics and system calls. It is valid for as long as the mapping
+    /// lives, and for writes only where [`Mapping::access`] says so.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`].
+    pub fn ptr_at(&self, offset: u64, len: u64) -> Result<*mut u8, MapError> {
+        let error = MapError::OutOfBounds { offset, len, mapping_len: self.len() };
+        let end = offset.checked_add(len).ok_or(error)?;
+        if end > self.len() {
+            return Err(error);
+        }
+        // SAFETY: offset <= self.len, so the result points into the mapping or one past its end. It fits usize and
+        // isize because the mapping's length does.
+        Ok(unsafe { self.base.as_ptr().add(offset as usize) })
+    }
+
+    pub(crate) fn writable_at(&self, offset: u64, len: u64) -> Result<*mut u8, MapError> {
+        let pointer = self.ptr_at(offset, len)?;
+        match self.access {
+            Access::ReadWrite => Ok(pointer),
+            Access::ReadOnly => Err(MapError::ReadOnly { offset, len }),
+        }
+    }
+
+    /// Copies the bytes at `offset` into `to`.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`]; then `to` is unchanged.
+    pub fn copy_out(&self, offset: u64, to: &mut [u8]) -> Result<(), MapError> {
+        let from = self.ptr_at(offset, to.len() as u64)?;
+        // SAFETY: `from` is valid for to.len() bytes (just checked). `to` is a unique reference, so it overlaps
+        // nothing that anybody may access through this mapping.
+        unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`], [`MapError::ReadOnly`]; then nothing is written.
+    pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> Result<(), MapError> {
+        let to = self.writable_at(offset, bytes.len() as u64)?;
+        // SAFETY: `to` is valid for writes of bytes.len() bytes (just checked). Where `bytes` is itself a view of this
+        // mapping, the contract of `as_bytes` says that nobody writes it meanwhile, so the two do not overlap.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes at `from_offset` of `from` to `offset` of this mapping. The two may be the same segment and
+    /// may overlap.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`] of either range, [`MapError::ReadOnly`]; then nothing is written.
+    pub fn copy_from(&self, offset: u64, from: &Mapping, from_offset: u64, len: u64) -> Result<(), MapError> {
+        let source = from.ptr_at(from_offset, len)?;
+        let to = self.writable_at(offset, len)?;
+        // SAFETY: both pointers are valid for `len` bytes (just checked); `copy` allows them to overlap.
+        unsafe { ptr::copy(source, to, len as usize) };
+        Ok(())
+    }
+
+    /// Writes zeros to `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`], [`MapError::ReadOnly`]; then nothing is written.
+    pub fn zero(&self, offset: u64, len: u64) -> Result<(), MapError> {
+        let to = self.writable_at(offset, len)?;
+        // SAFETY: `to` is valid for writes of `len` bytes (just checked).
+        unsafe { ptr::write_bytes(to, 0, len as usize) };
+        Ok(())
+    }
+
+    /// The bytes at `offset` as a slice.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`].
+    ///
+    /// # Safety
+    /// For as long as the slice lives, nobody may write any of its bytes: no other process, no other mapping of the
+    /// segment, no NIC, and not this mapping's own `copy_in`, `copy_from` or `zero`. The protocol gives that for
+    /// published and leased ranges: what is published is immutable, and a range is reused only when no reader is left.
+    pub unsafe fn as_bytes(&self, offset: u64, len: u64) -> Result<&[u8], MapError> {
+        let pointer = self.ptr_at(offset, len)?;
+        // SAFETY: `pointer` is valid for reads of `len` bytes for as long as `self` is borrowed; u8 has no invalid
+        // values; the caller promises that nobody writes them.
+        Ok(unsafe { std::slice::from_raw_parts(pointer, len as usize) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `map` mapped; nothing refers to it any more, since whoever held a pointer or
+        // a slice held the mapping too. The only error, EINVAL, cannot occur for it, and nothing could be done about
+        // it.
+        let _ = unsafe { mm::munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
+    }
+}

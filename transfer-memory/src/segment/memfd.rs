@@ -1,0 +1,260 @@
+//! Making and adopting memfds.
+
+use super::{Access, Mapping, PinnedBudget, SegmentError};
+use crate::Errno;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{self, MemfdFlags, SealFlags};
+use std::sync::Arc;
+
+/// What memory a segment lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// The host's main memory.
+    Host,
+}
+
+/// Which pages to ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    /// The kernel's ordinary pages.
+    Base,
+    /// Huge pages out of the host's hugetlb pool; where it has none to give, ordinary pages, with a wish for
+    /// transparent huge ones. [`Achieved`] tells.
+    Huge,
+}
+
+/// Whether to lock a segment's pages in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lock {
+    /// Do not.
+    No,
+    /// Where the kernel allows it; [`Achieved`] tells.
+    Try,
+    /// Or fail with [`SegmentError::NotLocked`].
+    Require,
+}
+
+/// What to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentOptions {
+    /// The length in bytes, rounded up to whole pages.
+    pub len: u64,
+    /// Which pages to ask for.
+    pub pages: Pages,
+    /// Whether to lock them.
+    pub lock: Lock,
+}
+
+/// The pages that a segment has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageKind {
+    /// Ordinary pages.
+    Base,
+    /// Huge pages out of the hugetlb pool, which the kernel never swaps.
+    Huge {
+        /// The size of one, in bytes.
+        page_bytes: u64,
+    },
+}
+
+/// What was reached of what was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Achieved {
+    /// The pages.
+    pub pages: PageKind,
+    /// Why the pages are ordinary ones though huge ones were asked for; `ENOMEM` where the pool is empty.
+    pub huge_refused: Option<Errno>,
+    /// Whether the pages are locked.
+    pub locked: bool,
+    /// Why they are not, though that was asked for.
+    pub lock_refused: Option<Errno>,
+}
+
+/// A memfd, mapped here, whose size can never change.
+#[derive(Debug)]
+pub struct Segment {
+    fd: OwnedFd,
+    mapping: Arc<Mapping>,
+    achieved: Achieved,
+}
+
+/// `f_type` of hugetlbfs, from linux/magic.h.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+const WRITER_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
+
+impl Segment {
+    /// Makes a segment, mapped read-write, prefaulted, counted in `budget` until the last reference to its mapping is
+    /// gone.
+    ///
+    /// `name` is shown in `/proc/<pid>/maps` and has no other meaning.
+    ///
+    /// # Errors
+    /// [`SegmentError::Budget`] where `budget` is used up, [`SegmentError::NotLocked`] where locking was required and
+    /// refused, [`SegmentError::BadLength`], [`SegmentError::System`].
+    pub fn create(name: &str, options: &SegmentOptions, budget: &PinnedBudget) -> Result<Segment, SegmentError> {
+        let huge_refused = match options.pages {
+            Pages::Base => None,
+            Pages::Huge => match Segment::create_with(name, options, budget, true) {
+                Err(SegmentError::System { source, .. }) => Some(source),
+                done => return done,
+            },
+        };
+        let mut segment = Segment::create_with(name, options, budget, false)?;
+        segment.achieved.huge_refused = huge_refused;
+        Ok(segment)
+    }
+
+    fn create_with(
+        name: &str,
+        options: &SegmentOptions,
+        budget: &PinnedBudget,
+        huge: bool,
+    ) -> Result<Segment, SegmentError> {
+        let failed = |step| move |source| SegmentError::System { step, len: options.len, source };
+        let fd = memfd(name, huge).map_err(failed("create"))?;
+        let stat = fs::fstat(&fd).map_err(failed("examine"))?;
+        let page_bytes = if huge { stat.st_blksize as u64 } else { rustix::param::page_size() as u64 };
+        let max = i64::MAX as u64;
+        let bad_length = SegmentError::BadLength { len: options.len, max };
+        let len = options.len.checked_next_multiple_of(page_bytes).filter(|n| *n > 0 && *n <= max);
+        let len = len.ok_or(bad_length)?;
+        let pinned = budget.reserve(len)?;
+        fs::ftruncate(&fd, len).map_err(failed("size"))?;
+        fs::fcntl_add_seals(&fd, SIZE_SEALS).map_err(failed("seal"))?;
+        let mapping = Mapping::map(fd.as_fd(), len, Access::ReadWrite, Some(pinned))?;
+        let pages = if huge { PageKind::Huge { page_bytes } } else { PageKind::Base };
+        if options.pages == Pages::Huge && !huge {
+            // Only a wish, and kernels without transparent huge pages refuse it.
+            let _ = mapping.prefer_huge();
+        }
+        mapping.prefault()?;
+        let lock_refused = match options.lock {
+            Lock::No => None,
+            Lock::Try => mapping.lock().err(),
+            Lock::Require => {
+                mapping.lock().map_err(|source| SegmentError::NotLocked { len, source })?;
+                None
+            }
+        };
+        let locked = options.lock != Lock::No && lock_refused.is_none();
+        let achieved = Achieved { pages, huge_refused: None, locked, lock_refused };
+        Ok(Segment { fd, mapping: Arc::new(mapping), achieved })
+    }
+
+    /// Maps a memfd that came from another process, and fills the page tables of the mapping. Who made the segment
+    /// counts and locks its pages; this mapping does neither.
+    ///
+    /// # Errors
+    /// [`SegmentError::NotMemfd`], [`SegmentError::Unsealed`] where its size could change under the mapping,
+    /// [`SegmentError::WrongSize`] where it is not `expected_len` bytes, [`SegmentError::System`].
+    pub fn adopt(fd: OwnedFd, access: Access, expected_len: u64) -> Result<Segment, SegmentError> {
+        // The seals come first: once they are set, the size that is read next is final.
+        let seals = fs::fcntl_get_seals(&fd).map_err(|source| SegmentError::NotMemfd { source })?;
+        let can = match (seals.contains(SealFlags::SHRINK), seals.contains(SealFlags::GROW)) {
+            (true, true) => None,
+            (false, true) => Some("shrunk"),
+            (true, false) => Some("grown"),
+            (false, false) => Some("shrunk and grown"),
+        };
+        if let Some(can) = can {
+            return Err(SegmentError::Unsealed { can });
+        }
+        let stat =
+            fs::fstat(&fd).map_err(|source| SegmentError::System { step: "examine", len: expected_len, source })?;
+        let found = u64::try_from(stat.st_size).unwrap_or(0);
+        if found != expected_len {
+            return Err(SegmentError::WrongSize { found, expected: expected_len });
+        }
+        let mapping = Mapping::map(fd.as_fd(), expected_len, access, None)?;
+        mapping.prefault()?;
+        let pages = match fs::fstatfs(&fd) {
+            Ok(file_system) if file_system.f_type as u64 & 0xffff_ffff == HUGETLBFS_MAGIC => {
+                PageKind::Huge { page_bytes: stat.st_blksize as u64 }
+            }
+            _ => PageKind::Base,
+        };
+        let achieved = Achieved { pages, huge_refused: None, locked: false, lock_refused: None };
+        Ok(Segment { fd, mapping: Arc::new(mapping), achieved })
+    }
+
+    /// Seals the segment against every further writer: from now on it can be mapped read-only and no other way, by
+    /// anybody, however they got hold of the descriptor. Mappings that exist already keep their access. Call it once
+    /// every writer has mapped it.
+    ///
+    /// # Errors
+    /// [`SegmentError::System`].
+    pub fn seal_writers(&self) -> Result<(), SegmentError> {
+        let failed = |source| SegmentError::System { step: "seal", len: self.len(), source };
+        if !self.writers_sealed()? {
+            fs::fcntl_add_seals(&self.fd, WRITER_SEALS).map_err(failed)?;
+        }
+        // Until the seal a writer could punch holes into the file; from here on it cannot. Fill what it may have
+        // punched.
+        self.mapping.prefault()
+    }
+
+    /// Whether [`Segment::seal_writers`] has been called, here or in another process.
+    ///
+    /// # Errors
+    /// [`SegmentError::System`].
+    pub fn writers_sealed(&self) -> Result<bool, SegmentError> {
+        let seals = fs::fcntl_get_seals(&self.fd);
+        let seals = seals.map_err(|source| SegmentError::System { step: "examine", len: self.len(), source })?;
+        Ok(seals.contains(WRITER_SEALS))
+    }
+
+    /// The mapping.
+    #[must_use]
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// The descriptor, to be passed on.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The length in bytes: what was asked for, rounded up to whole pages. Never 0.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
+    pub fn len(&self) -> u64 {
+        self.mapping.len()
+    }
+
+    /// What memory it lies in.
+    #[must_use]
+    pub fn memory_kind(&self) -> MemoryKind {
+        MemoryKind::Host
+    }
+
+    /// The number of the device whose memory it is; 0 for the host's.
+    #[must_use]
+    pub fn device(&self) -> u32 {
+        0
+    }
+
+    /// What was reached of what was asked for.
+    #[must_use]
+    pub fn achieved(&self) -> &Achieved {
+        &self.achieved
+    }
+}
+
+/// An empty memfd that can be sealed, cannot be executed where the kernel knows how to say so, and is closed on exec.
+fn memfd(name: &str, huge: bool) -> rustix::io::Result<OwnedFd> {
+    // The kernel takes 249 bytes and no NUL; the name is a label, so it is cut rather than refused.
+    let mut label: String = name.chars().filter(|c| *c != '\0').collect();
+    label.truncate(label.floor_char_boundary(200));
+    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    if huge {
+        flags |= MemfdFlags::HUGETLB;
+    }
+    match fs::memfd_create(label.as_str(), flags | MemfdFlags::NOEXEC_SEAL) {
+        // Linux before 6.3 does not know the flag.
+        Err(Errno::INVAL) => fs::memfd_create(label.as_str(), flags),
+        done => done,
+    }
+}

@@ -1,0 +1,26 @@
+//! Segments: memory that several processes map.
+//!
+//! A segment is one memfd. It is sized once, prefaulted and, where allowed, locked, because a fresh page fault costs
+//! several times the copy that causes it: nothing on a hot path touches memory for the first time. It is sealed:
+//!
+//! | seal | when | what it prevents |
+//! |---|---|---|
+//! | `F_SEAL_SHRINK`, `F_SEAL_GROW` | at creation | SIGBUS in everybody who maps it |
+//! | `F_SEAL_FUTURE_WRITE`, `F_SEAL_SEAL` | [`Segment::seal_writers`], once every writer has mapped it | any further writer, also one who reopens the descriptor through `/proc`; holes punched into it |
+//!
+//! A descriptor opened read-only would protect nothing, since whoever holds it can reopen it for writing; the seal
+//! does.
+
+mod budget;
+mod copy;
+mod error;
+mod mapping;
+mod memfd;
+
+pub use budget::{BudgetExceeded, PinnedBudget, Reservation};
+pub use error::{MapError, SegmentError};
+pub use mapping::{Access, Mapping};
+pub use memfd::{Achieved, Lock, MemoryKind, PageKind, Pages, Segment, SegmentOptions};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! The segments that a worker has mapped.
+
+use super::SessionError;
+use crate::segment::{Access, Mapping, Segment};
+use crate::view::{Bytes, Owner};
+use parking_lot::RwLock;
+use rustix::fd::OwnedFd;
+use std::collections::HashMap;
+use std::sync::Arc;
+use transfer_core::memory::{LocalSlice, SegmentId};
+
+/// A segment as the sidecar passed it, not mapped yet.
+#[derive(Debug)]
+pub struct PassedSegment {
+    /// Its number.
+    pub id: SegmentId,
+    /// Its length in bytes, as the sidecar says.
+    pub len: u64,
+    /// Its descriptor.
+    pub fd: OwnedFd,
+}
+
+/// The segments that a worker has mapped, by number. Thread-safe.
+#[derive(Debug, Default)]
+pub struct Segments(RwLock<HashMap<SegmentId, Arc<Mapping>>>);
+
+impl Segments {
+    /// Maps a passed segment read-only, unless it is mapped already, and keeps the mapping until it is forgotten.
+    ///
+    /// # Errors
+    /// [`SessionError::Segment`] where the descriptor is not what was announced, [`SessionError::SegmentChanged`].
+    pub fn adopt(&self, passed: PassedSegment) -> Result<Arc<Mapping>, SessionError> {
+        let PassedSegment { id, len, fd } = passed;
+        if let Some(known) = self.get(id) {
+            return match known.len() == len {
+                true => Ok(known),
+                false => Err(SessionError::SegmentChanged { segment: id, known: known.len(), found: len }),
+            };
+        }
+        // Outside of the lock: filling the page tables of a large segment takes a while.
+        let segment = Segment::adopt(fd, Access::ReadOnly, len)?;
+        Ok(self.0.write().entry(id).or_insert_with(|| segment.mapping().clone()).clone())
+    }
+
+    /// Adds a mapping that is there already.
+    pub fn insert(&self, id: SegmentId, mapping: Arc<Mapping>) {
+        self.0.write().insert(id, mapping);
+    }
+
+    /// The mapping of a segment, if it is known.
+    #[must_use]
+    pub fn get(&self, id: SegmentId) -> Option<Arc<Mapping>> {
+        self.0.read().get(&id).cloned()
+    }
+
+    /// A view of a range that the sidecar has leased to this worker. The lease ends when `owner` is dropped, with the
+    /// last view: its `Drop` is to tell the sidecar so, and until then the sidecar sees to it that nobody writes the
+    /// range.
+    ///
+    /// # Errors
+    /// [`SessionError::UnknownSegment`], [`SessionError::BadRange`]: the sidecar broke the rules.
+    pub fn view(&self, slice: LocalSlice, owner: Owner) -> Result<Bytes, SessionError> {
+        let mapping = self.get(slice.segment).ok_or(SessionError::UnknownSegment { slice })?;
+        // SAFETY: what a sidecar leases is published, and what is published is immutable until the last lease of it
+        // ends; a worker trusts its sidecar with that, as with the memory itself.
+        let view = unsafe { Bytes::of_mapping(&mapping, slice.offset, slice.len, owner) };
+        view.map_err(|source| SessionError::BadRange { segment: slice.segment, source })
+    }
+
+    /// Drops a mapping that is not needed any more; its memory is unmapped with the last view of it.
+    pub fn forget(&self, id: SegmentId) {
+        self.0.write().remove(&id);
+    }
+}

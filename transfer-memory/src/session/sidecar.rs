@@ -1,0 +1,286 @@
+//! The sidecar's side of a session.
+
+use super::message::{SessionMessage, Welcome};
+use super::{MessageError, PROTOCOL_VERSION, Refusal, RefusalCode, SessionError};
+use crate::ring::{Consumer, Producer, RingRange};
+use crate::segment::{Lock, Pages, PinnedBudget, Segment, SegmentError, SegmentOptions};
+use crate::socket::{Credentials, Message, Socket};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+use transfer_core::memory::SegmentId;
+use transfer_core::tensor::Name;
+
+/// The most messages that [`SidecarSocket::take_doorbells`] takes at once, so that a worker that never stops ringing
+/// cannot hold the sidecar.
+const MAX_DOORBELLS: usize = 512;
+
+/// What a sidecar grants to every worker.
+#[derive(Debug, Clone)]
+pub struct SidecarPolicy {
+    /// The node's name, told to the worker.
+    pub node: Name,
+    /// The sidecar's incarnation, told to the worker.
+    pub incarnation: u64,
+    /// The largest arena that one worker may have, in bytes.
+    pub max_arena_bytes: u64,
+    /// The capacity of the submission ring, in bytes; see [`RingRange`].
+    pub submission_capacity: u32,
+    /// The capacity of the completion ring, in bytes; see [`RingRange`].
+    pub completion_capacity: u32,
+    /// The pages of an arena. Rings lie in ordinary ones.
+    pub pages: Pages,
+    /// Whether to lock arenas and rings in memory.
+    pub lock: Lock,
+    /// What arenas and rings are counted against.
+    pub budget: PinnedBudget,
+    /// How long a handshake may take, the time to prefault the arena included.
+    pub timeout: Duration,
+}
+
+/// A worker that wants a session.
+#[derive(Debug, Clone)]
+pub struct Applicant {
+    /// The name it gives itself.
+    pub name: Name,
+    /// Who it is, in the kernel's word.
+    pub peer: Credentials,
+    /// The arena it asks for, in bytes; at most [`SidecarPolicy::max_arena_bytes`].
+    pub wanted_arena_bytes: u64,
+}
+
+/// What an approved worker gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// The number of its session, not used before in this incarnation.
+    pub session: u64,
+    /// The number of its arena, not used before in this incarnation.
+    pub arena: SegmentId,
+    /// The size of its arena in bytes, rounded up to whole pages, of which it has at least one.
+    pub arena_bytes: u64,
+}
+
+/// What a sidecar holds of a session that has begun.
+#[derive(Debug)]
+pub struct SidecarEnd {
+    /// Doorbells in both directions; segments to the worker.
+    pub socket: SidecarSocket,
+    /// Readable once the worker's process has ended. `None` where [`Socket::peer_pidfd`] knows none; then the end of
+    /// the socket is the only news of the worker's death.
+    pub pidfd: Option<OwnedFd>,
+    /// Who the worker is, in the kernel's word.
+    pub peer: Credentials,
+    /// The worker's name.
+    pub name: Name,
+    /// The number of the session.
+    pub session: u64,
+    /// What the worker submits.
+    pub submission: Consumer,
+    /// What the sidecar answers.
+    pub completion: Producer,
+    /// The number of the arena.
+    pub arena_id: SegmentId,
+    /// The memory that the worker writes, sealed against everybody else.
+    pub arena: Segment,
+}
+
+impl SidecarEnd {
+    /// Gives a worker that has just connected a session, if `approve` agrees. Blocks for up to
+    /// [`SidecarPolicy::timeout`].
+    ///
+    /// `approve` is called at most once, before any memory is made. Where this fails after `approve` agreed, the
+    /// worker is gone or has been told, and what `approve` noted down is to be undone by the caller.
+    ///
+    /// # Errors
+    /// [`SessionError::TurnedAway`] for a worker that was refused and told so; any other for one that broke the rules,
+    /// was too slow, or is gone. None concerns anybody but this worker.
+    pub fn accept(
+        socket: Socket,
+        policy: &SidecarPolicy,
+        approve: impl FnOnce(&Applicant) -> Result<Admission, Refusal>,
+    ) -> Result<SidecarEnd, SessionError> {
+        let deadline = Instant::now() + policy.timeout;
+        match admit(&socket, policy, approve, deadline) {
+            Ok(prepared) => prepared.finish(socket, deadline),
+            Err(e) => {
+                let refusal = match &e {
+                    SessionError::TurnedAway(refusal) => refusal.clone(),
+                    e => refusal_of(e),
+                };
+                // If the worker does not listen, it does not need to know.
+                let _ = socket.send(&SessionMessage::Refused(refusal).encode(), &[], Instant::now());
+                Err(e)
+            }
+        }
+    }
+}
+
+/// What to tell a worker whose handshake failed with `e`.
+fn refusal_of(e: &SessionError) -> Refusal {
+    let code = match e {
+        SessionError::Message(MessageError::Version { .. }) => RefusalCode::Version,
+        SessionError::Segment(SegmentError::Budget(_) | SegmentError::NotLocked { .. }) => RefusalCode::NoMemory,
+        SessionError::Segment(SegmentError::System { source: crate::Errno::NOMEM, .. }) => RefusalCode::NoMemory,
+        SessionError::Message(_) | SessionError::Unexpected { .. } | SessionError::Descriptors { .. } => {
+            RefusalCode::Malformed
+        }
+        _ => RefusalCode::Internal,
+    };
+    let text = match e {
+        SessionError::Message(MessageError::Version { found }) => format!(
+            "the worker speaks session protocol version {found}, this sidecar speaks version {PROTOCOL_VERSION}; \
+             update the older of the two"
+        ),
+        e => e.to_string(),
+    };
+    Refusal { code, text }
+}
+
+/// A session whose memory is made, and whose worker has not mapped it yet.
+struct Prepared {
+    applicant: Applicant,
+    admission: Admission,
+    welcome: Welcome,
+    rings: Segment,
+    arena: Segment,
+    submission: Consumer,
+    completion: Producer,
+}
+
+fn admit(
+    socket: &Socket,
+    policy: &SidecarPolicy,
+    approve: impl FnOnce(&Applicant) -> Result<Admission, Refusal>,
+    deadline: Instant,
+) -> Result<Prepared, SessionError> {
+    let (wanted_arena_bytes, name) = match receive(socket, "Hello", deadline)? {
+        SessionMessage::Hello { wanted_arena_bytes, name } => (wanted_arena_bytes, name),
+        other => return Err(SessionError::Unexpected { expected: "Hello", found: other.name() }),
+    };
+    let max = policy.max_arena_bytes;
+    if wanted_arena_bytes > max {
+        let text = format!("an arena of {wanted_arena_bytes} bytes was asked for, this sidecar grants at most {max}");
+        return Err(SessionError::TurnedAway(Refusal { code: RefusalCode::ArenaTooLarge, text }));
+    }
+    let applicant = Applicant { name, peer: socket.peer()?, wanted_arena_bytes };
+    let admission = approve(&applicant).map_err(SessionError::TurnedAway)?;
+
+    let submission = RingRange { offset: 0, capacity: policy.submission_capacity };
+    let completion = RingRange { offset: submission.len_bytes(), capacity: policy.completion_capacity };
+    let rings_len = submission.len_bytes() + completion.len_bytes();
+    let label = |what| format!("transfer-{what}:{}", applicant.name);
+    let options = SegmentOptions { len: rings_len, pages: Pages::Base, lock: policy.lock };
+    let rings = Segment::create(&label("rings"), &options, &policy.budget)?;
+    let options = SegmentOptions { len: admission.arena_bytes.max(1), pages: policy.pages, lock: policy.lock };
+    let arena = Segment::create(&label("arena"), &options, &policy.budget)?;
+    let welcome = Welcome {
+        session: admission.session,
+        incarnation: policy.incarnation,
+        arena: admission.arena,
+        arena_len: arena.len(),
+        rings_len: rings.len(),
+        submission,
+        completion,
+        node: policy.node.clone(),
+    };
+    let submission = Consumer::new(rings.mapping().clone(), submission)?;
+    let completion = Producer::new(rings.mapping().clone(), completion)?;
+    Ok(Prepared { applicant, admission, welcome, rings, arena, submission, completion })
+}
+
+impl Prepared {
+    fn finish(self, socket: Socket, deadline: Instant) -> Result<SidecarEnd, SessionError> {
+        let session = self.admission.session;
+        let welcome = SessionMessage::Welcome(self.welcome).encode();
+        socket.send(&welcome, &[self.rings.fd(), self.arena.fd()], deadline)?;
+        match receive(&socket, "Mapped", deadline)? {
+            SessionMessage::Mapped { session: found } if found == session => {}
+            SessionMessage::Mapped { .. } => {
+                return Err(SessionError::Unexpected { expected: "Mapped", found: "Mapped of another session" });
+            }
+            other => return Err(SessionError::Unexpected { expected: "Mapped", found: other.name() }),
+        }
+        self.rings.seal_writers()?;
+        self.arena.seal_writers()?;
+        Ok(SidecarEnd {
+            pidfd: socket.peer_pidfd(),
+            socket: SidecarSocket::new(socket),
+            peer: self.applicant.peer,
+            name: self.applicant.name,
+            session,
+            submission: self.submission,
+            completion: self.completion,
+            arena_id: self.admission.arena,
+            arena: self.arena,
+        })
+    }
+}
+
+fn receive(socket: &Socket, expected: &'static str, deadline: Instant) -> Result<SessionMessage, SessionError> {
+    match socket.receive(0, deadline)? {
+        Message::Bytes { bytes, .. } => Ok(SessionMessage::decode(&bytes)?),
+        Message::Doorbell => Err(SessionError::Unexpected { expected, found: "a doorbell" }),
+    }
+}
+
+/// The sidecar's end of a session's socket. Poll it for reading: doorbells, and the end of the worker.
+#[derive(Debug)]
+pub struct SidecarSocket(Socket);
+
+impl SidecarSocket {
+    pub(super) fn new(socket: Socket) -> SidecarSocket {
+        SidecarSocket(socket)
+    }
+
+    /// Rings the worker's doorbell. Never waits.
+    ///
+    /// # Errors
+    /// [`SessionError::Socket`].
+    pub fn ring(&self) -> Result<(), SessionError> {
+        Ok(self.0.ring()?)
+    }
+
+    /// Takes the doorbells that wait, without waiting for any. `true` where there was one. Takes a bounded number at
+    /// once: a socket polled by level is readable again at once if there are more.
+    ///
+    /// # Errors
+    /// [`SessionError::Socket`], [`SessionError::Unexpected`]: the session is over.
+    pub fn take_doorbells(&self) -> Result<bool, SessionError> {
+        for taken in 0..MAX_DOORBELLS {
+            match self.0.try_receive(0)? {
+                Some(Message::Doorbell) => {}
+                Some(Message::Bytes { .. }) => {
+                    return Err(SessionError::Unexpected { expected: "a doorbell", found: "a message" });
+                }
+                None => return Ok(taken > 0),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Passes a segment to the worker, which can map it read-only and no other way. Waits until `deadline` for a
+    /// worker that does not read; one in the past does not wait at all. After a timeout nothing was sent.
+    ///
+    /// # Errors
+    /// [`SessionError::StillWritable`], [`SessionError::Socket`], [`SessionError::Segment`].
+    pub fn pass_segment(&self, id: SegmentId, segment: &Segment, deadline: Instant) -> Result<(), SessionError> {
+        if !segment.writers_sealed()? {
+            return Err(SessionError::StillWritable { segment: id });
+        }
+        let message = SessionMessage::SegmentPassed { segment: id, len: segment.len() };
+        Ok(self.0.send(&message.encode(), &[segment.fd()], deadline)?)
+    }
+
+    /// Tells the worker that a segment that was passed to it will not be named again. Never waits.
+    ///
+    /// # Errors
+    /// [`SessionError::Socket`]; after a timeout nothing was sent.
+    pub fn retire_segment(&self, segment: SegmentId) -> Result<(), SessionError> {
+        Ok(self.0.send(&SessionMessage::SegmentRetired { segment }.encode(), &[], Instant::now())?)
+    }
+}
+
+impl AsFd for SidecarSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,271 @@
+use super::message::SessionMessage;
+use super::*;
+use crate::Errno;
+use crate::ring::{MAX_RECORD_BYTES, MIN_CAPACITY};
+use crate::segment::{Lock, MapError, Pages, PinnedBudget, Segment, SegmentError, SegmentOptions};
+use crate::socket::{Listener, Message, Socket, SocketError};
+use rustix::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+use transfer_core::memory::{LocalSlice, SegmentId};
+use transfer_core::tensor::Name;
+
+const BUDGET: u64 = 4 << 20;
+const ARENA: SegmentId = SegmentId(3);
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn policy() -> SidecarPolicy {
+    SidecarPolicy {
+        node: name("node-a"),
+        incarnation: 99,
+        max_arena_bytes: 8 << 20,
+        submission_capacity: MIN_CAPACITY,
+        completion_capacity: 2 * MIN_CAPACITY,
+        pages: Pages::Base,
+        lock: Lock::Try,
+        budget: PinnedBudget::new(BUDGET),
+        timeout: Duration::from_secs(20),
+    }
+}
+
+fn options(arena_bytes: u64) -> WorkerOptions {
+    WorkerOptions { name: name("trainer-0"), arena_bytes, timeout: Duration::from_secs(20) }
+}
+
+fn welcome_all(applicant: &Applicant) -> Result<Admission, Refusal> {
+    Ok(Admission { session: 7, arena: ARENA, arena_bytes: applicant.wanted_arena_bytes })
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+/// Both ends of a handshake over a pair of sockets.
+fn handshake(
+    policy: &SidecarPolicy,
+    options: &WorkerOptions,
+    approve: impl FnOnce(&Applicant) -> Result<Admission, Refusal> + Send,
+) -> (Result<WorkerEnd, SessionError>, Result<SidecarEnd, SessionError>) {
+    let (worker, sidecar) = Socket::pair().unwrap();
+    thread::scope(|scope| {
+        let sidecar = scope.spawn(move || SidecarEnd::accept(sidecar, policy, approve));
+        (WorkerEnd::join(worker, options), sidecar.join().unwrap())
+    })
+}
+
+fn session() -> (WorkerEnd, SidecarEnd) {
+    let (worker, sidecar) = handshake(&policy(), &options(1 << 20), welcome_all);
+    (worker.unwrap(), sidecar.unwrap())
+}
+
+/// A handshake with a worker that sends `message`, whatever that is, and then listens.
+fn accept_from(message: &[u8]) -> (SessionError, Result<SessionMessage, SessionError>) {
+    let (worker, sidecar) = Socket::pair().unwrap();
+    worker.send(message, &[], soon()).unwrap();
+    let error = SidecarEnd::accept(sidecar, &policy(), |_| panic!("must not come this far")).unwrap_err();
+    let answer = match worker.receive(2, soon()) {
+        Ok(Message::Bytes { bytes, .. }) => Ok(SessionMessage::decode(&bytes).unwrap()),
+        Ok(other) => panic!("{other:?}"),
+        Err(e) => Err(e.into()),
+    };
+    (error, answer)
+}
+
+fn refusal(answer: Result<SessionMessage, SessionError>) -> Refusal {
+    match answer {
+        Ok(SessionMessage::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn both_sides_agree_after_a_handshake_over_a_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("worker.sock");
+    let listener = Listener::bind(&path, 0o600).unwrap();
+    let policy = policy();
+    let (mut worker, mut sidecar) = thread::scope(|scope| {
+        let policy = &policy;
+        let sidecar =
+            scope.spawn(move || SidecarEnd::accept(listener.accept(soon()).unwrap(), policy, welcome_all).unwrap());
+        (WorkerEnd::connect(&path, &options(5000)).unwrap(), sidecar.join().unwrap())
+    });
+    assert_eq!((worker.session, worker.incarnation, worker.node.as_str()), (7, 99, "node-a"));
+    assert_eq!((sidecar.session, sidecar.name.as_str(), sidecar.arena_id), (7, "trainer-0", ARENA));
+    assert_eq!((worker.arena_id, worker.arena.len(), sidecar.arena.len()), (ARENA, 8192, 8192));
+    assert_eq!(sidecar.peer.uid, rustix::process::geteuid().as_raw());
+    assert!(sidecar.pidfd.is_some());
+    assert_eq!(policy.budget.used(), 8192 + (2 * 512 + 3 * 8192_u64).next_multiple_of(4096));
+
+    worker.arena.copy_in(4000, b"tensor").unwrap();
+    let mut read = [0; 6];
+    sidecar.arena.mapping().copy_out(4000, &mut read).unwrap();
+    assert_eq!(&read, b"tensor");
+    assert!(sidecar.arena.writers_sealed().unwrap());
+
+    let mut buffer = [0; MAX_RECORD_BYTES];
+    assert!(worker.submission.try_push(b"push").unwrap());
+    worker.submission.publish();
+    worker.socket.ring().unwrap();
+    assert!(sidecar.socket.take_doorbells().unwrap() && !sidecar.socket.take_doorbells().unwrap());
+    assert_eq!(sidecar.submission.try_pop(&mut buffer).unwrap().unwrap(), b"push");
+    assert!(sidecar.completion.try_push(b"done").unwrap());
+    sidecar.completion.publish();
+    sidecar.socket.ring().unwrap();
+    assert!(matches!(worker.socket.receive(soon()), Ok(FromSidecar::Doorbell)));
+    assert!(worker.socket.try_receive().unwrap().is_none());
+    assert_eq!(worker.completion.try_pop(&mut buffer).unwrap().unwrap(), b"done");
+
+    drop(worker);
+    assert_eq!(sidecar.socket.take_doorbells(), Err(SessionError::Socket(SocketError::Closed)));
+    drop(sidecar);
+    assert_eq!(policy.budget.used(), 0);
+}
+
+#[test]
+fn passed_segments_are_mapped_read_only_and_once() {
+    let (worker, sidecar) = session();
+    let wanted = SegmentOptions { len: 4096, pages: Pages::Base, lock: Lock::No };
+    let landing = Segment::create("landing", &wanted, &PinnedBudget::new(4096)).unwrap();
+    let id = SegmentId(12);
+    let still = SessionError::StillWritable { segment: id };
+    assert_eq!(sidecar.socket.pass_segment(id, &landing, soon()), Err(still));
+    landing.seal_writers().unwrap();
+    landing.mapping().copy_in(0, b"landed").unwrap();
+    for _ in 0..2 {
+        sidecar.socket.pass_segment(id, &landing, soon()).unwrap();
+        let Ok(FromSidecar::Segment(passed)) = worker.socket.receive(soon()) else { panic!() };
+        assert_eq!((passed.id, passed.len), (id, 4096));
+        let mapping = worker.segments.adopt(passed).unwrap();
+        let mut read = [0; 6];
+        mapping.copy_out(0, &mut read).unwrap();
+        assert_eq!(&read, b"landed");
+        assert!(matches!(mapping.copy_in(0, b"x"), Err(MapError::ReadOnly { .. })));
+        let view = worker.segments.view(LocalSlice { segment: id, offset: 2, len: 4 }, Arc::new(())).unwrap();
+        assert_eq!(&*view, b"nded");
+        assert!(Arc::ptr_eq(&mapping, &worker.segments.get(id).unwrap()));
+    }
+    let outside = LocalSlice { segment: id, offset: 4096, len: 1 };
+    assert!(matches!(worker.segments.view(outside, Arc::new(())), Err(SessionError::BadRange { .. })));
+    let unknown = LocalSlice { segment: SegmentId(77), offset: 0, len: 1 };
+    assert!(matches!(worker.segments.view(unknown, Arc::new(())), Err(SessionError::UnknownSegment { .. })));
+    let fd = landing.fd().try_clone_to_owned().unwrap();
+    let e = worker.segments.adopt(PassedSegment { id, len: 8192, fd }).unwrap_err();
+    assert_eq!(e, SessionError::SegmentChanged { segment: id, known: 4096, found: 8192 });
+    worker.segments.forget(id);
+    assert!(worker.segments.get(id).is_none() && worker.segments.get(ARENA).is_some());
+}
+
+#[test]
+fn a_third_party_cannot_write_what_a_session_shares() {
+    let (_worker, sidecar) = session();
+    let fd = sidecar.arena.fd().try_clone_to_owned().unwrap();
+    let e = Segment::adopt(fd, crate::segment::Access::ReadWrite, sidecar.arena.len()).unwrap_err();
+    assert!(matches!(e, SegmentError::System { step: "map", source: Errno::PERM, .. }), "{e}");
+    assert_eq!(fs::ftruncate(sidecar.arena.fd(), 0), Err(Errno::PERM));
+}
+
+#[test]
+fn refusals_reach_the_worker() {
+    let no = Refusal { code: RefusalCode::NotAllowed, text: "user 0 may not".to_owned() };
+    let (worker, sidecar) = handshake(&policy(), &options(1), |applicant| {
+        assert_eq!((applicant.name.as_str(), applicant.wanted_arena_bytes), ("trainer-0", 1));
+        Err(no.clone())
+    });
+    assert_eq!(worker.unwrap_err(), SessionError::Refused(no.clone()));
+    assert_eq!(sidecar.unwrap_err(), SessionError::TurnedAway(no));
+
+    let (worker, sidecar) = handshake(&policy(), &options(9 << 20), |_| panic!("too large to be asked for"));
+    let SessionError::Refused(refusal) = worker.unwrap_err() else { panic!() };
+    assert_eq!(refusal.code, RefusalCode::ArenaTooLarge);
+    assert!(refusal.text.contains("9437184") && refusal.text.contains("8388608"), "{refusal}");
+    assert!(matches!(sidecar, Err(SessionError::TurnedAway(_))));
+
+    let policy = policy();
+    let (worker, sidecar) = handshake(&policy, &options(5 << 20), welcome_all);
+    let SessionError::Refused(refusal) = worker.unwrap_err() else { panic!() };
+    assert!(refusal.code == RefusalCode::NoMemory && refusal.code.is_temporary(), "{refusal}");
+    assert!(matches!(sidecar, Err(SessionError::Segment(SegmentError::Budget(_)))));
+    assert_eq!(policy.budget.used(), 0);
+}
+
+#[test]
+fn garbage_is_answered_and_ends_the_session() {
+    for garbage in [&b"GET / HTTP/1.1"[..], b"TFSM", b"TFSM\x01\x00\x63\x00", b"TFSM\x01\x00\x01\x00\x00"] {
+        let (error, answer) = accept_from(garbage);
+        assert!(matches!(error, SessionError::Message(_)), "{error}");
+        assert_eq!(refusal(answer).code, RefusalCode::Malformed);
+    }
+    let (error, answer) = accept_from(&SessionMessage::Mapped { session: 7 }.encode());
+    assert_eq!(error, SessionError::Unexpected { expected: "Hello", found: "Mapped" });
+    assert_eq!(refusal(answer).code, RefusalCode::Malformed);
+
+    let mut newer = SessionMessage::Hello { wanted_arena_bytes: 1, name: name("w") }.encode();
+    newer[4] = 2;
+    let (error, answer) = accept_from(&newer);
+    assert_eq!(error, SessionError::Message(MessageError::Version { found: 2 }));
+    let refusal = refusal(answer);
+    assert_eq!(refusal.code, RefusalCode::Version);
+    assert!(refusal.text.contains("version 2") && refusal.text.contains("version 1"), "{refusal}");
+}
+
+#[test]
+fn silent_and_vanishing_workers_do_not_hold_the_sidecar() {
+    let policy = SidecarPolicy { timeout: Duration::from_millis(50), ..policy() };
+    let (_silent, sidecar) = Socket::pair().unwrap();
+    let e = SidecarEnd::accept(sidecar, &policy, welcome_all).unwrap_err();
+    assert!(matches!(e, SessionError::Socket(SocketError::TimedOut { what: "send", .. })), "{e}");
+
+    let (worker, sidecar) = Socket::pair().unwrap();
+    drop(worker);
+    let e = SidecarEnd::accept(sidecar, &policy, welcome_all).unwrap_err();
+    assert_eq!(e, SessionError::Socket(SocketError::Closed));
+
+    // It says hello, and then never that it has mapped what it got.
+    let (worker, sidecar) = Socket::pair().unwrap();
+    worker.send(&SessionMessage::Hello { wanted_arena_bytes: 1, name: name("w") }.encode(), &[], soon()).unwrap();
+    let e = SidecarEnd::accept(sidecar, &policy, welcome_all).unwrap_err();
+    assert!(matches!(e, SessionError::Socket(SocketError::TimedOut { .. })), "{e}");
+    assert_eq!(policy.budget.used(), 0);
+}
+
+#[test]
+fn a_worker_does_not_wait_for_a_silent_sidecar_and_understands_a_wrong_one() {
+    let quick = WorkerOptions { timeout: Duration::from_millis(50), ..options(1) };
+    let (worker, _sidecar) = Socket::pair().unwrap();
+    let e = WorkerEnd::join(worker, &quick).unwrap_err();
+    assert!(matches!(e, SessionError::Socket(SocketError::TimedOut { .. })), "{e}");
+
+    let answered = |message: &SessionMessage| {
+        let (worker, sidecar) = Socket::pair().unwrap();
+        sidecar.send(&message.encode(), &[], soon()).unwrap();
+        WorkerEnd::join(worker, &quick).unwrap_err()
+    };
+    let e = answered(&SessionMessage::Mapped { session: 1 });
+    assert_eq!(e, SessionError::Unexpected { expected: "Welcome", found: "Mapped" });
+    let ring = crate::ring::RingRange { offset: 0, capacity: 8192 };
+    let e = answered(&SessionMessage::Welcome(super::message::Welcome {
+        session: 1,
+        incarnation: 1,
+        arena: ARENA,
+        arena_len: 1,
+        rings_len: 1,
+        submission: ring,
+        completion: ring,
+        node: name("n"),
+    }));
+    assert_eq!(e, SessionError::Descriptors { message: "Welcome", expected: 2, found: 0 });
+}
+
+#[test]
+fn a_worker_that_sends_anything_but_doorbells_is_over() {
+    let (worker, sidecar) = Socket::pair().unwrap();
+    let sidecar = SidecarSocket::new(sidecar);
+    worker.ring().unwrap();
+    worker.send(&SessionMessage::Mapped { session: 1 }.encode(), &[], soon()).unwrap();
+    assert!(matches!(sidecar.take_doorbells(), Err(SessionError::Unexpected { expected: "a doorbell", .. })));
+}

@@ -1,0 +1,177 @@
+//! The worker's side of a session.
+
+use super::message::{SessionMessage, Welcome};
+use super::{PassedSegment, Segments, SessionError};
+use crate::ring::{Consumer, Producer};
+use crate::segment::{Access, Mapping, Segment};
+use crate::socket::{Message, Socket, SocketError};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use transfer_core::memory::SegmentId;
+use transfer_core::tensor::Name;
+
+/// What a worker asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerOptions {
+    /// The worker's name.
+    pub name: Name,
+    /// The arena it wants, in bytes. 0 for a worker that only reads; it gets one page.
+    pub arena_bytes: u64,
+    /// How long the handshake may take. The sidecar prefaults the arena meanwhile, at some GiB each second.
+    pub timeout: Duration,
+}
+
+/// What a worker holds of a session that has begun.
+#[derive(Debug)]
+pub struct WorkerEnd {
+    /// Doorbells in both directions; segments from the sidecar.
+    pub socket: WorkerSocket,
+    /// The number of the session.
+    pub session: u64,
+    /// The incarnation of the sidecar: another one after it was restarted.
+    pub incarnation: u64,
+    /// The name of the sidecar's node.
+    pub node: Name,
+    /// What the worker submits.
+    pub submission: Producer,
+    /// What the sidecar answers.
+    pub completion: Consumer,
+    /// The number of the arena.
+    pub arena_id: SegmentId,
+    /// The memory that this worker, and nobody else but the sidecar, may write.
+    pub arena: Arc<Mapping>,
+    /// The segments mapped so far: the arena.
+    pub segments: Segments,
+}
+
+impl WorkerEnd {
+    /// Connects to the sidecar that listens at `path`, and begins a session. Blocks for up to
+    /// [`WorkerOptions::timeout`].
+    ///
+    /// # Errors
+    /// [`SessionError::Address`] where nobody listens, [`SessionError::Refused`] where the sidecar does not want this
+    /// worker, and any other.
+    pub fn connect(path: &Path, options: &WorkerOptions) -> Result<WorkerEnd, SessionError> {
+        let started = Instant::now();
+        WorkerEnd::begin(Socket::connect(path, started + options.timeout)?, options, started + options.timeout)
+    }
+
+    /// Begins a session over a socket that is connected already, for instance one of [`Socket::pair`].
+    ///
+    /// # Errors
+    /// As [`WorkerEnd::connect`].
+    pub fn join(socket: Socket, options: &WorkerOptions) -> Result<WorkerEnd, SessionError> {
+        WorkerEnd::begin(socket, options, Instant::now() + options.timeout)
+    }
+
+    fn begin(socket: Socket, options: &WorkerOptions, deadline: Instant) -> Result<WorkerEnd, SessionError> {
+        let hello = SessionMessage::Hello { wanted_arena_bytes: options.arena_bytes, name: options.name.clone() };
+        match socket.send(&hello.encode(), &[], deadline) {
+            // A sidecar that closed may have said why.
+            Ok(()) | Err(SocketError::Closed) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let (welcome, rings, arena) = receive_welcome(&socket, deadline)?;
+        let rings = Segment::adopt(rings, Access::ReadWrite, welcome.rings_len)?;
+        let submission = Producer::new(rings.mapping().clone(), welcome.submission)?;
+        let completion = Consumer::new(rings.mapping().clone(), welcome.completion)?;
+        let arena = Segment::adopt(arena, Access::ReadWrite, welcome.arena_len)?.mapping().clone();
+        socket.send(&SessionMessage::Mapped { session: welcome.session }.encode(), &[], deadline)?;
+        let segments = Segments::default();
+        segments.insert(welcome.arena, arena.clone());
+        Ok(WorkerEnd {
+            socket: WorkerSocket(socket),
+            session: welcome.session,
+            incarnation: welcome.incarnation,
+            node: welcome.node,
+            submission,
+            completion,
+            arena_id: welcome.arena,
+            arena,
+            segments,
+        })
+    }
+}
+
+fn receive_welcome(socket: &Socket, deadline: Instant) -> Result<(Welcome, OwnedFd, OwnedFd), SessionError> {
+    let expected = "Welcome";
+    let Message::Bytes { bytes, descriptors } = socket.receive(2, deadline)? else {
+        return Err(SessionError::Unexpected { expected, found: "a doorbell" });
+    };
+    match SessionMessage::decode(&bytes)? {
+        SessionMessage::Welcome(welcome) => {
+            let [rings, arena] = descriptors.try_into().map_err(|found: Vec<_>| SessionError::Descriptors {
+                message: expected,
+                expected: 2,
+                found: found.len(),
+            })?;
+            Ok((welcome, rings, arena))
+        }
+        SessionMessage::Refused(refusal) => Err(SessionError::Refused(refusal)),
+        other => Err(SessionError::Unexpected { expected, found: other.name() }),
+    }
+}
+
+/// What a sidecar says during a session.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FromSidecar {
+    /// Look at the completion ring, and push again what did not fit into the submission ring.
+    Doorbell,
+    /// A segment that completions will name.
+    Segment(PassedSegment),
+    /// No completion will name that segment again, and nothing of it is leased: it can be unmapped.
+    Retired(SegmentId),
+}
+
+/// The worker's end of a session's socket. Poll it for reading: doorbells, segments, and the end of the sidecar.
+#[derive(Debug)]
+pub struct WorkerSocket(Socket);
+
+impl WorkerSocket {
+    /// Rings the sidecar's doorbell. Never waits.
+    ///
+    /// # Errors
+    /// [`SessionError::Socket`].
+    pub fn ring(&self) -> Result<(), SessionError> {
+        Ok(self.0.ring()?)
+    }
+
+    /// What the sidecar says next, waited for until `deadline`.
+    ///
+    /// # Errors
+    /// [`SessionError::Socket`] with [`SocketError::TimedOut`] where it says nothing; any other: the session is over.
+    pub fn receive(&self, deadline: Instant) -> Result<FromSidecar, SessionError> {
+        understood(self.0.receive(1, deadline)?)
+    }
+
+    /// What the sidecar has said already. `None` where it has said nothing.
+    ///
+    /// # Errors
+    /// Any: the session is over.
+    pub fn try_receive(&self) -> Result<Option<FromSidecar>, SessionError> {
+        self.0.try_receive(1)?.map(understood).transpose()
+    }
+}
+
+fn understood(message: Message) -> Result<FromSidecar, SessionError> {
+    let Message::Bytes { bytes, mut descriptors } = message else {
+        return Ok(FromSidecar::Doorbell);
+    };
+    match SessionMessage::decode(&bytes)? {
+        SessionMessage::SegmentPassed { segment, len } => match descriptors.pop() {
+            Some(fd) => Ok(FromSidecar::Segment(PassedSegment { id: segment, len, fd })),
+            None => Err(SessionError::Descriptors { message: "SegmentPassed", expected: 1, found: 0 }),
+        },
+        SessionMessage::SegmentRetired { segment } => Ok(FromSidecar::Retired(segment)),
+        other => Err(SessionError::Unexpected { expected: "SegmentPassed", found: other.name() }),
+    }
+}
+
+impl AsFd for WorkerSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

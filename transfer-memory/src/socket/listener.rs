@@ -1,0 +1,118 @@
+//! The sidecar's end of the path.
+
+use super::address::address;
+use super::stream::poll_until;
+use super::{AddressError, Socket, SocketError};
+use crate::Errno;
+use rustix::event::PollFlags;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{self, FileType, Mode};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// A socket that listens at a path. The path is removed on drop.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// Device and inode of the path: what is removed on drop is this socket and not a successor's.
+    identity: (u64, u64),
+}
+
+impl Listener {
+    /// The permissions that let the socket's user and group connect.
+    pub const DEFAULT_MODE: u32 = 0o660;
+
+    /// Listens at `path`, which only processes that may write a file of mode `mode` can connect to. A socket file that
+    /// a dead process left behind is replaced.
+    ///
+    /// # Errors
+    /// Any [`AddressError`] but [`AddressError::NobodyListens`].
+    pub fn bind(path: &Path, mode: u32) -> Result<Listener, AddressError> {
+        let failed = |step| move |source| AddressError::System { step, path: path.to_owned(), source };
+        let address = address(path)?;
+        remove_stale(path)?;
+        let fd = seqpacket().map_err(failed("create"))?;
+        net::bind(&fd, &address).map_err(|source| match source {
+            Errno::ADDRINUSE => AddressError::InUse { path: path.to_owned() },
+            source => AddressError::System { step: "bind", path: path.to_owned(), source },
+        })?;
+        let stat = fs::lstat(path).map_err(failed("examine"))?;
+        let listener = Listener { fd, path: path.to_owned(), identity: (stat.st_dev, stat.st_ino) };
+        // Before `listen`, so that nobody connects under the permissions that the umask gave.
+        fs::chmod(path, Mode::from_raw_mode(mode)).map_err(failed("set the permissions of"))?;
+        net::listen(&listener.fd, BACKLOG).map_err(failed("listen at"))?;
+        Ok(listener)
+    }
+
+    /// The next connection, waited for until `deadline`.
+    ///
+    /// # Errors
+    /// [`SocketError::TimedOut`]; [`SocketError::System`], for instance when there are no more descriptors.
+    pub fn accept(&self, deadline: Instant) -> Result<Socket, SocketError> {
+        let started = Instant::now();
+        loop {
+            match net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(fd) => return Ok(Socket::new(fd)),
+                Err(Errno::AGAIN) => poll_until(self.fd.as_fd(), PollFlags::IN, "connect", started, deadline)?,
+                // The peer was gone before it was accepted.
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(source) => return Err(SocketError::System { step: "accept a connection", source }),
+            }
+        }
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let ours = fs::lstat(&self.path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity);
+        if ours && let Err(e) = fs::unlink(&self.path) {
+            tracing::warn!(path = ?self.path, "cannot remove the socket: {e}");
+        }
+    }
+}
+
+/// A socket of the kind used here; closed on exec and non-blocking, since all waiting is done in poll.
+pub(super) fn seqpacket() -> rustix::io::Result<OwnedFd> {
+    net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+}
+
+/// Removes the socket file of a process that is dead. Succeeds where there is no file.
+fn remove_stale(path: &Path) -> Result<(), AddressError> {
+    let failed = |step| move |source| AddressError::System { step, path: path.to_owned(), source };
+    match fs::lstat(path) {
+        Err(Errno::NOENT) => return Ok(()),
+        Err(source) => return Err(failed("examine")(source)),
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => {
+            return Err(AddressError::NotASocket { path: path.to_owned() });
+        }
+        Ok(_) => {}
+    }
+    let probe = seqpacket().map_err(failed("create"))?;
+    match net::connect(&probe, &address(path)?) {
+        Err(Errno::CONNREFUSED) => match fs::unlink(path) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(source) => Err(failed("replace")(source)),
+        },
+        Err(Errno::NOENT) => Ok(()),
+        // Connected; or its queue is full; or it is a socket of another type: all of them are alive.
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Err(AddressError::InUse { path: path.to_owned() }),
+        Err(source) => Err(failed("probe")(source)),
+    }
+}

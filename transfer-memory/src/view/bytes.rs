@@ -1,0 +1,91 @@
+//! Bytes that stay as they are while somebody looks.
+
+use super::{Element, ViewError, cast};
+use crate::segment::{MapError, Mapping};
+use std::any::Any;
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Whatever keeps bytes immutable and mapped: a lease, a frozen block. Dropped with the last view of them; several
+/// views, for instance those of a record batch's buffers, may share one.
+pub type Owner = Arc<dyn Any + Send + Sync>;
+
+/// A read-only view of bytes, with what keeps them as they are. Cheap to clone and to slice; dereferences to the bytes.
+#[derive(Clone)]
+pub struct Bytes {
+    pointer: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+}
+
+// SAFETY: the bytes are immutable and valid while the owner lives, which is Send and Sync itself.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    /// A view of `len` bytes at `offset` of `mapping`, which stays mapped with it.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`].
+    ///
+    /// # Safety
+    /// Until `owner` is dropped nobody writes any of the bytes, as [`Mapping::as_bytes`] has it.
+    pub unsafe fn of_mapping(mapping: &Arc<Mapping>, offset: u64, len: u64, owner: Owner) -> Result<Bytes, MapError> {
+        let pointer = mapping.ptr_at(offset, len)?;
+        // SAFETY: the range is in the mapping, which the new owner keeps mapped; the caller promises that nobody
+        // writes it while the old one, which the new one holds, lives.
+        Ok(unsafe { Bytes::from_raw_parts(pointer, len as usize, Arc::new((owner, mapping.clone()))) })
+    }
+
+    /// # Safety
+    /// `pointer` is not null and valid for reads of `len` bytes, and nobody writes them, until `owner` is dropped.
+    pub(crate) unsafe fn from_raw_parts(pointer: *mut u8, len: usize, owner: Owner) -> Bytes {
+        // SAFETY: not null, says the caller.
+        Bytes { pointer: unsafe { NonNull::new_unchecked(pointer) }, len, owner }
+    }
+
+    /// The view of a part of the bytes. `None` where `range` leaves them.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Option<Bytes> {
+        let len = self.get(range.clone())?.len();
+        // SAFETY: `get` has checked that the range starts inside the bytes or at their end.
+        let pointer = unsafe { self.pointer.add(range.start) };
+        Some(Bytes { pointer, len, owner: self.owner.clone() })
+    }
+
+    /// The bytes as elements.
+    ///
+    /// # Errors
+    /// [`ViewError::WrongSize`], [`ViewError::Misaligned`], [`ViewError::InvalidValue`] for a `bool` that is neither 0
+    /// nor 1.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], ViewError> {
+        cast(self)
+    }
+
+    pub(super) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    pub(super) fn pointer(&self) -> NonNull<u8> {
+        self.pointer
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: valid for reads of `len` bytes, and nobody writes them, while the owner lives; that is what the
+        // constructors demand.
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({:?}..+{})", self.pointer, self.len)
+    }
+}

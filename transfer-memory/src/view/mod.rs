@@ -1,0 +1,19 @@
+//! Read-only views of memory that somebody keeps immutable: of a leased range of a segment, of a frozen block of the
+//! arena.
+//!
+//! [`Bytes`] is the view; [`Element`] binds Rust types to element types, for typed slices; [`arrow_type`] and the
+//! `to_arrow` methods turn a view into Arrow arrays. None of them copies a byte.
+
+mod arrow;
+mod bytes;
+mod element;
+mod error;
+
+pub use arrow::arrow_type;
+pub use bytes::{Bytes, Owner};
+pub use element::{Element, F8E4M3, F8E5M2};
+pub(crate) use element::{cast, cast_mut};
+pub use error::ViewError;
+
+#[cfg(test)]
+mod tests;
