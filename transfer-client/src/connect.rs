@@ -1,0 +1,148 @@
+//! Beginning a session.
+
+use crate::driver;
+use crate::face::{Async, Blocking, Face};
+use crate::session::{Keep, Session};
+use crate::{Error, Handle};
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::time::Duration;
+use transfer_core::tensor::{InvalidName, Name};
+use transfer_memory::session::{SessionError, WorkerEnd, WorkerOptions};
+use transfer_memory::socket::{Socket, SocketError};
+
+/// The arena of a client that does not say.
+const DEFAULT_ARENA_BYTES: u64 = 64 << 20;
+
+/// The sidecar prefaults the arena meanwhile, at some GiB each second.
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a blocking call looks for its answer before it sleeps, at most, where there are CPUs enough to look.
+const DEFAULT_SPIN: Duration = Duration::from_micros(10);
+
+#[derive(Debug)]
+enum Target {
+    Path(PathBuf),
+    Socket(Socket),
+    #[cfg(feature = "embedded")]
+    Embedded,
+}
+
+/// A session to be begun: say how, then `.await` it, or `.call()` it for a [`crate::BlockingClient`].
+#[derive(Debug)]
+#[must_use = "a session is begun by `.await`, or by `.call()`"]
+pub struct Connect<F> {
+    target: Target,
+    name: Option<Result<Name, InvalidName>>,
+    arena_bytes: u64,
+    timeout: Duration,
+    spin: Duration,
+    face: PhantomData<F>,
+}
+
+impl<F: Face> Connect<F> {
+    pub(crate) fn to_path(path: &Path) -> Self {
+        Connect::to(Target::Path(path.to_owned()))
+    }
+
+    pub(crate) fn over(socket: Socket) -> Self {
+        Connect::to(Target::Socket(socket))
+    }
+
+    #[cfg(feature = "embedded")]
+    pub(crate) fn embedded() -> Self {
+        Connect::to(Target::Embedded)
+    }
+
+    fn to(target: Target) -> Self {
+        // With two CPUs, looking takes away the one that the sidecar needs.
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Connect {
+            target,
+            name: None,
+            arena_bytes: DEFAULT_ARENA_BYTES,
+            timeout: DEFAULT_CONNECT_TIMEOUT,
+            spin: if cpus >= 4 { DEFAULT_SPIN } else { Duration::ZERO },
+            face: PhantomData,
+        }
+    }
+
+    /// The worker's name, by which others push to it, and under which it owns its keys. Without it: `worker-` and the process id.
+    pub fn name(mut self, name: impl AsRef<str>) -> Self {
+        self.name = Some(Name::new(name.as_ref()));
+        self
+    }
+
+    /// The arena: the pinned memory that this worker allocates its tensors in. 64 MiB where nothing is said. 0 for a worker that only fetches.
+    pub fn arena_bytes(mut self, bytes: u64) -> Self {
+        self.arena_bytes = bytes;
+        self
+    }
+
+    /// How long it may take, the time to fill the arena's pages included; 30 s where nothing is said.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How long a blocking call looks for its answer before it sleeps, at most; it does so for shorter, or hardly at all, while that does
+    /// not pay. A look saves the few microseconds of a wake-up, and costs a CPU. 10 µs, and 0 on machines with less than 4 CPUs, where
+    /// nothing is said.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.spin = spin;
+        self
+    }
+
+    fn begin(self) -> Result<Handle<F>, Error> {
+        let name = match self.name {
+            Some(name) => name?,
+            None => Name::new(&format!("worker-{}", std::process::id()))?,
+        };
+        let options = WorkerOptions { name: name.clone(), arena_bytes: self.arena_bytes, timeout: self.timeout };
+        let (end, keep): (_, Keep) = match self.target {
+            Target::Path(path) => (WorkerEnd::connect(&path, &options), None),
+            Target::Socket(socket) => (WorkerEnd::join(socket, &options), None),
+            #[cfg(feature = "embedded")]
+            Target::Embedded => {
+                let (sidecar, path) = crate::embedded::sidecar()?;
+                (WorkerEnd::connect(&path, &options), Some(sidecar))
+            }
+        };
+        let end = end.map_err(Error::Connect)?;
+        let (node, incarnation) = (end.node.clone(), end.incarnation);
+        let session = Session::start(end, self.spin, keep).map_err(|e| Error::Connect(SessionError::Ring(e.into())))?;
+        tracing::debug!(%name, %node, incarnation, "session with the sidecar begun");
+        Ok(Handle::new(session, name, node, incarnation))
+    }
+}
+
+impl Connect<Blocking> {
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`Error::Connect`], [`Error::Name`].
+    pub fn call(self) -> Result<Handle<Blocking>, Error> {
+        self.begin()
+    }
+}
+
+impl IntoFuture for Connect<Async> {
+    type Output = Result<Handle<Async>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let begun = tokio::task::spawn_blocking(move || self.begin()).await;
+            let handle = match begun {
+                Ok(handle) => handle?,
+                Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
+                // The runtime is shutting down.
+                Err(_) => return Err(Error::Connect(SessionError::Socket(SocketError::Closed))),
+            };
+            driver::spawn(handle.session())?;
+            Ok(handle)
+        })
+    }
+}

@@ -1,0 +1,242 @@
+//! What can go wrong, sorted by whose fault it is and whether a retry helps.
+
+use crate::TensorMut;
+use crate::session::Gone;
+use std::fmt;
+use std::time::Duration;
+use transfer_core::op::{Failure, FailureCode};
+use transfer_core::tensor::{DType, InvalidName, InvalidShape, TensorMeta};
+use transfer_memory::session::SessionError;
+use transfer_memory::view::ViewError;
+
+/// Why a call failed.
+///
+/// | to ask | of |
+/// |---|---|
+/// | may the same call succeed later, with nothing changed? | [`Error::can_retry`] |
+/// | who has to change something? | [`Error::fault`] |
+/// | what did the sidecar answer? | [`Error::failure_code`] |
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    // The caller's fault: the same call fails again.
+    /// A text that cannot be a key or a name.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// A shape that cannot be.
+    #[error(transparent)]
+    Shape(#[from] InvalidShape),
+    /// Elements or bytes that do not fill the shape.
+    #[error("{meta} has {expected_bytes} bytes, {found_bytes} were given")]
+    WrongLength {
+        /// The tensor's description.
+        meta: TensorMeta,
+        /// What it takes, in bytes.
+        expected_bytes: u64,
+        /// What was given, in bytes.
+        found_bytes: u64,
+    },
+    /// A tensor was looked at as elements of another type.
+    #[error("the tensor is {meta}, it was looked at as {asked} elements")]
+    WrongType {
+        /// The tensor's description.
+        meta: TensorMeta,
+        /// The element type asked for.
+        asked: DType,
+    },
+    /// A tensor that cannot be seen in that way.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// An Arrow array with nulls, which a dense tensor cannot have.
+    #[error("the array for {key:?} has {nulls} nulls of {len} elements; a dense tensor has none: fill them first")]
+    HasNulls {
+        /// The key.
+        key: String,
+        /// How many elements are null.
+        nulls: usize,
+        /// How many elements there are.
+        len: usize,
+    },
+    /// An Arrow array whose elements are none of a dense tensor's.
+    #[error("an array of {data_type} is no dense tensor: integers of 8 to 64 bits and floats of 16 to 64 bits are")]
+    NotDense {
+        /// The array's type, as Arrow writes it.
+        data_type: String,
+    },
+    /// A tensor that was allocated by a client of another session: it lies in an arena that this sidecar does not know.
+    #[error(
+        "{meta} was allocated by another client; allocate it with the client that pushes it, or push its bytes with push_bytes"
+    )]
+    OtherClient {
+        /// The tensor's description.
+        meta: TensorMeta,
+    },
+    /// More bytes than the whole arena has.
+    #[error(
+        "{wanted_bytes} bytes do not fit into an arena of {arena_bytes}; ask for a larger one with arena_bytes() at connect"
+    )]
+    TooLargeForArena {
+        /// What was asked for, in bytes.
+        wanted_bytes: u64,
+        /// The arena, in bytes.
+        arena_bytes: u64,
+    },
+
+    // For want of memory: passes when something is dropped or returned.
+    /// No room in the arena.
+    #[error(
+        "no room for {wanted_bytes} bytes in the arena of {arena_bytes}: {free_bytes} are free, at most {largest_free_bytes} in one \
+         piece, and {in_use_bytes} hold tensors that are being written, pushed or frozen; drop or replace some, wait with allocate_wait(), or ask \
+         for a larger arena with arena_bytes() at connect"
+    )]
+    ArenaFull {
+        /// What was asked for, in bytes.
+        wanted_bytes: u64,
+        /// What is free, in however many pieces, in bytes.
+        free_bytes: u64,
+        /// The longest free piece, in bytes.
+        largest_free_bytes: u64,
+        /// What is in use, padding included, in bytes.
+        in_use_bytes: u64,
+        /// The arena, in bytes.
+        arena_bytes: u64,
+    },
+
+    // The sidecar's answer.
+    /// The sidecar answered that it failed, and why.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+
+    // The session.
+    /// No session could be had.
+    #[error("cannot begin a session: {0}")]
+    Connect(SessionError),
+    /// The sidecar of this process did not start; see [`crate::Client`] and the feature `embedded`.
+    #[error("the embedded sidecar does not start: {reason}")]
+    NotStarted {
+        /// What the sidecar said.
+        reason: String,
+    },
+    /// The session is over. What it handed out stays readable; connect again.
+    #[error("the session with the sidecar is over: {0}; what was fetched stays readable, connect again for more")]
+    SidecarGone(#[from] Gone),
+    /// The sidecar has not answered in time, not even that the deadline has passed.
+    #[error("the sidecar has not answered within {waited:?}; is it stopped, or starved of CPU?")]
+    NoAnswer {
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// A future was polled again after it had ended.
+    #[error("the call has ended already; its future must not be polled any more")]
+    Ended,
+}
+
+/// Who has to change something before a call can succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The calling program.
+    Caller,
+    /// Nobody: what is missing may come with time, or with memory that is given back.
+    Nobody,
+    /// Whoever runs the sidecars and the network between them.
+    Operator,
+}
+
+impl Error {
+    /// What the sidecar answered, where it did.
+    #[must_use]
+    pub fn failure_code(&self) -> Option<FailureCode> {
+        match self {
+            Error::Failed(failure) => Some(failure.code),
+            _ => None,
+        }
+    }
+
+    /// Whether the same call may succeed later with nothing changed by the caller. Not so for [`Error::SidecarGone`]: that takes a new
+    /// client.
+    #[must_use]
+    pub fn can_retry(&self) -> bool {
+        match self {
+            Error::Failed(failure) => failure.code.can_retry(),
+            Error::ArenaFull { .. } | Error::NoAnswer { .. } => true,
+            Error::Connect(SessionError::Refused(refusal)) => refusal.code.is_temporary(),
+            Error::Connect(SessionError::Address(_) | SessionError::Socket(_)) => true,
+            _ => false,
+        }
+    }
+
+    /// Who has to change something.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Error::Failed(failure) => match failure.code {
+                FailureCode::Invalid
+                | FailureCode::VersionGone
+                | FailureCode::VersionNotRising
+                | FailureCode::KeyOwned
+                | FailureCode::PermissionDenied
+                | FailureCode::Cancelled => Fault::Caller,
+                FailureCode::TooLarge
+                | FailureCode::PeerUnreachable
+                | FailureCode::PeerLost
+                | FailureCode::RequireUnmet
+                | FailureCode::ShuttingDown
+                | FailureCode::DirectoryUnreachable => Fault::Operator,
+                _ => Fault::Nobody,
+            },
+            Error::ArenaFull { .. } => Fault::Nobody,
+            Error::Connect(_) | Error::NotStarted { .. } | Error::SidecarGone(_) | Error::NoAnswer { .. } => {
+                Fault::Operator
+            }
+            _ => Fault::Caller,
+        }
+    }
+}
+
+/// A push that failed. It has the tensor, where nobody else can reach that any more: push it again, or drop it.
+#[derive(Debug)]
+pub struct PushError(Box<(Error, Option<TensorMut>)>);
+
+impl PushError {
+    pub(crate) fn new(error: Error, tensor: Option<TensorMut>) -> PushError {
+        PushError(Box::new((error, tensor)))
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.0.0
+    }
+
+    /// The tensor, writable as before. `None` where a transfer, or another worker, may still read it: its memory returns to the arena
+    /// when that is over. `None` also for arrays and slices: they are the caller's anyway.
+    #[must_use]
+    pub fn into_tensor(self) -> Option<TensorMut> {
+        self.0.1
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn into_parts(self) -> (Error, Option<TensorMut>) {
+        *self.0
+    }
+}
+
+impl fmt::Display for PushError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.error(), f)
+    }
+}
+
+impl std::error::Error for PushError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(self.error())
+    }
+}
+
+impl From<PushError> for Error {
+    fn from(error: PushError) -> Error {
+        error.0.0
+    }
+}

@@ -1,0 +1,86 @@
+//! The two faces of the client, and what is common to all its calls.
+
+use crate::session::Session;
+use std::fmt;
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+use tokio::time::Sleep;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// How a client's calls are made: [`Async`] or [`Blocking`].
+pub trait Face: sealed::Sealed + Send + Sync + Unpin + 'static {}
+
+/// Calls are awaited, on the tokio runtime that the client was connected on.
+#[derive(Debug)]
+pub enum Async {}
+
+/// Calls end with `call()`, and the thread sleeps meanwhile. No runtime is needed.
+#[derive(Debug)]
+pub enum Blocking {}
+
+impl sealed::Sealed for Async {}
+impl sealed::Sealed for Blocking {}
+impl Face for Async {}
+impl Face for Blocking {}
+
+/// A call under way. Dropping it gives it up.
+pub trait Call: Unpin {
+    /// What it ends with.
+    type Output;
+
+    /// Goes on as far as it can. `Continue`: `waker` is woken when it can go on, and at that moment it is to be called anyway.
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant>;
+
+    /// Whether that moment must be met, or the client's driver, which looks every second, is enough.
+    fn needs_timer(&self) -> bool;
+}
+
+/// Makes a call on this thread.
+pub(crate) fn block<C: Call>(session: &Session, mut call: C) -> C::Output {
+    session.block_on(|waker| call.step(waker))
+}
+
+/// A call that is awaited. Dropping it gives the call up: what it may still bring is released.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Running<C> {
+    call: C,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<C> Running<C> {
+    pub(crate) fn new(call: C) -> Running<C> {
+        Running { call, timer: None }
+    }
+}
+
+impl<C: Call> Future for Running<C> {
+    type Output = C::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
+        let Running { call, timer } = &mut *self;
+        loop {
+            let at = match call.step(cx.waker()) {
+                ControlFlow::Break(output) => return Poll::Ready(output),
+                ControlFlow::Continue(_) if !call.needs_timer() => return Poll::Pending,
+                ControlFlow::Continue(at) => at.into(),
+            };
+            let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+            timer.as_mut().reset(at);
+            if timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl<C> fmt::Debug for Running<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").finish_non_exhaustive()
+    }
+}

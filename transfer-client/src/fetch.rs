@@ -1,0 +1,157 @@
+//! Fetching one tensor.
+
+use crate::calls::{Calls, Ended, deadline};
+use crate::face::{Async, Blocking, Call, Face, Running, block};
+use crate::options::DEFAULT_TIMEOUT;
+use crate::session::{Outcome, Session};
+use crate::{Error, Tensor};
+use std::future::IntoFuture;
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use transfer_core::fabric::FabricKind;
+use transfer_core::op::{Command, OpId};
+use transfer_core::tensor::{Key, Select};
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FetchOptions {
+    pub(crate) select: Select,
+    pub(crate) timeout: Duration,
+    pub(crate) require: Option<FabricKind>,
+}
+
+impl FetchOptions {
+    pub(crate) fn new() -> FetchOptions {
+        FetchOptions { select: Select::Latest, timeout: DEFAULT_TIMEOUT, require: None }
+    }
+
+    pub(crate) fn command(&self, key: Key) -> Command {
+        // The session numbers it.
+        let op = OpId(0);
+        let FetchOptions { select, timeout, require } = *self;
+        Command::Fetch(transfer_core::op::Fetch { op, key, select, timeout, require })
+    }
+}
+
+/// The methods that say which version, how long, and over what: of one fetch and of a batch alike.
+macro_rules! fetch_options {
+    ($($options:ident).+) => {
+        /// The newest version there is; waits for the first where there is none. This is what a fetch asks for if nothing is said.
+        pub fn latest(mut self) -> Self {
+            self.$($options).+.select = ::transfer_core::tensor::Select::Latest;
+            self
+        }
+
+        /// This version and no other. Fails at once if it was replaced already.
+        pub fn exactly(mut self, version: u64) -> Self {
+            self.$($options).+.select = ::transfer_core::tensor::Select::Exactly(::transfer_core::tensor::Version(version));
+            self
+        }
+
+        /// The newest version, once it is this one or later.
+        pub fn at_least(mut self, version: u64) -> Self {
+            self.$($options).+.select = ::transfer_core::tensor::Select::AtLeast(::transfer_core::tensor::Version(version));
+            self
+        }
+
+        /// How long it may take, waiting for the version included; 30 s where nothing is said.
+        pub fn timeout(mut self, timeout: ::std::time::Duration) -> Self {
+            self.$($options).+.timeout = timeout;
+            self
+        }
+
+        /// What must carry it. Where that is not possible, it fails and says why.
+        pub fn require(mut self, fabric: ::transfer_core::fabric::FabricKind) -> Self {
+            self.$($options).+.require = Some(fabric);
+            self
+        }
+    };
+}
+pub(crate) use fetch_options;
+
+/// A fetch to be made: say how, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+#[derive(Debug)]
+#[must_use = "a fetch is made by `.await`, or by `.call()`"]
+pub struct Fetch<F> {
+    call: FetchCall,
+    face: PhantomData<F>,
+}
+
+impl<F: Face> Fetch<F> {
+    pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>) -> Self {
+        let call = FetchCall { session, key: Some(key), options: FetchOptions::new(), calls: None };
+        Fetch { call, face: PhantomData }
+    }
+
+    fetch_options!(call.options);
+}
+
+impl IntoFuture for Fetch<Async> {
+    type Output = Result<Tensor, Error>;
+    type IntoFuture = Running<FetchCall>;
+
+    fn into_future(self) -> Running<FetchCall> {
+        Running::new(self.call)
+    }
+}
+
+impl Fetch<Blocking> {
+    /// Makes the fetch.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    pub fn call(self) -> Result<Tensor, Error> {
+        let session = self.call.session.clone();
+        block(&session, self.call)
+    }
+}
+
+/// A fetch under way.
+#[derive(Debug)]
+pub struct FetchCall {
+    session: Arc<Session>,
+    key: Option<Result<Key, Error>>,
+    options: FetchOptions,
+    calls: Option<Calls>,
+}
+
+impl Call for FetchCall {
+    type Output = Result<Tensor, Error>;
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        let calls = match (&mut self.calls, self.key.take()) {
+            (Some(calls), _) => calls,
+            (None, Some(Ok(key))) => {
+                let started = Instant::now();
+                let mut calls = Calls::new(self.session.clone(), started, deadline(started, self.options.timeout));
+                calls.add(self.options.command(key), None);
+                self.calls.insert(calls)
+            }
+            (None, Some(Err(e))) => return ControlFlow::Break(Err(e)),
+            (None, None) => return ControlFlow::Break(Err(Error::Ended)),
+        };
+        calls.step(waker).map_break(|()| {
+            let ended = calls.take().next();
+            ended.map_or(Err(Error::Ended), |(_, ended)| conclude(&self.session, ended))
+        })
+    }
+
+    fn needs_timer(&self) -> bool {
+        self.calls.as_ref().is_some_and(Calls::needs_timer)
+    }
+}
+
+/// What a fetch ended with.
+pub(crate) fn conclude(session: &Arc<Session>, ended: Ended) -> Result<Tensor, Error> {
+    match ended {
+        Ended::Answered(Outcome::Fetched(landed)) => Tensor::new(session, landed),
+        Ended::Answered(Outcome::Failed { failure, .. }) => Err(failure.into()),
+        Ended::Answered(Outcome::Gone(gone)) => Err(gone.into()),
+        // The table lets no other answer to a fetch pass.
+        Ended::Answered(Outcome::Pushed { .. } | Outcome::Deleted) => Err(Error::Ended),
+        Ended::NotSent(error) => Err(error),
+        Ended::NoAnswer { waited } => Err(Error::NoAnswer { waited }),
+    }
+}

@@ -1,0 +1,95 @@
+//! A tensor that nobody writes any more.
+
+use crate::Error;
+use crate::tensor_mut::check;
+use arrow_array::types::{
+    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
+};
+use arrow_array::{ArrayRef, ArrowPrimitiveType, PrimitiveArray};
+use std::sync::Arc;
+use transfer_core::tensor::{DType, TensorMeta};
+use transfer_memory::view::{Bytes, Element, ViewError};
+
+/// A tensor of the arena that is only read from now on, see [`crate::TensorMut::freeze`]. Cheap to clone; all clones, and the Arrow arrays
+/// made of it, share its memory, which is freed with the last of them and of the pushes of it.
+#[derive(Debug, Clone)]
+pub struct Frozen {
+    bytes: Bytes,
+    meta: TensorMeta,
+}
+
+impl Frozen {
+    /// `bytes` are as many as `meta` says.
+    pub(crate) fn new(bytes: Bytes, meta: TensorMeta) -> Frozen {
+        Frozen { bytes, meta }
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.meta.dtype()
+    }
+
+    /// The dimensions, outermost first, in elements.
+    #[must_use]
+    pub fn shape(&self) -> &[u64] {
+        self.meta.shape().dims()
+    }
+
+    /// Element type and shape.
+    #[must_use]
+    pub fn meta(&self) -> &TensorMeta {
+        &self.meta
+    }
+
+    /// The bytes, row-major.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The elements, row-major.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`]; [`Error::View`] where bytes of a `bool` tensor are neither 0 nor 1.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
+        check::<T>(&self.meta)?;
+        Ok(self.bytes.as_slice()?)
+    }
+
+    /// A flat Arrow array of the same memory: no byte is copied.
+    ///
+    /// # Errors
+    /// [`Error::View`] where Arrow has no such array (`bool`, `bf16`, complex, 8-bit floats), or `A` is another type than the tensor's.
+    pub fn to_arrow<A: ArrowPrimitiveType>(&self) -> Result<PrimitiveArray<A>, Error> {
+        Ok(self.bytes.to_arrow(self.dtype())?)
+    }
+
+    /// As [`Frozen::to_arrow`], of the Arrow type that fits the tensor's.
+    ///
+    /// # Errors
+    /// [`Error::View`] where Arrow has no such array.
+    pub fn to_array(&self) -> Result<ArrayRef, Error> {
+        Ok(match self.dtype() {
+            DType::I8 => Arc::new(self.to_arrow::<Int8Type>()?),
+            DType::U8 => Arc::new(self.to_arrow::<UInt8Type>()?),
+            DType::I16 => Arc::new(self.to_arrow::<Int16Type>()?),
+            DType::U16 => Arc::new(self.to_arrow::<UInt16Type>()?),
+            DType::I32 => Arc::new(self.to_arrow::<Int32Type>()?),
+            DType::U32 => Arc::new(self.to_arrow::<UInt32Type>()?),
+            DType::I64 => Arc::new(self.to_arrow::<Int64Type>()?),
+            DType::U64 => Arc::new(self.to_arrow::<UInt64Type>()?),
+            DType::F16 => Arc::new(self.to_arrow::<Float16Type>()?),
+            DType::F32 => Arc::new(self.to_arrow::<Float32Type>()?),
+            DType::F64 => Arc::new(self.to_arrow::<Float64Type>()?),
+            dtype => return Err(ViewError::NoArrowType { dtype }.into()),
+        })
+    }
+
+    /// The same memory without the tensor around it.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+}

@@ -1,0 +1,217 @@
+//! The client.
+
+use crate::allocate::AllocateWait;
+use crate::connect::Connect;
+use crate::delete::Delete;
+use crate::face::{Async, Blocking, Face};
+use crate::fetch::Fetch;
+use crate::keys::ToKey;
+use crate::many::{FetchMany, PushMany};
+use crate::push::{Push, Source};
+use crate::session::Session;
+use crate::{Error, Frozen, TensorMut, foreign};
+use arrow_array::Array;
+use std::marker::PhantomData;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use transfer_core::tensor::{DType, Key, Name, TensorMeta};
+use transfer_memory::socket::Socket;
+use transfer_memory::view::Element;
+
+/// A session with the sidecar of this node, for a worker on tokio: calls are awaited. Cheap to clone; all clones share the session, which
+/// ends with the last clone, call and fetched tensor.
+pub type Client = Handle<Async>;
+
+/// A session with the sidecar of this node, for a worker without a runtime: calls end with `call()`. Any number of threads may share it.
+pub type BlockingClient = Handle<Blocking>;
+
+/// What [`Client`] and [`BlockingClient`] have in common: everything but how a call is made.
+#[derive(Debug)]
+pub struct Handle<F> {
+    session: Arc<Session>,
+    about: Arc<About>,
+    face: PhantomData<F>,
+}
+
+#[derive(Debug)]
+struct About {
+    name: Name,
+    node: Name,
+    incarnation: u64,
+}
+
+impl<F> Clone for Handle<F> {
+    fn clone(&self) -> Self {
+        Handle { session: self.session.clone(), about: self.about.clone(), face: PhantomData }
+    }
+}
+
+impl Handle<Async> {
+    /// Connects to the sidecar that listens at `path`. Await it on a tokio runtime with I/O and time enabled; a task on that runtime serves
+    /// the client from then on.
+    pub fn connect(path: impl AsRef<Path>) -> Connect<Async> {
+        Connect::to_path(path.as_ref())
+    }
+
+    /// Connects to a sidecar inside of this process, which is started where there is none yet, and ends with its last client. All embedded
+    /// clients of a process share it; give each its own name.
+    #[cfg(feature = "embedded")]
+    pub fn embedded() -> Connect<Async> {
+        Connect::embedded()
+    }
+
+    /// Begins a session over a socket that is connected already.
+    pub fn over(socket: Socket) -> Connect<Async> {
+        Connect::over(socket)
+    }
+
+    /// The same session for threads that block. It may be used from any thread, but for those of the runtime.
+    #[must_use]
+    pub fn blocking(&self) -> BlockingClient {
+        Handle { session: self.session.clone(), about: self.about.clone(), face: PhantomData }
+    }
+}
+
+impl Handle<Blocking> {
+    /// Connects to the sidecar that listens at `path`.
+    pub fn connect(path: impl AsRef<Path>) -> Connect<Blocking> {
+        Connect::to_path(path.as_ref())
+    }
+
+    /// Connects to a sidecar inside of this process; see [`Client::embedded`].
+    #[cfg(feature = "embedded")]
+    pub fn embedded() -> Connect<Blocking> {
+        Connect::embedded()
+    }
+
+    /// Begins a session over a socket that is connected already.
+    pub fn over(socket: Socket) -> Connect<Blocking> {
+        Connect::over(socket)
+    }
+}
+
+impl<F: Face> Handle<F> {
+    pub(crate) fn new(session: Arc<Session>, name: Name, node: Name, incarnation: u64) -> Self {
+        Handle { session, about: Arc::new(About { name, node, incarnation }), face: PhantomData }
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// This worker's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.about.name.as_str()
+    }
+
+    /// The name of the sidecar's node.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        self.about.node.as_str()
+    }
+
+    /// Which run of the sidecar this is a session with: another number after it was restarted.
+    #[must_use]
+    pub fn incarnation(&self) -> u64 {
+        self.about.incarnation
+    }
+
+    /// The size of the arena, in bytes.
+    #[must_use]
+    pub fn arena_bytes(&self) -> u64 {
+        self.session.arena().mapping().len()
+    }
+
+    /// What is free in the arena, in however many pieces, in bytes.
+    #[must_use]
+    pub fn arena_free_bytes(&self) -> u64 {
+        self.session.arena().free_bytes()
+    }
+
+    /// Allocates a tensor in the arena: pinned memory that fabrics can read as it lies. It holds what an earlier tensor left there.
+    ///
+    /// # Errors
+    /// [`Error::ArenaFull`], [`Error::TooLargeForArena`], [`Error::Shape`].
+    pub fn allocate(&self, dtype: DType, dims: impl AsRef<[u64]>) -> Result<TensorMut, Error> {
+        let meta = TensorMeta::of(dtype, dims.as_ref())?;
+        Ok(TensorMut::new(self.session.allocate(meta.len_bytes())?, meta))
+    }
+
+    /// As [`Handle::allocate`], and waits up to `timeout` for room: for tensors that are replaced, fetched by everybody who wanted them, or
+    /// dropped.
+    pub fn allocate_wait(&self, dtype: DType, dims: impl AsRef<[u64]>, timeout: Duration) -> AllocateWait<F> {
+        let meta = TensorMeta::of(dtype, dims.as_ref()).map_err(Error::from);
+        AllocateWait::new(self.session.clone(), meta, timeout)
+    }
+
+    /// Publishes a tensor under `key`. No byte moves, until somebody fetches it elsewhere, or with [`Push::to`].
+    pub fn push_tensor(&self, key: impl ToKey, tensor: TensorMut) -> Push<'static, F> {
+        self.push(key, Ok(Source::Tensor(tensor)))
+    }
+
+    /// Publishes a frozen tensor under `key`, where it lies. It may be pushed any number of times.
+    pub fn push_frozen<'a>(&self, key: impl ToKey, tensor: &'a Frozen) -> Push<'a, F> {
+        self.push(key, Ok(Source::Bytes(tensor.as_bytes(), tensor.meta().clone())))
+    }
+
+    /// Publishes elements that lie anywhere, row-major, under `key`. They are copied into the arena once, by several threads where they are
+    /// many, and that is counted in the report. The copy is made when the push is, on the thread that makes it: an async worker that pushes
+    /// much in this way does so on a thread that may block. Waits for room in the arena.
+    pub fn push_slice<'a, T: Element>(
+        &self,
+        key: impl ToKey,
+        dims: impl AsRef<[u64]>,
+        elements: &'a [T],
+    ) -> Push<'a, F> {
+        self.push(key, foreign::checked(T::DTYPE, dims.as_ref(), bytemuck::cast_slice(elements)))
+    }
+
+    /// As [`Handle::push_slice`], of bytes.
+    pub fn push_bytes<'a>(
+        &self,
+        key: impl ToKey,
+        dtype: DType,
+        dims: impl AsRef<[u64]>,
+        bytes: &'a [u8],
+    ) -> Push<'a, F> {
+        self.push(key, foreign::checked(dtype, dims.as_ref(), bytes))
+    }
+
+    /// Publishes an Arrow array of numbers under `key`, as a tensor of one dimension. One that lies in the arena, because it was made of a
+    /// [`Frozen`] tensor, is published where it lies; any other is copied as in [`Handle::push_slice`]. A null is an error.
+    pub fn push_array<'a>(&self, key: impl ToKey, array: &'a dyn Array) -> Push<'a, F> {
+        let source = key.to_key().map_err(Error::from).and_then(|key| foreign::of_array(&key, array));
+        self.push(key, source)
+    }
+
+    /// Publishes many tensors at once: one look at the ring, one doorbell, one wait.
+    pub fn push_many<K: ToKey>(&self, tensors: impl IntoIterator<Item = (K, TensorMut)>) -> PushMany<F> {
+        let items = tensors.into_iter().map(|(key, tensor)| (to_key(&key), tensor)).collect();
+        PushMany::new(self.session.clone(), items)
+    }
+
+    /// Fetches the tensor under `key`; waits until there is one. Read-only, and with no copy where the fabric allows.
+    pub fn fetch(&self, key: impl ToKey) -> Fetch<F> {
+        Fetch::new(self.session.clone(), to_key(&key))
+    }
+
+    /// Fetches many tensors at once: one look at the ring, one doorbell, one wait.
+    pub fn fetch_many<K: ToKey>(&self, keys: impl IntoIterator<Item = K>) -> FetchMany<F> {
+        FetchMany::new(self.session.clone(), keys.into_iter().map(|key| to_key(&key)).collect())
+    }
+
+    /// Ends a key of this worker's. Tensors of it that are being read stay until they are not.
+    pub fn delete(&self, key: impl ToKey) -> Delete<F> {
+        Delete::new(self.session.clone(), to_key(&key))
+    }
+
+    fn push<'a>(&self, key: impl ToKey, source: Result<Source<'a>, Error>) -> Push<'a, F> {
+        Push::new(self.session.clone(), to_key(&key), source)
+    }
+}
+
+fn to_key(key: &impl ToKey) -> Result<Key, Error> {
+    Ok(key.to_key()?)
+}

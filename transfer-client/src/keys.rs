@@ -1,0 +1,36 @@
+//! What can name a tensor.
+
+use transfer_core::tensor::{InvalidName, Key};
+
+/// What can name a tensor: a text, which is checked and copied, or a [`Key`], which is cheap. Loops over the same tensors keep their keys.
+pub trait ToKey {
+    /// The key.
+    ///
+    /// # Errors
+    /// [`InvalidName`] for an empty text, and for one of more than 512 bytes.
+    fn to_key(&self) -> Result<Key, InvalidName>;
+}
+
+impl ToKey for str {
+    fn to_key(&self) -> Result<Key, InvalidName> {
+        Key::new(self)
+    }
+}
+
+impl ToKey for String {
+    fn to_key(&self) -> Result<Key, InvalidName> {
+        Key::new(self)
+    }
+}
+
+impl ToKey for Key {
+    fn to_key(&self) -> Result<Key, InvalidName> {
+        Ok(self.clone())
+    }
+}
+
+impl<T: ToKey + ?Sized> ToKey for &T {
+    fn to_key(&self) -> Result<Key, InvalidName> {
+        T::to_key(self)
+    }
+}

@@ -1,0 +1,95 @@
+//! The worker's library: publish tensors and fetch them, with no copy where the hardware allows.
+//!
+//! A worker talks to the sidecar of its node, `transferd`, and to nobody else. Tensors lie in an *arena*, pinned memory that the worker, the
+//! sidecar and the fabrics share; pushing one tells the sidecar where it lies, and fetching one tells the worker where to read it.
+//!
+//! # A first program
+//! ```no_run
+//! use transfer_client::{Client, DType, Error};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Error> {
+//!     let client = Client::connect("/run/transfer/worker.sock").name("trainer-0").await?;
+//!
+//!     // Write a tensor where it can be read from, and publish it: no byte moves.
+//!     let mut weights = client.allocate(DType::F32, [256, 128])?;
+//!     weights.as_mut_slice::<f32>()?.fill(0.5);
+//!     client.push_tensor("layer0/w", weights).version(1).await?;
+//!
+//!     // Any worker of the cluster can read it.
+//!     let weights = client.fetch("layer0/w").at_least(1).await?;
+//!     let sum: f32 = weights.as_slice::<f32>()?.iter().sum();
+//!     println!("sum {sum}, {}", weights.report());
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Without a runtime, the same with [`BlockingClient`] and `call()`:
+//! ```no_run
+//! # use transfer_client::{BlockingClient, Error};
+//! # fn main() -> Result<(), Error> {
+//! let client = BlockingClient::connect("/run/transfer/worker.sock").name("trainer-1").call()?;
+//! let weights = client.fetch("layer0/w").call()?;
+//! # drop(weights);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With the feature `embedded`, `Client::embedded()` takes the place of `Client::connect(path)` and runs a sidecar inside of the process:
+//! for programs of one process, for examples and for tests.
+//!
+//! # Rules
+//! - What is published is immutable: a push takes the tensor. It gives it back where it fails, see [`PushError::into_tensor`].
+//! - A fetched [`Tensor`] keeps its memory from being reused until its last clone, and the last Arrow array made of it, is dropped.
+//! - Every wait has a deadline, 30 s where nothing is said.
+//! - Dropping a future gives the call up. Nothing leaks: what it may still bring is released.
+//! - When the sidecar ends, every call fails with [`Error::SidecarGone`]; what was fetched stays readable. Connect again for more.
+//!
+//! # Layout
+//! - [`Handle`]: the client; [`Client`] and [`BlockingClient`] are its two faces.
+//! - [`TensorMut`], [`Frozen`], [`Tensor`]: a tensor that is written, that is written no more, that was fetched.
+//! - [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`Delete`], [`AllocateWait`], [`Connect`]: calls to be made.
+//! - [`Error`], [`PushError`]: what can go wrong, whose fault it is, and whether to try again.
+#![forbid(unsafe_code)]
+
+mod allocate;
+mod calls;
+mod connect;
+mod delete;
+mod driver;
+#[cfg(feature = "embedded")]
+mod embedded;
+mod error;
+mod face;
+mod fetch;
+mod foreign;
+mod frozen;
+mod handle;
+mod keys;
+mod many;
+mod options;
+mod push;
+mod session;
+mod tensor;
+mod tensor_mut;
+
+pub use allocate::AllocateWait;
+pub use connect::Connect;
+pub use delete::Delete;
+pub use error::{Error, Fault, PushError};
+pub use face::{Async, Blocking, Face, Running};
+pub use fetch::Fetch;
+pub use frozen::Frozen;
+pub use handle::{BlockingClient, Client, Handle};
+pub use keys::ToKey;
+pub use many::{FetchMany, PushMany};
+pub use push::{Push, Pushed};
+pub use session::Gone;
+pub use tensor::Tensor;
+pub use tensor_mut::TensorMut;
+
+pub use transfer_core::fabric::FabricKind;
+pub use transfer_core::op::{Failure, FailureCode, Report};
+pub use transfer_core::tensor::{DType, Key, TensorMeta};
+pub use transfer_memory::socket::Socket;
+pub use transfer_memory::view::{Bytes, Element, F8E4M3, F8E5M2, ViewError};

@@ -1,0 +1,223 @@
+//! Batches: many tensors with one look at the ring, one doorbell, and one wait.
+
+use crate::calls::{Calls, deadline};
+use crate::face::{Async, Blocking, Call, Face, Running, block};
+use crate::fetch::{self, FetchOptions, fetch_options};
+use crate::options::PushOptions;
+use crate::push;
+use crate::session::{Held, Session};
+use crate::{Error, PushError, Pushed, Tensor, TensorMut};
+use std::future::IntoFuture;
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use transfer_core::fabric::FabricKind;
+use transfer_core::tensor::{Key, Version};
+
+/// A batch of pushes to be made: say how, then `.await` it, or `.call()` it on a [`crate::BlockingClient`]. It ends when all of them have, with
+/// one result for each, in order.
+#[derive(Debug)]
+#[must_use = "pushes are made by `.await`, or by `.call()`"]
+pub struct PushMany<F> {
+    call: PushManyCall,
+    face: PhantomData<F>,
+}
+
+impl<F: Face> PushMany<F> {
+    pub(crate) fn new(session: Arc<Session>, items: Vec<(Result<Key, Error>, TensorMut)>) -> Self {
+        let call = PushManyCall { session, options: PushOptions::new(), items, refused: Vec::new(), calls: None };
+        PushMany { call, face: PhantomData }
+    }
+
+    /// The version that they all shall have: the training step, for instance. Without it: one more than each one's last.
+    pub fn version(mut self, version: u64) -> Self {
+        self.call.options.version = Some(Version(version));
+        self
+    }
+
+    /// Where they shall land; see [`crate::Push::to`].
+    pub fn to(mut self, worker: impl AsRef<str>) -> Self {
+        self.call.options.set_to(worker.as_ref());
+        self
+    }
+
+    /// How long they may take together; 30 s where nothing is said.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.call.options.timeout = timeout;
+        self
+    }
+
+    /// What must carry them. Where that is not possible, they fail and say why.
+    pub fn require(mut self, fabric: FabricKind) -> Self {
+        self.call.options.require = Some(fabric);
+        self
+    }
+}
+
+impl IntoFuture for PushMany<Async> {
+    type Output = Vec<Result<Pushed, PushError>>;
+    type IntoFuture = Running<PushManyCall>;
+
+    fn into_future(self) -> Running<PushManyCall> {
+        Running::new(self.call)
+    }
+}
+
+impl PushMany<Blocking> {
+    /// Makes the pushes.
+    pub fn call(self) -> Vec<Result<Pushed, PushError>> {
+        let session = self.call.session.clone();
+        block(&session, self.call)
+    }
+}
+
+/// A batch of pushes under way.
+#[derive(Debug)]
+pub struct PushManyCall {
+    session: Arc<Session>,
+    options: PushOptions,
+    items: Vec<(Result<Key, Error>, TensorMut)>,
+    /// Those that are not sent, by their place in the batch.
+    refused: Vec<(usize, PushError)>,
+    calls: Option<Calls>,
+}
+
+impl PushManyCall {
+    fn start(&mut self) -> Calls {
+        let started = Instant::now();
+        let mut calls = Calls::new(self.session.clone(), started, deadline(started, self.options.timeout));
+        let items = std::mem::take(&mut self.items);
+        calls.reserve(items.len());
+        for (at, (key, tensor)) in items.into_iter().enumerate() {
+            let checked = match &self.options.error {
+                Some(error) => Err(error.clone()),
+                None => key.and_then(|key| push::check_arena(&self.session, &tensor).map(|()| key)),
+            };
+            match checked {
+                Ok(key) => {
+                    let (block, meta) = tensor.into_parts();
+                    let command = self.options.command(key, meta, block.slice().offset, self.options.timeout);
+                    calls.add(command, Some(Held::Own(block)));
+                }
+                Err(error) => self.refused.push((at, PushError::new(error, Some(tensor)))),
+            }
+        }
+        calls
+    }
+}
+
+impl Call for PushManyCall {
+    type Output = Vec<Result<Pushed, PushError>>;
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        let mut calls = match self.calls.take() {
+            Some(calls) => calls,
+            None => self.start(),
+        };
+        if let ControlFlow::Continue(until) = calls.step(waker) {
+            self.calls = Some(calls);
+            return ControlFlow::Continue(until);
+        }
+        let done = calls.take().map(|(item, ended)| push::conclude(&self.session, item, ended));
+        ControlFlow::Break(merge(done, std::mem::take(&mut self.refused)))
+    }
+
+    fn needs_timer(&self) -> bool {
+        self.calls.as_ref().is_some_and(Calls::needs_timer)
+    }
+}
+
+/// A batch of fetches to be made: say which version and how, then `.await` it, or `.call()` it on a [`crate::BlockingClient`]. It ends when all
+/// of them have, with one result for each, in order.
+#[derive(Debug)]
+#[must_use = "fetches are made by `.await`, or by `.call()`"]
+pub struct FetchMany<F> {
+    call: FetchManyCall,
+    face: PhantomData<F>,
+}
+
+impl<F: Face> FetchMany<F> {
+    pub(crate) fn new(session: Arc<Session>, keys: Vec<Result<Key, Error>>) -> Self {
+        let call = FetchManyCall { session, options: FetchOptions::new(), keys, refused: Vec::new(), calls: None };
+        FetchMany { call, face: PhantomData }
+    }
+
+    fetch_options!(call.options);
+}
+
+impl IntoFuture for FetchMany<Async> {
+    type Output = Vec<Result<Tensor, Error>>;
+    type IntoFuture = Running<FetchManyCall>;
+
+    fn into_future(self) -> Running<FetchManyCall> {
+        Running::new(self.call)
+    }
+}
+
+impl FetchMany<Blocking> {
+    /// Makes the fetches.
+    pub fn call(self) -> Vec<Result<Tensor, Error>> {
+        let session = self.call.session.clone();
+        block(&session, self.call)
+    }
+}
+
+/// A batch of fetches under way.
+#[derive(Debug)]
+pub struct FetchManyCall {
+    session: Arc<Session>,
+    options: FetchOptions,
+    keys: Vec<Result<Key, Error>>,
+    /// Those that are not sent, by their place in the batch.
+    refused: Vec<(usize, Error)>,
+    calls: Option<Calls>,
+}
+
+impl FetchManyCall {
+    fn start(&mut self) -> Calls {
+        let started = Instant::now();
+        let mut calls = Calls::new(self.session.clone(), started, deadline(started, self.options.timeout));
+        let keys = std::mem::take(&mut self.keys);
+        calls.reserve(keys.len());
+        for (at, key) in keys.into_iter().enumerate() {
+            match key {
+                Ok(key) => calls.add(self.options.command(key), None),
+                Err(error) => self.refused.push((at, error)),
+            }
+        }
+        calls
+    }
+}
+
+impl Call for FetchManyCall {
+    type Output = Vec<Result<Tensor, Error>>;
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        let mut calls = match self.calls.take() {
+            Some(calls) => calls,
+            None => self.start(),
+        };
+        if let ControlFlow::Continue(until) = calls.step(waker) {
+            self.calls = Some(calls);
+            return ControlFlow::Continue(until);
+        }
+        let done = calls.take().map(|(_, ended)| fetch::conclude(&self.session, ended));
+        ControlFlow::Break(merge(done, std::mem::take(&mut self.refused)))
+    }
+
+    fn needs_timer(&self) -> bool {
+        self.calls.as_ref().is_some_and(Calls::needs_timer)
+    }
+}
+
+/// The results in the order of the batch: `done` in order, with `refused` put back in their places, which rise.
+fn merge<T, E>(done: impl Iterator<Item = Result<T, E>>, refused: Vec<(usize, E)>) -> Vec<Result<T, E>> {
+    let mut results = Vec::with_capacity(done.size_hint().0 + refused.len());
+    results.extend(done);
+    for (at, error) in refused {
+        results.insert(at, Err(error));
+    }
+    results
+}

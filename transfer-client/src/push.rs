@@ -1,0 +1,271 @@
+//! Pushing one tensor.
+
+use crate::calls::{Calls, Ended, deadline};
+use crate::face::{Async, Blocking, Call, Face, Running, block};
+use crate::options::PushOptions;
+use crate::session::{Held, Outcome, Session, SharedRange, Submitting};
+use crate::{Error, PushError, TensorMut};
+use std::future::IntoFuture;
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use transfer_core::fabric::FabricKind;
+use transfer_core::op::{Command, Report};
+use transfer_core::tensor::{Key, TensorMeta};
+
+/// A tensor that was pushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pushed {
+    /// The version that it got.
+    pub version: u64,
+    /// How it went: what carried it, what was copied, and where the time went.
+    pub report: Report,
+}
+
+/// What is pushed.
+#[derive(Debug)]
+pub(crate) enum Source<'a> {
+    Tensor(TensorMut),
+    /// Somebody's memory: pushed where it lies if that is a frozen range of the arena, else copied into it.
+    Bytes(&'a [u8], TensorMeta),
+}
+
+/// A push to be made: say how, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+#[derive(Debug)]
+#[must_use = "a push is made by `.await`, or by `.call()`"]
+pub struct Push<'a, F> {
+    call: PushCall<'a>,
+    face: PhantomData<F>,
+}
+
+impl<'a, F: Face> Push<'a, F> {
+    pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, source: Result<Source<'a>, Error>) -> Self {
+        let mut options = PushOptions::new();
+        let (key, source) = match (key, source) {
+            (Ok(key), Ok(source)) => (Some(key), Some(source)),
+            (Err(e), source) => {
+                options.error = Some(e);
+                (None, source.ok())
+            }
+            (Ok(_), Err(e)) => {
+                options.error = Some(e);
+                (None, None)
+            }
+        };
+        Push { call: PushCall { session, key, source, options, copied: None, stage: Stage::New }, face: PhantomData }
+    }
+
+    /// The version that it shall have, above the key's last one: the training step, for instance. Without it: the last one plus one.
+    pub fn version(mut self, version: u64) -> Self {
+        self.call.options.version = Some(transfer_core::tensor::Version(version));
+        self
+    }
+
+    /// Where it shall land: at that worker's sidecar, before the push is done. Without it, it stays where it is until somebody fetches it.
+    pub fn to(mut self, worker: impl AsRef<str>) -> Self {
+        self.call.options.set_to(worker.as_ref());
+        self
+    }
+
+    /// How long it may take; 30 s where nothing is said.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.call.options.timeout = timeout;
+        self
+    }
+
+    /// What must carry it. Where that is not possible, the push fails and says why.
+    pub fn require(mut self, fabric: FabricKind) -> Self {
+        self.call.options.require = Some(fabric);
+        self
+    }
+}
+
+impl<'a> IntoFuture for Push<'a, Async> {
+    type Output = Result<Pushed, PushError>;
+    type IntoFuture = Running<PushCall<'a>>;
+
+    fn into_future(self) -> Running<PushCall<'a>> {
+        Running::new(self.call)
+    }
+}
+
+impl Push<'_, Blocking> {
+    /// Makes the push.
+    ///
+    /// # Errors
+    /// [`PushError`], with the tensor where it is the caller's again.
+    pub fn call(self) -> Result<Pushed, PushError> {
+        let session = self.call.session.clone();
+        block(&session, self.call)
+    }
+}
+
+/// A push under way.
+#[derive(Debug)]
+pub struct PushCall<'a> {
+    session: Arc<Session>,
+    key: Option<Key>,
+    source: Option<Source<'a>>,
+    options: PushOptions,
+    /// Bytes that were copied into the arena, where they were.
+    copied: Option<u64>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each call, and every call comes to its largest")]
+enum Stage {
+    New,
+    /// Waiting for room in the arena.
+    Room {
+        started: Instant,
+    },
+    Sent(Calls),
+}
+
+impl PushCall<'_> {
+    fn fail(&mut self, error: Error) -> PushError {
+        let tensor = match self.source.take() {
+            Some(Source::Tensor(tensor)) => Some(tensor),
+            _ => None,
+        };
+        PushError::new(error, tensor)
+    }
+
+    /// Brings what is pushed into a form that can be lent. `None` where there is no room now.
+    fn prepare(&mut self, waker: &Waker, last_try: bool) -> Result<Option<(Held, TensorMeta)>, Error> {
+        match self.source.take() {
+            Some(Source::Tensor(tensor)) => {
+                if let Err(e) = check_arena(&self.session, &tensor) {
+                    self.source = Some(Source::Tensor(tensor));
+                    return Err(e);
+                }
+                let (block, meta) = tensor.into_parts();
+                Ok(Some((Held::Own(block), meta)))
+            }
+            Some(Source::Bytes(bytes, meta)) => {
+                let arena = self.session.arena();
+                if let Some(range) = SharedRange::find(arena, bytes.as_ptr(), bytes.len() as u64) {
+                    return Ok(Some((Held::Shared(range), meta)));
+                }
+                let Some(block) = self.session.allocate_or_wait(bytes.len() as u64, waker, last_try)? else {
+                    self.source = Some(Source::Bytes(bytes, meta));
+                    return Ok(None);
+                };
+                // Cannot fail: the block lies in its arena, which can be written.
+                if arena.mapping().copy_in_parallel(block.slice().offset, bytes, copy_threads()).is_ok() {
+                    self.copied = Some(bytes.len() as u64);
+                }
+                Ok(Some((Held::Own(block), meta)))
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+impl Call for PushCall<'_> {
+    type Output = Result<Pushed, PushError>;
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        if let Some(error) = self.options.error.take() {
+            return ControlFlow::Break(Err(self.fail(error)));
+        }
+        loop {
+            let started = match &mut self.stage {
+                Stage::New => Instant::now(),
+                Stage::Room { started } => *started,
+                Stage::Sent(calls) => {
+                    if let ControlFlow::Continue(at) = calls.step(waker) {
+                        return ControlFlow::Continue(at);
+                    }
+                    let result = match calls.take().next() {
+                        Some((item, ended)) => conclude(&self.session, item, ended),
+                        None => Err(PushError::new(Error::Ended, None)),
+                    };
+                    return ControlFlow::Break(match (result, self.copied) {
+                        (Ok(mut pushed), Some(copied)) => {
+                            pushed.report.copied += copied;
+                            Ok(pushed)
+                        }
+                        // The copy is of no use to a caller who has the original.
+                        (Err(e), Some(_)) => Err(PushError::new(e.into(), None)),
+                        (result, None) => result,
+                    });
+                }
+            };
+            let limit = deadline(started, self.options.timeout);
+            let now = Instant::now();
+            let (held, meta) = match self.prepare(waker, now >= limit) {
+                Ok(Some(prepared)) => prepared,
+                Ok(None) => {
+                    self.stage = Stage::Room { started };
+                    return ControlFlow::Continue(limit.min(now + Session::ROOM_POLL));
+                }
+                Err(error) => return ControlFlow::Break(Err(self.fail(error))),
+            };
+            let Some(key) = self.key.take() else { return ControlFlow::Break(Err(self.fail(Error::Ended))) };
+            let left = limit.saturating_duration_since(now);
+            let command = self.options.command(key, meta, held.to_lend().offset, left);
+            let mut calls = Calls::new(self.session.clone(), started, limit);
+            calls.add(command, Some(held));
+            self.stage = Stage::Sent(calls);
+        }
+    }
+
+    fn needs_timer(&self) -> bool {
+        match &self.stage {
+            Stage::New | Stage::Room { .. } => true,
+            Stage::Sent(calls) => calls.needs_timer(),
+        }
+    }
+}
+
+/// How many threads copy a large array in. The system is asked once: it reads files to answer.
+fn copy_threads() -> usize {
+    static THREADS: OnceLock<usize> = OnceLock::new();
+    *THREADS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Whether a tensor lies in this session's arena.
+pub(crate) fn check_arena(session: &Session, tensor: &TensorMut) -> Result<(), Error> {
+    match Arc::ptr_eq(tensor.block().arena().mapping(), session.arena().mapping()) {
+        true => Ok(()),
+        false => Err(Error::OtherClient { meta: tensor.meta().clone() }),
+    }
+}
+
+/// What a push ended with.
+pub(crate) fn conclude(session: &Session, item: Submitting, ended: Ended) -> Result<Pushed, PushError> {
+    let Submitting { command: Command::Push(push), held, .. } = item else {
+        return Err(PushError::new(Error::Ended, None));
+    };
+    let error = match ended {
+        Ended::Answered(Outcome::Pushed { version, report }) => return Ok(Pushed { version: version.0, report }),
+        Ended::Answered(Outcome::Failed { failure, lent }) => {
+            let tensor = match lent {
+                Some(lent) if lent.owned => session.take_back(lent).map(|block| TensorMut::new(block, push.meta)),
+                Some(lent) => {
+                    session.give_back(lent);
+                    None
+                }
+                None => None,
+            };
+            return Err(PushError::new(failure.into(), tensor));
+        }
+        Ended::Answered(Outcome::Gone(gone)) => gone.into(),
+        // The table lets no other answer to a push pass.
+        Ended::Answered(Outcome::Fetched(_) | Outcome::Deleted) => Error::Ended,
+        Ended::NoAnswer { waited } => Error::NoAnswer { waited },
+        Ended::NotSent(error) => {
+            let tensor = match held {
+                Some(Held::Own(block)) => Some(TensorMut::new(block, push.meta)),
+                _ => None,
+            };
+            return Err(PushError::new(error, tensor));
+        }
+    };
+    Err(PushError::new(error, None))
+}

@@ -1,0 +1,79 @@
+//! Ranges of the arena on their way to the sidecar and back.
+
+use transfer_core::memory::ALIGNMENT;
+use transfer_memory::arena::{Arena, Block, Shared};
+
+/// A range that is to be pushed.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// With one owner: a tensor that was allocated.
+    Own(Block),
+    /// Part of an allocation that is frozen, and that others in this process read.
+    Shared(SharedRange),
+}
+
+/// A range that was pushed, as both sides call it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lent {
+    /// Where it starts in the arena: what the sidecar calls it.
+    pub(crate) offset: u64,
+    /// Where its allocation starts: what the arena calls it.
+    pub(crate) allocation: u64,
+    /// Whether it had one owner.
+    pub(crate) owned: bool,
+}
+
+impl Lent {
+    /// Whether it starts inside of its allocation.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.offset != self.allocation
+    }
+}
+
+impl Held {
+    /// What it will be called once it is lent.
+    pub(crate) fn to_lend(&self) -> Lent {
+        match self {
+            Held::Own(block) => {
+                let offset = block.slice().offset;
+                Lent { offset, allocation: offset, owned: true }
+            }
+            Held::Shared(range) => {
+                Lent { offset: range.shared.slice.offset, allocation: range.shared.allocation, owned: false }
+            }
+        }
+    }
+
+    /// From now on the sidecar holds it.
+    pub(crate) fn lend(self) {
+        match self {
+            Held::Own(block) => drop(block.lend()),
+            Held::Shared(mut range) => range.arena = None,
+        }
+    }
+}
+
+/// A frozen range that the arena counts as lent already, so that it stays; taken back when this is dropped and was not lent.
+#[derive(Debug)]
+pub(crate) struct SharedRange {
+    arena: Option<Arena>,
+    shared: Shared,
+}
+
+impl SharedRange {
+    /// The range of `len` bytes at `pointer`. None where it does not lie in one frozen allocation, or where no push can start.
+    pub(crate) fn find(arena: &Arena, pointer: *const u8, len: u64) -> Option<SharedRange> {
+        let shared = arena.share(pointer, len)?;
+        let range = SharedRange { arena: Some(arena.clone()), shared };
+        shared.slice.offset.is_multiple_of(ALIGNMENT).then_some(range)
+    }
+}
+
+impl Drop for SharedRange {
+    fn drop(&mut self) {
+        if let Some(arena) = &self.arena {
+            // The arena counts it, since `find`.
+            let _ = arena.give_back(self.shared.allocation);
+        }
+    }
+}

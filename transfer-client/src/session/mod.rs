@@ -1,0 +1,317 @@
+//! A session with a sidecar: what both faces of the client stand on. No async runtime in here.
+//!
+//! # Who reads
+//! The completion ring and the socket have one reader at a time: whoever holds the lock of [`Reader`]. A thread that waits for its
+//! operation and finds no reader becomes it, and sleeps on the socket itself: a blocking call in a worker of one thread costs one
+//! wake-up and no hop to another thread. Other threads that wait meanwhile are *followers*; when the reader is done, it hands over to
+//! one of them. An async client has a *driver*, a task that reads whenever no thread does. See [`lead`].
+//!
+//! # Locks
+//! Inner ones last: `reader`, `submission`, `table`; the lists of waiters are leaves. User code (wakers) runs under `reader` only.
+
+mod gone;
+mod held;
+mod lead;
+mod memory;
+mod reader;
+mod submission;
+mod table;
+mod wait;
+
+pub use gone::Gone;
+pub(crate) use held::{Held, Lent, SharedRange};
+use lead::Driver;
+use reader::Reader;
+use submission::Submission;
+pub(crate) use submission::Submitting;
+pub(crate) use table::Outcome;
+use table::{Effects, Table};
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::any::Any;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+use transfer_core::memory::LocalSlice;
+use transfer_core::op::{Command, Failure, LeaseId, OpId, Report};
+use transfer_core::tensor::{TensorMeta, Version};
+use transfer_memory::arena::Arena;
+use transfer_memory::segment::MapError;
+use transfer_memory::session::{Segments, WorkerEnd, WorkerSocket};
+use transfer_memory::view::{Bytes, Owner};
+use wait::{Parker, Waiters};
+
+/// How long a thread that gives something back waits for a sidecar that does not take it.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What lives as long as the session: the sidecar, where this process runs it.
+pub(crate) type Keep = Option<Arc<dyn Any + Send + Sync>>;
+
+/// A reply, with the memory that it names.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    Pushed { op: OpId, version: Version, report: Report },
+    Fetched { op: OpId, landed: Landed },
+    Deleted { op: OpId },
+    Failed { op: OpId, failure: Failure, kept: bool },
+    Returned { offset: u64 },
+}
+
+/// What a fetch handed out.
+#[derive(Debug)]
+pub(crate) struct Landed {
+    pub(crate) lease: LeaseId,
+    pub(crate) version: Version,
+    pub(crate) meta: TensorMeta,
+    pub(crate) slice: LocalSlice,
+    pub(crate) report: Report,
+}
+
+/// See the [module](self).
+pub(crate) struct Session {
+    socket: WorkerSocket,
+    reader: Mutex<Reader>,
+    submission: Mutex<Submission>,
+    table: Mutex<Table>,
+    segments: Segments,
+    arena: Arena,
+    /// Who waits for room in the arena.
+    room: Waiters,
+    /// Who waits for room in the submission ring.
+    space: Waiters,
+    followers: Mutex<Vec<Arc<Parker>>>,
+    driver: Driver,
+    /// Whether the submission has a backlog.
+    backlog: AtomicBool,
+    _keep: Keep,
+}
+
+impl Session {
+    /// Starts with what the handshake gave.
+    ///
+    /// # Errors
+    /// Never, with what a handshake gives: an arena that can be written.
+    pub(crate) fn start(end: WorkerEnd, max_spin: Duration, keep: Keep) -> Result<Arc<Session>, MapError> {
+        let WorkerEnd { socket, submission, completion, arena_id, arena, segments, .. } = end;
+        let arena = Arena::new(arena_id, arena)?;
+        Ok(Arc::new(Session {
+            socket,
+            reader: Mutex::new(Reader::new(completion, max_spin)),
+            submission: Mutex::new(Submission::new(submission)),
+            table: Mutex::default(),
+            segments,
+            arena,
+            room: Waiters::default(),
+            space: Waiters::default(),
+            followers: Mutex::default(),
+            driver: Driver::default(),
+            backlog: AtomicBool::new(false),
+            _keep: keep,
+        }))
+    }
+
+    /// The driver's place.
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// The socket, to be waited on.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// A view of a range that the sidecar leased; the lease ends with `owner`.
+    ///
+    /// # Errors
+    /// The sidecar broke the rules.
+    pub(crate) fn view(&self, slice: LocalSlice, owner: Owner) -> Result<Bytes, Gone> {
+        Ok(self.segments.view(slice, owner)?)
+    }
+
+    /// Why the session is over, if it is.
+    pub(crate) fn gone(&self) -> Option<Gone> {
+        self.table.lock().gone().cloned()
+    }
+
+    /// Submits `todo` from `next` on, shown to the sidecar and rung for together, and counts `next` on. Pending where the ring is full;
+    /// then `waker` is woken when there is room.
+    pub(crate) fn poll_submit(
+        &self,
+        todo: &mut [Submitting],
+        next: &mut usize,
+        waker: &Waker,
+    ) -> Poll<Result<(), Gone>> {
+        loop {
+            let (written, finish) = {
+                let mut submission = self.submission.lock();
+                let written = submission.write(&mut self.table.lock(), todo, next);
+                let stuck = written.is_ok() && *next < todo.len();
+                if stuck {
+                    self.space.register(waker);
+                }
+                (written, submission.finish(stuck))
+            };
+            let finish = match written.and(finish) {
+                Ok(finish) => finish,
+                Err(gone) => {
+                    self.end(&gone);
+                    return Poll::Ready(Err(gone));
+                }
+            };
+            if finish.ring {
+                self.ring();
+            }
+            if *next == todo.len() {
+                return Poll::Ready(Ok(()));
+            }
+            if finish.full {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Takes outcomes of `ops` from the first on into `sink`, until one is missing; then `waker` is woken when that is there. `sink` runs
+    /// under the lock of the table.
+    pub(crate) fn poll_outcomes(&self, ops: impl Iterator<Item = OpId>, waker: &Waker, mut sink: impl FnMut(Outcome)) {
+        let mut table = self.table.lock();
+        for op in ops {
+            match table.poll(op, waker) {
+                Poll::Ready(outcome) => sink(outcome),
+                Poll::Pending => return,
+            }
+        }
+    }
+
+    /// Nobody waits for these operations any more: they are cancelled, and what they may still bring is released.
+    pub(crate) fn abandon(&self, ops: impl IntoIterator<Item = OpId>) {
+        let mut effects = Effects::default();
+        {
+            let mut table = self.table.lock();
+            for op in ops {
+                table.abandon(op, &mut effects);
+            }
+        }
+        self.carry_out_or_end(&mut effects);
+        self.wait_for_backlog();
+    }
+
+    /// A fetched range is not read any more.
+    pub(crate) fn release(&self, lease: LeaseId) {
+        self.say(std::iter::once(Command::Release { lease }));
+        self.wait_for_backlog();
+    }
+
+    fn carry_out(&self, effects: &mut Effects) -> Result<(), Gone> {
+        let mut result = Ok(());
+        if !effects.returned.is_empty() {
+            for allocation in effects.returned.drain(..) {
+                result = result.and(self.arena.give_back(allocation).map_err(Gone::from));
+            }
+            self.room.wake_all();
+        }
+        if !effects.orders.is_empty() {
+            self.say(effects.orders.drain(..));
+        }
+        effects.wakers.drain(..).for_each(Waker::wake);
+        result
+    }
+
+    fn carry_out_or_end(&self, effects: &mut Effects) {
+        if let Err(gone) = self.carry_out(effects) {
+            self.end(&gone);
+        }
+    }
+
+    /// Says what has no reply. What does not fit into the ring is said when the sidecar rings because there is room.
+    fn say(&self, commands: impl Iterator<Item = Command>) {
+        if self.gone().is_none() {
+            let mut submission = self.submission.lock();
+            commands.for_each(|command| submission.write_later(command));
+            self.say_backlog(submission);
+        }
+    }
+
+    fn say_backlog(&self, mut submission: MutexGuard<'_, Submission>) {
+        loop {
+            let written = submission.write_backlog();
+            let finish = written.and_then(|all| submission.finish(!all));
+            let left = submission.has_backlog();
+            self.backlog.store(left, Ordering::SeqCst);
+            match finish {
+                Ok(finish) => {
+                    if finish.ring {
+                        self.ring();
+                    }
+                    if !left || finish.full {
+                        return;
+                    }
+                }
+                Err(gone) => {
+                    drop(submission);
+                    return self.end(&gone);
+                }
+            }
+        }
+    }
+
+    /// Where nobody is there to hear the sidecar ring, a caller with a backlog waits a moment for it: it says so as soon as it has taken what
+    /// is in the ring.
+    fn wait_for_backlog(&self) {
+        if !self.backlog.load(Ordering::SeqCst) || self.driver.is_present() {
+            return;
+        }
+        let until = Instant::now() + PATIENCE;
+        self.block_on(|waker| {
+            self.space.register(waker);
+            let done = !self.backlog.load(Ordering::SeqCst) || self.gone().is_some();
+            if done || Instant::now() >= until { ControlFlow::Break(()) } else { ControlFlow::Continue(until) }
+        });
+    }
+
+    /// The sidecar rang: there may be room in the submission ring.
+    fn hear_doorbell(&self) {
+        if self.backlog.load(Ordering::SeqCst) {
+            self.say_backlog(self.submission.lock());
+        }
+        self.space.wake_all();
+    }
+
+    /// Ends the session: whatever waits fails, and whatever is asked from now on.
+    fn end(&self, gone: &Gone) {
+        let mut effects = Effects::default();
+        self.table.lock().end(gone, &mut effects);
+        self.carry_out_or_end(&mut effects);
+        self.space.wake_all();
+        self.room.wake_all();
+    }
+
+    /// Rings the sidecar's doorbell. Where that fails, the session is over, which the reader hears of; what the sidecar said before
+    /// counts still.
+    fn ring(&self) {
+        let _ = self.socket.ring();
+    }
+
+    /// Wakes whoever has waited too long, so that it looks at its clock.
+    pub(crate) fn wake_overdue(&self) {
+        let mut effects = Effects::default();
+        self.table.lock().wake_overdue(Instant::now(), &mut effects);
+        self.carry_out_or_end(&mut effects);
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("arena", &self.arena.id()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // A driver waits on a duplicate of the descriptor: tell both ends.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}

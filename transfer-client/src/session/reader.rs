@@ -1,0 +1,189 @@
+//! Reading what the sidecar says.
+
+use super::table::Effects;
+use super::{Arrival, Gone, Landed, Session};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
+use std::time::{Duration, Instant};
+use transfer_core::memory::LocalSlice;
+use transfer_core::op::Reply;
+use transfer_core::wire::session::read_reply;
+use transfer_memory::Errno;
+use transfer_memory::ring::{Consumer, MAX_RECORD_BYTES};
+use transfer_memory::session::{FromSidecar, SessionError, WorkerSocket};
+use transfer_memory::socket::SocketError;
+
+/// How many replies are taken under one lock of the table.
+const BATCH: usize = 64;
+
+/// The reading half of a session. Whoever holds its lock is the one that reads, and may sleep on the socket.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    completion: Consumer,
+    record: Box<[u8; MAX_RECORD_BYTES]>,
+    batch: Vec<Arrival>,
+    effects: Effects,
+    spin: Spin,
+}
+
+impl Reader {
+    pub(crate) fn new(completion: Consumer, max_spin: Duration) -> Reader {
+        Reader {
+            completion,
+            record: Box::new([0; MAX_RECORD_BYTES]),
+            batch: Vec::with_capacity(BATCH),
+            effects: Effects::default(),
+            spin: Spin { max: max_spin, now: max_spin },
+        }
+    }
+
+    /// Takes all replies that are there. Returns whether there was one.
+    pub(crate) fn drain(&mut self, session: &Session) -> Result<bool, Gone> {
+        let mut any = false;
+        loop {
+            // What was said before something that cannot be counts.
+            let taken = self.take_batch(session);
+            if self.batch.is_empty() {
+                return taken.map(|()| any);
+            }
+            any = true;
+            if self.completion.should_wake() {
+                session.ring();
+            }
+            let mut result = taken;
+            {
+                let mut table = session.table.lock();
+                for arrival in self.batch.drain(..) {
+                    result = result.and(table.resolve(arrival, &mut self.effects));
+                }
+            }
+            result.and(session.carry_out(&mut self.effects))?;
+        }
+    }
+
+    fn take_batch(&mut self, session: &Session) -> Result<(), Gone> {
+        while self.batch.len() < BATCH {
+            let Some(bytes) = self.completion.try_pop(&mut self.record)? else { break };
+            let arrival = match read_reply(bytes)? {
+                Reply::Pushed { op, version, report } => Arrival::Pushed { op, version, report },
+                Reply::Deleted { op } => Arrival::Deleted { op },
+                Reply::Failed { op, failure, kept } => Arrival::Failed { op, failure, kept },
+                Reply::Returned { offset } => Arrival::Returned { offset },
+                Reply::Fetched { op, lease, version, meta, slice, report } => {
+                    self.find_memory(session, slice, meta.len_bytes())?;
+                    Arrival::Fetched { op, landed: Landed { lease, version, meta, slice, report } }
+                }
+                other => return Err(Gone::Unknown { said: format!("{other:?}").into() }),
+            };
+            self.batch.push(arrival);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the memory that `slice` lies in is mapped.
+    fn find_memory(&mut self, session: &Session, slice: LocalSlice, len_bytes: u64) -> Result<(), Gone> {
+        if session.segments.get(slice.segment).is_none() {
+            // Its descriptor was sent before the record that names it.
+            self.read_socket(session)?;
+        }
+        match session.segments.get(slice.segment) {
+            None => Err(SessionError::UnknownSegment { slice }.into()),
+            Some(_) if slice.len < len_bytes => Err(Gone::TooShort { slice, len_bytes }),
+            Some(mapping) => match mapping.ptr_at(slice.offset, slice.len) {
+                Ok(_) => Ok(()),
+                Err(source) => Err(SessionError::BadRange { segment: slice.segment, source }.into()),
+            },
+        }
+    }
+
+    /// Takes all messages that are there.
+    pub(crate) fn read_socket(&mut self, session: &Session) -> Result<(), Gone> {
+        while self.read_message(session)? {}
+        Ok(())
+    }
+
+    /// Takes one message. Whether there was one.
+    fn read_message(&mut self, session: &Session) -> Result<bool, Gone> {
+        match session.socket.try_receive()? {
+            None => return Ok(false),
+            Some(FromSidecar::Doorbell) => session.hear_doorbell(),
+            Some(FromSidecar::Segment(passed)) => drop(session.segments.adopt(passed)?),
+            Some(FromSidecar::Retired(id)) => session.segments.forget(id),
+            Some(other) => return Err(Gone::Unknown { said: format!("{other:?}").into() }),
+        }
+        Ok(true)
+    }
+
+    /// Waits for replies, by looking and then by sleeping, at the latest until `until`, and takes them.
+    pub(crate) fn wait(&mut self, session: &Session, until: Instant) -> Result<(), Gone> {
+        if self.spin_for_replies(session)? {
+            return Ok(());
+        }
+        if self.announce_sleep() {
+            let ready = readable(&session.socket, until);
+            self.completion.awake();
+            if ready? {
+                let read = self.read_message(session);
+                // What was said before the end counts.
+                self.drain(session)?;
+                read?;
+                return Ok(());
+            }
+        }
+        self.drain(session)?;
+        Ok(())
+    }
+
+    /// Asks the sidecar to ring when it has replied. `false` where there is a reply by now.
+    pub(crate) fn announce_sleep(&mut self) -> bool {
+        self.completion.prepare_sleep()
+    }
+
+    fn spin_for_replies(&mut self, session: &Session) -> Result<bool, Gone> {
+        if self.spin.now.is_zero() {
+            return Ok(false);
+        }
+        let end = Instant::now() + self.spin.now;
+        loop {
+            if self.drain(session)? {
+                self.spin.won();
+                return Ok(true);
+            }
+            if Instant::now() >= end {
+                self.spin.lost();
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// How long to look before sleeping: longer while that pays, shorter while it does not.
+#[derive(Debug)]
+struct Spin {
+    max: Duration,
+    now: Duration,
+}
+
+impl Spin {
+    fn won(&mut self) {
+        self.now = (self.now * 2).min(self.max);
+    }
+
+    fn lost(&mut self) {
+        // Never quite nothing, or it could not grow again.
+        self.now = (self.now / 2).max(self.max / 16);
+    }
+}
+
+/// Sleeps until `socket` has something or has ended (`true`), or `until` (`false`).
+fn readable(socket: &WorkerSocket, until: Instant) -> Result<bool, Gone> {
+    let left = until.saturating_duration_since(Instant::now());
+    // A wait too long for a timespec is one for ever.
+    let timeout = Timespec::try_from(left).ok();
+    match poll(&mut [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)], timeout.as_ref()) {
+        Ok(n) => Ok(n > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(source) => Err(SessionError::Socket(SocketError::System { step: "wait", source }).into()),
+    }
+}

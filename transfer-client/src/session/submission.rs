@@ -1,0 +1,139 @@
+//! Asking the sidecar.
+
+use super::table::{Kind, Table};
+use super::{Gone, Held};
+use std::collections::VecDeque;
+use std::time::Instant;
+use transfer_core::op::{Command, OpId};
+use transfer_core::wire::Writer;
+use transfer_core::wire::session::write_command;
+use transfer_memory::ring::Producer;
+
+/// A command on its way into the ring.
+#[derive(Debug)]
+pub(crate) struct Submitting {
+    /// Its `op` is filled in here.
+    pub(crate) command: Command,
+    /// The range to lend with a push.
+    pub(crate) held: Option<Held>,
+    /// After this, somebody looks whether it still waits.
+    pub(crate) overdue: Instant,
+    /// Once it is in the ring.
+    pub(crate) op: Option<OpId>,
+}
+
+impl Submitting {
+    fn kind(&self) -> Kind {
+        match &self.command {
+            Command::Push(_) => Kind::Push,
+            Command::Fetch(_) => Kind::Fetch,
+            _ => Kind::Delete,
+        }
+    }
+
+    fn set_op(&mut self, new: OpId) {
+        match &mut self.command {
+            Command::Push(push) => push.op = new,
+            Command::Fetch(fetch) => fetch.op = new,
+            Command::Cancel { op } | Command::Delete { op, .. } => *op = new,
+            _ => {}
+        }
+    }
+}
+
+/// The writing half of a session.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    producer: Producer,
+    record: Vec<u8>,
+    /// Releases and cancellations that found the ring full. They go first.
+    backlog: VecDeque<Command>,
+}
+
+/// What [`Submission::finish`] asks for.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Finish {
+    /// The sidecar sleeps.
+    pub(crate) ring: bool,
+    /// Not everything was taken, and the sidecar will ring when there is room.
+    pub(crate) full: bool,
+}
+
+impl Submission {
+    pub(crate) fn new(producer: Producer) -> Submission {
+        Submission { producer, record: Vec::with_capacity(256), backlog: VecDeque::new() }
+    }
+
+    /// Writes commands from `next` on, as far as there is room, and counts `next` on.
+    pub(crate) fn write(&mut self, table: &mut Table, todo: &mut [Submitting], next: &mut usize) -> Result<(), Gone> {
+        if !self.write_backlog()? {
+            return Ok(());
+        }
+        while let Some(item) = todo.get_mut(*next) {
+            let lent = item.held.as_ref().map(Held::to_lend);
+            let op = table.begin(item.kind(), item.overdue, lent)?;
+            item.set_op(op);
+            match self.push(&item.command) {
+                Ok(true) => {}
+                not_written => {
+                    table.undo(op);
+                    return not_written.map(|_| ());
+                }
+            }
+            // The sidecar sees nothing of it before it is published.
+            if let Some(held) = item.held.take() {
+                held.lend();
+            }
+            item.op = Some(op);
+            *next += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes what has no reply and cannot wait: a release, a cancellation. What does not fit is written later.
+    pub(crate) fn write_later(&mut self, command: Command) {
+        self.backlog.push_back(command);
+    }
+
+    /// Whether something waits for room.
+    pub(crate) fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Writes what waits for room. Whether all of it is written.
+    pub(crate) fn write_backlog(&mut self) -> Result<bool, Gone> {
+        while let Some(command) = self.backlog.pop_front() {
+            match self.push(&command) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.backlog.push_front(command);
+                    return Ok(false);
+                }
+                Err(gone) => return Err(gone),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Shows the sidecar everything that was written. With `want_room`, asks it to ring when there is room for the command that did
+    /// not fit.
+    pub(crate) fn finish(&mut self, want_room: bool) -> Result<Finish, Gone> {
+        let full = match want_room {
+            // The record that did not fit was the last one encoded.
+            true => self.producer.prepare_wait(self.record.len())?,
+            false => {
+                self.producer.publish();
+                false
+            }
+        };
+        Ok(Finish { ring: self.producer.should_wake(), full })
+    }
+
+    fn push(&mut self, command: &Command) -> Result<bool, Gone> {
+        let mut writer = Writer::reusing(std::mem::take(&mut self.record));
+        write_command(&mut writer, command);
+        self.record = writer.into_vec();
+        Ok(self.producer.try_push(&self.record)?)
+    }
+}

@@ -1,0 +1,356 @@
+//! What was asked and is not answered yet.
+//!
+//! | state of a slot | leaves it by |
+//! |---|---|
+//! | vacant | [`Table::begin`]: waiting |
+//! | waiting | its one reply: done; [`Table::abandon`]: abandoned; [`Table::undo`]: vacant |
+//! | abandoned: nobody waits any more | its one reply, of which nothing is kept: vacant |
+//! | done | [`Table::poll`], [`Table::abandon`]: vacant |
+//!
+//! Every operation gets exactly one reply, so a slot is used again only after it, and with another generation.
+
+use super::{Arrival, Gone, Landed, Lent};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::task::{Poll, Waker};
+use std::time::Instant;
+use transfer_core::op::{Command, Failure, OpId, Report};
+use transfer_core::tensor::Version;
+
+/// What kind of reply an operation expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Push,
+    Fetch,
+    Delete,
+}
+
+/// How an operation ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Pushed {
+        version: Version,
+        report: Report,
+    },
+    Fetched(Landed),
+    Deleted,
+    /// `lent` is the pushed range, which is ours again; none where it is kept.
+    Failed {
+        failure: Failure,
+        lent: Option<Lent>,
+    },
+    Gone(Gone),
+}
+
+/// What is to be done once the table is unlocked.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    pub(crate) wakers: Vec<Waker>,
+    /// Releases and cancellations.
+    pub(crate) orders: Vec<Command>,
+    /// Allocations of the arena that the sidecar holds once less.
+    pub(crate) returned: Vec<u64>,
+}
+
+impl Effects {
+    /// Nobody wants this outcome.
+    fn discard(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Fetched(landed) => self.orders.push(Command::Release { lease: landed.lease }),
+            Outcome::Failed { lent, .. } => self.returned.extend(lent.map(|l| l.allocation)),
+            Outcome::Pushed { .. } | Outcome::Deleted | Outcome::Gone(_) => {}
+        }
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Vacant { next: Option<u32> },
+    Waiting { kind: Kind, overdue: Instant, lent: Option<Lent>, waker: Option<Waker> },
+    Abandoned { kind: Kind, lent: Option<Lent> },
+    Done(Outcome),
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    slots: Vec<Slot>,
+    vacant: Option<u32>,
+    /// Pushed ranges that start inside of an allocation, by where they start: where the allocation does, and how often they are pushed.
+    inside: HashMap<u64, (u64, u32)>,
+    gone: Option<Gone>,
+}
+
+fn split(op: OpId) -> (usize, u32) {
+    ((op.0 & u64::from(u32::MAX)) as usize, (op.0 >> 32) as u32)
+}
+
+impl Table {
+    /// Makes room for a reply. `lent` is what a push lends to the sidecar.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(crate) fn begin(&mut self, kind: Kind, overdue: Instant, lent: Option<Lent>) -> Result<OpId, Gone> {
+        if let Some(gone) = &self.gone {
+            return Err(gone.clone());
+        }
+        if let Some(lent) = lent.filter(Lent::is_inside) {
+            self.inside.entry(lent.offset).or_insert((lent.allocation, 0)).1 += 1;
+        }
+        let state = State::Waiting { kind, overdue, lent, waker: None };
+        let index = match self.vacant {
+            Some(index) => {
+                let slot = &mut self.slots[index as usize];
+                if let State::Vacant { next } = slot.state {
+                    self.vacant = next;
+                }
+                slot.state = state;
+                index
+            }
+            None => {
+                self.slots.push(Slot { generation: 0, state });
+                (self.slots.len() - 1) as u32
+            }
+        };
+        let generation = self.slots[index as usize].generation;
+        Ok(OpId(u64::from(generation) << 32 | u64::from(index)))
+    }
+
+    /// Takes a [`Table::begin`] back, for a command that was not sent.
+    pub(crate) fn undo(&mut self, op: OpId) {
+        if let Some(State::Waiting { lent: Some(lent), .. }) = self.vacate(op) {
+            self.allocation_of(lent.offset);
+        }
+    }
+
+    /// The outcome of an operation, once; or `waker` is woken when there is one.
+    pub(crate) fn poll(&mut self, op: OpId, waker: &Waker) -> Poll<Outcome> {
+        match self.slot(op).map(|slot| &mut slot.state) {
+            Some(State::Waiting { waker: place, .. }) => {
+                if !place.as_ref().is_some_and(|w| w.will_wake(waker)) {
+                    *place = Some(waker.clone());
+                }
+                Poll::Pending
+            }
+            Some(State::Done(_)) => match self.vacate(op) {
+                Some(State::Done(outcome)) => Poll::Ready(outcome),
+                _ => Poll::Pending,
+            },
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Nobody waits for this operation any more: it is cancelled, or what it has brought is released.
+    pub(crate) fn abandon(&mut self, op: OpId, effects: &mut Effects) {
+        let Some(slot) = self.slot(op) else { return };
+        match &slot.state {
+            State::Waiting { kind, lent, .. } => {
+                slot.state = State::Abandoned { kind: *kind, lent: *lent };
+                effects.orders.push(Command::Cancel { op });
+            }
+            State::Done(_) => {
+                if let Some(State::Done(outcome)) = self.vacate(op) {
+                    effects.discard(outcome);
+                }
+            }
+            State::Vacant { .. } | State::Abandoned { .. } => {}
+        }
+    }
+
+    /// Takes a reply.
+    ///
+    /// # Errors
+    /// A reply to what was not asked.
+    pub(crate) fn resolve(&mut self, arrival: Arrival, effects: &mut Effects) -> Result<(), Gone> {
+        let (op, answers, outcome) = match arrival {
+            Arrival::Returned { offset } => {
+                effects.returned.push(self.allocation_of(offset));
+                return Ok(());
+            }
+            Arrival::Pushed { op, version, report } => (op, Some(Kind::Push), Outcome::Pushed { version, report }),
+            Arrival::Fetched { op, landed } => (op, Some(Kind::Fetch), Outcome::Fetched(landed)),
+            Arrival::Deleted { op } => (op, Some(Kind::Delete), Outcome::Deleted),
+            Arrival::Failed { op, failure, kept } => {
+                let lent = match self.slot(op).map(|slot| &slot.state) {
+                    Some(State::Waiting { lent, .. } | State::Abandoned { lent, .. }) if !kept => *lent,
+                    _ => None,
+                };
+                if let Some(lent) = lent {
+                    self.allocation_of(lent.offset);
+                }
+                (op, None, Outcome::Failed { failure, lent })
+            }
+        };
+        let unasked = Err(Gone::Unasked { op: op.0 });
+        let Some(slot) = self.slot(op) else { return unasked };
+        match &mut slot.state {
+            State::Waiting { kind, waker, .. } if answers.is_none_or(|k| k == *kind) => {
+                effects.wakers.extend(waker.take());
+                slot.state = State::Done(outcome);
+                Ok(())
+            }
+            State::Abandoned { kind, .. } if answers.is_none_or(|k| k == *kind) => {
+                self.vacate(op);
+                effects.discard(outcome);
+                Ok(())
+            }
+            _ => unasked,
+        }
+    }
+
+    /// The session is over: whatever is waiting ends with it, and so does whatever is asked from now on. What is lent stays lent, for
+    /// other workers may still be reading it.
+    pub(crate) fn end(&mut self, gone: &Gone, effects: &mut Effects) {
+        if self.gone.is_some() {
+            return;
+        }
+        self.gone = Some(gone.clone());
+        for slot in &mut self.slots {
+            if let State::Waiting { waker, .. } = &mut slot.state {
+                effects.wakers.extend(waker.take());
+                slot.state = State::Done(Outcome::Gone(gone.clone()));
+            }
+        }
+    }
+
+    /// Why the session is over, if it is.
+    pub(crate) fn gone(&self) -> Option<&Gone> {
+        self.gone.as_ref()
+    }
+
+    /// Wakes who has waited too long, and looks at the clock when woken.
+    pub(crate) fn wake_overdue(&mut self, now: Instant, effects: &mut Effects) {
+        for slot in &mut self.slots {
+            if let State::Waiting { waker, overdue, .. } = &mut slot.state
+                && *overdue <= now
+            {
+                effects.wakers.extend(waker.take());
+            }
+        }
+    }
+
+    fn slot(&mut self, op: OpId) -> Option<&mut Slot> {
+        let (index, generation) = split(op);
+        let vacant = |slot: &Slot| matches!(slot.state, State::Vacant { .. });
+        self.slots.get_mut(index).filter(|slot| slot.generation == generation && !vacant(slot))
+    }
+
+    fn vacate(&mut self, op: OpId) -> Option<State> {
+        let next = self.vacant;
+        let slot = self.slot(op)?;
+        slot.generation = slot.generation.wrapping_add(1);
+        let state = std::mem::replace(&mut slot.state, State::Vacant { next });
+        self.vacant = Some(split(op).0 as u32);
+        Some(state)
+    }
+
+    /// One push of the range at `offset` less. Where its allocation starts.
+    fn allocation_of(&mut self, offset: u64) -> u64 {
+        let Entry::Occupied(mut e) = self.inside.entry(offset) else { return offset };
+        let (allocation, pushes) = e.get_mut();
+        *pushes -= 1;
+        let allocation = *allocation;
+        if *e.get() == (allocation, 0) {
+            e.remove();
+        }
+        allocation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use transfer_core::op::{FailureCode, LeaseId};
+
+    fn failed(op: OpId, kept: bool) -> Arrival {
+        Arrival::Failed { op, failure: Failure::new(FailureCode::Busy, "busy"), kept }
+    }
+
+    fn push(table: &mut Table, offset: u64, allocation: u64) -> OpId {
+        let lent = Lent { offset, allocation, owned: offset == allocation };
+        table.begin(Kind::Push, Instant::now(), Some(lent)).unwrap()
+    }
+
+    #[test]
+    fn a_slot_is_used_again_with_another_generation() {
+        let (mut table, mut effects) = (Table::default(), Effects::default());
+        let first = push(&mut table, 0, 0);
+        assert!(table.poll(first, Waker::noop()).is_pending());
+        table.resolve(failed(first, false), &mut effects).unwrap();
+        assert_eq!(effects.wakers.len(), 1);
+        // An answer that nobody has taken yet is not overwritten.
+        assert_eq!(table.resolve(failed(first, false), &mut effects), Err(Gone::Unasked { op: first.0 }));
+        assert!(matches!(table.poll(first, Waker::noop()), Poll::Ready(Outcome::Failed { lent: Some(_), .. })));
+        assert!(table.poll(first, Waker::noop()).is_pending());
+        let second = push(&mut table, 0, 0);
+        assert_eq!((table.slots.len(), first == second), (1, false));
+        assert!(table.resolve(failed(first, false), &mut effects).is_err());
+        table.undo(second);
+        assert!(table.resolve(failed(second, false), &mut effects).is_err());
+    }
+
+    #[test]
+    fn ranges_inside_of_an_allocation_return_to_it_once_for_each_push() {
+        let (mut table, mut effects) = (Table::default(), Effects::default());
+        let ops = [push(&mut table, 128, 64), push(&mut table, 128, 64), push(&mut table, 128, 64)];
+        table.undo(ops[2]);
+        table.resolve(failed(ops[0], false), &mut effects).unwrap();
+        assert!(effects.returned.is_empty(), "whoever takes the outcome gives it back");
+        table.resolve(Arrival::Returned { offset: 128 }, &mut effects).unwrap();
+        assert_eq!(effects.returned, [64]);
+        assert!(table.inside.is_empty());
+    }
+
+    #[test]
+    fn what_is_abandoned_leaves_nothing_behind() {
+        let (mut table, mut effects) = (Table::default(), Effects::default());
+        let fetch = |table: &mut Table| table.begin(Kind::Fetch, Instant::now(), None).unwrap();
+        let landed = |lease| Landed {
+            lease: LeaseId(lease),
+            version: Version(1),
+            meta: transfer_core::tensor::TensorMeta::of(transfer_core::tensor::DType::U8, &[]).unwrap(),
+            slice: transfer_core::memory::LocalSlice {
+                segment: transfer_core::memory::SegmentId(1),
+                offset: 0,
+                len: 1,
+            },
+            report: Report {
+                fabric: transfer_core::fabric::FabricKind::Local,
+                bytes: 1,
+                copied: 0,
+                queued: std::time::Duration::ZERO,
+                waited: std::time::Duration::ZERO,
+                flew: std::time::Duration::ZERO,
+            },
+        };
+        // Before its answer, and after it.
+        let (early, late) = (fetch(&mut table), fetch(&mut table));
+        table.abandon(early, &mut effects);
+        table.resolve(Arrival::Fetched { op: early, landed: landed(1) }, &mut effects).unwrap();
+        table.resolve(Arrival::Fetched { op: late, landed: landed(2) }, &mut effects).unwrap();
+        table.abandon(late, &mut effects);
+        let release = |n| Command::Release { lease: LeaseId(n) };
+        assert_eq!(effects.orders, [Command::Cancel { op: early }, release(1), release(2)]);
+        // A push that was given up, and failed then.
+        let op = push(&mut table, 64, 64);
+        table.abandon(op, &mut effects);
+        table.resolve(failed(op, false), &mut effects).unwrap();
+        assert_eq!(effects.returned, [64]);
+        assert!(table.slots.iter().all(|slot| matches!(slot.state, State::Vacant { .. })));
+    }
+
+    #[test]
+    fn the_end_of_the_session_ends_everything_once() {
+        let (mut table, mut effects) = (Table::default(), Effects::default());
+        let op = push(&mut table, 0, 0);
+        table.end(&Gone::Closed, &mut effects);
+        table.end(&Gone::Unasked { op: 1 }, &mut effects);
+        assert!(matches!(table.poll(op, Waker::noop()), Poll::Ready(Outcome::Gone(Gone::Closed))));
+        assert_eq!(table.begin(Kind::Fetch, Instant::now(), None), Err(Gone::Closed));
+    }
+}

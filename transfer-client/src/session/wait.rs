@@ -1,0 +1,84 @@
+//! Who waits, and how a thread sleeps.
+
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+use std::time::Instant;
+
+/// Wakers of everybody who waits for the same thing. Whoever registers looks once more before it sleeps.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    /// Saves the lock where nobody waits, which is nearly always.
+    any: AtomicBool,
+    list: Mutex<Vec<Waker>>,
+}
+
+impl Waiters {
+    /// Wakes `waker` at the next [`Waiters::wake_all`].
+    pub(crate) fn register(&self, waker: &Waker) {
+        let mut list = self.list.lock();
+        if !list.iter().any(|w| w.will_wake(waker)) {
+            list.push(waker.clone());
+        }
+        self.any.store(true, Ordering::SeqCst);
+    }
+
+    /// Wakes and forgets everybody.
+    pub(crate) fn wake_all(&self) {
+        if self.any.load(Ordering::SeqCst) {
+            let list = {
+                let mut list = self.list.lock();
+                self.any.store(false, Ordering::SeqCst);
+                std::mem::take(&mut *list)
+            };
+            list.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// What one thread sleeps on. Its own, not [`std::thread::park`], whose token belongs to the application.
+#[derive(Debug, Default)]
+pub(crate) struct Parker {
+    notified: Mutex<bool>,
+    condvar: Condvar,
+}
+
+impl Parker {
+    /// This thread's parker, and a waker for it.
+    pub(crate) fn of_this_thread() -> (Arc<Parker>, Waker) {
+        thread_local! {
+            static PARKER: (Arc<Parker>, Waker) = {
+                let parker = Arc::new(Parker::default());
+                (parker.clone(), Waker::from(parker))
+            };
+        }
+        PARKER.with(Clone::clone)
+    }
+
+    /// Sleeps until somebody wakes this thread, or `until`. Returns at once if somebody did since the last sleep.
+    pub(crate) fn park(&self, until: Instant) {
+        let mut notified = self.notified.lock();
+        while !*notified {
+            if self.condvar.wait_until(&mut notified, until).timed_out() {
+                break;
+            }
+        }
+        *notified = false;
+    }
+
+    pub(crate) fn unpark(&self) {
+        *self.notified.lock() = true;
+        self.condvar.notify_one();
+    }
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.unpark();
+    }
+}

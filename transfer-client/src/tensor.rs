@@ -1,0 +1,110 @@
+//! A fetched tensor.
+
+use crate::session::{Landed, Session};
+use crate::{Error, Frozen};
+use arrow_array::{ArrayRef, ArrowPrimitiveType, PrimitiveArray};
+use std::sync::Arc;
+use transfer_core::memory::LocalSlice;
+use transfer_core::op::{LeaseId, Report};
+use transfer_core::tensor::{DType, TensorMeta, Version};
+use transfer_memory::view::{Bytes, Element};
+
+/// A fetched tensor: read-only, and where the sidecar has it. Cheap to clone; all clones, and the Arrow arrays made of it, share its memory,
+/// which is released with the last of them.
+///
+/// It keeps its session open, and stays readable even if the sidecar dies.
+#[derive(Debug, Clone)]
+pub struct Tensor {
+    view: Frozen,
+    version: Version,
+    report: Report,
+}
+
+/// A range that the sidecar handed out: it stays as it is until it is released.
+#[derive(Debug)]
+struct Lease {
+    session: Arc<Session>,
+    id: LeaseId,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.session.release(self.id);
+    }
+}
+
+impl Tensor {
+    pub(crate) fn new(session: &Arc<Session>, landed: Landed) -> Result<Tensor, Error> {
+        let Landed { lease, version, meta, slice, report } = landed;
+        let lease = Arc::new(Lease { session: session.clone(), id: lease });
+        let exact = LocalSlice { len: meta.len_bytes(), ..slice };
+        let bytes = session.view(exact, lease)?;
+        Ok(Tensor { view: Frozen::new(bytes, meta), version, report })
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.view.dtype()
+    }
+
+    /// The dimensions, outermost first, in elements.
+    #[must_use]
+    pub fn shape(&self) -> &[u64] {
+        self.view.shape()
+    }
+
+    /// Element type and shape.
+    #[must_use]
+    pub fn meta(&self) -> &TensorMeta {
+        self.view.meta()
+    }
+
+    /// Which version it is.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version.0
+    }
+
+    /// How the fetch went: what carried it, what was copied, and where the time went.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// The bytes, row-major.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.view.as_bytes()
+    }
+
+    /// The elements, row-major.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`]; [`Error::View`] where bytes of a `bool` tensor are neither 0 nor 1.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
+        self.view.as_slice()
+    }
+
+    /// A flat Arrow array of the same memory: no byte is copied.
+    ///
+    /// # Errors
+    /// [`Error::View`] where Arrow has no such array (`bool`, `bf16`, complex, 8-bit floats), or `A` is another type than the tensor's.
+    pub fn to_arrow<A: ArrowPrimitiveType>(&self) -> Result<PrimitiveArray<A>, Error> {
+        self.view.to_arrow()
+    }
+
+    /// As [`Tensor::to_arrow`], of the Arrow type that fits the tensor's.
+    ///
+    /// # Errors
+    /// [`Error::View`] where Arrow has no such array.
+    pub fn to_array(&self) -> Result<ArrayRef, Error> {
+        self.view.to_array()
+    }
+
+    /// The same memory without the tensor around it; it is released with the last view of it.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        self.view.into_bytes()
+    }
+}

@@ -1,0 +1,105 @@
+//! A tensor that is being written.
+
+use crate::{Error, Frozen};
+use transfer_core::memory::LocalSlice;
+use transfer_core::tensor::{DType, TensorMeta};
+use transfer_memory::arena::Block;
+use transfer_memory::view::Element;
+
+/// A tensor in the arena, writable by its one owner until it is pushed. Its memory is freed when it is dropped.
+///
+/// It starts with whatever an earlier tensor left there, since it is meant to be overwritten; [`TensorMut::fill_zero`] clears it.
+#[derive(Debug)]
+pub struct TensorMut {
+    block: Block,
+    meta: TensorMeta,
+}
+
+impl TensorMut {
+    /// `block` has as many bytes as `meta` says.
+    pub(crate) fn new(block: Block, meta: TensorMeta) -> TensorMut {
+        TensorMut { block, meta }
+    }
+
+    pub(crate) fn block(&self) -> &Block {
+        &self.block
+    }
+
+    pub(crate) fn into_parts(self) -> (Block, TensorMeta) {
+        (self.block, self.meta)
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.meta.dtype()
+    }
+
+    /// The dimensions, outermost first, in elements.
+    #[must_use]
+    pub fn shape(&self) -> &[u64] {
+        self.meta.shape().dims()
+    }
+
+    /// Element type and shape.
+    #[must_use]
+    pub fn meta(&self) -> &TensorMeta {
+        &self.meta
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn slice(&self) -> LocalSlice {
+        self.block.slice()
+    }
+
+    /// The bytes, row-major.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.block.as_bytes()
+    }
+
+    /// The bytes, row-major, to be written.
+    #[must_use]
+    pub fn as_mut_bytes(&mut self) -> &mut [u8] {
+        self.block.as_bytes_mut()
+    }
+
+    /// The elements, row-major.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`]; [`Error::View`] where bytes of a `bool` tensor are neither 0 nor 1.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
+        check::<T>(&self.meta)?;
+        Ok(self.block.as_slice()?)
+    }
+
+    /// The elements, row-major, to be written.
+    ///
+    /// # Errors
+    /// As [`TensorMut::as_slice`]. A fresh `bool` tensor may hold bytes that are no `bool`: [`TensorMut::fill_zero`] first.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], Error> {
+        check::<T>(&self.meta)?;
+        Ok(self.block.as_mut_slice()?)
+    }
+
+    /// Writes zeros.
+    pub fn fill_zero(&mut self) {
+        self.block.as_bytes_mut().fill(0);
+    }
+
+    /// Gives up writing for good: a tensor that can be read, cloned and turned into Arrow arrays, and pushed as such, any number of times,
+    /// with no copy.
+    #[must_use]
+    pub fn freeze(self) -> Frozen {
+        Frozen::new(self.block.freeze(), self.meta)
+    }
+}
+
+/// Whether elements of type `T` are what `meta` describes.
+pub(crate) fn check<T: Element>(meta: &TensorMeta) -> Result<(), Error> {
+    match T::DTYPE == meta.dtype() {
+        true => Ok(()),
+        false => Err(Error::WrongType { meta: meta.clone(), asked: T::DTYPE }),
+    }
+}

@@ -1,0 +1,324 @@
+//! A sidecar for tests: a thread at the other end of a session, that keeps what is pushed in a map, or answers as it is told.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "shared by several test programs")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use transfer_client::{FabricKind, Failure, FailureCode, Report, Socket};
+use transfer_core::memory::{LocalSlice, SegmentId};
+use transfer_core::op::{Command, Fetch, LeaseId, OpId, Push, Reply};
+use transfer_core::tensor::{Key, Name, TensorMeta, Version};
+use transfer_core::wire::Writer;
+use transfer_core::wire::session::{read_command, write_reply};
+use transfer_memory::ring::{MAX_RECORD_BYTES, MIN_CAPACITY};
+use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment};
+use transfer_memory::session::{Admission, SidecarEnd, SidecarPolicy};
+
+pub const ARENA: SegmentId = SegmentId(7);
+
+/// How the sidecar answers.
+pub trait Script: Send + 'static {
+    fn command(&mut self, wire: &mut Wire, command: Command);
+}
+
+impl<F: FnMut(&mut Wire, Command) + Send + 'static> Script for F {
+    fn command(&mut self, wire: &mut Wire, command: Command) {
+        self(wire, command);
+    }
+}
+
+/// The sidecar's end of a session.
+pub struct Wire {
+    end: SidecarEnd,
+    heard: Arc<Mutex<Heard>>,
+}
+
+/// What the sidecar was told.
+#[derive(Debug, Default, Clone)]
+pub struct Heard {
+    pub commands: u64,
+    pub doorbells: u64,
+    pub released: Vec<LeaseId>,
+    pub cancelled: Vec<OpId>,
+    /// Leases handed out and not released.
+    pub leases: i64,
+    /// Pushes that are not returned.
+    pub pushed: i64,
+    /// The worker has closed its socket.
+    pub closed: bool,
+}
+
+impl Wire {
+    pub fn reply(&mut self, reply: &Reply) {
+        if let Reply::Fetched { .. } = reply {
+            self.heard.lock().unwrap().leases += 1;
+        }
+        let mut writer = Writer::new();
+        write_reply(&mut writer, reply);
+        while !self.end.completion.try_push(writer.as_slice()).unwrap() {
+            self.publish();
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn publish(&mut self) {
+        self.end.completion.publish();
+        if self.end.completion.should_wake() {
+            // The worker may be gone.
+            let _ = self.end.socket.ring();
+        }
+    }
+
+    pub fn pass(&mut self, id: SegmentId, segment: &Segment) {
+        self.end.socket.pass_segment(id, segment, Instant::now() + Duration::from_secs(10)).unwrap();
+    }
+}
+
+/// A sidecar that runs.
+pub struct Sidecar {
+    thread: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    deaf: Arc<AtomicBool>,
+    heard: Arc<Mutex<Heard>>,
+}
+
+impl Sidecar {
+    /// A sidecar, and the socket to connect to it over.
+    pub fn start(script: impl Script) -> (Sidecar, Socket) {
+        let (worker, socket) = Socket::pair().unwrap();
+        let (stop, deaf) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let heard = Arc::new(Mutex::new(Heard::default()));
+        let thread = std::thread::spawn({
+            let (stop, deaf, heard) = (stop.clone(), deaf.clone(), heard.clone());
+            move || run(socket, script, &stop, &deaf, heard)
+        });
+        (Sidecar { thread: Some(thread), stop, deaf, heard }, worker)
+    }
+
+    /// Lets it take no more commands, or take them again.
+    pub fn set_deaf(&self, deaf: bool) {
+        self.deaf.store(deaf, Ordering::SeqCst);
+    }
+
+    pub fn heard(&self) -> Heard {
+        self.heard.lock().unwrap().clone()
+    }
+
+    /// Waits until what it was told is as `expected`.
+    pub fn wait_until(&self, expected: impl Fn(&Heard) -> bool) -> Heard {
+        for _ in 0..2000 {
+            let heard = self.heard();
+            if expected(&heard) {
+                return heard;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("{:?}", self.heard());
+    }
+
+    /// Ends it as a crash does: the socket closes.
+    pub fn kill(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.kill();
+        }
+    }
+}
+
+fn run(socket: Socket, mut script: impl Script, stop: &AtomicBool, deaf: &AtomicBool, heard: Arc<Mutex<Heard>>) {
+    let policy = SidecarPolicy {
+        node: Name::new("node-a").unwrap(),
+        incarnation: 5,
+        max_arena_bytes: 64 << 20,
+        submission_capacity: MIN_CAPACITY,
+        completion_capacity: MIN_CAPACITY,
+        pages: Pages::Base,
+        lock: Lock::No,
+        budget: PinnedBudget::new(128 << 20),
+        timeout: Duration::from_secs(10),
+    };
+    let welcome = |applicant: &transfer_memory::session::Applicant| {
+        Ok(Admission { session: 1, arena: ARENA, arena_bytes: applicant.wanted_arena_bytes })
+    };
+    let end = SidecarEnd::accept(socket, &policy, welcome).unwrap();
+    let mut wire = Wire { end, heard };
+    let mut buffer = [0; MAX_RECORD_BYTES];
+    while !stop.load(Ordering::SeqCst) {
+        if deaf.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        while let Some(record) = wire.end.submission.try_pop(&mut buffer).unwrap() {
+            let command = read_command(record).unwrap();
+            note(&mut wire.heard.lock().unwrap(), &command);
+            script.command(&mut wire, command);
+        }
+        wire.publish();
+        if wire.end.submission.should_wake() {
+            let _ = wire.end.socket.ring();
+        }
+        if wire.end.submission.prepare_sleep() {
+            wait(&wire.end);
+            wire.end.submission.awake();
+        }
+        match wire.end.socket.take_doorbells() {
+            Ok(true) => wire.heard.lock().unwrap().doorbells += 1,
+            Ok(false) => {}
+            Err(_) => {
+                wire.heard.lock().unwrap().closed = true;
+                return;
+            }
+        }
+    }
+}
+
+fn note(heard: &mut Heard, command: &Command) {
+    heard.commands += 1;
+    match command {
+        Command::Release { lease } => {
+            heard.leases -= 1;
+            heard.released.push(*lease);
+        }
+        Command::Cancel { op } => heard.cancelled.push(*op),
+        _ => {}
+    }
+}
+
+fn wait(end: &SidecarEnd) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let timeout = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+    let _ = poll(&mut [PollFd::new(&end.socket, PollFlags::IN)], Some(&timeout));
+}
+
+pub fn report(bytes: u64) -> Report {
+    Report {
+        fabric: FabricKind::Local,
+        bytes,
+        copied: 0,
+        queued: Duration::ZERO,
+        waited: Duration::ZERO,
+        flew: Duration::from_micros(3),
+    }
+}
+
+pub fn failed(op: OpId, code: FailureCode, kept: bool) -> Reply {
+    Reply::Failed { op, failure: Failure::new(code, format!("{code:?}, says the test")), kept }
+}
+
+/// A sidecar of one worker, which keeps to the rules.
+#[derive(Default)]
+pub struct Honest {
+    published: HashMap<Key, Blob>,
+    /// Leased, and replaced or deleted or not.
+    leases: BTreeMap<u64, u64>,
+    blobs: BTreeMap<u64, Blob>,
+    waiting: Vec<Fetch>,
+    next: u64,
+}
+
+#[derive(Clone)]
+struct Blob {
+    id: u64,
+    offset: u64,
+    meta: TensorMeta,
+    version: Version,
+    refs: u64,
+}
+
+impl Script for Honest {
+    fn command(&mut self, wire: &mut Wire, command: Command) {
+        match command {
+            Command::Push(push) => self.push(wire, push),
+            Command::Fetch(fetch) => {
+                if !self.answer(wire, &fetch) {
+                    self.waiting.push(fetch);
+                }
+            }
+            Command::Release { lease } => {
+                let blob = self.leases.remove(&lease.0).unwrap();
+                self.unref(wire, blob);
+            }
+            Command::Cancel { op } => {
+                let before = self.waiting.len();
+                self.waiting.retain(|fetch| fetch.op != op);
+                if self.waiting.len() < before {
+                    wire.reply(&failed(op, FailureCode::Cancelled, false));
+                }
+            }
+            Command::Delete { op, key } => match self.published.remove(&key) {
+                Some(blob) => {
+                    wire.reply(&Reply::Deleted { op });
+                    self.unref(wire, blob.id);
+                }
+                None => wire.reply(&failed(op, FailureCode::UnknownKey, false)),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Honest {
+    fn push(&mut self, wire: &mut Wire, push: Push) {
+        let last = self.published.get(&push.key).map(|blob| blob.version);
+        let version = push.version.unwrap_or(Version(last.map_or(1, |v| v.0 + 1)));
+        if last.is_some_and(|last| version <= last) {
+            return wire.reply(&failed(push.op, FailureCode::VersionNotRising, false));
+        }
+        self.next += 1;
+        let blob = Blob { id: self.next, offset: push.offset, meta: push.meta.clone(), version, refs: 1 };
+        self.blobs.insert(blob.id, blob.clone());
+        wire.heard.lock().unwrap().pushed += 1;
+        let old = self.published.insert(push.key.clone(), blob);
+        wire.reply(&Reply::Pushed { op: push.op, version, report: report(push.meta.len_bytes()) });
+        if let Some(old) = old {
+            self.unref(wire, old.id);
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        self.waiting = waiting.into_iter().filter(|fetch| !self.answer(wire, fetch)).collect();
+    }
+
+    fn answer(&mut self, wire: &mut Wire, fetch: &Fetch) -> bool {
+        let Some(found) = self.published.get(&fetch.key) else { return false };
+        if fetch.select.missed(found.version) {
+            wire.reply(&failed(fetch.op, FailureCode::VersionGone, false));
+            return true;
+        }
+        if !fetch.select.takes(found.version) {
+            return false;
+        }
+        let found = found.clone();
+        self.blobs.get_mut(&found.id).unwrap().refs += 1;
+        self.next += 1;
+        self.leases.insert(self.next, found.id);
+        let len = found.meta.len_bytes();
+        wire.reply(&Reply::Fetched {
+            op: fetch.op,
+            lease: LeaseId(self.next),
+            version: found.version,
+            meta: found.meta,
+            slice: LocalSlice { segment: ARENA, offset: found.offset, len },
+            report: report(len),
+        });
+        true
+    }
+
+    fn unref(&mut self, wire: &mut Wire, id: u64) {
+        let blob = self.blobs.get_mut(&id).unwrap();
+        blob.refs -= 1;
+        if blob.refs == 0 {
+            wire.reply(&Reply::Returned { offset: blob.offset });
+            wire.heard.lock().unwrap().pushed -= 1;
+            self.blobs.remove(&id);
+        }
+    }
+}
