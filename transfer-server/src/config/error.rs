@@ -1,0 +1,113 @@
+//! A configuration that cannot be. Each error names the flag, its value, and what would be right.
+
+use super::Size;
+use std::net::SocketAddr;
+use transfer_core::fabric::FabricKind;
+use transfer_core::tensor::InvalidName;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A node name that cannot be.
+    #[error("--node {value:?}: {source}; give a name that no other node of the cluster has")]
+    Node {
+        /// The value.
+        value: String,
+        /// What is wrong with it.
+        source: InvalidName,
+    },
+    /// An address that other hosts can reach, without `--insecure`.
+    #[error(
+        "{flag} {value} can be reached from other hosts, and nothing here is encrypted or authenticated yet. Listen on loopback \
+         (127.0.0.1:{port}), or say --insecure if everybody who can reach that address may read and write all tensors"
+    )]
+    BeyondLoopback {
+        /// The flag.
+        flag: &'static str,
+        /// The value.
+        value: SocketAddr,
+        /// Its port.
+        port: u16,
+    },
+    /// An address that nobody can connect to.
+    #[error(
+        "{flag} is missing: {because} {value} is no address that other nodes can connect to. Give {flag} HOST:PORT, as they shall call it"
+    )]
+    Unspecified {
+        /// The flag that is missing.
+        flag: &'static str,
+        /// The flag whose value is no use.
+        because: &'static str,
+        /// That value.
+        value: SocketAddr,
+    },
+    /// A value that says where other nodes find this one, and is not understood.
+    #[error("--advertise {value:?} is no HOST:PORT, like node-a:7471 or 10.0.0.7:7471")]
+    Advertise {
+        /// The value.
+        value: String,
+    },
+    /// `--directory` is neither.
+    #[error(
+        "--directory {value:?} is neither \"embedded\" nor the URL of the node that hosts it, like http://10.0.0.7:7471"
+    )]
+    Directory {
+        /// The value.
+        value: String,
+    },
+    /// A node of a cluster that no other node could reach.
+    #[error(
+        "--directory {value} makes this node part of a cluster, so it must listen too: give --listen HOST:PORT, like --listen 127.0.0.1:0"
+    )]
+    NoListener {
+        /// The directory's URL.
+        value: String,
+    },
+    /// One flag that has no effect without another.
+    #[error("{flag} {value} needs {needs}, which is not given")]
+    Needs {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: String,
+        /// What it needs.
+        needs: &'static str,
+    },
+    /// Memory that does not fit its bound.
+    #[error("{flag} {value} is more than --pinned-limit {limit}: raise the limit to at least {value}, or lower {flag}")]
+    OverLimit {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: Size,
+        /// The bound.
+        limit: Size,
+    },
+    /// A size of which something must be there.
+    #[error("{flag} {value}: at least {least} are needed")]
+    TooSmall {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: Size,
+        /// The least that works.
+        least: Size,
+    },
+    /// A fabric that this sidecar does not have.
+    #[error("--require {fabric}: {why}")]
+    Require {
+        /// The fabric.
+        fabric: FabricKind,
+        /// Why it cannot be.
+        why: String,
+    },
+    /// A socket's permissions.
+    #[error(
+        "--socket-mode {value:o}: permissions are octal digits from 600 to 777, like 660 (owner and group) or 666 (everybody)"
+    )]
+    SocketMode {
+        /// The value.
+        value: u32,
+    },
+}

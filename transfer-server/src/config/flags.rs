@@ -1,0 +1,141 @@
+//! The command line of `transferd`, and the environment.
+
+use super::{Config, ConfigError, DirectoryPlace, Locking, Poll, Size};
+use clap::Parser;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use transfer_core::fabric::FabricKind;
+use transfer_core::tensor::Name;
+
+/// The sidecar: moves tensors between the workers of this node, and between nodes.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "transferd", version, max_term_width = 120)]
+pub struct Flags {
+    /// This node's name; no other node of the cluster may have it. Default: the host's name
+    #[arg(long, env = "TRANSFER_NODE", value_name = "NAME")]
+    pub node: Option<String>,
+
+    /// Where workers connect: a path in a directory that they can reach
+    #[arg(long, env = "TRANSFER_SOCKET", value_name = "PATH", default_value = "/run/transfer/worker.sock")]
+    pub socket: PathBuf,
+
+    /// Who may connect there, as octal permissions: 600, 660, 666
+    #[arg(long, env = "TRANSFER_SOCKET_MODE", value_name = "MODE", default_value = "660", value_parser = octal)]
+    pub socket_mode: u32,
+
+    /// Where other nodes and tools reach the gRPC services. Port 0 takes a free one. Without it: no TCP at all
+    #[arg(long, env = "TRANSFER_LISTEN", value_name = "IP:PORT", value_parser = address)]
+    pub listen: Option<SocketAddr>,
+
+    /// The gRPC services for tools, on a Unix socket
+    #[arg(long, env = "TRANSFER_ADMIN_SOCKET", value_name = "PATH")]
+    pub admin_socket: Option<PathBuf>,
+
+    /// What other nodes call --listen; needed where that is a wildcard, like 0.0.0.0
+    #[arg(long, env = "TRANSFER_ADVERTISE", value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+
+    /// Where the tcp fabric listens. Default: the address of --listen, with a free port
+    #[arg(long, env = "TRANSFER_DATA_LISTEN", value_name = "IP:PORT", value_parser = address)]
+    pub data_listen: Option<SocketAddr>,
+
+    /// The IP address at which other nodes reach --data-listen; needed where that is a wildcard, like 0.0.0.0
+    #[arg(long, env = "TRANSFER_DATA_ADVERTISE", value_name = "IP")]
+    pub data_advertise: Option<std::net::IpAddr>,
+
+    /// "embedded" hosts the directory here; otherwise the URL of the node that does
+    #[arg(long, env = "TRANSFER_DIRECTORY", value_name = "embedded|http://HOST:PORT", default_value = "embedded")]
+    pub directory: String,
+
+    /// The landing pool of each user id: memory for what comes from other nodes
+    #[arg(long, env = "TRANSFER_POOL_BYTES", value_name = "SIZE", default_value = "256MiB")]
+    pub pool_bytes: Size,
+
+    /// The largest arena that one worker may have
+    #[arg(long, env = "TRANSFER_MAX_ARENA_BYTES", value_name = "SIZE", default_value = "4GiB")]
+    pub max_arena_bytes: Size,
+
+    /// All pinned memory together: arenas, pools and rings
+    #[arg(long, env = "TRANSFER_PINNED_LIMIT", value_name = "SIZE", default_value = "8GiB")]
+    pub pinned_limit: Size,
+
+    /// Lock that memory: where the kernel allows it, or fail, or do not
+    #[arg(long, env = "TRANSFER_LOCK", value_enum, default_value_t = Locking::Try)]
+    pub lock: Locking,
+
+    /// Use huge pages where the host has them
+    #[arg(long, env = "TRANSFER_HUGE_PAGES")]
+    pub huge_pages: bool,
+
+    /// What must carry transfers between nodes; a transfer that cannot have it fails and says why
+    #[arg(long, env = "TRANSFER_REQUIRE", value_name = "FABRIC", value_parser = fabric)]
+    pub require: Option<FabricKind>,
+
+    /// How the data plane waits: adaptive polls for a moment and then sleeps, event sleeps at once, busy never sleeps
+    #[arg(long, env = "TRANSFER_POLL", value_enum, default_value_t = Poll::Adaptive)]
+    pub poll: Poll,
+
+    /// Listen beyond loopback although nothing is encrypted or authenticated
+    #[arg(long, env = "TRANSFER_INSECURE")]
+    pub insecure: bool,
+
+    /// Write the line that says "ready" to this file too
+    #[arg(long, env = "TRANSFER_READY_FILE", value_name = "PATH")]
+    pub ready_file: Option<PathBuf>,
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8).map_err(|_| "permissions are octal digits, like 660".to_owned())
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "an address is IP:PORT, like 127.0.0.1:7471 or [::1]:0".to_owned())
+}
+
+fn fabric(text: &str) -> Result<FabricKind, String> {
+    let network = [FabricKind::Tcp, FabricKind::Shm, FabricKind::Verbs];
+    network
+        .into_iter()
+        .find(|kind| kind.name() == text)
+        .ok_or_else(|| "a fabric between nodes is tcp, shm or verbs".to_owned())
+}
+
+impl Flags {
+    /// The configuration that the flags describe, checked.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first flag that is wrong.
+    pub fn into_config(self) -> Result<Config, ConfigError> {
+        let value = self.node.unwrap_or_else(host_name);
+        let node = Name::new(&value).map_err(|source| ConfigError::Node { value, source })?;
+        let directory = match self.directory.as_str() {
+            "embedded" => DirectoryPlace::Embedded,
+            url => DirectoryPlace::At(url.to_owned()),
+        };
+        let config = Config {
+            node,
+            socket: self.socket,
+            socket_mode: self.socket_mode,
+            listen: self.listen,
+            admin_socket: self.admin_socket,
+            advertise: self.advertise,
+            data_listen: self.data_listen,
+            data_advertise: self.data_advertise,
+            directory,
+            pool_bytes: self.pool_bytes,
+            max_arena_bytes: self.max_arena_bytes,
+            pinned_limit: self.pinned_limit,
+            lock: self.lock,
+            huge_pages: self.huge_pages,
+            require: self.require,
+            poll: self.poll,
+            insecure: self.insecure,
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

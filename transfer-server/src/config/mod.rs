@@ -1,0 +1,203 @@
+//! What a sidecar is told at its start.
+
+mod error;
+mod flags;
+mod size;
+
+pub use error::ConfigError;
+pub use flags::Flags;
+pub use size::{NotASize, Size};
+
+use clap::ValueEnum;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use transfer_core::fabric::FabricKind;
+use transfer_core::tensor::Name;
+
+/// The least memory with which anything works.
+const LEAST: Size = Size(64 << 10);
+
+/// Whether to lock memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Locking {
+    /// Where the kernel allows it.
+    Try,
+    /// Or fail.
+    Require,
+    /// Do not.
+    No,
+}
+
+/// How the data-plane thread waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Poll {
+    /// Polls for a moment after something happened, then sleeps.
+    Adaptive,
+    /// Sleeps as soon as there is nothing to do.
+    Event,
+    /// Never sleeps; takes a whole core.
+    Busy,
+}
+
+/// Who hosts the directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DirectoryPlace {
+    /// This node.
+    Embedded,
+    /// The node whose gRPC services are at this URL.
+    At(String),
+}
+
+/// A sidecar's configuration. [`Flags`] documents each field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// This node's name.
+    pub node: Name,
+    /// Path of the workers' socket.
+    pub socket: PathBuf,
+    /// Its permissions.
+    pub socket_mode: u32,
+    /// Where the gRPC services listen.
+    pub listen: Option<SocketAddr>,
+    /// Path of a Unix socket where they listen too.
+    pub admin_socket: Option<PathBuf>,
+    /// What other nodes call `listen`, as host:port.
+    pub advertise: Option<String>,
+    /// Where the tcp fabric listens.
+    pub data_listen: Option<SocketAddr>,
+    /// The IP address at which other nodes reach that.
+    pub data_advertise: Option<IpAddr>,
+    /// Who hosts the directory.
+    pub directory: DirectoryPlace,
+    /// The size of each landing pool.
+    pub pool_bytes: Size,
+    /// The largest arena of one worker.
+    pub max_arena_bytes: Size,
+    /// All pinned memory together.
+    pub pinned_limit: Size,
+    /// Whether to lock memory.
+    pub lock: Locking,
+    /// Whether to ask for huge pages.
+    pub huge_pages: bool,
+    /// What must carry transfers between nodes.
+    pub require: Option<FabricKind>,
+    /// How the data plane waits.
+    pub poll: Poll,
+    /// Listen beyond loopback although nothing is encrypted.
+    pub insecure: bool,
+}
+
+impl Config {
+    /// A sidecar for this node alone: workers connect at `socket`, no TCP, the directory in memory.
+    #[must_use]
+    pub fn single(node: Name, socket: &Path) -> Config {
+        Config {
+            node,
+            socket: socket.to_owned(),
+            socket_mode: 0o600,
+            listen: None,
+            admin_socket: None,
+            advertise: None,
+            data_listen: None,
+            data_advertise: None,
+            directory: DirectoryPlace::Embedded,
+            pool_bytes: Size(64 << 20),
+            max_arena_bytes: Size(4 << 30),
+            pinned_limit: Size(8 << 30),
+            lock: Locking::Try,
+            huge_pages: false,
+            require: None,
+            poll: Poll::Adaptive,
+            insecure: false,
+        }
+    }
+
+    /// Where the tcp fabric listens: as told, else at the address of `listen` with a free port, else not at all.
+    #[must_use]
+    pub fn data_address(&self) -> Option<SocketAddr> {
+        self.data_listen.or_else(|| self.listen.map(|a| SocketAddr::new(a.ip(), 0)))
+    }
+
+    /// Checks what must fit together.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first field that is wrong.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.socket_mode & !0o777 != 0 || self.socket_mode & 0o600 != 0o600 {
+            return Err(ConfigError::SocketMode { value: self.socket_mode });
+        }
+        self.check_addresses()?;
+        self.check_directory()?;
+        self.check_memory()
+    }
+
+    fn check_addresses(&self) -> Result<(), ConfigError> {
+        let listeners = [("--listen", self.listen), ("--data-listen", self.data_listen)];
+        for (flag, value) in listeners.into_iter().filter_map(|(flag, value)| Some((flag, value?))) {
+            // An IPv4 address that is written as IPv6 is what it stands for.
+            if !self.insecure && !value.ip().to_canonical().is_loopback() {
+                return Err(ConfigError::BeyondLoopback { flag, value, port: value.port() });
+            }
+        }
+        let needs = |flag, value, needs| Err(ConfigError::Needs { flag, value, needs });
+        match (&self.advertise, self.listen) {
+            (Some(value), None) => return needs("--advertise", value.clone(), "--listen"),
+            (Some(value), Some(_)) if !is_host_and_port(value) => {
+                return Err(ConfigError::Advertise { value: value.clone() });
+            }
+            (None, Some(value)) if value.ip().is_unspecified() => {
+                return Err(ConfigError::Unspecified { flag: "--advertise", because: "--listen", value });
+            }
+            _ => {}
+        }
+        if let (Some(value), None) = (self.data_listen, self.listen) {
+            return needs("--data-listen", value.to_string(), "--listen");
+        }
+        match (self.data_advertise, self.data_address()) {
+            (Some(value), None) => needs("--data-advertise", value.to_string(), "--data-listen"),
+            (None, Some(value)) if value.ip().is_unspecified() => {
+                Err(ConfigError::Unspecified { flag: "--data-advertise", because: "--data-listen", value })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_directory(&self) -> Result<(), ConfigError> {
+        let DirectoryPlace::At(url) = &self.directory else { return Ok(()) };
+        let uri: Result<tonic::transport::Uri, _> = url.parse();
+        match uri {
+            Ok(uri) if uri.scheme_str() == Some("http") && uri.host().is_some_and(|h| !h.is_empty()) => {}
+            _ => return Err(ConfigError::Directory { value: url.clone() }),
+        }
+        match self.listen {
+            None => Err(ConfigError::NoListener { value: url.clone() }),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn check_memory(&self) -> Result<(), ConfigError> {
+        let limit = self.pinned_limit;
+        for (flag, value) in [("--pool-bytes", self.pool_bytes), ("--max-arena-bytes", self.max_arena_bytes)] {
+            if value < LEAST {
+                return Err(ConfigError::TooSmall { flag, value, least: LEAST });
+            }
+        }
+        // An arena may be as large as the limit says at most, but most are smaller: only the pool is there for certain.
+        match self.pool_bytes > limit {
+            true => Err(ConfigError::OverLimit { flag: "--pool-bytes", value: self.pool_bytes, limit }),
+            false => Ok(()),
+        }
+    }
+}
+
+fn is_host_and_port(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        let ok = !bare.is_empty() && !bare.contains(['/', ' ', '[', ']', '@']) && (bare == host) != bare.contains(':');
+        ok && port.parse::<u16>().is_ok_and(|p| p != 0)
+    })
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

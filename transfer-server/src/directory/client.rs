@@ -1,0 +1,248 @@
+//! A node's dealings with the directory: stays attached, comes back with patience, and forgets nothing that has no answer.
+
+use super::host::MAX_BATCH;
+use super::item::{Hello, NodeAt, NodeItem};
+use super::ledger::{Ask, Ledger, News};
+use super::line::{Line, Place};
+use rand::Rng;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot, watch};
+use transfer_core::tensor::Name;
+
+/// How long a claim waits for a directory that cannot be reached.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The first pause before attaching again, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// Above this many unsaid items the node's wishes wait in their channel.
+const FULL: usize = 16 * MAX_BATCH;
+
+/// What the directory is to this node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DirectoryState {
+    /// Whether this node is attached.
+    pub(crate) attached: bool,
+    /// Why not.
+    pub(crate) why_not: String,
+    /// How often it has attached.
+    pub(crate) attachments: u64,
+}
+
+/// Why a question to the directory has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum DirectoryError {
+    /// No answer in time.
+    #[error("the directory at {place} cannot be reached: {why}")]
+    Unreachable {
+        /// "embedded", or its URL.
+        place: String,
+        /// The last error.
+        why: String,
+    },
+    /// The worker is connected elsewhere.
+    #[error("a worker named {worker} is connected at node {node}")]
+    WorkerElsewhere {
+        /// Its name.
+        worker: Name,
+        /// That node.
+        node: Name,
+    },
+}
+
+/// Speaks for this node. Cheap to clone. The node detaches when the last clone is gone.
+#[derive(Debug, Clone)]
+pub(crate) struct DirectoryClient {
+    asks: mpsc::UnboundedSender<Ask>,
+    state: watch::Receiver<DirectoryState>,
+    place: Place,
+}
+
+impl DirectoryClient {
+    /// Begins to attach, on the runtime that this is called on. What the engine must hear goes to `news`.
+    pub(crate) fn start(place: Place, hello: Hello, news: mpsc::UnboundedSender<News>) -> DirectoryClient {
+        // Unbounded: the engine's thread must not wait. What it asks for is bounded by what it has published and what waits.
+        let (asks, asked) = mpsc::unbounded_channel();
+        let (report, state) =
+            watch::channel(DirectoryState { why_not: "not attached yet".to_owned(), ..DirectoryState::default() });
+        let actor = Actor { place: place.clone(), hello, asked, news, report, ledger: Ledger::default() };
+        tokio::spawn(actor.run());
+        DirectoryClient { asks, state, place }
+    }
+
+    /// Notes a wish. Never blocks.
+    pub(crate) fn ask(&self, ask: Ask) {
+        // The actor ends only with the last sender, or with the runtime.
+        let _ = self.asks.send(ask);
+    }
+
+    /// What the directory is to this node now.
+    pub(crate) fn state(&self) -> DirectoryState {
+        self.state.borrow().clone()
+    }
+
+    /// Where it is.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Waits until this node is attached, `patience` at most; answers whether it is.
+    pub(crate) async fn attached(&self, patience: Duration) -> bool {
+        let mut state = self.state.clone();
+        let attached = state.wait_for(|s| s.attached);
+        matches!(tokio::time::timeout(patience, attached).await, Ok(Ok(_)))
+    }
+
+    /// Where a node is; `None`: not attached.
+    pub(crate) async fn node(&self, node: &Name, patience: Duration) -> Result<Option<NodeAt>, DirectoryError> {
+        let (answer, heard) = oneshot::channel();
+        self.ask(Ask::ResolveNode { node: node.clone(), answer });
+        self.within(patience, heard).await
+    }
+
+    /// Enters a worker that connected here.
+    pub(crate) async fn worker_up(&self, worker: &Name, patience: Duration) -> Result<(), DirectoryError> {
+        let (answer, heard) = oneshot::channel();
+        self.ask(Ask::WorkerUp { worker: worker.clone(), answer });
+        match self.within(patience, heard).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(node)) => Err(DirectoryError::WorkerElsewhere { worker: worker.clone(), node }),
+            Err(e) => {
+                self.ask(Ask::WorkerDown { worker: worker.clone() });
+                Err(e)
+            }
+        }
+    }
+
+    async fn within<T>(&self, patience: Duration, heard: oneshot::Receiver<T>) -> Result<T, DirectoryError> {
+        let why = match tokio::time::timeout(patience, heard).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(_)) => "this sidecar is stopping".to_owned(),
+            Err(_) => match self.state() {
+                DirectoryState { attached: false, why_not, .. } => why_not,
+                _ => format!("no answer within {patience:?}"),
+            },
+        };
+        Err(DirectoryError::Unreachable { place: self.place.describe(), why })
+    }
+}
+
+struct Actor {
+    place: Place,
+    hello: Hello,
+    asked: mpsc::UnboundedReceiver<Ask>,
+    news: mpsc::UnboundedSender<News>,
+    report: watch::Sender<DirectoryState>,
+    ledger: Ledger,
+}
+
+/// Nobody asks any more.
+struct Done;
+
+impl Actor {
+    async fn run(mut self) {
+        // Done: the sidecar is stopping.
+        let Err(Done) = self.attach_for_ever().await;
+    }
+
+    async fn attach_for_ever(&mut self) -> Result<std::convert::Infallible, Done> {
+        let mut pause = BACKOFF.0;
+        loop {
+            let (place, hello) = (self.place.clone(), self.hello.clone());
+            let why = match self.meanwhile(async move { Line::open(&place, &hello).await }).await? {
+                Ok(line) => {
+                    pause = BACKOFF.0;
+                    self.attached(line).await?
+                }
+                Err(why) => why,
+            };
+            let news = self.report.borrow().attached || self.report.borrow().why_not != why;
+            match self.place {
+                // It ends when the sidecar does.
+                Place::Here(_) => tracing::debug!(why, "not attached to the directory"),
+                Place::There(_) if !news => {}
+                Place::There(_) => tracing::warn!(
+                    directory = self.place.describe(),
+                    why,
+                    "not attached to the directory; trying again"
+                ),
+            }
+            self.report.send_modify(|s| {
+                s.attached = false;
+                s.why_not.clone_from(&why);
+            });
+            let why = format!("the directory at {} cannot be reached: {why}", self.place.describe());
+            for news in self.ledger.give_up(Instant::now(), PATIENCE, &why) {
+                self.tell(news);
+            }
+            let jitter = rand::rng().random_range(0.5..1.0);
+            self.meanwhile(tokio::time::sleep(pause.mul_f64(jitter))).await?;
+            pause = (pause * 2).min(BACKOFF.1);
+        }
+    }
+
+    /// Does something that needs no line, and notes what is asked meanwhile.
+    async fn meanwhile<T>(&mut self, what: impl Future<Output = T>) -> Result<T, Done> {
+        tokio::pin!(what);
+        loop {
+            tokio::select! {
+                done = &mut what => return Ok(done),
+                ask = self.asked.recv() => {
+                    self.ledger.ask(ask.ok_or(Done)?, Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Answers why the line ended.
+    async fn attached(&mut self, mut line: Line) -> Result<String, Done> {
+        self.report.send_modify(|s| {
+            s.attached = true;
+            s.why_not.clear();
+            s.attachments += 1;
+        });
+        tracing::info!(directory = self.place.describe(), "attached to the directory");
+        let mut unsaid = VecDeque::from(self.ledger.replay());
+        self.tell(News::Attached);
+        let (line_out, mut line_in) = line.split();
+        let mut asks = Vec::with_capacity(64);
+        loop {
+            tokio::select! {
+                () = line_out.ready(), if !unsaid.is_empty() => {
+                    let len = unsaid.len().min(MAX_BATCH);
+                    line_out.say(unsaid.drain(..len).collect());
+                    if unsaid.is_empty() {
+                        unsaid.shrink_to(MAX_BATCH);
+                    }
+                }
+                heard = line_in.hear() => match heard {
+                    Ok(answers) => {
+                        for news in answers.into_iter().filter_map(|a| self.ledger.answer(a)) {
+                            let _ = self.news.send(news);
+                        }
+                    }
+                    Err(why) => return Ok(why),
+                },
+                count = self.asked.recv_many(&mut asks, 64), if unsaid.len() < FULL => {
+                    if count == 0 {
+                        return Err(Done);
+                    }
+                    let now = Instant::now();
+                    let items = asks.drain(..).filter_map(|ask| self.ledger.ask(ask, now));
+                    unsaid.extend(items.collect::<Vec<NodeItem>>());
+                }
+            }
+        }
+    }
+
+    fn tell(&self, news: News) {
+        // Whoever listens may have ended before.
+        let _ = self.news.send(news);
+    }
+}
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

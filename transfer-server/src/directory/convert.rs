@@ -1,0 +1,215 @@
+//! Between the directory's values and their messages. What comes in is checked.
+
+use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
+use transfer_core::tensor::{InvalidName, Key, Name};
+use transfer_proto::v1;
+use v1::directory_item::Item as DirectoryOneof;
+use v1::node_item::Item as NodeOneof;
+
+/// A message of the directory protocol that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadItem {
+    /// A name or key that cannot be.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// An item of a kind that this side does not know.
+    #[error("an item of the batch is of no kind that this version knows")]
+    UnknownKind,
+    /// Hello is the first message and nothing else is.
+    #[error("the first message of Attach must be one Hello, and no later one may be")]
+    Hello,
+}
+
+/// The words of a node, after its Hello.
+pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
+    Ok(match item.item.ok_or(BadItem::UnknownKind)? {
+        NodeOneof::Hello(_) => return Err(BadItem::Hello),
+        NodeOneof::Claim(c) => NodeItem::Claim { claim: c.claim, key: Key::new(&c.key)?, owner: Name::new(&c.owner)? },
+        NodeOneof::Unclaim(u) => NodeItem::Unclaim { key: Key::new(&u.key)? },
+        NodeOneof::WorkerUp(w) => NodeItem::WorkerUp { worker: Name::new(&w.worker)? },
+        NodeOneof::WorkerDown(w) => NodeItem::WorkerDown { worker: Name::new(&w.worker)? },
+        NodeOneof::Resolve(r) => NodeItem::Resolve { key: Key::new(&r.key)?, newer_than: r.newer_than },
+        NodeOneof::StopResolve(s) => NodeItem::StopResolve { key: Key::new(&s.key)? },
+        NodeOneof::ResolveWorker(r) => NodeItem::ResolveWorker { worker: Name::new(&r.worker)? },
+        NodeOneof::ResolveNode(r) => NodeItem::ResolveNode { node: Name::new(&r.node)? },
+    })
+}
+
+/// The first message of Attach.
+pub(crate) fn hello(mut update: v1::NodeUpdate) -> Result<Hello, BadItem> {
+    match (update.items.len(), update.items.pop().and_then(|i| i.item)) {
+        (1, Some(NodeOneof::Hello(h))) => {
+            Ok(Hello { node: Name::new(&h.node)?, address: h.address.into(), incarnation: h.incarnation })
+        }
+        _ => Err(BadItem::Hello),
+    }
+}
+
+/// A Hello as the first message of Attach.
+pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
+    let hello =
+        v1::Hello { node: hello.node.to_string(), address: hello.address.to_string(), incarnation: hello.incarnation };
+    v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(NodeOneof::Hello(hello)) }] }
+}
+
+/// A batch of a node's words.
+pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
+    let message = |item| {
+        let item = match item {
+            NodeItem::Claim { claim, key, owner } => {
+                NodeOneof::Claim(v1::Claim { claim, key: key.to_string(), owner: owner.to_string() })
+            }
+            NodeItem::Unclaim { key } => NodeOneof::Unclaim(v1::Unclaim { key: key.to_string() }),
+            NodeItem::WorkerUp { worker } => NodeOneof::WorkerUp(v1::WorkerUp { worker: worker.to_string() }),
+            NodeItem::WorkerDown { worker } => NodeOneof::WorkerDown(v1::WorkerDown { worker: worker.to_string() }),
+            NodeItem::Resolve { key, newer_than } => {
+                NodeOneof::Resolve(v1::Resolve { key: key.to_string(), newer_than })
+            }
+            NodeItem::StopResolve { key } => NodeOneof::StopResolve(v1::StopResolve { key: key.to_string() }),
+            NodeItem::ResolveWorker { worker } => {
+                NodeOneof::ResolveWorker(v1::ResolveWorker { worker: worker.to_string() })
+            }
+            NodeItem::ResolveNode { node } => NodeOneof::ResolveNode(v1::ResolveNode { node: node.to_string() }),
+        };
+        v1::NodeItem { item: Some(item) }
+    };
+    v1::NodeUpdate { items: items.into_iter().map(message).collect() }
+}
+
+/// The directory's first words.
+pub(crate) fn welcome(host: &Name) -> v1::DirectoryUpdate {
+    let welcome = DirectoryOneof::Welcome(v1::Welcome { host: host.to_string() });
+    v1::DirectoryUpdate { items: vec![v1::DirectoryItem { item: Some(welcome) }] }
+}
+
+/// A batch of the directory's words.
+pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
+    let message = |answer| {
+        let item = match answer {
+            Answer::Claimed { claim, sequence } => DirectoryOneof::Claimed(v1::Claimed { claim, sequence }),
+            Answer::ClaimRefused { claim, owner, node } => DirectoryOneof::ClaimRefused(v1::ClaimRefused {
+                claim,
+                owner: owner.to_string(),
+                node: node.to_string(),
+            }),
+            Answer::WorkerAdmitted { worker } => {
+                DirectoryOneof::WorkerAdmitted(v1::WorkerAdmitted { worker: worker.to_string() })
+            }
+            Answer::WorkerRefused { worker, node } => {
+                DirectoryOneof::WorkerRefused(v1::WorkerRefused { worker: worker.to_string(), node: node.to_string() })
+            }
+            Answer::Located { key, at, sequence } => DirectoryOneof::Located(v1::Located {
+                key: key.to_string(),
+                node: at.node.to_string(),
+                address: at.address.to_string(),
+                incarnation: at.incarnation,
+                sequence,
+            }),
+            Answer::WorkerLocated { worker, node } => DirectoryOneof::WorkerLocated(v1::WorkerLocated {
+                worker: worker.to_string(),
+                node: node.map(|n| n.to_string()),
+            }),
+            Answer::NodeLocated { node, at } => DirectoryOneof::NodeLocated(v1::NodeLocated {
+                node: node.to_string(),
+                incarnation: at.as_ref().map_or(0, |at| at.incarnation),
+                address: at.map(|at| at.address.to_string()),
+            }),
+        };
+        v1::DirectoryItem { item: Some(item) }
+    };
+    v1::DirectoryUpdate { items: answers.into_iter().map(message).collect() }
+}
+
+/// The directory's words. `None` for its Welcome, and for what a later version may add: no question of this side is answered by it.
+pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem> {
+    let Some(item) = item.item else { return Ok(None) };
+    Ok(Some(match item {
+        DirectoryOneof::Welcome(_) => return Ok(None),
+        DirectoryOneof::Claimed(c) => Answer::Claimed { claim: c.claim, sequence: c.sequence },
+        DirectoryOneof::ClaimRefused(c) => {
+            Answer::ClaimRefused { claim: c.claim, owner: Name::new(&c.owner)?, node: Name::new(&c.node)? }
+        }
+        DirectoryOneof::WorkerAdmitted(w) => Answer::WorkerAdmitted { worker: Name::new(&w.worker)? },
+        DirectoryOneof::WorkerRefused(w) => {
+            Answer::WorkerRefused { worker: Name::new(&w.worker)?, node: Name::new(&w.node)? }
+        }
+        DirectoryOneof::Located(l) => Answer::Located {
+            key: Key::new(&l.key)?,
+            at: NodeAt { node: Name::new(&l.node)?, address: l.address.into(), incarnation: l.incarnation },
+            sequence: l.sequence,
+        },
+        DirectoryOneof::WorkerLocated(w) => {
+            Answer::WorkerLocated { worker: Name::new(&w.worker)?, node: w.node.map(|n| Name::new(&n)).transpose()? }
+        }
+        DirectoryOneof::NodeLocated(n) => {
+            let node = Name::new(&n.node)?;
+            let incarnation = n.incarnation;
+            let at = n.address.map(|a| NodeAt { node: node.clone(), address: a.into(), incarnation });
+            Answer::NodeLocated { node, at }
+        }
+    }))
+}
+
+/// An entry for a key, as Lookup and Resolve answer it.
+pub(crate) fn key_response(found: &KeyAt) -> v1::ResolveResponse {
+    v1::ResolveResponse { sequence: found.sequence, owner: found.owner.to_string(), ..node_response(&found.at) }
+}
+
+/// A node, as Lookup and Resolve answer it.
+pub(crate) fn node_response(at: &NodeAt) -> v1::ResolveResponse {
+    v1::ResolveResponse {
+        node: at.node.to_string(),
+        address: at.address.to_string(),
+        incarnation: at.incarnation,
+        ..v1::ResolveResponse::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_reads_back() {
+        let (key, node, worker) = (Key::new("k").unwrap(), Name::new("n").unwrap(), Name::new("w").unwrap());
+        let at = NodeAt { node: node.clone(), address: "h:1".into(), incarnation: 3 };
+        let said = vec![
+            NodeItem::Claim { claim: 1, key: key.clone(), owner: worker.clone() },
+            NodeItem::Unclaim { key: key.clone() },
+            NodeItem::WorkerUp { worker: worker.clone() },
+            NodeItem::WorkerDown { worker: worker.clone() },
+            NodeItem::Resolve { key: key.clone(), newer_than: 2 },
+            NodeItem::StopResolve { key: key.clone() },
+            NodeItem::ResolveWorker { worker: worker.clone() },
+            NodeItem::ResolveNode { node: node.clone() },
+        ];
+        let read: Result<Vec<_>, _> = node_update(said.clone()).items.into_iter().map(node_item).collect();
+        assert_eq!(read, Ok(said));
+        let heard = vec![
+            Answer::Claimed { claim: 1, sequence: 2 },
+            Answer::ClaimRefused { claim: 1, owner: worker.clone(), node: node.clone() },
+            Answer::WorkerAdmitted { worker: worker.clone() },
+            Answer::WorkerRefused { worker: worker.clone(), node: node.clone() },
+            Answer::Located { key, at: at.clone(), sequence: 9 },
+            Answer::WorkerLocated { worker: worker.clone(), node: Some(node.clone()) },
+            Answer::WorkerLocated { worker, node: None },
+            Answer::NodeLocated { node: node.clone(), at: Some(at) },
+            Answer::NodeLocated { node: node.clone(), at: None },
+        ];
+        let read: Result<Vec<_>, _> = directory_update(heard.clone()).items.into_iter().map(answer).collect();
+        assert_eq!(read, Ok(heard.into_iter().map(Some).collect()));
+        assert_eq!(answer(welcome(&node).items.remove(0)), Ok(None));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_an_error() {
+        assert_eq!(node_item(v1::NodeItem { item: None }), Err(BadItem::UnknownKind));
+        let late = hello_update(&Hello { node: Name::new("n").unwrap(), address: "".into(), incarnation: 1 });
+        assert_eq!(node_item(late.items[0].clone()), Err(BadItem::Hello));
+        assert!(hello(late).is_ok());
+        assert_eq!(hello(v1::NodeUpdate::default()), Err(BadItem::Hello));
+        let unnamed = NodeOneof::Unclaim(v1::Unclaim { key: String::new() });
+        assert!(matches!(node_item(v1::NodeItem { item: Some(unnamed) }), Err(BadItem::Name(_))));
+    }
+}

@@ -1,0 +1,182 @@
+//! The keys of the directory, kept small: 32 bytes of slab and 5 to 10 of hash table for each, beside the key's own text.
+
+use hashbrown::DefaultHashBuilder;
+use hashbrown::hash_table::{Entry as TableEntry, HashTable};
+use std::hash::BuildHasher;
+use transfer_core::tensor::Key;
+
+/// A name's number in an [`super::names::Names`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct NameNo(pub(crate) u32);
+
+/// An attached node. Never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct NodeNo(pub(crate) u32);
+
+/// Who owns a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holder {
+    /// The owner's worker name.
+    pub(crate) owner: NameNo,
+    /// Its node.
+    pub(crate) node: NodeNo,
+    /// The entry's number.
+    pub(crate) sequence: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Key,
+    holder: Holder,
+}
+
+/// Key to holder. The table holds 4-byte places in a slab, so that growing moves little and empty buckets cost little.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    table: HashTable<u32>,
+    slab: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    hasher: DefaultHashBuilder,
+}
+
+fn key_at(slab: &[Option<Entry>], place: u32) -> &str {
+    slab.get(place as usize).and_then(Option::as_ref).map_or("", |e| e.key.as_str())
+}
+
+impl Entries {
+    /// How many keys there are.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// The holder of a key.
+    pub(crate) fn get(&self, key: &str) -> Option<Holder> {
+        let place = self.table.find(self.hasher.hash_one(key), |p| key_at(&self.slab, *p) == key)?;
+        self.slab.get(*place as usize)?.as_ref().map(|e| e.holder)
+    }
+
+    /// Enters a key, or replaces its holder. Answers the one before.
+    pub(crate) fn insert(&mut self, key: &Key, holder: Holder) -> Option<Holder> {
+        let Entries { table, slab, free, hasher } = self;
+        let text = key.as_str();
+        let found =
+            table.entry(hasher.hash_one(text), |p| key_at(slab, *p) == text, |p| hasher.hash_one(key_at(slab, *p)));
+        let vacant = match found {
+            TableEntry::Occupied(place) => {
+                let entry = slab.get_mut(*place.get() as usize)?.as_mut()?;
+                return Some(std::mem::replace(&mut entry.holder, holder));
+            }
+            TableEntry::Vacant(vacant) => vacant,
+        };
+        let entry = Some(Entry { key: key.clone(), holder });
+        let place = match free.pop() {
+            Some(place) => {
+                slab[place as usize] = entry;
+                place
+            }
+            None => {
+                slab.push(entry);
+                // 2^32 keys of 1 byte would need 200 GB here; the process ends long before.
+                u32::try_from(slab.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        vacant.insert(place);
+        None
+    }
+
+    /// Removes a key. Answers its holder.
+    pub(crate) fn remove(&mut self, key: &str) -> Option<Holder> {
+        let hash = self.hasher.hash_one(key);
+        let found = self.table.find_entry(hash, |p| key_at(&self.slab, *p) == key).ok()?;
+        let (place, _) = found.remove();
+        self.free.push(place);
+        let entry = self.slab.get_mut(place as usize)?.take()?;
+        self.shrink();
+        Some(entry.holder)
+    }
+
+    /// Removes every key of a node, and tells each one's owner.
+    pub(crate) fn remove_node(&mut self, node: NodeNo, mut removed: impl FnMut(NameNo)) {
+        for place in 0..self.slab.len() {
+            let of_node = self.slab[place].take_if(|e| e.holder.node == node);
+            if let Some(entry) = of_node {
+                // The hash is of the removed key, the comparison of places: the slot is empty already.
+                let hash = self.hasher.hash_one(entry.key.as_str());
+                if let Ok(found) = self.table.find_entry(hash, |p| *p as usize == place) {
+                    self.free.push(found.remove().0);
+                }
+                removed(entry.holder.owner);
+            }
+        }
+        self.shrink();
+    }
+
+    /// Gives memory back once everything is gone; a slab with holes is reused, not packed.
+    fn shrink(&mut self) {
+        if self.table.is_empty() && self.slab.len() > 1024 {
+            *self = Entries { hasher: self.hasher.clone(), ..Entries::default() };
+        }
+    }
+
+    /// Bytes on the heap beside the texts of the keys.
+    #[cfg(test)]
+    fn heap_bytes(&self) -> usize {
+        self.table.allocation_size()
+            + self.slab.capacity() * size_of::<Option<Entry>>()
+            + self.free.capacity() * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn holder(owner: u32, node: u32, sequence: u64) -> Holder {
+        Holder { owner: NameNo(owner), node: NodeNo(node), sequence }
+    }
+
+    #[test]
+    fn behaves_like_a_map() {
+        let mut entries = Entries::default();
+        let mut model = HashMap::new();
+        let mut x = 1u64;
+        for step in 0..200_000u64 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let key = Key::new(&format!("k{}", (x >> 33) % 3000)).unwrap();
+            let node = ((x >> 20) % 4) as u32;
+            match (x >> 60, step % 20_011) {
+                (_, 0) => {
+                    let mut count = 0;
+                    entries.remove_node(NodeNo(node), |_| count += 1);
+                    let before = model.len();
+                    model.retain(|_, h: &mut Holder| h.node != NodeNo(node));
+                    assert_eq!(count, before - model.len());
+                }
+                (0..6, _) => assert_eq!(entries.remove(key.as_str()), model.remove(key.as_str())),
+                _ => {
+                    let h = holder(0, node, step);
+                    assert_eq!(entries.insert(&key, h), model.insert(key.as_str().to_owned(), h));
+                }
+            }
+            assert_eq!(entries.get(key.as_str()), model.get(key.as_str()).copied());
+            assert_eq!(entries.len(), model.len());
+        }
+        for (key, h) in model {
+            assert_eq!(entries.get(&key), Some(h));
+        }
+    }
+
+    #[test]
+    fn a_million_keys_cost_less_than_50_bytes_each() {
+        assert_eq!(size_of::<Option<Entry>>(), 32);
+        let mut entries = Entries::default();
+        for i in 0..1_000_000u64 {
+            entries.insert(&Key::new(&format!("layer{i}")).unwrap(), holder(0, 0, i));
+        }
+        let each = entries.heap_bytes() / entries.len();
+        assert!(each < 50, "{each} bytes for each key");
+        entries.remove_node(NodeNo(0), |_| ());
+        assert_eq!(entries.heap_bytes(), 0);
+    }
+}

@@ -1,0 +1,271 @@
+//! The directory as its host runs it: the registry behind a lock, and an outbox for each attached node.
+
+use super::entries::NodeNo;
+use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
+use super::registry::{AttachRefused, Counts, Registry};
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::SystemTime;
+use tokio::sync::Notify;
+use transfer_core::tensor::{Key, Name};
+
+/// How many items one batch has at most, in both directions.
+pub const MAX_BATCH: usize = 1024;
+
+/// A node whose outbox is longer is not listened to until it has heard some of it.
+const FULL_OUTBOX: usize = 8 * MAX_BATCH;
+
+/// Why an attachment ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Detached {
+    /// The node attached again.
+    #[error("another attachment of this node replaced this one")]
+    Replaced,
+    /// The host is stopping.
+    #[error("the node that hosts the directory is stopping")]
+    Closed,
+}
+
+/// The directory, in memory. Cheap to clone; all clones are one directory.
+#[derive(Debug, Clone)]
+pub struct Directory(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    host: Name,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    registry: Registry,
+    outboxes: HashMap<NodeNo, Arc<Outbox>>,
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Outbox {
+    queue: Mutex<Queue>,
+    /// Something was put in, or the end came.
+    filled: Notify,
+    /// Something was taken out.
+    drained: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    answers: VecDeque<Answer>,
+    end: Option<Detached>,
+}
+
+impl Outbox {
+    fn put(&self, answer: Answer) {
+        self.queue.lock().answers.push_back(answer);
+        self.filled.notify_one();
+    }
+
+    fn end(&self, why: Detached) {
+        self.queue.lock().end = Some(why);
+        self.filled.notify_one();
+        self.drained.notify_one();
+    }
+}
+
+impl Directory {
+    /// An empty directory, hosted by this node. Its entries' numbers start from the time of day, so that they rise across restarts.
+    #[must_use]
+    pub fn new(host: Name) -> Directory {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let first_sequence = u64::try_from(since_epoch.as_nanos()).unwrap_or(0);
+        let state = State { registry: Registry::new(first_sequence), outboxes: HashMap::new(), closed: false };
+        Directory(Arc::new(Shared { host, state: Mutex::new(state) }))
+    }
+
+    /// The node that hosts it.
+    #[must_use]
+    pub fn host(&self) -> &Name {
+        &self.0.host
+    }
+
+    /// Attaches a node until the [`Attachment`] is dropped. What an earlier attachment of that node entered is gone.
+    ///
+    /// # Errors
+    /// [`AttachRefused`] where a later incarnation of that name is attached.
+    pub fn attach(&self, hello: &Hello) -> Result<Attachment, AttachRefused> {
+        let mut state = self.0.state.lock();
+        let (node, earlier) = state.registry.attach(hello)?;
+        if let Some(outbox) = earlier.and_then(|e| state.outboxes.remove(&e)) {
+            outbox.end(Detached::Replaced);
+        }
+        let outbox = Arc::new(Outbox::default());
+        if state.closed {
+            outbox.end(Detached::Closed);
+        }
+        state.outboxes.insert(node, outbox.clone());
+        Ok(Attachment { directory: self.clone(), node, outbox })
+    }
+
+    /// The entry for a key.
+    #[must_use]
+    pub fn key(&self, key: &Key) -> Option<KeyAt> {
+        self.0.state.lock().registry.key(key)
+    }
+
+    /// The node of a worker.
+    #[must_use]
+    pub fn worker(&self, worker: &Name) -> Option<NodeAt> {
+        self.0.state.lock().registry.worker(worker).cloned()
+    }
+
+    /// A node by its name.
+    #[must_use]
+    pub fn node(&self, node: &Name) -> Option<NodeAt> {
+        self.0.state.lock().registry.node(node).cloned()
+    }
+
+    /// How much there is.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.0.state.lock().registry.counts()
+    }
+
+    /// Ends every attachment, and every later one at once.
+    pub fn close(&self) {
+        let mut state = self.0.state.lock();
+        state.closed = true;
+        for outbox in state.outboxes.values() {
+            outbox.end(Detached::Closed);
+        }
+    }
+}
+
+/// A node's place in the directory. Its entries live as long as this does.
+#[derive(Debug)]
+pub struct Attachment {
+    directory: Directory,
+    node: NodeNo,
+    outbox: Arc<Outbox>,
+}
+
+impl Attachment {
+    /// Waits until the node has heard enough of what it was told to say more. Keeps nothing if dropped.
+    pub async fn ready(&self) {
+        loop {
+            let drained = self.outbox.drained.notified();
+            {
+                let queue = self.outbox.queue.lock();
+                if queue.answers.len() < FULL_OUTBOX || queue.end.is_some() {
+                    return;
+                }
+            }
+            drained.await;
+        }
+    }
+
+    /// What the node says, in order. Ignored once the attachment has ended.
+    pub fn say(&self, items: impl IntoIterator<Item = NodeItem>) {
+        let mut state = self.directory.0.state.lock();
+        let State { registry, outboxes, .. } = &mut *state;
+        for item in items {
+            registry.apply(self.node, item, &mut |to, answer| {
+                if let Some(outbox) = outboxes.get(&to) {
+                    outbox.put(answer);
+                }
+            });
+        }
+    }
+
+    /// Waits for answers, at most [`MAX_BATCH`] at a time. Loses nothing if dropped while waiting.
+    ///
+    /// # Errors
+    /// [`Detached`] once the attachment has ended.
+    pub async fn hear(&self) -> Result<Vec<Answer>, Detached> {
+        loop {
+            let filled = self.outbox.filled.notified();
+            {
+                let mut queue = self.outbox.queue.lock();
+                if let Some(why) = queue.end {
+                    return Err(why);
+                }
+                let len = queue.answers.len().min(MAX_BATCH);
+                if len > 0 {
+                    let batch = queue.answers.drain(..len).collect();
+                    if queue.answers.is_empty() {
+                        queue.answers.shrink_to(MAX_BATCH);
+                    }
+                    drop(queue);
+                    self.outbox.drained.notify_one();
+                    return Ok(batch);
+                }
+            }
+            filled.await;
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let mut state = self.directory.0.state.lock();
+        state.outboxes.remove(&self.node);
+        state.registry.detach(self.node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(node: &str, incarnation: u64) -> Hello {
+        Hello { node: Name::new(node).unwrap(), address: "".into(), incarnation }
+    }
+
+    fn claim(claim: u64, key: &str) -> NodeItem {
+        NodeItem::Claim { claim, key: Key::new(key).unwrap(), owner: Name::new("w").unwrap() }
+    }
+
+    #[tokio::test]
+    async fn a_watch_at_one_node_is_answered_by_a_claim_at_another() {
+        let directory = Directory::new(Name::new("a").unwrap());
+        let a = directory.attach(&hello("a", 1)).unwrap();
+        let b = directory.attach(&hello("b", 1)).unwrap();
+        b.say([NodeItem::Resolve { key: Key::new("k").unwrap(), newer_than: 0 }]);
+        let (heard, ()) = tokio::join!(b.hear(), async { a.say([claim(1, "k")]) });
+        assert!(matches!(&heard.unwrap()[..], [Answer::Located { .. }]));
+        drop(a);
+        assert_eq!(directory.counts(), Counts { keys: 0, workers: 0, nodes: 1, watches: 0 });
+    }
+
+    #[tokio::test]
+    async fn the_replaced_and_the_closed_hear_of_it() {
+        let directory = Directory::new(Name::new("a").unwrap());
+        let old = directory.attach(&hello("a", 1)).unwrap();
+        let new = directory.attach(&hello("a", 2)).unwrap();
+        assert_eq!(old.hear().await, Err(Detached::Replaced));
+        old.say([claim(1, "k")]);
+        drop(old);
+        assert_eq!(directory.counts(), Counts { keys: 0, workers: 0, nodes: 1, watches: 0 });
+        directory.close();
+        assert_eq!(new.hear().await, Err(Detached::Closed));
+        assert_eq!(directory.attach(&hello("b", 2)).unwrap().hear().await, Err(Detached::Closed));
+    }
+
+    #[tokio::test]
+    async fn who_does_not_listen_is_not_listened_to() {
+        let directory = Directory::new(Name::new("a").unwrap());
+        let a = directory.attach(&hello("a", 1)).unwrap();
+        let mut said = 0;
+        while tokio::time::timeout(std::time::Duration::from_millis(20), a.ready()).await.is_ok() {
+            a.say((said..said + 1000).map(|i| claim(i, "k")));
+            said += 1000;
+            assert!(said < 100_000);
+        }
+        let mut heard = 0;
+        while heard < said {
+            heard += a.hear().await.unwrap().len() as u64;
+        }
+        a.ready().await;
+    }
+}

@@ -1,0 +1,154 @@
+//! A node's line to the directory: in this process, or to another one by gRPC. Both say and hear the same.
+
+use super::convert;
+use super::host::{Attachment, Directory, MAX_BATCH};
+use super::item::{Answer, Hello, NodeItem};
+use crate::text;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+use transfer_proto::v1;
+
+/// How long making the line may take.
+const ATTACH_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A dead host is noticed after this and [`KEEP_ALIVE_TIMEOUT`].
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// How long a ping may stay without an answer.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where the directory is.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    /// In this process.
+    Here(Directory),
+    /// In another one, at this URL.
+    There(Box<Endpoint>),
+}
+
+impl Place {
+    /// The directory at a URL.
+    pub(crate) fn there(endpoint: Endpoint) -> Place {
+        Place::There(Box::new(
+            endpoint
+                .connect_timeout(ATTACH_DEADLINE)
+                .http2_keep_alive_interval(KEEP_ALIVE)
+                .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+                .keep_alive_while_idle(true),
+        ))
+    }
+
+    /// "embedded", or the URL.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Place::Here(_) => "embedded".to_owned(),
+            // A URI always has a path.
+            Place::There(endpoint) => endpoint.uri().to_string().trim_end_matches('/').to_owned(),
+        }
+    }
+}
+
+/// An attached node's line. Dropping it detaches the node.
+#[derive(Debug)]
+pub(crate) enum Line {
+    /// See [`Place::Here`].
+    Here(Attachment),
+    /// See [`Place::There`].
+    There {
+        /// To the directory.
+        out: mpsc::Sender<v1::NodeUpdate>,
+        /// From it.
+        answers: Box<Streaming<v1::DirectoryUpdate>>,
+    },
+}
+
+impl Line {
+    /// Attaches. The error says why not, in words.
+    pub(crate) async fn open(place: &Place, hello: &Hello) -> Result<Line, String> {
+        let endpoint = match place {
+            Place::Here(directory) => {
+                return directory.attach(hello).map(Line::Here).map_err(|e| e.to_string());
+            }
+            Place::There(endpoint) => endpoint,
+        };
+        let attach = async {
+            let channel = endpoint.connect().await.map_err(|e| text::chain(&e))?;
+            let (out, outgoing) = mpsc::channel(4);
+            // A new channel has room.
+            let _ = out.try_send(convert::hello_update(hello));
+            let mut client = v1::directory_client::DirectoryClient::new(channel);
+            let answers = client.attach(ReceiverStream::new(outgoing)).await.map_err(|e| text::status(&e))?;
+            Ok(Line::There { out, answers: Box::new(answers.into_inner()) })
+        };
+        match tokio::time::timeout(ATTACH_DEADLINE, attach).await {
+            Ok(line) => line,
+            Err(_) => Err(format!("no answer within {ATTACH_DEADLINE:?}")),
+        }
+    }
+
+    /// Splits the line, so that both halves can be waited on at once.
+    pub(crate) fn split(&mut self) -> (LineOut<'_>, LineIn<'_>) {
+        match self {
+            Line::Here(attachment) => (LineOut::Here(attachment), LineIn::Here(attachment)),
+            Line::There { out, answers } => (LineOut::There(out), LineIn::There(answers)),
+        }
+    }
+}
+
+/// The half that says.
+pub(crate) enum LineOut<'a> {
+    Here(&'a Attachment),
+    There(&'a mpsc::Sender<v1::NodeUpdate>),
+}
+
+impl LineOut<'_> {
+    /// Waits until [`LineOut::say`] may be called. Loses nothing if dropped while waiting.
+    pub(crate) async fn ready(&self) {
+        match self {
+            LineOut::Here(attachment) => attachment.ready().await,
+            LineOut::There(out) => {
+                if out.reserve().await.is_err() {
+                    // The line broke; the hearing side tells why.
+                    std::future::pending::<()>().await;
+                }
+            }
+        }
+    }
+
+    /// Says at most [`MAX_BATCH`] items.
+    pub(crate) fn say(&self, items: Vec<NodeItem>) {
+        debug_assert!(items.len() <= MAX_BATCH);
+        match self {
+            LineOut::Here(attachment) => attachment.say(items),
+            // `ready` saw room, and nobody else sends. A line that broke meanwhile shows on the hearing side.
+            LineOut::There(out) => drop(out.try_send(convert::node_update(items))),
+        }
+    }
+}
+
+/// The half that hears.
+pub(crate) enum LineIn<'a> {
+    Here(&'a Attachment),
+    There(&'a mut Streaming<v1::DirectoryUpdate>),
+}
+
+impl LineIn<'_> {
+    /// Waits for answers. The error says why the line ended. Loses nothing if dropped while waiting.
+    pub(crate) async fn hear(&mut self) -> Result<Vec<Answer>, String> {
+        let answers = match self {
+            LineIn::Here(attachment) => return attachment.hear().await.map_err(|e| e.to_string()),
+            LineIn::There(answers) => answers,
+        };
+        match answers.message().await {
+            Ok(Some(update)) => {
+                let answers: Result<Vec<_>, _> = update.items.into_iter().map(convert::answer).collect();
+                answers.map(|a| a.into_iter().flatten().collect()).map_err(|e| format!("not understood: {e}"))
+            }
+            Ok(None) => Err("the directory ended the stream".to_owned()),
+            Err(status) => Err(text::status(&status)),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The directory: which node owns a key, and where a worker is.
+//!
+//! One sidecar of a cluster hosts it in memory. Every node, the host included, is attached to it and says and hears the same things;
+//! the host does so without gRPC. An entry lives as long as the attachment of its node.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `item` | what is said, as values |
+//! | `registry`, `entries`, `names` | the state: no I/O, no clock |
+//! | `host` | the state behind a lock, an outbox for each node |
+//! | `service`, `convert` | the same by gRPC |
+//! | `client`, `line`, `ledger` | a node's side: stays attached, says again what a new directory does not know |
+
+mod client;
+pub(crate) mod convert;
+mod entries;
+mod host;
+mod item;
+mod ledger;
+mod line;
+mod names;
+mod registry;
+mod service;
+
+pub(crate) use client::{DirectoryClient, DirectoryError};
+pub use convert::BadItem;
+pub use host::{Attachment, Detached, Directory, MAX_BATCH};
+pub use item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
+pub(crate) use ledger::{Ask, News, Refused};
+pub(crate) use line::Place;
+pub use registry::{AttachRefused, Counts};
+pub(crate) use service::{DirectoryService, lookup};

@@ -1,0 +1,218 @@
+//! The directory's state: who is attached, who owns what, who waits for what. No I/O and no clock.
+
+use super::entries::{Entries, Holder, NodeNo};
+use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
+use super::names::Names;
+use hashbrown::HashMap;
+use transfer_core::tensor::{Key, Name};
+
+/// A later incarnation of the same node is attached.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "node {node} is attached already, as incarnation {attached} from {address:?}, and that one started later than incarnation \
+     {refused}: two sidecars have the same --node"
+)]
+pub struct AttachRefused {
+    /// The name.
+    pub node: Name,
+    /// The incarnation that is attached.
+    pub attached: u64,
+    /// Its address.
+    pub address: String,
+    /// The incarnation that is refused.
+    pub refused: u64,
+}
+
+/// What is in the directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Keys entered.
+    pub keys: u64,
+    /// Workers entered.
+    pub workers: u64,
+    /// Nodes attached.
+    pub nodes: u64,
+    /// Watches for keys.
+    pub watches: u64,
+}
+
+/// See the module. Answers come out through a callback that must not call back.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    sequence: u64,
+    next_node: u32,
+    nodes: HashMap<NodeNo, NodeAt>,
+    nodes_by_name: HashMap<Name, NodeNo>,
+    workers: HashMap<Name, NodeNo>,
+    entries: Entries,
+    owners: Names,
+    /// Who waits for a key that has no entry, or none that is new enough.
+    watches: HashMap<Key, Vec<NodeNo>>,
+}
+
+impl Registry {
+    /// An empty directory whose entries are numbered from `first_sequence` on.
+    pub(crate) fn new(first_sequence: u64) -> Registry {
+        Registry {
+            sequence: first_sequence,
+            next_node: 0,
+            nodes: HashMap::new(),
+            nodes_by_name: HashMap::new(),
+            workers: HashMap::new(),
+            entries: Entries::default(),
+            owners: Names::default(),
+            watches: HashMap::new(),
+        }
+    }
+
+    /// A node attaches. Answers its number, and that of its earlier self, whose entries are gone.
+    pub(crate) fn attach(&mut self, hello: &Hello) -> Result<(NodeNo, Option<NodeNo>), AttachRefused> {
+        let earlier = self.nodes_by_name.get(&hello.node).copied();
+        if let Some(at) = earlier.and_then(|no| self.nodes.get(&no))
+            && at.incarnation > hello.incarnation
+        {
+            return Err(AttachRefused {
+                node: hello.node.clone(),
+                attached: at.incarnation,
+                address: at.address.to_string(),
+                refused: hello.incarnation,
+            });
+        }
+        if let Some(no) = earlier {
+            self.detach(no);
+        }
+        let no = NodeNo(self.next_node);
+        self.next_node += 1;
+        let Hello { node, address, incarnation } = hello.clone();
+        self.nodes_by_name.insert(node.clone(), no);
+        self.nodes.insert(no, NodeAt { node, address, incarnation });
+        Ok((no, earlier))
+    }
+
+    /// A node is gone, and everything that it entered.
+    pub(crate) fn detach(&mut self, no: NodeNo) {
+        let Some(at) = self.nodes.remove(&no) else { return };
+        self.nodes_by_name.remove(&at.node);
+        self.workers.retain(|_, node| *node != no);
+        self.entries.remove_node(no, |owner| self.owners.give_back(owner));
+        self.watches.retain(|_, waiting| {
+            waiting.retain(|node| *node != no);
+            !waiting.is_empty()
+        });
+    }
+
+    /// What an attached node says. `answer` hears what is to be told to whom, in order. A node that is not attached is ignored.
+    pub(crate) fn apply(&mut self, from: NodeNo, item: NodeItem, answer: &mut dyn FnMut(NodeNo, Answer)) {
+        if !self.nodes.contains_key(&from) {
+            return;
+        }
+        match item {
+            NodeItem::Claim { claim, key, owner } => match self.claim(from, &key, &owner) {
+                Ok(sequence) => {
+                    answer(from, Answer::Claimed { claim, sequence });
+                    for node in self.watches.remove(&key).into_iter().flatten() {
+                        if let Some(at) = self.nodes.get(&from) {
+                            answer(node, Answer::Located { key: key.clone(), at: at.clone(), sequence });
+                        }
+                    }
+                }
+                Err((owner, node)) => answer(from, Answer::ClaimRefused { claim, owner, node }),
+            },
+            NodeItem::Unclaim { key } => {
+                if self.entries.get(key.as_str()).is_some_and(|h| h.node == from)
+                    && let Some(holder) = self.entries.remove(key.as_str())
+                {
+                    self.owners.give_back(holder.owner);
+                }
+            }
+            NodeItem::WorkerUp { worker } => {
+                let other = self.workers.get(&worker).filter(|no| **no != from).and_then(|no| self.nodes.get(no));
+                match other {
+                    Some(at) => answer(from, Answer::WorkerRefused { worker, node: at.node.clone() }),
+                    None => {
+                        self.workers.insert(worker.clone(), from);
+                        answer(from, Answer::WorkerAdmitted { worker });
+                    }
+                }
+            }
+            NodeItem::WorkerDown { worker } => {
+                if self.workers.get(&worker) == Some(&from) {
+                    self.workers.remove(&worker);
+                }
+            }
+            NodeItem::Resolve { key, newer_than } => match self.key(&key).filter(|k| k.sequence > newer_than) {
+                Some(KeyAt { at, sequence, .. }) => answer(from, Answer::Located { key, at, sequence }),
+                None => {
+                    let waiting = self.watches.entry(key).or_default();
+                    if !waiting.contains(&from) {
+                        waiting.push(from);
+                    }
+                }
+            },
+            NodeItem::StopResolve { key } => {
+                if let Some(waiting) = self.watches.get_mut(&key) {
+                    waiting.retain(|node| *node != from);
+                    if waiting.is_empty() {
+                        self.watches.remove(&key);
+                    }
+                }
+            }
+            NodeItem::ResolveWorker { worker } => {
+                let node = self.worker(&worker).map(|at| at.node.clone());
+                answer(from, Answer::WorkerLocated { worker, node });
+            }
+            NodeItem::ResolveNode { node } => {
+                let at = self.node(&node).cloned();
+                answer(from, Answer::NodeLocated { node, at });
+            }
+        }
+    }
+
+    fn claim(&mut self, from: NodeNo, key: &Key, owner: &Name) -> Result<u64, (Name, Name)> {
+        if let Some(KeyAt { owner: other, at, .. }) = self.key(key)
+            && other != *owner
+        {
+            return Err((other, at.node));
+        }
+        self.sequence += 1;
+        let holder = Holder { owner: self.owners.take(owner), node: from, sequence: self.sequence };
+        if let Some(before) = self.entries.insert(key, holder) {
+            self.owners.give_back(before.owner);
+        }
+        Ok(self.sequence)
+    }
+
+    /// The entry for a key.
+    pub(crate) fn key(&self, key: &Key) -> Option<KeyAt> {
+        let holder = self.entries.get(key.as_str())?;
+        Some(KeyAt {
+            owner: self.owners.get(holder.owner)?.clone(),
+            at: self.nodes.get(&holder.node)?.clone(),
+            sequence: holder.sequence,
+        })
+    }
+
+    /// The node of a worker.
+    pub(crate) fn worker(&self, worker: &Name) -> Option<&NodeAt> {
+        self.nodes.get(self.workers.get(worker)?)
+    }
+
+    /// A node by its name.
+    pub(crate) fn node(&self, node: &Name) -> Option<&NodeAt> {
+        self.nodes.get(self.nodes_by_name.get(node)?)
+    }
+
+    /// How much there is.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            keys: self.entries.len() as u64,
+            workers: self.workers.len() as u64,
+            nodes: self.nodes.len() as u64,
+            watches: self.watches.values().map(|w| w.len() as u64).sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "registry_tests.rs"]
+mod tests;

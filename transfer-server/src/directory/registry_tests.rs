@@ -1,0 +1,154 @@
+use super::*;
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn key(text: &str) -> Key {
+    Key::new(text).unwrap()
+}
+
+/// A directory whose answers are collected.
+struct World {
+    registry: Registry,
+    heard: Vec<(NodeNo, Answer)>,
+}
+
+impl World {
+    fn new() -> World {
+        World { registry: Registry::new(1000), heard: Vec::new() }
+    }
+
+    fn attach(&mut self, node: &str, incarnation: u64) -> NodeNo {
+        let hello = Hello { node: name(node), address: format!("{node}:1").into(), incarnation };
+        self.registry.attach(&hello).unwrap().0
+    }
+
+    fn say(&mut self, from: NodeNo, item: NodeItem) -> Vec<(NodeNo, Answer)> {
+        self.registry.apply(from, item, &mut |to, answer| self.heard.push((to, answer)));
+        std::mem::take(&mut self.heard)
+    }
+
+    fn claim(&mut self, from: NodeNo, k: &str, owner: &str) -> Answer {
+        let mut heard = self.say(from, NodeItem::Claim { claim: 7, key: key(k), owner: name(owner) });
+        assert_eq!(heard[0].0, from);
+        heard.remove(0).1
+    }
+}
+
+#[test]
+fn a_key_has_one_owner() {
+    let mut w = World::new();
+    let (a, b) = (w.attach("a", 1), w.attach("b", 1));
+    assert_eq!(w.claim(a, "k", "ps"), Answer::Claimed { claim: 7, sequence: 1001 });
+    let refused = Answer::ClaimRefused { claim: 7, owner: name("ps"), node: name("a") };
+    assert_eq!(w.claim(b, "k", "other"), refused);
+    // The same node, another owner: refused too.
+    assert_eq!(w.claim(a, "k", "other"), refused);
+    // Nobody but the node of the entry ends it.
+    w.say(b, NodeItem::Unclaim { key: key("k") });
+    assert_eq!(w.registry.counts().keys, 1);
+    w.say(a, NodeItem::Unclaim { key: key("k") });
+    assert_eq!(w.claim(b, "k", "other"), Answer::Claimed { claim: 7, sequence: 1002 });
+}
+
+#[test]
+fn a_key_moves_with_its_owner() {
+    let mut w = World::new();
+    let (a, b) = (w.attach("a", 1), w.attach("b", 1));
+    w.claim(a, "k", "ps");
+    assert_eq!(w.claim(b, "k", "ps"), Answer::Claimed { claim: 7, sequence: 1002 });
+    let at = w.registry.key(&key("k")).unwrap();
+    assert_eq!((at.at.node.as_str(), at.sequence), ("b", 1002));
+    // A late Unclaim of the old place changes nothing.
+    w.say(a, NodeItem::Unclaim { key: key("k") });
+    assert_eq!(w.registry.counts().keys, 1);
+    // Claiming again on the same node is a new entry as well.
+    assert_eq!(w.claim(b, "k", "ps"), Answer::Claimed { claim: 7, sequence: 1003 });
+}
+
+#[test]
+fn a_watch_is_answered_once() {
+    let mut w = World::new();
+    let (a, b, c) = (w.attach("a", 1), w.attach("b", 1), w.attach("c", 1));
+    let resolve = |newer_than| NodeItem::Resolve { key: key("k"), newer_than };
+    assert_eq!(w.say(b, resolve(0)), []);
+    assert_eq!(w.say(b, resolve(0)), []);
+    assert_eq!(w.say(c, resolve(0)), []);
+    w.say(c, NodeItem::StopResolve { key: key("k") });
+    assert_eq!(w.registry.counts().watches, 1);
+
+    let heard = w.say(a, NodeItem::Claim { claim: 1, key: key("k"), owner: name("ps") });
+    let at = NodeAt { node: name("a"), address: "a:1".into(), incarnation: 1 };
+    let located = |sequence| Answer::Located { key: key("k"), at: at.clone(), sequence };
+    assert_eq!(heard, [(a, Answer::Claimed { claim: 1, sequence: 1001 }), (b, located(1001))]);
+
+    // Found at once, unless the entry is the one that proved wrong.
+    assert_eq!(w.say(c, resolve(1000)), [(c, located(1001))]);
+    assert_eq!(w.say(c, resolve(1001)), []);
+    let heard = w.say(a, NodeItem::Claim { claim: 2, key: key("k"), owner: name("ps") });
+    assert_eq!(heard, [(a, Answer::Claimed { claim: 2, sequence: 1002 }), (c, located(1002))]);
+    assert_eq!(w.registry.counts().watches, 0);
+}
+
+#[test]
+fn what_a_node_entered_goes_with_it() {
+    let mut w = World::new();
+    let (a, b) = (w.attach("a", 1), w.attach("b", 1));
+    w.claim(a, "k", "ps");
+    w.claim(b, "l", "worker");
+    w.say(a, NodeItem::WorkerUp { worker: name("ps") });
+    w.say(a, NodeItem::Resolve { key: key("m"), newer_than: 0 });
+    w.registry.detach(a);
+    assert_eq!(w.registry.counts(), Counts { keys: 1, workers: 0, nodes: 1, watches: 0 });
+    assert_eq!(w.claim(b, "k", "other"), Answer::Claimed { claim: 7, sequence: 1003 });
+    // Late words of the dead node change nothing.
+    assert_eq!(w.say(a, NodeItem::Claim { claim: 1, key: key("z"), owner: name("ps") }), []);
+    w.registry.detach(a);
+    assert_eq!(w.registry.counts().keys, 2);
+}
+
+#[test]
+fn a_node_that_comes_back_replaces_itself() {
+    let mut w = World::new();
+    let a = w.attach("a", 5);
+    w.claim(a, "k", "ps");
+    let hello = |incarnation| Hello { node: name("a"), address: "a:2".into(), incarnation };
+    let (again, earlier) = w.registry.attach(&hello(6)).unwrap();
+    assert_eq!(earlier, Some(a));
+    assert_eq!(w.registry.counts(), Counts { keys: 0, workers: 0, nodes: 1, watches: 0 });
+    // The end of the old stream, noticed late, does no harm.
+    w.claim(again, "k", "ps");
+    w.registry.detach(a);
+    assert_eq!(w.registry.counts().keys, 1);
+    // The same incarnation may come back (its stream broke), an earlier one may not while the later lives.
+    let (third, _) = w.registry.attach(&hello(6)).unwrap();
+    let refused = w.registry.attach(&hello(5)).unwrap_err();
+    assert!(refused.to_string().contains("incarnation 6"), "{refused}");
+    w.registry.detach(third);
+    assert!(w.registry.attach(&hello(5)).is_ok());
+}
+
+#[test]
+fn a_worker_is_at_one_node() {
+    let mut w = World::new();
+    let (a, b) = (w.attach("a", 1), w.attach("b", 1));
+    let up = |worker: &str| NodeItem::WorkerUp { worker: name(worker) };
+    let admitted = Answer::WorkerAdmitted { worker: name("ps") };
+    assert_eq!(w.say(a, up("ps")), [(a, admitted.clone())]);
+    assert_eq!(w.say(b, up("ps")), [(b, Answer::WorkerRefused { worker: name("ps"), node: name("a") })]);
+    let ask = || NodeItem::ResolveWorker { worker: name("ps") };
+    let located = |node: Option<&str>| Answer::WorkerLocated { worker: name("ps"), node: node.map(name) };
+    assert_eq!(w.say(b, ask()), [(b, located(Some("a")))]);
+    // Only its own node can take it down.
+    w.say(b, NodeItem::WorkerDown { worker: name("ps") });
+    assert_eq!(w.say(b, ask()), [(b, located(Some("a")))]);
+    w.say(a, NodeItem::WorkerDown { worker: name("ps") });
+    assert_eq!(w.say(b, ask()), [(b, located(None))]);
+    assert_eq!(w.say(b, up("ps")), [(b, admitted)]);
+    let at = NodeAt { node: name("b"), address: "b:1".into(), incarnation: 1 };
+    let found = Answer::NodeLocated { node: name("b"), at: Some(at) };
+    assert_eq!(w.say(a, NodeItem::ResolveNode { node: name("b") }), [(a, found)]);
+    let unknown = Answer::NodeLocated { node: name("z"), at: None };
+    assert_eq!(w.say(a, NodeItem::ResolveNode { node: name("z") }), [(a, unknown)]);
+}

@@ -1,0 +1,120 @@
+//! The directory as a gRPC service.
+
+use super::convert;
+use super::host::{Attachment, Detached, Directory, MAX_BATCH};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use transfer_core::tensor::{Key, Name};
+use transfer_proto::v1;
+use transfer_proto::v1::resolve_request::What;
+
+/// How long a node may take for its Hello.
+const HELLO_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Serves a [`Directory`] that this process hosts.
+#[derive(Debug, Clone)]
+pub(crate) struct DirectoryService {
+    directory: Directory,
+}
+
+impl DirectoryService {
+    pub(crate) fn new(directory: Directory) -> DirectoryService {
+        DirectoryService { directory }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::directory_server::Directory for DirectoryService {
+    type AttachStream = ReceiverStream<Result<v1::DirectoryUpdate, Status>>;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<v1::NodeUpdate>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        let mut inbound = request.into_inner();
+        let first = tokio::time::timeout(HELLO_DEADLINE, inbound.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("no Hello within 5 s"))??;
+        let hello = convert::hello(first.unwrap_or_default()).map_err(|e| Status::invalid_argument(e.to_string()))?;
+        let attachment = self.directory.attach(&hello).map_err(|e| Status::already_exists(e.to_string()))?;
+        tracing::info!(node = %hello.node, incarnation = hello.incarnation, address = %hello.address, "node attached");
+        let (to_node, answers) = mpsc::channel(4);
+        // A new channel has room.
+        let _ = to_node.try_send(Ok(convert::welcome(self.directory.host())));
+        tokio::spawn(async move {
+            let why = tokio::select! {
+                why = listen(inbound, &attachment) => why,
+                why = speak(&to_node, &attachment) => why,
+            };
+            drop(attachment);
+            tracing::info!(node = %hello.node, incarnation = hello.incarnation, why = why.message(), "node detached");
+            // The node may be gone; then nobody hears why.
+            let _ = to_node.try_send(Err(why));
+        });
+        Ok(Response::new(ReceiverStream::new(answers)))
+    }
+
+    async fn lookup(&self, request: Request<v1::ResolveRequest>) -> Result<Response<v1::ResolveResponse>, Status> {
+        lookup(&self.directory, request.into_inner()).map(Response::new)
+    }
+}
+
+/// Answers Lookup and Resolve.
+pub(crate) fn lookup(directory: &Directory, request: v1::ResolveRequest) -> Result<v1::ResolveResponse, Status> {
+    let bad = |e: transfer_core::tensor::InvalidName| Status::invalid_argument(e.to_string());
+    let (found, what) = match request.what {
+        None => return Err(Status::invalid_argument("nothing to look for: set key, worker or node")),
+        Some(What::Key(key)) => {
+            let found = directory.key(&Key::new(&key).map_err(bad)?);
+            (found.as_ref().map(convert::key_response), format!("nobody owns the key {key:?}"))
+        }
+        Some(What::Worker(worker)) => {
+            let found = directory.worker(&Name::new(&worker).map_err(bad)?);
+            (found.as_ref().map(convert::node_response), format!("no worker {worker:?} is connected anywhere"))
+        }
+        Some(What::Node(node)) => {
+            let found = directory.node(&Name::new(&node).map_err(bad)?);
+            (found.as_ref().map(convert::node_response), format!("no node {node:?} is attached"))
+        }
+    };
+    found.ok_or_else(|| Status::not_found(what))
+}
+
+async fn listen(mut inbound: Streaming<v1::NodeUpdate>, attachment: &Attachment) -> Status {
+    loop {
+        attachment.ready().await;
+        let update = match inbound.message().await {
+            Ok(Some(update)) => update,
+            Ok(None) => return Status::ok("the node ended its stream"),
+            Err(status) => return status,
+        };
+        if update.items.len() > MAX_BATCH {
+            let len = update.items.len();
+            return Status::invalid_argument(format!("a batch of {len} items; at most {MAX_BATCH} are allowed"));
+        }
+        let items: Result<Vec<_>, _> = update.items.into_iter().map(convert::node_item).collect();
+        match items {
+            Ok(items) => attachment.say(items),
+            Err(e) => return Status::invalid_argument(e.to_string()),
+        }
+    }
+}
+
+async fn speak(to_node: &mpsc::Sender<Result<v1::DirectoryUpdate, Status>>, attachment: &Attachment) -> Status {
+    loop {
+        let heard = tokio::select! {
+            heard = attachment.hear() => heard,
+            () = to_node.closed() => return Status::cancelled("the node is gone"),
+        };
+        match heard {
+            Ok(answers) => {
+                if to_node.send(Ok(convert::directory_update(answers))).await.is_err() {
+                    return Status::cancelled("the node is gone");
+                }
+            }
+            Err(why @ Detached::Replaced) => return Status::aborted(why.to_string()),
+            Err(why) => return Status::unavailable(why.to_string()),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The control plane's way to the engine: commands in, answers awaited with a deadline.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
+use transfer_core::protocol::{Snapshot, TensorStatus};
+use transfer_core::tensor::Name;
+
+pub(crate) use transfer_fabric::engine::{Answer, ClaimRefused, ControlRequest, EngineCommand, EngineGone, PeerInfo};
+
+/// How long the engine may take for an answer. It answers between two rounds of its loop; what takes long is memory registration.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// An answer that did not come.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum EngineError {
+    /// The engine has ended.
+    #[error(transparent)]
+    Gone(#[from] EngineGone),
+    /// It did not answer in time.
+    #[error("the data plane of this sidecar did not answer within {DEADLINE:?}")]
+    Silent,
+    /// It answered that the fabric cannot.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+}
+
+/// A link that was begun: its number, what the peer has to know, and how many receive slots there are for it.
+pub(crate) type Begun = (LinkId, Offer, u32);
+
+type Send = dyn Fn(EngineCommand) -> Result<(), EngineGone> + std::marker::Send + Sync;
+
+/// Sends commands to the engine. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct EngineClient(Arc<Send>);
+
+impl EngineClient {
+    /// Commands go through `send`.
+    pub(crate) fn new(
+        send: impl Fn(EngineCommand) -> Result<(), EngineGone> + std::marker::Send + Sync + 'static,
+    ) -> EngineClient {
+        EngineClient(Arc::new(send))
+    }
+
+    /// Sends a command that has no answer.
+    pub(crate) fn send(&self, command: EngineCommand) -> Result<(), EngineGone> {
+        (self.0)(command)
+    }
+
+    async fn ask<T: std::marker::Send + 'static>(
+        &self,
+        command: impl FnOnce(Answer<T>) -> EngineCommand,
+    ) -> Result<T, EngineError> {
+        let (tell, told) = oneshot::channel();
+        // Who asked may have gone.
+        self.send(command(Box::new(move |answer| drop(tell.send(answer)))))?;
+        match tokio::time::timeout(DEADLINE, told).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => Err(EngineGone.into()),
+            Err(_) => Err(EngineError::Silent),
+        }
+    }
+
+    pub(crate) async fn begin_link(&self, peer: Name, fabric: FabricKind) -> Result<Begun, EngineError> {
+        Ok(self.ask(|answer| EngineCommand::BeginLink { peer, fabric, answer }).await??)
+    }
+
+    pub(crate) async fn accept_link(
+        &self,
+        peer: PeerInfo,
+        fabric: FabricKind,
+        offer: Offer,
+    ) -> Result<Begun, EngineError> {
+        Ok(self.ask(|answer| EngineCommand::AcceptLink { peer, fabric, offer, answer }).await??)
+    }
+
+    pub(crate) async fn finish_link(&self, link: LinkId, peer: PeerInfo, offer: Offer) -> Result<(), EngineError> {
+        Ok(self.ask(|answer| EngineCommand::FinishLink { link, peer, offer, answer }).await??)
+    }
+
+    /// Ends a link that was begun, without failing what waits for another one to the same peer.
+    pub(crate) async fn abandon_link(&self, link: LinkId, peer: Name) {
+        // No fabric takes an empty offer, and a link whose offer was not taken is gone.
+        let nobody = PeerInfo { name: peer, incarnation: 0, receive_slots: 0 };
+        let _ = self.finish_link(link, nobody, Offer::default()).await;
+    }
+
+    pub(crate) async fn snapshot(&self) -> Result<Snapshot, EngineError> {
+        self.ask(EngineCommand::Snapshot).await
+    }
+
+    pub(crate) async fn tensors(
+        &self,
+        prefix: String,
+        after: String,
+        limit: usize,
+    ) -> Result<Vec<TensorStatus>, EngineError> {
+        self.ask(|answer| EngineCommand::Tensors { prefix, after, limit, answer }).await
+    }
+}
+
+impl fmt::Debug for EngineClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EngineClient")
+    }
+}

@@ -1,0 +1,95 @@
+//! The gRPC services, put together and served.
+
+use crate::admin::AdminService;
+use crate::directory::{Directory, DirectoryService};
+use crate::peering::PeeringService;
+use std::future::Future;
+use std::time::Duration;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::service::Routes;
+use tonic::service::RoutesBuilder;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic_health::server::HealthReporter;
+use transfer_proto::v1::admin_server::AdminServer;
+use transfer_proto::v1::directory_server::DirectoryServer;
+use transfer_proto::v1::peering_server::PeeringServer;
+
+/// A dead client is noticed after this and [`KEEP_ALIVE_TIMEOUT`].
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// How long a ping may stay without an answer.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Calls at once on one connection.
+const MAX_STREAMS: u32 = 256;
+
+/// Everything that is served. The directory only where it is hosted here.
+pub(crate) async fn routes(
+    peering: PeeringService,
+    admin: AdminService,
+    directory: Option<Directory>,
+) -> Result<(Routes, HealthReporter), tonic_reflection::server::Error> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<PeeringServer<PeeringService>>().await;
+    health.set_serving::<AdminServer<AdminService>>().await;
+    let mut routes = RoutesBuilder::default();
+    if let Some(directory) = directory {
+        health.set_serving::<DirectoryServer<DirectoryService>>().await;
+        routes.add_service(DirectoryServer::new(DirectoryService::new(directory)));
+    }
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(transfer_proto::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    routes
+        .add_service(PeeringServer::new(peering))
+        .add_service(AdminServer::new(admin))
+        .add_service(health_service)
+        .add_service(reflection().build_v1()?)
+        // Older tools, grpcurl among them, ask for this one.
+        .add_service(reflection().build_v1alpha()?);
+    Ok((routes.routes().prepare(), health))
+}
+
+/// Says that nothing is served any more.
+pub(crate) async fn not_serving(health: &HealthReporter) {
+    health.set_not_serving::<PeeringServer<PeeringService>>().await;
+    health.set_not_serving::<AdminServer<AdminService>>().await;
+    health.set_not_serving::<DirectoryServer<DirectoryService>>().await;
+    health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+}
+
+fn server() -> Server {
+    Server::builder()
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
+        .max_concurrent_streams(Some(MAX_STREAMS))
+}
+
+async fn told(mut stop: watch::Receiver<bool>) {
+    // Whoever could tell is gone: that is a stop too.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// Serves over TCP until told to stop, and until the calls that run then have ended.
+pub(crate) fn over_tcp(
+    routes: Routes,
+    listener: TcpListener,
+    stop: watch::Receiver<bool>,
+) -> impl Future<Output = Result<(), tonic::transport::Error>> {
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    server().add_routes(routes).serve_with_incoming_shutdown(incoming, told(stop))
+}
+
+/// The same over a Unix socket.
+pub(crate) fn over_unix(
+    routes: Routes,
+    listener: UnixListener,
+    stop: watch::Receiver<bool>,
+) -> impl Future<Output = Result<(), tonic::transport::Error>> {
+    server().add_routes(routes).serve_with_incoming_shutdown(UnixListenerStream::new(listener), told(stop))
+}

@@ -1,0 +1,27 @@
+//! `transferd`, the sidecar: the control plane around the data-plane engine.
+//!
+//! # Layout
+//! - [`config`]: flags, environment, and their checks.
+//! - [`Sidecar`]: a running sidecar; its parts, its threads, its end.
+//! - `sessions`: workers that connect, up to the hand-over to the engine.
+//! - [`directory`]: which node owns a key, and where a worker is.
+//! - `peering`: links to other sidecars.
+//! - `control`: carries the engine's requests to those three, and the answers back.
+//! - `admin`, `grpc`: what it shows of itself, and how all services are served.
+//!
+//! Bulk bytes and steady-state transfers never come here: they are the engine's.
+#![forbid(unsafe_code)]
+
+mod admin;
+pub mod config;
+mod control;
+pub mod directory;
+mod engine;
+mod grpc;
+mod peering;
+mod sessions;
+mod sidecar;
+mod text;
+mod unix;
+
+pub use sidecar::{Addresses, Sidecar, StartError};

@@ -1,0 +1,336 @@
+//! Carries out what [`super::state`] decides: calls, waits, and words with the engine.
+
+use super::state::{Action, Attempt, Peers, Verdict};
+use crate::directory::DirectoryClient;
+use crate::engine::{EngineClient, EngineCommand, PeerInfo};
+use crate::text;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::Code;
+use tonic::transport::Endpoint;
+use transfer_core::fabric::{FabricKind, LinkId, Offer};
+use transfer_core::tensor::Name;
+use transfer_core::wire::message::LAYOUT_VERSION;
+use transfer_proto::v1;
+use v1::peering_client::PeeringClient;
+
+/// The version of the message protocol between sidecars. Both sides of a link must have the same.
+pub(crate) const PROTOCOL_VERSION: u32 = LAYOUT_VERSION as u32;
+
+/// How long the directory may take to say where a node is.
+const RESOLVE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long a TCP connection to a peer may take, and the call on it.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
+const CALL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Who this sidecar is, to its peers.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    /// Its node name.
+    pub(crate) node: Name,
+    /// Its incarnation.
+    pub(crate) incarnation: u64,
+    /// The fabrics that it has, the preferred one first.
+    pub(crate) fabrics: Vec<FabricKind>,
+    /// What must carry transfers between nodes.
+    pub(crate) require: Option<FabricKind>,
+}
+
+impl Identity {
+    /// The fabric for a link to any other node. The error says why there is none.
+    fn choose(&self) -> Result<FabricKind, String> {
+        let wanted = |kind: &&FabricKind| self.require.is_none_or(|r| r == **kind);
+        self.fabrics.iter().find(wanted).copied().ok_or_else(|| self.lacks(self.require))
+    }
+
+    /// Whether this side can and may use the fabric that a peer asks for.
+    fn agree(&self, kind: FabricKind) -> Result<(), String> {
+        match self.require {
+            Some(required) if required != kind => Err(format!("node {} requires {required}, not {kind}", self.node)),
+            _ if self.fabrics.contains(&kind) => Ok(()),
+            _ => Err(self.lacks(Some(kind))),
+        }
+    }
+
+    fn lacks(&self, kind: Option<FabricKind>) -> String {
+        let has: Vec<_> = self.fabrics.iter().map(|k| k.name()).collect();
+        match (kind, &has[..]) {
+            (_, []) => format!("node {} has no fabric to other nodes: it was started without --listen", self.node),
+            (Some(kind), has) => format!("node {} has no {kind}, only {}", self.node, has.join(", ")),
+            (None, _) => format!("node {} has no fabric that could be used", self.node),
+        }
+    }
+}
+
+/// A call that brought no link.
+struct DialError {
+    kind: DialErrorKind,
+    why: String,
+}
+
+#[derive(PartialEq)]
+enum DialErrorKind {
+    /// The peer calls itself.
+    Yield,
+    /// Another call may do better.
+    Retry,
+    /// No call does better.
+    Final,
+}
+
+fn failed(kind: DialErrorKind, why: impl Into<String>) -> DialError {
+    DialError { kind, why: why.into() }
+}
+
+/// Links to peers. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Links(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    me: Identity,
+    peers: Mutex<Peers>,
+    /// The last incarnation of each peer that a link was made to.
+    incarnations: Mutex<HashMap<Name, u64>>,
+    engine: EngineClient,
+    directory: DirectoryClient,
+}
+
+impl Links {
+    /// No links yet.
+    pub(crate) fn new(me: Identity, engine: EngineClient, directory: DirectoryClient) -> Links {
+        let peers = Mutex::new(Peers::new(me.node.clone()));
+        Links(Arc::new(Shared { me, peers, incarnations: Mutex::default(), engine, directory }))
+    }
+
+    /// The engine wants a link.
+    pub(crate) fn wanted(&self, peer: &Name) {
+        let action = self.0.peers.lock().wanted(peer);
+        self.act(action);
+    }
+
+    /// The engine can use a link.
+    pub(crate) fn link_up(&self, peer: &Name, link: LinkId) {
+        self.0.peers.lock().link_up(peer, link);
+    }
+
+    /// A link is dead.
+    pub(crate) fn link_down(&self, peer: &Name, link: LinkId, why: &str) {
+        let action = self.0.peers.lock().link_down(peer, link, why);
+        self.act(action);
+    }
+
+    fn act(&self, action: Option<Action>) {
+        let links = self.clone();
+        match action {
+            None => {}
+            Some(Action::Fail { peer, link, why }) => {
+                tracing::warn!(%peer, why, "no link");
+                // An engine that has ended needs no news.
+                let _ = self.0.engine.send(EngineCommand::ConnectFailed { peer, link, why });
+            }
+            Some(Action::Wait { peer, attempt, long }) => drop(tokio::spawn(async move {
+                tokio::time::sleep(long).await;
+                let action = links.0.peers.lock().waited(&peer, attempt);
+                links.act(action);
+            })),
+            Some(Action::Dial { peer, attempt, pause }) => drop(tokio::spawn(async move {
+                tokio::time::sleep(pause).await;
+                links.dial(peer, attempt).await;
+            })),
+        }
+    }
+
+    async fn dial(&self, peer: Name, attempt: Attempt) {
+        let Err(DialError { kind, why }) = self.call(&peer, attempt).await else { return };
+        tracing::debug!(%peer, why, "a call brought no link");
+        let action = match kind {
+            DialErrorKind::Yield => self.0.peers.lock().yielded(&peer, attempt),
+            kind => self.0.peers.lock().dial_failed(&peer, attempt, kind == DialErrorKind::Retry, why),
+        };
+        self.act(action);
+    }
+
+    async fn call(&self, peer: &Name, attempt: Attempt) -> Result<(), DialError> {
+        let Shared { me, engine, directory, .. } = &*self.0;
+        if *peer == me.node {
+            return Err(failed(DialErrorKind::Final, "it is this node itself"));
+        }
+        let fabric = me.choose().map_err(|why| failed(DialErrorKind::Final, why))?;
+        let at = directory.node(peer, RESOLVE_DEADLINE).await;
+        let at = at.map_err(|e| failed(DialErrorKind::Retry, format!("it cannot be found: {e}")))?;
+        let Some(at) = at else {
+            let why = "it is not attached to the directory: its sidecar is not running, or cut off";
+            return Err(failed(DialErrorKind::Retry, why));
+        };
+        if at.address.is_empty() {
+            let why = "its sidecar was started without --listen";
+            return Err(failed(DialErrorKind::Final, why));
+        }
+        let cannot = |why: String| format!("at {}: {why}", at.address);
+        let endpoint = Endpoint::from_shared(format!("http://{}", at.address))
+            .map_err(|e| failed(DialErrorKind::Final, cannot(text::chain(&e))))?;
+        let channel = endpoint.connect_timeout(CONNECT_DEADLINE).timeout(CALL_DEADLINE).connect().await;
+        let channel = channel.map_err(|e| failed(DialErrorKind::Retry, cannot(text::chain(&e))))?;
+
+        let begun = engine.begin_link(peer.clone(), fabric).await;
+        let (link, offer, receive_slots) = begun.map_err(|e| failed(DialErrorKind::Final, cannot(e.to_string())))?;
+        let request = v1::ConnectRequest {
+            protocol_version: PROTOCOL_VERSION,
+            node: me.node.to_string(),
+            incarnation: me.incarnation,
+            fabric: v1::Fabric::from(Kind(fabric)).into(),
+            offer: offer.0,
+            receive_slots,
+            link: link.0,
+            to: peer.to_string(),
+        };
+        let answer = PeeringClient::new(channel).connect(request).await;
+        let answer = answer.map_err(|status| {
+            let kind = match status.code() {
+                Code::Aborted => DialErrorKind::Yield,
+                Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => DialErrorKind::Final,
+                _ => DialErrorKind::Retry,
+            };
+            failed(kind, cannot(text::status(&status)))
+        });
+        let answer = match answer {
+            Ok(answer) => answer.into_inner(),
+            Err(e) => {
+                engine.abandon_link(link, peer.clone()).await;
+                return Err(e);
+            }
+        };
+        if answer.node != peer.as_str() || answer.protocol_version != PROTOCOL_VERSION {
+            let why = cannot(format!("it calls itself {:?}, version {}", answer.node, answer.protocol_version));
+            engine.abandon_link(link, peer.clone()).await;
+            return Err(failed(DialErrorKind::Final, why));
+        }
+        // Bound first: the lock must not be held for `act`.
+        let go_on = self.0.peers.lock().answered(peer, attempt, link);
+        let Some(wait) = go_on else {
+            // The peer's own call has won meanwhile.
+            engine.abandon_link(link, peer.clone()).await;
+            return Ok(());
+        };
+        let Action::Wait { attempt, .. } = wait else { return Ok(()) };
+        self.act(Some(wait));
+        self.note_incarnation(peer, answer.incarnation);
+        let info =
+            PeerInfo { name: peer.clone(), incarnation: answer.incarnation, receive_slots: answer.receive_slots };
+        if let Err(e) = engine.finish_link(link, info, Offer(answer.offer)).await {
+            let action = self.0.peers.lock().finish_failed(peer, attempt, cannot(e.to_string()));
+            self.act(action);
+        }
+        Ok(())
+    }
+
+    fn note_incarnation(&self, peer: &Name, incarnation: u64) {
+        let before = self.0.incarnations.lock().insert(peer.clone(), incarnation);
+        if let Some(before) = before.filter(|b| *b != incarnation) {
+            tracing::info!(%peer, before, now = incarnation, "the peer was restarted: it is another incarnation");
+        }
+    }
+
+    /// A peer calls.
+    pub(crate) async fn accept(&self, request: v1::ConnectRequest) -> Result<v1::ConnectResponse, tonic::Status> {
+        let (info, fabric, offer) = self.check(request)?;
+        let verdict = self.0.peers.lock().incoming(&info.name);
+        let (attempt, wait) = match verdict {
+            Verdict::Accept(attempt, wait) => (attempt, wait),
+            Verdict::TurnAway => {
+                let me = &self.0.me.node;
+                let why = format!("node {me} calls node {} at this moment, and its name is the smaller one", info.name);
+                return Err(tonic::Status::aborted(why));
+            }
+        };
+        self.act(Some(wait));
+        // In a task of its own: a caller that hangs up must not leave the link half noted.
+        let links = self.clone();
+        let accepting = tokio::spawn(async move { links.accept_as(attempt, info, fabric, offer).await });
+        accepting.await.unwrap_or_else(|_| Err(tonic::Status::internal("the sidecar is stopping")))
+    }
+
+    fn check(&self, request: v1::ConnectRequest) -> Result<(PeerInfo, FabricKind, Offer), tonic::Status> {
+        let Identity { node, .. } = &self.0.me;
+        let name = Name::new(&request.node).map_err(|e| tonic::Status::invalid_argument(format!("node: {e}")))?;
+        if request.protocol_version != PROTOCOL_VERSION {
+            return Err(tonic::Status::failed_precondition(format!(
+                "node {name} speaks version {} of the message protocol, node {node} speaks {PROTOCOL_VERSION}: run the same \
+                 release on both",
+                request.protocol_version
+            )));
+        }
+        if name == *node {
+            let why = format!("two sidecars have the name {node}: give one of them another --node");
+            return Err(tonic::Status::invalid_argument(why));
+        }
+        if !request.to.is_empty() && request.to != node.as_str() {
+            let why = format!("this is node {node}, not {}: two sidecars advertise the same address", request.to);
+            return Err(tonic::Status::failed_precondition(why));
+        }
+        let Some(Kind(fabric)) = Kind::of(request.fabric()) else {
+            return Err(tonic::Status::invalid_argument(format!("fabric {} is none that is known", request.fabric)));
+        };
+        self.0.me.agree(fabric).map_err(tonic::Status::failed_precondition)?;
+        if request.receive_slots == 0 {
+            return Err(tonic::Status::invalid_argument("receive_slots is 0; at least 1 is needed"));
+        }
+        let info = PeerInfo { name, incarnation: request.incarnation, receive_slots: request.receive_slots };
+        Ok((info, fabric, Offer(request.offer)))
+    }
+
+    async fn accept_as(
+        &self,
+        attempt: Attempt,
+        info: PeerInfo,
+        fabric: FabricKind,
+        offer: Offer,
+    ) -> Result<v1::ConnectResponse, tonic::Status> {
+        let Shared { me, engine, .. } = &*self.0;
+        let peer = info.name.clone();
+        self.note_incarnation(&peer, info.incarnation);
+        match engine.accept_link(info, fabric, offer).await {
+            Ok((link, offer, receive_slots)) => {
+                self.0.peers.lock().accepted(&peer, attempt, link);
+                Ok(v1::ConnectResponse {
+                    protocol_version: PROTOCOL_VERSION,
+                    node: me.node.to_string(),
+                    incarnation: me.incarnation,
+                    fabric: v1::Fabric::from(Kind(fabric)).into(),
+                    offer: offer.0,
+                    receive_slots,
+                    link: link.0,
+                })
+            }
+            Err(e) => {
+                let action = self.0.peers.lock().accept_failed(&peer, attempt, e.to_string());
+                self.act(action);
+                Err(tonic::Status::unavailable(e.to_string()))
+            }
+        }
+    }
+}
+
+/// A fabric, between its type and its message.
+pub(crate) struct Kind(pub(crate) FabricKind);
+
+impl Kind {
+    pub(crate) fn of(fabric: v1::Fabric) -> Option<Kind> {
+        u8::try_from(i32::from(fabric)).ok().and_then(FabricKind::from_wire).map(Kind)
+    }
+}
+
+impl From<Kind> for v1::Fabric {
+    fn from(kind: Kind) -> v1::Fabric {
+        // The numbers are the same, and a test says so.
+        v1::Fabric::try_from(i32::from(kind.0 as u8)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+#[path = "links_tests.rs"]
+mod tests;

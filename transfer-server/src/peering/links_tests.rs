@@ -1,0 +1,249 @@
+use super::*;
+use crate::directory::{Directory, Hello, Place};
+use crate::peering::PeeringService;
+use std::net::SocketAddr;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+use transfer_core::fabric::FabricError;
+use v1::peering_server::PeeringServer;
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// What the engine of the tests was told.
+#[derive(Debug, PartialEq)]
+enum Told {
+    Begin(LinkId),
+    Accept(LinkId, PeerInfo, Vec<u8>),
+    Finish(LinkId, PeerInfo, Vec<u8>),
+    Abandoned(LinkId),
+    Failed(Name, Option<LinkId>, String),
+}
+
+struct Node {
+    links: Links,
+    told: mpsc::UnboundedReceiver<Told>,
+    address: SocketAddr,
+}
+
+/// An engine that agrees to everything, numbers links from `first` on, and offers its own name.
+fn engine(node: &str, first: u32) -> (EngineClient, mpsc::UnboundedReceiver<Told>) {
+    let (tell, told) = mpsc::unbounded_channel();
+    let next = std::sync::atomic::AtomicU32::new(first);
+    let own = Offer(node.as_bytes().to_vec());
+    let client = EngineClient::new(move |command| {
+        let link = LinkId(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let note = match command {
+            EngineCommand::BeginLink { answer, .. } => {
+                answer(Ok((link, own.clone(), 64)));
+                Told::Begin(link)
+            }
+            EngineCommand::AcceptLink { peer, offer, answer, .. } => {
+                answer(Ok((link, own.clone(), 32)));
+                Told::Accept(link, peer, offer.0)
+            }
+            EngineCommand::FinishLink { link, offer, answer, .. } if offer.0.is_empty() => {
+                answer(Err(FabricError::BadOffer { link, why: "it is empty".into() }));
+                Told::Abandoned(link)
+            }
+            EngineCommand::FinishLink { link, peer, offer, answer } => {
+                answer(Ok(()));
+                Told::Finish(link, peer, offer.0)
+            }
+            EngineCommand::ConnectFailed { peer, link, why } => Told::Failed(peer, link, why),
+            _ => panic!("not a command of these tests"),
+        };
+        let _ = tell.send(note);
+        Ok(())
+    });
+    (client, told)
+}
+
+impl Node {
+    /// A node that is attached to `directory` and answers calls.
+    async fn start(directory: &Directory, node: &str, me: impl FnOnce(&mut Identity)) -> Node {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let hello = Hello { node: name(node), address: address.to_string().into(), incarnation: 5 };
+        let (news, _) = mpsc::unbounded_channel();
+        let client = DirectoryClient::start(Place::Here(directory.clone()), hello, news);
+        assert!(client.attached(SOON).await);
+        let (engine, told) = engine(node, 100);
+        let mut identity = Identity { node: name(node), incarnation: 5, fabrics: vec![FabricKind::Tcp], require: None };
+        me(&mut identity);
+        let links = Links::new(identity, engine, client.clone());
+        let service = PeeringServer::new(PeeringService::new(links.clone(), client));
+        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
+        Node { links, told, address }
+    }
+
+    async fn hear(&mut self) -> Told {
+        tokio::time::timeout(SOON, self.told.recv()).await.unwrap().unwrap()
+    }
+
+    async fn why(&mut self) -> String {
+        loop {
+            if let Told::Failed(_, _, why) = self.hear().await {
+                return why;
+            }
+        }
+    }
+}
+
+fn info(node: &str, receive_slots: u32) -> PeerInfo {
+    PeerInfo { name: name(node), incarnation: 5, receive_slots }
+}
+
+#[test]
+fn fabrics_have_the_same_numbers_in_messages() {
+    for kind in FabricKind::ALL {
+        let message = v1::Fabric::from(Kind(kind));
+        assert_eq!(message.as_str_name(), format!("FABRIC_{}", kind.name().to_uppercase()));
+        assert_eq!(Kind::of(message).unwrap().0, kind);
+    }
+    assert!(Kind::of(v1::Fabric::Unspecified).is_none());
+}
+
+#[tokio::test]
+async fn a_call_makes_a_link() {
+    let directory = Directory::new(name("a"));
+    let mut a = Node::start(&directory, "a", |_| ()).await;
+    let mut b = Node::start(&directory, "b", |_| ()).await;
+    a.links.wanted(&name("b"));
+    a.links.wanted(&name("b"));
+    assert_eq!(a.hear().await, Told::Begin(LinkId(100)));
+    assert_eq!(b.hear().await, Told::Accept(LinkId(100), info("a", 64), b"a".to_vec()));
+    assert_eq!(a.hear().await, Told::Finish(LinkId(100), info("b", 32), b"b".to_vec()));
+    // Until the link is up or dead, the other side does not call.
+    b.links.wanted(&name("a"));
+    a.links.link_up(&name("b"), LinkId(100));
+    b.links.link_up(&name("a"), LinkId(100));
+    a.links.link_down(&name("b"), LinkId(100), "reset");
+    a.links.wanted(&name("b"));
+    assert!(matches!(a.hear().await, Told::Begin(_)));
+    assert!(a.told.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn calls_that_cross_make_one_link() {
+    for _ in 0..20 {
+        let directory = Directory::new(name("a"));
+        let mut a = Node::start(&directory, "a", |_| ()).await;
+        let mut b = Node::start(&directory, "b", |_| ()).await;
+        a.links.wanted(&name("b"));
+        b.links.wanted(&name("a"));
+        // Whoever was first: exactly one side finishes a link that the other one accepted.
+        let (mut finished, mut accepted) = (None, None);
+        while finished.is_none() || accepted.is_none() {
+            let (side, told) = tokio::select! {
+                told = a.told.recv() => ("a", told.unwrap()),
+                told = b.told.recv() => ("b", told.unwrap()),
+                () = tokio::time::sleep(SOON) => panic!("no link"),
+            };
+            match told {
+                Told::Begin(_) | Told::Abandoned(_) => {}
+                Told::Accept(..) => assert_eq!(accepted.replace(side), None),
+                Told::Finish(..) => assert_eq!(finished.replace(side), None),
+                Told::Failed(_, _, why) => panic!("{side}: {why}"),
+            }
+        }
+        assert_ne!(finished, accepted);
+        a.links.link_up(&name("b"), LinkId(1));
+        b.links.link_up(&name("a"), LinkId(1));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(!matches!(a.told.try_recv(), Ok(Told::Accept(..) | Told::Finish(..) | Told::Failed(..))));
+        assert!(!matches!(b.told.try_recv(), Ok(Told::Accept(..) | Told::Finish(..) | Told::Failed(..))));
+    }
+}
+
+#[tokio::test]
+async fn failures_say_why() {
+    let directory = Directory::new(name("a"));
+    let mut a = Node::start(&directory, "a", |_| ()).await;
+
+    a.links.wanted(&name("nowhere"));
+    let why = a.why().await;
+    assert!(why.contains("not attached to the directory"), "{why}");
+
+    a.links.wanted(&name("a"));
+    assert!(a.why().await.contains("this node itself"));
+
+    let silent = Hello { node: name("silent"), address: "".into(), incarnation: 1 };
+    let _silent = directory.attach(&silent).unwrap();
+    a.links.wanted(&name("silent"));
+    let why = a.why().await;
+    assert!(why.contains("--listen"), "{why}");
+
+    let dead = Hello { node: name("dead"), address: "127.0.0.1:1".into(), incarnation: 1 };
+    let _dead = directory.attach(&dead).unwrap();
+    a.links.wanted(&name("dead"));
+    let why = a.why().await;
+    assert!(why.contains("at 127.0.0.1:1:") && why.contains("refused"), "{why}");
+
+    // Another node answers at the address that the directory has for b.
+    let taken = Hello { node: name("b"), address: a.address.to_string().into(), incarnation: 1 };
+    let _taken = directory.attach(&taken).unwrap();
+    let mut c = Node::start(&directory, "c", |_| ()).await;
+    c.links.wanted(&name("b"));
+    let why = c.why().await;
+    assert!(why.contains("this is node a, not b"), "{why}");
+}
+
+#[tokio::test]
+async fn a_fabric_that_is_not_there_is_named() {
+    let directory = Directory::new(name("a"));
+    let mut a = Node::start(&directory, "a", |me| me.require = Some(FabricKind::Tcp)).await;
+    let mut b = Node::start(&directory, "b", |me| {
+        me.fabrics = vec![FabricKind::Shm, FabricKind::Tcp];
+        me.require = Some(FabricKind::Shm);
+    })
+    .await;
+    a.links.wanted(&name("b"));
+    let why = a.why().await;
+    assert!(why.contains("node b requires shm, not tcp"), "{why}");
+    b.links.wanted(&name("a"));
+    let why = b.why().await;
+    assert!(why.contains("node a requires tcp, not shm"), "{why}");
+    let mut c = Node::start(&directory, "c", |me| me.require = Some(FabricKind::Verbs)).await;
+    c.links.wanted(&name("a"));
+    let why = c.why().await;
+    assert!(why.contains("node c has no verbs, only tcp"), "{why}");
+}
+
+#[tokio::test]
+async fn a_call_that_makes_no_sense_is_refused() {
+    let directory = Directory::new(name("a"));
+    let a = Node::start(&directory, "a", |_| ()).await;
+    let endpoint = Endpoint::from_shared(format!("http://{}", a.address)).unwrap();
+    let mut client = PeeringClient::new(endpoint.connect().await.unwrap());
+    let good = v1::ConnectRequest {
+        protocol_version: PROTOCOL_VERSION,
+        node: "b".into(),
+        incarnation: 1,
+        fabric: v1::Fabric::Tcp.into(),
+        offer: vec![1],
+        receive_slots: 8,
+        link: 1,
+        to: "a".into(),
+    };
+    let bad = [
+        (v1::ConnectRequest { protocol_version: 9, ..good.clone() }, Code::FailedPrecondition, "version 9"),
+        (v1::ConnectRequest { node: "a".into(), ..good.clone() }, Code::InvalidArgument, "--node"),
+        (v1::ConnectRequest { node: String::new(), ..good.clone() }, Code::InvalidArgument, "node"),
+        (v1::ConnectRequest { to: "z".into(), ..good.clone() }, Code::FailedPrecondition, "not z"),
+        (v1::ConnectRequest { fabric: 77, ..good.clone() }, Code::InvalidArgument, "77"),
+        (v1::ConnectRequest { fabric: v1::Fabric::Verbs.into(), ..good.clone() }, Code::FailedPrecondition, "verbs"),
+        (v1::ConnectRequest { receive_slots: 0, ..good.clone() }, Code::InvalidArgument, "receive_slots"),
+    ];
+    for (request, code, word) in bad {
+        let status = client.connect(request).await.unwrap_err();
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().contains(word), "{status}");
+    }
+    let answer = client.connect(good).await.unwrap().into_inner();
+    assert_eq!((answer.node.as_str(), answer.incarnation, answer.receive_slots), ("a", 5, 32));
+}

@@ -1,0 +1,11 @@
+//! Links to other sidecars: who calls whom, and when that has failed.
+//!
+//! [`state`] decides, without I/O; [`links`] does what it decided; [`service`] is the side that is called.
+
+mod links;
+mod service;
+mod state;
+
+pub(crate) use links::{Identity, Kind, Links};
+pub(crate) use service::PeeringService;
+pub(crate) use state::FORM_DEADLINE;

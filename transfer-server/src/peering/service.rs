@@ -1,0 +1,47 @@
+//! Peering as a gRPC service.
+
+use super::links::Links;
+use crate::directory::{DirectoryClient, Place, lookup};
+use crate::text;
+use tonic::{Request, Response, Status};
+use transfer_proto::v1;
+
+/// Answers other sidecars, and tools.
+#[derive(Debug, Clone)]
+pub(crate) struct PeeringService {
+    links: Links,
+    directory: DirectoryClient,
+}
+
+impl PeeringService {
+    pub(crate) fn new(links: Links, directory: DirectoryClient) -> PeeringService {
+        PeeringService { links, directory }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::peering_server::Peering for PeeringService {
+    async fn connect(&self, request: Request<v1::ConnectRequest>) -> Result<Response<v1::ConnectResponse>, Status> {
+        self.links.accept(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn prepare_buffers(
+        &self,
+        _request: Request<v1::PrepareBuffersRequest>,
+    ) -> Result<Response<v1::PrepareBuffersResponse>, Status> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Result<Response<v1::ResolveResponse>, Status> {
+        let place = self.directory.place();
+        let channel = match place {
+            Place::Here(directory) => return lookup(directory, request.into_inner()).map(Response::new),
+            Place::There(endpoint) => endpoint.connect().await.map_err(|e| {
+                let why = text::chain(&e);
+                Status::unavailable(format!("the directory at {} cannot be reached: {why}", place.describe()))
+            })?,
+        };
+        let mut client = v1::directory_client::DirectoryClient::new(channel);
+        client.lookup(request.into_inner()).await
+    }
+}

@@ -1,0 +1,162 @@
+use super::*;
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn dialed(action: Option<Action>) -> Attempt {
+    let Some(Action::Dial { attempt, .. }) = action else { panic!("{action:?}") };
+    attempt
+}
+
+fn waits(action: Option<Action>) -> Attempt {
+    let Some(Action::Wait { attempt, .. }) = action else { panic!("{action:?}") };
+    attempt
+}
+
+fn accepts(verdict: Verdict) -> Attempt {
+    let Verdict::Accept(attempt, _) = verdict else { panic!("{verdict:?}") };
+    attempt
+}
+
+#[test]
+fn one_wish_dials_once() {
+    let b = name("b");
+    let mut peers = Peers::new(name("a"));
+    let attempt = dialed(peers.wanted(&b));
+    assert_eq!(peers.wanted(&b), None);
+    waits(peers.answered(&b, attempt, LinkId(1)));
+    peers.link_up(&b, LinkId(1));
+    assert_eq!(peers.link_down(&b, LinkId(0), "an older one"), None);
+    assert_eq!(peers.link_down(&b, LinkId(1), "gone"), None);
+    dialed(peers.wanted(&b));
+}
+
+#[test]
+fn when_both_dial_the_smaller_name_wins() {
+    let (a, b) = (name("a"), name("b"));
+    let (mut at_a, mut at_b) = (Peers::new(a.clone()), Peers::new(b.clone()));
+    let from_a = dialed(at_a.wanted(&b));
+    let from_b = dialed(at_b.wanted(&a));
+    // b's call reaches a, which dials itself.
+    assert_eq!(at_a.incoming(&b), Verdict::TurnAway);
+    // a's call reaches b before b hears of that, or after.
+    for b_hears_first in [false, true] {
+        let mut at_b = Peers::new(b.clone());
+        assert_eq!(dialed(at_b.wanted(&a)), from_b);
+        if b_hears_first {
+            waits(at_b.yielded(&a, from_b));
+        }
+        let accepted = accepts(at_b.incoming(&a));
+        if !b_hears_first {
+            assert_eq!(at_b.yielded(&a, from_b), None);
+        }
+        at_b.accepted(&a, accepted, LinkId(7));
+        at_b.link_up(&a, LinkId(7));
+        assert_eq!(at_b.waited(&a, accepted), None);
+    }
+    waits(at_a.answered(&b, from_a, LinkId(3)));
+    // b sent its call before it answered, and it is late.
+    assert_eq!(at_a.incoming(&b), Verdict::TurnAway);
+    at_a.link_up(&b, LinkId(3));
+    // A call that was answered although another one won is abandoned.
+    accepts(at_b.incoming(&a));
+    assert_eq!(at_b.answered(&a, from_b, LinkId(9)), None);
+}
+
+#[test]
+fn who_was_turned_away_dials_again_when_no_call_comes() {
+    let a = name("a");
+    let mut peers = Peers::new(name("b"));
+    let first = dialed(peers.wanted(&a));
+    let waiting = waits(peers.yielded(&a, first));
+    assert_eq!(peers.wanted(&a), None);
+    let second = dialed(peers.waited(&a, waiting));
+    assert_ne!(first, second);
+    assert_eq!(peers.waited(&a, waiting), None);
+}
+
+#[test]
+fn a_peer_that_cannot_be_reached_fails_after_some_tries() {
+    let b = name("b");
+    let mut peers = Peers::new(name("a"));
+    let mut action = peers.wanted(&b);
+    let mut pauses = Vec::new();
+    let why = loop {
+        match action.unwrap() {
+            Action::Dial { attempt, pause, .. } => {
+                pauses.push(pause.as_millis());
+                action = peers.dial_failed(&b, attempt, true, "refused".into());
+            }
+            Action::Fail { peer, link: None, why } if peer == b => break why,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((why.as_str(), &pauses[..]), ("refused", &[0, 50, 150, 450][..]));
+    // What cannot get better is not tried again, and a new wish begins anew.
+    let attempt = dialed(peers.wanted(&b));
+    let action = peers.dial_failed(&b, attempt, false, "another version".into());
+    assert!(matches!(action, Some(Action::Fail { .. })));
+    assert_eq!(peers.dial_failed(&b, attempt, true, "late".into()), None);
+}
+
+#[test]
+fn a_link_that_does_not_come_up_ends_the_wish() {
+    let b = name("b");
+    let mut peers = Peers::new(name("a"));
+    let attempt = dialed(peers.wanted(&b));
+    let waiting = waits(peers.answered(&b, attempt, LinkId(1)));
+    let action = peers.waited(&b, waiting);
+    assert!(matches!(&action, Some(Action::Fail { link: Some(LinkId(1)), .. })), "{action:?}");
+
+    // One that dies while it forms is tried again, if somebody waits for it.
+    let attempt = dialed(peers.wanted(&b));
+    waits(peers.answered(&b, attempt, LinkId(2)));
+    dialed(peers.link_down(&b, LinkId(2), "reset"));
+
+    // An accepted one that nobody here waits for is forgotten.
+    let mut peers = Peers::new(name("a"));
+    let accepted = accepts(peers.incoming(&b));
+    peers.accepted(&b, accepted, LinkId(3));
+    assert_eq!(peers.link_down(&b, LinkId(3), "reset"), None);
+    let accepted = accepts(peers.incoming(&b));
+    assert_eq!(peers.accept_failed(&b, accepted, "bad offer".into()), None);
+}
+
+#[test]
+fn a_wish_while_a_peers_call_is_answered_waits_for_that_link() {
+    let b = name("b");
+    let mut peers = Peers::new(name("a"));
+    let accepted = accepts(peers.incoming(&b));
+    assert_eq!(peers.wanted(&b), None);
+    // The engine could not accept it, or it does not come up: now this side dials.
+    dialed(peers.accept_failed(&b, accepted, "bad offer".into()));
+    let mut peers = Peers::new(name("a"));
+    let accepted = accepts(peers.incoming(&b));
+    assert_eq!(peers.wanted(&b), None);
+    dialed(peers.waited(&b, accepted));
+}
+
+#[test]
+fn a_restarted_peer_may_call_while_its_old_link_seems_up() {
+    let b = name("b");
+    let mut peers = Peers::new(name("a"));
+    peers.link_up(&b, LinkId(1));
+    let accepted = accepts(peers.incoming(&b));
+    peers.accepted(&b, accepted, LinkId(2));
+    assert_eq!(peers.link_down(&b, LinkId(1), "reset"), None);
+    peers.link_up(&b, LinkId(2));
+    assert_eq!(peers.link_down(&b, LinkId(2), "reset"), None);
+}
+
+#[test]
+fn a_second_wish_means_that_the_first_was_answered() {
+    let b = name("b");
+    let mut peers = Peers::new(name("a"));
+    let attempt = dialed(peers.wanted(&b));
+    assert_eq!(peers.wanted(&b), None);
+    let waiting = waits(peers.answered(&b, attempt, LinkId(1)));
+    // The link died while it formed, which the engine saw first.
+    dialed(peers.wanted(&b));
+    assert_eq!(peers.waited(&b, waiting), None);
+}

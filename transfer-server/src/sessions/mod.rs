@@ -1,0 +1,227 @@
+//! Workers that connect: the handshake, away from the data plane and from the runtime's thread.
+
+mod acceptor;
+
+pub(crate) use acceptor::Acceptor;
+
+use crate::directory::{Ask, DirectoryClient, DirectoryError};
+use crate::engine::{EngineClient, EngineCommand};
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use transfer_core::memory::SegmentId;
+use transfer_core::protocol::{Domain, SessionId};
+use transfer_core::tensor::Name;
+use transfer_memory::segment::{PinnedBudget, Segment, SegmentError, SegmentOptions};
+use transfer_memory::session::{Admission, Applicant, Refusal, RefusalCode, SessionError, SidecarEnd, SidecarPolicy};
+use transfer_memory::socket::Socket;
+
+/// How long the directory may take to enter a worker.
+const DIRECTORY_DEADLINE: Duration = Duration::from_secs(3);
+
+/// How long an applicant waits for another one of the same name to become a worker, or not.
+const APPLICANT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long an applicant waits for a worker of the same name, which may just have gone.
+const WORKER_PATIENCE: Duration = Duration::from_millis(250);
+
+/// Gives workers their sessions. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Sessions(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    policy: SidecarPolicy,
+    /// How landing pools are made.
+    pool: SegmentOptions,
+    budget: PinnedBudget,
+    engine: EngineClient,
+    directory: DirectoryClient,
+    /// The workers of this node.
+    workers: Mutex<HashMap<Name, Held>>,
+    /// A name is free, or an applicant has become a worker.
+    changed: Condvar,
+    /// The user ids that have a landing pool. Locked while one is made, for two workers may come at once.
+    pools: Mutex<Vec<u32>>,
+    next_session: AtomicU64,
+    next_segment: AtomicU32,
+}
+
+/// A name in use.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    session: u64,
+    /// The handshake is over.
+    open: bool,
+}
+
+/// A worker's name is taken from here on, unless this is dropped.
+struct Reserved<'a> {
+    shared: &'a Shared,
+    worker: Name,
+    session: u64,
+    kept: bool,
+}
+
+impl Reserved<'_> {
+    /// The session is open.
+    fn keep(mut self) {
+        self.kept = true;
+        if let Some(held) = self.shared.workers.lock().get_mut(&self.worker) {
+            held.open |= held.session == self.session;
+        }
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.shared.release(&self.worker, self.session);
+        }
+    }
+}
+
+impl Sessions {
+    /// No sessions yet. Segments are numbered from 1 on: 0 is the engine's own.
+    pub(crate) fn new(
+        policy: SidecarPolicy,
+        pool: SegmentOptions,
+        engine: EngineClient,
+        directory: DirectoryClient,
+    ) -> Sessions {
+        Sessions(Arc::new(Shared {
+            budget: policy.budget.clone(),
+            policy,
+            pool,
+            engine,
+            directory,
+            workers: Mutex::default(),
+            changed: Condvar::new(),
+            pools: Mutex::default(),
+            next_session: AtomicU64::new(1),
+            next_segment: AtomicU32::new(transfer_fabric::engine::HEADER_SEGMENT.0 + 1),
+        }))
+    }
+
+    /// Gives a worker that has just connected its session. Blocks for as long as the worker takes, within its deadline.
+    pub(crate) fn handshake(&self, socket: Socket) {
+        let shared = &*self.0;
+        let mut reserved = None;
+        let accepted = SidecarEnd::accept(socket, &shared.policy, |applicant| {
+            let (admission, reservation) = shared.admit(applicant)?;
+            reserved = Some(reservation);
+            Ok(admission)
+        });
+        match accepted {
+            Ok(end) => {
+                let domain = Domain(end.peer.uid);
+                if shared.engine.send(EngineCommand::OpenSession { end, domain }).is_ok()
+                    && let Some(reserved) = reserved
+                {
+                    reserved.keep();
+                }
+            }
+            Err(e @ SessionError::TurnedAway(_)) => tracing::warn!("{e}"),
+            Err(e) => tracing::warn!("a worker's handshake failed: {e}"),
+        }
+    }
+
+    /// A worker is gone.
+    pub(crate) fn closed(&self, session: SessionId, worker: &Name) {
+        self.0.release(worker, session.0);
+    }
+}
+
+impl Shared {
+    fn admit(&self, applicant: &Applicant) -> Result<(Admission, Reserved<'_>), Refusal> {
+        let worker = &applicant.name;
+        let session = self.next_session.fetch_add(1, Ordering::Relaxed);
+        let reserved = self.reserve(worker, session)?;
+        Handle::current().block_on(self.directory.worker_up(worker, DIRECTORY_DEADLINE)).map_err(|e| {
+            let code = match e {
+                DirectoryError::WorkerElsewhere { .. } => RefusalCode::NameTaken,
+                DirectoryError::Unreachable { .. } => RefusalCode::Internal,
+            };
+            Refusal { code, text: e.to_string() }
+        })?;
+        let uid = applicant.peer.uid;
+        self.pool_for(uid).map_err(|e| {
+            let code = match e {
+                SegmentError::Budget(_) | SegmentError::NotLocked { .. } => RefusalCode::NoMemory,
+                _ => RefusalCode::Internal,
+            };
+            Refusal { code, text: format!("the landing pool of user id {uid} cannot be made: {e}") }
+        })?;
+        let arena = self.next_segment();
+        Ok((Admission { session, arena, arena_bytes: applicant.wanted_arena_bytes }, reserved))
+    }
+
+    /// Takes a name. Its holder may be about to lose it: an applicant who is refused may come again at once, and so may a worker whose
+    /// end the engine is about to notice. That is waited for.
+    fn reserve(&self, worker: &Name, session: u64) -> Result<Reserved<'_>, Refusal> {
+        let now = Instant::now();
+        let mut workers = self.workers.lock();
+        while let Some(held) = workers.get(worker) {
+            let patience = if held.open { WORKER_PATIENCE } else { APPLICANT_PATIENCE };
+            if self.changed.wait_until(&mut workers, now + patience).timed_out() {
+                break;
+            }
+        }
+        match workers.entry(worker.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(Held { session, open: false });
+                Ok(Reserved { shared: self, worker: worker.clone(), session, kept: false })
+            }
+            Entry::Occupied(taken) => {
+                let text = format!(
+                    "a worker named {worker} has session {} on this node already; end it, or choose another name",
+                    taken.get().session
+                );
+                Err(Refusal { code: RefusalCode::NameTaken, text })
+            }
+        }
+    }
+
+    fn next_segment(&self) -> SegmentId {
+        SegmentId(self.next_segment.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Makes the landing pool of a user id, if it has none.
+    fn pool_for(&self, uid: u32) -> Result<(), SegmentError> {
+        let mut pools = self.pools.lock();
+        if pools.contains(&uid) {
+            return Ok(());
+        }
+        let segment = Segment::create(&format!("transfer-pool:{uid}"), &self.pool, &self.budget)?;
+        // Workers map it read-only, and no other way.
+        segment.seal_writers()?;
+        let made = segment.achieved();
+        tracing::info!(
+            user_id = uid,
+            bytes = segment.len(),
+            locked = made.locked,
+            pages = ?made.pages,
+            "landing pool made"
+        );
+        let id = self.next_segment();
+        if self.engine.send(EngineCommand::AddPool { domain: Domain(uid), id, segment }).is_ok() {
+            pools.push(uid);
+        }
+        Ok(())
+    }
+
+    fn release(&self, worker: &Name, session: u64) {
+        let mut workers = self.workers.lock();
+        if workers.get(worker).is_some_and(|held| held.session == session) {
+            workers.remove(worker);
+            self.changed.notify_all();
+            // Under the lock: the same name must not come up again before it went down.
+            self.directory.ask(Ask::WorkerDown { worker: worker.clone() });
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! A sidecar that did not start.
+
+use crate::config::ConfigError;
+use std::io;
+use std::path::PathBuf;
+use transfer_core::fabric::FabricError;
+use transfer_fabric::engine::EngineError;
+use transfer_memory::socket::AddressError;
+
+/// Why a sidecar did not start. Nothing is left of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Its configuration cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The workers' socket cannot be.
+    #[error("--socket: {0}")]
+    Socket(#[from] AddressError),
+    /// An address cannot be listened at.
+    #[error("{flag} {address}: cannot listen there: {source}")]
+    Listen {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        address: String,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// A directory for a socket cannot be made.
+    #[error("cannot make the directory {path:?}: {source}")]
+    MakeDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The tcp fabric does not start.
+    #[error("--data-listen {address}: {source}")]
+    Fabric {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// The fabric's words.
+        source: FabricError,
+    },
+    /// The data plane does not start.
+    #[error("the data plane does not start: {0}")]
+    Engine(#[from] EngineError),
+    /// The operating system refused something else.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The gRPC services cannot be put together: a defect of the build.
+    #[error("the gRPC services cannot be put together: {0}")]
+    Services(String),
+}

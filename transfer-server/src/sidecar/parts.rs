@@ -1,0 +1,167 @@
+//! What a sidecar is made of, as far as it is made before its threads run: everything that can fail for the user's reasons.
+
+use super::{Addresses, StartError};
+use crate::config::{Config, ConfigError, DirectoryPlace, Locking, Poll};
+use crate::engine::ControlRequest;
+use crate::peering::{FORM_DEADLINE, Identity};
+use crate::unix::{self, SocketPath};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::mpsc;
+use transfer_core::fabric::FabricKind;
+use transfer_core::protocol::NodeConfig;
+use transfer_fabric::engine::{BoxedFabric, Engine, EngineConfig, PollStrategy};
+use transfer_fabric::tcp::{TcpConfig, TcpFabric};
+use transfer_memory::segment::{Lock, Pages, PinnedBudget, SegmentOptions};
+use transfer_memory::session::SidecarPolicy;
+use transfer_memory::socket::Listener;
+
+/// How long a worker's handshake may take, with its arena prefaulted in it: some GiB/s.
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(15);
+
+/// The size of each ring, in bytes: some thousand records.
+const RING_BYTES: u32 = 256 << 10;
+
+/// See the module.
+pub(super) struct Parts {
+    pub(super) addresses: Addresses,
+    pub(super) identity: Identity,
+    /// What other nodes call this one's gRPC services; empty: nothing.
+    pub(super) advertised: Arc<str>,
+    pub(super) directory: DirectoryPlace,
+    pub(super) policy: SidecarPolicy,
+    pub(super) pool: SegmentOptions,
+    pub(super) workers: Listener,
+    pub(super) grpc: Option<TcpListener>,
+    pub(super) admin: Option<(UnixListener, SocketPath)>,
+    pub(super) engine: Engine,
+    pub(super) requests: mpsc::UnboundedReceiver<ControlRequest>,
+}
+
+impl Parts {
+    /// Checks, binds and allocates, and starts the data plane.
+    pub(super) fn make(config: Config) -> Result<Parts, StartError> {
+        config.check()?;
+        let budget = PinnedBudget::new(config.pinned_limit.0);
+        let lock = match config.lock {
+            Locking::Try => Lock::Try,
+            Locking::Require => Lock::Require,
+            Locking::No => Lock::No,
+        };
+        let pages = if config.huge_pages { Pages::Huge } else { Pages::Base };
+        let pool = SegmentOptions { len: config.pool_bytes.0, pages, lock };
+
+        make_directory_of(&config.socket)?;
+        let workers = Listener::bind(&config.socket, config.socket_mode)?;
+        let grpc = config.listen.map(listen).transpose()?;
+        let admin = config.admin_socket.as_deref().map(|path| {
+            make_directory_of(path)?;
+            unix::listen(path, config.socket_mode).map_err(|source| StartError::Listen {
+                flag: "--admin-socket",
+                address: path.display().to_string(),
+                source,
+            })
+        });
+        let admin = admin.transpose()?;
+        let tcp = config.data_address().map(|address| tcp_fabric(&config, address)).transpose()?;
+
+        let incarnation = incarnation();
+        let addresses = Addresses {
+            node: config.node.clone(),
+            incarnation,
+            socket: config.socket.clone(),
+            grpc: grpc.as_ref().map(|(_, bound)| *bound),
+            admin_socket: config.admin_socket.clone(),
+            data: tcp.as_ref().map(TcpFabric::address),
+        };
+        let fabrics: Vec<BoxedFabric> = tcp.into_iter().map(|tcp| Box::new(tcp) as BoxedFabric).collect();
+        let kinds: Vec<FabricKind> = fabrics.iter().map(|fabric| fabric.kind()).collect();
+        check_require(config.require, &kinds)?;
+        let identity = Identity { node: config.node.clone(), incarnation, fabrics: kinds, require: config.require };
+        let policy = SidecarPolicy {
+            node: config.node.clone(),
+            incarnation,
+            max_arena_bytes: config.max_arena_bytes.0,
+            submission_capacity: RING_BYTES,
+            completion_capacity: RING_BYTES,
+            pages,
+            lock,
+            budget: budget.clone(),
+            timeout: HANDSHAKE_DEADLINE,
+        };
+
+        let mut node = NodeConfig::new(config.node.clone(), incarnation);
+        node.require = config.require;
+        let poll = match config.poll {
+            Poll::Adaptive => PollStrategy::default(),
+            Poll::Event => PollStrategy::Event,
+            Poll::Busy => PollStrategy::Busy,
+        };
+        // Unbounded: the engine must not wait, and asks for no more than workers wait for.
+        let (tell, requests) = mpsc::unbounded_channel();
+        // A control plane that has ended needs no news.
+        let sink = Box::new(move |request| drop(tell.send(request)));
+        let engine = Engine::start(EngineConfig { node, fabrics, poll, budget, segment: pool }, sink)?;
+
+        let advertised = match (&config.advertise, addresses.grpc) {
+            (Some(told), _) => told.as_str().into(),
+            (None, Some(bound)) => bound.to_string().into(),
+            (None, None) => "".into(),
+        };
+        Ok(Parts {
+            addresses,
+            identity,
+            advertised,
+            directory: config.directory,
+            policy,
+            pool,
+            workers,
+            grpc: grpc.map(|(listener, _)| listener),
+            admin,
+            engine,
+            requests,
+        })
+    }
+}
+
+/// Nanoseconds since 1970: another number at each start, and a higher one.
+fn incarnation() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_nanos()).unwrap_or(0)
+}
+
+fn make_directory_of(path: &Path) -> Result<(), StartError> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => std::fs::create_dir_all(parent)
+            .map_err(|source| StartError::MakeDirectory { path: parent.to_owned(), source }),
+        _ => Ok(()),
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source| StartError::Listen { flag: "--listen", address: address.to_string(), source };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+fn tcp_fabric(config: &Config, address: SocketAddr) -> Result<TcpFabric, StartError> {
+    let mut tcp = TcpConfig::new(address);
+    tcp.advertise = config.data_advertise.map(|ip| SocketAddr::new(ip, 0));
+    // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
+    tcp.handshake_timeout = FORM_DEADLINE - Duration::from_secs(1);
+    TcpFabric::new(tcp).map_err(|source| StartError::Fabric { address, source })
+}
+
+fn check_require(require: Option<FabricKind>, kinds: &[FabricKind]) -> Result<(), ConfigError> {
+    let Some(fabric) = require.filter(|kind| !kinds.contains(kind)) else { return Ok(()) };
+    let why = match fabric {
+        FabricKind::Tcp => "the tcp fabric needs --listen, or --data-listen".to_owned(),
+        _ => format!("this build of transferd has no {fabric} fabric; tcp is the one that it has"),
+    };
+    Err(ConfigError::Require { fabric, why })
+}

@@ -1,0 +1,161 @@
+//! The control thread.
+
+use super::StartError;
+use super::parts::Parts;
+use crate::admin::{AdminService, Shown};
+use crate::config::{ConfigError, DirectoryPlace};
+use crate::control::Control;
+use crate::directory::{Directory, DirectoryClient, Hello, Place};
+use crate::engine::EngineClient;
+use crate::grpc;
+use crate::peering::{Links, PeeringService};
+use crate::sessions::{Acceptor, Sessions};
+use crate::text;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tonic::transport::Endpoint;
+use transfer_fabric::engine::Engine;
+
+/// How long a start waits for the directory of another node.
+const DIRECTORY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long calls may go on after the stop.
+const GRACE: Duration = Duration::from_millis(500);
+
+type Report = SyncSender<Result<(), StartError>>;
+
+/// Runs a sidecar until told to stop.
+pub(super) fn run(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) {
+    let runtime = Builder::new_current_thread().enable_all().thread_name("transfer-handshake").build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(source) => {
+            let _ = report.send(Err(StartError::System { what: "making the runtime", source }));
+            return;
+        }
+    };
+    runtime.block_on(serve(parts, stopped, report));
+    // A handshake that is under way would hold the thread for as long as its worker pleases.
+    runtime.shutdown_background();
+}
+
+async fn serve(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) {
+    match Running::start(parts).await {
+        Ok(running) => {
+            // Who started this waits for it, unless that one is gone.
+            let _ = report.send(Ok(()));
+            running.until(stopped).await;
+        }
+        Err(e) => drop(report.send(Err(e))),
+    }
+}
+
+struct Running {
+    engine: Engine,
+    hosted: Option<Directory>,
+    health: tonic_health::server::HealthReporter,
+    stop: watch::Sender<bool>,
+    servers: JoinSet<Result<(), tonic::transport::Error>>,
+    /// Ends when the engine does.
+    control: tokio::task::JoinHandle<()>,
+    acceptor: Acceptor,
+    admin_path: Option<crate::unix::SocketPath>,
+}
+
+impl Running {
+    async fn start(parts: Parts) -> Result<Running, StartError> {
+        let Parts { addresses, identity, advertised, directory, policy, pool, workers, grpc, admin, engine, requests } =
+            parts;
+        let budget = policy.budget.clone();
+        let handle = engine.handle().clone();
+        let client = EngineClient::new(move |command| handle.send(command));
+
+        let (place, hosted) = match directory {
+            DirectoryPlace::Embedded => {
+                let hosted = Directory::new(identity.node.clone());
+                (Place::Here(hosted.clone()), Some(hosted))
+            }
+            DirectoryPlace::At(url) => {
+                let endpoint = Endpoint::from_shared(url.clone());
+                (Place::there(endpoint.map_err(|_| ConfigError::Directory { value: url })?), None)
+            }
+        };
+        let hello = Hello { node: identity.node.clone(), address: advertised, incarnation: addresses.incarnation };
+        let (tell, news) = mpsc::unbounded_channel();
+        let directory = DirectoryClient::start(place, hello, tell);
+
+        let links = Links::new(identity.clone(), client.clone(), directory.clone());
+        let sessions = Sessions::new(policy, pool, client.clone(), directory.clone());
+        let control = Control {
+            engine: client.clone(),
+            directory: directory.clone(),
+            links: links.clone(),
+            sessions: sessions.clone(),
+        };
+        let control = tokio::spawn(control.run(requests, news));
+
+        let shown =
+            Shown { me: identity, started: Instant::now(), budget, engine: client, directory: directory.clone() };
+        let peering = PeeringService::new(links, directory.clone());
+        let (routes, health) = grpc::routes(peering, AdminService::new(shown), hosted.clone())
+            .await
+            .map_err(|e| StartError::Services(e.to_string()))?;
+        let (stop, stopping) = watch::channel(false);
+        let mut servers = JoinSet::new();
+        let system = |source| StartError::System { what: "handing a socket to the runtime", source };
+        if let Some(listener) = grpc {
+            let listener = tokio::net::TcpListener::from_std(listener).map_err(system)?;
+            servers.spawn(grpc::over_tcp(routes.clone(), listener, stopping.clone()));
+        }
+        let mut admin_path = None;
+        if let Some((listener, path)) = admin {
+            let listener = tokio::net::UnixListener::from_std(listener).map_err(system)?;
+            servers.spawn(grpc::over_unix(routes, listener, stopping));
+            admin_path = Some(path);
+        }
+
+        if !directory.attached(DIRECTORY_PATIENCE).await {
+            tracing::warn!(
+                directory = directory.place().describe(),
+                why = directory.state().why_not,
+                "ready without the directory: until it is there, this node knows only what is its own"
+            );
+        }
+        let acceptor = Acceptor::start(workers, sessions, tokio::runtime::Handle::current())
+            .map_err(|source| StartError::System { what: "starting the acceptor's thread", source })?;
+        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, admin_path })
+    }
+
+    async fn until(mut self, stopped: oneshot::Receiver<()>) {
+        tokio::select! {
+            // An error means that the sidecar's owner is gone, which is a stop too.
+            _ = stopped => tracing::info!("stopping"),
+            _ = &mut self.control => tracing::error!("the data plane has ended by itself"),
+        }
+        // Nobody new; then the workers and peers that are here; then the services.
+        drop(self.acceptor);
+        drop(self.admin_path);
+        grpc::not_serving(&self.health).await;
+        let engine = self.engine;
+        if tokio::task::spawn_blocking(move || engine.stop()).await.is_err() {
+            tracing::error!("the data plane has panicked while it ended");
+        }
+        if let Some(hosted) = &self.hosted {
+            hosted.close();
+        }
+        // Nobody may be listening.
+        let _ = self.stop.send(true);
+        let ending = async {
+            while let Some(ended) = self.servers.join_next().await {
+                if let Ok(Err(e)) = ended {
+                    tracing::error!("a gRPC listener has failed: {}", text::chain(&e));
+                }
+            }
+        };
+        // Streams that their clients hold open do not end by themselves.
+        let _ = tokio::time::timeout(GRACE, ending).await;
+    }
+}

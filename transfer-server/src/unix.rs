@@ -1,0 +1,74 @@
+//! A Unix stream socket at a path, for gRPC.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A path that is removed on drop, if it is still the socket that was made there.
+#[derive(Debug)]
+pub(crate) struct SocketPath {
+    path: PathBuf,
+    identity: (u64, u64, i64, i64),
+}
+
+/// What tells a file from its successor at the same path. The inode's number alone may be used again.
+fn identity(path: &Path) -> io::Result<(u64, u64, i64, i64)> {
+    let m = std::fs::symlink_metadata(path)?;
+    Ok((m.dev(), m.ino(), m.ctime(), m.ctime_nsec()))
+}
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        let ours = identity(&self.path).is_ok_and(|found| found == self.identity);
+        if ours && let Err(e) = std::fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), "cannot remove the socket: {e}");
+        }
+    }
+}
+
+/// Listens at `path`. A socket file that a dead process left behind is replaced; anything else that lies there is left alone.
+pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketPath)> {
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+        Ok(m) if !m.file_type().is_socket() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is no socket; it is left alone"));
+        }
+        Ok(_) => match UnixStream::connect(path) {
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+            _ => return Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody listens there already")),
+        },
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    listener.set_nonblocking(true)?;
+    // Last: permissions are a change too.
+    let guard = SocketPath { path: path.to_owned(), identity: identity(path)? };
+    Ok((listener, guard))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_socket_is_replaced_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.sock");
+        let (listener, guard) = listen(&path, 0o600).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(listen(&path, 0o600).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        // As after a crash: the file stays, nobody listens.
+        drop(listener);
+        let (_listener, second) = listen(&path, 0o600).unwrap();
+        // The first one's guard does not remove the second's file.
+        drop(guard);
+        assert!(path.exists());
+        drop(second);
+        assert!(!path.exists());
+        std::fs::write(&path, "data").unwrap();
+        assert_eq!(listen(&path, 0o600).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(path.exists());
+    }
+}

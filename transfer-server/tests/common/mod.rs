@@ -1,0 +1,165 @@
+//! A sidecar to test, and a worker that speaks to its rings with nothing in between.
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use transfer_core::fabric::FabricKind;
+use transfer_core::op::{Command, Fetch, OpId, Push, Reply};
+use transfer_core::tensor::{DType, Key, Name, Select, TensorMeta};
+use transfer_core::wire::Writer;
+use transfer_core::wire::session::{read_reply, write_command};
+use transfer_memory::ring::MAX_RECORD_BYTES;
+use transfer_memory::session::{FromSidecar, SessionError, WorkerEnd, WorkerOptions};
+use transfer_server::config::{Config, DirectoryPlace, Locking, Size};
+use transfer_server::{Sidecar, StartError};
+
+/// How long anything may take before a test fails.
+pub const SOON: Duration = Duration::from_secs(20);
+
+pub fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// A sidecar with its sockets in a directory of its own.
+pub struct Node {
+    pub sidecar: Sidecar,
+    pub dir: TempDir,
+}
+
+impl Node {
+    /// Starts a node that listens on loopback; `change` may change its configuration.
+    pub fn try_start(node: &str, change: impl FnOnce(&mut Config)) -> Result<Node, StartError> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::single(name(node), &dir.path().join("worker.sock"));
+        config.listen = Some("127.0.0.1:0".parse().unwrap());
+        config.admin_socket = Some(dir.path().join("admin.sock"));
+        config.pool_bytes = Size(4 << 20);
+        config.lock = Locking::No;
+        change(&mut config);
+        Ok(Node { sidecar: Sidecar::start(config)?, dir })
+    }
+
+    pub fn start(node: &str) -> Node {
+        Node::try_start(node, |_| ()).unwrap()
+    }
+
+    /// A node that uses the directory of `host`.
+    pub fn join(node: &str, host: &Node) -> Node {
+        let url = host.url();
+        Node::try_start(node, |c| c.directory = DirectoryPlace::At(url)).unwrap()
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.sidecar.addresses().grpc.unwrap())
+    }
+
+    pub fn worker(&self, worker: &str) -> Result<Worker, SessionError> {
+        Worker::connect(&self.sidecar.addresses().socket, worker)
+    }
+}
+
+/// Calls `ready` until it says so.
+#[track_caller]
+pub fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !ready() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub struct Worker {
+    pub end: WorkerEnd,
+    next_op: u64,
+    next_offset: u64,
+}
+
+impl Worker {
+    pub fn connect(socket: &Path, worker: &str) -> Result<Worker, SessionError> {
+        let options = WorkerOptions { name: name(worker), arena_bytes: 1 << 20, timeout: SOON };
+        Ok(Worker { end: WorkerEnd::connect(socket, &options)?, next_op: 1, next_offset: 0 })
+    }
+
+    fn submit(&mut self, command: &Command) {
+        let mut record = Writer::new();
+        write_command(&mut record, command);
+        assert!(self.end.submission.try_push(record.as_slice()).unwrap());
+        self.end.submission.publish();
+        if self.end.submission.should_wake() {
+            self.end.socket.ring().unwrap();
+        }
+    }
+
+    /// The next reply; segments that come with it are mapped.
+    fn reply(&mut self) -> Reply {
+        let deadline = Instant::now() + SOON;
+        let mut buffer = [0; MAX_RECORD_BYTES];
+        loop {
+            if let Some(record) = self.end.completion.try_pop(&mut buffer).unwrap() {
+                return read_reply(record).unwrap();
+            }
+            if self.end.completion.prepare_sleep() {
+                self.take_message(deadline);
+            }
+            self.end.completion.awake();
+        }
+    }
+
+    fn take_message(&mut self, deadline: Instant) {
+        match self.end.socket.receive(deadline).unwrap() {
+            FromSidecar::Segment(passed) => drop(self.end.segments.adopt(passed).unwrap()),
+            FromSidecar::Doorbell => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn op(&mut self) -> OpId {
+        self.next_op += 1;
+        OpId(self.next_op)
+    }
+
+    /// Publishes bytes.
+    pub fn push(&mut self, key: &str, bytes: &[u8]) -> Reply {
+        let offset = self.next_offset;
+        self.next_offset += (bytes.len() as u64).next_multiple_of(64);
+        self.end.arena.copy_in(offset, bytes).unwrap();
+        let push = Push {
+            op: self.op(),
+            key: Key::new(key).unwrap(),
+            version: None,
+            meta: TensorMeta::of(DType::U8, &[bytes.len() as u64]).unwrap(),
+            offset,
+            to: None,
+            timeout: SOON,
+            require: None,
+        };
+        self.submit(&Command::Push(push));
+        loop {
+            match self.reply() {
+                Reply::Returned { .. } => {}
+                reply => return reply,
+            }
+        }
+    }
+
+    /// Fetches bytes, and what carried them.
+    pub fn fetch(&mut self, key: &str, timeout: Duration) -> Result<(Vec<u8>, FabricKind), String> {
+        let op = self.op();
+        let key = Key::new(key).unwrap();
+        self.submit(&Command::Fetch(Fetch { op, key, select: Select::Latest, timeout, require: None }));
+        match self.reply() {
+            Reply::Fetched { lease, slice, report, .. } => {
+                while self.end.segments.get(slice.segment).is_none() {
+                    self.take_message(Instant::now() + SOON);
+                }
+                let mut bytes = vec![0; slice.len as usize];
+                self.end.segments.get(slice.segment).unwrap().copy_out(slice.offset, &mut bytes).unwrap();
+                self.submit(&Command::Release { lease });
+                Ok((bytes, report.fabric))
+            }
+            Reply::Failed { failure, .. } => Err(failure.text),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! `transferd` as a process: what it prints, how it ends.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+fn transferd(dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_transferd"));
+    command.args(["--lock", "no"]).args(arguments).current_dir(dir);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TRANSFER_")) {
+        command.env_remove(name);
+    }
+    command
+        .env("TRANSFER_SOCKET", "worker.sock")
+        .env("TRANSFER_POOL_BYTES", "1MiB")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+#[test]
+fn it_says_when_it_is_ready_and_ends_by_a_signal() {
+    for name in ["TERM", "INT"] {
+        let dir = tempfile::tempdir().unwrap();
+        let arguments = ["--node", "a", "--listen", "127.0.0.1:0", "--ready-file", "ready"];
+        let mut child = transferd(dir.path(), &arguments).env("TRANSFER_ADMIN_SOCKET", "admin.sock").spawn().unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        assert!(line.starts_with("transferd ready node=a incarnation="), "{line}");
+        assert_eq!(std::fs::read_to_string(dir.path().join("ready")).unwrap(), line);
+        for word in ["socket=worker.sock", "admin=admin.sock", "data=127.0.0.1:"] {
+            assert!(line.contains(word), "{word} in {line}");
+        }
+        let grpc = line.split_whitespace().find_map(|w| w.strip_prefix("grpc=")).unwrap();
+        let grpc: SocketAddr = grpc.parse().unwrap();
+        assert!(std::net::TcpStream::connect(grpc).is_ok());
+
+        signal(&child, name);
+        assert_eq!(child.wait().unwrap().code(), Some(0), "after SIG{name}");
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_killed_one_leaves_sockets_that_its_successor_replaces() {
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let mut child = transferd(dir.path(), &["--node", "a", "--admin-socket", "admin.sock"]).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("transferd ready"), "{line}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(dir.path().join("worker.sock").exists() && dir.path().join("admin.sock").exists());
+    }
+}
+
+#[test]
+fn a_bad_command_line_and_a_bad_place_differ() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let cases: [(&[&str], i32, &str); 4] = [
+        (&["--pool-bytes", "64MB"], 2, "64MiB"),
+        (&["--listen", "0.0.0.0:0"], 2, "--insecure"),
+        (&["--socket", "file"], 1, "no socket"),
+        (&["--socket", "file/worker.sock"], 1, "file"),
+    ];
+    for (arguments, code, word) in cases {
+        let output = transferd(dir.path(), arguments).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+        assert!(error.contains(word) && output.stdout.is_empty(), "{arguments:?}: {error}");
+    }
+}

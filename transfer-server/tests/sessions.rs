@@ -1,0 +1,101 @@
+//! Workers that come and go, and what they are told when they may not.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::{Node, SOON, name, wait_for};
+use std::time::Instant;
+use transfer_memory::session::{RefusalCode, SessionError, WorkerEnd, WorkerOptions};
+use transfer_server::config::{DirectoryPlace, Size};
+
+fn refused<T>(attempt: Result<T, SessionError>) -> (RefusalCode, String) {
+    match attempt {
+        Err(SessionError::Refused(refusal)) => (refusal.code, refusal.text),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it was let in"),
+    }
+}
+
+#[test]
+fn a_name_is_taken_once() {
+    let a = Node::start("a");
+    let b = Node::join("b", &a);
+    let first = a.worker("trainer").unwrap();
+    assert_eq!(first.end.node, name("a"));
+    let (code, text) = refused(a.worker("trainer"));
+    assert_eq!(code, RefusalCode::NameTaken);
+    assert!(text.contains("trainer") && text.contains("on this node"), "{text}");
+    let (code, text) = refused(b.worker("trainer"));
+    assert_eq!(code, RefusalCode::NameTaken);
+    assert!(text.contains("trainer") && text.contains("node a"), "{text}");
+    // It is free again when its worker has gone, everywhere.
+    drop(first);
+    wait_for("the name is free", || b.worker("trainer").is_ok());
+}
+
+#[test]
+fn a_worker_may_come_back_at_once() {
+    let a = Node::start("a");
+    for _ in 0..20 {
+        drop(a.worker("trainer").unwrap());
+    }
+}
+
+#[test]
+fn memory_is_bounded() {
+    let node = Node::try_start("a", |c| {
+        c.pool_bytes = Size(1 << 20);
+        c.pinned_limit = Size(4 << 20);
+        c.max_arena_bytes = Size(64 << 20);
+    })
+    .unwrap();
+    let socket = node.sidecar.addresses().socket.clone();
+    let connect = |worker: &str, arena_bytes| {
+        WorkerEnd::connect(&socket, &WorkerOptions { name: name(worker), arena_bytes, timeout: SOON })
+    };
+    let (code, text) = refused(connect("w", 65 << 20));
+    assert_eq!(code, RefusalCode::ArenaTooLarge, "{text}");
+    let (code, text) = refused(connect("w", 5 << 20));
+    assert_eq!(code, RefusalCode::NoMemory);
+    assert!(text.contains(&(4 << 20).to_string()), "{text}");
+    // The refused one left nothing behind.
+    let fits = connect("w", 1 << 20).unwrap();
+    let (code, _) = refused(connect("x", 1 << 20));
+    assert_eq!(code, RefusalCode::NoMemory);
+    drop(fits);
+    wait_for("its memory is back", || connect("x", 1 << 20).is_ok());
+}
+
+#[test]
+fn without_the_directory_a_worker_is_told_so() {
+    let a = Node::start("a");
+    let url = a.url();
+    a.sidecar.stop();
+    let b = Node::try_start("b", |c| c.directory = DirectoryPlace::At(url.clone())).unwrap();
+    let (_, text) = refused(b.worker("trainer"));
+    assert!(text.contains(&url) && text.contains("refused"), "{text}");
+}
+
+#[test]
+fn workers_hear_that_their_sidecar_stops() {
+    let a = Node::start("a");
+    let worker = a.worker("trainer").unwrap();
+    a.sidecar.stop();
+    let ended = loop {
+        match worker.end.socket.receive(Instant::now() + SOON) {
+            Ok(_) => {}
+            Err(e) => break e,
+        }
+    };
+    assert!(ended.to_string().contains("closed"), "{ended}");
+}
+
+#[test]
+fn silent_connections_do_not_keep_others_out() {
+    let a = Node::start("a");
+    let socket = a.sidecar.addresses().socket.clone();
+    let silent: Vec<_> =
+        (0..8).map(|_| transfer_memory::socket::Socket::connect(&socket, Instant::now() + SOON).unwrap()).collect();
+    assert!(a.worker("trainer").is_ok());
+    drop(silent);
+}
