@@ -1,0 +1,102 @@
+//! Registration and grants.
+
+use super::Rig;
+use super::pair::Pair;
+use transfer_core::fabric::{Fabric, FabricError, PostError, WorkId};
+use transfer_core::memory::{LocalSlice, RemoteKey, SegmentId};
+
+const LEN: u64 = 1 << 16;
+
+pub fn registers_once<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    let id = Pair::<R>::SEGMENT;
+    let memory = pair.sides[0].memory.clone();
+    let other = SegmentId(9);
+    let fabric = pair.fabric(0);
+    assert_eq!(fabric.register(id, memory.clone()), Err(FabricError::AlreadyRegistered(id)));
+    assert_eq!(fabric.deregister(other), Err(FabricError::UnknownSegment(other)));
+    fabric.deregister(id).unwrap();
+    assert_eq!(fabric.deregister(id), Err(FabricError::UnknownSegment(id)));
+    fabric.register(id, memory).unwrap();
+    let link = pair.connect(0);
+    pair.works(link);
+}
+
+pub fn slices_are_checked<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, Pair::<R>::slice(0, LEN));
+    let elsewhere = LocalSlice { segment: SegmentId(9), offset: 0, len: 1 };
+    let slices = [(LEN, 1), (0, LEN + 1), (1, LEN), (u64::MAX, 1), (1, u64::MAX)].map(|(o, l)| Pair::<R>::slice(o, l));
+    for bad in slices.into_iter().chain([elsewhere]) {
+        let refused = PostError::BadLocalSlice(bad);
+        assert_eq!(pair.fabric(0).grant(link.0[0], bad, 1), Err(refused.clone()));
+        let remote = transfer_core::memory::RemoteSlice { len: bad.len.min(LEN), ..remote };
+        let posted = pair.fabric(0).post_write(link.0[0], WorkId(1), &[bad], remote, None);
+        assert!(
+            posted == Err(refused) || bad.len > LEN && matches!(posted, Err(PostError::Limit { .. })),
+            "{posted:?}"
+        );
+    }
+    // Nothing of it was posted.
+    pair.works(link);
+}
+
+pub fn grants_are_reported<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    let link = pair.connect(0);
+    let mut keys = Vec::new();
+    for i in 0..100 {
+        // Overlapping grants are as good as others.
+        let range = Pair::<R>::slice(i * 64, 4096 + i);
+        let remote = pair.grant((i % 2) as usize, link, range);
+        assert_eq!(remote.len, range.len);
+        keys.push((remote.key, i % 2));
+    }
+    let distinct: std::collections::HashSet<_> = keys.iter().collect();
+    assert_eq!(distinct.len(), 100);
+}
+
+pub fn revoking_is_reported_always<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, Pair::<R>::slice(0, 64));
+    pair.revoke(1, link, remote.key);
+    // Gone, and never there.
+    pair.revoke(1, link, remote.key);
+    pair.revoke(0, link, RemoteKey(0x1234));
+    pair.works(link);
+}
+
+pub fn deregistering_takes_grants_back<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    let link = pair.connect(0);
+    let (extra, id) = (pair.rig.memory(4096), SegmentId(2));
+    pair.fabric(1).register(id, extra.clone()).unwrap();
+    let remote = pair.grant(1, link, LocalSlice { segment: id, offset: 0, len: 4096 });
+    pair.fill(0, 0, 4096, 1);
+    pair.fabric(1).deregister(id).unwrap();
+    // Registered again under its name, and still closed to the old key.
+    pair.fabric(1).register(id, extra.clone()).unwrap();
+    pair.post_write(0, link, &[Pair::<R>::slice(0, 4096)], remote, Some(1)).unwrap();
+    pair.dead(link);
+    let mut now = vec![1; 4096];
+    pair.rig.read(&extra, 0, &mut now);
+    assert!(now.iter().all(|byte| *byte == 0));
+    let again = pair.connect(0);
+    pair.works(again);
+}
+
+pub fn read_only_memory_is_not_granted<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    let Some(memory) = pair.rig.read_only_memory(4096) else { return };
+    let link = pair.connect(0);
+    let id = SegmentId(2);
+    pair.fabric(0).register(id, memory).unwrap();
+    let range = LocalSlice { segment: id, offset: 0, len: 4096 };
+    assert_eq!(pair.fabric(0).grant(link.0[0], range, 1), Err(PostError::BadLocalSlice(range)));
+    // To send from it is allowed.
+    let remote = pair.grant(1, link, Pair::<R>::slice(0, 4096));
+    let work = pair.post_write(0, link, &[range], remote, None).unwrap();
+    pair.write_done(0, link, work);
+}

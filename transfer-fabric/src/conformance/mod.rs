@@ -1,0 +1,77 @@
+//! The tests that every fabric has to pass, generic over the trait.
+//!
+//! A fabric's own tests say how to make two of it and their memory (a [`Rig`]) and call [`conformance_tests!`](crate::conformance_tests),
+//! which makes one `#[test]` of each rule. Nothing here knows which fabric it is; what a fabric may choose, its
+//! [`Capabilities`](transfer_core::fabric::Capabilities) tell.
+
+#![allow(missing_docs, clippy::missing_panics_doc, clippy::unwrap_used, reason = "tests, used by tests only")]
+
+pub mod connecting;
+pub mod memory;
+pub mod pair;
+pub mod random;
+pub mod refusals;
+#[cfg(test)]
+mod sim;
+pub mod transfers;
+
+use transfer_core::fabric::Fabric;
+
+/// How the suite gets fabrics and their memory.
+pub trait Rig {
+    /// The fabric under test. Clones of a memory are the same memory.
+    type Fabric: Fabric<Memory: Clone>;
+
+    /// One more fabric that can reach those made before.
+    fn fabric(&mut self) -> Self::Fabric;
+
+    /// Zeroed memory that can be registered, and written by peers.
+    fn memory(&mut self, len: u64) -> Memory<Self>;
+
+    /// Memory that can be registered and must not be written by peers; `None` where the fabric knows no such thing.
+    fn read_only_memory(&mut self, len: u64) -> Option<Memory<Self>>;
+
+    /// Reads memory as its owner.
+    fn read(&mut self, memory: &Memory<Self>, offset: u64, to: &mut [u8]);
+
+    /// Writes memory as its owner.
+    fn write(&mut self, memory: &Memory<Self>, offset: u64, bytes: &[u8]);
+
+    /// Called when no fabric had anything to do: lets time pass.
+    fn idle(&mut self);
+
+    /// Ends a fabric as the death of its process would.
+    fn kill(&mut self, fabric: Self::Fabric) {
+        drop(fabric);
+    }
+}
+
+/// A rig's memory.
+pub type Memory<R> = <<R as Rig>::Fabric as Fabric>::Memory;
+
+/// One `#[test]` for each rule, with a fresh rig from the given expression.
+#[macro_export]
+macro_rules! conformance_tests {
+    ($rig:expr) => {
+        $crate::conformance_tests!(@each $rig,
+            connecting: connects_in_both_directions, states_are_checked, bad_offers_are_refused, disconnect_is_heard_by_both,
+                a_dead_peer_is_noticed, a_dead_link_takes_nothing, many_links_at_once, a_sleeper_is_woken;
+            memory: registers_once, slices_are_checked, grants_are_reported, revoking_is_reported_always,
+                deregistering_takes_grants_back, read_only_memory_is_not_granted;
+            transfers: writes_of_many_sizes, a_large_write, gathers, immediates_come_after_what_was_written,
+                completion_means_placed, messages_arrive_in_order, limits_are_told, a_full_queue_recovers,
+                both_directions_at_once;
+            refusals: an_unknown_key, a_key_of_another_link, out_of_bounds, a_revoked_key, a_key_of_a_dead_link,
+                a_refused_write_raises_no_immediate;
+            random: mixed_operations;
+        );
+    };
+    (@each $rig:expr, $($module:ident: $($name:ident),+;)+) => {
+        $($(
+            #[test]
+            fn $name() {
+                $crate::conformance::$module::$name($rig);
+            }
+        )+)+
+    };
+}

@@ -1,0 +1,264 @@
+//! Two or more fabrics, driven by one thread.
+
+use super::{Memory, Rig};
+use std::time::{Duration, Instant};
+use transfer_core::fabric::{DownReason, Fabric, FabricEvent, LinkId, PostError, WorkId};
+use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
+
+/// A test that makes no progress for so long hangs.
+const HANG: Duration = Duration::from_secs(60);
+
+/// A [`FabricEvent`] with its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    Connected(LinkId),
+    WriteDone(LinkId, WorkId),
+    SendDone(LinkId, WorkId),
+    Granted(LinkId, u64, RemoteSlice),
+    Revoked(LinkId, RemoteKey),
+    Message(LinkId, Vec<u8>),
+    Immediate(LinkId, u32),
+    Down(LinkId, DownReason),
+}
+
+impl Heard {
+    fn of(event: FabricEvent<'_>) -> Heard {
+        match event {
+            FabricEvent::Connected { link } => Heard::Connected(link),
+            FabricEvent::WriteDone { link, work } => Heard::WriteDone(link, work),
+            FabricEvent::SendDone { link, work } => Heard::SendDone(link, work),
+            FabricEvent::Granted { link, tag, remote } => Heard::Granted(link, tag, remote),
+            FabricEvent::Revoked { link, key } => Heard::Revoked(link, key),
+            FabricEvent::Message { link, bytes } => Heard::Message(link, bytes.to_vec()),
+            FabricEvent::Immediate { link, value, .. } => Heard::Immediate(link, value),
+            FabricEvent::LinkDown { link, reason } => Heard::Down(link, reason),
+            other => panic!("an event that the suite does not know: {other:?}"),
+        }
+    }
+
+    pub fn link(&self) -> LinkId {
+        match self {
+            Heard::Connected(link)
+            | Heard::WriteDone(link, _)
+            | Heard::SendDone(link, _)
+            | Heard::Granted(link, ..)
+            | Heard::Revoked(link, _)
+            | Heard::Message(link, _)
+            | Heard::Immediate(link, _)
+            | Heard::Down(link, _) => *link,
+        }
+    }
+}
+
+/// One fabric, its memory, and all that it reported.
+pub struct Side<R: Rig> {
+    fabric: Option<R::Fabric>,
+    pub memory: Memory<R>,
+    pub heard: Vec<Heard>,
+}
+
+/// A link as its two ends call it: that of side 0 first.
+#[derive(Debug, Clone, Copy)]
+pub struct Link(pub [LinkId; 2]);
+
+/// Two sides with `len` bytes of memory each, registered as [`Pair::SEGMENT`].
+pub struct Pair<R: Rig> {
+    pub rig: R,
+    pub sides: Vec<Side<R>>,
+    links: u32,
+    works: u64,
+}
+
+impl<R: Rig> Pair<R> {
+    pub const SEGMENT: SegmentId = SegmentId(1);
+
+    pub fn new(mut rig: R, len: u64) -> Pair<R> {
+        let sides = (0..2).map(|_| {
+            let mut fabric = rig.fabric();
+            let memory = rig.memory(len);
+            fabric.register(Self::SEGMENT, memory.clone()).unwrap();
+            Side { fabric: Some(fabric), memory, heard: Vec::new() }
+        });
+        let sides = sides.collect();
+        Pair { rig, sides, links: 0, works: 0 }
+    }
+
+    pub fn fabric(&mut self, side: usize) -> &mut R::Fabric {
+        self.sides[side].fabric.as_mut().unwrap()
+    }
+
+    pub fn kill(&mut self, side: usize) {
+        let fabric = self.sides[side].fabric.take().unwrap();
+        self.rig.kill(fabric);
+    }
+
+    /// Names for a new link.
+    pub fn new_link(&mut self) -> Link {
+        self.links += 1;
+        Link([LinkId(self.links), LinkId(1000 + self.links)])
+    }
+
+    pub fn new_work(&mut self) -> WorkId {
+        self.works += 1;
+        WorkId(self.works)
+    }
+
+    pub fn slice(offset: u64, len: u64) -> LocalSlice {
+        LocalSlice { segment: Self::SEGMENT, offset, len }
+    }
+
+    /// Polls both sides once.
+    pub fn round(&mut self) {
+        let mut moved = false;
+        for side in &mut self.sides {
+            let Side { fabric: Some(fabric), heard, .. } = side else { continue };
+            moved |= fabric.poll(&mut |event| {
+                let event = Heard::of(event);
+                let link = event.link();
+                let dead = heard.iter().any(|earlier| matches!(earlier, Heard::Down(dead, _) if *dead == link));
+                assert!(!dead, "{event:?} after the end of {link}");
+                heard.push(event);
+            });
+        }
+        if !moved {
+            self.rig.idle();
+        }
+    }
+
+    /// Drives both sides until `done`.
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Pair<R>) -> bool) {
+        let start = Instant::now();
+        while !done(self) {
+            let sides = &self.sides;
+            assert!(start.elapsed() < HANG, "waiting for {what}; heard {:?}", [&sides[0].heard, &sides[1].heard]);
+            self.round();
+        }
+    }
+
+    /// Drives both sides until `side` has heard something that fits, and takes that out of what it heard.
+    pub fn hear<T>(&mut self, side: usize, what: &str, mut fits: impl FnMut(&Heard) -> Option<T>) -> T {
+        let mut found = None;
+        self.until(what, |pair| {
+            let heard = &mut pair.sides[side].heard;
+            let at = heard.iter().position(|event| {
+                found = fits(event);
+                found.is_some()
+            });
+            // The end of a link stays on record: nothing may follow it.
+            if let Some(at) = at.filter(|at| !matches!(heard[*at], Heard::Down(..))) {
+                heard.remove(at);
+            }
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// A new connected link, begun by `initiator`.
+    pub fn connect(&mut self, initiator: usize) -> Link {
+        let acceptor = 1 - initiator;
+        let link = self.new_link();
+        let offer = self.fabric(initiator).offer(link.0[initiator]).unwrap();
+        let answer = self.fabric(acceptor).accept(link.0[acceptor], &offer).unwrap();
+        self.fabric(initiator).connect(link.0[initiator], &answer).unwrap();
+        for side in 0..2 {
+            self.hear(side, "Connected", |h| (*h == Heard::Connected(link.0[side])).then_some(()));
+        }
+        link
+    }
+
+    /// Opens a range of `side`'s memory to the other side.
+    pub fn grant(&mut self, side: usize, link: Link, range: LocalSlice) -> RemoteSlice {
+        let tag = self.new_work().0;
+        let id = link.0[side];
+        self.fabric(side).grant(id, range, tag).unwrap();
+        self.hear(side, "Granted", |h| match h {
+            Heard::Granted(l, t, remote) if (*l, *t) == (id, tag) => Some(*remote),
+            _ => None,
+        })
+    }
+
+    pub fn revoke(&mut self, side: usize, link: Link, key: RemoteKey) {
+        let id = link.0[side];
+        self.fabric(side).revoke(id, key).unwrap();
+        self.hear(side, "Revoked", |h| (*h == Heard::Revoked(id, key)).then_some(()));
+    }
+
+    pub fn post_write(
+        &mut self,
+        side: usize,
+        link: Link,
+        sgl: &[LocalSlice],
+        remote: RemoteSlice,
+        immediate: Option<u32>,
+    ) -> Result<WorkId, PostError> {
+        let work = self.new_work();
+        self.fabric(side).post_write(link.0[side], work, sgl, remote, immediate)?;
+        Ok(work)
+    }
+
+    pub fn post_send(&mut self, side: usize, link: Link, message: &[u8]) -> Result<WorkId, PostError> {
+        let work = self.new_work();
+        self.fabric(side).post_send(link.0[side], work, message)?;
+        Ok(work)
+    }
+
+    pub fn write_done(&mut self, side: usize, link: Link, work: WorkId) {
+        let id = link.0[side];
+        self.hear(side, "WriteDone", |h| (*h == Heard::WriteDone(id, work)).then_some(()));
+    }
+
+    pub fn immediate(&mut self, side: usize, link: Link) -> u32 {
+        let id = link.0[side];
+        self.hear(side, "Immediate", |h| match h {
+            Heard::Immediate(l, value) if *l == id => Some(*value),
+            _ => None,
+        })
+    }
+
+    /// Drives both sides until both know the link as dead.
+    pub fn dead(&mut self, link: Link) -> [DownReason; 2] {
+        [0, 1].map(|side| {
+            let id = link.0[side];
+            self.hear(side, "LinkDown", |h| match h {
+                Heard::Down(l, reason) if *l == id => Some(reason.clone()),
+                _ => None,
+            })
+        })
+    }
+
+    /// Writes a pattern of `seed` into `side`'s memory, and answers it.
+    pub fn fill(&mut self, side: usize, offset: u64, len: u64, seed: u64) -> Vec<u8> {
+        let bytes = pattern(len, seed);
+        self.rig.write(&self.sides[side].memory, offset, &bytes);
+        bytes
+    }
+
+    pub fn read(&mut self, side: usize, offset: u64, len: u64) -> Vec<u8> {
+        let mut bytes = vec![0; len as usize];
+        self.rig.read(&self.sides[side].memory, offset, &mut bytes);
+        bytes
+    }
+
+    /// A message and its answer arrive on the link, and so does a write: it works.
+    pub fn works(&mut self, link: Link) {
+        for side in 0..2 {
+            let (to, tag) = (link.0[1 - side], self.new_work().0);
+            self.post_send(side, link, &tag.to_le_bytes()).unwrap();
+            self.hear(1 - side, "Message", |h| (*h == Heard::Message(to, tag.to_le_bytes().to_vec())).then_some(()));
+            let bytes = self.fill(side, 0, 64, tag);
+            let remote = self.grant(1 - side, link, Self::slice(64, 64));
+            let work = self.post_write(side, link, &[Self::slice(0, 64)], remote, None).unwrap();
+            self.write_done(side, link, work);
+            assert_eq!(self.read(1 - side, 64, 64), bytes);
+            self.revoke(1 - side, link, remote.key);
+        }
+    }
+}
+
+/// Bytes that tell where they belong: different at each 8-byte position and for each seed, and never a run of zeros.
+pub fn pattern(len: u64, seed: u64) -> Vec<u8> {
+    let words = (0..len.div_ceil(8)).map(|i| (i + 1).wrapping_add(seed << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    bytes.truncate(len as usize);
+    bytes
+}

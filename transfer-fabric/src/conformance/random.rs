@@ -1,0 +1,152 @@
+//! Thousands of mixed operations from a seed, each write's content checked.
+//!
+//! Each side grants the other a few slots. A slot is written by its peer with an immediate that names it; its owner checks the
+//! content, now and then takes the grant back and gives a new one, and tells the peer by message that the slot is free and with
+//! which key.
+
+use super::pair::{Heard, Link, Pair, pattern};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::collections::VecDeque;
+use transfer_core::fabric::{Fabric, PostError};
+use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice};
+
+const SLOTS: u64 = 12;
+const SLOT_BYTES: u64 = 200_000;
+const OPERATIONS: u32 = 4_000;
+
+/// Sources lie behind the slots.
+const SOURCES: u64 = SLOTS * SLOT_BYTES;
+
+struct End {
+    /// Slots of the peer that may be written.
+    free: VecDeque<(u32, RemoteSlice)>,
+    /// What each of our slots is to hold when its immediate comes: the length and seed of the pattern.
+    expected: Vec<Option<(u64, u64)>>,
+    /// The keys of our slots.
+    keys: Vec<RemoteKey>,
+    /// Messages to send.
+    queue: VecDeque<[u8; 24]>,
+}
+
+pub fn mixed_operations<R: super::Rig>(rig: R) {
+    let mut pair = Pair::new(rig, 2 * SOURCES);
+    let link = pair.connect(0);
+    let mut rng = StdRng::seed_from_u64(42);
+    let mut ends: Vec<End> = (0..2)
+        .map(|side| {
+            let keys = (0..SLOTS).map(|slot| {
+                let remote = pair.grant(side, link, Pair::<R>::slice(slot * SLOT_BYTES, SLOT_BYTES));
+                (remote.key, free_message(slot as u32, remote))
+            });
+            let (keys, queue) = keys.collect();
+            End { free: VecDeque::new(), expected: vec![None; SLOTS as usize], keys, queue }
+        })
+        .collect();
+    let mut written = 0;
+    while written < OPERATIONS || ends.iter().any(|end| end.expected.iter().any(Option::is_some)) {
+        for side in 0..2 {
+            send_queued(&mut pair, link, side, &mut ends[side]);
+            if written < OPERATIONS && rng.random_bool(0.7) {
+                written += u32::from(write_one(&mut pair, link, side, &mut ends, &mut rng));
+            }
+        }
+        if rng.random_bool(0.5) {
+            pair.round();
+        }
+        for side in 0..2 {
+            for event in std::mem::take(&mut pair.sides[side].heard) {
+                hear(&mut pair, link, side, &mut ends, &mut rng, event);
+            }
+        }
+    }
+}
+
+fn free_message(slot: u32, remote: RemoteSlice) -> [u8; 24] {
+    let mut message = [0; 24];
+    message[0..4].copy_from_slice(&slot.to_le_bytes());
+    message[4..8].copy_from_slice(&remote.key.0.to_le_bytes());
+    message[8..16].copy_from_slice(&remote.address.to_le_bytes());
+    message[16..24].copy_from_slice(&remote.len.to_le_bytes());
+    message
+}
+
+fn send_queued<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, end: &mut End) {
+    while let Some(message) = end.queue.front() {
+        match pair.post_send(side, link, message) {
+            Ok(_) => end.queue.pop_front(),
+            Err(PostError::Full(_)) => return,
+            Err(error) => panic!("{error}"),
+        };
+    }
+}
+
+/// Writes a pattern of random length into a free slot of the peer, gathered from random pieces.
+fn write_one<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, ends: &mut [End], rng: &mut StdRng) -> bool {
+    let Some((slot, remote)) = ends[side].free.pop_front() else { return false };
+    let len = match rng.random_range(0..4) {
+        0 => rng.random_range(0..100),
+        1 => rng.random_range(0..5_000),
+        _ => rng.random_range(0..=SLOT_BYTES),
+    };
+    let seed = rng.random_range(1..1 << 20);
+    let bytes = pattern(len, seed);
+    // One source for each slot, so that nothing changes while it flies.
+    let source = SOURCES + u64::from(slot) * SLOT_BYTES;
+    pair.rig.write(&pair.sides[side].memory, source, &bytes);
+    let max = pair.fabric(side).capabilities().max_sge.min(9);
+    let mut cuts: Vec<u64> = (1..rng.random_range(1..=max)).map(|_| rng.random_range(0..=len)).collect();
+    cuts.extend([0, len]);
+    cuts.sort_unstable();
+    let sgl: Vec<LocalSlice> = cuts.windows(2).map(|w| Pair::<R>::slice(source + w[0], w[1] - w[0])).collect();
+    let target = remote.sub(0, len).unwrap();
+    // Sometimes in two writes, of which the second raises the immediate.
+    let posted = if sgl.len() > 1 && rng.random_bool(0.3) {
+        let first = sgl[0].len;
+        let head = pair.post_write(side, link, &sgl[..1], target.sub(0, first).unwrap(), None);
+        head.and_then(|_| {
+            let rest = target.sub(first, len - first).unwrap();
+            pair.post_write(side, link, &sgl[1..], rest, Some(slot))
+        })
+    } else {
+        pair.post_write(side, link, &sgl, target, Some(slot))
+    };
+    match posted {
+        Ok(_) => ends[1 - side].expected[slot as usize] = Some((len, seed)),
+        Err(PostError::Full(_)) => {
+            ends[side].free.push_back((slot, remote));
+            return false;
+        }
+        Err(error) => panic!("{error}"),
+    }
+    true
+}
+
+fn hear<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, ends: &mut [End], rng: &mut StdRng, event: Heard) {
+    match event {
+        Heard::Immediate(_, slot) => {
+            let (len, seed) = ends[side].expected[slot as usize].take().unwrap();
+            let start = u64::from(slot) * SLOT_BYTES;
+            assert!(pair.read(side, start, len) == pattern(len, seed), "slot {slot} of side {side}, {len} bytes");
+            let tag = u64::from(slot);
+            if rng.random_bool(0.3) {
+                let old = ends[side].keys[slot as usize];
+                pair.fabric(side).revoke(link.0[side], old).unwrap();
+            } else {
+                // A second grant of the same range; the first stays until the link ends.
+            }
+            pair.fabric(side).grant(link.0[side], Pair::<R>::slice(start, SLOT_BYTES), tag).unwrap();
+        }
+        Heard::Granted(_, tag, remote) => {
+            ends[side].keys[tag as usize] = remote.key;
+            ends[side].queue.push_back(free_message(tag as u32, remote));
+        }
+        Heard::Message(_, bytes) => {
+            let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+            let (slot, key) = (number(0) as u32, RemoteKey((number(0) >> 32) as u32));
+            ends[side].free.push_back((slot, RemoteSlice { address: number(8), len: number(16), key }));
+        }
+        Heard::WriteDone(..) | Heard::SendDone(..) | Heard::Revoked(..) => {}
+        other => panic!("{other:?}"),
+    }
+}

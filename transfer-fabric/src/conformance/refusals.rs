@@ -1,0 +1,93 @@
+//! Writes that fail their check: they touch nothing, both sides hear that the link is dead, and a new link works.
+
+use super::Rig;
+use super::pair::{Heard, Link, Pair};
+use transfer_core::fabric::{DownReason, Fabric};
+use transfer_core::memory::{RemoteKey, RemoteSlice};
+
+const LEN: u64 = 1 << 17;
+const HALF: u64 = LEN / 2;
+
+/// Writes to `remote` behind a write that is in order, and expects the death of the link.
+fn refused<R: Rig>(pair: &mut Pair<R>, link: Link, remote: RemoteSlice) {
+    let good = pair.grant(1, link, Pair::<R>::slice(0, 64));
+    let before = pair.fill(1, 0, LEN, 1);
+    let bytes = pair.fill(0, 0, LEN, 2);
+    pair.post_write(0, link, &[Pair::<R>::slice(0, 64)], good, None).unwrap();
+    pair.post_write(0, link, &[Pair::<R>::slice(0, remote.len)], remote, None).unwrap();
+    pair.post_write(0, link, &[Pair::<R>::slice(64, 64)], good, None).unwrap();
+    pair.dead(link);
+    let now = pair.read(1, 0, LEN);
+    assert!(now[64..] == before[64..], "a refused write touched memory");
+    assert!(now[..64] == bytes[..64] || now[..64] == before[..64], "a write behind a refused one was placed");
+    let again = pair.connect(1);
+    pair.works(again);
+}
+
+pub fn an_unknown_key<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    for len in [1, 4096, HALF] {
+        let link = pair.connect(0);
+        let remote = pair.grant(1, link, Pair::<R>::slice(HALF, HALF));
+        let key = RemoteKey(remote.key.0 ^ 0x5555_0000);
+        refused(&mut pair, link, RemoteSlice { len, key, ..remote });
+    }
+}
+
+pub fn a_key_of_another_link<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    let (link, other) = (pair.connect(0), pair.connect(0));
+    let remote = pair.grant(1, other, Pair::<R>::slice(HALF, HALF));
+    refused(&mut pair, link, remote);
+    // The other link is none the worse, and its grant stands.
+    pair.works(other);
+    let work = pair.post_write(0, other, &[Pair::<R>::slice(0, HALF)], remote, None).unwrap();
+    pair.write_done(0, other, work);
+}
+
+pub fn out_of_bounds<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    for (shift, grow) in [(0, 1), (-1, 0), (4096, 0), (-(HALF as i64), 0)] {
+        let link = pair.connect(0);
+        let remote = pair.grant(1, link, Pair::<R>::slice(HALF, 4096));
+        let address = remote.address.wrapping_add_signed(shift);
+        refused(&mut pair, link, RemoteSlice { address, len: 4096 + grow, ..remote });
+    }
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, Pair::<R>::slice(HALF, 4096));
+    refused(&mut pair, link, RemoteSlice { address: u64::MAX - 63, len: 64, ..remote });
+}
+
+pub fn a_revoked_key<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, Pair::<R>::slice(HALF, HALF));
+    // It was good before.
+    let work = pair.post_write(0, link, &[Pair::<R>::slice(0, HALF)], remote, None).unwrap();
+    pair.write_done(0, link, work);
+    pair.revoke(1, link, remote.key);
+    refused(&mut pair, link, remote);
+}
+
+pub fn a_key_of_a_dead_link<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, Pair::<R>::slice(HALF, HALF));
+    pair.fabric(1).disconnect(link.0[1], DownReason::Closed("test".into()));
+    pair.dead(link);
+    let again = pair.connect(0);
+    refused(&mut pair, again, remote);
+}
+
+pub fn a_refused_write_raises_no_immediate<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, Pair::<R>::slice(HALF, HALF));
+    pair.revoke(1, link, remote.key);
+    pair.post_write(0, link, &[Pair::<R>::slice(0, HALF)], remote, Some(9)).unwrap();
+    pair.post_send(0, link, b"behind it").unwrap();
+    pair.dead(link);
+    let id = link.0[1];
+    let leaked = |h: &Heard| matches!(h, Heard::Immediate(l, _) | Heard::Message(l, _) if *l == id);
+    assert!(!pair.sides[1].heard.iter().any(leaked));
+}

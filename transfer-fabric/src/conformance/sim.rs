@@ -1,0 +1,55 @@
+//! The suite over the simulated fabric, with grants that are immediate and grants that take their time.
+
+use super::Rig;
+use transfer_core::sim::{Conditions, Grants, MemoryId, SimFabric, World};
+
+struct SimRig(World);
+
+impl SimRig {
+    fn new(grants: Grants) -> SimRig {
+        SimRig(World::new(7, Conditions { grants, ..Conditions::calm() }))
+    }
+}
+
+impl Rig for SimRig {
+    type Fabric = SimFabric;
+
+    fn fabric(&mut self) -> SimFabric {
+        SimFabric::new(&self.0, self.0.endpoint())
+    }
+
+    fn memory(&mut self, len: u64) -> MemoryId {
+        self.0.memory(len as usize)
+    }
+
+    fn read_only_memory(&mut self, _len: u64) -> Option<MemoryId> {
+        None
+    }
+
+    fn read(&mut self, memory: &MemoryId, offset: u64, to: &mut [u8]) {
+        to.copy_from_slice(&self.0.read(*memory, offset, to.len() as u64));
+    }
+
+    fn write(&mut self, memory: &MemoryId, offset: u64, bytes: &[u8]) {
+        assert!(self.0.write(*memory, offset, bytes));
+    }
+
+    fn idle(&mut self) {
+        self.0.step();
+    }
+
+    fn kill(&mut self, fabric: SimFabric) {
+        drop(fabric);
+        for connection in 0..self.0.connections() {
+            self.0.break_connection(connection, "the process died");
+        }
+    }
+}
+
+mod immediate {
+    crate::conformance_tests!(super::SimRig::new(super::Grants::Immediate));
+}
+
+mod delayed {
+    crate::conformance_tests!(super::SimRig::new(super::Grants::Delayed));
+}

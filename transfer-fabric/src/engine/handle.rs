@@ -1,0 +1,121 @@
+//! How the control plane talks to the data-plane thread.
+//!
+//! Commands go in through a bounded crossbeam channel and a wake-up of an eventfd; what the engine wants of the control plane comes
+//! out through the [`ControlSink`] given at its start. Neither side ever waits for the other inside a call.
+
+use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
+use transfer_core::memory::SegmentId;
+pub use transfer_core::protocol::{ClaimRefused, Control as ControlRequest, PeerInfo};
+use transfer_core::protocol::{Domain, Snapshot, TensorStatus};
+use transfer_core::tensor::{Key, Name};
+use transfer_memory::segment::Segment;
+use transfer_memory::session::SidecarEnd;
+
+/// Takes an answer from the engine's thread; must not block.
+pub type Answer<T> = Box<dyn FnOnce(T) + Send>;
+
+/// What the control plane tells the engine.
+#[non_exhaustive]
+pub enum EngineCommand {
+    /// A landing pool for a trust domain. Comes before the domain's first session.
+    AddPool {
+        /// Whose.
+        domain: Domain,
+        /// Its number, not used before in this incarnation; not [`super::HEADER_SEGMENT`].
+        id: SegmentId,
+        /// The memory.
+        segment: Segment,
+    },
+    /// A worker connected and is mapped.
+    OpenSession {
+        /// The session, its rings and its arena.
+        end: SidecarEnd,
+        /// Its trust domain.
+        domain: Domain,
+    },
+    /// The directory's answer to [`ControlRequest::Resolve`]; may come again when the key moves.
+    Located {
+        /// The key.
+        key: Key,
+        /// The node that owns it.
+        node: Name,
+        /// The entry's number: higher is newer.
+        sequence: u64,
+    },
+    /// The directory's answer to [`ControlRequest::ResolveWorker`].
+    WorkerLocated {
+        /// The worker's name.
+        worker: Name,
+        /// Its node; `None`: no such worker is connected.
+        node: Option<Name>,
+    },
+    /// The directory's answer to [`ControlRequest::Claim`].
+    Claimed {
+        /// The key.
+        key: Key,
+        /// Whether it is ours now.
+        result: Result<(), ClaimRefused>,
+    },
+    /// Begin a link as its initiator.
+    BeginLink {
+        /// The peer.
+        peer: Name,
+        /// Over which fabric.
+        fabric: FabricKind,
+        /// The link and what to send along in `Connect`, with our receive slots.
+        answer: Answer<Result<(LinkId, Offer, u32), FabricError>>,
+    },
+    /// Begin a link as its acceptor.
+    AcceptLink {
+        /// The peer.
+        peer: PeerInfo,
+        /// Over which fabric.
+        fabric: FabricKind,
+        /// The peer's offer.
+        offer: Offer,
+        /// What to answer to `Connect`, with our receive slots.
+        answer: Answer<Result<(LinkId, Offer, u32), FabricError>>,
+    },
+    /// Go on as the initiator, with the acceptor's answer.
+    FinishLink {
+        /// From [`EngineCommand::BeginLink`].
+        link: LinkId,
+        /// The peer, as it told.
+        peer: PeerInfo,
+        /// The peer's offer.
+        offer: Offer,
+        /// Whether the fabric took it.
+        answer: Answer<Result<(), FabricError>>,
+    },
+    /// No link to that peer can be made: what waits for it fails.
+    ConnectFailed {
+        /// The peer.
+        peer: Name,
+        /// A link that was begun for it.
+        link: Option<LinkId>,
+        /// Why, in words.
+        why: String,
+    },
+    /// Claim again everything that is published here: the directory is a new one.
+    ClaimAll,
+    /// Show the counters.
+    Snapshot(Answer<Snapshot>),
+    /// List published tensors whose key starts with `prefix` and sorts after `after`, in the order of their keys, at most `limit`.
+    Tensors {
+        /// Of the key.
+        prefix: String,
+        /// The last key of the page before; empty for the first page.
+        after: String,
+        /// Page size.
+        limit: usize,
+        /// The page.
+        answer: Answer<Vec<TensorStatus>>,
+    },
+    /// Change how the engine waits for work.
+    SetPoll(super::PollStrategy),
+    /// End: sessions are told, links closed, the thread returns.
+    Stop,
+}
+
+/// Where the engine's requests go. Called on its thread; must not block.
+pub type ControlSink = Box<dyn FnMut(ControlRequest) + Send>;

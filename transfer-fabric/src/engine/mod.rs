@@ -1,0 +1,158 @@
+//! The engine: the data-plane thread.
+//!
+//! One thread owns everything that a transfer touches: the workers' rings, the protocol's state machine, the fabrics. So the hot path
+//! has no lock and no hand-over between threads. The control plane talks to it through a bounded channel of [`EngineCommand`]s and
+//! hears from it through a [`ControlSink`].
+//!
+//! # Layout
+//! - `handle`: what goes in and comes out.
+//! - `run`: the thread's loop.
+//! - `workers`: the rings and doorbells of the workers.
+//! - `memory`: the segments by number, and the landing headers in them.
+//! - `wait`: when to poll on, and when and on what to sleep.
+
+mod handle;
+mod memory;
+mod run;
+mod wait;
+mod workers;
+
+pub use handle::{Answer, ClaimRefused, ControlRequest, ControlSink, EngineCommand, PeerInfo};
+pub use wait::PollStrategy;
+
+use crossbeam_channel::{Receiver, Sender};
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use transfer_core::fabric::{Fabric, FabricError};
+use transfer_core::memory::{LocalSlice, SegmentId};
+use transfer_core::protocol::NodeConfig;
+use transfer_core::wire::landing::HEADER_BYTES;
+use transfer_memory::segment::{PinnedBudget, Segment, SegmentError, SegmentOptions};
+
+/// A fabric as the engine holds it.
+pub type BoxedFabric = Box<dyn Fabric<Memory = Arc<Segment>>>;
+
+/// The segment of outgoing landing headers, which the engine makes for itself. All other numbers are the caller's to give.
+pub const HEADER_SEGMENT: SegmentId = SegmentId(0);
+
+/// Transfers that can be in flight at once, over all links; more wait.
+const HEADER_CELLS: u64 = 4096;
+
+/// How many commands may wait. The control plane is told when there are more.
+const COMMANDS: usize = 4096;
+
+/// What an engine is made of.
+pub struct EngineConfig {
+    /// Identity and limits.
+    pub node: NodeConfig,
+    /// What moves bytes between nodes. The first of a kind serves that kind.
+    pub fabrics: Vec<BoxedFabric>,
+    /// How to wait for work.
+    pub poll: PollStrategy,
+    /// What its own small segment is counted against.
+    pub budget: PinnedBudget,
+    /// How that segment is made; its length is set by the engine.
+    pub segment: SegmentOptions,
+}
+
+/// The engine could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// Its memory could not be had.
+    #[error("the engine's own segment: {0}")]
+    Segment(#[from] SegmentError),
+    /// A fabric does not take it.
+    #[error("registering the engine's own segment: {0}")]
+    Register(#[from] FabricError),
+    /// The operating system refused.
+    #[error("{what}: {why}")]
+    System {
+        /// The call.
+        what: &'static str,
+        /// The system's words.
+        why: std::io::Error,
+    },
+}
+
+/// The engine has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the engine has ended")]
+pub struct EngineGone;
+
+/// Talks to a running engine. Cheap to clone.
+#[derive(Clone)]
+pub struct EngineHandle {
+    commands: Sender<EngineCommand>,
+    bell: Arc<OwnedFd>,
+}
+
+impl EngineHandle {
+    /// Gives the engine a command. Waits while thousands are waiting already, which the engine works off in milliseconds.
+    ///
+    /// # Errors
+    /// [`EngineGone`].
+    pub fn send(&self, command: EngineCommand) -> Result<(), EngineGone> {
+        self.commands.send(command).map_err(|_| EngineGone)?;
+        // It fails only when the counter is full, and then the engine is being woken already.
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        Ok(())
+    }
+}
+
+/// A running engine.
+pub struct Engine {
+    handle: EngineHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn start(config: EngineConfig, sink: ControlSink) -> Result<Engine, EngineError> {
+        let system = |what| move |e: rustix::io::Errno| EngineError::System { what, why: e.into() };
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("eventfd"))?;
+        let bell = Arc::new(bell);
+        let (commands, inbox): (_, Receiver<EngineCommand>) = crossbeam_channel::bounded(COMMANDS);
+        let options = SegmentOptions { len: HEADER_CELLS * HEADER_BYTES, ..config.segment };
+        let headers = Segment::create("transfer-headers", &options, &config.budget)?;
+        let cells = LocalSlice { segment: HEADER_SEGMENT, offset: 0, len: HEADER_CELLS * HEADER_BYTES };
+        let node = transfer_core::protocol::Node::new(config.node, cells);
+        let mut run = run::Run::new(node, config.fabrics, config.poll, inbox, bell.clone(), sink)?;
+        run.add_segment(HEADER_SEGMENT, headers)?;
+        let thread = std::thread::Builder::new()
+            .name("transfer-data".into())
+            .spawn(move || run.run())
+            .map_err(|why| EngineError::System { what: "starting the data-plane thread", why })?;
+        Ok(Engine { handle: EngineHandle { commands, bell }, thread: Some(thread) })
+    }
+
+    /// What talks to it.
+    #[must_use]
+    pub fn handle(&self) -> &EngineHandle {
+        &self.handle
+    }
+
+    /// Ends it and waits until its thread has returned: sessions and links are closed then.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // Where it has ended by itself there is nobody to tell.
+            let _ = self.handle.send(EngineCommand::Stop);
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

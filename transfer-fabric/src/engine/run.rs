@@ -1,0 +1,278 @@
+//! The thread's loop.
+
+use super::handle::{ControlRequest, ControlSink, EngineCommand};
+use super::memory::Memory;
+use super::wait::{Pace, PollStrategy, Ready, Sleeper};
+use super::workers::{Ends, Workers};
+use super::{BoxedFabric, EngineError};
+use crossbeam_channel::Receiver;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use transfer_core::drive::{Driver, Work};
+use transfer_core::memory::SegmentId;
+use transfer_core::protocol::{Domain, Node, SessionId};
+use transfer_core::tensor::Name;
+use transfer_core::time::Time;
+use transfer_memory::segment::Segment;
+use transfer_memory::session::SidecarEnd;
+
+/// How often sockets and processes are looked at while there is so much work that the thread never sleeps.
+const LOOK_UP: Duration = Duration::from_millis(1);
+
+/// How long a reply that found its worker's ring or socket full waits until it is tried again.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// How many commands are taken in a row.
+const BATCH: usize = 256;
+
+pub(super) struct Run {
+    driver: Driver<Arc<Segment>>,
+    memory: Memory,
+    workers: Workers,
+    pace: Pace,
+    sleeper: Sleeper,
+    inbox: Receiver<EngineCommand>,
+    bell: Arc<OwnedFd>,
+    sink: ControlSink,
+    started: Instant,
+    looked_up: Instant,
+    broken: Vec<(SessionId, String)>,
+    stopping: bool,
+}
+
+impl Run {
+    pub(super) fn new(
+        node: Node,
+        fabrics: Vec<BoxedFabric>,
+        poll: PollStrategy,
+        inbox: Receiver<EngineCommand>,
+        bell: Arc<OwnedFd>,
+        sink: ControlSink,
+    ) -> Result<Run, EngineError> {
+        let system = |why: rustix::io::Errno| EngineError::System { what: "epoll", why: why.into() };
+        let sleeper = Sleeper::new().map_err(system)?;
+        sleeper.add_polled(bell.as_fd()).map_err(system)?;
+        for fabric in &fabrics {
+            if let Some(fd) = fabric.wait_fd() {
+                sleeper.add_polled(fd).map_err(system)?;
+            }
+        }
+        let now = Instant::now();
+        Ok(Run {
+            driver: Driver::new(node, fabrics),
+            memory: Memory::default(),
+            workers: Workers::default(),
+            pace: Pace::new(poll),
+            sleeper,
+            inbox,
+            bell,
+            sink,
+            started: now,
+            looked_up: now,
+            broken: Vec::new(),
+            stopping: false,
+        })
+    }
+
+    pub(super) fn add_segment(&mut self, id: SegmentId, segment: Segment) -> Result<(), EngineError> {
+        let segment = Arc::new(segment);
+        self.driver.register(id, &segment)?;
+        self.memory.insert(id, segment);
+        Ok(())
+    }
+
+    fn time(&self, now: Instant) -> Time {
+        Time(u64::try_from(now.saturating_duration_since(self.started).as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn run(mut self) {
+        while !self.stopping {
+            let instant = Instant::now();
+            let now = self.time(instant);
+            let mut active = self.commands(now);
+            let Run { workers, driver, broken, .. } = &mut self;
+            active |= workers.take(|session, command| driver.node.command(now, session, command), broken);
+            active |= self.driver.poll_fabrics(now, &self.memory);
+            if self.driver.node.next_deadline().is_some_and(|at| at <= now) {
+                self.driver.node.timeout(now);
+                active = true;
+            }
+            self.work(now);
+            if active {
+                self.pace.active(instant);
+                if instant.saturating_duration_since(self.looked_up) > LOOK_UP {
+                    self.wait(now, Some(Duration::ZERO));
+                }
+            } else if self.pace.should_sleep(instant) {
+                self.sleep(now);
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        self.end();
+    }
+
+    /// Does everything that the state machine wants done.
+    fn work(&mut self, now: Time) {
+        loop {
+            while let Some(work) = self.driver.poll(&mut self.memory) {
+                match work {
+                    Work::Reply { session, reply } => {
+                        if let Err(why) = self.workers.reply(session, reply, &self.memory) {
+                            self.broken.push((session, why));
+                        }
+                    }
+                    Work::CloseSession { session, why } => self.broken.push((session, why)),
+                    Work::SegmentUnused { segment } => {
+                        self.memory.remove(segment);
+                        self.workers.retire(segment);
+                    }
+                    Work::Control(control) => self.control(control),
+                    _ => {}
+                }
+            }
+            self.workers.publish(&self.memory, &mut self.broken);
+            if self.broken.is_empty() {
+                break;
+            }
+            for (session, why) in std::mem::take(&mut self.broken) {
+                self.close_session(now, session, &why);
+            }
+        }
+    }
+
+    fn control(&mut self, control: ControlRequest) {
+        match &control {
+            ControlRequest::LinkUp { link, peer } => tracing::info!(%peer, %link, "link up"),
+            ControlRequest::LinkDown { link, peer, why } => tracing::warn!(%peer, %link, why, "link down"),
+            ControlRequest::SessionClosed { worker, why, .. } => tracing::info!(%worker, why, "session closed"),
+            _ => {}
+        }
+        (self.sink)(control);
+    }
+
+    fn close_session(&mut self, now: Time, session: SessionId, why: &str) {
+        self.workers.remove(session, &self.sleeper);
+        self.driver.node.session_closed(now, session, why);
+    }
+
+    fn sleep(&mut self, now: Time) {
+        for fabric in self.driver.fabrics() {
+            fabric.arm();
+        }
+        let mut timeout = self.driver.node.next_deadline().map(|at| at.since(now));
+        if self.workers.has_backlog() {
+            timeout = Some(timeout.map_or(RETRY, |t| t.min(RETRY)));
+        }
+        // What came before a fabric was armed is found by polling once more; commands ring the bell.
+        if self.workers.prepare_sleep() && !self.driver.poll_fabrics(now, &self.memory) && self.inbox.is_empty() {
+            self.wait(now, timeout);
+        }
+        self.workers.awake();
+    }
+
+    /// Waits on sockets, processes, fabrics and commands.
+    fn wait(&mut self, now: Time, timeout: Option<Duration>) {
+        self.looked_up = Instant::now();
+        for ready in self.sleeper.sleep(timeout) {
+            match ready {
+                Ready::Polled => {
+                    // Empties the bell; commands are looked for in any case.
+                    let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+                }
+                Ready::Process(session) => self.close_session(now, SessionId(session), "its process has ended"),
+                Ready::Socket(session) => {
+                    if let Err(e) = self.workers.take_doorbells(SessionId(session)) {
+                        self.close_session(now, SessionId(session), &e.to_string());
+                    }
+                }
+            }
+        }
+    }
+
+    fn commands(&mut self, now: Time) -> bool {
+        let mut active = false;
+        for _ in 0..BATCH {
+            let Ok(command) = self.inbox.try_recv() else { break };
+            active = true;
+            self.command(now, command);
+        }
+        active
+    }
+
+    fn command(&mut self, now: Time, command: EngineCommand) {
+        let driver = &mut self.driver;
+        match command {
+            EngineCommand::AddPool { domain, id, segment } => {
+                let len = segment.len();
+                match self.add_segment(id, segment) {
+                    Ok(()) => self.driver.node.add_pool(domain, id, len),
+                    Err(e) => tracing::error!(user_id = domain.0, error = %e, "the landing pool cannot be used"),
+                }
+            }
+            EngineCommand::OpenSession { end, domain } => self.open_session(end, domain),
+            EngineCommand::Located { key, node, sequence } => driver.node.located(now, &key, &node, sequence),
+            EngineCommand::WorkerLocated { worker, node } => driver.node.worker_located(now, &worker, node.as_ref()),
+            EngineCommand::Claimed { key, result } => driver.node.claimed(now, &key, result),
+            EngineCommand::BeginLink { peer, fabric, answer } => answer(driver.begin_link(&peer, fabric)),
+            EngineCommand::AcceptLink { peer, fabric, offer, answer } => {
+                answer(driver.accept_link(peer, fabric, &offer));
+            }
+            EngineCommand::FinishLink { link, peer, offer, answer } => answer(driver.finish_link(link, peer, &offer)),
+            EngineCommand::ConnectFailed { peer, link, why } => {
+                if let Some(link) = link {
+                    driver.abandon_link(link, &why);
+                }
+                driver.node.connect_failed(now, &peer, &why);
+            }
+            EngineCommand::ClaimAll => driver.node.claim_all(),
+            EngineCommand::Snapshot(answer) => answer(driver.node.snapshot()),
+            EngineCommand::Tensors { prefix, after, limit, answer } => {
+                answer(driver.node.tensors(&prefix, &after, limit));
+            }
+            EngineCommand::SetPoll(strategy) => self.pace.strategy = strategy,
+            EngineCommand::Stop => self.stopping = true,
+        }
+    }
+
+    fn open_session(&mut self, end: SidecarEnd, domain: Domain) {
+        let SidecarEnd { socket, pidfd, name, session, submission, completion, arena_id, arena, .. } = end;
+        let (session, len, arena) = (SessionId(session), arena.len(), Arc::new(arena));
+        if let Err(e) = self.driver.register(arena_id, &arena) {
+            tracing::error!(worker = %name, error = %e, "the worker's arena cannot be registered; its session is closed");
+            return self.never_opened(session, name, &e.to_string());
+        }
+        let ends = Ends { socket, pidfd, submission, completion };
+        match self.workers.add(session, ends, arena_id, &self.sleeper) {
+            Ok(()) => {
+                self.memory.insert(arena_id, arena);
+                tracing::info!(worker = %name, session = session.0, arena_bytes = len, "session open");
+                self.driver.node.session_opened(session, name, domain, arena_id, len);
+                self.workers.greet(session);
+            }
+            Err(e) => {
+                tracing::error!(worker = %name, error = %e, "the session cannot be waited for and is closed");
+                self.never_opened(session, name, &e.to_string());
+            }
+        }
+    }
+
+    fn never_opened(&mut self, session: SessionId, worker: Name, why: &str) {
+        self.control(ControlRequest::SessionClosed { session, worker, why: why.to_owned() });
+    }
+
+    /// Links and sessions end with the thread: peers and workers hear of it by their sockets.
+    fn end(mut self) {
+        let now = self.time(Instant::now());
+        for link in self.driver.node.snapshot().links {
+            self.driver.abandon_link(link.link, "the sidecar is shutting down");
+        }
+        // What the fabrics still have to say goes out.
+        self.driver.poll_fabrics(now, &self.memory);
+        for session in self.workers.ids() {
+            self.close_session(now, session, "the sidecar is shutting down");
+        }
+        self.work(now);
+    }
+}

@@ -1,0 +1,153 @@
+//! When to poll on, and when and on what to sleep.
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How the data-plane thread waits for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PollStrategy {
+    /// Never sleep. The lowest latency, for one core's price.
+    Busy,
+    /// Sleep as soon as there is nothing to do.
+    Event,
+    /// Poll for up to this long before sleeping, but only while work has lately been coming in shorter intervals than that, so
+    /// that an idle or slow-paced sidecar costs nothing.
+    Adaptive(Duration),
+}
+
+impl Default for PollStrategy {
+    fn default() -> Self {
+        PollStrategy::Adaptive(Duration::from_micros(20))
+    }
+}
+
+/// Decides between polling on and sleeping.
+pub(super) struct Pace {
+    pub(super) strategy: PollStrategy,
+    last_active: Instant,
+    /// A running mean of the time between two pieces of work.
+    gap: Duration,
+}
+
+/// The weight of the newest interval in the mean is 1 in this many.
+const MEMORY: u32 = 8;
+
+impl Pace {
+    pub(super) fn new(strategy: PollStrategy) -> Pace {
+        Pace { strategy, last_active: Instant::now(), gap: Duration::from_secs(1) }
+    }
+
+    /// There was work.
+    pub(super) fn active(&mut self, now: Instant) {
+        let interval = now.saturating_duration_since(self.last_active).min(Duration::from_secs(1));
+        self.gap = (self.gap * (MEMORY - 1) + interval) / MEMORY;
+        self.last_active = now;
+    }
+
+    /// There was none: whether to sleep now.
+    pub(super) fn should_sleep(&self, now: Instant) -> bool {
+        match self.strategy {
+            PollStrategy::Busy => false,
+            PollStrategy::Event => true,
+            PollStrategy::Adaptive(limit) => {
+                self.gap > limit || now.saturating_duration_since(self.last_active) > limit
+            }
+        }
+    }
+}
+
+/// What the thread sleeps on.
+pub(super) struct Sleeper {
+    epoll: OwnedFd,
+}
+
+/// How much readiness is taken at once; the rest is there again the next time.
+const AT_ONCE: usize = 32;
+
+/// What became ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ready {
+    /// Something that is polled anyway: a command, a fabric.
+    Polled,
+    /// The socket of this session.
+    Socket(u64),
+    /// The process of this session has ended.
+    Process(u64),
+}
+
+const POLLED: u64 = u64::MAX;
+const PROCESS: u64 = 1 << 63;
+
+impl Sleeper {
+    pub(super) fn new() -> Result<Sleeper, Errno> {
+        Ok(Sleeper { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>, data: u64) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
+    }
+
+    pub(super) fn add_polled(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.add(fd, POLLED)
+    }
+
+    pub(super) fn add_socket(&self, fd: BorrowedFd<'_>, session: u64) -> Result<(), Errno> {
+        self.add(fd, session & !PROCESS)
+    }
+
+    pub(super) fn add_process(&self, fd: BorrowedFd<'_>, session: u64) -> Result<(), Errno> {
+        self.add(fd, session | PROCESS)
+    }
+
+    pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
+        // A descriptor that is not in there need not be taken out.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Sleeps until something is ready or the time is over; `None` sleeps without an end.
+    pub(super) fn sleep(&self, timeout: Option<Duration>) -> SmallVec<[Ready; AT_ONCE]> {
+        let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; AT_ONCE];
+        let timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
+        match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
+            Ok((events, _)) => events
+                .iter()
+                .map(|e| match e.data.u64() {
+                    POLLED => Ready::Polled,
+                    n if n & PROCESS != 0 => Ready::Process(n & !PROCESS),
+                    n => Ready::Socket(n),
+                })
+                .collect(),
+            // Interrupted is as good as woken; anything else cannot be with a descriptor of our own.
+            Err(_) => SmallVec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adaptive_polls_only_while_work_comes_fast() {
+        let limit = Duration::from_micros(20);
+        let mut pace = Pace::new(PollStrategy::Adaptive(limit));
+        let mut now = Instant::now();
+        assert!(pace.should_sleep(now), "nothing has come yet");
+        for _ in 0..200 {
+            now += Duration::from_micros(5);
+            pace.active(now);
+        }
+        assert!(!pace.should_sleep(now + Duration::from_micros(10)));
+        assert!(pace.should_sleep(now + Duration::from_micros(30)), "too long since the last work");
+        for _ in 0..100 {
+            now += Duration::from_millis(1);
+            pace.active(now);
+        }
+        assert!(pace.should_sleep(now), "work comes slowly");
+    }
+}

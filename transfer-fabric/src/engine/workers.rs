@@ -1,0 +1,237 @@
+//! The workers' rings and doorbells.
+
+use super::memory::Memory;
+use super::wait::Sleeper;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+use transfer_core::memory::SegmentId;
+use transfer_core::op::{Command, Reply};
+use transfer_core::protocol::SessionId;
+use transfer_core::wire::Writer;
+use transfer_core::wire::session::{read_command, write_reply};
+use transfer_memory::ring::{Consumer, MAX_RECORD_BYTES, Producer};
+use transfer_memory::session::{SessionError, SidecarSocket};
+use transfer_memory::socket::SocketError;
+
+/// How many records of one worker are taken in a row, so that nobody starves.
+const BATCH: usize = 256;
+
+pub(super) struct Worker {
+    socket: SidecarSocket,
+    pidfd: Option<OwnedFd>,
+    submission: Consumer,
+    completion: Producer,
+    /// Segments that this worker can map.
+    known: HashSet<SegmentId>,
+    /// Replies that did not fit the ring, or wait for a segment to be passed. Nothing more is taken from the worker until
+    /// they are out.
+    backlog: VecDeque<Reply>,
+    /// Something was written since the last publication.
+    unpublished: bool,
+}
+
+/// The sidecar's ends of a session, as the handshake left them.
+pub(super) struct Ends {
+    pub(super) socket: SidecarSocket,
+    pub(super) pidfd: Option<OwnedFd>,
+    pub(super) submission: Consumer,
+    pub(super) completion: Producer,
+}
+
+#[derive(Default)]
+pub(super) struct Workers {
+    by_id: BTreeMap<SessionId, Worker>,
+    /// Sessions with something to publish.
+    touched: Vec<SessionId>,
+    scratch: Vec<u8>,
+}
+
+impl Workers {
+    /// Takes a worker up. `arena` is the segment that it has mapped already.
+    pub(super) fn add(&mut self, id: SessionId, ends: Ends, arena: SegmentId, sleeper: &Sleeper) -> Result<(), Errno> {
+        let Ends { socket, pidfd, submission, completion } = ends;
+        sleeper.add_socket(socket.as_fd(), id.0)?;
+        if let Some(pidfd) = &pidfd {
+            sleeper.add_process(pidfd.as_fd(), id.0)?;
+        }
+        let (known, backlog) = (HashSet::from([arena]), VecDeque::new());
+        let worker = Worker { socket, pidfd, submission, completion, known, backlog, unpublished: false };
+        self.by_id.insert(id, worker);
+        Ok(())
+    }
+
+    /// Tells a worker that its session is open: from here on others can push to it. It waits for that.
+    pub(super) fn greet(&self, id: SessionId) {
+        if let Some(worker) = self.by_id.get(&id) {
+            // A worker that is gone is noticed by its socket.
+            let _ = worker.socket.ring();
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: SessionId, sleeper: &Sleeper) {
+        if let Some(worker) = self.by_id.remove(&id) {
+            sleeper.remove(worker.socket.as_fd());
+            if let Some(pidfd) = &worker.pidfd {
+                sleeper.remove(pidfd.as_fd());
+            }
+        }
+    }
+
+    pub(super) fn ids(&self) -> Vec<SessionId> {
+        self.by_id.keys().copied().collect()
+    }
+
+    /// Takes commands out of the rings. A worker that breaks the rules comes back with the reason.
+    pub(super) fn take(
+        &mut self,
+        mut each: impl FnMut(SessionId, Command),
+        broken: &mut Vec<(SessionId, String)>,
+    ) -> bool {
+        let mut buffer = [0; MAX_RECORD_BYTES];
+        let mut active = false;
+        for (id, worker) in &mut self.by_id {
+            if !worker.backlog.is_empty() {
+                continue;
+            }
+            for _ in 0..BATCH {
+                match worker.submission.try_pop(&mut buffer) {
+                    Ok(None) => break,
+                    Ok(Some(record)) => {
+                        active = true;
+                        match read_command(record) {
+                            Ok(command) => each(*id, command),
+                            Err(e) => {
+                                broken.push((*id, format!("its submission ring holds a bad record: {e}")));
+                                break;
+                            }
+                        }
+                    }
+                    Err(e) => {
+                        broken.push((*id, format!("its submission ring is broken: {e}")));
+                        break;
+                    }
+                }
+            }
+            if worker.submission.should_wake() {
+                // A worker that is gone is noticed by its socket.
+                let _ = worker.socket.ring();
+            }
+        }
+        active
+    }
+
+    /// Takes the doorbells that a worker has rung; they only serve to wake this thread.
+    pub(super) fn take_doorbells(&mut self, id: SessionId) -> Result<(), SessionError> {
+        match self.by_id.get(&id) {
+            Some(worker) => worker.socket.take_doorbells().map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes a reply. Where it does not fit it waits.
+    pub(super) fn reply(&mut self, id: SessionId, reply: Reply, memory: &Memory) -> Result<(), String> {
+        let Some(worker) = self.by_id.get_mut(&id) else { return Ok(()) };
+        if !worker.unpublished {
+            worker.unpublished = true;
+            self.touched.push(id);
+        }
+        if !worker.backlog.is_empty() || !worker.write(&reply, memory, &mut self.scratch)? {
+            worker.backlog.push_back(reply);
+        }
+        Ok(())
+    }
+
+    /// A segment is gone: those who have it mapped are told, so that its memory goes back to the system.
+    pub(super) fn retire(&mut self, segment: SegmentId) {
+        for worker in self.by_id.values_mut() {
+            if worker.known.remove(&segment) {
+                // One whose socket is full keeps it mapped until its session ends: that costs memory and nothing else.
+                let _ = worker.socket.retire_segment(segment);
+            }
+        }
+    }
+
+    /// Whether some reply waits for its worker to read.
+    pub(super) fn has_backlog(&self) -> bool {
+        self.by_id.values().any(|w| !w.backlog.is_empty())
+    }
+
+    /// Publishes what was written, and wakes those who sleep.
+    pub(super) fn publish(&mut self, memory: &Memory, broken: &mut Vec<(SessionId, String)>) {
+        for id in self.touched.drain(..) {
+            let Some(worker) = self.by_id.get_mut(&id) else { continue };
+            worker.unpublished = false;
+            worker.completion.publish();
+            if worker.completion.should_wake() {
+                // A worker that is gone is noticed by its socket.
+                let _ = worker.socket.ring();
+            }
+        }
+        for (id, worker) in &mut self.by_id {
+            if worker.backlog.is_empty() {
+                continue;
+            }
+            while let Some(reply) = worker.backlog.pop_front() {
+                match worker.write(&reply, memory, &mut self.scratch) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        worker.backlog.push_front(reply);
+                        break;
+                    }
+                    Err(why) => {
+                        broken.push((*id, why));
+                        break;
+                    }
+                }
+            }
+            worker.completion.publish();
+            if worker.completion.should_wake() {
+                let _ = worker.socket.ring();
+            }
+        }
+    }
+
+    /// Announces that this thread will sleep. `false` where there is something to do by now.
+    pub(super) fn prepare_sleep(&mut self) -> bool {
+        let mut empty = true;
+        for worker in self.by_id.values_mut() {
+            // Nothing is taken from a worker with a backlog, so its commands must not keep this thread awake.
+            empty &= worker.submission.prepare_sleep() || !worker.backlog.is_empty();
+        }
+        empty
+    }
+
+    pub(super) fn awake(&mut self) {
+        for worker in self.by_id.values_mut() {
+            worker.submission.awake();
+        }
+    }
+}
+
+impl Worker {
+    /// Writes a reply into the completion ring, after passing the segment that it names. `false` where it has to wait.
+    fn write(&mut self, reply: &Reply, memory: &Memory, scratch: &mut Vec<u8>) -> Result<bool, String> {
+        if let Reply::Fetched { slice, .. } = reply
+            && !self.known.contains(&slice.segment)
+        {
+            let Some(segment) = memory.get(slice.segment) else {
+                return Err(format!("{} is not mapped any more", slice.segment));
+            };
+            // In the past: never waits.
+            match self.socket.pass_segment(slice.segment, segment, Instant::now()) {
+                Ok(()) => {
+                    self.known.insert(slice.segment);
+                }
+                Err(SessionError::Socket(SocketError::TimedOut { .. })) => return Ok(false),
+                Err(e) => return Err(format!("{} cannot be passed to it: {e}", slice.segment)),
+            }
+        }
+        let mut w = Writer::reusing(std::mem::take(scratch));
+        write_reply(&mut w, reply);
+        let pushed = self.completion.try_push(w.as_slice());
+        *scratch = w.into_vec();
+        pushed.map_err(|e| format!("its completion ring is broken: {e}"))
+    }
+}

@@ -1,0 +1,13 @@
+//! The data plane: the engine's threads, and the fabrics that move bytes.
+//!
+//! # Layout
+//! - [`engine`]: the data-plane thread.
+//! - [`tcp`]: the fabric over TCP sockets.
+//! - `conformance`: the tests that every fabric has to pass; with the feature of that name.
+//! - `regions`: registered segments and grants, for the fabrics that place bytes themselves.
+
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+pub mod engine;
+mod regions;
+pub mod tcp;

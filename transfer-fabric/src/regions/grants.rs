@@ -1,0 +1,100 @@
+//! Grants: which key opens which range to which link.
+
+use super::Piece;
+use hashbrown::HashMap;
+use std::sync::Arc;
+use transfer_core::fabric::LinkId;
+use transfer_core::memory::{RemoteKey, RemoteSlice, SegmentId};
+use transfer_memory::segment::Mapping;
+
+/// A write that failed its check. It touched nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WriteRefused {
+    /// No such key, or none any more.
+    #[error("a write with key {:#x}, which opens nothing", .0.0)]
+    UnknownKey(RemoteKey),
+    /// The key was granted to another peer.
+    #[error("a write with key {:#x}, which was granted to another link", .0.0)]
+    ForeignKey(RemoteKey),
+    /// The range is not inside the granted one.
+    #[error("a write to {address:#x}..+{len} with a key that opens {granted_address:#x}..+{granted_len}")]
+    OutOfBounds {
+        /// As the write has it.
+        address: u64,
+        /// As the write has it.
+        len: u64,
+        /// As granted.
+        granted_address: u64,
+        /// As granted.
+        granted_len: u64,
+    },
+}
+
+/// Where the bytes of a write go: inside one grant.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) offset: u64,
+    pub(crate) key: RemoteKey,
+}
+
+#[derive(Debug)]
+struct Grant {
+    link: LinkId,
+    segment: SegmentId,
+    range: Piece,
+}
+
+/// The grants of all links of one fabric. Keys are unique across links, so that the key of one link opens nothing on another.
+#[derive(Debug, Default)]
+pub(crate) struct Grants {
+    by_key: HashMap<u32, Grant>,
+    count: u32,
+}
+
+impl Grants {
+    pub(super) fn insert(&mut self, link: LinkId, segment: SegmentId, range: Piece) -> RemoteKey {
+        loop {
+            // Spread over all numbers, so that a key that is off by a little opens nothing. An odd factor repeats none before
+            // 2^32 grants; one that is still in use then is skipped.
+            self.count = self.count.wrapping_add(1);
+            let key = self.count.wrapping_mul(0x9E37_79B1);
+            if !self.by_key.contains_key(&key) {
+                self.by_key.insert(key, Grant { link, segment, range });
+                return RemoteKey(key);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, link: LinkId, key: RemoteKey) -> bool {
+        let ours = self.by_key.get(&key.0).is_some_and(|grant| grant.link == link);
+        ours && self.by_key.remove(&key.0).is_some()
+    }
+
+    pub(super) fn remove_link(&mut self, link: LinkId) {
+        self.by_key.retain(|_, grant| grant.link != link);
+    }
+
+    pub(super) fn remove_segment(&mut self, segment: SegmentId) -> Vec<(LinkId, RemoteKey)> {
+        let gone = self.by_key.extract_if(|_, grant| grant.segment == segment);
+        gone.map(|(key, grant)| (grant.link, RemoteKey(key))).collect()
+    }
+
+    /// `None` for a write of no bytes, whose key is not looked at; hardware does not either.
+    pub(super) fn place(&self, link: LinkId, remote: RemoteSlice) -> Result<Option<Place>, WriteRefused> {
+        let RemoteSlice { address, len, key } = remote;
+        if len == 0 {
+            return Ok(None);
+        }
+        let Grant { link: owner, range, .. } = self.by_key.get(&key.0).ok_or(WriteRefused::UnknownKey(key))?;
+        if *owner != link {
+            return Err(WriteRefused::ForeignKey(key));
+        }
+        let inside = |skip: &u64| skip.checked_add(len).is_some_and(|end| end <= range.len);
+        if address.checked_sub(range.offset).filter(inside).is_none() {
+            let (granted_address, granted_len) = (range.offset, range.len);
+            return Err(WriteRefused::OutOfBounds { address, len, granted_address, granted_len });
+        }
+        Ok(Some(Place { mapping: range.mapping.clone(), offset: address, key }))
+    }
+}

@@ -1,0 +1,83 @@
+//! What a fabric without hardware keeps of memory: registered segments, and grants into them.
+//!
+//! The receiving side of such a fabric places the bytes itself, so it checks each write here, against the grant that the write's
+//! key names.
+
+mod grants;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use grants::{Grants, Place, WriteRefused};
+
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use std::sync::Arc;
+use transfer_core::fabric::{FabricError, LinkId, PostError};
+use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
+use transfer_memory::segment::{Access, Mapping, Segment};
+
+/// A range of a mapping that was found to lie inside it. The memory stays mapped as long as this lives.
+#[derive(Debug, Clone)]
+pub(crate) struct Piece {
+    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// Registered segments and the grants into them.
+#[derive(Debug, Default)]
+pub(crate) struct Regions {
+    segments: HashMap<SegmentId, Arc<Segment>>,
+    grants: Grants,
+}
+
+impl Regions {
+    pub(crate) fn register(&mut self, id: SegmentId, segment: Arc<Segment>) -> Result<(), FabricError> {
+        match self.segments.entry(id) {
+            Entry::Occupied(_) => Err(FabricError::AlreadyRegistered(id)),
+            Entry::Vacant(slot) => {
+                slot.insert(segment);
+                Ok(())
+            }
+        }
+    }
+
+    /// Forgets a segment and the grants into it; answers those.
+    pub(crate) fn deregister(&mut self, id: SegmentId) -> Result<Vec<(LinkId, RemoteKey)>, FabricError> {
+        self.segments.remove(&id).ok_or(FabricError::UnknownSegment(id))?;
+        Ok(self.grants.remove_segment(id))
+    }
+
+    /// The memory of a slice that is to be sent.
+    pub(crate) fn source(&self, slice: &LocalSlice) -> Result<Piece, PostError> {
+        let bad = || PostError::BadLocalSlice(*slice);
+        let mapping = self.segments.get(&slice.segment).ok_or_else(bad)?.mapping();
+        mapping.ptr_at(slice.offset, slice.len).map_err(|_| bad())?;
+        Ok(Piece { mapping: mapping.clone(), offset: slice.offset, len: slice.len })
+    }
+
+    /// Opens a range to the peer of a link.
+    pub(crate) fn grant(&mut self, link: LinkId, range: LocalSlice) -> Result<RemoteSlice, PostError> {
+        let piece = self.source(&range)?;
+        if piece.mapping.access() != Access::ReadWrite {
+            return Err(PostError::BadLocalSlice(range));
+        }
+        let key = self.grants.insert(link, range.segment, piece);
+        Ok(RemoteSlice { address: range.offset, len: range.len, key })
+    }
+
+    /// Closes a range that was opened to the peer of this link. Whether there was one.
+    pub(crate) fn revoke(&mut self, link: LinkId, key: RemoteKey) -> bool {
+        self.grants.remove(link, key)
+    }
+
+    /// Closes all that was opened to the peer of a link that died.
+    pub(crate) fn revoke_all(&mut self, link: LinkId) {
+        self.grants.remove_link(link);
+    }
+
+    /// Where a write that came over `link` goes.
+    pub(crate) fn place(&self, link: LinkId, remote: RemoteSlice) -> Result<Option<Place>, WriteRefused> {
+        self.grants.place(link, remote)
+    }
+}

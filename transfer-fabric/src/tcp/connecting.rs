@@ -1,0 +1,177 @@
+//! Links that are not connected yet, and sockets that have not said whose they are.
+
+use super::frame::{HEADER_BYTES, Header, Kind};
+use super::link::{Link, Stage};
+use super::offer::{self, TOKEN_BYTES, Token};
+use super::outbox::Outbox;
+use super::poller::Source;
+use super::{Report, TcpFabric, socket};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::time::{Duration, Instant};
+use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
+
+/// How many sockets may be connected and not have shown a token.
+const MAX_GUESTS: usize = 128;
+
+/// How many are accepted in one round.
+const ACCEPTS: usize = 16;
+
+/// How long no socket is accepted after that failed, for want of descriptors or memory.
+pub(super) const PAUSE: Duration = Duration::from_millis(200);
+
+/// A link without a socket.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    /// Offered: for the acceptor's answer. The token is the acceptor's to show.
+    ForAnswer(Token),
+    /// Accepted: for a socket that shows `expect`; it will be shown `show`.
+    ForSocket { expect: Token, show: Token, deadline: Instant },
+}
+
+/// A socket that has not shown its token.
+#[derive(Debug)]
+pub(super) struct Guest {
+    socket: OwnedFd,
+    hello: [u8; HELLO_BYTES],
+    filled: usize,
+    pub(super) deadline: Instant,
+}
+
+const HELLO_BYTES: usize = HEADER_BYTES + TOKEN_BYTES;
+
+impl TcpFabric {
+    fn expect_new(&self, link: LinkId, what: &'static str) -> Result<(), FabricError> {
+        let known = self.waiting.contains_key(&link) || self.links.contains_key(&link);
+        if known { Err(FabricError::WrongState { link, what }) } else { Ok(()) }
+    }
+
+    pub(super) fn begin_offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
+        self.expect_new(link, "offer")?;
+        let token = Token::random();
+        self.waiting.insert(link, Waiting::ForAnswer(token));
+        Ok(offer::encode_initiator(&token))
+    }
+
+    pub(super) fn begin_accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError> {
+        self.expect_new(link, "accept")?;
+        let bad = |why: &str| FabricError::BadOffer { link, why: why.into() };
+        let show = offer::decode_initiator(peer).map_err(bad)?;
+        let expect = Token::random();
+        let deadline = self.deadline_after(self.config.handshake_timeout);
+        self.waiting.insert(link, Waiting::ForSocket { expect, show, deadline });
+        Ok(offer::encode_acceptor(&expect, self.address))
+    }
+
+    pub(super) fn begin_connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError> {
+        let Some(Waiting::ForAnswer(expect)) = self.waiting.get(&link) else {
+            return Err(FabricError::WrongState { link, what: "connect" });
+        };
+        let expect = *expect;
+        let bad = |why: &str| FabricError::BadOffer { link, why: why.into() };
+        let (show, address) = offer::decode_acceptor(peer).map_err(bad)?;
+        self.waiting.remove(&link);
+        let socket = socket::connect(&address, &self.config)?;
+        self.poller.add(&socket, Source::Link(link))?;
+        // Waits for room, which a socket has once it is connected.
+        self.poller.change(&socket, Source::Link(link), true)?;
+        let deadline = self.deadline_after(self.config.handshake_timeout);
+        let mut new = Link::new(link, socket, Stage::Greeting { expect, deadline });
+        (new.blocked, new.watched) = (true, true);
+        new.outbox.push_bytes(Kind::Hello, show.bytes());
+        self.links.insert(link, new);
+        Ok(())
+    }
+
+    /// Accepts the sockets that wait.
+    pub(super) fn accept_guests(&mut self) {
+        for _ in 0..ACCEPTS {
+            let socket = match socket::accept(&self.listener, &self.config) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                // That one is gone; the next may be well.
+                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept data connections");
+                    self.poller.remove(&self.listener);
+                    self.listener_paused = true;
+                    self.deadline_after(PAUSE);
+                    return;
+                }
+            };
+            if self.guests.len() >= MAX_GUESTS {
+                tracing::warn!("a data connection was closed: {MAX_GUESTS} others have not shown a token yet");
+                continue;
+            }
+            self.guests_seen = self.guests_seen.wrapping_add(1);
+            let number = self.guests_seen;
+            if let Err(error) = self.poller.add(&socket, Source::Guest(number)) {
+                tracing::warn!(%error, "a data connection was closed");
+                continue;
+            }
+            let deadline = self.deadline_after(self.config.handshake_timeout);
+            self.guests.insert(number, Guest { socket, hello: [0; HELLO_BYTES], filled: 0, deadline });
+        }
+    }
+
+    /// Reads a guest's Hello, and makes it the socket of the link that waits for it.
+    pub(super) fn hear_guest(&mut self, number: u32) {
+        let Some(guest) = self.guests.get_mut(&number) else { return };
+        let rest = guest.hello.get_mut(guest.filled..).unwrap_or(&mut []);
+        match rustix::net::recv(&guest.socket, rest, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Ok((0, _)) | Err(_) => {
+                self.guests.remove(&number);
+                return;
+            }
+            Ok((received, _)) => guest.filled += received,
+        }
+        if guest.filled < HELLO_BYTES {
+            return;
+        }
+        let Some(guest) = self.guests.remove(&number) else { return };
+        match self.admit(&guest.hello) {
+            Ok((link, show)) => self.seat(link, guest.socket, &show),
+            Err(why) => {
+                tracing::warn!(why, "a data connection was refused");
+                let mut outbox = Outbox::default();
+                outbox.push_text(Kind::Refuse, why);
+                // One try: a fresh socket has room for it.
+                let _ = outbox.send(&guest.socket, HEADER_BYTES + why.len(), 0);
+                self.poller.remove(&guest.socket);
+                self.part(guest.socket);
+            }
+        }
+    }
+
+    /// The link that a Hello is for, which waits no longer, and the token to show.
+    fn admit(&mut self, hello: &[u8; HELLO_BYTES]) -> Result<(LinkId, Token), &'static str> {
+        let (head, token) = hello.split_first_chunk::<HEADER_BYTES>().ok_or("a short greeting")?;
+        let header = Header::decode(head).map_err(|_| "a malformed greeting")?;
+        if header.kind != Kind::Hello || header.remote.len != TOKEN_BYTES as u64 {
+            return Err("the first frame is no greeting");
+        }
+        let token = Token::from_bytes(token).ok_or("a short greeting")?;
+        let found = self.waiting.iter().find_map(|(link, waiting)| match waiting {
+            Waiting::ForSocket { expect, show, .. } if expect.is(&token) => Some((*link, *show)),
+            _ => None,
+        });
+        let (link, show) = found.ok_or("the token is unknown, used or too late")?;
+        self.waiting.remove(&link);
+        Ok((link, show))
+    }
+
+    fn seat(&mut self, id: LinkId, socket: OwnedFd, show: &Token) {
+        if let Err(error) = self.poller.change(&socket, Source::Link(id), false) {
+            let reason = DownReason::NotConnected(error.to_string());
+            self.reports.push_back(Report::Down { link: id, reason });
+            return;
+        }
+        let mut link = Link::new(id, socket, Stage::Up);
+        link.outbox.push_bytes(Kind::Welcome, show.bytes());
+        self.links.insert(id, link);
+        self.list(id);
+        self.reports.push_back(Report::Connected(id));
+    }
+}

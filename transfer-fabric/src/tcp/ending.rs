@@ -1,0 +1,158 @@
+//! Links that end, and sockets that are closed.
+
+use super::connecting::Waiting;
+use super::frame::Kind;
+use super::link::Stage;
+use super::poller::Source;
+use super::{Report, TcpFabric};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown};
+use std::time::{Duration, Instant};
+use transfer_core::fabric::{DownReason, LinkId};
+use transfer_core::memory::RemoteKey;
+
+/// How long a link that ends tries to send its last frame, and a socket waits for the peer to have read it.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How much of what still arrives is thrown away in one round.
+const DISCARD_BYTES: usize = 1 << 20;
+
+/// A socket without a link. Closing it while bytes are unread would reset the connection, and the peer might not see our last frame:
+/// they are read and thrown away until the peer closes, for a while.
+#[derive(Debug)]
+pub(super) struct Parting {
+    socket: OwnedFd,
+    deadline: Instant,
+}
+
+impl TcpFabric {
+    /// The moment `after` from now, at which deadlines are looked at.
+    pub(super) fn deadline_after(&mut self, after: Duration) -> Instant {
+        let at = Instant::now() + after;
+        self.alarm = Some(self.alarm.map_or(at, |alarm| alarm.min(at)));
+        at
+    }
+
+    /// Reports a grant as taken back. A link whose peer writes through it at this moment dies.
+    pub(super) fn revoked(&mut self, id: LinkId, key: RemoteKey) {
+        let Some(link) = self.links.get(&id) else { return };
+        self.reports.push_back(Report::Revoked { link: id, key });
+        if link.inbox.landing_key() == Some(key) {
+            let why = format!("a write with key {:#x}, which is revoked", key.0);
+            self.end(id, DownReason::Violation(why));
+        }
+    }
+
+    /// Begins to end a link: nothing is placed any more. It is reported when its last frame has left and nothing of ours is read for
+    /// it any more.
+    pub(super) fn end(&mut self, id: LinkId, reason: DownReason) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let (last, reason) = match (&link.stage, reason) {
+            (Stage::Ending { .. }, _) => return,
+            (Stage::Greeting { .. }, DownReason::Lost(why) | DownReason::Refused(why)) => {
+                (None, DownReason::NotConnected(why))
+            }
+            (Stage::Greeting { .. }, reason) => (None, reason),
+            (Stage::Up, DownReason::Violation(why)) => (Some((Kind::Refuse, why.clone())), DownReason::Violation(why)),
+            (Stage::Up, DownReason::Closed(why)) => (Some((Kind::Bye, why.clone())), DownReason::Closed(why)),
+            (Stage::Up, reason) => (None, reason),
+        };
+        self.regions.revoke_all(id);
+        link.outbox.drop_unsent();
+        if let Some((kind, text)) = last {
+            link.outbox.push_text(kind, &text);
+            let deadline = Instant::now() + LINGER;
+            link.stage = Stage::Ending { reason, deadline };
+            self.deadline_after(LINGER);
+            self.list(id);
+        } else if let Some(link) = self.links.remove(&id) {
+            self.poller.remove(&link.socket);
+            self.reports.push_back(Report::Down { link: id, reason });
+        }
+    }
+
+    /// Reports a link that was ending, and lets its socket go.
+    pub(super) fn ended(&mut self, id: LinkId) {
+        let Some(link) = self.links.remove(&id) else { return };
+        self.poller.remove(&link.socket);
+        if let Stage::Ending { reason, .. } = link.stage {
+            self.reports.push_back(Report::Down { link: id, reason });
+        }
+        self.part(link.socket);
+    }
+
+    /// Closes a socket, once the peer has had the time to read what was sent.
+    pub(super) fn part(&mut self, socket: OwnedFd) {
+        // Fails for a socket that is not connected any more, which is as well.
+        let _ = rustix::net::shutdown(&socket, Shutdown::Write);
+        let deadline = self.deadline_after(LINGER);
+        self.partings.push(Parting { socket, deadline });
+    }
+
+    /// Throws away what has arrived. `None` where no more will come.
+    pub(super) fn discard(socket: impl AsFd) -> Option<()> {
+        let mut scrap = [0; 16 << 10];
+        for _ in 0..DISCARD_BYTES / scrap.len() {
+            match rustix::net::recv(&socket, &mut scrap, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return None,
+                Ok(_) => {}
+                Err(Errno::AGAIN | Errno::INTR) => return Some(()),
+                Err(_) => return None,
+            }
+        }
+        Some(())
+    }
+
+    /// Ends what is late.
+    pub(super) fn check_deadlines(&mut self) {
+        self.partings.retain(|parting| Self::discard(&parting.socket).is_some());
+        let Some(alarm) = self.alarm else { return };
+        let now = Instant::now();
+        if now < alarm {
+            return;
+        }
+        if std::mem::take(&mut self.listener_paused)
+            && let Err(error) = self.poller.add(&self.listener, Source::Listener)
+        {
+            tracing::error!(%error, "the data listener cannot be watched");
+        }
+        self.partings.retain(|parting| now < parting.deadline);
+        self.guests.retain(|_, guest| now < guest.deadline);
+        let late = |what: &str| DownReason::NotConnected(format!("{what} in time"));
+        for (link, _) in
+            self.waiting.extract_if(|_, w| matches!(w, Waiting::ForSocket { deadline, .. } if *deadline <= now))
+        {
+            self.reports.push_back(Report::Down { link, reason: late("the peer did not come") });
+        }
+        let (mut late_to_greet, mut late_to_end) = (Vec::new(), Vec::new());
+        for link in self.links.values() {
+            match link.stage {
+                Stage::Greeting { deadline, .. } if deadline <= now => late_to_greet.push(link.id),
+                Stage::Ending { deadline, .. } if deadline <= now => late_to_end.push(link.id),
+                _ => {}
+            }
+        }
+        for id in late_to_greet {
+            self.end(id, late("the peer did not answer"));
+        }
+        for id in late_to_end {
+            self.ended(id);
+        }
+        self.alarm = self.next_deadline();
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let waiting = self.waiting.values().filter_map(|waiting| match waiting {
+            Waiting::ForSocket { deadline, .. } => Some(*deadline),
+            Waiting::ForAnswer(_) => None,
+        });
+        let links = self.links.values().filter_map(|link| match link.stage {
+            Stage::Greeting { deadline, .. } | Stage::Ending { deadline, .. } => Some(deadline),
+            Stage::Up => None,
+        });
+        let guests = self.guests.values().map(|guest| guest.deadline);
+        let partings = self.partings.iter().map(|parting| parting.deadline);
+        waiting.chain(links).chain(guests).chain(partings).min()
+    }
+}

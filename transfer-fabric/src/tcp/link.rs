@@ -1,0 +1,179 @@
+//! One connected, or connecting, socket.
+
+use super::frame::{Header, Kind};
+use super::inbox::{Arrival, Inbox};
+use super::offer::Token;
+use super::outbox::{Body, Outbox};
+use crate::regions::Regions;
+use rustix::fd::OwnedFd;
+use std::collections::VecDeque;
+use std::time::Instant;
+use transfer_core::fabric::{DownReason, FabricEvent, LinkId, PostError, WorkId};
+
+/// Where a link is in its life.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// The token was sent; the peer has to show its own.
+    Greeting { expect: Token, deadline: Instant },
+    /// Connected.
+    Up,
+    /// Ending for `reason`: a last frame is to be sent, nothing is placed any more.
+    Ending { reason: DownReason, deadline: Instant },
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) id: LinkId,
+    pub(super) socket: OwnedFd,
+    pub(super) stage: Stage,
+    pub(super) outbox: Outbox,
+    pub(super) inbox: Inbox,
+    in_flight: VecDeque<(WorkId, Kind)>,
+    done: u64,
+    /// The socket took no more.
+    pub(super) blocked: bool,
+    /// The socket is watched for room.
+    pub(super) watched: bool,
+    /// Listed for sending.
+    pub(super) listed: bool,
+}
+
+impl Link {
+    pub(super) fn new(id: LinkId, socket: OwnedFd, stage: Stage) -> Link {
+        Link {
+            id,
+            socket,
+            stage,
+            outbox: Outbox::default(),
+            inbox: Inbox::new(),
+            in_flight: VecDeque::new(),
+            done: 0,
+            blocked: false,
+            watched: false,
+            listed: false,
+        }
+    }
+
+    /// Whether `limit` works allow one more.
+    pub(super) fn check_room(&self, limit: usize) -> Result<(), PostError> {
+        match self.stage {
+            Stage::Up if self.in_flight.len() < limit => Ok(()),
+            Stage::Up => Err(PostError::Full(self.id)),
+            _ => Err(PostError::LinkDown(self.id)),
+        }
+    }
+
+    pub(super) fn post(&mut self, work: WorkId, header: Header, body: Body) {
+        self.in_flight.push_back((work, header.kind));
+        self.outbox.push(header, body);
+    }
+
+    /// Receives up to about `limit` bytes and reports what they bring. Answers whether there were any.
+    pub(super) fn receive(
+        &mut self,
+        regions: &Regions,
+        limit: usize,
+        sink: &mut dyn FnMut(FabricEvent<'_>),
+    ) -> Result<bool, DownReason> {
+        let mut left = limit;
+        loop {
+            let filled = self.inbox.fill(&self.socket, left);
+            let filled = filled.map_err(|error| DownReason::Lost(error.to_string()))?;
+            let Some((bytes, more)) = filled else {
+                return Err(DownReason::Lost("the peer closed its socket".into()));
+            };
+            self.take(regions, sink)?;
+            left = left.saturating_sub(bytes);
+            if !more || left == 0 {
+                return Ok(left < limit);
+            }
+        }
+    }
+
+    fn take(&mut self, regions: &Regions, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<(), DownReason> {
+        let link = self.id;
+        loop {
+            let arrival = self.inbox.next(link, regions);
+            let arrival = arrival.map_err(|fault| DownReason::Violation(fault.to_string()));
+            // What the peer acknowledged before its mistake is done all the same.
+            self.complete(sink)?;
+            match arrival? {
+                None => return Ok(()),
+                Some(Arrival::Placed { immediate }) => {
+                    self.expect_up("a write")?;
+                    if let Some(value) = immediate {
+                        sink(FabricEvent::Immediate { link, value, copied: self.inbox.take_copied() });
+                    }
+                }
+                Some(Arrival::Short { kind, body }) => {
+                    let bytes = self.inbox.staged(body);
+                    let text = || String::from_utf8_lossy(bytes).into_owned();
+                    match kind {
+                        Kind::Welcome => match self.stage {
+                            Stage::Greeting { expect, .. } => {
+                                if !Token::from_bytes(bytes).is_some_and(|token| token.is(&expect)) {
+                                    return Err(DownReason::Violation("a welcome with the wrong token".into()));
+                                }
+                                self.stage = Stage::Up;
+                                sink(FabricEvent::Connected { link });
+                            }
+                            _ => return Err(DownReason::Violation("a second welcome".into())),
+                        },
+                        Kind::Refuse => return Err(DownReason::Refused(text())),
+                        Kind::Bye => return Err(DownReason::PeerClosed(text())),
+                        Kind::Send => {
+                            self.expect_up("a message")?;
+                            sink(FabricEvent::Message { link, bytes });
+                        }
+                        Kind::Ack => {}
+                        Kind::Hello | Kind::Write => {
+                            return Err(DownReason::Violation("a greeting on a connected link".into()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn expect_up(&self, what: &str) -> Result<(), DownReason> {
+        match self.stage {
+            Stage::Up => Ok(()),
+            _ => Err(DownReason::Violation(format!("{what} before the welcome"))),
+        }
+    }
+
+    /// Reports what the peer has placed.
+    fn complete(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<(), DownReason> {
+        let placed = self.inbox.peer_placed();
+        if placed > self.outbox.works_sent() {
+            let sent = self.outbox.works_sent();
+            return Err(DownReason::Violation(format!("{placed} works acknowledged of {sent} sent")));
+        }
+        while self.done < placed {
+            let Some((work, kind)) = self.in_flight.pop_front() else { break };
+            self.done += 1;
+            let link = self.id;
+            sink(match kind {
+                Kind::Write => FabricEvent::WriteDone { link, work },
+                _ => FabricEvent::SendDone { link, work },
+            });
+        }
+        Ok(())
+    }
+
+    /// Sends up to about `limit` bytes of what is queued, or else an acknowledgement where one is due. Answers whether anything left.
+    pub(super) fn send(&mut self, limit: usize) -> Result<bool, DownReason> {
+        let placed = self.inbox.placed();
+        if self.outbox.is_empty() && placed > self.outbox.placed_told() {
+            self.outbox.push_bytes(Kind::Ack, &[]);
+        }
+        let mut left = limit;
+        while !self.blocked && left > 0 && !self.outbox.is_empty() {
+            let sent = self.outbox.send(&self.socket, left, placed);
+            let sent = sent.map_err(|error| DownReason::Lost(error.to_string()))?;
+            self.blocked = sent.blocked;
+            left = left.saturating_sub(sent.bytes);
+        }
+        Ok(left < limit)
+    }
+}

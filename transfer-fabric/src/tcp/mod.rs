@@ -1,0 +1,313 @@
+//! The fabric over TCP sockets, for peers that share neither a host nor an RDMA network.
+//!
+//! One socket carries one link: frames in posting order, so the order of the contract is TCP's own. A write's body goes from the
+//! sender's segments into the socket and from the socket into the receiver's segment, with no buffer of ours between, and the
+//! receiver checks each write before it takes a byte of it. Every frame's header says how many writes and messages its sender has
+//! placed so far; that, and not the socket having taken the bytes, completes them at the other side.
+//!
+//! # Layout
+//! - `frame`: the layout of a frame's header.
+//! - `offer`: what the control plane carries, and the tokens that a socket must show.
+//! - `outbox`, `inbox`: the two directions of a link; `link`: both, and the works in flight.
+//! - `poller`, `socket`, `iovec`: system calls; all the unsafe ones are in `iovec`.
+//! - `connecting`, `progress`, `ending`: the fabric's work on its links, by their age.
+//!
+//! # How a link begins
+//! The initiator's offer has a random token T1. The acceptor answers with a random T2 and the address of its listener. The
+//! initiator connects and shows T2 in its first frame, a Hello; the acceptor finds the link by it and shows T1 in a Welcome. A token
+//! is good for one socket and until [`TcpConfig::handshake_timeout`]; a socket without one is told so and closed.
+//!
+//! # How a link ends
+//! In good order with a Bye, after a mistake of the peer's with a Refuse that says which; either is the last frame, behind at most
+//! the rest of one that was partly sent. From then on nothing is placed.
+
+mod connecting;
+mod ending;
+mod frame;
+mod inbox;
+mod iovec;
+mod link;
+mod offer;
+mod outbox;
+mod poller;
+mod progress;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use crate::regions::Regions;
+use connecting::{Guest, Waiting};
+use ending::Parting;
+use frame::{Header, Kind};
+use hashbrown::HashMap;
+use link::Link;
+use outbox::Body;
+use poller::{Poller, Source};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use transfer_core::fabric::{
+    Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId,
+};
+use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
+use transfer_memory::segment::Segment;
+
+const MAX_SGE: usize = 256;
+const MAX_WRITE_BYTES: u64 = 1 << 40;
+const MAX_MESSAGE_BYTES: usize = 4096;
+
+/// Where to listen, and the bounds.
+#[derive(Debug, Clone)]
+pub struct TcpConfig {
+    /// Where to listen for peers. Port 0: any free one.
+    pub listen: SocketAddr,
+    /// The address that peers are told, where it differs; needed when `listen` is a wildcard. Port 0: the one listened on.
+    pub advertise: Option<SocketAddr>,
+    /// How long a link may take to connect, and a token is good.
+    pub handshake_timeout: Duration,
+    /// How long a peer may be silent, though spoken to, before its link is lost.
+    pub peer_timeout: Duration,
+    /// Writes and messages posted and not completed, per link, before [`PostError::Full`].
+    pub send_queue: usize,
+    /// About how many bytes one poll sends and receives per link, so that no link starves the others.
+    pub round_bytes: usize,
+    /// The kernel's buffers of each socket; `None`: as the kernel tunes them.
+    pub socket_buffer_bytes: Option<usize>,
+}
+
+impl TcpConfig {
+    /// The defaults, listening at `listen`.
+    #[must_use]
+    pub fn new(listen: SocketAddr) -> TcpConfig {
+        TcpConfig {
+            listen,
+            advertise: None,
+            handshake_timeout: Duration::from_secs(10),
+            peer_timeout: Duration::from_secs(15),
+            send_queue: 1024,
+            round_bytes: 2 << 20,
+            socket_buffer_bytes: None,
+        }
+    }
+}
+
+/// What waits to be reported.
+#[derive(Debug)]
+enum Report {
+    Connected(LinkId),
+    Granted { link: LinkId, tag: u64, remote: RemoteSlice },
+    Revoked { link: LinkId, key: RemoteKey },
+    Down { link: LinkId, reason: DownReason },
+}
+
+/// The fabric. See the [module](self).
+#[derive(Debug)]
+pub struct TcpFabric {
+    config: TcpConfig,
+    capabilities: Capabilities,
+    /// As peers are told.
+    address: SocketAddr,
+    listener: OwnedFd,
+    listener_paused: bool,
+    poller: Poller,
+    regions: Regions,
+    waiting: HashMap<LinkId, Waiting>,
+    guests: HashMap<u32, Guest>,
+    guests_seen: u32,
+    links: HashMap<LinkId, Link>,
+    /// Links that may have something to send.
+    to_send: Vec<LinkId>,
+    partings: Vec<Parting>,
+    reports: VecDeque<Report>,
+    /// No deadline passes before.
+    alarm: Option<Instant>,
+    timer_set_for: Option<Instant>,
+}
+
+/// A failed system call as a [`FabricError`].
+fn device<E: Display>(what: &'static str) -> impl FnOnce(E) -> FabricError {
+    move |error| FabricError::Device { what, why: error.to_string() }
+}
+
+impl TcpFabric {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// [`FabricError::Device`] with the system call that failed, or where peers could not be told an address.
+    pub fn new(config: TcpConfig) -> Result<TcpFabric, FabricError> {
+        let (listener, bound) = socket::listen(&config)?;
+        let mut address = config.advertise.unwrap_or(bound);
+        if address.port() == 0 {
+            address.set_port(bound.port());
+        }
+        if address.ip().is_unspecified() {
+            return Err(device("listening")("peers cannot connect to a wildcard: an address to advertise is needed"));
+        }
+        let poller = Poller::new()?;
+        poller.add(&listener, Source::Listener)?;
+        let capabilities = {
+            let mut capabilities = Capabilities::new();
+            capabilities.max_sge = MAX_SGE;
+            capabilities.max_write_bytes = MAX_WRITE_BYTES;
+            capabilities.max_message_bytes = MAX_MESSAGE_BYTES;
+            // Into the socket; out of it is counted by the receiver.
+            capabilities.sender_copies = 1;
+            capabilities
+        };
+        Ok(TcpFabric {
+            config,
+            capabilities,
+            address,
+            listener,
+            listener_paused: false,
+            poller,
+            regions: Regions::default(),
+            waiting: HashMap::new(),
+            guests: HashMap::new(),
+            guests_seen: 0,
+            links: HashMap::new(),
+            to_send: Vec::new(),
+            partings: Vec::new(),
+            reports: VecDeque::new(),
+            alarm: None,
+            timer_set_for: None,
+        })
+    }
+
+    /// The address that peers are told.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The link, where it is connected.
+    fn up(&mut self, link: LinkId) -> Result<&mut Link, PostError> {
+        let down = PostError::LinkDown(link);
+        self.links.get_mut(&link).filter(|link| matches!(link.stage, link::Stage::Up)).ok_or(down)
+    }
+
+    fn post(&mut self, link: LinkId, work: WorkId, header: Header, body: Body) -> Result<(), PostError> {
+        self.up(link)?.post(work, header, body);
+        self.list(link);
+        Ok(())
+    }
+
+    /// Has `link` looked at when this round sends.
+    fn list(&mut self, link: LinkId) {
+        if let Some(found) = self.links.get_mut(&link)
+            && !std::mem::replace(&mut found.listed, true)
+        {
+            self.to_send.push(link);
+        }
+    }
+}
+
+fn within(what: &'static str, value: u64, limit: u64) -> Result<(), PostError> {
+    if value <= limit { Ok(()) } else { Err(PostError::Limit { what, value, limit }) }
+}
+
+impl Fabric for TcpFabric {
+    type Memory = Arc<Segment>;
+
+    fn kind(&self) -> FabricKind {
+        FabricKind::Tcp
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn register(&mut self, segment: SegmentId, memory: Arc<Segment>) -> Result<(), FabricError> {
+        self.regions.register(segment, memory)
+    }
+
+    /// What was posted from the segment before is still sent; its memory stays mapped until then.
+    fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError> {
+        for (link, key) in self.regions.deregister(segment)? {
+            self.revoked(link, key);
+        }
+        Ok(())
+    }
+
+    fn offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
+        self.begin_offer(link)
+    }
+
+    fn accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError> {
+        self.begin_accept(link, peer)
+    }
+
+    fn connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError> {
+        self.begin_connect(link, peer)
+    }
+
+    fn disconnect(&mut self, link: LinkId, reason: DownReason) {
+        if self.waiting.remove(&link).is_some() {
+            self.reports.push_back(Report::Down { link, reason });
+        } else {
+            self.end(link, reason);
+        }
+    }
+
+    fn grant(&mut self, link: LinkId, range: LocalSlice, tag: u64) -> Result<(), PostError> {
+        self.up(link)?;
+        let remote = self.regions.grant(link, range)?;
+        self.reports.push_back(Report::Granted { link, tag, remote });
+        Ok(())
+    }
+
+    fn revoke(&mut self, link: LinkId, key: RemoteKey) -> Result<(), PostError> {
+        self.up(link)?;
+        self.regions.revoke(link, key);
+        self.revoked(link, key);
+        Ok(())
+    }
+
+    fn post_write(
+        &mut self,
+        link: LinkId,
+        work: WorkId,
+        sgl: &[LocalSlice],
+        remote: RemoteSlice,
+        immediate: Option<u32>,
+    ) -> Result<(), PostError> {
+        let send_queue = self.config.send_queue;
+        self.up(link)?.check_room(send_queue)?;
+        within("elements", sgl.len() as u64, MAX_SGE as u64)?;
+        within("bytes", remote.len, MAX_WRITE_BYTES)?;
+        let pieces = sgl.iter().map(|slice| self.regions.source(slice));
+        let pieces = pieces.collect::<Result<_, _>>()?;
+        let gathered = sgl.iter().fold(0_u64, |sum, slice| sum.saturating_add(slice.len));
+        if gathered != remote.len {
+            return Err(PostError::Limit { what: "gathered bytes", value: gathered, limit: remote.len });
+        }
+        let header = Header { immediate, remote, ..Header::new(Kind::Write, 0) };
+        self.post(link, work, header, Body::Gather(pieces))
+    }
+
+    fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError> {
+        let send_queue = self.config.send_queue;
+        self.up(link)?.check_room(send_queue)?;
+        within("message bytes", message.len() as u64, MAX_MESSAGE_BYTES as u64)?;
+        self.post(link, work, Header::new(Kind::Send, message.len() as u64), Body::Bytes(message.into()))
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
+        self.progress(sink)
+    }
+
+    fn arm(&mut self) {
+        // Sockets wake by themselves; only deadlines need the timer.
+        if self.alarm != self.timer_set_for {
+            self.timer_set_for = self.alarm;
+            self.poller.set_timer(self.alarm.map(|at| at.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.poller.fd())
+    }
+}

@@ -1,0 +1,123 @@
+//! What the two sides tell each other before they connect: tokens, and where the acceptor listens.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use transfer_core::fabric::Offer;
+
+const MAGIC: [u8; 4] = *b"TTCP";
+const VERSION: u8 = super::frame::VERSION;
+
+pub(super) const TOKEN_BYTES: usize = 16;
+
+/// A random number that the peer must show on the socket, so that only whom the control plane told can connect, and only once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Token([u8; TOKEN_BYTES]);
+
+impl Token {
+    pub(super) fn random() -> Token {
+        Token(rand::random())
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Token> {
+        bytes.try_into().ok().map(Token)
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; TOKEN_BYTES] {
+        &self.0
+    }
+
+    /// Compares in a time that does not tell how much of a guess was right.
+    pub(super) fn is(&self, other: &Token) -> bool {
+        self.0.iter().zip(other.0).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// The initiator's offer: the token that the acceptor has to show.
+pub(super) fn encode_initiator(token: &Token) -> Offer {
+    let mut bytes = Vec::with_capacity(6 + TOKEN_BYTES);
+    bytes.extend(MAGIC);
+    bytes.extend([VERSION, b'i']);
+    bytes.extend(token.0);
+    Offer(bytes)
+}
+
+/// The acceptor's offer: the token that the initiator has to show, and where.
+pub(super) fn encode_acceptor(token: &Token, address: SocketAddr) -> Offer {
+    let mut bytes = Vec::with_capacity(25 + TOKEN_BYTES);
+    bytes.extend(MAGIC);
+    bytes.extend([VERSION, b'a']);
+    bytes.extend(token.0);
+    bytes.extend(address.port().to_le_bytes());
+    match address.ip() {
+        IpAddr::V4(ip) => bytes.extend(ip.octets()),
+        IpAddr::V6(ip) => bytes.extend(ip.octets()),
+    }
+    Offer(bytes)
+}
+
+pub(super) fn decode_initiator(offer: &Offer) -> Result<Token, &'static str> {
+    let (token, rest) = decode(offer, b'i')?;
+    if rest.is_empty() { Ok(token) } else { Err("it is too long") }
+}
+
+pub(super) fn decode_acceptor(offer: &Offer) -> Result<(Token, SocketAddr), &'static str> {
+    let (token, rest) = decode(offer, b'a')?;
+    let (port, ip) = rest.split_first_chunk::<2>().ok_or("it is too short")?;
+    let ip: IpAddr = match ip.len() {
+        4 => <[u8; 4]>::try_from(ip).map_err(|_| "its address is cut")?.into(),
+        16 => <[u8; 16]>::try_from(ip).map_err(|_| "its address is cut")?.into(),
+        _ => return Err("its address is neither IPv4 nor IPv6"),
+    };
+    Ok((token, SocketAddr::new(ip, u16::from_le_bytes(*port))))
+}
+
+fn decode(offer: &Offer, role: u8) -> Result<(Token, &[u8]), &'static str> {
+    let rest = offer.0.strip_prefix(&MAGIC).ok_or("it is none of this fabric")?;
+    let (head, rest) = rest.split_first_chunk::<2>().ok_or("it is too short")?;
+    if head[0] != VERSION {
+        return Err("it is of another version");
+    }
+    if head[1] != role {
+        return Err("it is of the wrong side");
+    }
+    let (token, rest) = rest.split_first_chunk::<TOKEN_BYTES>().ok_or("it is too short")?;
+    Ok((Token(*token), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn offers_come_back() {
+        let token = Token::random();
+        assert_eq!(decode_initiator(&encode_initiator(&token)), Ok(token));
+        for address in ["127.0.0.1:80", "[2001:db8::1]:65535"] {
+            let address = address.parse().unwrap();
+            assert_eq!(decode_acceptor(&encode_acceptor(&token, address)), Ok((token, address)));
+        }
+        assert!(decode_acceptor(&encode_initiator(&token)).is_err());
+        assert!(token.is(&token) && !token.is(&Token::random()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_refused_or_understood(mut bytes: Vec<u8>, ours: bool) {
+            if ours {
+                bytes.splice(0..0, *b"TTCP\x01a");
+            }
+            let offer = Offer(bytes);
+            let _ = decode_initiator(&offer);
+            if let Ok((token, address)) = decode_acceptor(&offer) {
+                prop_assert_eq!(encode_acceptor(&token, address), offer);
+            }
+        }
+    }
+}

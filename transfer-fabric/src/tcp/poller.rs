@@ -1,0 +1,125 @@
+//! One epoll descriptor for the listener, all sockets and a timer.
+
+use super::device;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use smallvec::SmallVec;
+use std::mem::MaybeUninit;
+use std::time::Duration;
+use transfer_core::fabric::{FabricError, LinkId};
+
+/// How many sockets one poll serves. The kernel turns: those left out are first next time.
+const EVENTS: usize = 64;
+
+/// Whose event it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    Listener,
+    Timer,
+    /// A socket that has not shown its token yet.
+    Guest(u32),
+    Link(LinkId),
+}
+
+impl Source {
+    fn data(self) -> EventData {
+        EventData::new_u64(match self {
+            Source::Listener => 0,
+            Source::Timer => 1,
+            Source::Guest(number) => 2 << 32 | u64::from(number),
+            Source::Link(link) => 3 << 32 | u64::from(link.0),
+        })
+    }
+
+    fn of(data: EventData) -> Source {
+        let number = data.u64();
+        match number >> 32 {
+            2 => Source::Guest(number as u32),
+            3 => Source::Link(LinkId(number as u32)),
+            _ if number == 0 => Source::Listener,
+            _ => Source::Timer,
+        }
+    }
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ready {
+    pub(super) source: Source,
+    /// Readable, at its end, or in error.
+    pub(super) readable: bool,
+    /// Writable, or in error.
+    pub(super) writable: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Poller {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+}
+
+impl Poller {
+    pub(super) fn new() -> Result<Poller, FabricError> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(device("epoll_create"))?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
+        let poller = Poller { epoll, timer: timer.map_err(device("timerfd_create"))? };
+        poller.add(&poller.timer, Source::Timer)?;
+        Ok(poller)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Watches a descriptor for input.
+    pub(super) fn add(&self, fd: impl AsFd, source: Source) -> Result<(), FabricError> {
+        epoll::add(&self.epoll, fd, source.data(), EventFlags::IN).map_err(device("epoll_ctl"))
+    }
+
+    /// Watches a descriptor for input and, where `output`, for room to send; under a new name if need be.
+    pub(super) fn change(&self, fd: impl AsFd, source: Source, output: bool) -> Result<(), FabricError> {
+        let flags = if output { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        epoll::modify(&self.epoll, fd, source.data(), flags).map_err(device("epoll_ctl"))
+    }
+
+    /// Watches a descriptor no longer.
+    pub(super) fn remove(&self, fd: impl AsFd) {
+        // Fails only for a descriptor that is not watched.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// What has happened by now.
+    pub(super) fn ready(&self) -> SmallVec<[Ready; EVENTS]> {
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Fails only when interrupted by a signal: then nothing has happened yet.
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&now)) else {
+            return SmallVec::new();
+        };
+        let broken = EventFlags::ERR | EventFlags::HUP;
+        let ready = events.iter().map(|event| {
+            let flags = event.flags;
+            Ready {
+                source: Source::of(event.data),
+                readable: flags.intersects(EventFlags::IN | broken),
+                writable: flags.intersects(EventFlags::OUT | broken),
+            }
+        });
+        ready.collect()
+    }
+
+    /// Makes the descriptor readable after `after`; `None`: not by the timer.
+    pub(super) fn set_timer(&self, after: Option<Duration>) {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value = after.map_or(zero, |after| Timespec {
+            tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+            // Zero would switch it off.
+            tv_nsec: i64::from(after.subsec_nanos()).max(1),
+        });
+        // Fails only for times that are not normalised. Setting it takes back an expiry that was not read, too.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: zero, it_value });
+    }
+}

@@ -1,0 +1,107 @@
+//! One round of work.
+
+use super::link::Stage;
+use super::poller::Source;
+use super::{Report, TcpFabric};
+use transfer_core::fabric::{FabricEvent, LinkId};
+
+type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
+
+impl TcpFabric {
+    /// Receives, then sends, so that acknowledgements leave in the round in which they are due.
+    pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
+        let mut moved = self.report(sink);
+        for ready in self.poller.ready() {
+            match ready.source {
+                Source::Listener => self.accept_guests(),
+                Source::Timer => self.timer_set_for = None,
+                Source::Guest(number) => self.hear_guest(number),
+                Source::Link(link) => {
+                    if ready.writable {
+                        self.unblock(link);
+                    }
+                    if ready.readable {
+                        // What is known of the link comes before what it brings.
+                        moved |= self.report(sink);
+                        moved |= self.receive(link, sink);
+                    }
+                }
+            }
+        }
+        self.check_deadlines();
+        moved |= self.send();
+        moved | self.report(sink)
+    }
+
+    fn report(&mut self, sink: &mut Sink<'_>) -> bool {
+        let any = !self.reports.is_empty();
+        for report in self.reports.drain(..) {
+            sink(match report {
+                Report::Connected(link) => FabricEvent::Connected { link },
+                Report::Granted { link, tag, remote } => FabricEvent::Granted { link, tag, remote },
+                Report::Revoked { link, key } => FabricEvent::Revoked { link, key },
+                Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
+            });
+        }
+        any
+    }
+
+    fn unblock(&mut self, id: LinkId) {
+        if let Some(link) = self.links.get_mut(&id) {
+            link.blocked = false;
+            self.list(id);
+        }
+    }
+
+    fn receive(&mut self, id: LinkId, sink: &mut Sink<'_>) -> bool {
+        let Some(link) = self.links.get_mut(&id) else { return false };
+        if let Stage::Ending { .. } = link.stage {
+            if Self::discard(&link.socket).is_none() {
+                self.ended(id);
+            }
+            return true;
+        }
+        let result = link.receive(&self.regions, self.config.round_bytes, sink);
+        if link.inbox.placed() > link.outbox.placed_told() {
+            self.list(id);
+        }
+        match result {
+            Ok(moved) => moved,
+            Err(reason) => {
+                self.end(id, reason);
+                true
+            }
+        }
+    }
+
+    /// Sends what is queued, and has each blocked socket watched for room, and no other.
+    fn send(&mut self) -> bool {
+        let mut moved = false;
+        for id in std::mem::take(&mut self.to_send) {
+            let Some(link) = self.links.get_mut(&id) else { continue };
+            link.listed = false;
+            let was_watched = link.watched;
+            let result = link.send(self.config.round_bytes);
+            let (blocked, empty) = (link.blocked, link.outbox.is_empty());
+            if blocked != was_watched {
+                link.watched = blocked;
+                if let Err(error) = self.poller.change(&link.socket, Source::Link(id), blocked) {
+                    tracing::error!(%error, %id, "a socket cannot be watched");
+                }
+            }
+            let ending = matches!(link.stage, Stage::Ending { .. });
+            match result {
+                Err(_) if ending => self.ended(id),
+                Err(reason) => self.end(id, reason),
+                Ok(_) if ending && empty => self.ended(id),
+                Ok(sent) => {
+                    moved |= sent;
+                    if !blocked && !empty {
+                        self.list(id);
+                    }
+                }
+            }
+        }
+        moved
+    }
+}

@@ -1,0 +1,144 @@
+//! What two of these fabrics tell each other beyond the contract.
+
+use super::*;
+use crate::conformance::pair::Pair;
+
+#[test]
+fn a_wildcard_needs_an_address_to_advertise() {
+    let wildcard = TcpConfig::new("0.0.0.0:0".parse().unwrap());
+    assert!(matches!(TcpFabric::new(wildcard.clone()), Err(FabricError::Device { .. })));
+    let advertise = Some("192.0.2.7:0".parse().unwrap());
+    let fabric = TcpFabric::new(TcpConfig { advertise, ..wildcard }).unwrap();
+    assert_eq!(fabric.address().ip().to_string(), "192.0.2.7");
+    assert_ne!(fabric.address().port(), 0);
+    let taken = TcpFabric::new(TcpConfig::new(local().listen)).unwrap();
+    assert!(matches!(TcpFabric::new(TcpConfig::new(taken.address())), Err(FabricError::Device { what: "bind", .. })));
+}
+
+#[test]
+fn both_sides_hear_why() {
+    let mut pair = Pair::new(TcpRig, 1 << 16);
+    let link = pair.connect(0);
+    let remote = RemoteSlice { address: 0, len: 64, key: RemoteKey(0xBAD) };
+    pair.post_write(0, link, &[Pair::<TcpRig>::slice(0, 64)], remote, None).unwrap();
+    let why = "a write with key 0xbad, which opens nothing".to_owned();
+    assert_eq!(pair.dead(link), [DownReason::Refused(why.clone()), DownReason::Violation(why)]);
+
+    let link = pair.connect(0);
+    pair.fabric(1).disconnect(link.0[1], DownReason::Closed("done".into()));
+    assert_eq!(pair.dead(link), [DownReason::PeerClosed("done".into()), DownReason::Closed("done".into())]);
+
+    let link = pair.connect(0);
+    let long = "ä".repeat(1000);
+    pair.fabric(1).disconnect(link.0[1], DownReason::Violation(long.clone()));
+    assert_eq!(pair.dead(link)[0], DownReason::Refused(long[..512].into()));
+}
+
+/// A large write is copied once by the receiving kernel, and only its beginning a second time.
+#[test]
+fn copies_are_counted() {
+    let len = 8 << 20;
+    let mut pair = Pair::new(TcpRig, len);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, Pair::<TcpRig>::slice(0, len));
+    for (len, most) in [(len, len + (64 << 10)), (1000, 2000), (len, len + (64 << 10))] {
+        pair.post_write(0, link, &[Pair::<TcpRig>::slice(0, len)], remote.sub(0, len).unwrap(), Some(1)).unwrap();
+        let mut seen = None;
+        while seen.is_none() {
+            pair.fabric(0).poll(&mut |_| ());
+            pair.fabric(1).poll(&mut |event| {
+                if let FabricEvent::Immediate { copied, .. } = event {
+                    seen = Some(copied);
+                }
+            });
+        }
+        assert!(seen.is_some_and(|copied| (len..=most).contains(&copied)), "{seen:?} for {len}");
+    }
+}
+
+/// A link that has much to send waits for room, and does not keep the thread awake.
+#[test]
+fn a_blocked_link_sleeps() {
+    let len = 64 << 20;
+    let mut pair = Pair::new(TcpRig, len);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, Pair::<TcpRig>::slice(0, len));
+    let work = pair.post_write(0, link, &[Pair::<TcpRig>::slice(0, len)], remote, None).unwrap();
+    // The peer does not receive.
+    let fabric = pair.fabric(0);
+    let quiet = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    loop {
+        while fabric.poll(&mut |event| panic!("{event:?}")) {}
+        fabric.arm();
+        let fd = fabric.wait_fd().unwrap();
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
+        if rustix::event::poll(&mut fds, Some(&quiet)).unwrap() == 0 {
+            break;
+        }
+    }
+    assert!(fabric.links.values().all(|link| link.blocked && link.watched));
+    pair.write_done(0, link, work);
+    assert!(pair.fabric(0).links.values().all(|link| !link.watched));
+}
+
+/// One link that is flooded does not keep another from being served.
+#[test]
+fn a_round_is_bounded() {
+    let len = 32 << 20;
+    let mut pair = Pair::new(TcpRig, len);
+    let (flooded, other) = (pair.connect(0), pair.connect(0));
+    let remote = pair.grant(1, flooded, Pair::<TcpRig>::slice(0, len));
+    for _ in 0..20 {
+        pair.post_write(0, flooded, &[Pair::<TcpRig>::slice(0, len)], remote, Some(1)).unwrap();
+    }
+    pair.post_send(0, other, b"small").unwrap();
+    let id = other.0[1];
+    pair.hear(1, "Message", |heard| {
+        (*heard == crate::conformance::pair::Heard::Message(id, b"small".to_vec())).then_some(())
+    });
+    let heard = &pair.sides[1].heard;
+    assert!(heard.iter().filter(|h| matches!(h, crate::conformance::pair::Heard::Immediate(..))).count() < 2);
+}
+
+/// Nothing is kept of a link that has ended, on either side.
+#[test]
+fn an_ended_link_leaves_nothing() {
+    let mut pair = Pair::new(TcpRig, 1 << 16);
+    let link = pair.connect(0);
+    for side in 0..2 {
+        pair.grant(side, link, Pair::<TcpRig>::slice(0, 64));
+    }
+    pair.fabric(0).disconnect(link.0[0], DownReason::Closed("done".into()));
+    pair.dead(link);
+    pair.until("sockets to close", |pair| {
+        [0, 1].iter().all(|side| {
+            let fabric = pair.fabric(*side);
+            fabric.links.is_empty() && fabric.partings.is_empty() && fabric.waiting.is_empty()
+        })
+    });
+    for side in 0..2 {
+        assert_eq!(pair.fabric(side).regions.deregister(Pair::<TcpRig>::SEGMENT), Ok(vec![]));
+    }
+}
+
+#[test]
+fn a_link_begins_once() {
+    let mut pair = Pair::new(TcpRig, 4096);
+    let link = pair.new_link().0[0];
+    let wrong = |result| matches!(result, Err(FabricError::WrongState { .. }));
+    let offer = pair.fabric(0).offer(link).unwrap();
+    assert!(wrong(pair.fabric(0).offer(link)));
+    assert!(wrong(pair.fabric(0).accept(link, &offer)));
+    let connected = pair.connect(0).0[0];
+    assert!(wrong(pair.fabric(0).offer(connected)));
+}
+
+#[test]
+fn grants_that_end_with_their_segment_are_reported() {
+    let mut pair = Pair::new(TcpRig, 4096);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, Pair::<TcpRig>::slice(0, 64));
+    pair.fabric(1).deregister(Pair::<TcpRig>::SEGMENT).unwrap();
+    let revoked = crate::conformance::pair::Heard::Revoked(link.0[1], remote.key);
+    pair.hear(1, "Revoked", |heard| (*heard == revoked).then_some(()));
+}
