@@ -8,9 +8,9 @@ use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transfer_core::tensor::{InvalidName, Name};
-use transfer_memory::session::{SessionError, WorkerEnd, WorkerOptions};
+use transfer_memory::session::{FromSidecar, SessionError, WorkerEnd, WorkerOptions};
 use transfer_memory::socket::{Socket, SocketError};
 
 /// The arena of a client that does not say.
@@ -111,6 +111,11 @@ impl<F: Face> Connect<F> {
             }
         };
         let end = end.map_err(Error::Connect)?;
+        // The first doorbell says that the session is open: whoever hears of this worker from now on can push to it.
+        match end.socket.receive(Instant::now() + self.timeout).map_err(Error::Connect)? {
+            FromSidecar::Doorbell => {}
+            _ => return Err(Error::Connect(SessionError::Unexpected { expected: "a doorbell", found: "a segment" })),
+        }
         let (node, incarnation) = (end.node.clone(), end.incarnation);
         let session = Session::start(end, self.spin, keep).map_err(|e| Error::Connect(SessionError::Ring(e.into())))?;
         tracing::debug!(%name, %node, incarnation, "session with the sidecar begun");

@@ -2,11 +2,11 @@
 
 use crate::allocate::AllocateWait;
 use crate::connect::Connect;
-use crate::delete::Delete;
 use crate::face::{Async, Blocking, Face};
 use crate::fetch::Fetch;
 use crate::keys::ToKey;
 use crate::many::{FetchMany, PushMany};
+use crate::order::Order;
 use crate::push::{Push, Source};
 use crate::session::Session;
 use crate::{Error, Frozen, TensorMut, foreign};
@@ -15,6 +15,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use transfer_core::op::{Command, OpId, Prepare};
 use transfer_core::tensor::{DType, Key, Name, TensorMeta};
 use transfer_memory::socket::Socket;
 use transfer_memory::view::Element;
@@ -203,13 +204,27 @@ impl<F: Face> Handle<F> {
     }
 
     /// Ends a key of this worker's. Tensors of it that are being read stay until they are not.
-    pub fn delete(&self, key: impl ToKey) -> Delete<F> {
-        Delete::new(self.session.clone(), to_key(&key))
+    pub fn delete(&self, key: impl ToKey) -> Order<F> {
+        // The session numbers it.
+        let command = to_key(&key).map(|key| Command::Delete { op: OpId(0), key });
+        Order::new(self.session.clone(), command)
+    }
+
+    /// Gets landing slots for tensors of this size that will be pushed under `key` to the sidecar of the worker `to`, so that the
+    /// first push waits for nothing. Many of them at once travel in one call.
+    pub fn prepare(&self, key: impl ToKey, dtype: DType, dims: impl AsRef<[u64]>, to: impl AsRef<str>) -> Order<F> {
+        Order::new(self.session.clone(), prepare(&key, dtype, dims.as_ref(), to.as_ref()))
     }
 
     fn push<'a>(&self, key: impl ToKey, source: Result<Source<'a>, Error>) -> Push<'a, F> {
         Push::new(self.session.clone(), to_key(&key), source)
     }
+}
+
+fn prepare(key: &impl ToKey, dtype: DType, dims: &[u64], to: &str) -> Result<Command, Error> {
+    let (key, meta, to) = (to_key(key)?, TensorMeta::of(dtype, dims)?, Name::new(to)?);
+    // The session numbers it, and the call knows its time.
+    Ok(Command::Prepare(Prepare { op: OpId(0), key, meta, to, timeout: Duration::ZERO }))
 }
 
 fn to_key(key: &impl ToKey) -> Result<Key, Error> {

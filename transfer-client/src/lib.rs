@@ -48,14 +48,13 @@
 //! # Layout
 //! - [`Handle`]: the client; [`Client`] and [`BlockingClient`] are its two faces.
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a tensor that is written, that is written no more, that was fetched.
-//! - [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`Delete`], [`AllocateWait`], [`Connect`]: calls to be made.
+//! - [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`Order`], [`AllocateWait`], [`Connect`]: calls to be made.
 //! - [`Error`], [`PushError`]: what can go wrong, whose fault it is, and whether to try again.
 #![forbid(unsafe_code)]
 
 mod allocate;
 mod calls;
 mod connect;
-mod delete;
 mod driver;
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -68,6 +67,7 @@ mod handle;
 mod keys;
 mod many;
 mod options;
+mod order;
 mod push;
 mod session;
 mod tensor;
@@ -75,7 +75,6 @@ mod tensor_mut;
 
 pub use allocate::AllocateWait;
 pub use connect::Connect;
-pub use delete::Delete;
 pub use error::{Error, Fault, PushError};
 pub use face::{Async, Blocking, Face, Running};
 pub use fetch::Fetch;
@@ -83,6 +82,7 @@ pub use frozen::Frozen;
 pub use handle::{BlockingClient, Client, Handle};
 pub use keys::ToKey;
 pub use many::{FetchMany, PushMany};
+pub use order::Order;
 pub use push::{Push, Pushed};
 pub use session::Gone;
 pub use tensor::Tensor;

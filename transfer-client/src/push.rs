@@ -257,7 +257,7 @@ pub(crate) fn conclude(session: &Session, item: Submitting, ended: Ended) -> Res
         }
         Ended::Answered(Outcome::Gone(gone)) => gone.into(),
         // The table lets no other answer to a push pass.
-        Ended::Answered(Outcome::Fetched(_) | Outcome::Deleted) => Error::Ended,
+        Ended::Answered(Outcome::Fetched(_) | Outcome::Done) => Error::Ended,
         Ended::NoAnswer { waited } => Error::NoAnswer { waited },
         Ended::NotSent(error) => {
             let tensor = match held {

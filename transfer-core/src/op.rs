@@ -35,6 +35,8 @@ pub enum Command {
         /// The operation to end.
         op: OpId,
     },
+    /// Get landing slots for a push to come, so that its first step waits for nothing.
+    Prepare(Prepare),
     /// End a key that this worker owns.
     Delete {
         /// What to call it in the reply.
@@ -63,6 +65,21 @@ pub struct Push {
     pub timeout: Duration,
     /// What must carry it.
     pub require: Option<FabricKind>,
+}
+
+/// See [`Command::Prepare`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prepare {
+    /// What to call it in the reply.
+    pub op: OpId,
+    /// The key.
+    pub key: Key,
+    /// What will be pushed, or something as large.
+    pub meta: TensorMeta,
+    /// The worker at whose sidecar it will land.
+    pub to: Name,
+    /// How long it may take.
+    pub timeout: Duration,
 }
 
 /// See [`Command::Fetch`].
@@ -107,6 +124,11 @@ pub enum Reply {
         slice: LocalSlice,
         /// How it went.
         report: Report,
+    },
+    /// The landing slots are there.
+    Prepared {
+        /// The operation.
+        op: OpId,
     },
     /// The key is gone.
     Deleted {

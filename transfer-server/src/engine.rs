@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
-use transfer_core::protocol::{Snapshot, TensorStatus};
+use transfer_core::protocol::{BufferAnswer, BufferAsk, Snapshot, TensorStatus};
 use transfer_core::tensor::Name;
 
 pub(crate) use transfer_fabric::engine::{Answer, ClaimRefused, ControlRequest, EngineCommand, EngineGone, PeerInfo};
@@ -82,10 +82,20 @@ impl EngineClient {
     }
 
     /// Ends a link that was begun, without failing what waits for another one to the same peer.
-    pub(crate) async fn abandon_link(&self, link: LinkId, peer: Name) {
-        // No fabric takes an empty offer, and a link whose offer was not taken is gone.
-        let nobody = PeerInfo { name: peer, incarnation: 0, receive_slots: 0 };
-        let _ = self.finish_link(link, nobody, Offer::default()).await;
+    pub(crate) fn abandon_link(&self, link: LinkId, why: &str) {
+        // An engine that has ended has no links.
+        let _ = self.send(EngineCommand::AbandonLink { link, why: why.to_owned() });
+    }
+
+    /// The answers to a peer's call for landing slots. `None` where there is no such link to it.
+    pub(crate) async fn prepare_buffers(
+        &self,
+        link: LinkId,
+        peer: Name,
+        incarnation: u64,
+        asks: Vec<BufferAsk>,
+    ) -> Result<Option<Vec<BufferAnswer>>, EngineError> {
+        self.ask(|answer| EngineCommand::PrepareBuffers { link, peer, incarnation, asks, answer }).await
     }
 
     pub(crate) async fn snapshot(&self) -> Result<Snapshot, EngineError> {

@@ -57,6 +57,7 @@ pub(crate) enum Arrival {
     Pushed { op: OpId, version: Version, report: Report },
     Fetched { op: OpId, landed: Landed },
     Deleted { op: OpId },
+    Prepared { op: OpId },
     Failed { op: OpId, failure: Failure, kept: bool },
     Returned { offset: u64 },
 }

@@ -67,6 +67,7 @@ impl Reader {
             let arrival = match read_reply(bytes)? {
                 Reply::Pushed { op, version, report } => Arrival::Pushed { op, version, report },
                 Reply::Deleted { op } => Arrival::Deleted { op },
+                Reply::Prepared { op } => Arrival::Prepared { op },
                 Reply::Failed { op, failure, kept } => Arrival::Failed { op, failure, kept },
                 Reply::Returned { offset } => Arrival::Returned { offset },
                 Reply::Fetched { op, lease, version, meta, slice, report } => {

@@ -27,6 +27,7 @@ impl Submitting {
         match &self.command {
             Command::Push(_) => Kind::Push,
             Command::Fetch(_) => Kind::Fetch,
+            Command::Prepare(_) => Kind::Prepare,
             _ => Kind::Delete,
         }
     }
@@ -35,6 +36,7 @@ impl Submitting {
         match &mut self.command {
             Command::Push(push) => push.op = new,
             Command::Fetch(fetch) => fetch.op = new,
+            Command::Prepare(prepare) => prepare.op = new,
             Command::Cancel { op } | Command::Delete { op, .. } => *op = new,
             _ => {}
         }

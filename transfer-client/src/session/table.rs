@@ -23,6 +23,7 @@ pub(crate) enum Kind {
     Push,
     Fetch,
     Delete,
+    Prepare,
 }
 
 /// How an operation ended.
@@ -33,7 +34,7 @@ pub(crate) enum Outcome {
         report: Report,
     },
     Fetched(Landed),
-    Deleted,
+    Done,
     /// `lent` is the pushed range, which is ours again; none where it is kept.
     Failed {
         failure: Failure,
@@ -58,7 +59,7 @@ impl Effects {
         match outcome {
             Outcome::Fetched(landed) => self.orders.push(Command::Release { lease: landed.lease }),
             Outcome::Failed { lent, .. } => self.returned.extend(lent.map(|l| l.allocation)),
-            Outcome::Pushed { .. } | Outcome::Deleted | Outcome::Gone(_) => {}
+            Outcome::Pushed { .. } | Outcome::Done | Outcome::Gone(_) => {}
         }
     }
 }
@@ -174,7 +175,8 @@ impl Table {
             }
             Arrival::Pushed { op, version, report } => (op, Some(Kind::Push), Outcome::Pushed { version, report }),
             Arrival::Fetched { op, landed } => (op, Some(Kind::Fetch), Outcome::Fetched(landed)),
-            Arrival::Deleted { op } => (op, Some(Kind::Delete), Outcome::Deleted),
+            Arrival::Prepared { op } => (op, Some(Kind::Prepare), Outcome::Done),
+            Arrival::Deleted { op } => (op, Some(Kind::Delete), Outcome::Done),
             Arrival::Failed { op, failure, kept } => {
                 let lent = match self.slot(op).map(|slot| &slot.state) {
                     Some(State::Waiting { lent, .. } | State::Abandoned { lent, .. }) if !kept => *lent,

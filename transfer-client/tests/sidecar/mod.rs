@@ -151,6 +151,8 @@ fn run(socket: Socket, mut script: impl Script, stop: &AtomicBool, deaf: &Atomic
         Ok(Admission { session: 1, arena: ARENA, arena_bytes: applicant.wanted_arena_bytes })
     };
     let end = SidecarEnd::accept(socket, &policy, welcome).unwrap();
+    // The session is open.
+    end.socket.ring().unwrap();
     let mut wire = Wire { end, heard };
     let mut buffer = [0; MAX_RECORD_BYTES];
     while !stop.load(Ordering::SeqCst) {

@@ -6,7 +6,7 @@
 use super::{Reader, WireError, Writer};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Push, Reply, Report};
+use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Prepare, Push, Reply, Report};
 use crate::tensor::{Key, Name, Select, Version};
 use std::time::Duration;
 
@@ -18,12 +18,14 @@ const FETCH: u8 = 2;
 const RELEASE: u8 = 3;
 const CANCEL: u8 = 4;
 const DELETE: u8 = 5;
+const PREPARE: u8 = 6;
 
 const PUSHED: u8 = 65;
 const FETCHED: u8 = 66;
 const DELETED: u8 = 67;
 const FAILED: u8 = 68;
 const RETURNED: u8 = 69;
+const PREPARED: u8 = 70;
 
 fn nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
@@ -85,6 +87,9 @@ pub fn write_command(w: &mut Writer, command: &Command) {
         }
         Command::Cancel { op } => {
             w.u8(CANCEL).u64(op.0);
+        }
+        Command::Prepare(p) => {
+            w.u8(PREPARE).u64(p.op.0).text(p.key.as_str()).meta(&p.meta).text(p.to.as_str()).u64(nanos(p.timeout));
         }
         Command::Delete { op, key } => {
             w.u8(DELETE).u64(op.0).text(key.as_str());
@@ -148,12 +153,19 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
         }
         RELEASE => Command::Release { lease: LeaseId(r.u64()?) },
         CANCEL => Command::Cancel { op: OpId(r.u64()?) },
+        PREPARE => Command::Prepare(Prepare {
+            op: OpId(r.u64()?),
+            key: Key::from_bytes(r.text()?)?,
+            meta: r.meta()?,
+            to: Name::from_bytes(r.text()?)?,
+            timeout: Duration::from_nanos(r.u64()?),
+        }),
         DELETE => Command::Delete { op: OpId(r.u64()?), key: Key::from_bytes(r.text()?)? },
         n => {
             return Err(WireError::Value {
                 what: "kind of submission record",
                 value: u64::from(n),
-                expected: "1 to 5",
+                expected: "1 to 6",
             });
         }
     };
@@ -172,6 +184,9 @@ pub fn write_reply(w: &mut Writer, reply: &Reply) {
             w.u8(FETCHED).u64(op.0).u64(lease.0).u64(version.0).meta(meta);
             w.u32(slice.segment.0).u64(slice.offset).u64(slice.len);
             write_report(w, report);
+        }
+        Reply::Prepared { op } => {
+            w.u8(PREPARED).u64(op.0);
         }
         Reply::Deleted { op } => {
             w.u8(DELETED).u64(op.0);
@@ -210,6 +225,7 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
             slice: LocalSlice { segment: SegmentId(r.u32()?), offset: r.u64()?, len: r.u64()? },
             report: read_report(&mut r)?,
         },
+        PREPARED => Reply::Prepared { op: OpId(r.u64()?) },
         DELETED => Reply::Deleted { op: OpId(r.u64()?) },
         FAILED => {
             let op = OpId(r.u64()?);
@@ -223,7 +239,7 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
             return Err(WireError::Value {
                 what: "kind of completion record",
                 value: u64::from(n),
-                expected: "65 to 69",
+                expected: "65 to 70",
             });
         }
     };
@@ -272,6 +288,13 @@ mod tests {
             }),
             Command::Release { lease: LeaseId(3) },
             Command::Cancel { op: OpId(4) },
+            Command::Prepare(Prepare {
+                op: OpId(6),
+                key: key.clone(),
+                meta: TensorMeta::of(DType::C64, &[7; 3]).unwrap(),
+                to: Name::new("ps").unwrap(),
+                timeout: Duration::from_millis(5),
+            }),
             Command::Delete { op: OpId(5), key },
         ];
         for c in commands {
@@ -292,6 +315,7 @@ mod tests {
                 report: report(),
             },
             Reply::Deleted { op: OpId(8) },
+            Reply::Prepared { op: OpId(10) },
             Reply::Failed { op: OpId(9), failure: Failure::new(FailureCode::Busy, "é".repeat(450)), kept: true },
             Reply::Returned { offset: 128 },
         ];

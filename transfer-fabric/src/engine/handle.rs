@@ -5,8 +5,8 @@
 
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
 use transfer_core::memory::SegmentId;
+use transfer_core::protocol::{BufferAnswer, BufferAsk, Domain, Snapshot, TensorStatus};
 pub use transfer_core::protocol::{ClaimRefused, Control as ControlRequest, PeerInfo};
-use transfer_core::protocol::{Domain, Snapshot, TensorStatus};
 use transfer_core::tensor::{Key, Name};
 use transfer_memory::segment::Segment;
 use transfer_memory::session::SidecarEnd;
@@ -93,6 +93,42 @@ pub enum EngineCommand {
         peer: Name,
         /// A link that was begun for it.
         link: Option<LinkId>,
+        /// Why, in words.
+        why: String,
+    },
+    /// End a link that was begun, without failing what waits for another one to the same peer.
+    AbandonLink {
+        /// The link.
+        link: LinkId,
+        /// Why, in words.
+        why: String,
+    },
+    /// A peer calls for landing slots.
+    PrepareBuffers {
+        /// The link over which the tensors will come.
+        link: LinkId,
+        /// Who calls.
+        peer: Name,
+        /// In which incarnation.
+        incarnation: u64,
+        /// For what.
+        asks: Vec<BufferAsk>,
+        /// One for each, in any order; `None` where there is no such link to that peer.
+        answer: Answer<Option<Vec<BufferAnswer>>>,
+    },
+    /// The answers to [`ControlRequest::PrepareBuffers`].
+    BuffersPrepared {
+        /// The link.
+        link: LinkId,
+        /// One for each request, in any order.
+        answers: Vec<BufferAnswer>,
+    },
+    /// [`ControlRequest::PrepareBuffers`] brought no answer.
+    PrepareFailed {
+        /// The link.
+        link: LinkId,
+        /// As in the request.
+        asks: Vec<BufferAsk>,
         /// Why, in words.
         why: String,
     },

@@ -1,17 +1,18 @@
 //! The thread's loop.
 
-use super::handle::{ControlRequest, ControlSink, EngineCommand};
+use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand};
 use super::memory::Memory;
 use super::wait::{Pace, PollStrategy, Ready, Sleeper};
 use super::workers::{Ends, Workers};
 use super::{BoxedFabric, EngineError};
 use crossbeam_channel::Receiver;
+use hashbrown::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::drive::{Driver, Work};
 use transfer_core::memory::SegmentId;
-use transfer_core::protocol::{Domain, Node, SessionId};
+use transfer_core::protocol::{BufferAnswer, Domain, Node, SessionId};
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
 use transfer_memory::segment::Segment;
@@ -38,6 +39,9 @@ pub(super) struct Run {
     started: Instant,
     looked_up: Instant,
     broken: Vec<(SessionId, String)>,
+    /// Calls of peers for landing slots that are being answered.
+    calls: HashMap<u64, Answer<Option<Vec<BufferAnswer>>>>,
+    next_call: u64,
     stopping: bool,
 }
 
@@ -71,6 +75,8 @@ impl Run {
             started: now,
             looked_up: now,
             broken: Vec::new(),
+            calls: HashMap::new(),
+            next_call: 0,
             stopping: false,
         })
     }
@@ -127,6 +133,11 @@ impl Run {
                     Work::SegmentUnused { segment } => {
                         self.memory.remove(segment);
                         self.workers.retire(segment);
+                    }
+                    Work::Prepared { token, answers } => {
+                        if let Some(answer) = self.calls.remove(&token) {
+                            answer(Some(answers));
+                        }
                     }
                     Work::Control(control) => self.control(control),
                     _ => {}
@@ -226,6 +237,19 @@ impl Run {
                 }
                 driver.node.connect_failed(now, &peer, &why);
             }
+            EngineCommand::AbandonLink { link, why } => driver.abandon_link(link, &why),
+            EngineCommand::PrepareBuffers { link, peer, incarnation, asks, answer } => {
+                match driver.node.peer_of(link) {
+                    Some(p) if p.name == peer && p.incarnation == incarnation => {
+                        self.next_call += 1;
+                        self.calls.insert(self.next_call, answer);
+                        driver.node.prepare_buffers(link, self.next_call, asks);
+                    }
+                    _ => answer(None),
+                }
+            }
+            EngineCommand::BuffersPrepared { link, answers } => driver.node.buffers_prepared(now, link, answers),
+            EngineCommand::PrepareFailed { link, asks, why } => driver.node.prepare_failed(link, &asks, &why),
             EngineCommand::ClaimAll => driver.node.claim_all(),
             EngineCommand::Snapshot(answer) => answer(driver.node.snapshot()),
             EngineCommand::Tensors { prefix, after, limit, answer } => {

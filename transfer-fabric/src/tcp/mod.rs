@@ -155,6 +155,7 @@ impl TcpFabric {
             capabilities.max_message_bytes = MAX_MESSAGE_BYTES;
             // Into the socket; out of it is counted by the receiver.
             capabilities.sender_copies = 1;
+            capabilities.receiver_copies = 1;
             capabilities
         };
         Ok(TcpFabric {

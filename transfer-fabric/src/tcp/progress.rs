@@ -8,9 +8,11 @@ use transfer_core::fabric::{FabricEvent, LinkId};
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 
 impl TcpFabric {
-    /// Receives, then sends, so that acknowledgements leave in the round in which they are due.
+    /// Sends, then receives. What was received is acknowledged in the next round, so that it is acted upon first, and so that the
+    /// acknowledgement can ride on an answer.
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
         let mut moved = self.report(sink);
+        moved |= self.send();
         for ready in self.poller.ready() {
             match ready.source {
                 Source::Listener => self.accept_guests(),
@@ -29,8 +31,8 @@ impl TcpFabric {
             }
         }
         self.check_deadlines();
-        moved |= self.send();
-        moved | self.report(sink)
+        // A round that owes an acknowledgement is followed by another.
+        moved | self.report(sink) | !self.to_send.is_empty()
     }
 
     fn report(&mut self, sink: &mut Sink<'_>) -> bool {

@@ -6,6 +6,7 @@
 //!   <- Welcome(session, incarnation, node, arena, layout of the rings) + 2 descriptors, or Refused(code, text)
 //!   maps both, read-write
 //!   Mapped(session)  ->                      seals both against further writers
+//!   <- doorbell                              the data plane has the session: others can push to this worker
 //! ```
 //!
 //! Afterwards the socket carries doorbells in both directions, and from the sidecar [`SidecarSocket::pass_segment`],

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::Code;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use transfer_core::fabric::{FabricKind, LinkId, Offer};
 use transfer_core::tensor::Name;
 use transfer_core::wire::message::LAYOUT_VERSION;
@@ -95,6 +95,8 @@ struct Shared {
     peers: Mutex<Peers>,
     /// The last incarnation of each peer that a link was made to.
     incarnations: Mutex<HashMap<Name, u64>>,
+    /// What the peer calls a link of ours.
+    numbers_at_peer: Mutex<HashMap<LinkId, u32>>,
     engine: EngineClient,
     directory: DirectoryClient,
 }
@@ -103,7 +105,14 @@ impl Links {
     /// No links yet.
     pub(crate) fn new(me: Identity, engine: EngineClient, directory: DirectoryClient) -> Links {
         let peers = Mutex::new(Peers::new(me.node.clone()));
-        Links(Arc::new(Shared { me, peers, incarnations: Mutex::default(), engine, directory }))
+        Links(Arc::new(Shared {
+            me,
+            peers,
+            incarnations: Mutex::default(),
+            numbers_at_peer: Mutex::default(),
+            engine,
+            directory,
+        }))
     }
 
     /// The engine wants a link.
@@ -119,6 +128,7 @@ impl Links {
 
     /// A link is dead.
     pub(crate) fn link_down(&self, peer: &Name, link: LinkId, why: &str) {
+        self.0.numbers_at_peer.lock().remove(&link);
         let action = self.0.peers.lock().link_down(peer, link, why);
         self.act(action);
     }
@@ -160,21 +170,8 @@ impl Links {
             return Err(failed(DialErrorKind::Final, "it is this node itself"));
         }
         let fabric = me.choose().map_err(|why| failed(DialErrorKind::Final, why))?;
-        let at = directory.node(peer, RESOLVE_DEADLINE).await;
-        let at = at.map_err(|e| failed(DialErrorKind::Retry, format!("it cannot be found: {e}")))?;
-        let Some(at) = at else {
-            let why = "it is not attached to the directory: its sidecar is not running, or cut off";
-            return Err(failed(DialErrorKind::Retry, why));
-        };
-        if at.address.is_empty() {
-            let why = "its sidecar was started without --listen";
-            return Err(failed(DialErrorKind::Final, why));
-        }
-        let cannot = |why: String| format!("at {}: {why}", at.address);
-        let endpoint = Endpoint::from_shared(format!("http://{}", at.address))
-            .map_err(|e| failed(DialErrorKind::Final, cannot(text::chain(&e))))?;
-        let channel = endpoint.connect_timeout(CONNECT_DEADLINE).timeout(CALL_DEADLINE).connect().await;
-        let channel = channel.map_err(|e| failed(DialErrorKind::Retry, cannot(text::chain(&e))))?;
+        let (address, channel) = self.dial_node(peer, directory).await?;
+        let cannot = |why: String| format!("at {address}: {why}");
 
         let begun = engine.begin_link(peer.clone(), fabric).await;
         let (link, offer, receive_slots) = begun.map_err(|e| failed(DialErrorKind::Final, cannot(e.to_string())))?;
@@ -200,32 +197,72 @@ impl Links {
         let answer = match answer {
             Ok(answer) => answer.into_inner(),
             Err(e) => {
-                engine.abandon_link(link, peer.clone()).await;
+                engine.abandon_link(link, "the call brought no link");
                 return Err(e);
             }
         };
         if answer.node != peer.as_str() || answer.protocol_version != PROTOCOL_VERSION {
             let why = cannot(format!("it calls itself {:?}, version {}", answer.node, answer.protocol_version));
-            engine.abandon_link(link, peer.clone()).await;
+            engine.abandon_link(link, "the call brought no link");
             return Err(failed(DialErrorKind::Final, why));
         }
         // Bound first: the lock must not be held for `act`.
         let go_on = self.0.peers.lock().answered(peer, attempt, link);
         let Some(wait) = go_on else {
             // The peer's own call has won meanwhile.
-            engine.abandon_link(link, peer.clone()).await;
+            engine.abandon_link(link, "the peer's own call was faster");
             return Ok(());
         };
         let Action::Wait { attempt, .. } = wait else { return Ok(()) };
         self.act(Some(wait));
         self.note_incarnation(peer, answer.incarnation);
+        self.0.numbers_at_peer.lock().insert(link, answer.link);
         let info =
             PeerInfo { name: peer.clone(), incarnation: answer.incarnation, receive_slots: answer.receive_slots };
         if let Err(e) = engine.finish_link(link, info, Offer(answer.offer)).await {
+            self.0.numbers_at_peer.lock().remove(&link);
             let action = self.0.peers.lock().finish_failed(peer, attempt, cannot(e.to_string()));
             self.act(action);
         }
         Ok(())
+    }
+
+    /// A connection to the gRPC services of a node, and where they are.
+    async fn dial_node(&self, peer: &Name, directory: &DirectoryClient) -> Result<(Arc<str>, Channel), DialError> {
+        let at = directory.node(peer, RESOLVE_DEADLINE).await;
+        let at = at.map_err(|e| failed(DialErrorKind::Retry, format!("it cannot be found: {e}")))?;
+        let Some(at) = at else {
+            let why = "it is not attached to the directory: its sidecar is not running, or cut off";
+            return Err(failed(DialErrorKind::Retry, why));
+        };
+        if at.address.is_empty() {
+            let why = "its sidecar was started without --listen";
+            return Err(failed(DialErrorKind::Final, why));
+        }
+        let cannot = |why: String| format!("at {}: {why}", at.address);
+        let endpoint = Endpoint::from_shared(format!("http://{}", at.address))
+            .map_err(|e| failed(DialErrorKind::Final, cannot(text::chain(&e))))?;
+        let channel = endpoint.connect_timeout(CONNECT_DEADLINE).timeout(CALL_DEADLINE).connect().await;
+        let channel = channel.map_err(|e| failed(DialErrorKind::Retry, cannot(text::chain(&e))))?;
+        Ok((at.address, channel))
+    }
+
+    /// A connection to the gRPC services of a node. The error says why there is none.
+    pub(super) async fn channel_to(&self, peer: &Name) -> Result<Channel, String> {
+        let dialed = self.dial_node(peer, &self.0.directory).await;
+        dialed.map(|(_, channel)| channel).map_err(|e| format!("node {peer} {}", e.why))
+    }
+
+    pub(super) fn number_at_peer(&self, link: LinkId) -> Option<u32> {
+        self.0.numbers_at_peer.lock().get(&link).copied()
+    }
+
+    pub(super) fn engine(&self) -> &EngineClient {
+        &self.0.engine
+    }
+
+    pub(super) fn identity(&self) -> &Identity {
+        &self.0.me
     }
 
     fn note_incarnation(&self, peer: &Name, incarnation: u64) {
@@ -237,6 +274,7 @@ impl Links {
 
     /// A peer calls.
     pub(crate) async fn accept(&self, request: v1::ConnectRequest) -> Result<v1::ConnectResponse, tonic::Status> {
+        let their_number = request.link;
         let (info, fabric, offer) = self.check(request)?;
         let verdict = self.0.peers.lock().incoming(&info.name);
         let (attempt, wait) = match verdict {
@@ -250,7 +288,7 @@ impl Links {
         self.act(Some(wait));
         // In a task of its own: a caller that hangs up must not leave the link half noted.
         let links = self.clone();
-        let accepting = tokio::spawn(async move { links.accept_as(attempt, info, fabric, offer).await });
+        let accepting = tokio::spawn(async move { links.accept_as(attempt, info, fabric, offer, their_number).await });
         accepting.await.unwrap_or_else(|_| Err(tonic::Status::internal("the sidecar is stopping")))
     }
 
@@ -289,6 +327,7 @@ impl Links {
         info: PeerInfo,
         fabric: FabricKind,
         offer: Offer,
+        their_number: u32,
     ) -> Result<v1::ConnectResponse, tonic::Status> {
         let Shared { me, engine, .. } = &*self.0;
         let peer = info.name.clone();
@@ -296,6 +335,7 @@ impl Links {
         match engine.accept_link(info, fabric, offer).await {
             Ok((link, offer, receive_slots)) => {
                 self.0.peers.lock().accepted(&peer, attempt, link);
+                self.0.numbers_at_peer.lock().insert(link, their_number);
                 Ok(v1::ConnectResponse {
                     protocol_version: PROTOCOL_VERSION,
                     node: me.node.to_string(),

@@ -2,6 +2,7 @@
 //!
 //! [`state`] decides, without I/O; [`links`] does what it decided; [`service`] is the side that is called.
 
+mod buffers;
 mod links;
 mod service;
 mod state;

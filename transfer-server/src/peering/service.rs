@@ -27,9 +27,9 @@ impl v1::peering_server::Peering for PeeringService {
 
     async fn prepare_buffers(
         &self,
-        _request: Request<v1::PrepareBuffersRequest>,
+        request: Request<v1::PrepareBuffersRequest>,
     ) -> Result<Response<v1::PrepareBuffersResponse>, Status> {
-        Err(Status::unimplemented("not yet"))
+        self.links.buffers_wanted(request.into_inner()).await.map(Response::new)
     }
 
     async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Result<Response<v1::ResolveResponse>, Status> {

@@ -1,4 +1,4 @@
-//! Ending a key.
+//! Calls that bring nothing back: ending a key, and preparing a push.
 
 use crate::Error;
 use crate::calls::{Calls, Ended, deadline};
@@ -10,35 +10,42 @@ use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
-use transfer_core::op::{Command, OpId};
-use transfer_core::tensor::Key;
+use std::time::{Duration, Instant};
+use transfer_core::op::Command;
 
-/// A key to be ended: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+/// A call that brings nothing back: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
 #[derive(Debug)]
-#[must_use = "a key is ended by `.await`, or by `.call()`"]
-pub struct Delete<F> {
-    call: DeleteCall,
+#[must_use = "a call is made by `.await`, or by `.call()`"]
+pub struct Order<F> {
+    call: OrderCall,
     face: PhantomData<F>,
 }
 
-impl<F: Face> Delete<F> {
-    pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>) -> Self {
-        Delete { call: DeleteCall { session, key: Some(key), calls: None }, face: PhantomData }
+impl<F: Face> Order<F> {
+    /// `command` is made for the time that the call may take; the session numbers it.
+    pub(crate) fn new(session: Arc<Session>, command: Result<Command, Error>) -> Self {
+        let call = OrderCall { session, command: Some(command), timeout: DEFAULT_TIMEOUT, calls: None };
+        Order { call, face: PhantomData }
+    }
+
+    /// How long it may take; 30 s where this is not said.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.call.timeout = timeout;
+        self
     }
 }
 
-impl IntoFuture for Delete<Async> {
+impl IntoFuture for Order<Async> {
     type Output = Result<(), Error>;
-    type IntoFuture = Running<DeleteCall>;
+    type IntoFuture = Running<OrderCall>;
 
-    fn into_future(self) -> Running<DeleteCall> {
+    fn into_future(self) -> Running<OrderCall> {
         Running::new(self.call)
     }
 }
 
-impl Delete<Blocking> {
-    /// Ends the key.
+impl Order<Blocking> {
+    /// Makes the call.
     ///
     /// # Errors
     /// Any [`Error`].
@@ -48,32 +55,35 @@ impl Delete<Blocking> {
     }
 }
 
-/// A key's end under way.
+/// A call under way.
 #[derive(Debug)]
-pub struct DeleteCall {
+pub struct OrderCall {
     session: Arc<Session>,
-    key: Option<Result<Key, Error>>,
+    command: Option<Result<Command, Error>>,
+    timeout: Duration,
     calls: Option<Calls>,
 }
 
-impl Call for DeleteCall {
+impl Call for OrderCall {
     type Output = Result<(), Error>;
 
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
-        let calls = match (&mut self.calls, self.key.take()) {
+        let calls = match (&mut self.calls, self.command.take()) {
             (Some(calls), _) => calls,
-            (None, Some(Ok(key))) => {
+            (None, Some(Ok(mut command))) => {
+                if let Command::Prepare(prepare) = &mut command {
+                    prepare.timeout = self.timeout;
+                }
                 let started = Instant::now();
-                let mut calls = Calls::new(self.session.clone(), started, deadline(started, DEFAULT_TIMEOUT));
-                // The session numbers it.
-                calls.add(Command::Delete { op: OpId(0), key }, None);
+                let mut calls = Calls::new(self.session.clone(), started, deadline(started, self.timeout));
+                calls.add(command, None);
                 self.calls.insert(calls)
             }
             (None, Some(Err(e))) => return ControlFlow::Break(Err(e)),
             (None, None) => return ControlFlow::Break(Err(Error::Ended)),
         };
         calls.step(waker).map_break(|()| match calls.take().next() {
-            Some((_, Ended::Answered(Outcome::Deleted))) => Ok(()),
+            Some((_, Ended::Answered(Outcome::Done))) => Ok(()),
             Some((_, Ended::Answered(Outcome::Failed { failure, .. }))) => Err(failure.into()),
             Some((_, Ended::Answered(Outcome::Gone(gone)))) => Err(gone.into()),
             Some((_, Ended::NotSent(error))) => Err(error),

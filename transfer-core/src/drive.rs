@@ -1,0 +1,322 @@
+//! Driving a [`Node`] over fabrics: polls them, hands their events in, and does the actions that concern them.
+//!
+//! The engine's thread and the simulator use the same driver, so what the simulated schedules prove is what runs. It still reads no
+//! clock, starts no thread and touches memory only through [`HeaderMemory`].
+
+use crate::fabric::{DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId};
+use crate::memory::{LocalSlice, SegmentId};
+use crate::op::Reply;
+use crate::protocol::{Action, BufferAnswer, Control, Node, PeerInfo, SessionId, Write};
+use crate::tensor::Name;
+use crate::time::Time;
+use crate::wire::landing::HEADER_BYTES;
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// The bytes of a landing header.
+pub type HeaderBytes = [u8; HEADER_BYTES as usize];
+
+/// Reads and writes landing headers in registered memory: the only bytes of a segment that the protocol itself looks at.
+pub trait HeaderMemory {
+    /// Copies a header out. `None` where the slice is not in memory that is known here.
+    fn read_header(&self, slice: LocalSlice) -> Option<HeaderBytes>;
+
+    /// Puts a header into its cell. `false` where the slice is not in memory that is known here.
+    fn write_header(&mut self, slice: LocalSlice, header: &HeaderBytes) -> bool;
+}
+
+/// What is left to do for the caller of [`Driver::poll`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Work {
+    /// Tell a worker.
+    Reply {
+        /// Whom.
+        session: SessionId,
+        /// What.
+        reply: Reply,
+    },
+    /// Throw a worker out; then call [`Node::session_closed`].
+    CloseSession {
+        /// Whom.
+        session: SessionId,
+        /// Why.
+        why: String,
+    },
+    /// Unmap an arena; it is deregistered already.
+    SegmentUnused {
+        /// Which.
+        segment: SegmentId,
+    },
+    /// Answer a call for landing slots.
+    Prepared {
+        /// The call.
+        token: u64,
+        /// One for each request, in any order.
+        answers: Vec<BufferAnswer>,
+    },
+    /// Ask or tell the control plane.
+    Control(Control),
+}
+
+/// A node and the fabrics that serve it. `M` is how the fabrics are handed memory.
+pub struct Driver<M> {
+    /// The state machine. Events that concern no fabric are handed to it directly.
+    pub node: Node,
+    fabrics: Vec<Box<dyn Fabric<Memory = M>>>,
+    links: BTreeMap<LinkId, LinkState>,
+    next_link: u32,
+}
+
+struct LinkState {
+    fabric: usize,
+    /// Until it is up: the peer, once it is known, and whether this side began it.
+    pending: Option<Pending>,
+    /// Posts that found the send queue full. Nothing overtakes them.
+    blocked: VecDeque<Action>,
+}
+
+struct Pending {
+    initiator_of: Option<Name>,
+    peer: Option<PeerInfo>,
+}
+
+impl LinkState {
+    /// The link can be used: the peer, where nobody was told yet.
+    fn connected(&mut self) -> Option<PeerInfo> {
+        let peer = self.pending.as_mut()?.peer.take()?;
+        self.pending = None;
+        Some(peer)
+    }
+}
+
+impl<M> Driver<M> {
+    /// A driver for this node. The first fabric of a kind serves that kind.
+    #[must_use]
+    pub fn new(node: Node, fabrics: Vec<Box<dyn Fabric<Memory = M>>>) -> Driver<M> {
+        Driver { node, fabrics, links: BTreeMap::new(), next_link: 1 }
+    }
+
+    /// The fabrics, to wait on.
+    pub fn fabrics(&mut self) -> &mut [Box<dyn Fabric<Memory = M>>] {
+        &mut self.fabrics
+    }
+
+    /// Registers a segment with every fabric, or with none.
+    ///
+    /// # Errors
+    /// What the fabric that refused said.
+    pub fn register(&mut self, segment: SegmentId, memory: &M) -> Result<(), FabricError>
+    where
+        M: Clone,
+    {
+        for i in 0..self.fabrics.len() {
+            if let Err(e) = self.fabrics[i].register(segment, memory.clone()) {
+                for fabric in &mut self.fabrics[..i] {
+                    // It was registered just now.
+                    let _ = fabric.deregister(segment);
+                }
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    fn fabric_of_kind(&self, kind: FabricKind) -> Result<usize, FabricError> {
+        self.fabrics.iter().position(|f| f.kind() == kind).ok_or_else(|| FabricError::Device {
+            what: "making a link",
+            why: format!("this sidecar has no {kind} fabric"),
+        })
+    }
+
+    fn add_link(&mut self, fabric: usize, pending: Pending) -> LinkId {
+        let link = LinkId(self.next_link);
+        self.next_link += 1;
+        self.links.insert(link, LinkState { fabric, pending: Some(pending), blocked: VecDeque::new() });
+        link
+    }
+
+    /// Begins a link as its initiator. Returns it with what the peer has to know: the offer, and our receive slots.
+    ///
+    /// # Errors
+    /// [`FabricError`].
+    pub fn begin_link(&mut self, peer: &Name, kind: FabricKind) -> Result<(LinkId, Offer, u32), FabricError> {
+        let fabric = self.fabric_of_kind(kind)?;
+        let pending = Pending { initiator_of: Some(peer.clone()), peer: None };
+        let link = self.add_link(fabric, pending);
+        match self.fabrics[fabric].offer(link) {
+            Ok(offer) => Ok((link, offer, self.fabrics[fabric].capabilities().receive_slots)),
+            Err(e) => {
+                self.links.remove(&link);
+                Err(e)
+            }
+        }
+    }
+
+    /// Begins a link as its acceptor.
+    ///
+    /// # Errors
+    /// [`FabricError`].
+    pub fn accept_link(
+        &mut self,
+        peer: PeerInfo,
+        kind: FabricKind,
+        offer: &Offer,
+    ) -> Result<(LinkId, Offer, u32), FabricError> {
+        let fabric = self.fabric_of_kind(kind)?;
+        let link = self.add_link(fabric, Pending { initiator_of: None, peer: Some(peer) });
+        match self.fabrics[fabric].accept(link, offer) {
+            Ok(offer) => Ok((link, offer, self.fabrics[fabric].capabilities().receive_slots)),
+            Err(e) => {
+                self.links.remove(&link);
+                Err(e)
+            }
+        }
+    }
+
+    /// Goes on as the initiator, with what the acceptor answered.
+    ///
+    /// # Errors
+    /// [`FabricError`]; the link is gone then.
+    pub fn finish_link(&mut self, link: LinkId, peer: PeerInfo, offer: &Offer) -> Result<(), FabricError> {
+        let what = "go on connecting";
+        let Some(state) = self.links.get_mut(&link) else { return Err(FabricError::WrongState { link, what }) };
+        let Some(pending) = &mut state.pending else { return Err(FabricError::WrongState { link, what }) };
+        pending.peer = Some(peer);
+        let fabric = state.fabric;
+        self.fabrics[fabric].connect(link, offer).inspect_err(|_| {
+            self.links.remove(&link);
+        })
+    }
+
+    /// Ends a link that was begun and cannot be finished.
+    pub fn abandon_link(&mut self, link: LinkId, why: &str) {
+        if let Some(state) = self.links.remove(&link) {
+            self.fabrics[state.fabric].disconnect(link, DownReason::Closed(why.to_owned()));
+        }
+    }
+
+    /// Polls every fabric once and hands in what they report. Returns whether anything happened.
+    pub fn poll_fabrics(&mut self, now: Time, memory: &impl HeaderMemory) -> bool {
+        let mut active = false;
+        let Driver { node, fabrics, links, .. } = self;
+        for fabric in fabrics {
+            let (kind, capabilities) = (fabric.kind(), fabric.capabilities().clone());
+            active |= fabric.poll(&mut |event| {
+                // What the peer sends at once may be reported by the same poll: the node has to know the link by then.
+                match &event {
+                    FabricEvent::Connected { link } => {
+                        if let Some(peer) = links.get_mut(link).and_then(LinkState::connected) {
+                            node.link_up(now, *link, peer, kind, capabilities.clone());
+                        }
+                    }
+                    FabricEvent::LinkDown { link, reason } => {
+                        if let Some(LinkState { pending: Some(Pending { initiator_of: Some(peer), .. }), .. }) =
+                            links.remove(link)
+                        {
+                            node.connect_failed(now, &peer, &reason.to_string());
+                        }
+                    }
+                    _ => {}
+                }
+                let header = match &event {
+                    FabricEvent::Immediate { link, value, .. } => {
+                        node.landing_header(*link, *value).and_then(|slice| memory.read_header(slice))
+                    }
+                    _ => None,
+                };
+                node.fabric_event(now, event, header.as_ref());
+            });
+        }
+        active
+    }
+
+    /// Does what concerns fabrics and returns the next thing that does not. `None` when nothing is left.
+    pub fn poll(&mut self, memory: &mut impl HeaderMemory) -> Option<Work> {
+        loop {
+            let Some(action) = self.node.poll_action() else {
+                self.retry_blocked(memory);
+                return None;
+            };
+            match action {
+                Action::Reply { session, reply } => return Some(Work::Reply { session, reply }),
+                Action::CloseSession { session, why } => return Some(Work::CloseSession { session, why }),
+                Action::SegmentUnused { segment } => {
+                    for fabric in &mut self.fabrics {
+                        // A fabric that does not know it has nothing to give back.
+                        let _ = fabric.deregister(segment);
+                    }
+                    return Some(Work::SegmentUnused { segment });
+                }
+                Action::Prepared { token, answers } => return Some(Work::Prepared { token, answers }),
+                Action::Control(control) => return Some(Work::Control(control)),
+                Action::Disconnect { link, reason } => {
+                    if let Some(state) = self.links.get_mut(&link) {
+                        state.blocked.clear();
+                        self.fabrics[state.fabric].disconnect(link, reason);
+                    }
+                }
+                Action::Send { link, .. } | Action::Grant { link, .. } | Action::Revoke { link, .. } => {
+                    self.post(link, action, memory);
+                }
+                Action::Write(ref write) => self.post(write.link, action, memory),
+            }
+        }
+    }
+
+    fn post(&mut self, link: LinkId, action: Action, memory: &mut impl HeaderMemory) {
+        let Some(state) = self.links.get_mut(&link) else { return };
+        if !state.blocked.is_empty() {
+            state.blocked.push_back(action);
+            return;
+        }
+        match try_post(&mut *self.fabrics[state.fabric], &action, memory) {
+            Ok(()) => {}
+            Err(PostError::Full(_)) => state.blocked.push_back(action),
+            // LinkDown is reported by an event, which settles what was posted.
+            Err(PostError::LinkDown(_)) => {}
+            Err(e) => self.fabrics[state.fabric].disconnect(link, DownReason::Closed(e.to_string())),
+        }
+    }
+
+    fn retry_blocked(&mut self, memory: &mut impl HeaderMemory) {
+        let Driver { links, fabrics, .. } = self;
+        for (link, state) in links {
+            while let Some(action) = state.blocked.front() {
+                match try_post(&mut *fabrics[state.fabric], action, memory) {
+                    Err(PostError::Full(_)) => break,
+                    Ok(()) | Err(PostError::LinkDown(_)) => {}
+                    Err(e) => fabrics[state.fabric].disconnect(*link, DownReason::Closed(e.to_string())),
+                }
+                state.blocked.pop_front();
+            }
+        }
+    }
+}
+
+fn try_post<M>(
+    fabric: &mut dyn Fabric<Memory = M>,
+    action: &Action,
+    memory: &mut impl HeaderMemory,
+) -> Result<(), PostError> {
+    match action {
+        Action::Send { link, message } => fabric.post_send(*link, WorkId(u64::MAX), message),
+        Action::Grant { link, range, tag } => fabric.grant(*link, *range, *tag),
+        Action::Revoke { link, key } => fabric.revoke(*link, *key),
+        Action::Write(write) => {
+            let Write { link, work, header, sgl, remote, immediate } = &**write;
+            if let Some((cell, bytes)) = header
+                && !memory.write_header(*cell, bytes)
+            {
+                return Err(PostError::BadLocalSlice(*cell));
+            }
+            fabric.post_write(*link, *work, sgl, *remote, *immediate)
+        }
+        Action::Reply { .. }
+        | Action::CloseSession { .. }
+        | Action::SegmentUnused { .. }
+        | Action::Disconnect { .. }
+        | Action::Prepared { .. }
+        | Action::Control(_) => Ok(()),
+    }
+}

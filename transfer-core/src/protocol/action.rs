@@ -1,0 +1,91 @@
+//! What the state machine wants done.
+
+use super::{Control, SessionId};
+use crate::fabric::{DownReason, LinkId, WorkId};
+use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
+use crate::op::Reply;
+use crate::plan::GatherList;
+use crate::wire::landing::HEADER_BYTES;
+
+/// Work for whoever drives a [`super::Node`]. To be done in order.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Action {
+    /// Tell a worker.
+    Reply {
+        /// Whom.
+        session: SessionId,
+        /// What.
+        reply: Reply,
+    },
+    /// A worker broke its contract: throw it out. [`super::Node::session_closed`] follows.
+    CloseSession {
+        /// Whom.
+        session: SessionId,
+        /// Why, naming the thing, the value and what would be right.
+        why: String,
+    },
+    /// Nobody can reach that arena any more: deregister and unmap it.
+    SegmentUnused {
+        /// The arena.
+        segment: SegmentId,
+    },
+    /// Post a message.
+    Send {
+        /// Where to.
+        link: LinkId,
+        /// Its bytes.
+        message: Vec<u8>,
+    },
+    /// Post a write.
+    Write(Box<Write>),
+    /// Grant a range; [`crate::fabric::FabricEvent::Granted`] with this tag follows, or the link dies.
+    Grant {
+        /// To whom.
+        link: LinkId,
+        /// What.
+        range: LocalSlice,
+        /// Comes back.
+        tag: u64,
+    },
+    /// Take a grant back; [`crate::fabric::FabricEvent::Revoked`] follows, or the link dies.
+    Revoke {
+        /// From whom.
+        link: LinkId,
+        /// Which.
+        key: RemoteKey,
+    },
+    /// End a link.
+    Disconnect {
+        /// Which.
+        link: LinkId,
+        /// Why.
+        reason: DownReason,
+    },
+    /// Answer a call for landing slots; see [`super::Node::prepare_buffers`].
+    Prepared {
+        /// The call.
+        token: u64,
+        /// One for each request, in any order.
+        answers: Vec<super::BufferAnswer>,
+    },
+    /// Ask the control plane.
+    Control(Control),
+}
+
+/// One write of a transfer.
+#[derive(Debug)]
+pub struct Write {
+    /// Where to.
+    pub link: LinkId,
+    /// Comes back with its completion.
+    pub work: WorkId,
+    /// Bytes to put into their cell of registered memory before it is posted.
+    pub header: Option<(LocalSlice, [u8; HEADER_BYTES as usize])>,
+    /// What to gather.
+    pub sgl: GatherList,
+    /// Where it lands.
+    pub remote: RemoteSlice,
+    /// The immediate, on the last write of a transfer.
+    pub immediate: Option<u32>,
+}

@@ -1,0 +1,30 @@
+//! Rules that can be broken on purpose, to see that the schedules notice.
+
+use super::Action;
+use super::node::Node;
+use crate::time::Time;
+
+/// A rule of the protocol that a node breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// What has landed is delivered before the fabric has confirmed that its slot is closed.
+    DeliversBeforeRevoke,
+    /// The slot of a fetch that was given up is used again without waiting for CANCELLED.
+    SkipsQuarantine,
+    /// Each message gives back one credit too few.
+    ForgetsCredits,
+    /// What has landed in a flow is delivered as its slots are closed, not as it came.
+    DeliversOutOfOrder,
+}
+
+impl Node {
+    /// See [`Broken::DeliversBeforeRevoke`]: does as if the revoke that was just asked for were confirmed.
+    pub(super) fn deliver_too_early(&mut self, now: Time) {
+        if self.config.broken == Some(Broken::DeliversBeforeRevoke)
+            && let Some(Action::Revoke { link, key }) = self.actions.back()
+        {
+            let (link, key) = (*link, *key);
+            self.revoked(now, link, key);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What has to hold whenever a node has nothing left to do; for tests.
+
+use super::node::Node;
+use super::pool::{Want, slot_bytes};
+use crate::fabric::LinkId;
+
+impl Node {
+    /// What has to hold whenever no action is left.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (domain, pool) in &self.pools {
+            let Some(front) = pool.wants.front() else { continue };
+            let need = match *front {
+                Want::Pull(link, pull) => {
+                    let found = self.links.get(&link).and_then(|l| l.pulls.get(pull));
+                    found.and_then(|p| p.described.as_ref()).and_then(|(_, meta)| slot_bytes(meta.len_bytes()))
+                }
+                Want::Flow(link, flow) => self.flow_room(link, flow),
+            };
+            match need {
+                None => return Err(format!("{domain:?}: the first in the queue for room is gone: {front:?}")),
+                Some(need) if need <= pool.alloc.largest_free() => {
+                    return Err(format!("{domain:?}: {front:?} waits for {need} bytes, which are there"));
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some(blob) = self.store.blobs.ids(|b| b.refs == 0).first() {
+            return Err(format!("blob {blob:?} has no references"));
+        }
+        Ok(())
+    }
+
+    /// What has to hold when all sessions are gone and nothing is under way.
+    pub(crate) fn check_idle(&self) -> Result<(), String> {
+        let speculative: u64 = self.pools.values().map(|p| p.speculative).sum();
+        let records = self.store.records.len();
+        let (timers, cells) = (self.timers.len(), self.headers.len / 64 - self.free_cells.len() as u64);
+        let (arenas, flights) = (self.arenas.len(), self.links.values().map(|l| l.in_flight.len()).sum::<usize>());
+        let left = (speculative, records, timers, cells, arenas, flights);
+        if left != (0, 0, 0, 0, 0, 0) {
+            return Err(format!("speculative, records, timers, cells, arenas, flights: {left:?}"));
+        }
+        Ok(())
+    }
+
+    /// Credits here, receive slots owed to the peer, and how many the peer has in all.
+    pub(crate) fn credits(&self, link: LinkId) -> Option<(u32, u32, u32)> {
+        self.links.get(&link).map(|l| (l.credits, l.owed, l.peer.receive_slots))
+    }
+}

@@ -1,0 +1,47 @@
+//! What a node is told at its start.
+
+use crate::fabric::FabricKind;
+use crate::tensor::Name;
+
+/// Limits and identity of one sidecar's state machine.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// This node's name in the cluster.
+    pub name: Name,
+    /// Another number at each start, so that peers can tell a restart.
+    pub incarnation: u64,
+    /// Landing slots that a receiver grants per key and sender. At least 2: "the newest stays" holds one of them.
+    pub slots_per_flow: usize,
+    /// The share of a pool, in percent, that fetches may hold for versions that are not known to be published.
+    pub speculative_percent: u64,
+    /// The most operations that one session may have waiting; more are refused with `Busy`.
+    pub max_ops_per_session: usize,
+    /// The most requests that one peer may have waiting here; more are refused with `Busy`.
+    pub max_requests_per_link: usize,
+    /// The most names that a link keeps numbered in each direction.
+    pub max_names_per_link: usize,
+    /// What must carry transfers between nodes, for every caller that does not say itself.
+    pub require: Option<FabricKind>,
+    /// A rule to break.
+    #[cfg(test)]
+    pub(crate) broken: Option<super::Broken>,
+}
+
+impl NodeConfig {
+    /// The usual limits.
+    #[must_use]
+    pub fn new(name: Name, incarnation: u64) -> NodeConfig {
+        NodeConfig {
+            name,
+            incarnation,
+            slots_per_flow: 2,
+            speculative_percent: 12,
+            max_ops_per_session: 1 << 16,
+            max_requests_per_link: 1 << 16,
+            max_names_per_link: 1 << 16,
+            require: None,
+            #[cfg(test)]
+            broken: None,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What the state machine and the control plane say to each other.
+
+use super::SessionId;
+use crate::fabric::LinkId;
+use crate::tensor::{Key, Name};
+
+/// What a side tells about itself when a link is made, besides the fabric's own offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// The peer's node name.
+    pub name: Name,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// How many receive slots it has for this link.
+    pub receive_slots: u32,
+}
+
+/// The directory's refusal of a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClaimRefused {
+    /// Another worker owns the key.
+    Owned {
+        /// Its name.
+        owner: Name,
+        /// Its node.
+        node: Name,
+    },
+    /// The directory cannot be reached.
+    Unreachable(String),
+}
+
+/// What the control plane is asked and told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Control {
+    /// Find the node that owns a key, and keep watching until it is found or [`Control::StopResolve`]. Only entries newer
+    /// than `newer_than` count.
+    Resolve {
+        /// The key.
+        key: Key,
+        /// The number of the entry that proved wrong; 0 for none.
+        newer_than: u64,
+    },
+    /// Nobody waits for that key any more.
+    StopResolve {
+        /// The key.
+        key: Key,
+    },
+    /// Find the node of a worker. One answer.
+    ResolveWorker {
+        /// The worker's name.
+        worker: Name,
+    },
+    /// Enter a key with its owner. One answer.
+    Claim {
+        /// The key.
+        key: Key,
+        /// The owner's worker name.
+        owner: Name,
+    },
+    /// A key ended here.
+    Unclaim {
+        /// The key.
+        key: Key,
+    },
+    /// Make a link to that node. One answer: the link comes up, or a failure.
+    Connect {
+        /// The node's name.
+        peer: Name,
+    },
+    /// Ask that node for landing slots. One answer: [`super::Node::buffers_prepared`] or [`super::Node::prepare_failed`].
+    PrepareBuffers {
+        /// The link over which the tensors will come.
+        link: LinkId,
+        /// The node.
+        peer: Name,
+        /// The requests, at most [`super::MAX_ASKS`].
+        asks: Vec<super::BufferAsk>,
+    },
+    /// A link can be used.
+    LinkUp {
+        /// The link.
+        link: LinkId,
+        /// The peer.
+        peer: Name,
+    },
+    /// A link died.
+    LinkDown {
+        /// The link.
+        link: LinkId,
+        /// The peer.
+        peer: Name,
+        /// Why.
+        why: String,
+    },
+    /// A worker is gone, or was thrown out.
+    SessionClosed {
+        /// The session.
+        session: SessionId,
+        /// The worker's name.
+        worker: Name,
+        /// Why.
+        why: String,
+    },
+}

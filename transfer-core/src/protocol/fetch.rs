@@ -1,0 +1,126 @@
+//! Finding what a worker asks for: here, at its known owner, in the directory.
+
+use super::node::Node;
+use super::ops::{FetchStage, Op, OpKind};
+use super::publish::version_gone;
+use super::slab::Id;
+use super::store::Waiter;
+use super::{Action, Control, SessionId};
+use crate::op::Fetch;
+use crate::tensor::{Key, Name};
+use crate::time::Time;
+
+impl Node {
+    pub(super) fn fetch(&mut self, now: Time, session: SessionId, fetch: Fetch) {
+        if let Some(failure) = self.is_busy(session) {
+            return self.refuse(session, fetch.op, failure);
+        }
+        // The usual case needs no operation: it is published here.
+        if let Some(record) = self.store.find(fetch.key.as_str()).and_then(|id| self.store.records.get(id))
+            && let Some(blob) = record.published
+            && let Some(version) = self.store.blobs.get(blob).map(|b| b.version)
+        {
+            if fetch.select.takes(version) {
+                return match self.hand_over(now, session, fetch.op, blob, fetch.require, now) {
+                    Ok(()) => {}
+                    Err(failure) => self.refuse(session, fetch.op, failure),
+                };
+            }
+            if fetch.select.missed(version) {
+                let failure = version_gone(&fetch.key, fetch.select, version);
+                return self.refuse(session, fetch.op, failure);
+            }
+        }
+        let id = self.keep_op(Op {
+            session,
+            id: fetch.op,
+            key: fetch.key,
+            since: now,
+            deadline: now + fetch.timeout,
+            require: fetch.require,
+            kind: OpKind::Fetch { select: fetch.select, stage: FetchStage::Waiting },
+        });
+        self.start_fetch(now, id);
+    }
+
+    /// Looks for the key: here, at its known owner, in the directory.
+    pub(super) fn start_fetch(&mut self, now: Time, id: Id<Op>) {
+        let Some(op) = self.ops.get_mut(id) else { return };
+        let OpKind::Fetch { stage, .. } = &mut op.kind else { return };
+        *stage = FetchStage::Waiting;
+        let key = op.key.clone();
+        let record_id = self.store.find_or_make(&key);
+        let Some(record) = self.store.records.get_mut(record_id) else { return };
+        if record.is_owned() {
+            record.wait(Waiter::Local(id));
+            self.serve_waiters(now, record_id);
+        } else if let Some((node, _)) = self.locations.get(&key).cloned() {
+            self.store.tidy(record_id);
+            self.fetch_from(now, id, &node);
+        } else {
+            record.wait(Waiter::Local(id));
+            if !record.resolving {
+                record.resolving = true;
+                self.actions.push_back(Action::Control(Control::Resolve { key, newer_than: 0 }));
+            }
+        }
+    }
+
+    pub(super) fn fetch_from(&mut self, now: Time, id: Id<Op>, node: &Name) {
+        match self.connect_for(id, node) {
+            Some(link) => self.start_pull(now, id, link),
+            None => {
+                if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(id) {
+                    *stage = FetchStage::Connecting(node.clone());
+                }
+            }
+        }
+    }
+
+    /// The directory found a key.
+    pub fn located(&mut self, now: Time, key: &Key, node: &Name, sequence: u64) {
+        let mine = *node == self.config.name;
+        if !mine {
+            self.remember_location(key, node, sequence);
+        }
+        let Some(id) = self.store.find(key.as_str()) else { return };
+        let Some(record) = self.store.records.get_mut(id) else { return };
+        record.resolving = false;
+        if record.is_owned() {
+            return;
+        }
+        if mine {
+            // The entry is our own and on its way out.
+            record.resolving = true;
+            let key = key.clone();
+            self.actions.push_back(Action::Control(Control::Resolve { key, newer_than: sequence }));
+            return;
+        }
+        for waiter in record.take_waiters() {
+            match waiter {
+                Waiter::Local(op) => self.fetch_from(now, op, node),
+                Waiter::Remote(link, index) => self.not_owner(link, index, key),
+            }
+        }
+        self.store.tidy(id);
+    }
+
+    /// The remembered owner of a key was the wrong one: ask the directory for a newer entry.
+    pub(super) fn look_again(&mut self, now: Time, id: Id<Op>) {
+        let Some(op) = self.ops.get_mut(id) else { return };
+        let key = op.key.clone();
+        if let OpKind::Fetch { stage, .. } = &mut op.kind {
+            *stage = FetchStage::Waiting;
+        }
+        let newer_than = self.locations.remove(&key).map_or(0, |(_, sequence)| sequence);
+        let record_id = self.store.find_or_make(&key);
+        let Some(record) = self.store.records.get_mut(record_id) else { return };
+        record.wait(Waiter::Local(id));
+        if record.is_owned() {
+            self.serve_waiters(now, record_id);
+        } else if !record.resolving {
+            record.resolving = true;
+            self.actions.push_back(Action::Control(Control::Resolve { key, newer_than }));
+        }
+    }
+}

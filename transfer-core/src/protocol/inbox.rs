@@ -1,0 +1,130 @@
+//! What comes in: messages, and the end of a link.
+
+use super::link::{Out, Purpose, SlotState};
+use super::node::{Node, Peer};
+use super::store::Source;
+use super::{Action, Control};
+use crate::fabric::{DownReason, LinkId};
+use crate::op::{Failure, FailureCode};
+use crate::time::Time;
+use crate::wire::message::{Body, Message, Role};
+
+impl Node {
+    /// One of our receive slots was used. `false`: the peer used more than it has, and the link ends.
+    pub(super) fn consume_receive_slot(&mut self, link: LinkId) -> bool {
+        let Some(l) = self.links.get_mut(&link) else { return false };
+        if l.ending {
+            return false;
+        }
+        if l.owed >= l.limits.receive_slots {
+            let what = format!("it used more than its {} receive slots", l.limits.receive_slots);
+            self.violation(link, &what);
+            return false;
+        }
+        l.owed += 1;
+        if l.owed >= l.ack_threshold() {
+            self.mark_dirty(link);
+        }
+        true
+    }
+
+    pub(super) fn message(&mut self, now: Time, link: LinkId, message: Message) {
+        if !self.consume_receive_slot(link) {
+            return;
+        }
+        let Some(l) = self.links.get_mut(&link) else { return };
+        l.credits = l.credits.saturating_add(u32::from(message.credits));
+        if l.credits > l.peer.receive_slots {
+            let what = format!("it gave back {} credits, more than its {}", l.credits, l.peer.receive_slots);
+            return self.violation(link, &what);
+        }
+        if message.credits > 0 {
+            self.mark_dirty(link);
+        }
+        let (role, index) = (message.role, message.index);
+        match message.body {
+            Body::Name { name, text } => {
+                let limit = self.config.max_names_per_link;
+                let Some(l) = self.links.get_mut(&link) else { return };
+                if !l.names_in.enter(name, text, limit) {
+                    let what = format!("it numbers a name {}, the limit is {limit}", name.id);
+                    self.violation(link, &what);
+                }
+            }
+            Body::TensorRequest { key, select, metadata_id, slot } => {
+                self.tensor_request(now, link, index, key, select, metadata_id, slot);
+            }
+            Body::TensorReRequest { slot } => self.tensor_re_request(link, index, slot),
+            Body::MetaDataUpdate { version, metadata_id, meta } => match role {
+                Role::Pull => self.pull_described(now, link, index, version, metadata_id, meta),
+                Role::Push => self.flow_described(link, index, metadata_id, meta),
+            },
+            Body::ErrorStatus(failure) => match role {
+                Role::Pull => self.pull_failed(now, link, index, failure),
+                Role::Push => self.flow_refused(link, index, &failure),
+            },
+            Body::BufferRequest { key, target, owner, metadata_id, meta } => {
+                self.buffer_request(now, link, index, (key, target, owner), metadata_id, meta);
+            }
+            Body::BufferResponse { slots } => self.buffer_response(now, link, index, slots),
+            Body::BufferIdle { slot } => self.buffer_idle(now, link, index, slot),
+            Body::BufferRecall => self.buffer_recall(link, index),
+            Body::Recalled | Body::BufferRelease => self.flow_ended(now, link, index),
+            Body::Cancel => self.cancel_serve(link, index),
+            Body::Cancelled => self.pull_cancelled(link, index),
+            Body::Ping => self.send(link, role, index, Body::Pong),
+            Body::Ack | Body::Pong => {}
+            Body::Goodbye { text } => self.disconnect(link, DownReason::PeerClosed(text)),
+        }
+    }
+
+    pub(super) fn link_down(&mut self, now: Time, link: LinkId, reason: &DownReason) {
+        let Some(mut l) = self.links.remove(&link) else { return };
+        let peer = l.peer.name.clone();
+        if matches!(self.peers.get(&peer), Some(Peer::Up(current)) if *current == link) {
+            self.peers.remove(&peer);
+        }
+        let lost = |what: &str| Failure::new(FailureCode::PeerLost, format!("{what} node {peer:?} was lost: {reason}"));
+        // The link is drained: no write of the peer can arrive any more, and none of ours reads our memory.
+        for id in l.slots.ids(|_| true) {
+            if let Some(slot) = l.slots.remove(id) {
+                match slot.state {
+                    SlotState::Held(blob) => match self.store.blobs.get_mut(blob) {
+                        Some(b) => b.source = Source::Pool(Box::new(slot.range)),
+                        None => self.free_range(slot.domain, slot.range),
+                    },
+                    _ => self.free_range(slot.domain, slot.range),
+                }
+            }
+        }
+        for id in l.in_flight.ids(|_| true) {
+            if let Some(flight) = l.in_flight.remove(id) {
+                self.free_cells.push(flight.cell);
+                for starved in std::mem::take(&mut self.starved) {
+                    self.mark_dirty(starved);
+                }
+                if let Purpose::Push(op) = flight.purpose {
+                    self.fail_op(op, lost("while the tensor was being written, the link to"));
+                }
+                self.unhold(flight.blob);
+            }
+        }
+        for out in std::mem::take(&mut l.outbox) {
+            if let Out::Write(write) = out {
+                if let Purpose::Push(op) = write.purpose {
+                    self.fail_op(op, lost("before the tensor could be written, the link to"));
+                }
+                self.unhold(write.blob);
+            }
+        }
+        self.calls_lost(link);
+        self.serves_lost(link, l.serves);
+        self.flows_in_lost(now, link, &l.flows_in);
+        self.flows_out_lost(&l.flows_out, &lost("the link to"));
+        self.pulls_lost(&l.pulls, &lost("the link to"));
+        for domain in self.pools.keys().copied().collect::<Vec<_>>() {
+            self.feed_later(domain);
+        }
+        self.actions.push_back(Action::Control(Control::LinkDown { link, peer, why: reason.to_string() }));
+    }
+}

@@ -1,0 +1,128 @@
+//! References to memory: handing a tensor over, and giving its memory back.
+
+use super::node::Node;
+use super::slab::Id;
+use super::store::{Blob, Source};
+use super::{Action, SessionId};
+use crate::fabric::FabricKind;
+use crate::memory::{LocalSlice, SegmentId};
+use crate::op::{Failure, FailureCode, LeaseId, OpId, Reply, Report};
+use crate::time::Time;
+use std::time::Duration;
+
+impl Node {
+    /// Takes one reference away. The last one gives the memory back to where it came from.
+    pub(super) fn unhold(&mut self, id: Id<Blob>) {
+        let Some(blob) = self.store.blobs.get_mut(id) else { return };
+        blob.refs = blob.refs.saturating_sub(1);
+        if blob.refs > 0 {
+            return;
+        }
+        let Some(blob) = self.store.blobs.remove(id) else { return };
+        match blob.source {
+            Source::Arena(session) => self.leave_arena(blob.slice, session),
+            Source::Pool(range) => self.free_range(blob.domain, *range),
+            Source::Slot(link, slot) => self.slot_read(link, slot),
+        }
+    }
+
+    pub(super) fn leave_arena(&mut self, slice: LocalSlice, session: Option<SessionId>) {
+        if let Some(session) = session
+            && self.sessions.contains_key(&session)
+        {
+            let reply = crate::op::Reply::Returned { offset: slice.offset };
+            self.actions.push_back(Action::Reply { session, reply });
+        }
+        if let Some(arena) = self.arenas.get_mut(&slice.segment) {
+            arena.blobs = arena.blobs.saturating_sub(1);
+        }
+        self.tidy_arena(slice.segment);
+    }
+
+    pub(super) fn tidy_arena(&mut self, segment: SegmentId) {
+        if let Some(arena) = self.arenas.get(&segment)
+            && arena.abandoned
+            && arena.blobs == 0
+        {
+            let segment = arena.segment;
+            self.arenas.remove(&segment);
+            self.actions.push_back(Action::SegmentUnused { segment });
+        }
+    }
+
+    /// Gives a worker a lease on a blob.
+    pub(super) fn hand_over(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        op: OpId,
+        blob: Id<Blob>,
+        require: Option<FabricKind>,
+        since: Time,
+    ) -> Result<(), Failure> {
+        if let Some(kind) = require
+            && kind != FabricKind::Local
+        {
+            let text = format!(
+                "{kind} is required, but the tensor lies at this worker's own sidecar, which hands it over by reference"
+            );
+            return Err(Failure::new(FailureCode::RequireUnmet, text));
+        }
+        let bytes = self.store.blobs.get(blob).map_or(0, |b| b.meta.len_bytes());
+        let waited = now.since(since);
+        let report = Report {
+            fabric: FabricKind::Local,
+            bytes,
+            copied: 0,
+            queued: Duration::ZERO,
+            waited,
+            flew: Duration::ZERO,
+        };
+        self.lend(session, op, blob, report)
+    }
+
+    /// Gives a worker a lease on a blob, with the report of what brought it.
+    pub(super) fn lend(&mut self, session: SessionId, op: OpId, blob: Id<Blob>, report: Report) -> Result<(), Failure> {
+        let (Some(s), Some(b)) = (self.sessions.get_mut(&session), self.store.blobs.get_mut(blob)) else {
+            return Err(Failure::new(FailureCode::Cancelled, "the worker is gone"));
+        };
+        if s.domain != b.domain {
+            let text = format!(
+                "the tensor belongs to user id {}, this worker runs as {}: workers of another user may not read it",
+                b.domain.0, s.domain.0
+            );
+            return Err(Failure::new(FailureCode::PermissionDenied, text));
+        }
+        b.refs += 1;
+        *s.leases.entry(blob).or_insert(0) += 1;
+        let reply = Reply::Fetched {
+            op,
+            lease: LeaseId(blob.to_u64()),
+            version: b.version,
+            meta: b.meta.clone(),
+            slice: LocalSlice { len: b.meta.len_bytes(), ..b.slice },
+            report,
+        };
+        self.actions.push_back(Action::Reply { session, reply });
+        self.count(&report);
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, session: SessionId, lease: LeaseId) {
+        let blob = Id::from_u64(lease.0);
+        let Some(s) = self.sessions.get_mut(&session) else { return };
+        match s.leases.get_mut(&blob) {
+            Some(count) => {
+                *count -= 1;
+                if *count == 0 {
+                    s.leases.remove(&blob);
+                }
+                self.unhold(blob);
+            }
+            None => {
+                let why = format!("it released lease {}, which it does not hold", lease.0);
+                self.actions.push_back(Action::CloseSession { session, why });
+            }
+        }
+    }
+}

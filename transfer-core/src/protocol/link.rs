@@ -1,0 +1,176 @@
+//! One peer: credits, numbered names, what waits to be posted, and the landing slots that the peer may write to.
+
+use super::names::{MetaCache, NamesIn, NamesOut};
+use super::pull::Pull;
+use super::push_in::InFlow;
+use super::push_out::OutFlow;
+use super::serve::Serve;
+use super::slab::{Id, Slab};
+use super::{Blob, BufferAsk, Domain, PeerInfo, SessionId};
+use crate::alloc::Allocation;
+use crate::fabric::{Capabilities, FabricKind};
+use crate::memory::RemoteSlice;
+use crate::plan::GatherList;
+use crate::tensor::{Key, TensorMeta};
+use crate::wire::landing::{Header, SlotGrant};
+use crate::wire::message::Message;
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+
+/// Credits that only a bare ACK may use, so that two sides which ran out can always give each other credits back.
+pub(super) const RESERVED_CREDITS: u32 = 2;
+
+/// Something that waits to be posted. Each uses one of the peer's receive slots.
+pub(super) enum Out {
+    Message(Message),
+    Write(OutWrite),
+}
+
+/// A transfer that is about to be written into a slot of the peer.
+pub(super) struct OutWrite {
+    pub(super) blob: Id<Blob>,
+    pub(super) body: GatherList,
+    pub(super) slot: SlotGrant,
+    pub(super) header: Header,
+    pub(super) purpose: Purpose,
+}
+
+/// What a write is for.
+#[derive(Clone, Copy)]
+pub(super) enum Purpose {
+    /// Answers the peer's request of this index.
+    Serve(u32),
+    /// Pushes an operation's tensor.
+    Push(Id<super::Op>),
+}
+
+/// A write that was posted and is not done.
+pub(super) struct InFlight {
+    pub(super) blob: Id<Blob>,
+    pub(super) cell: u32,
+    pub(super) purpose: Purpose,
+}
+
+/// A landing slot of ours.
+pub(super) struct Slot {
+    pub(super) range: Allocation,
+    pub(super) domain: Domain,
+    pub(super) capacity: u64,
+    pub(super) state: SlotState,
+    pub(super) user: SlotUser,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SlotUser {
+    Pull(Id<Pull>),
+    /// And in which round of its requests.
+    Flow(Id<InFlow>, u32),
+    /// Whoever it was for is gone: it goes back to the pool as soon as no write can reach it.
+    Nobody,
+}
+
+/// The life of a slot. Its range goes back to the pool, or to a reader, only from states in which no write can reach it.
+pub(super) enum SlotState {
+    /// The fabric was asked to open it.
+    Granting,
+    /// The peer may write there.
+    Granted(RemoteSlice),
+    /// The fabric was asked to close it; then this happens.
+    Revoking(AfterRevoke),
+    /// Closed, and what has landed is delivered once what came before it is.
+    Closed(Box<Landing>),
+    /// Closed, and its bytes are being read.
+    Held(Id<Blob>),
+}
+
+pub(super) enum AfterRevoke {
+    Free,
+    Deliver(Box<Landing>),
+}
+
+/// A tensor that has landed.
+pub(super) struct Landing {
+    pub(super) header: Header,
+    /// As it was described when it landed. What comes next may look different.
+    pub(super) meta: TensorMeta,
+    /// Bytes that a CPU copied on this side.
+    pub(super) copied: u64,
+}
+
+pub(super) struct Link {
+    pub(super) peer: PeerInfo,
+    pub(super) kind: FabricKind,
+    pub(super) limits: Capabilities,
+    /// Receive slots of the peer that are free.
+    pub(super) credits: u32,
+    /// Receive slots of ours that the peer used and does not know to be free again.
+    pub(super) owed: u32,
+    /// The peer broke the contract; what it says until the link is down does not count.
+    pub(super) ending: bool,
+    pub(super) outbox: VecDeque<Out>,
+    /// It stands in the node's list of links with something to post.
+    pub(super) dirty: bool,
+    pub(super) names_out: NamesOut,
+    pub(super) names_in: NamesIn,
+    pub(super) meta_out: MetaCache,
+    pub(super) meta_in: MetaCache,
+    pub(super) next_metadata_id: u32,
+    pub(super) slots: Slab<Slot>,
+    pub(super) slot_by_key: HashMap<u32, Id<Slot>>,
+    pub(super) in_flight: Slab<InFlight>,
+    pub(super) pulls: Slab<Pull>,
+    pub(super) serves: HashMap<u32, Serve>,
+    pub(super) flows_out: Slab<OutFlow>,
+    pub(super) flow_of: HashMap<(SessionId, Key), Id<OutFlow>>,
+    pub(super) flows_in: Slab<InFlow>,
+    pub(super) flow_in_of: HashMap<u32, Id<InFlow>>,
+    /// Flows that ask for slots with the next call.
+    pub(super) asks: Vec<BufferAsk>,
+    /// Flows whose slots the peer asked for by a call, and the call.
+    pub(super) called: HashMap<u32, u64>,
+}
+
+impl Link {
+    pub(super) fn new(peer: PeerInfo, kind: FabricKind, limits: Capabilities) -> Link {
+        let credits = peer.receive_slots;
+        Link {
+            peer,
+            kind,
+            limits,
+            credits,
+            owed: 0,
+            ending: false,
+            outbox: VecDeque::new(),
+            dirty: false,
+            names_out: NamesOut::default(),
+            names_in: NamesIn::default(),
+            meta_out: MetaCache::default(),
+            meta_in: MetaCache::default(),
+            next_metadata_id: 1,
+            slots: Slab::default(),
+            slot_by_key: HashMap::new(),
+            in_flight: Slab::default(),
+            pulls: Slab::default(),
+            serves: HashMap::new(),
+            flows_out: Slab::default(),
+            flow_of: HashMap::new(),
+            flows_in: Slab::default(),
+            flow_in_of: HashMap::new(),
+            asks: Vec::new(),
+            called: HashMap::new(),
+        }
+    }
+
+    /// How much the peer may be owed before it is told by a message of its own.
+    /// At least two, or each of two sides would acknowledge the other's acknowledgements for ever.
+    pub(super) fn ack_threshold(&self) -> u32 {
+        (self.limits.receive_slots / 4).clamp(2, u32::from(u16::MAX))
+    }
+
+    /// As many of the peer's credits as one message can give back.
+    pub(super) fn take_owed(&mut self) -> u16 {
+        let credits = u16::try_from(self.owed).unwrap_or(u16::MAX);
+        self.owed -= u32::from(credits);
+        credits
+    }
+}

@@ -1,0 +1,60 @@
+//! The sidecar's state machine: sessions of workers, published tensors, links to peers, push and pull.
+//!
+//! [`Node`] is the whole of it: events in, [`Action`]s out. docs/protocol.md shows the messages and the states.
+//!
+//! # Layout
+//! - `node`: the parts put together; time, links, and what fabrics report.
+//! - `session`, `ops`: workers, their operations and how those end.
+//! - `fetch`, `connect`: finding a key's owner, a worker's node, the link to a node.
+//! - `publish`, `claims`: publishing, and who may.
+//! - `store`, `leases`: what is published, who can still reach it, who waits for it; how memory goes back.
+//! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
+//! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
+//! - `pull`, `serve`: the two sides of a fetch from another node.
+//! - `push_out`, `push_in`: the two sides of a push to another node.
+
+mod action;
+#[cfg(test)]
+mod broken;
+#[cfg(test)]
+mod checks;
+mod claims;
+mod config;
+mod connect;
+mod control;
+mod fetch;
+mod inbox;
+mod leases;
+mod link;
+mod names;
+mod node;
+mod ops;
+mod outbox;
+mod pool;
+mod prepare;
+mod publish;
+mod pull;
+mod push_in;
+mod push_out;
+mod serve;
+mod session;
+mod slab;
+mod slots;
+mod snapshot;
+mod status;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use action::{Action, Write};
+#[cfg(test)]
+pub(crate) use broken::Broken;
+pub use config::NodeConfig;
+pub use control::{ClaimRefused, Control, PeerInfo};
+pub use node::Node;
+pub use prepare::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
+pub use snapshot::{Domain, LinkStatus, PathStatus, PoolStatus, SessionId, SessionStatus, Snapshot, TensorStatus};
+
+use link::Slot;
+use ops::Op;
+use store::Blob;

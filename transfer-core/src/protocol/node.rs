@@ -1,0 +1,233 @@
+//! The node: the parts put together, and the ways in and out.
+
+use super::link::Link;
+use super::pool::Pool;
+use super::prepare::Call;
+use super::session::Session;
+use super::slab::{Id, Slab};
+use super::store::{Arena, Store};
+use super::{Action, Control, Domain, NodeConfig, Op, PeerInfo, SessionId};
+use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId};
+use crate::memory::{LocalSlice, SegmentId};
+use crate::op::{Failure, FailureCode, Report};
+use crate::tensor::{Key, Name};
+use crate::time::Time;
+use crate::wire::landing::HEADER_BYTES;
+use crate::wire::message::Message;
+use hashbrown::HashMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// One sidecar as a state machine: sessions of workers, published tensors, links to peers.
+///
+/// It does no I/O, starts no thread and reads no clock. Whoever drives it
+/// - hands it **events**: `session_*`, [`command`](Node::command), `link_*`, [`fabric_event`](Node::fabric_event), the control
+///   plane's answers ([`located`](Node::located), [`worker_located`](Node::worker_located), [`claimed`](Node::claimed),
+///   [`connect_failed`](Node::connect_failed)) and [`timeout`](Node::timeout), each with the time;
+/// - then does all **actions** that [`poll_action`](Node::poll_action) gives, in order;
+/// - and calls [`timeout`](Node::timeout) when [`next_deadline`](Node::next_deadline) has come.
+///
+/// Before an immediate is handed in, its header is asked for with [`landing_header`](Node::landing_header) and copied out of the
+/// landed memory, for the node cannot touch memory.
+pub struct Node {
+    pub(super) config: NodeConfig,
+    pub(super) sessions: BTreeMap<SessionId, Session>,
+    pub(super) workers: HashMap<Name, SessionId>,
+    pub(super) store: Store,
+    pub(super) arenas: HashMap<SegmentId, Arena>,
+    pub(super) pools: BTreeMap<Domain, Pool>,
+    pub(super) links: BTreeMap<LinkId, Link>,
+    pub(super) peers: HashMap<Name, Peer>,
+    /// Where keys are, as the directory said: the node and the entry's number.
+    pub(super) locations: HashMap<Key, (Name, u64)>,
+    pub(super) worker_locations: HashMap<Name, Name>,
+    pub(super) worker_waiting: HashMap<Name, Vec<Id<Op>>>,
+    pub(super) ops: Slab<Op>,
+    pub(super) timers: BTreeSet<(Time, Id<Op>)>,
+    pub(super) actions: VecDeque<Action>,
+    pub(super) dirty: Vec<LinkId>,
+    pub(super) hungry: Vec<Domain>,
+    pub(super) headers: LocalSlice,
+    pub(super) free_cells: Vec<u32>,
+    /// Links that wait for a free cell.
+    pub(super) starved: Vec<LinkId>,
+    /// Links over which flows ask for slots with the next call.
+    pub(super) asking: Vec<LinkId>,
+    /// Calls of peers for slots that are being answered.
+    pub(super) calls: BTreeMap<u64, Call>,
+    pub(super) finished: BTreeMap<u8, Finished>,
+    pub(super) failed: u64,
+}
+
+/// Whether there is a link to a node.
+pub(super) enum Peer {
+    Up(LinkId),
+    /// The control plane was asked for one; these operations wait.
+    Connecting(Vec<Id<Op>>),
+}
+
+#[derive(Default, Clone, Copy)]
+pub(super) struct Finished {
+    pub(super) transfers: u64,
+    pub(super) bytes: u64,
+    pub(super) copied: u64,
+}
+
+/// The most locations of keys that are remembered; then they are asked for again.
+const MAX_LOCATIONS: usize = 1 << 20;
+
+impl Node {
+    /// A node. `headers` is registered memory for outgoing landing headers: one of [`HEADER_BYTES`] for each transfer in flight.
+    #[must_use]
+    pub fn new(config: NodeConfig, headers: LocalSlice) -> Node {
+        let cells = u32::try_from(headers.len / HEADER_BYTES).unwrap_or(u32::MAX);
+        Node {
+            config,
+            sessions: BTreeMap::new(),
+            workers: HashMap::new(),
+            store: Store::default(),
+            arenas: HashMap::new(),
+            pools: BTreeMap::new(),
+            links: BTreeMap::new(),
+            peers: HashMap::new(),
+            locations: HashMap::new(),
+            worker_locations: HashMap::new(),
+            worker_waiting: HashMap::new(),
+            ops: Slab::default(),
+            timers: BTreeSet::new(),
+            actions: VecDeque::new(),
+            dirty: Vec::new(),
+            hungry: Vec::new(),
+            headers,
+            free_cells: (0..cells).rev().collect(),
+            starved: Vec::new(),
+            asking: Vec::new(),
+            calls: BTreeMap::new(),
+            finished: BTreeMap::new(),
+            failed: 0,
+        }
+    }
+
+    /// This node's name.
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        &self.config.name
+    }
+
+    /// Who is at the other end of a link that is up.
+    #[must_use]
+    pub fn peer_of(&self, link: LinkId) -> Option<&PeerInfo> {
+        self.links.get(&link).map(|l| &l.peer)
+    }
+
+    /// The next thing to do. `None` when nothing is left until the next event.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        if self.actions.is_empty() {
+            self.feed_the_hungry();
+            self.flush_asks();
+            self.flush();
+        }
+        self.actions.pop_front()
+    }
+
+    /// When [`Node::timeout`] has to be called at the latest.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Time has come: ends the operations whose deadline has passed.
+    pub fn timeout(&mut self, now: Time) {
+        while let Some((at, op)) = self.timers.first().copied() {
+            if at > now {
+                break;
+            }
+            self.timers.pop_first();
+            self.deadline(op);
+        }
+    }
+
+    /// A landing pool for a trust domain; registered memory.
+    pub fn add_pool(&mut self, domain: Domain, segment: SegmentId, len_bytes: u64) {
+        self.pools.insert(domain, Pool::new(segment, len_bytes));
+    }
+
+    /// A link came up: [`FabricEvent::Connected`] was reported for it. `limits` are those of its fabric.
+    pub fn link_up(&mut self, now: Time, link: LinkId, peer: PeerInfo, kind: FabricKind, limits: Capabilities) {
+        let name = peer.name.clone();
+        self.links.insert(link, Link::new(peer, kind, limits));
+        self.actions.push_back(Action::Control(Control::LinkUp { link, peer: name.clone() }));
+        let before = self.peers.insert(name, Peer::Up(link));
+        match before {
+            // The peer came back before we noticed that it had gone.
+            Some(Peer::Up(old)) => self.disconnect(old, DownReason::Closed("the peer connected anew".into())),
+            Some(Peer::Connecting(waiting)) => {
+                for op in waiting {
+                    self.go_on_with_link(now, op, link);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// No link to that node can be made.
+    pub fn connect_failed(&mut self, _now: Time, peer: &Name, why: &str) {
+        if let Some(Peer::Connecting(_)) = self.peers.get(peer)
+            && let Some(Peer::Connecting(waiting)) = self.peers.remove(peer)
+        {
+            for op in waiting {
+                self.forget_node_of(op);
+                let text = format!("node {peer:?} cannot be reached: {why}");
+                self.fail_op(op, Failure::new(FailureCode::PeerUnreachable, text));
+            }
+        }
+    }
+
+    /// Something happened on a fabric. `header` goes with [`FabricEvent::Immediate`]; see [`Node::landing_header`].
+    pub fn fabric_event(&mut self, now: Time, event: FabricEvent<'_>, header: Option<&[u8; HEADER_BYTES as usize]>) {
+        match event {
+            // Reported to whoever made the link, who then calls `link_up`. A message's bytes are the fabric's own already.
+            FabricEvent::Connected { .. } | FabricEvent::SendDone { .. } => {}
+            FabricEvent::WriteDone { link, work } => self.write_done(now, link, work),
+            FabricEvent::Granted { link, tag, remote } => self.granted(now, link, Id::from_u64(tag), remote),
+            FabricEvent::Revoked { link, key } => self.revoked(now, link, key),
+            FabricEvent::Message { link, bytes } => match Message::decode(bytes) {
+                Ok(message) => self.message(now, link, message),
+                Err(e) => self.violation(link, &e.to_string()),
+            },
+            FabricEvent::Immediate { link, value, copied } => {
+                self.immediate(link, value, header, copied);
+                #[cfg(test)]
+                self.deliver_too_early(now);
+            }
+            FabricEvent::LinkDown { link, reason } => self.link_down(now, link, &reason),
+        }
+    }
+
+    pub(super) fn violation(&mut self, link: LinkId, what: &str) {
+        if let Some(l) = self.links.get_mut(&link)
+            && !std::mem::replace(&mut l.ending, true)
+        {
+            self.disconnect(link, DownReason::Violation(what.to_owned()));
+        }
+    }
+
+    pub(super) fn disconnect(&mut self, link: LinkId, reason: DownReason) {
+        if self.links.contains_key(&link) {
+            self.actions.push_back(Action::Disconnect { link, reason });
+        }
+    }
+
+    pub(super) fn remember_location(&mut self, key: &Key, node: &Name, sequence: u64) {
+        if self.locations.len() >= MAX_LOCATIONS {
+            self.locations.clear();
+        }
+        self.locations.insert(key.clone(), (node.clone(), sequence));
+    }
+
+    pub(super) fn count(&mut self, report: &Report) {
+        let entry = self.finished.entry(report.fabric as u8).or_default();
+        entry.transfers += 1;
+        entry.bytes += report.bytes;
+        entry.copied += report.copied;
+    }
+}

@@ -1,0 +1,246 @@
+//! Operations of workers that have to wait, and how they end.
+
+use super::node::Node;
+use super::pull::Pull;
+use super::push_out::OutFlow;
+use super::slab::Id;
+use super::store::{Blob, Source, Waiter};
+use super::{Action, SessionId};
+use crate::fabric::{FabricKind, LinkId};
+use crate::op::{Failure, FailureCode, OpId, Reply};
+use crate::tensor::{Key, Name, Select, TensorMeta, Version};
+use crate::time::Time;
+
+/// An operation of a worker that could not end at once.
+pub(super) struct Op {
+    pub(super) session: SessionId,
+    pub(super) id: OpId,
+    pub(super) key: Key,
+    pub(super) since: Time,
+    pub(super) deadline: Time,
+    pub(super) require: Option<FabricKind>,
+    pub(super) kind: OpKind,
+}
+
+pub(super) enum OpKind {
+    Fetch {
+        select: Select,
+        stage: FetchStage,
+    },
+    Push {
+        version: Option<Version>,
+        to: Option<Name>,
+        blob: Id<Blob>,
+        stage: PushStage,
+        posted: Time,
+    },
+    /// Landing slots for a push to come.
+    Prepare {
+        to: Name,
+        meta: TensorMeta,
+        stage: PushStage,
+    },
+}
+
+impl Op {
+    /// The worker that a push, or the preparation of one, is for.
+    pub(super) fn target(&self) -> Option<&Name> {
+        match &self.kind {
+            OpKind::Fetch { .. } => None,
+            OpKind::Push { to, .. } => to.as_ref(),
+            OpKind::Prepare { to, .. } => Some(to),
+        }
+    }
+
+    /// What a push, or the preparation of one, waits for.
+    pub(super) fn stage_mut(&mut self) -> Option<&mut PushStage> {
+        match &mut self.kind {
+            OpKind::Fetch { .. } => None,
+            OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => Some(stage),
+        }
+    }
+}
+
+/// What a fetch waits for.
+#[derive(Clone, PartialEq)]
+pub(super) enum FetchStage {
+    /// The version, or the directory: it stands in the key's list of waiters.
+    Waiting,
+    /// A link to that node.
+    Connecting(Name),
+    /// The peer.
+    Pulling(LinkId, Id<Pull>),
+}
+
+/// What a push waits for.
+#[derive(Clone, PartialEq)]
+pub(super) enum PushStage {
+    /// The directory's answer to the claim.
+    Claiming,
+    /// The directory's answer about the worker it goes to.
+    Locating(Name),
+    /// A link to that node.
+    Connecting(Name),
+    /// A landing slot: it stands in the flow's queue.
+    Queued(LinkId, Id<OutFlow>),
+    /// The write's completion.
+    Writing,
+}
+
+impl Node {
+    pub(super) fn refuse(&mut self, session: SessionId, op: OpId, failure: Failure) {
+        self.failed += 1;
+        self.actions.push_back(Action::Reply { session, reply: Reply::Failed { op, failure, kept: false } });
+    }
+
+    pub(super) fn is_busy(&self, session: SessionId) -> Option<Failure> {
+        let waiting = self.sessions.get(&session)?.ops.len();
+        (waiting >= self.config.max_ops_per_session).then(|| {
+            Failure::new(FailureCode::Busy, format!("this worker has {waiting} operations waiting, the limit"))
+        })
+    }
+
+    /// Keeps an operation that has to wait.
+    pub(super) fn keep_op(&mut self, op: Op) -> Id<Op> {
+        let (session, name, deadline) = (op.session, op.id, op.deadline);
+        let id = self.ops.insert(op);
+        self.timers.insert((deadline, id));
+        if let Some(s) = self.sessions.get_mut(&session) {
+            s.ops.insert(name, id);
+        }
+        id
+    }
+
+    /// Ends an operation that has succeeded: it stands in no list any more.
+    pub(super) fn finish_op(&mut self, id: Id<Op>) -> Option<Op> {
+        let op = self.ops.remove(id)?;
+        self.timers.remove(&(op.deadline, id));
+        if let Some(s) = self.sessions.get_mut(&op.session) {
+            s.ops.remove(&op.id);
+        }
+        Some(op)
+    }
+
+    pub(super) fn push_stage(&mut self, id: Id<Op>, next: PushStage) {
+        if let Some(stage) = self.ops.get_mut(id).and_then(Op::stage_mut) {
+            *stage = next;
+        }
+    }
+
+    /// An operation's time is over: it fails, and says what it was waiting for.
+    pub(super) fn deadline(&mut self, id: Id<Op>) {
+        let Some(op) = self.ops.get(id) else { return };
+        let after = op.deadline.since(op.since);
+        let key = &op.key;
+        let failure = match &op.kind {
+            OpKind::Fetch { select, stage } => match stage {
+                FetchStage::Waiting => {
+                    let record = self.store.find(key.as_str()).and_then(|r| self.store.records.get(r));
+                    match record.and_then(|r| r.published).and_then(|b| self.store.blobs.get(b)) {
+                        Some(newest) => Failure::new(
+                            FailureCode::Deadline,
+                            format!(
+                                "key {key:?} is at {}; {select} was not published within {after:?}",
+                                newest.version
+                            ),
+                        ),
+                        None => Failure::new(
+                            FailureCode::UnknownKey,
+                            format!("nobody published key {key:?} within {after:?}"),
+                        ),
+                    }
+                }
+                FetchStage::Connecting(node) => Failure::new(
+                    FailureCode::PeerUnreachable,
+                    format!("key {key:?} is owned by node {node:?}, to which no link came up within {after:?}"),
+                ),
+                FetchStage::Pulling(link, pull) => self.pull_deadline(*link, *pull, key, *select, after),
+            },
+            OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => {
+                let to = op.target().map_or("", Name::as_str);
+                match stage {
+                    PushStage::Claiming => Failure::new(
+                        FailureCode::DirectoryUnreachable,
+                        format!("the directory did not say within {after:?} who owns key {key:?}"),
+                    ),
+                    PushStage::Locating(worker) => Failure::new(
+                        FailureCode::DirectoryUnreachable,
+                        format!("the directory did not say within {after:?} where worker {worker:?} is"),
+                    ),
+                    PushStage::Connecting(node) => Failure::new(
+                        FailureCode::PeerUnreachable,
+                        format!("no link to node {node:?}, where worker {to:?} is, came up within {after:?}"),
+                    ),
+                    PushStage::Queued(..) => Failure::new(
+                        FailureCode::PoolFull,
+                        format!(
+                            "no landing slot for key {key:?} came free at the sidecar of {to:?} within {after:?}: its pool is \
+                             full, or the versions before this one are still being read"
+                        ),
+                    ),
+                    PushStage::Writing => Failure::new(
+                        FailureCode::Deadline,
+                        format!(
+                            "key {key:?} did not land at the sidecar of {to:?} within {after:?}; it may still do so"
+                        ),
+                    ),
+                }
+            }
+        };
+        self.fail_op(id, failure);
+    }
+
+    /// Ends an operation with a failure, whatever it was waiting for.
+    pub(super) fn fail_op(&mut self, id: Id<Op>, failure: Failure) {
+        if let Some(op) = self.detach_op(id) {
+            match op.kind {
+                OpKind::Fetch { .. } | OpKind::Prepare { .. } => self.refuse(op.session, op.id, failure),
+                OpKind::Push { .. } => self.end_push_with_failure(&op, failure),
+            }
+        }
+    }
+
+    /// Ends an operation whose worker is gone.
+    pub(super) fn drop_op(&mut self, id: Id<Op>) {
+        if let Some(Op { kind: OpKind::Push { blob, .. }, .. }) = self.detach_op(id) {
+            self.unhold(blob);
+        }
+    }
+
+    /// Takes an operation out of whatever list it stands in. Lists that are gone through in order drop it when they come to it.
+    pub(super) fn detach_op(&mut self, id: Id<Op>) -> Option<Op> {
+        let op = self.finish_op(id)?;
+        match &op.kind {
+            OpKind::Fetch { stage: FetchStage::Waiting, .. } => {
+                if let Some(record_id) = self.store.find(op.key.as_str()) {
+                    if let Some(record) = self.store.records.get_mut(record_id) {
+                        record.forget_waiter(Waiter::Local(id));
+                    }
+                    self.tidy_record(record_id);
+                }
+            }
+            OpKind::Fetch { stage: FetchStage::Pulling(link, pull), .. } => self.cancel_pull(*link, *pull),
+            OpKind::Fetch { stage: FetchStage::Connecting(_), .. } | OpKind::Push { .. } | OpKind::Prepare { .. } => {}
+        }
+        Some(op)
+    }
+
+    pub(super) fn end_push_with_failure(&mut self, op: &Op, failure: Failure) {
+        let OpKind::Push { blob, .. } = op.kind else { return };
+        let mut kept = false;
+        if let Some(b) = self.store.blobs.get_mut(blob) {
+            kept = b.refs > 1;
+            if !kept {
+                // The failure itself gives the range back.
+                b.source = Source::Arena(None);
+            }
+        }
+        self.failed += 1;
+        self.actions
+            .push_back(Action::Reply { session: op.session, reply: Reply::Failed { op: op.id, failure, kept } });
+        self.unhold(blob);
+        if let Some(record) = self.store.find(op.key.as_str()) {
+            self.tidy_record(record);
+        }
+    }
+}

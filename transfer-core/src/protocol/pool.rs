@@ -1,0 +1,51 @@
+//! Landing pools: where writes of peers land, one for each trust domain.
+
+use super::pull::Pull;
+use super::push_in::InFlow;
+use super::slab::Id;
+use crate::alloc::{AllocError, Allocation, Allocator};
+use crate::fabric::LinkId;
+use crate::memory::{LocalSlice, SegmentId, padded};
+use crate::wire::landing::HEADER_BYTES;
+use std::collections::VecDeque;
+
+/// Who waits for room. Served in order, so that nobody starves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Want {
+    /// One slot for a pull.
+    Pull(LinkId, Id<Pull>),
+    /// All slots of a push flow.
+    Flow(LinkId, Id<InFlow>),
+}
+
+pub(super) struct Pool {
+    pub(super) segment: SegmentId,
+    pub(super) alloc: Allocator,
+    pub(super) wants: VecDeque<Want>,
+    /// Bytes that requests hold for versions which may not be published yet.
+    pub(super) speculative: u64,
+}
+
+/// The length of a slot for a body of this length.
+pub(super) fn slot_bytes(body: u64) -> Option<u64> {
+    padded(body)?.checked_add(HEADER_BYTES)
+}
+
+impl Pool {
+    pub(super) fn new(segment: SegmentId, len_bytes: u64) -> Pool {
+        Pool { segment, alloc: Allocator::new(len_bytes), wants: VecDeque::new(), speculative: 0 }
+    }
+
+    pub(super) fn slot(&mut self, body: u64) -> Result<Allocation, AllocError> {
+        self.alloc.allocate(slot_bytes(body).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn slice(&self, allocation: &Allocation) -> LocalSlice {
+        LocalSlice { segment: self.segment, offset: allocation.offset(), len: allocation.len() }
+    }
+
+    /// Whether `count` slots for bodies of this length can ever be had.
+    pub(super) fn could_hold(&self, body: u64, count: u64) -> bool {
+        slot_bytes(body).and_then(|n| n.checked_mul(count)).is_some_and(|n| n <= self.alloc.len_bytes())
+    }
+}

@@ -1,0 +1,162 @@
+//! Landing slots for many tensors at once, by a call of the control plane instead of messages.
+//!
+//! Before the first step of a job its workers know what they will push. [`Command::Prepare`](crate::op::Command::Prepare) gets the
+//! slots then: the sender's node collects what its workers ask for, the control plane carries it in one `PrepareBuffers` call, and
+//! the receiver answers each flow as it would answer BUFFER_REQUEST. From then on a flow does not remember how it began.
+
+use super::node::Node;
+use super::{Action, Control};
+use crate::fabric::LinkId;
+use crate::op::{Failure, FailureCode};
+use crate::tensor::{Key, Name, TensorMeta};
+use crate::time::Time;
+use crate::wire::landing::SlotGrant;
+use crate::wire::message::{Body, Role};
+
+/// One of the requests of a `PrepareBuffers` call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BufferAsk {
+    /// The sender's number of the flow.
+    pub flow: u32,
+    /// The key.
+    pub key: Key,
+    /// What will be sent. In the flow's landing headers this description has the number [`PREPARED_METADATA_ID`].
+    pub meta: TensorMeta,
+    /// The worker for whom it is.
+    pub target: Name,
+    /// The worker whose it is.
+    pub owner: Name,
+}
+
+/// The answer to one of them: the flow, and its slots or why there are none.
+pub type BufferAnswer = (u32, Result<Vec<SlotGrant>, Failure>);
+
+/// The number of the description that a flow begins with when it was prepared.
+pub const PREPARED_METADATA_ID: u32 = 1;
+
+/// The most requests in one call.
+pub const MAX_ASKS: usize = 1024;
+
+/// A call that is being answered.
+pub(super) struct Call {
+    link: LinkId,
+    left: usize,
+    answers: Vec<BufferAnswer>,
+}
+
+impl Node {
+    // ---- the sender's side ----
+
+    /// Notes that a flow asks for its first slots with the next call.
+    pub(super) fn ask_by_call(&mut self, link: LinkId, ask: BufferAsk) {
+        if let Some(l) = self.links.get_mut(&link) {
+            l.asks.push(ask);
+            if l.asks.len() == 1 {
+                self.asking.push(link);
+            }
+        }
+    }
+
+    /// Hands what was collected to the control plane.
+    pub(super) fn flush_asks(&mut self) {
+        for link in std::mem::take(&mut self.asking) {
+            let Some(l) = self.links.get_mut(&link) else { continue };
+            let peer = l.peer.name.clone();
+            let mut asks = std::mem::take(&mut l.asks);
+            while !asks.is_empty() {
+                let rest = asks.split_off(asks.len().min(MAX_ASKS));
+                let peer = peer.clone();
+                self.actions.push_back(Action::Control(Control::PrepareBuffers { link, peer, asks }));
+                asks = rest;
+            }
+        }
+    }
+
+    /// The peer answered a call.
+    pub fn buffers_prepared(&mut self, now: Time, link: LinkId, answers: Vec<BufferAnswer>) {
+        if !self.links.contains_key(&link) {
+            return;
+        }
+        for (flow, answer) in answers {
+            self.flow_prepared(now, link, flow, answer);
+        }
+    }
+
+    /// A call brought no answer, and nobody knows what the peer has done: its flows end, and others take their place.
+    pub fn prepare_failed(&mut self, link: LinkId, asks: &[BufferAsk], why: &str) {
+        for ask in asks {
+            let text = format!("landing slots for key {:?} could not be asked for: {why}", ask.key);
+            self.abandon_flow(link, ask.flow, &Failure::new(FailureCode::PeerUnreachable, text));
+        }
+    }
+
+    // ---- the receiver's side ----
+
+    /// A peer calls for slots. [`Action::Prepared`] with this `token` follows.
+    pub fn prepare_buffers(&mut self, link: LinkId, token: u64, asks: Vec<BufferAsk>) {
+        let gone = Failure::new(FailureCode::PeerLost, "the link over which the tensors were to come is gone");
+        if !self.links.contains_key(&link) {
+            let answers = asks.into_iter().map(|ask| (ask.flow, Err(gone.clone()))).collect();
+            self.actions.push_back(Action::Prepared { token, answers });
+            return;
+        }
+        self.calls.insert(token, Call { link, left: asks.len(), answers: Vec::with_capacity(asks.len()) });
+        if asks.is_empty() {
+            self.calls.remove(&token);
+            self.actions.push_back(Action::Prepared { token, answers: Vec::new() });
+        }
+        for ask in asks {
+            let Some(l) = self.links.get_mut(&link) else { return };
+            if l.flow_in_of.contains_key(&ask.flow) || l.called.contains_key(&ask.flow) {
+                let text = format!("flow {:#x} is known already", ask.flow);
+                self.answer_call(token, ask.flow, Err(Failure::new(FailureCode::Invalid, text)));
+                continue;
+            }
+            l.called.insert(ask.flow, token);
+            self.flow_requested(link, ask.flow, ask.key, &ask.target, ask.owner, PREPARED_METADATA_ID, ask.meta);
+        }
+    }
+
+    /// Answers a request for slots the way it was made.
+    pub(super) fn answer_flow(&mut self, link: LinkId, flow: u32, answer: Result<Vec<SlotGrant>, Failure>) {
+        match self.links.get_mut(&link).and_then(|l| l.called.remove(&flow)) {
+            Some(token) => self.answer_call(token, flow, answer),
+            None => {
+                let body = match answer {
+                    Ok(slots) => Body::BufferResponse { slots },
+                    Err(failure) => Body::ErrorStatus(failure),
+                };
+                self.send(link, Role::Push, flow, body);
+            }
+        }
+    }
+
+    /// The flow ends before its request was answered.
+    pub(super) fn cut_call(&mut self, link: LinkId, flow: u32) {
+        if let Some(token) = self.links.get_mut(&link).and_then(|l| l.called.remove(&flow)) {
+            let failure = Failure::new(FailureCode::UnknownWorker, "a worker left while landing slots were prepared");
+            self.answer_call(token, flow, Err(failure));
+        }
+    }
+
+    fn answer_call(&mut self, token: u64, flow: u32, answer: Result<Vec<SlotGrant>, Failure>) {
+        let Some(call) = self.calls.get_mut(&token) else { return };
+        call.answers.push((flow, answer));
+        call.left = call.left.saturating_sub(1);
+        if call.left == 0
+            && let Some(Call { answers, .. }) = self.calls.remove(&token)
+        {
+            self.actions.push_back(Action::Prepared { token, answers });
+        }
+    }
+
+    /// The link is gone: what its peer called for is answered with that.
+    pub(super) fn calls_lost(&mut self, link: LinkId) {
+        let lost: Vec<u64> = self.calls.iter().filter(|(_, call)| call.link == link).map(|(token, _)| *token).collect();
+        for token in lost {
+            if let Some(Call { answers, .. }) = self.calls.remove(&token) {
+                self.actions.push_back(Action::Prepared { token, answers });
+            }
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Pulling, the receiver's side: ask, grant a slot, wait for the write.
+
+use super::link::{Landing, Link, SlotUser};
+use super::node::Node;
+use super::ops::{FetchStage, Op, OpKind};
+use super::pool::Want;
+use super::slab::{Id, Slab};
+use super::store::{Blob, Source};
+use super::{Domain, Slot};
+use crate::fabric::LinkId;
+use crate::op::{Failure, FailureCode, Report};
+use crate::tensor::{Key, Name, Select, TensorMeta, Version};
+use crate::time::Time;
+use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant};
+use crate::wire::message::{Body, Role};
+use std::time::Duration;
+
+/// A request of ours to a peer. It lives until it surely gets no data any more.
+pub(super) struct Pull {
+    /// `None` once the operation has ended; then this only waits for the peer's word.
+    pub(super) op: Option<Id<Op>>,
+    pub(super) key: Key,
+    pub(super) select: Select,
+    pub(super) domain: Domain,
+    pub(super) state: PullState,
+    /// The slot that is, or is about to be, the peer's to write.
+    pub(super) slot: Option<Id<Slot>>,
+    /// What the slot was made for.
+    pub(super) described: Option<(u32, TensorMeta)>,
+    pub(super) asked: Time,
+    /// Bytes of the speculative share that it holds.
+    pub(super) speculative: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PullState {
+    /// A slot for the first message is being granted; the peer knows nothing yet.
+    Preparing,
+    /// The peer was asked.
+    Asked,
+    /// The peer has told what it looks like; waiting for room.
+    WaitingForRoom,
+    /// The peer has told what it looks like; a slot is being granted.
+    Granting,
+    /// Given up; the peer's CANCELLED is awaited, and its data until then is possible.
+    Cancelling,
+}
+
+impl Node {
+    /// Asks a peer for a version. A slot goes along where the description is known and the speculative share has room.
+    pub(super) fn start_pull(&mut self, now: Time, op_id: Id<Op>, link: LinkId) {
+        let Some(op) = self.ops.get(op_id) else { return };
+        let OpKind::Fetch { select, .. } = op.kind else { return };
+        let (key, require) = (op.key.clone(), op.require.or(self.config.require));
+        let Some(domain) = self.sessions.get(&op.session).map(|s| s.domain) else { return };
+        let Some(l) = self.links.get(&link) else { return };
+        if let Some(kind) = require
+            && kind != l.kind
+        {
+            let text = format!("{kind} is required, but the link to node {:?} is {}", l.peer.name, l.kind);
+            return self.fail_op(op_id, Failure::new(FailureCode::RequireUnmet, text));
+        }
+        if !l.pulls.has_short_room() {
+            let text = format!("too many requests to node {:?} are under way", l.peer.name);
+            return self.fail_op(op_id, Failure::new(FailureCode::Busy, text));
+        }
+        let described = l.meta_in.get(&key).cloned();
+        let percent = self.config.speculative_percent;
+        let early = described.as_ref().and_then(|(_, meta)| {
+            let pool = self.pools.get_mut(&domain)?;
+            let bytes = meta.len_bytes() + HEADER_BYTES;
+            if !pool.wants.is_empty() || pool.speculative + bytes > pool.alloc.len_bytes() / 100 * percent {
+                return None;
+            }
+            let range = pool.slot(meta.len_bytes()).ok()?;
+            pool.speculative += bytes;
+            Some((range, meta.len_bytes(), bytes))
+        });
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let pull = l.pulls.insert(Pull {
+            op: Some(op_id),
+            key,
+            select,
+            domain,
+            state: PullState::Preparing,
+            slot: None,
+            described,
+            asked: now,
+            speculative: early.as_ref().map_or(0, |(_, _, bytes)| *bytes),
+        });
+        if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(op_id) {
+            *stage = FetchStage::Pulling(link, pull);
+        }
+        match early {
+            Some((range, capacity, _)) => {
+                let slot = self.open_slot(link, domain, capacity, range, SlotUser::Pull(pull));
+                if let Some(p) = self.pull_mut(link, pull) {
+                    p.slot = slot;
+                }
+            }
+            None => self.ask(now, link, pull, None),
+        }
+    }
+
+    fn pull_mut(&mut self, link: LinkId, pull: Id<Pull>) -> Option<&mut Pull> {
+        self.links.get_mut(&link)?.pulls.get_mut(pull)
+    }
+
+    fn ask(&mut self, now: Time, link: LinkId, pull: Id<Pull>, slot: Option<SlotGrant>) {
+        let Some(p) = self.pull_mut(link, pull) else { return };
+        p.state = PullState::Asked;
+        p.asked = now;
+        let (key, select) = (Name::from(p.key.clone()), p.select);
+        let metadata_id = p.described.as_ref().map_or(0, |(id, _)| *id);
+        let [key] = self.number(link, [&key]);
+        self.send(link, Role::Pull, pull.short(), Body::TensorRequest { key, select, metadata_id, slot });
+    }
+
+    /// A slot for this request is open.
+    pub(super) fn pull_granted(&mut self, now: Time, link: LinkId, pull: Id<Pull>, slot: Id<Slot>) {
+        let Some(l) = self.links.get(&link) else { return };
+        let (Some(p), Some(grant)) = (l.pulls.get(pull), l.grant_of(slot)) else { return };
+        match p.state {
+            PullState::Preparing => self.ask(now, link, pull, Some(grant)),
+            PullState::Granting => {
+                if let Some(p) = self.pull_mut(link, pull) {
+                    p.state = PullState::Asked;
+                    p.asked = now;
+                }
+                self.send(link, Role::Pull, pull.short(), Body::TensorReRequest { slot: grant });
+            }
+            // It was given up meanwhile, and the peer does not know the slot.
+            PullState::Asked | PullState::WaitingForRoom | PullState::Cancelling => self.drop_slot(link, slot),
+        }
+    }
+
+    /// The request that a peer calls by this index. A wrong one is a violation.
+    fn pull_of(&mut self, link: LinkId, index: u32) -> Option<Id<Pull>> {
+        let found = self.links.get(&link)?.pulls.lengthen(index);
+        if found.is_none() {
+            self.violation(link, &format!("it names request {index:#x}, which is not under way"));
+        }
+        found
+    }
+
+    /// META_DATA_UPDATE: it is published, looks like this, and needs a slot.
+    pub(super) fn pull_described(
+        &mut self,
+        _now: Time,
+        link: LinkId,
+        index: u32,
+        version: Version,
+        metadata_id: u32,
+        meta: TensorMeta,
+    ) {
+        let Some(id) = self.pull_of(link, index) else { return };
+        let limit = self.config.max_names_per_link;
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(p) = l.pulls.get_mut(id) else { return };
+        l.meta_in.set(&p.key, metadata_id, meta.clone(), limit);
+        if p.state == PullState::Cancelling {
+            return;
+        }
+        if p.state != PullState::Asked || !p.select.takes(version) {
+            return self.violation(link, &format!("META_DATA_UPDATE for request {index:#x}, which did not ask for it"));
+        }
+        let len = meta.len_bytes();
+        p.described = Some((metadata_id, meta));
+        p.state = PullState::WaitingForRoom;
+        let (old, domain, op, key) = (p.slot.take(), p.domain, p.op, p.key.clone());
+        if let Some(old) = old {
+            // The peer did not take it, and has said so.
+            self.settle_speculation(link, id);
+            self.drop_slot(link, old);
+        }
+        let pool = self.pools.get(&domain);
+        if pool.is_none_or(|p| !p.could_hold(len, 1)) {
+            let room = pool.map_or(0, |p| p.alloc.len_bytes());
+            let text = format!("key {key:?} has {len} bytes, the landing pool of user id {} only {room}", domain.0);
+            if let Some(op) = op {
+                self.fail_op(op, Failure::new(FailureCode::TooLarge, text));
+            }
+            return;
+        }
+        if pool.is_some_and(|p| !p.wants.is_empty()) || !self.try_pull_slot(domain, link, id) {
+            self.want(domain, Want::Pull(link, id));
+        }
+    }
+
+    /// Takes room for a described request. `true` where it has it, or does not need it any more.
+    pub(super) fn try_pull_slot(&mut self, domain: Domain, link: LinkId, id: Id<Pull>) -> bool {
+        let Some(l) = self.links.get_mut(&link) else { return true };
+        let Some(p) = l.pulls.get_mut(id) else { return true };
+        let (PullState::WaitingForRoom, Some((_, meta))) = (p.state, &p.described) else { return true };
+        let len = meta.len_bytes();
+        let Some(pool) = self.pools.get_mut(&domain) else { return true };
+        let Ok(range) = pool.slot(len) else { return false };
+        p.state = PullState::Granting;
+        let slot = self.open_slot(link, domain, len, range, SlotUser::Pull(id));
+        if let Some(p) = self.pull_mut(link, id) {
+            p.slot = slot;
+        }
+        true
+    }
+
+    /// What has landed in a request's slot has to be what was asked for. `None` where nobody asks any more.
+    pub(super) fn check_pull_landing(
+        &self,
+        l: &Link,
+        pull: Id<Pull>,
+        header: &Header,
+    ) -> Result<Option<TensorMeta>, String> {
+        let p = l.pulls.get(pull).ok_or("the slot's request is gone")?;
+        if p.state == PullState::Cancelling {
+            return Ok(None);
+        }
+        let (id, meta) = p.described.as_ref().ok_or("the slot's request has no description")?;
+        if header.index != pull.short() {
+            return Err(format!("the header names request {:#x}, the slot is for {:#x}", header.index, pull.short()));
+        }
+        if header.metadata_id != *id || header.body_len != meta.len_bytes() {
+            return Err(format!(
+                "the header has description {} and {} bytes, the slot was granted for {id} and {}",
+                header.metadata_id,
+                header.body_len,
+                meta.len_bytes()
+            ));
+        }
+        if !p.select.takes(header.version) {
+            return Err(format!("the header has {}, asked was {}", header.version, p.select));
+        }
+        Ok(Some(meta.clone()))
+    }
+
+    /// The tensor is here, and nobody can write to it any more.
+    pub(super) fn pull_landed(&mut self, now: Time, link: LinkId, id: Id<Pull>, slot: Id<Slot>, landing: Landing) {
+        let Landing { header, meta, copied } = landing;
+        self.settle_speculation(link, id);
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(p) = l.pulls.get_mut(id) else { return };
+        let Some(op) = p.op.take() else {
+            // Given up meanwhile: CANCELLED still comes.
+            p.slot = None;
+            if let Some(slot) = l.slots.remove(slot) {
+                self.free_range(slot.domain, slot.range);
+            }
+            return;
+        };
+        let (Some(pull), Some(slot)) = (l.pulls.remove(id), l.slots.remove(slot)) else { return };
+        let waited = Duration::from_micros(u64::from(header.waited_us));
+        let (kind, sender_copies) = (l.kind, u64::from(l.limits.sender_copies));
+        let Some(pool) = self.pools.get(&slot.domain) else { return };
+        let bytes = meta.len_bytes();
+        let mut slice = pool.slice(&slot.range);
+        slice.offset += HEADER_BYTES;
+        slice.len = bytes;
+        let blob = self.store.blobs.insert(Blob {
+            slice,
+            meta,
+            version: header.version,
+            refs: 1,
+            domain: slot.domain,
+            source: Source::Pool(Box::new(slot.range)),
+        });
+        if let Some(op) = self.finish_op(op) {
+            let report = Report {
+                fabric: kind,
+                bytes,
+                copied: copied + bytes * sender_copies,
+                queued: pull.asked.since(op.since),
+                waited,
+                flew: now.since(pull.asked).saturating_sub(waited),
+            };
+            // The session is the one that asked, so the domain is its own.
+            let _ = self.lend(op.session, op.id, blob, report);
+        }
+        self.unhold(blob);
+    }
+
+    /// ERROR_STATUS: it will not come.
+    pub(super) fn pull_failed(&mut self, now: Time, link: LinkId, index: u32, failure: Failure) {
+        let Some(id) = self.pull_of(link, index) else { return };
+        let Some(p) = self.pull_mut(link, id) else { return };
+        if p.state == PullState::Cancelling {
+            // CANCELLED still comes, and ends it.
+            return;
+        }
+        let (op, slot) = (p.op.take(), p.slot.take());
+        self.settle_speculation(link, id);
+        if let Some(l) = self.links.get_mut(&link) {
+            l.pulls.remove(id);
+        }
+        if let Some(slot) = slot {
+            self.drop_slot(link, slot);
+        }
+        let Some(op) = op else { return };
+        if failure.code == FailureCode::NotOwner {
+            self.look_again(now, op);
+        } else {
+            if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(op) {
+                *stage = FetchStage::Waiting;
+            }
+            self.fail_op(op, failure);
+        }
+    }
+
+    /// The operation has ended without the data. What the peer knows of has to be confirmed by it before its slot is used again.
+    pub(super) fn cancel_pull(&mut self, link: LinkId, id: Id<Pull>) {
+        let Some(p) = self.pull_mut(link, id) else { return };
+        p.op = None;
+        let (slot, domain) = (p.slot, p.domain);
+        match p.state {
+            PullState::Preparing => {
+                self.settle_speculation(link, id);
+                if let Some(l) = self.links.get_mut(&link) {
+                    l.pulls.remove(id);
+                }
+                if let Some(slot) = slot {
+                    self.drop_slot(link, slot);
+                }
+            }
+            state @ (PullState::Asked | PullState::WaitingForRoom | PullState::Granting) => {
+                p.state = PullState::Cancelling;
+                #[cfg(test)]
+                if self.config.broken == Some(super::Broken::SkipsQuarantine)
+                    && let Some(slot) = slot
+                {
+                    self.drop_slot(link, slot);
+                }
+                let Some(p) = self.pull_mut(link, id) else { return };
+                if state == PullState::Granting {
+                    // The peer was not told of this slot.
+                    p.slot = None;
+                    if let Some(slot) = slot {
+                        self.drop_slot(link, slot);
+                    }
+                }
+                self.send(link, Role::Pull, id.short(), Body::Cancel);
+                self.feed_later(domain);
+            }
+            PullState::Cancelling => {}
+        }
+    }
+
+    /// CANCELLED, behind whatever data there was.
+    pub(super) fn pull_cancelled(&mut self, link: LinkId, index: u32) {
+        let Some(id) = self.pull_of(link, index) else { return };
+        if self.pull_mut(link, id).is_none_or(|p| p.state != PullState::Cancelling) {
+            return self.violation(link, &format!("CANCELLED for request {index:#x}, which was not cancelled"));
+        }
+        self.settle_speculation(link, id);
+        let slot = self.links.get_mut(&link).and_then(|l| l.pulls.remove(id)).and_then(|p| p.slot);
+        if let Some(slot) = slot {
+            self.drop_slot(link, slot);
+        }
+    }
+
+    pub(super) fn pulls_lost(&mut self, pulls: &Slab<Pull>, failure: &Failure) {
+        for (_, pull) in pulls.iter() {
+            if let Some(pool) = self.pools.get_mut(&pull.domain) {
+                pool.speculative = pool.speculative.saturating_sub(pull.speculative);
+            }
+            if let Some(op) = pull.op {
+                if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(op) {
+                    *stage = FetchStage::Waiting;
+                }
+                let text = format!("while key {:?} was being fetched, {}", pull.key, failure.text);
+                // The peer may have come back with other owners.
+                self.locations.remove(&pull.key);
+                self.fail_op(op, Failure::new(failure.code, text));
+            }
+        }
+    }
+
+    pub(super) fn pull_deadline(
+        &self,
+        link: LinkId,
+        id: Id<Pull>,
+        key: &Key,
+        select: Select,
+        after: Duration,
+    ) -> Failure {
+        let l = self.links.get(&link);
+        let peer = l.map_or("", |l| l.peer.name.as_str());
+        match l.and_then(|l| l.pulls.get(id)).map(|p| p.state) {
+            Some(PullState::WaitingForRoom) => Failure::new(
+                FailureCode::PoolFull,
+                format!("no room for key {key:?} came free in the landing pool within {after:?}"),
+            ),
+            _ => Failure::new(
+                FailureCode::Deadline,
+                format!("{select} of key {key:?} did not come from node {peer:?} within {after:?}"),
+            ),
+        }
+    }
+
+    fn settle_speculation(&mut self, link: LinkId, id: Id<Pull>) {
+        let Some(p) = self.pull_mut(link, id) else { return };
+        let (bytes, domain) = (std::mem::take(&mut p.speculative), p.domain);
+        if let Some(pool) = self.pools.get_mut(&domain) {
+            pool.speculative = pool.speculative.saturating_sub(bytes);
+        }
+    }
+}
+
+impl Link {
+    /// What the peer is told of an open slot.
+    pub(super) fn grant_of(&self, id: Id<Slot>) -> Option<SlotGrant> {
+        let slot = self.slots.get(id)?;
+        let super::link::SlotState::Granted(remote) = slot.state else { return None };
+        Some(SlotGrant {
+            number: crate::wire::landing::SlotNumber(id.short()),
+            capacity: slot.capacity,
+            rails: vec![remote],
+        })
+    }
+}

@@ -1,0 +1,601 @@
+//! Pushing, the receiver's side: grant slots, publish what lands in them, give them back when it has been read.
+
+use super::link::{AfterRevoke, Landing, Link, Slot, SlotState, SlotUser};
+use super::node::Node;
+use super::pool::Want;
+use super::slab::{Id, Slab};
+use super::store::{Blob, Claimant, Landed, Owner, Record, Source};
+use super::{Action, Domain, SessionId};
+use crate::fabric::{FabricKind, LinkId};
+use crate::op::{Failure, FailureCode};
+use crate::tensor::{Key, Name, TensorMeta, Version};
+use crate::time::Time;
+use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant};
+use crate::wire::message::{Body, NameRef, Role};
+use std::collections::VecDeque;
+
+/// A key that a peer's worker pushes to one of ours.
+pub(super) struct InFlow {
+    /// What the sender calls it.
+    index: u32,
+    key: Key,
+    target: SessionId,
+    domain: Domain,
+    capacity: u64,
+    metadata_id: u32,
+    meta: TensorMeta,
+    state: InState,
+    /// Counts the requests for slots. Those of an earlier round are of no use.
+    round: u32,
+    /// The lowest version that may land next.
+    next_version: u64,
+    /// What has landed and is not published, in order.
+    landed: VecDeque<Id<Slot>>,
+    /// Slots for which there was no room yet.
+    missing: usize,
+    /// Slots that are being granted for the answer to the request.
+    granting: usize,
+    /// Slots granted since the request, while they are being collected for BUFFER_RESPONSE.
+    fresh: Vec<Id<Slot>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum InState {
+    /// The directory is asked whether the key is the sender's.
+    Claiming,
+    /// Waiting for room.
+    WaitingForRoom,
+    /// Slots are being granted.
+    Granting,
+    /// The sender has slots, or will get them back.
+    Ready,
+    /// It got none, and may ask again.
+    Refused,
+    /// The slots are called back, for the target is gone.
+    Recalling,
+}
+
+impl InState {
+    /// The sender has some slots, or is about to have them, and can do with more.
+    fn takes_more(self) -> bool {
+        matches!(self, InState::Granting | InState::Ready)
+    }
+}
+
+impl InFlow {
+    /// Something has landed. What lands first is published first, whichever slot is closed first.
+    pub(super) fn has_landed(&mut self, slot: Id<Slot>, version: Version) {
+        self.landed.push_back(slot);
+        self.next_version = version.0.saturating_add(1);
+    }
+}
+
+impl Node {
+    /// BUFFER_REQUEST: the first, one for larger slots, or one for another worker of ours.
+    pub(super) fn buffer_request(
+        &mut self,
+        _now: Time,
+        link: LinkId,
+        index: u32,
+        names: (NameRef, NameRef, NameRef),
+        metadata_id: u32,
+        meta: TensorMeta,
+    ) {
+        let Some(l) = self.links.get(&link) else { return };
+        let look_up = |n: NameRef| l.names_in.look_up(n).cloned();
+        let (Some(key), Some(target), Some(owner)) = (look_up(names.0), look_up(names.1), look_up(names.2)) else {
+            return self.violation(link, "BUFFER_REQUEST uses a name that it never told");
+        };
+        self.flow_requested(link, index, Key::from(key), &target, owner, metadata_id, meta);
+    }
+
+    /// A peer wants slots, by message or by call.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn flow_requested(
+        &mut self,
+        link: LinkId,
+        index: u32,
+        key: Key,
+        target: &Name,
+        owner: Name,
+        metadata_id: u32,
+        meta: TensorMeta,
+    ) {
+        let Some(l) = self.links.get(&link) else { return };
+        let capacity = meta.len_bytes();
+        let known = l.flow_in_of.get(&index).copied();
+        let full = l.flows_in.len() >= self.config.max_requests_per_link;
+        let found = match self.workers.get(target).and_then(|s| Some((*s, self.sessions.get(s)?.domain))) {
+            None => Err(Failure::new(
+                FailureCode::UnknownWorker,
+                format!("no worker {target:?} is connected to node {:?}", self.config.name),
+            )),
+            Some((session, domain)) => self.check_room(&key, domain, capacity).map(|()| (session, domain)),
+        };
+        if let Some(id) = known {
+            return self.other_slots(link, id, &key, found, metadata_id, meta);
+        }
+        let (session, domain) = match found {
+            Ok(found) => found,
+            Err(failure) => return self.answer_flow(link, index, Err(failure)),
+        };
+        if full {
+            let text = format!("node {:?} takes no more keys from this peer", self.config.name);
+            return self.answer_flow(link, index, Err(Failure::new(FailureCode::Busy, text)));
+        }
+        let flow = InFlow {
+            index,
+            key: key.clone(),
+            target: session,
+            domain,
+            capacity,
+            metadata_id,
+            meta,
+            state: InState::Claiming,
+            round: 0,
+            next_version: 0,
+            landed: VecDeque::new(),
+            missing: 0,
+            granting: 0,
+            fresh: Vec::new(),
+        };
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let id = l.flows_in.insert(flow);
+        l.flow_in_of.insert(index, id);
+        self.own_flow(link, id, key, owner);
+    }
+
+    fn check_room(&self, key: &Key, domain: Domain, capacity: u64) -> Result<(), Failure> {
+        let slots = self.config.slots_per_flow as u64;
+        match self.pools.get(&domain) {
+            Some(pool) if pool.could_hold(capacity, slots) => Ok(()),
+            pool => Err(Failure::new(
+                FailureCode::TooLarge,
+                format!(
+                    "key {key:?} needs {slots} landing slots of {capacity} bytes, the pool at node {:?} has {}",
+                    self.config.name,
+                    pool.map_or(0, |p| p.alloc.len_bytes())
+                ),
+            )),
+        }
+    }
+
+    /// Makes the key the sender's, if it may have it.
+    fn own_flow(&mut self, link: LinkId, id: Id<InFlow>, key: Key, owner: Name) {
+        let Some(target) = self.flow_in(link, id).map(|f| f.target) else { return };
+        let record_id = self.store.find_or_make(&key);
+        let Some(record) = self.store.records.get_mut(record_id) else { return };
+        match &mut record.owner {
+            Owner::Nobody => self.claim(record_id, key, owner, Claimant::Flow(link, id), Vec::new()),
+            // The same worker, come back over another link: a new epoch, which may start from a lower version.
+            Owner::Landed(landed) if landed.owner == owner => {
+                let before = landed.flow.replace((link, id));
+                landed.target = target;
+                record.next_version = 0;
+                if let Some((old_link, old)) = before {
+                    // It has not said that it will not write any more.
+                    self.recall(old_link, old);
+                }
+                self.give_room(link, id);
+            }
+            Owner::Claiming(c) if c.owner == owner && !matches!(c.who, Claimant::Session(_)) => {
+                if let Claimant::Flow(old_link, old) = std::mem::replace(&mut c.who, Claimant::Flow(link, id)) {
+                    self.recall(old_link, old);
+                }
+            }
+            Owner::Claiming(c) => {
+                let failure = super::claims::key_owned(&key, Some(&c.owner), &self.config.name);
+                self.refuse_flow(link, id, failure);
+            }
+            Owner::Landed(l) => {
+                let failure = super::claims::key_owned(&key, Some(&l.owner), &self.config.name);
+                self.refuse_flow(link, id, failure);
+            }
+            Owner::Session(s) => {
+                let name = self.sessions.get(s).map(|s| &s.name);
+                let failure = super::claims::key_owned(&key, name, &self.config.name);
+                self.refuse_flow(link, id, failure);
+            }
+        }
+    }
+
+    /// The directory has entered the key for this flow.
+    pub(super) fn flow_claimed(&mut self, now: Time, link: LinkId, id: Id<InFlow>, record: Id<Record>, owner: Name) {
+        let flow = self.links.get(&link).and_then(|l| l.flows_in.get(id));
+        let target = flow.filter(|f| f.state != InState::Recalling).map(|f| f.target);
+        let Some(r) = self.store.records.get_mut(record) else { return };
+        match target {
+            Some(target) => {
+                r.owner = Owner::Landed(Box::new(Landed { owner, target, flow: Some((link, id)) }));
+                r.next_version = 0;
+                self.give_room(link, id);
+            }
+            // Sender, target or link went away meanwhile.
+            None => {
+                if let Owner::Claiming(c) = &mut r.owner {
+                    c.who = Claimant::Gone;
+                }
+                self.end_key(now, record);
+            }
+        }
+    }
+
+    /// The flow does not get its key. One that is called back already ends with RECALLED.
+    pub(super) fn refuse_flow(&mut self, link: LinkId, id: Id<InFlow>, failure: Failure) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        if l.flows_in.get(id).is_none_or(|f| f.state == InState::Recalling) {
+            return;
+        }
+        let Some(flow) = l.flows_in.remove(id) else { return };
+        l.flow_in_of.remove(&flow.index);
+        self.answer_flow(link, flow.index, Err(failure));
+        if let Some(record) = self.store.find(flow.key.as_str()) {
+            self.tidy_record(record);
+        }
+    }
+
+    fn flow_in(&mut self, link: LinkId, id: Id<InFlow>) -> Option<&mut InFlow> {
+        self.links.get_mut(&link)?.flows_in.get_mut(id)
+    }
+
+    fn give_room(&mut self, link: LinkId, id: Id<InFlow>) {
+        let count = self.config.slots_per_flow;
+        let Some(flow) = self.flow_in(link, id) else { return };
+        flow.state = InState::WaitingForRoom;
+        flow.missing = count;
+        let domain = flow.domain;
+        let waiting = self.pools.get(&domain).is_some_and(|p| !p.wants.is_empty());
+        if waiting || !self.try_flow_slots(domain, link, id) {
+            self.want(domain, Want::Flow(link, id));
+        }
+    }
+
+    /// How much room in one piece is surely enough for what a flow waits for. `None` where it waits for none.
+    #[cfg(test)]
+    pub(super) fn flow_room(&self, link: LinkId, id: Id<InFlow>) -> Option<u64> {
+        let flow = self.links.get(&link)?.flows_in.get(id)?;
+        let one = super::pool::slot_bytes(flow.capacity)?.next_multiple_of(64);
+        match flow.state {
+            InState::WaitingForRoom if !self.still_holds_older(link, id) => Some(one * flow.missing as u64),
+            InState::WaitingForRoom | InState::Granting | InState::Ready if flow.missing > 0 => Some(one),
+            _ => None,
+        }
+    }
+
+    /// Whether something of an earlier round is still there to be read. It goes when the next version has come.
+    fn still_holds_older(&self, link: LinkId, id: Id<InFlow>) -> bool {
+        let Some(l) = self.links.get(&link) else { return false };
+        let Some(flow) = l.flows_in.get(id) else { return false };
+        l.slots.iter().any(|(_, s)| {
+            matches!(s.user, SlotUser::Flow(of, round) if of == id && round != flow.round)
+                && matches!(
+                    s.state,
+                    SlotState::Held(_) | SlotState::Closed(_) | SlotState::Revoking(AfterRevoke::Deliver(_))
+                )
+        })
+    }
+
+    /// Takes room for all slots of a flow, or for none: with one slot alone the first version would stay and no other could come.
+    /// A flow that holds a version of an earlier round begins with what there is, for the next version makes room for the rest.
+    /// `true` where nothing is missing any more.
+    pub(super) fn try_flow_slots(&mut self, domain: Domain, link: LinkId, id: Id<InFlow>) -> bool {
+        let begins_with_less = self.still_holds_older(link, id);
+        let Some(flow) = self.flow_in(link, id) else { return true };
+        let waits = flow.state == InState::WaitingForRoom;
+        if flow.missing == 0 || flow.domain != domain || !(waits || flow.state.takes_more()) {
+            return true;
+        }
+        let (capacity, round, missing) = (flow.capacity, flow.round, flow.missing);
+        let Some(pool) = self.pools.get_mut(&domain) else { return true };
+        let ranges: Vec<_> = (0..missing).map_while(|_| pool.slot(capacity).ok()).collect();
+        if ranges.len() < missing && waits && !begins_with_less {
+            for range in ranges {
+                // The allocator lent it just now.
+                let _ = pool.alloc.free(range);
+            }
+            return false;
+        }
+        if ranges.is_empty() {
+            return false;
+        }
+        let Some(flow) = self.flow_in(link, id) else { return true };
+        flow.missing -= ranges.len();
+        let has_all = flow.missing == 0;
+        if waits {
+            flow.state = InState::Granting;
+            flow.fresh.clear();
+            flow.granting = 0;
+        }
+        flow.granting += ranges.len();
+        for range in ranges {
+            self.open_slot(link, domain, capacity, range, SlotUser::Flow(id, round));
+        }
+        has_all
+    }
+
+    /// A slot of a flow is open: for the first time, or again.
+    pub(super) fn flow_granted(&mut self, link: LinkId, id: Id<InFlow>, round: u32, slot: Id<Slot>) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(grant) = l.grant_of(slot) else { return };
+        let Some(flow) = l.flows_in.get_mut(id) else { return self.drop_slot(link, slot) };
+        let index = flow.index;
+        match flow.state {
+            _ if round != flow.round => self.drop_slot(link, slot),
+            InState::Granting => {
+                flow.fresh.push(slot);
+                if flow.fresh.len() == flow.granting {
+                    flow.state = InState::Ready;
+                    let fresh = std::mem::take(&mut flow.fresh);
+                    let slots: Vec<SlotGrant> = fresh.iter().filter_map(|s| l.grant_of(*s)).collect();
+                    self.answer_flow(link, index, Ok(slots));
+                }
+            }
+            InState::Ready => self.send(link, Role::Push, index, Body::BufferIdle { slot: grant }),
+            InState::Claiming | InState::WaitingForRoom | InState::Refused | InState::Recalling => {
+                self.drop_slot(link, slot);
+            }
+        }
+    }
+
+    /// The sender has no use for its slots and wants others: larger ones, or for another worker of ours.
+    fn other_slots(
+        &mut self,
+        link: LinkId,
+        id: Id<InFlow>,
+        key: &Key,
+        found: Result<(SessionId, Domain), Failure>,
+        metadata_id: u32,
+        meta: TensorMeta,
+    ) {
+        let Some(flow) = self.flow_in(link, id) else { return };
+        match flow.state {
+            // That one is answered by the end of the flow.
+            InState::Recalling => return,
+            InState::Ready | InState::Refused if flow.key == *key => {}
+            _ => {
+                return self.violation(link, "BUFFER_REQUEST for a flow that is for another key, or has no answer yet");
+            }
+        }
+        flow.capacity = meta.len_bytes();
+        flow.metadata_id = metadata_id;
+        flow.meta = meta;
+        flow.round = flow.round.wrapping_add(1);
+        flow.missing = 0;
+        let (index, before) = (flow.index, flow.domain);
+        let (session, domain) = match found {
+            Ok(found) => found,
+            Err(failure) => {
+                // What has landed stays published; the sender may ask for others.
+                flow.state = InState::Refused;
+                self.feed_later(before);
+                self.drop_idle_slots(link, id);
+                return self.answer_flow(link, index, Err(failure));
+            }
+        };
+        flow.domain = domain;
+        if std::mem::replace(&mut flow.target, session) != session {
+            // Another worker may be sent the same versions.
+            flow.next_version = 0;
+            let record = self.store.find(key.as_str()).and_then(|r| self.store.records.get_mut(r));
+            if let Some(Owner::Landed(landed)) = record.map(|r| &mut r.owner)
+                && landed.flow == Some((link, id))
+            {
+                landed.target = session;
+            }
+        }
+        self.feed_later(before);
+        self.drop_idle_slots(link, id);
+        self.give_room(link, id);
+    }
+
+    /// Closes the slots that the sender may write to, after it has said that it will not.
+    fn drop_idle_slots(&mut self, link: LinkId, id: Id<InFlow>) {
+        let Some(l) = self.links.get(&link) else { return };
+        for slot in l.slots.ids(|s| matches!(s.user, SlotUser::Flow(flow, _) if flow == id)) {
+            let l = self.links.get(&link);
+            match l.and_then(|l| l.slots.get(slot)).map(|s| &s.state) {
+                // Readers give these back; what has just landed is delivered first.
+                Some(SlotState::Held(_) | SlotState::Closed(_) | SlotState::Revoking(AfterRevoke::Deliver(_)))
+                | None => {}
+                Some(_) => self.drop_slot(link, slot),
+            }
+        }
+    }
+
+    /// META_DATA_UPDATE of a flow: what follows looks different and fits.
+    pub(super) fn flow_described(&mut self, link: LinkId, index: u32, metadata_id: u32, meta: TensorMeta) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(flow) = l.flow_in_of.get(&index).and_then(|id| l.flows_in.get_mut(*id)) else { return };
+        if meta.len_bytes() > flow.capacity {
+            let what = format!("{meta} does not fit the {} bytes of flow {index:#x}", flow.capacity);
+            return self.violation(link, &what);
+        }
+        flow.metadata_id = metadata_id;
+        flow.meta = meta;
+    }
+
+    /// What has landed in a flow's slot has to be what the sender said. `None` where nobody wants it any more.
+    pub(super) fn check_flow_landing(
+        &self,
+        l: &Link,
+        flow: Id<InFlow>,
+        header: &Header,
+    ) -> Result<Option<TensorMeta>, String> {
+        let Some(f) = l.flows_in.get(flow) else { return Ok(None) };
+        if header.index != f.index {
+            return Err(format!("the header names flow {:#x}, the slot is for {:#x}", header.index, f.index));
+        }
+        if header.metadata_id != f.metadata_id || header.body_len != f.meta.len_bytes() {
+            return Err(format!(
+                "the header has description {} and {} bytes, the flow has {} and {}",
+                header.metadata_id,
+                header.body_len,
+                f.metadata_id,
+                f.meta.len_bytes()
+            ));
+        }
+        if header.version.0 < f.next_version {
+            return Err(format!("the header has {}, which is not above the last one", header.version));
+        }
+        Ok(Some(f.meta.clone()))
+    }
+
+    /// The slot is closed: publishes what it holds, unless something that landed before it still waits.
+    pub(super) fn deliver_flow(&mut self, now: Time, link: LinkId, id: Id<InFlow>, closed: Id<Slot>) {
+        #[cfg(test)]
+        if self.config.broken == Some(super::Broken::DeliversOutOfOrder) {
+            return self.flow_landed(now, link, id, closed);
+        }
+        let _ = closed;
+        while let Some(l) = self.links.get_mut(&link)
+            && let Some(flow) = l.flows_in.get_mut(id)
+            && let Some(first) = flow.landed.front().copied()
+            && matches!(l.slots.get(first), Some(Slot { state: SlotState::Closed(_), .. }))
+        {
+            flow.landed.pop_front();
+            self.flow_landed(now, link, id, first);
+        }
+    }
+
+    /// A version is here, and nobody can write to it any more: publish it.
+    fn flow_landed(&mut self, now: Time, link: LinkId, id: Id<InFlow>, slot: Id<Slot>) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let record = l.flows_in.get(id).and_then(|flow| self.store.find(flow.key.as_str()));
+        let owned = record.and_then(|r| self.store.records.get(r)).is_some_and(|r| match &r.owner {
+            Owner::Landed(landed) => landed.flow == Some((link, id)),
+            _ => false,
+        });
+        let (Some(record), true) = (record, owned) else {
+            // The key ended meanwhile, or is another's.
+            return self.drop_slot(link, slot);
+        };
+        let Some(s) = l.slots.get_mut(slot) else { return };
+        let SlotState::Closed(landing) = &s.state else { return };
+        let Landing { header, meta, copied } = &**landing;
+        let (version, meta, copied) = (header.version, meta.clone(), *copied);
+        let Some(pool) = self.pools.get(&s.domain) else { return };
+        let mut slice = pool.slice(&s.range);
+        slice.offset += HEADER_BYTES;
+        slice.len = meta.len_bytes();
+        let bytes = slice.len;
+        let blob = self.store.blobs.insert(Blob {
+            slice,
+            meta,
+            version,
+            refs: 1,
+            domain: s.domain,
+            source: Source::Slot(link, slot),
+        });
+        s.state = SlotState::Held(blob);
+        let kind: FabricKind = l.kind;
+        let copied = copied + bytes * u64::from(l.limits.sender_copies);
+        let entry = self.finished.entry(kind as u8).or_default();
+        entry.transfers += 1;
+        entry.bytes += bytes;
+        entry.copied += copied;
+        self.publish(now, record, blob, version);
+    }
+
+    /// Nobody reads what lies in a slot any more: the sender may write it again.
+    pub(super) fn slot_read(&mut self, link: LinkId, id: Id<Slot>) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(slot) = l.slots.get_mut(id) else { return };
+        let wanted = match slot.user {
+            SlotUser::Flow(flow, round) => {
+                l.flows_in.get(flow).is_some_and(|f| f.state == InState::Ready && f.round == round)
+            }
+            _ => false,
+        };
+        let pool = self.pools.get(&slot.domain);
+        if let (true, Some(pool)) = (wanted, pool) {
+            slot.state = SlotState::Granting;
+            let range = pool.slice(&slot.range);
+            self.actions.push_back(Action::Grant { link, range, tag: id.to_u64() });
+        } else if let Some(slot) = l.slots.remove(id) {
+            self.free_range(slot.domain, slot.range);
+        }
+    }
+
+    /// RECALLED or BUFFER_RELEASE: the sender will not write any more.
+    pub(super) fn flow_ended(&mut self, now: Time, link: LinkId, index: u32) {
+        let Some(l) = self.links.get(&link) else { return };
+        let Some(id) = l.flow_in_of.get(&index).copied() else { return };
+        let Some(key) = l.flows_in.get(id).map(|f| f.key.clone()) else { return };
+        self.cut_call(link, index);
+        self.drop_flow(link, id);
+        if let Some(record) = self.store.find(key.as_str()) {
+            let ends = match self.store.records.get(record).map(|r| &r.owner) {
+                Some(Owner::Landed(l)) => l.flow == Some((link, id)),
+                Some(Owner::Claiming(c)) => c.who == Claimant::Flow(link, id),
+                _ => false,
+            };
+            if ends {
+                self.end_key(now, record);
+            }
+        }
+    }
+
+    /// Forgets a flow whose sender has said that it will not write any more, and closes its slots.
+    fn drop_flow(&mut self, link: LinkId, id: Id<InFlow>) {
+        self.drop_idle_slots(link, id);
+        if let Some(l) = self.links.get_mut(&link)
+            && let Some(flow) = l.flows_in.remove(id)
+        {
+            l.flow_in_of.remove(&flow.index);
+            for slot in flow.landed {
+                self.drop_slot(link, slot);
+            }
+            self.feed_later(flow.domain);
+        }
+    }
+
+    /// A key that landed here ends: its flow's slots are called back.
+    pub(super) fn landed_key_ended(&mut self, landed: &Landed) {
+        if let Some((link, id)) = landed.flow {
+            self.recall(link, id);
+        }
+    }
+
+    /// Calls a flow's slots back. They stay as they are until the sender has said that it will not write any more.
+    pub(super) fn recall(&mut self, link: LinkId, id: Id<InFlow>) {
+        let Some(flow) = self.flow_in(link, id) else { return };
+        if flow.state != InState::Recalling {
+            flow.state = InState::Recalling;
+            let (index, domain) = (flow.index, flow.domain);
+            self.cut_call(link, index);
+            self.send(link, Role::Push, index, Body::BufferRecall);
+            self.feed_later(domain);
+        }
+    }
+
+    /// A worker of ours is gone, and with it what others push to it.
+    pub(super) fn flows_in_target_gone(&mut self, session: SessionId) {
+        let links: Vec<_> = self.links.keys().copied().collect();
+        for link in links {
+            let ids = self.links.get(&link).map(|l| l.flows_in.ids(|f| f.target == session)).unwrap_or_default();
+            for id in ids {
+                self.recall(link, id);
+            }
+        }
+    }
+
+    /// The link is gone. What has landed stays, until its owner comes back or its target goes.
+    pub(super) fn flows_in_lost(&mut self, now: Time, link: LinkId, flows: &Slab<InFlow>) {
+        for (id, flow) in flows.iter() {
+            let Some(record) = self.store.find(flow.key.as_str()) else { continue };
+            let published = self.store.records.get(record).is_some_and(|r| r.published.is_some());
+            let mut ends = false;
+            match self.store.records.get_mut(record).map(|r| &mut r.owner) {
+                Some(Owner::Landed(landed)) if landed.flow == Some((link, id)) => {
+                    landed.flow = None;
+                    ends = !published;
+                }
+                Some(Owner::Claiming(c)) if c.who == Claimant::Flow(link, id) => c.who = Claimant::Gone,
+                _ => {}
+            }
+            if ends {
+                self.end_key(now, record);
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Pulling, the owner's side: wait until the version is published, then write it into the receiver's slot.
+
+use super::link::{Out, OutWrite, Purpose};
+use super::node::Node;
+use super::slab::Id;
+use super::store::{Blob, Waiter};
+use crate::fabric::LinkId;
+use crate::op::{Failure, FailureCode};
+use crate::plan::GatherList;
+use crate::tensor::{Key, Select};
+use crate::time::Time;
+use crate::wire::landing::{Header, SlotGrant};
+use crate::wire::message::{Body, NameRef, Role};
+use hashbrown::HashMap;
+
+/// A peer's request.
+pub(super) struct Serve {
+    pub(super) key: Key,
+    name: u32,
+    select: Select,
+    metadata_id: u32,
+    slot: Option<SlotGrant>,
+    since: Time,
+    waited_us: u32,
+    /// Set once the version is there; it is held until the request ends.
+    pub(super) blob: Option<Id<Blob>>,
+    /// The write is posted, or about to be, and owns the reference.
+    writing: bool,
+}
+
+impl Node {
+    /// TENSOR_REQUEST.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn tensor_request(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        index: u32,
+        name: NameRef,
+        select: Select,
+        metadata_id: u32,
+        slot: Option<SlotGrant>,
+    ) {
+        let limit = self.config.max_requests_per_link;
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(key) = l.names_in.look_up(name).cloned().map(Key::from) else {
+            return self.violation(link, &format!("it uses name {}.{}, which it never told", name.id, name.generation));
+        };
+        if l.serves.contains_key(&index) {
+            return self.violation(link, &format!("it uses request {index:#x} twice"));
+        }
+        if l.serves.len() >= limit {
+            let text = format!("node {:?} answers at most {limit} requests of a peer at a time", self.config.name);
+            return self.send(link, Role::Pull, index, Body::ErrorStatus(Failure::new(FailureCode::Busy, text)));
+        }
+        let serve = Serve {
+            key: key.clone(),
+            name: name.id,
+            select,
+            metadata_id,
+            slot,
+            since: now,
+            waited_us: 0,
+            blob: None,
+            writing: false,
+        };
+        l.serves.insert(index, serve);
+        let record_id = self.store.find(key.as_str());
+        match record_id.and_then(|id| self.store.records.get_mut(id)) {
+            Some(record) if record.is_owned() => {
+                record.wait(Waiter::Remote(link, index));
+                if let Some(id) = record_id {
+                    self.serve_waiters(now, id);
+                }
+            }
+            _ => self.not_owner(link, index, &key),
+        }
+    }
+
+    pub(super) fn serve_select(&self, link: LinkId, index: u32) -> Option<Select> {
+        self.links.get(&link)?.serves.get(&index).map(|s| s.select)
+    }
+
+    /// The version that a request waits for is there.
+    pub(super) fn serve_published(&mut self, now: Time, link: LinkId, index: u32, blob: Id<Blob>) {
+        let limit = self.config.max_names_per_link;
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(serve) = l.serves.get_mut(&index) else { return };
+        let Some(b) = self.store.blobs.get_mut(blob) else { return };
+        b.refs += 1;
+        serve.blob = Some(blob);
+        serve.waited_us = u32::try_from(now.since(serve.since).as_micros()).unwrap_or(u32::MAX);
+        let (version, meta) = (b.version, b.meta.clone());
+        let known = match l.meta_out.get(&serve.key) {
+            Some((id, known)) if *known == meta => Some(*id),
+            _ => None,
+        };
+        let fits = serve.slot.as_ref().is_some_and(|s| s.capacity >= meta.len_bytes());
+        if fits && known == Some(serve.metadata_id) {
+            return self.write_served(link, index);
+        }
+        let metadata_id = known.unwrap_or_else(|| {
+            let id = l.next_metadata_id;
+            l.next_metadata_id = id.wrapping_add(1).max(1);
+            l.meta_out.set(&serve.key, id, meta.clone(), limit);
+            id
+        });
+        serve.metadata_id = metadata_id;
+        serve.slot = None;
+        self.send(link, Role::Pull, index, Body::MetaDataUpdate { version, metadata_id, meta });
+    }
+
+    /// TENSOR_RE_REQUEST.
+    pub(super) fn tensor_re_request(&mut self, link: LinkId, index: u32, slot: SlotGrant) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(serve) = l.serves.get_mut(&index) else {
+            return self.violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which is not under way"));
+        };
+        let Some(blob) = serve.blob.filter(|_| !serve.writing && serve.slot.is_none()) else {
+            return self.violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which was not told to"));
+        };
+        let len = self.store.blobs.get(blob).map_or(0, |b| b.meta.len_bytes());
+        if slot.capacity < len {
+            let what = format!("its slot for request {index:#x} has {} bytes, {len} are needed", slot.capacity);
+            return self.violation(link, &what);
+        }
+        serve.slot = Some(slot);
+        self.write_served(link, index);
+    }
+
+    fn write_served(&mut self, link: LinkId, index: u32) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(serve) = l.serves.get_mut(&index) else { return };
+        let (Some(slot), Some(blob)) = (serve.slot.take(), serve.blob.take()) else { return };
+        let Some(b) = self.store.blobs.get(blob) else { return };
+        serve.writing = true;
+        let header = Header {
+            slot: slot.number,
+            index,
+            metadata_id: serve.metadata_id,
+            version: b.version,
+            body_len: b.meta.len_bytes(),
+            pieces: 1,
+            waited_us: serve.waited_us,
+            name: serve.name,
+        };
+        let body = body_of(b);
+        self.post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Serve(index) }));
+    }
+
+    /// CANCEL. The answer goes behind whatever data is on its way.
+    pub(super) fn cancel_serve(&mut self, link: LinkId, index: u32) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        if l.serves.get(&index).is_some_and(|s| !s.writing)
+            && let Some(serve) = l.serves.remove(&index)
+        {
+            match serve.blob {
+                Some(blob) => self.unhold(blob),
+                None => self.forget_remote_waiter(link, index, &serve.key),
+            }
+        }
+        self.send(link, Role::Pull, index, Body::Cancelled);
+    }
+
+    fn forget_remote_waiter(&mut self, link: LinkId, index: u32, key: &Key) {
+        if let Some(id) = self.store.find(key.as_str()) {
+            if let Some(record) = self.store.records.get_mut(id) {
+                record.forget_waiter(Waiter::Remote(link, index));
+            }
+            self.tidy_record(id);
+        }
+    }
+
+    pub(super) fn serves_lost(&mut self, link: LinkId, serves: HashMap<u32, Serve>) {
+        let mut serves: Vec<_> = serves.into_iter().collect();
+        serves.sort_unstable_by_key(|(index, _)| *index);
+        for (index, serve) in serves {
+            match serve.blob {
+                Some(blob) => self.unhold(blob),
+                None if !serve.writing => self.forget_remote_waiter(link, index, &serve.key),
+                None => {}
+            }
+        }
+    }
+}
+
+/// What a transfer of this blob gathers behind its header.
+pub(super) fn body_of(blob: &Blob) -> GatherList {
+    let slice = crate::memory::LocalSlice { len: blob.meta.len_bytes(), ..blob.slice };
+    if slice.len == 0 { GatherList::new() } else { GatherList::from_slice(&[slice]) }
+}

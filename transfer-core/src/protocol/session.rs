@@ -1,0 +1,101 @@
+//! Workers: how their sessions begin and end, and what they command.
+
+use super::node::Node;
+use super::ops::Op;
+use super::slab::Id;
+use super::store::{Arena, Blob, Claimant, Owner};
+use super::{Action, Control, Domain, SessionId};
+use crate::memory::SegmentId;
+use crate::op::{Command, Failure, FailureCode, OpId, Reply};
+use crate::tensor::{Key, Name};
+use crate::time::Time;
+use hashbrown::HashMap;
+
+/// A connected worker.
+pub(super) struct Session {
+    pub(super) name: Name,
+    pub(super) domain: Domain,
+    pub(super) arena: SegmentId,
+    pub(super) arena_len: u64,
+    pub(super) ops: HashMap<OpId, Id<Op>>,
+    pub(super) leases: HashMap<Id<Blob>, u32>,
+    /// The lowest version that may be pushed next to a worker elsewhere, where no flow has it.
+    pub(super) versions: HashMap<(Key, Name), u64>,
+}
+
+impl Node {
+    /// A worker connected: its arena is mapped and registered. A name that is taken must have been refused before.
+    pub fn session_opened(&mut self, session: SessionId, name: Name, domain: Domain, arena: SegmentId, arena_len: u64) {
+        self.workers.insert(name.clone(), session);
+        self.arenas.insert(arena, Arena { segment: arena, blobs: 0, abandoned: false });
+        let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
+        self.sessions.insert(session, Session { name, domain, arena, arena_len, ops, leases, versions });
+    }
+
+    /// A worker is gone. What it published ends with it, except for those who are reading it; its leases and operations end.
+    pub fn session_closed(&mut self, now: Time, session: SessionId, why: &str) {
+        let Some(gone) = self.sessions.remove(&session) else { return };
+        if self.workers.get(&gone.name) == Some(&session) {
+            self.workers.remove(&gone.name);
+        }
+        for id in self.ops.ids(|op| op.session == session) {
+            self.drop_op(id);
+        }
+        let mut leases: Vec<_> = gone.leases.into_iter().collect();
+        leases.sort_unstable_by_key(|(blob, _)| *blob);
+        for (blob, count) in leases {
+            for _ in 0..count {
+                self.unhold(blob);
+            }
+        }
+        self.flows_out_abandoned(session);
+        self.flows_in_target_gone(session);
+        let owned = self.store.records.ids(|r| match &r.owner {
+            Owner::Session(s) => *s == session,
+            Owner::Claiming(c) => c.who == Claimant::Session(session),
+            Owner::Landed(l) => l.target == session,
+            Owner::Nobody => false,
+        });
+        for record in owned {
+            self.end_key(now, record);
+        }
+        if let Some(arena) = self.arenas.get_mut(&gone.arena) {
+            arena.abandoned = true;
+        }
+        self.tidy_arena(gone.arena);
+        let why = why.to_owned();
+        self.actions.push_back(Action::Control(Control::SessionClosed { session, worker: gone.name, why }));
+    }
+
+    /// A worker's request.
+    pub fn command(&mut self, now: Time, session: SessionId, command: Command) {
+        match command {
+            Command::Push(push) => self.push(now, session, push),
+            Command::Fetch(fetch) => self.fetch(now, session, fetch),
+            Command::Prepare(prepare) => self.prepare(now, session, prepare),
+            Command::Release { lease } => self.release(session, lease),
+            Command::Cancel { op } => {
+                if let Some(id) = self.sessions.get(&session).and_then(|s| s.ops.get(&op)).copied() {
+                    let text = "given up by its caller";
+                    self.fail_op(id, Failure::new(FailureCode::Cancelled, text));
+                }
+            }
+            Command::Delete { op, key } => self.delete(now, session, op, &key),
+        }
+    }
+
+    pub(super) fn delete(&mut self, now: Time, session: SessionId, op: OpId, key: &Key) {
+        let record = self.store.find(key.as_str());
+        let owner = record.and_then(|id| self.store.records.get(id)).map(|r| &r.owner);
+        match (owner, record) {
+            (Some(Owner::Session(s)), Some(id)) if *s == session => {
+                self.end_key(now, id);
+                self.actions.push_back(Action::Reply { session, reply: Reply::Deleted { op } });
+            }
+            _ => {
+                let text = format!("key {key:?} is not owned by this worker at this sidecar");
+                self.refuse(session, op, Failure::new(FailureCode::NotOwner, text));
+            }
+        }
+    }
+}

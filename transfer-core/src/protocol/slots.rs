@@ -1,0 +1,205 @@
+//! Landing slots: opening and closing them, and what lands in them.
+
+use super::link::{AfterRevoke, Landing, Slot, SlotState, SlotUser};
+use super::node::Node;
+use super::pool::Want;
+use super::slab::Id;
+use super::{Action, Domain};
+use crate::fabric::LinkId;
+use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
+use crate::tensor::TensorMeta;
+use crate::time::Time;
+use crate::wire::landing::{HEADER_BYTES, Header};
+
+/// A slot, its key, and what has landed in it unless nobody wants it any more.
+type CheckedLanding = (Id<Slot>, RemoteKey, Option<(Header, TensorMeta)>);
+
+impl Node {
+    /// Where the header of a slot lies, to be copied out before [`Node::fabric_event`] gets the immediate. `None` where no such slot
+    /// is open to that link.
+    #[must_use]
+    pub fn landing_header(&self, link: LinkId, immediate: u32) -> Option<LocalSlice> {
+        let l = self.links.get(&link)?;
+        let slot = l.slots.get(l.slots.lengthen(immediate)?)?;
+        let SlotState::Granted(_) = slot.state else { return None };
+        self.pools.get(&slot.domain)?.slice(&slot.range).sub(0, HEADER_BYTES)
+    }
+
+    pub(super) fn immediate(
+        &mut self,
+        link: LinkId,
+        value: u32,
+        header: Option<&[u8; HEADER_BYTES as usize]>,
+        copied: u64,
+    ) {
+        if !self.consume_receive_slot(link) {
+            return;
+        }
+        let checked = self.check_landing(link, value, header);
+        match checked {
+            Ok((slot, key, landing)) => {
+                let Some(l) = self.links.get_mut(&link) else { return };
+                let Some(s) = l.slots.get_mut(slot) else { return };
+                let after = match landing {
+                    None => AfterRevoke::Free,
+                    Some((header, meta)) => AfterRevoke::Deliver(Box::new(Landing { header, meta, copied })),
+                };
+                if let (SlotUser::Flow(flow, _), AfterRevoke::Deliver(landing)) = (s.user, &after)
+                    && let Some(flow) = l.flows_in.get_mut(flow)
+                {
+                    flow.has_landed(slot, landing.header.version);
+                }
+                s.state = SlotState::Revoking(after);
+                self.actions.push_back(Action::Revoke { link, key });
+            }
+            Err(what) => self.violation(link, &what),
+        }
+    }
+
+    /// Holds a landed header against what was granted. Nothing in it is believed before.
+    pub(super) fn check_landing(
+        &self,
+        link: LinkId,
+        value: u32,
+        header: Option<&[u8; HEADER_BYTES as usize]>,
+    ) -> Result<CheckedLanding, String> {
+        let l = self.links.get(&link).ok_or("the link is gone")?;
+        let id = l.slots.lengthen(value);
+        let slot = id.and_then(|id| Some((id, l.slots.get(id)?)));
+        let (Some((id, slot)), Some(bytes)) = (slot, header) else {
+            return Err(format!("immediate {value:#x} names no slot that is open to it"));
+        };
+        let SlotState::Granted(remote) = &slot.state else {
+            return Err(format!("immediate {value:#x} names a slot that is not open to it"));
+        };
+        let header = Header::decode(bytes).map_err(|e| e.to_string())?;
+        if header.slot.0 != value {
+            return Err(format!("the header names {}, the immediate {value:#x}", header.slot));
+        }
+        if header.body_len > slot.capacity {
+            return Err(format!("the header says {} bytes, the slot has {}", header.body_len, slot.capacity));
+        }
+        let meta = match slot.user {
+            SlotUser::Pull(pull) => self.check_pull_landing(l, pull, &header)?,
+            SlotUser::Flow(flow, _) => self.check_flow_landing(l, flow, &header)?,
+            SlotUser::Nobody => None,
+        };
+        Ok((id, remote.key, meta.map(|meta| (header, meta))))
+    }
+
+    /// Opens a range to a peer.
+    pub(super) fn open_slot(
+        &mut self,
+        link: LinkId,
+        domain: Domain,
+        capacity: u64,
+        range: crate::alloc::Allocation,
+        user: SlotUser,
+    ) -> Option<Id<Slot>> {
+        let slice = self.pools.get(&domain)?.slice(&range);
+        let l = self.links.get_mut(&link)?;
+        let id = l.slots.insert(Slot { range, domain, capacity, state: SlotState::Granting, user });
+        self.actions.push_back(Action::Grant { link, range: slice, tag: id.to_u64() });
+        Some(id)
+    }
+
+    pub(super) fn granted(&mut self, now: Time, link: LinkId, id: Id<Slot>, remote: RemoteSlice) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(slot) = l.slots.get_mut(id) else { return };
+        l.slot_by_key.insert(remote.key.0, id);
+        slot.state = SlotState::Granted(remote);
+        match slot.user {
+            SlotUser::Pull(pull) => self.pull_granted(now, link, pull, id),
+            SlotUser::Flow(flow, round) => self.flow_granted(link, flow, round, id),
+            SlotUser::Nobody => self.drop_slot(link, id),
+        }
+    }
+
+    /// The slot is not wanted any more, and the peer will not write to it (it was never told of it, or has said so, or has
+    /// written). Its range goes back to the pool once that is certain.
+    pub(super) fn drop_slot(&mut self, link: LinkId, id: Id<Slot>) {
+        let Some(slot) = self.links.get_mut(&link).and_then(|l| l.slots.get_mut(id)) else { return };
+        slot.user = SlotUser::Nobody;
+        match &mut slot.state {
+            SlotState::Granted(remote) => {
+                let key = remote.key;
+                slot.state = SlotState::Revoking(AfterRevoke::Free);
+                self.actions.push_back(Action::Revoke { link, key });
+            }
+            SlotState::Revoking(after) => *after = AfterRevoke::Free,
+            // `granted` comes back here; a reader's end frees it.
+            SlotState::Granting | SlotState::Held(_) => {}
+            SlotState::Closed(_) => {
+                if let Some(slot) = self.links.get_mut(&link).and_then(|l| l.slots.remove(id)) {
+                    self.free_range(slot.domain, slot.range);
+                }
+            }
+        }
+    }
+
+    pub(super) fn revoked(&mut self, now: Time, link: LinkId, key: RemoteKey) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(id) = l.slot_by_key.remove(&key.0) else { return };
+        let Some(slot) = l.slots.get_mut(id) else { return };
+        let SlotState::Revoking(after) = &mut slot.state else { return };
+        match (std::mem::replace(after, AfterRevoke::Free), slot.user) {
+            (AfterRevoke::Deliver(landing), SlotUser::Pull(pull)) => self.pull_landed(now, link, pull, id, *landing),
+            (AfterRevoke::Deliver(landing), SlotUser::Flow(flow, _)) if l.flows_in.get(flow).is_some() => {
+                slot.state = SlotState::Closed(landing);
+                self.deliver_flow(now, link, flow, id);
+            }
+            _ => {
+                if let Some(slot) = l.slots.remove(id) {
+                    self.free_range(slot.domain, slot.range);
+                }
+            }
+        }
+    }
+
+    pub(super) fn free_range(&mut self, domain: Domain, range: crate::alloc::Allocation) {
+        if let Some(pool) = self.pools.get_mut(&domain) {
+            // The allocator lent it, so it takes it back.
+            let _ = pool.alloc.free(range);
+        }
+        self.feed_later(domain);
+    }
+
+    /// There may be room for those who wait for it, or the first of them does not want it any more.
+    pub(super) fn feed_later(&mut self, domain: Domain) {
+        if self.pools.get(&domain).is_some_and(|p| !p.wants.is_empty()) && !self.hungry.contains(&domain) {
+            self.hungry.push(domain);
+        }
+    }
+
+    /// Stands in line for room.
+    pub(super) fn want(&mut self, domain: Domain, want: Want) {
+        if let Some(pool) = self.pools.get_mut(&domain) {
+            pool.wants.push_back(want);
+            if pool.wants.len() > 1 {
+                // Those before may not want it any more.
+                self.feed_later(domain);
+            }
+        }
+    }
+
+    /// Gives the room that became free to those who wait for it, in order.
+    pub(super) fn feed_the_hungry(&mut self) {
+        for domain in std::mem::take(&mut self.hungry) {
+            while let Some(want) = self.pools.get(&domain).and_then(|p| p.wants.front().copied()) {
+                if !self.feed(domain, want) {
+                    break;
+                }
+                if let Some(pool) = self.pools.get_mut(&domain) {
+                    pool.wants.pop_front();
+                }
+            }
+        }
+    }
+
+    pub(super) fn feed(&mut self, domain: Domain, want: Want) -> bool {
+        match want {
+            Want::Pull(link, pull) => self.try_pull_slot(domain, link, pull),
+            Want::Flow(link, flow) => self.try_flow_slots(domain, link, flow),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What is published here, who may still reach it, and who waits for it.
+
+use super::push_in::InFlow;
+use super::slab::{Id, Slab};
+use super::{Domain, Op, SessionId, Slot};
+use crate::alloc::Allocation;
+use crate::fabric::LinkId;
+use crate::memory::{LocalSlice, SegmentId};
+use crate::tensor::{Key, Name, TensorMeta, Version};
+use hashbrown::hash_table::Entry;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::BuildHasher;
+
+/// A range that somebody can reach. It ends with its last reference.
+pub(super) struct Blob {
+    pub(super) slice: LocalSlice,
+    pub(super) meta: TensorMeta,
+    pub(super) version: Version,
+    /// Being published counts one; so does each lease, each transfer that reads it, and an operation that is about to publish it.
+    pub(super) refs: u32,
+    pub(super) domain: Domain,
+    pub(super) source: Source,
+}
+
+/// Where a blob's memory goes when nobody can reach it any more.
+pub(super) enum Source {
+    /// Back to the worker whose arena it lies in. `None`: the worker has it back already.
+    Arena(Option<SessionId>),
+    /// Back to the pool of its domain.
+    Pool(Box<Allocation>),
+    /// To the sender that fills this landing slot.
+    Slot(LinkId, Id<Slot>),
+}
+
+/// Who may publish a key here.
+pub(super) enum Owner {
+    /// Nobody; somebody waits for the key.
+    Nobody,
+    /// The directory was asked.
+    Claiming(Box<Claiming>),
+    /// A worker of this sidecar.
+    Session(SessionId),
+    /// A worker elsewhere that pushes to one of ours.
+    Landed(Box<Landed>),
+}
+
+pub(super) struct Claiming {
+    pub(super) owner: Name,
+    pub(super) who: Claimant,
+    /// Pushes that wait for the answer, in order.
+    pub(super) pushes: Vec<Id<Op>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Claimant {
+    Session(SessionId),
+    Flow(LinkId, Id<InFlow>),
+    /// It went away before the answer came.
+    Gone,
+}
+
+pub(super) struct Landed {
+    pub(super) owner: Name,
+    pub(super) target: SessionId,
+    /// `None` once the link is lost: what has landed stays.
+    pub(super) flow: Option<(LinkId, Id<InFlow>)>,
+}
+
+/// Who waits for a version of a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waiter {
+    Local(Id<Op>),
+    /// The request of this index of that link's peer.
+    Remote(LinkId, u32),
+}
+
+/// A key.
+pub(super) struct Record {
+    pub(super) key: Key,
+    pub(super) owner: Owner,
+    pub(super) published: Option<Id<Blob>>,
+    /// The lowest version that may be published next.
+    pub(super) next_version: u64,
+    /// Boxed, for most keys have none most of the time and there may be millions of keys.
+    #[allow(clippy::box_collection)]
+    pub(super) waiters: Option<Box<Vec<Waiter>>>,
+    /// The directory was asked where the key is.
+    pub(super) resolving: bool,
+}
+
+impl Record {
+    pub(super) fn wait(&mut self, waiter: Waiter) {
+        self.waiters.get_or_insert_default().push(waiter);
+    }
+
+    pub(super) fn take_waiters(&mut self) -> Vec<Waiter> {
+        self.waiters.take().map_or_else(Vec::new, |w| *w)
+    }
+
+    pub(super) fn forget_waiter(&mut self, waiter: Waiter) {
+        if let Some(list) = &mut self.waiters {
+            list.retain(|w| *w != waiter);
+            if list.is_empty() {
+                self.waiters = None;
+            }
+        }
+    }
+
+    pub(super) fn is_owned(&self) -> bool {
+        !matches!(self.owner, Owner::Nobody)
+    }
+
+    fn is_needed(&self) -> bool {
+        self.is_owned() || self.published.is_some() || self.waiters.is_some()
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Store {
+    index: HashTable<Id<Record>>,
+    hasher: DefaultHashBuilder,
+    pub(super) records: Slab<Record>,
+    pub(super) blobs: Slab<Blob>,
+    /// How many records have a published version.
+    pub(super) published: u64,
+}
+
+impl Store {
+    pub(super) fn find(&self, key: &str) -> Option<Id<Record>> {
+        let hash = self.hasher.hash_one(key);
+        self.index.find(hash, |id| self.records.get(*id).is_some_and(|r| r.key.as_str() == key)).copied()
+    }
+
+    pub(super) fn find_or_make(&mut self, key: &Key) -> Id<Record> {
+        let Store { index, hasher, records, .. } = self;
+        let hash = hasher.hash_one(key.as_str());
+        let same = |id: &Id<Record>| records.get(*id).is_some_and(|r| r.key == *key);
+        let rehash = |id: &Id<Record>| records.get(*id).map_or(0, |r| hasher.hash_one(r.key.as_str()));
+        match index.entry(hash, same, rehash) {
+            Entry::Occupied(e) => *e.get(),
+            Entry::Vacant(e) => {
+                let id = records.insert(Record {
+                    key: key.clone(),
+                    owner: Owner::Nobody,
+                    published: None,
+                    next_version: 0,
+                    waiters: None,
+                    resolving: false,
+                });
+                e.insert(id);
+                id
+            }
+        }
+    }
+
+    /// Drops a record that nobody owns, reads or waits for. Returns its key where it was being resolved.
+    pub(super) fn tidy(&mut self, id: Id<Record>) -> Option<Key> {
+        let record = self.records.get(id)?;
+        if record.is_needed() {
+            return None;
+        }
+        let hash = self.hasher.hash_one(record.key.as_str());
+        if let Ok(entry) = self.index.find_entry(hash, |other| *other == id) {
+            entry.remove();
+        }
+        let record = self.records.remove(id)?;
+        record.resolving.then_some(record.key)
+    }
+}
+
+/// An arena: a segment that a worker writes. It outlives its worker while somebody reads from it.
+pub(super) struct Arena {
+    pub(super) segment: SegmentId,
+    /// Blobs that lie in it.
+    pub(super) blobs: u64,
+    pub(super) abandoned: bool,
+}

@@ -1,0 +1,139 @@
+//! What a peer may not do: each ends the link and nothing else.
+
+use super::pair::{Pair, bytes};
+use crate::fabric::FabricEvent;
+use crate::memory::{RemoteKey, RemoteSlice};
+use crate::op::{FailureCode, Reply};
+use crate::tensor::{Select, Version};
+use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
+use crate::wire::message::{Body, Message, NameRef, Role};
+
+/// Two nodes with a link, over which a tensor has gone. Node 1 then hears this of node 0.
+fn hears(bytes_of: &[u8]) -> Pair {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.push(w, "k", bytes(8), 1, None);
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    let now = pair.world.now();
+    let link = pair.links[1].unwrap();
+    pair.nodes[1].node.fabric_event(now, FabricEvent::Message { link, bytes: bytes_of }, None);
+    pair.settle();
+    // The node itself goes on.
+    pair.replies(r);
+    pair.push(r, "own", bytes(8), 2, None);
+    pair.settle();
+    assert!(matches!(pair.replies(r)[..], [Reply::Pushed { .. }]));
+    pair
+}
+
+fn is_violation(bytes_of: &[u8]) {
+    let pair = hears(bytes_of);
+    assert!(pair.downs.iter().any(|why| why.contains("broke the contract")), "{:?}", pair.downs);
+}
+
+#[test]
+fn messages_that_make_no_sense_end_the_link() {
+    is_violation(b"no message");
+    let message = |role, index, body| Message::new(role, index, body).encode();
+    is_violation(&message(Role::Pull, 77, Body::Cancelled));
+    is_violation(&message(Role::Pull, 77, Body::ErrorStatus(crate::op::Failure::new(FailureCode::Busy, ""))));
+    let unknown = NameRef { id: 9, generation: 0 };
+    let request = Body::TensorRequest { key: unknown, select: Select::Exactly(Version(1)), metadata_id: 0, slot: None };
+    is_violation(&message(Role::Pull, 1, request));
+    let too_many = Message { credits: 300, ..Message::new(Role::Pull, 0, Body::Ack) };
+    is_violation(&too_many.encode());
+}
+
+#[test]
+fn late_words_about_what_has_ended_are_no_offence() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.push(w, "k", bytes(8), 1, None);
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    let link = pair.links[0].unwrap();
+    let grant = SlotGrant {
+        number: SlotNumber::new(1, 1),
+        capacity: 0,
+        rails: vec![RemoteSlice { address: 0, len: HEADER_BYTES, key: RemoteKey(1) }],
+    };
+    let idle = Body::BufferIdle { slot: grant.clone() };
+    let answer = Body::BufferResponse { slots: vec![grant] };
+    for body in [Body::BufferRelease, Body::Recalled, Body::BufferRecall, Body::Pong, idle, answer] {
+        pair.nodes[0].node.send(link, Role::Push, 1234, body);
+        pair.settle();
+        assert_eq!(pair.downs, [""; 0]);
+    }
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn a_landing_header_that_lies_ends_the_link() {
+    let lies: [fn(&mut Header); 7] = [
+        |_| {},
+        |h| h.slot = SlotNumber(h.slot.0 + 1),
+        |h| h.index += 1,
+        |h| h.metadata_id += 1,
+        |h| h.body_len = 9,
+        |h| h.body_len = 1 << 40,
+        |h| h.version = Version(1),
+    ];
+    for (i, lie) in lies.into_iter().enumerate() {
+        let mut pair = Pair::new();
+        let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+        pair.push(w, "k", bytes(8), 1, None);
+        pair.fetch(r, "k", Select::Latest);
+        pair.settle();
+        // The description is known, so a slot goes along.
+        pair.fetch(r, "k", Select::AtLeast(Version(2)));
+        pair.settle();
+        pair.replies(r);
+        let (now, link) = (pair.world.now(), pair.links[1].unwrap());
+        let places = 0..8u32;
+        let slot = places
+            .flat_map(|place| [place, place | 1 << 20])
+            .find(|n| pair.nodes[1].node.landing_header(link, *n).is_some());
+        let slot = SlotNumber(slot.unwrap());
+        let mut header = Header {
+            slot,
+            index: 1 << 20,
+            metadata_id: 1,
+            version: Version(2),
+            body_len: 8,
+            pieces: 1,
+            waited_us: 0,
+            name: 0,
+        };
+        lie(&mut header);
+        let event = FabricEvent::Immediate { link, value: slot.0, copied: 0 };
+        pair.nodes[1].node.fabric_event(now, event, Some(&header.encode()));
+        pair.settle();
+        let replies = pair.replies(r);
+        match i {
+            0 => assert!(matches!(replies[..], [Reply::Fetched { .. }]), "{replies:?}"),
+            _ => {
+                let code =
+                    |r: &Reply| matches!(r, Reply::Failed { failure, .. } if failure.code == FailureCode::PeerLost);
+                assert!(replies.iter().any(code), "lie {i}: {replies:?}");
+                assert!(pair.downs.iter().any(|why| why.contains("broke the contract")), "lie {i}: {:?}", pair.downs);
+            }
+        }
+        assert_eq!(pair.world.faults(), [""; 0]);
+    }
+}
+
+#[test]
+fn an_immediate_that_names_no_slot_ends_the_link() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.push(w, "k", bytes(8), 1, None);
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    let (now, link) = (pair.world.now(), pair.links[1].unwrap());
+    assert_eq!(pair.nodes[1].node.landing_header(link, 5), None);
+    pair.nodes[1].node.fabric_event(now, FabricEvent::Immediate { link, value: 5, copied: 0 }, None);
+    pair.settle();
+    assert!(pair.downs.iter().any(|why| why.contains("broke the contract")), "{:?}", pair.downs);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}

@@ -1,0 +1,325 @@
+//! Two nodes over a calm simulated fabric, with a directory that answers at once.
+
+use crate::drive::{Driver, Work};
+use crate::fabric::{FabricKind, LinkId};
+use crate::memory::{LocalSlice, SegmentId};
+use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Prepare, Push, Reply};
+use crate::protocol::{ClaimRefused, Control, Domain, Node, NodeConfig, PeerInfo, SessionId};
+use crate::sim::{Conditions, MemoryId, SimFabric, SimMemory, World};
+use crate::tensor::{DType, Key, Name, Select, TensorMeta, Version};
+use crate::time::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(super) const ARENA_BYTES: u64 = 1 << 17;
+pub(super) const POOL_BYTES: u64 = 1 << 14;
+
+pub(super) fn key(text: &str) -> Key {
+    Key::new(text).unwrap()
+}
+
+pub(super) fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+pub(super) fn bytes(n: u64) -> TensorMeta {
+    TensorMeta::of(DType::U8, &[n]).unwrap()
+}
+
+/// A worker of one of the two nodes.
+#[derive(Clone, Copy)]
+pub(super) struct Worker {
+    pub(super) session: SessionId,
+    pub(super) node: usize,
+    arena: MemoryId,
+}
+
+pub(super) struct Pair {
+    pub(super) world: World,
+    pub(super) nodes: [Driver<MemoryId>; 2],
+    memories: [SimMemory; 2],
+    next: u64,
+    sequence: u64,
+    owners: BTreeMap<String, (Name, usize, u64)>,
+    workers: BTreeMap<String, usize>,
+    watches: Vec<(usize, Key, u64)>,
+    replies: Vec<(SessionId, Reply)>,
+    /// The current link of each node.
+    pub(super) links: [Option<LinkId>; 2],
+    pub(super) downs: Vec<String>,
+    read: usize,
+}
+
+impl Pair {
+    pub(super) fn new() -> Pair {
+        Pair::with(|_| {})
+    }
+
+    pub(super) fn with(configure: impl Fn(&mut NodeConfig)) -> Pair {
+        let world = World::new(1, Conditions::calm());
+        world.record();
+        let make = |i: usize| {
+            let endpoint = world.endpoint();
+            let headers = LocalSlice { segment: SegmentId(0), offset: 0, len: 64 * 16 };
+            let mut config = NodeConfig::new(name(["a", "b"][i]), 1);
+            config.speculative_percent = 50;
+            configure(&mut config);
+            let mut node = Node::new(config, headers);
+            node.add_pool(Domain(0), SegmentId(1), POOL_BYTES);
+            let mut driver = Driver::new(node, vec![Box::new(SimFabric::new(&world, endpoint))]);
+            driver.register(SegmentId(0), &world.memory(64 * 16)).unwrap();
+            driver.register(SegmentId(1), &world.memory(POOL_BYTES as usize)).unwrap();
+            (driver, SimMemory::new(&world, endpoint))
+        };
+        let ((a, memory_a), (b, memory_b)) = (make(0), make(1));
+        Pair {
+            world,
+            nodes: [a, b],
+            memories: [memory_a, memory_b],
+            next: 2,
+            sequence: 0,
+            owners: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            watches: Vec::new(),
+            replies: Vec::new(),
+            links: [None; 2],
+            downs: Vec::new(),
+            read: 0,
+        }
+    }
+
+    pub(super) fn worker(&mut self, node: usize, text: &str) -> Worker {
+        self.next += 1;
+        let (session, segment) = (SessionId(self.next), SegmentId(u32::try_from(self.next).unwrap()));
+        let arena = self.world.memory(ARENA_BYTES as usize);
+        self.nodes[node].register(segment, &arena).unwrap();
+        self.nodes[node].node.session_opened(session, name(text), Domain(0), segment, ARENA_BYTES);
+        self.workers.insert(text.into(), node);
+        Worker { session, node, arena }
+    }
+
+    pub(super) fn leave(&mut self, worker: Worker, text: &str) {
+        self.workers.remove(text);
+        let now = self.world.now();
+        self.nodes[worker.node].node.session_closed(now, worker.session, "it left");
+    }
+
+    pub(super) fn command(&mut self, worker: Worker, command: Command) {
+        let now = self.world.now();
+        self.nodes[worker.node].node.command(now, worker.session, command);
+    }
+
+    /// Pushes `fill` bytes at the start of the arena.
+    pub(super) fn push(&mut self, w: Worker, text: &str, meta: TensorMeta, fill: u8, to: Option<&str>) -> OpId {
+        self.push_version(w, text, None, meta, fill, to)
+    }
+
+    pub(super) fn push_version(
+        &mut self,
+        w: Worker,
+        text: &str,
+        version: Option<u64>,
+        meta: TensorMeta,
+        fill: u8,
+        to: Option<&str>,
+    ) -> OpId {
+        self.next += 1;
+        let op = OpId(self.next);
+        let offset = (self.next % 8) * (ARENA_BYTES / 8);
+        self.world.write(w.arena, offset, &vec![fill; meta.len_bytes() as usize]);
+        let (to, timeout) = (to.map(name), Duration::from_secs(1));
+        let version = version.map(Version);
+        let push = Push { op, key: key(text), version, meta, offset, to, timeout, require: None };
+        self.command(w, Command::Push(push));
+        op
+    }
+
+    pub(super) fn fetch(&mut self, w: Worker, text: &str, select: Select) -> OpId {
+        self.next += 1;
+        let op = OpId(self.next);
+        let fetch = Fetch { op, key: key(text), select, timeout: Duration::from_secs(1), require: None };
+        self.command(w, Command::Fetch(fetch));
+        op
+    }
+
+    pub(super) fn prepare(&mut self, w: Worker, text: &str, meta: TensorMeta, to: &str) -> OpId {
+        self.next += 1;
+        let op = OpId(self.next);
+        let prepare = Prepare { op, key: key(text), meta, to: name(to), timeout: Duration::from_secs(1) };
+        self.command(w, Command::Prepare(prepare));
+        op
+    }
+
+    pub(super) fn release(&mut self, w: Worker, lease: LeaseId) {
+        self.command(w, Command::Release { lease });
+    }
+
+    /// Lets everything happen that happens by itself; no deadline passes.
+    pub(super) fn settle(&mut self) {
+        loop {
+            self.poll();
+            if !self.world.step() {
+                return;
+            }
+        }
+    }
+
+    /// Lets time pass.
+    pub(super) fn wait(&mut self, long: Duration) {
+        self.settle();
+        let at = self.world.now() + long;
+        self.world.advance(at);
+        for n in &mut self.nodes {
+            n.node.timeout(at);
+        }
+        self.settle();
+    }
+
+    /// Lets the nodes do what they can do now.
+    pub(super) fn poll(&mut self) {
+        let now = self.world.now();
+        loop {
+            let mut active = false;
+            for i in 0..2 {
+                while let Some(work) = self.nodes[i].poll(&mut self.memories[i]) {
+                    active = true;
+                    self.work(i, now, work);
+                }
+                // Last, for what was just posted may be done already.
+                active |= self.nodes[i].poll_fabrics(now, &self.memories[i]);
+            }
+            if !active {
+                for n in &self.nodes {
+                    n.node.check().unwrap();
+                }
+                return;
+            }
+        }
+    }
+
+    fn work(&mut self, i: usize, now: Time, work: Work) {
+        match work {
+            Work::Reply { session, reply } => self.replies.push((session, reply)),
+            Work::CloseSession { why, .. } => panic!("{why}"),
+            Work::SegmentUnused { .. } => {}
+            Work::Prepared { token: _, answers } => {
+                let link = self.links[1 - i].unwrap();
+                self.nodes[1 - i].node.buffers_prepared(now, link, answers);
+            }
+            Work::Control(control) => self.control(i, now, control),
+        }
+    }
+
+    fn control(&mut self, i: usize, now: Time, control: Control) {
+        let node_name = |i: usize| name(["a", "b"][i]);
+        match control {
+            Control::Claim { key, owner } => {
+                let found = self.owners.get(key.as_str()).filter(|(other, _, _)| *other != owner).cloned();
+                if let Some((owner, node, _)) = found {
+                    let node = node_name(node);
+                    return self.nodes[i].node.claimed(now, &key, Err(ClaimRefused::Owned { owner, node }));
+                }
+                self.sequence += 1;
+                self.owners.insert(key.to_string(), (owner, i, self.sequence));
+                self.nodes[i].node.claimed(now, &key, Ok(()));
+                let (found, rest) = std::mem::take(&mut self.watches).into_iter().partition(|(_, k, _)| *k == key);
+                self.watches = rest;
+                let found: Vec<(usize, Key, u64)> = found;
+                for (node, key, _) in found {
+                    self.nodes[node].node.located(now, &key, &node_name(i), self.sequence);
+                }
+            }
+            Control::Unclaim { key } => {
+                if self.owners.get(key.as_str()).is_some_and(|(_, node, _)| *node == i) {
+                    self.owners.remove(key.as_str());
+                }
+            }
+            Control::Resolve { key, newer_than } => match self.owners.get(key.as_str()) {
+                Some((_, node, sequence)) if *sequence > newer_than => {
+                    self.nodes[i].node.located(now, &key, &node_name(*node), *sequence);
+                }
+                _ => self.watches.push((i, key, newer_than)),
+            },
+            Control::StopResolve { key } => self.watches.retain(|(node, k, _)| (*node, k) != (i, &key)),
+            Control::ResolveWorker { worker } => {
+                let node = self.workers.get(worker.as_str()).map(|n| node_name(*n));
+                self.nodes[i].node.worker_located(now, &worker, node.as_ref());
+            }
+            Control::Connect { peer } => {
+                let info = |i| PeerInfo { name: node_name(i), incarnation: 1, receive_slots: 256 };
+                let (link, offer, _) = self.nodes[i].begin_link(&peer, FabricKind::Sim).unwrap();
+                let (_, answer, _) = self.nodes[1 - i].accept_link(info(i), FabricKind::Sim, &offer).unwrap();
+                self.nodes[i].finish_link(link, info(1 - i), &answer).unwrap();
+            }
+            Control::PrepareBuffers { asks, .. } => {
+                let link = self.links[1 - i].unwrap();
+                self.nodes[1 - i].node.prepare_buffers(link, 1, asks);
+            }
+            Control::LinkUp { link, .. } => self.links[i] = Some(link),
+            Control::LinkDown { why, .. } => {
+                self.links[i] = None;
+                self.downs.push(why);
+            }
+            Control::SessionClosed { .. } => {}
+        }
+    }
+
+    /// Replies to that worker since the last call.
+    pub(super) fn replies(&mut self, w: Worker) -> Vec<Reply> {
+        let (mine, rest) =
+            std::mem::take(&mut self.replies).into_iter().partition(|(session, _)| *session == w.session);
+        self.replies = rest;
+        let mine: Vec<(SessionId, Reply)> = mine;
+        mine.into_iter().map(|(_, reply)| reply).collect()
+    }
+
+    /// The one tensor that this worker got: its lease, version, shape and bytes.
+    pub(super) fn fetched(&mut self, w: Worker) -> (LeaseId, u64, TensorMeta, Vec<u8>) {
+        let replies = self.replies(w);
+        let [Reply::Fetched { lease, version, meta, slice, .. }] = &replies[..] else { panic!("{replies:?}") };
+        let got = self.memories[w.node].read(*slice).unwrap();
+        (*lease, version.0, meta.clone(), got)
+    }
+
+    /// The one failure that this worker heard of.
+    pub(super) fn failed(&mut self, w: Worker) -> Failure {
+        let replies = self.replies(w);
+        let [Reply::Failed { failure, .. }] = &replies[..] else { panic!("{replies:?}") };
+        failure.clone()
+    }
+
+    pub(super) fn failed_with(&mut self, w: Worker) -> FailureCode {
+        self.failed(w).code
+    }
+
+    /// What was posted since the last call, by both sides in order: names of messages, WRITE for each transfer.
+    pub(super) fn posted(&mut self) -> Vec<String> {
+        let trace = self.world.trace();
+        let new = trace[self.read..].to_vec();
+        self.read = trace.len();
+        let words = new.iter().filter_map(|line| {
+            let mut words = line.split_whitespace().skip(2);
+            match words.next()? {
+                "sends" => words.nth(2).map(str::to_owned),
+                "writes" if !line.ends_with("None") => Some("WRITE".to_owned()),
+                _ => None,
+            }
+        });
+        words.filter(|word| word != "ACK").collect()
+    }
+
+    /// Everybody leaves; nothing may be left.
+    pub(super) fn ends_clean(mut self, workers: &[(Worker, &str)]) {
+        for (worker, text) in workers {
+            self.leave(*worker, text);
+        }
+        self.settle();
+        for n in &self.nodes {
+            let s = n.node.snapshot();
+            assert_eq!((s.tensors, s.blobs, s.leases, s.operations, s.slots), (0, 0, 0, 0, 0), "{s:?}");
+            assert!(s.pools.iter().all(|p| p.used == 0 && p.waiting == 0), "{s:?}");
+            n.node.check_idle().unwrap();
+        }
+        assert_eq!(self.world.faults(), [""; 0]);
+    }
+}

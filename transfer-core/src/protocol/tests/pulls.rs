@@ -1,0 +1,160 @@
+//! Fetching: on one node, and from another.
+
+use super::pair::{POOL_BYTES, Pair, bytes, key};
+use crate::op::{Command, FailureCode, Reply};
+use crate::tensor::{DType, Select, TensorMeta, Version};
+use std::time::Duration;
+
+#[test]
+fn on_one_node_a_tensor_is_handed_over_by_reference() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    pair.push(w, "k", bytes(100), 7, None);
+    pair.settle();
+    assert!(matches!(pair.replies(w)[..], [Reply::Pushed { version: Version(1), .. }]));
+    let (lease, version, meta, got) = pair.fetched(r);
+    assert_eq!((version, meta, got), (1, bytes(100), vec![7; 100]));
+    pair.push(w, "k", bytes(100), 8, None);
+    pair.settle();
+    assert!(matches!(pair.replies(w)[..], [Reply::Pushed { .. }]), "the first version is still being read");
+    pair.release(r, lease);
+    pair.settle();
+    assert!(matches!(pair.replies(w)[..], [Reply::Returned { .. }]));
+    assert_eq!(pair.posted(), [""; 0]);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn a_pull_takes_two_steps_then_one_and_names_go_once() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.push(w, "k", bytes(100), 1, None);
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    let (lease, _, _, got) = pair.fetched(r);
+    assert_eq!(got, [1; 100]);
+    let two_steps = ["NAME", "TENSOR_REQUEST", "META_DATA_UPDATE", "TENSOR_RE_REQUEST", "WRITE"];
+    assert_eq!(pair.posted(), two_steps);
+    pair.release(r, lease);
+    pair.push(w, "k", bytes(100), 2, None);
+    pair.settle();
+    pair.fetch(r, "k", Select::AtLeast(Version(2)));
+    pair.settle();
+    let (lease, _, _, got) = pair.fetched(r);
+    assert_eq!(got, [2; 100]);
+    assert_eq!(pair.posted(), ["TENSOR_REQUEST", "WRITE"]);
+    pair.release(r, lease);
+    // It grows: the slot of the first message does not fit.
+    pair.push(w, "k", bytes(200), 3, None);
+    pair.settle();
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    assert_eq!(pair.fetched(r).3, [3; 200]);
+    assert_eq!(pair.posted(), ["TENSOR_REQUEST", "META_DATA_UPDATE", "TENSOR_RE_REQUEST", "WRITE"]);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn a_fetch_may_come_before_its_push() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.push(w, "k", bytes(8), 1, None);
+    pair.fetch(r, "k", Select::Exactly(Version(5)));
+    pair.settle();
+    assert_eq!(pair.replies(r), []);
+    pair.push_version(w, "k", Some(5), bytes(8), 5, None);
+    pair.settle();
+    assert_eq!(pair.fetched(r).1, 5);
+    pair.fetch(r, "k", Select::Exactly(Version(4)));
+    pair.settle();
+    assert_eq!(pair.failed_with(r), FailureCode::VersionGone);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn zero_bytes_have_a_shape() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    let meta = TensorMeta::of(DType::F32, &[0, 3]).unwrap();
+    pair.push(w, "k", meta.clone(), 0, None);
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    let (_, version, got, content) = pair.fetched(r);
+    assert_eq!((version, got, content), (1, meta, vec![]));
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn what_does_not_fit_the_pool_is_refused_and_the_owner_let_go() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    let big = TensorMeta::of(DType::U8, &[POOL_BYTES]).unwrap();
+    pair.push(w, "big", big, 0, None);
+    pair.fetch(r, "big", Select::Latest);
+    pair.settle();
+    let failure = pair.failed(r);
+    assert_eq!(failure.code, FailureCode::TooLarge);
+    assert!(failure.text.contains("16384"), "{failure}");
+    assert_eq!(pair.posted().iter().filter(|m| m.starts_with("CANCEL")).count(), 2);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn a_wrong_location_is_asked_for_again() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.push(w, "k", bytes(8), 1, None);
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    let (lease, ..) = pair.fetched(r);
+    pair.release(r, lease);
+    pair.command(w, Command::Delete { op: crate::op::OpId(1), key: key("k") });
+    pair.settle();
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    assert_eq!(pair.replies(r), []);
+    assert!(pair.posted().contains(&"ERROR_STATUS".to_owned()));
+    // Another worker takes the key, at the reader's own node.
+    let other = pair.worker(1, "other");
+    pair.push(other, "k", bytes(8), 2, None);
+    pair.settle();
+    assert_eq!(pair.fetched(r).3, [2; 8]);
+    pair.ends_clean(&[(w, "w"), (r, "r"), (other, "other")]);
+}
+
+#[test]
+fn a_deadline_gives_the_slot_back_only_when_the_owner_has_confirmed() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.push(w, "k", bytes(8), 1, None);
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    let (lease, ..) = pair.fetched(r);
+    pair.release(r, lease);
+    // The slot goes along, for the description is known.
+    pair.fetch(r, "k", Select::AtLeast(Version(2)));
+    pair.settle();
+    assert_eq!(pair.nodes[1].node.snapshot().slots, 1);
+    let at = pair.world.now() + Duration::from_secs(2);
+    pair.world.advance(at);
+    pair.nodes[1].node.timeout(at);
+    pair.poll();
+    assert_eq!(pair.failed_with(r), FailureCode::Deadline);
+    assert_eq!(pair.nodes[1].node.snapshot().slots, 1, "nobody has confirmed yet");
+    pair.settle();
+    assert_eq!(pair.nodes[1].node.snapshot().slots, 0);
+    assert!(pair.posted().ends_with(&["CANCEL".into(), "CANCELLED".into()]));
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn nobody_has_that_key() {
+    let mut pair = Pair::new();
+    let r = pair.worker(1, "r");
+    pair.fetch(r, "k", Select::Latest);
+    pair.wait(Duration::from_secs(2));
+    assert_eq!(pair.failed_with(r), FailureCode::UnknownKey);
+    pair.ends_clean(&[(r, "r")]);
+}

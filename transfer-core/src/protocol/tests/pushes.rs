@@ -1,0 +1,171 @@
+//! Pushing: to a worker of another node.
+
+use super::pair::{POOL_BYTES, Pair, Worker, bytes};
+use crate::op::{FailureCode, Reply};
+use crate::tensor::{DType, Select, TensorMeta, Version};
+
+/// One push, and a fetch of it that is released at once.
+fn step(pair: &mut Pair, from: Worker, to: (Worker, &str), meta: TensorMeta, fill: u8) -> Vec<String> {
+    pair.push(from, "k", meta.clone(), fill, Some(to.1));
+    pair.settle();
+    let replies = pair.replies(from);
+    assert!(matches!(replies[..], [Reply::Pushed { .. }, Reply::Returned { .. }]), "{replies:?}");
+    pair.fetch(to.0, "k", Select::Latest);
+    pair.settle();
+    let (lease, _, got, content) = pair.fetched(to.0);
+    assert_eq!((content, &got), (vec![fill; meta.len_bytes() as usize], &meta));
+    pair.release(to.0, lease);
+    pair.settle();
+    pair.posted()
+}
+
+#[test]
+fn the_steady_state_is_one_write_and_one_idle() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
+    let first = step(&mut pair, w, (r, "ps"), bytes(100), 1);
+    assert_eq!(first, ["NAME", "NAME", "NAME", "BUFFER_REQUEST", "BUFFER_RESPONSE", "WRITE"]);
+    // The second version frees the slot of the first.
+    for fill in 2..20 {
+        assert_eq!(step(&mut pair, w, (r, "ps"), bytes(100), fill), ["WRITE", "BUFFER_IDLE"]);
+    }
+    pair.ends_clean(&[(w, "w"), (r, "ps")]);
+}
+
+#[test]
+fn another_shape_costs_a_description_and_a_larger_one_a_request() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
+    step(&mut pair, w, (r, "ps"), bytes(100), 1);
+    let same_size = TensorMeta::of(DType::F32, &[5, 5]).unwrap();
+    assert_eq!(step(&mut pair, w, (r, "ps"), same_size, 2), ["META_DATA_UPDATE", "WRITE", "BUFFER_IDLE"]);
+    assert_eq!(step(&mut pair, w, (r, "ps"), bytes(50), 3), ["META_DATA_UPDATE", "WRITE", "BUFFER_IDLE"]);
+    let grown = step(&mut pair, w, (r, "ps"), bytes(300), 4);
+    assert_eq!(grown, ["BUFFER_REQUEST", "BUFFER_RESPONSE", "WRITE"]);
+    assert_eq!(step(&mut pair, w, (r, "ps"), bytes(300), 5), ["WRITE", "BUFFER_IDLE"]);
+    assert_eq!(pair.nodes[1].node.snapshot().slots, 2);
+    pair.ends_clean(&[(w, "w"), (r, "ps")]);
+}
+
+#[test]
+fn a_key_grows_where_the_pool_cannot_hold_both_sizes_twice() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
+    step(&mut pair, w, (r, "ps"), bytes(POOL_BYTES / 4), 1);
+    // The old version stays until the new one has landed, so one slot has to do first.
+    for fill in 2..6 {
+        step(&mut pair, w, (r, "ps"), bytes(POOL_BYTES / 2 - 256), fill);
+    }
+    assert_eq!(pair.nodes[1].node.snapshot().slots, 2);
+    pair.ends_clean(&[(w, "w"), (r, "ps")]);
+}
+
+#[test]
+fn zero_bytes_land() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
+    step(&mut pair, w, (r, "ps"), TensorMeta::of(DType::F32, &[0]).unwrap(), 0);
+    pair.ends_clean(&[(w, "w"), (r, "ps")]);
+}
+
+#[test]
+fn a_push_waits_while_the_versions_before_it_are_read() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
+    let mut leases = Vec::new();
+    for fill in 1..3 {
+        pair.push(w, "k", bytes(100), fill, Some("ps"));
+        pair.settle();
+        pair.fetch(r, "k", Select::Latest);
+        pair.settle();
+        leases.push(pair.fetched(r).0);
+    }
+    pair.replies(w);
+    pair.push(w, "k", bytes(100), 3, Some("ps"));
+    pair.settle();
+    assert_eq!(pair.replies(w), []);
+    pair.release(r, leases[0]);
+    pair.settle();
+    let replies = pair.replies(w);
+    assert!(matches!(replies[..], [Reply::Pushed { version: Version(3), .. }, Reply::Returned { .. }]), "{replies:?}");
+    pair.ends_clean(&[(w, "w"), (r, "ps")]);
+}
+
+#[test]
+fn preparing_leaves_one_write_for_the_first_push() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
+    pair.prepare(w, "k", bytes(100), "ps");
+    pair.settle();
+    assert!(matches!(pair.replies(w)[..], [Reply::Prepared { .. }]));
+    pair.posted();
+    assert_eq!(step(&mut pair, w, (r, "ps"), bytes(100), 1), ["WRITE"]);
+    assert_eq!(step(&mut pair, w, (r, "ps"), bytes(100), 2), ["WRITE", "BUFFER_IDLE"]);
+    pair.ends_clean(&[(w, "w"), (r, "ps")]);
+}
+
+#[test]
+fn what_cannot_be_pushed_says_why() {
+    let mut pair = Pair::new();
+    let (w, v, r) = (pair.worker(0, "w"), pair.worker(0, "v"), pair.worker(1, "ps"));
+    pair.push(w, "k", bytes(8), 0, Some("nobody"));
+    pair.settle();
+    assert_eq!(pair.failed_with(w), FailureCode::UnknownWorker);
+    pair.push(w, "k", bytes(POOL_BYTES / 2), 0, Some("ps"));
+    pair.settle();
+    assert_eq!(pair.failed_with(w), FailureCode::TooLarge, "two slots of half the pool do not fit");
+    step(&mut pair, w, (r, "ps"), bytes(8), 1);
+    for to in [None, Some("ps")] {
+        pair.push(v, "k", bytes(8), 0, to);
+        pair.settle();
+        let failure = pair.failed(v);
+        assert_eq!(failure.code, FailureCode::KeyOwned);
+        assert!(failure.text.contains("\"w\""), "{failure}");
+    }
+    pair.push_version(w, "k", Some(1), bytes(8), 0, Some("ps"));
+    pair.settle();
+    assert_eq!(pair.failed_with(w), FailureCode::VersionNotRising);
+    pair.push(w, "k", bytes(8), 2, Some("ps"));
+    pair.settle();
+    pair.replies(w);
+    pair.leave(r, "ps");
+    pair.settle();
+    pair.push(w, "k", bytes(8), 3, Some("ps"));
+    pair.settle();
+    assert_eq!(pair.failed_with(w), FailureCode::UnknownWorker);
+    pair.ends_clean(&[(w, "w"), (v, "v")]);
+}
+
+#[test]
+fn one_key_goes_to_two_workers_of_a_node_in_turn() {
+    let mut pair = Pair::new();
+    let w = pair.worker(0, "w");
+    let targets = [(pair.worker(1, "one"), "one"), (pair.worker(1, "two"), "two")];
+    for round in 0..4 {
+        for (i, to) in targets.into_iter().enumerate() {
+            pair.push_version(w, "k", Some(round + 1), bytes(8), 1, Some(to.1));
+            pair.settle();
+            let replies = pair.replies(w);
+            assert!(matches!(replies[..], [Reply::Pushed { .. }, Reply::Returned { .. }]), "{round}.{i}: {replies:?}");
+        }
+    }
+    assert_eq!(pair.downs, [""; 0]);
+    pair.ends_clean(&[(w, "w"), (targets[0].0, "one"), (targets[1].0, "two")]);
+}
+
+#[test]
+fn a_worker_that_comes_over_to_the_node_of_its_target_keeps_its_key() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
+    step(&mut pair, w, (r, "ps"), bytes(8), 1);
+    pair.leave(w, "w");
+    let w = pair.worker(1, "w");
+    pair.push(w, "k", bytes(8), 2, None);
+    pair.settle();
+    assert!(matches!(pair.replies(w)[..], [Reply::Pushed { version: Version(1), .. }]));
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    assert_eq!(pair.fetched(r).3, [2; 8]);
+    assert_eq!(pair.downs, [""; 0]);
+    pair.ends_clean(&[(w, "w"), (r, "ps")]);
+}

@@ -1,0 +1,85 @@
+//! Bytes that tell which push they came from.
+
+use super::super::World;
+use super::Cluster;
+use crate::memory::LocalSlice;
+use crate::tensor::{Key, TensorMeta, Version};
+
+/// A push that was made.
+#[derive(Debug)]
+pub(super) struct Pushed {
+    pub(super) key: Key,
+    pub(super) meta: TensorMeta,
+    /// As its pusher, or who fetched it, came to know it.
+    pub(super) version: Option<Version>,
+}
+
+/// The bytes of the push of this number. The first eight are its number, where there is room.
+pub(super) fn bytes_of(number: usize, len: u64) -> Vec<u8> {
+    let mut x = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = (number as u64).to_le_bytes().to_vec();
+    while (out.len() as u64) < len {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        out.extend_from_slice(&x.to_le_bytes());
+    }
+    out.truncate(usize::try_from(len).unwrap());
+    out
+}
+
+/// Overwrites a range with what no push has.
+pub(super) fn scribble(world: &World, memory: super::MemoryId, offset: u64, len: u64) {
+    let junk = vec![0xee; usize::try_from(len).unwrap()];
+    assert!(world.write(memory, offset, &junk), "the range is a worker's own");
+}
+
+impl Cluster {
+    /// Which push a fetched tensor is, where it says so itself.
+    pub(super) fn identify(
+        &mut self,
+        node: usize,
+        key: &Key,
+        version: Version,
+        meta: &TensorMeta,
+        slice: LocalSlice,
+    ) -> Result<Option<usize>, String> {
+        if slice.len != meta.len_bytes() {
+            return Err(format!("a lease on {meta} has {} bytes", slice.len));
+        }
+        let Some((memory, _)) = self.nodes[node].segments.get(&slice.segment).copied() else {
+            return Err(format!("a lease lies in {}, which is not there", slice.segment));
+        };
+        let bytes = self.world.read(memory, slice.offset, slice.len);
+        if bytes.len() as u64 != slice.len {
+            return Err(format!("a lease on {slice} leaves its segment"));
+        }
+        let Some(number) = bytes.first_chunk::<8>() else {
+            let known = |p: &Pushed| p.key == *key && p.meta == *meta && p.version.is_none_or(|v| v == version);
+            let found = self.pushed.iter().any(known);
+            return if found { Ok(None) } else { Err(format!("nobody pushed {meta} as {version} of {key}")) };
+        };
+        let number = usize::try_from(u64::from_le_bytes(*number)).unwrap_or(usize::MAX);
+        let Some(push) = self.pushed.get_mut(number) else {
+            return if self.play.late_packets > 0 {
+                Ok(None)
+            } else {
+                Err(format!("{key} {version} has bytes that nobody pushed: {:x?}", &bytes[..bytes.len().min(32)]))
+            };
+        };
+        if self.play.late_packets > 0 {
+            // The peer may write what it likes, as long as it does so before the delivery.
+            return Ok(None);
+        }
+        if push.key != *key || push.meta != *meta {
+            return Err(format!("{key} {version} {meta} has the bytes of push {number}: {} {}", push.key, push.meta));
+        }
+        if bytes != bytes_of(number, slice.len) {
+            return Err(format!("{key} {version} has some bytes of push {number} and others"));
+        }
+        if *push.version.get_or_insert(version) != version {
+            return Err(format!("push {number} of {key} is {:?} and {version}", push.version));
+        }
+        Ok(Some(number))
+    }
+}

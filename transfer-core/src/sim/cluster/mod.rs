@@ -1,0 +1,397 @@
+//! Whole clusters of sidecars under random schedules: a few nodes, their workers, a directory, one simulated world.
+//!
+//! # Layout
+//! - `script`: what a seed's cluster looks like, and what its workers do.
+//! - `worker`: a worker's own view: what it asked, what it holds; every reply is held against it.
+//! - `content`: bytes that tell which push they came from.
+//! - `directory`: a small model of the directory, with delays.
+//! - `peering`: how links are made.
+//!
+//! [`run`] plays one seed. It ends with the first thing that is wrong.
+
+mod calls;
+mod content;
+mod directory;
+mod peering;
+mod script;
+mod worker;
+
+use super::{Endpoint, MemoryId, SimFabric, SimMemory, World};
+use crate::drive::{Driver, Work};
+use crate::fabric::LinkId;
+use crate::memory::{LocalSlice, SegmentId};
+use crate::protocol::{Broken, BufferAsk, Control, Domain, Node, NodeConfig};
+use crate::tensor::Name;
+use crate::time::Time;
+use calls::Call;
+use content::Pushed;
+use directory::Directory;
+use peering::Dial;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use worker::Worker;
+
+/// How a schedule is played.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Play {
+    /// A rule of the protocol that is broken on purpose.
+    pub(crate) broken: Option<Broken>,
+    /// Late packets, in percent.
+    pub(crate) late_packets: u32,
+    /// No faults, no deaths, enough room and time: everything must succeed.
+    pub(crate) calm: bool,
+}
+
+/// What a schedule has come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) local_fetches: u64,
+    pub(crate) remote_fetches: u64,
+    pub(crate) local_pushes: u64,
+    pub(crate) remote_pushes: u64,
+    pub(crate) prepared: u64,
+    pub(crate) failures: [u64; 20],
+    pub(crate) links: u64,
+    pub(crate) links_lost: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: &Tally) {
+        self.local_fetches += other.local_fetches;
+        self.remote_fetches += other.remote_fetches;
+        self.local_pushes += other.local_pushes;
+        self.remote_pushes += other.remote_pushes;
+        self.prepared += other.prepared;
+        self.links += other.links;
+        self.links_lost += other.links_lost;
+        for (sum, n) in self.failures.iter_mut().zip(other.failures) {
+            *sum += n;
+        }
+    }
+}
+
+/// Something that happens outside of the world of fabrics.
+#[derive(Debug)]
+enum Happening {
+    /// A worker does something.
+    Act(usize),
+    /// A worker gives a lease back: its number in the worker's list.
+    Release(usize, u64),
+    Die(usize),
+    /// It connects, under the same name.
+    Connect(usize),
+    /// A connection breaks.
+    Break,
+    Directory(directory::Letter),
+    Peering(Dial),
+    Calling(Call),
+    /// A node that slept goes on.
+    WakeUp,
+}
+
+/// A sidecar.
+struct Sidecar {
+    name: Name,
+    driver: Driver<MemoryId>,
+    memory: SimMemory,
+    /// What every segment of this node is, and whose user's.
+    segments: BTreeMap<SegmentId, (MemoryId, Domain)>,
+    next_segment: u32,
+    asleep_until: Time,
+    links: BTreeMap<LinkId, Name>,
+    dialing: BTreeMap<Name, u64>,
+    /// Whose calls were taken.
+    accepted: BTreeSet<Name>,
+}
+
+struct Cluster {
+    world: World,
+    rng: SmallRng,
+    play: Play,
+    now: Time,
+    agenda: BTreeMap<(Time, u64), Happening>,
+    next_number: u64,
+    next_session: u64,
+    nodes: Vec<Sidecar>,
+    /// What the peer of a node's link calls it.
+    pairs: BTreeMap<(usize, LinkId), LinkId>,
+    /// Calls for landing slots that are being answered: whose, and over which of its links.
+    calls: BTreeMap<u64, (usize, LinkId, Vec<BufferAsk>)>,
+    workers: Vec<Worker>,
+    directory: Directory,
+    pushed: Vec<Pushed>,
+    keys: Vec<crate::tensor::Key>,
+    delay: Duration,
+    sizes: Vec<u64>,
+    receive_slots: u32,
+    few_names: bool,
+    ending: bool,
+    tally: Tally,
+}
+
+/// Plays one seed. The error says what went wrong.
+pub(crate) fn run(seed: u64, play: Play, world_out: &mut Option<World>, record: bool) -> Result<Tally, String> {
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x7472_616e_7366_6572);
+    let mut cluster = script::cluster(seed, &mut rng, play);
+    if record {
+        cluster.world.record();
+    }
+    *world_out = Some(cluster.world.clone());
+    cluster.play_out()?;
+    Ok(cluster.tally)
+}
+
+impl Cluster {
+    fn add_node(&mut self, config: NodeConfig, cells: u64) -> usize {
+        let endpoint: Endpoint = self.world.endpoint();
+        let memory = self.world.memory(usize::try_from(cells * 64).unwrap());
+        let headers = LocalSlice { segment: SegmentId(0), offset: 0, len: cells * 64 };
+        let name = config.name.clone();
+        let node = Node::new(config, headers);
+        let mut driver = Driver::new(node, vec![Box::new(SimFabric::new(&self.world, endpoint))]);
+        driver.register(SegmentId(0), &memory).unwrap();
+        self.nodes.push(Sidecar {
+            name,
+            driver,
+            memory: SimMemory::new(&self.world, endpoint),
+            segments: BTreeMap::new(),
+            next_segment: 1,
+            asleep_until: Time(0),
+            links: BTreeMap::new(),
+            dialing: BTreeMap::new(),
+            accepted: BTreeSet::new(),
+        });
+        self.nodes.len() - 1
+    }
+
+    /// A new registered segment of a node.
+    fn add_segment(&mut self, node: usize, domain: Domain, len: u64) -> (SegmentId, MemoryId) {
+        let memory = self.world.memory(usize::try_from(len).unwrap());
+        let n = &mut self.nodes[node];
+        let segment = SegmentId(n.next_segment);
+        n.next_segment += 1;
+        n.driver.register(segment, &memory).unwrap();
+        n.segments.insert(segment, (memory, domain));
+        (segment, memory)
+    }
+
+    fn add_pool(&mut self, node: usize, domain: Domain, len: u64) {
+        let (segment, _) = self.add_segment(node, domain, len);
+        self.nodes[node].driver.node.add_pool(domain, segment, len);
+    }
+
+    fn later(&mut self, at: Time, what: Happening) {
+        self.next_number += 1;
+        self.agenda.insert((at.max(self.now), self.next_number), what);
+    }
+
+    fn soon(&mut self) -> Time {
+        let longest = u64::try_from(self.delay.as_nanos()).unwrap().max(2);
+        let n = self.rng.random_range(0..longest);
+        Time(self.now.0 + n)
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        self.rng.random_range(0..100) < percent
+    }
+
+    fn node_named(&self, name: &Name) -> usize {
+        self.nodes.iter().position(|n| n.name == *name).unwrap()
+    }
+
+    fn play_out(&mut self) -> Result<(), String> {
+        let mut rounds = 0u64;
+        loop {
+            let awake = |n: &Sidecar| n.driver.node.next_deadline().map(|at| at.max(n.asleep_until));
+            let deadline = self.nodes.iter().filter_map(awake).min();
+            let mine = self.agenda.first_key_value().map(|((at, _), _)| *at);
+            let next = [deadline, mine, self.world.next_time()].into_iter().flatten().min();
+            let Some(next) = next else {
+                if self.ending {
+                    break;
+                }
+                self.ending = true;
+                self.close_everybody()?;
+                continue;
+            };
+            self.now = self.now.max(next);
+            if self.world.next_time() == Some(next) && self.rng.random() {
+                self.world.step();
+            } else {
+                self.world.advance(self.now);
+                if self.agenda.first_key_value().is_some_and(|((at, _), _)| *at <= self.now)
+                    && let Some((_, what)) = self.agenda.pop_first()
+                {
+                    self.happen(what)?;
+                }
+            }
+            self.poll_all()?;
+            rounds += 1;
+            if rounds > 400_000 {
+                return Err(format!("no end after {rounds} rounds"));
+            }
+        }
+        self.check_end()
+    }
+
+    fn happen(&mut self, what: Happening) -> Result<(), String> {
+        match what {
+            Happening::Act(worker) => self.act(worker)?,
+            Happening::Release(worker, lease) => self.release(worker, lease)?,
+            Happening::Die(worker) => self.die(worker, "it died"),
+            Happening::Connect(worker) => self.ask_to_connect(worker),
+            Happening::Break => {
+                let count = self.world.connections();
+                if count > 0 && !self.ending {
+                    let which = self.rng.random_range(0..count);
+                    self.world.break_connection(which, "the cable was pulled");
+                }
+            }
+            Happening::Directory(letter) => self.letter(letter)?,
+            Happening::Peering(dial) => self.dialing(dial),
+            Happening::Calling(call) => self.called(call),
+            Happening::WakeUp => {}
+        }
+        Ok(())
+    }
+
+    fn poll_all(&mut self) -> Result<(), String> {
+        let first = self.rng.random_range(0..self.nodes.len());
+        for i in 0..self.nodes.len() {
+            let node = (first + i) % self.nodes.len();
+            if self.nodes[node].asleep_until > self.now {
+                continue;
+            }
+            self.poll(node)?;
+            if !self.play.calm && !self.ending && self.rng.random_range(0..200) == 0 {
+                let until = self.soon() + self.delay;
+                self.nodes[node].asleep_until = until;
+                self.later(until, Happening::WakeUp);
+            }
+        }
+        self.world.faults().first().map_or(Ok(()), |fault| Err(fault.clone()))
+    }
+
+    fn poll(&mut self, node: usize) -> Result<(), String> {
+        let now = self.now;
+        for _ in 0..1000 {
+            let n = &mut self.nodes[node];
+            if n.driver.node.next_deadline().is_some_and(|at| at <= now) {
+                n.driver.node.timeout(now);
+            }
+            while let Some(work) = {
+                let n = &mut self.nodes[node];
+                n.driver.poll(&mut n.memory)
+            } {
+                self.work(node, work)?;
+            }
+            let n = &mut self.nodes[node];
+            n.driver.node.check().map_err(|e| format!("node {}: {e}", n.name))?;
+            // Last, for what was just posted may be done already.
+            if !n.driver.poll_fabrics(now, &n.memory) {
+                return Ok(());
+            }
+        }
+        Err(format!("node {} finds no rest", self.nodes[node].name))
+    }
+
+    fn work(&mut self, node: usize, work: Work) -> Result<(), String> {
+        match work {
+            Work::Reply { session, reply } => self.reply(node, session, reply),
+            Work::CloseSession { session, why } => Err(format!("{session:?} is thrown out: {why}")),
+            Work::SegmentUnused { segment } => self.arena_unused(node, segment),
+            Work::Prepared { token, answers } => self.answered(token, answers),
+            Work::Control(control) => self.control(node, control),
+        }
+    }
+
+    fn control(&mut self, node: usize, control: Control) -> Result<(), String> {
+        self.world.note(|| format!("{node} says {control:?}"));
+        match control {
+            Control::Connect { peer } => self.dial(node, &peer),
+            Control::PrepareBuffers { link, peer, asks } => {
+                let to = self.node_named(&peer);
+                self.call_for_slots(node, link, to, asks);
+            }
+            Control::LinkUp { link, peer } => {
+                self.tally.links += 1;
+                self.nodes[node].dialing.remove(&peer);
+                self.nodes[node].links.insert(link, peer);
+            }
+            Control::LinkDown { link, peer, why } => {
+                self.tally.links_lost += 1;
+                if self.nodes[node].links.remove(&link) != Some(peer) {
+                    return Err(format!("{link} is down and was not up"));
+                }
+                if self.play.late_packets == 0 && (why.contains("contract") || why.contains("refused by")) {
+                    return Err(format!("node {}: {link}: {why}", self.nodes[node].name));
+                }
+            }
+            Control::SessionClosed { worker, .. } => self.tell_directory(node, directory::Said::WorkerDown(worker)),
+            Control::Resolve { key, newer_than } => {
+                self.directory.watch(node, &key, newer_than);
+                self.tell_directory(node, directory::Said::Resolve(key, newer_than));
+            }
+            Control::StopResolve { key } => {
+                self.directory.unwatch(node, &key);
+                self.tell_directory(node, directory::Said::StopResolve(key));
+            }
+            Control::ResolveWorker { worker } => self.tell_directory(node, directory::Said::ResolveWorker(worker)),
+            Control::Claim { key, owner } => self.tell_directory(node, directory::Said::Claim(key, owner)),
+            Control::Unclaim { key } => self.tell_directory(node, directory::Said::Unclaim(key)),
+        }
+        Ok(())
+    }
+
+    /// After everybody has gone, nothing may be left.
+    fn check_end(&self) -> Result<(), String> {
+        for w in &self.workers {
+            w.check_gone()?;
+        }
+        for n in &self.nodes {
+            let s = n.driver.node.snapshot();
+            let left = (s.tensors, s.blobs, s.leases, s.operations, s.slots, s.sessions.len());
+            if left != (0, 0, 0, 0, 0, 0) {
+                return Err(format!("node {} is left with {s:?}", n.name));
+            }
+            if let Some(p) = s.pools.iter().find(|p| p.used > 0 || p.waiting > 0) {
+                return Err(format!("node {} is left with {p:?}", n.name));
+            }
+            if let Some(l) = s.links.iter().find(|l| l.queued + l.pulls + l.serves + l.flows_out + l.flows_in > 0) {
+                return Err(format!("node {} is left with {l:?}", n.name));
+            }
+            n.driver.node.check_idle().map_err(|e| format!("node {}: {e}", n.name))?;
+            // What is left are pools.
+            let arenas = n.segments.values().count() - s.pools.len();
+            if arenas > 0 {
+                return Err(format!("node {} is left with {arenas} arenas", n.name));
+            }
+        }
+        if !self.directory.is_empty() {
+            return Err(format!("the directory is left with {:?}", self.directory));
+        }
+        self.check_credits()
+    }
+
+    /// What one side may send is what the other has free.
+    fn check_credits(&self) -> Result<(), String> {
+        for a in &self.nodes {
+            for (link, peer) in &a.links {
+                let b = &self.nodes[self.node_named(peer)];
+                let back: Vec<_> = b.links.iter().filter(|(_, name)| **name == a.name).map(|(link, _)| *link).collect();
+                let [back] = back[..] else { return Err(format!("{} has {link} to {peer}, it has {back:?}", a.name)) };
+                let (credits, _, slots) = a.driver.node.credits(*link).unwrap();
+                let (_, owed, _) = b.driver.node.credits(back).unwrap();
+                if credits + owed != slots {
+                    return Err(format!(
+                        "{} has {credits} credits at {peer}, which owes {owed}; there are {slots}",
+                        a.name
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

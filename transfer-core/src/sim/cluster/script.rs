@@ -1,0 +1,256 @@
+//! What a seed's cluster looks like, and what its workers do.
+
+use super::content::Pushed;
+use super::worker::{What, Worker};
+use super::{Cluster, Directory, Happening, Play, Tally, World};
+use crate::op::{Command, Fetch, OpId, Prepare, Push};
+use crate::protocol::{Domain, NodeConfig};
+use crate::sim::Conditions;
+use crate::tensor::{DType, Key, Name, Select, TensorMeta, Version};
+use crate::time::Time;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The cluster of this seed.
+pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
+    let mut conditions = Conditions::random(rng);
+    conditions.late_packets = play.late_packets;
+    let delay = conditions.delay;
+    let world = World::new(seed, conditions.clone());
+    let largest = [64, 1000, 4096][rng.random_range(0..3)];
+    let mut sizes: Vec<u64> = (0..rng.random_range(1..5)).map(|_| rng.random_range(0..=largest)).collect();
+    sizes.push(0);
+    sizes.sort_unstable();
+    let node_count = rng.random_range(2..4);
+    let worker_count = rng.random_range(2..=node_count * 3);
+    let key_count = rng.random_range(1..8);
+    let mut c = Cluster {
+        world,
+        rng: rng.clone(),
+        play,
+        now: Time(0),
+        agenda: BTreeMap::new(),
+        next_number: 0,
+        pairs: BTreeMap::new(),
+        next_session: 0,
+        nodes: Vec::new(),
+        workers: Vec::new(),
+        directory: Directory::default(),
+        pushed: Vec::new(),
+        calls: BTreeMap::new(),
+        keys: (0..key_count).map(|i| Key::new(&format!("key{i}")).unwrap()).collect(),
+        delay,
+        sizes,
+        receive_slots: conditions.capabilities.receive_slots,
+        few_names: false,
+        ending: false,
+        tally: Tally::default(),
+    };
+    let domains = if play.calm { 1 } else { c.rng.random_range(1..3) };
+    for i in 0..node_count {
+        let mut config = NodeConfig::new(Name::new(&format!("node{i}")).unwrap(), 1);
+        config.slots_per_flow = c.rng.random_range(2..4);
+        config.speculative_percent = [0, 12, 60][c.rng.random_range(0..3)];
+        config.broken = play.broken;
+        if !play.calm {
+            config.max_names_per_link = c.names_per_link(i);
+            config.max_requests_per_link = [2, 1 << 16][c.rng.random_range(0..2)];
+            config.max_ops_per_session = [3, 1 << 16][c.rng.random_range(0..2)];
+        }
+        let slots = config.slots_per_flow as u64;
+        let cells = if c.rng.random() { 1 } else { 64 };
+        let node = c.add_node(config, cells);
+        for domain in 0..domains {
+            let slot = largest.next_multiple_of(64) + 64;
+            let len = match c.rng.random_range(0..8) {
+                _ if play.calm => 1 << 20,
+                // Too small for the largest.
+                0 => slot,
+                1..4 => slot * (slots + c.rng.random_range(0..4)),
+                _ => 1 << 20,
+            };
+            c.add_pool(node, Domain(domain), len);
+        }
+    }
+    for i in 0..worker_count {
+        let worker = Worker {
+            name: Name::new(&format!("worker{i}")).unwrap(),
+            node: if i < node_count { i } else { c.rng.random_range(0..node_count) },
+            domain: Domain(c.rng.random_range(0..domains)),
+            session: None,
+            arena: None,
+            ops: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            next_op: 0,
+            seen: BTreeMap::new(),
+            acts_left: c.rng.random_range(5..40),
+        };
+        c.workers.push(worker);
+        let at = c.soon();
+        c.later(at, Happening::Connect(i));
+    }
+    if !play.calm {
+        c.misfortunes();
+    }
+    c
+}
+
+impl Cluster {
+    /// Few names make the tables of numbered names turn over. Both ends of a link have to know the same limit.
+    fn names_per_link(&mut self, node: usize) -> usize {
+        if node == 0 {
+            self.few_names = self.rng.random();
+        }
+        if self.few_names { 4 } else { 1 << 16 }
+    }
+
+    fn misfortunes(&mut self) {
+        let long = self.delay * 200;
+        let span = u64::try_from(long.as_nanos()).unwrap();
+        for _ in 0..self.rng.random_range(0..4) {
+            let at = Time(self.rng.random_range(0..span));
+            self.later(at, Happening::Break);
+        }
+        for _ in 0..self.rng.random_range(0..4) {
+            let at = Time(self.rng.random_range(0..span));
+            let who = self.rng.random_range(0..self.workers.len());
+            self.later(at, Happening::Die(who));
+        }
+    }
+
+    /// A worker does something, and later something else.
+    pub(super) fn act(&mut self, worker: usize) -> Result<(), String> {
+        self.check_deadlines()?;
+        if self.workers[worker].session.is_none() || self.workers[worker].acts_left == 0 {
+            return Ok(());
+        }
+        if self.play.calm && self.workers.iter().any(|w| w.session.is_none()) {
+            let at = self.now + self.delay;
+            self.later(at, Happening::Act(worker));
+            return Ok(());
+        }
+        self.workers[worker].acts_left -= 1;
+        if self.play.calm {
+            self.act_calmly(worker);
+        } else {
+            match self.rng.random_range(0..100) {
+                0..4 => self.prepare(worker),
+                4..50 => self.push(worker),
+                50..88 => self.fetch(worker),
+                88..94 => self.cancel(worker),
+                _ => self.delete(worker),
+            }
+        }
+        let pause = self.delay * [0, 1, 10][self.rng.random_range(0..3)];
+        let at = self.soon() + pause;
+        self.later(at, Happening::Act(worker));
+        Ok(())
+    }
+
+    fn timeout(&mut self) -> Duration {
+        if self.play.calm {
+            return Duration::from_secs(36_000);
+        }
+        self.delay * [0, 5, 30, 3000][self.rng.random_range(0..4)]
+    }
+
+    fn meta(&mut self) -> TensorMeta {
+        let size = self.sizes[self.rng.random_range(0..self.sizes.len())];
+        let (dtype, dims) = match self.rng.random_range(0..3) {
+            0 if size.is_multiple_of(4) => (DType::F32, vec![size / 4]),
+            1 if size.is_multiple_of(2) => (DType::U8, vec![2, size / 2]),
+            _ => (DType::U8, vec![size]),
+        };
+        TensorMeta::of(dtype, &dims).unwrap()
+    }
+
+    fn push_this(&mut self, worker: usize, key: Key, version: Option<Version>, to: Option<usize>) {
+        let meta = self.meta();
+        let number = self.pushed.len();
+        let Some(offset) = self.fill(worker, number, &meta) else { return };
+        self.pushed.push(Pushed { key: key.clone(), meta: meta.clone(), version });
+        let timeout = self.timeout();
+        let what = What::Push { number, offset, version, remote: to.is_some() };
+        let op = self.ask(worker, what, timeout);
+        let to = to.map(|w| self.workers[w].name.clone());
+        self.command(worker, Command::Push(Push { op, key, version, meta, offset, to, timeout, require: None }));
+    }
+
+    fn push(&mut self, worker: usize) {
+        let own = self.chance(80);
+        let any = self.rng.random_range(0..self.keys.len());
+        // Mostly one of those that are this worker's by custom.
+        let mine: Vec<usize> = (0..self.keys.len()).filter(|k| k % self.workers.len() == worker).collect();
+        let k = if own && !mine.is_empty() { mine[self.rng.random_range(0..mine.len())] } else { any };
+        let key = self.keys[k].clone();
+        let version = if self.rng.random() {
+            None
+        } else {
+            let step = self.pushed.len() as u64;
+            Some(Version(if self.chance(90) { step + 1 } else { self.rng.random_range(0..=step) }))
+        };
+        // Mostly to the one that it usually goes to.
+        let other = if self.chance(80) {
+            (worker + k + 1) % self.workers.len()
+        } else {
+            self.rng.random_range(0..self.workers.len())
+        };
+        let to = self.chance(60).then_some(other);
+        self.push_this(worker, key, version, to);
+    }
+
+    fn prepare(&mut self, worker: usize) {
+        let key = self.keys[self.rng.random_range(0..self.keys.len())].clone();
+        let to = self.workers[self.rng.random_range(0..self.workers.len())].name.clone();
+        let (meta, timeout) = (self.meta(), self.timeout());
+        let op = self.ask(worker, What::Prepare, timeout);
+        self.command(worker, Command::Prepare(Prepare { op, key, meta, to, timeout }));
+    }
+
+    fn fetch_this(&mut self, worker: usize, key: Key, select: Select) {
+        let timeout = self.timeout();
+        let floor = self.workers[worker].seen.get(key.as_str()).copied();
+        let op = self.ask(worker, What::Fetch { key: key.clone(), select, floor }, timeout);
+        self.command(worker, Command::Fetch(Fetch { op, key, select, timeout, require: None }));
+    }
+
+    fn fetch(&mut self, worker: usize) {
+        let key = self.keys[self.rng.random_range(0..self.keys.len())].clone();
+        let newest = self.pushed.iter().rev().find(|p| p.key == key).and_then(|p| p.version).map_or(1, |v| v.0);
+        let around = Version((newest + self.rng.random_range(0..3)).saturating_sub(1));
+        let select = match self.rng.random_range(0..10) {
+            0..5 => Select::Latest,
+            5..8 => Select::AtLeast(around),
+            _ => Select::Exactly(around),
+        };
+        self.fetch_this(worker, key, select);
+    }
+
+    fn cancel(&mut self, worker: usize) {
+        let ops: Vec<OpId> = self.workers[worker].ops.keys().copied().collect();
+        if !ops.is_empty() {
+            let op = ops[self.rng.random_range(0..ops.len())];
+            self.command(worker, Command::Cancel { op });
+        }
+    }
+
+    fn delete(&mut self, worker: usize) {
+        let key = self.keys[self.rng.random_range(0..self.keys.len())].clone();
+        let op = self.ask(worker, What::Delete, Duration::from_secs(1));
+        self.command(worker, Command::Delete { op, key });
+    }
+
+    /// Each key has one owner and one place. Everything that is asked for will be there.
+    fn act_calmly(&mut self, worker: usize) {
+        let k = self.rng.random_range(0..self.keys.len());
+        let key = self.keys[k].clone();
+        if k % self.workers.len() == worker {
+            let to = (k % 2 == 1).then(|| (worker + 1) % self.workers.len());
+            self.push_this(worker, key, None, to);
+        } else if self.pushed.iter().any(|p| p.key == key) {
+            self.fetch_this(worker, key, Select::Latest);
+        }
+    }
+}

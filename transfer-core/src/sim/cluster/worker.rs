@@ -1,0 +1,338 @@
+//! A worker's own view: what it asked and what it holds. Every reply is held against it.
+
+use super::content::{bytes_of, scribble};
+use super::directory::Said;
+use super::{Cluster, Happening};
+use crate::alloc::{Allocation, Allocator};
+use crate::memory::{LocalSlice, SegmentId};
+use crate::op::{Command, Failure, FailureCode, LeaseId, OpId, Reply};
+use crate::protocol::{Domain, SessionId};
+use crate::sim::{GuardId, MemoryId};
+use crate::tensor::{Key, Name, Select, TensorMeta, Version};
+use crate::time::Time;
+use rand::Rng;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(super) struct Worker {
+    pub(super) name: Name,
+    pub(super) node: usize,
+    pub(super) domain: Domain,
+    pub(super) session: Option<SessionId>,
+    pub(super) arena: Option<Arena>,
+    pub(super) ops: BTreeMap<OpId, Asked>,
+    pub(super) leases: BTreeMap<u64, Lease>,
+    pub(super) next_op: u64,
+    /// The newest versions that it has had.
+    pub(super) seen: BTreeMap<String, Version>,
+    pub(super) acts_left: u32,
+}
+
+pub(super) struct Arena {
+    pub(super) segment: SegmentId,
+    pub(super) memory: MemoryId,
+    pub(super) alloc: Allocator,
+    /// Pushed and not returned, by where they start; whether the push has ended.
+    pub(super) lent: BTreeMap<u64, (Allocation, bool)>,
+}
+
+/// An operation that has not ended.
+pub(super) struct Asked {
+    pub(super) what: What,
+    pub(super) deadline: Time,
+}
+
+pub(super) enum What {
+    Push {
+        number: usize,
+        offset: u64,
+        version: Option<Version>,
+        remote: bool,
+    },
+    /// `floor` is the newest version that the worker had seen when it asked.
+    Fetch {
+        key: Key,
+        select: Select,
+        floor: Option<Version>,
+    },
+    Prepare,
+    Delete,
+}
+
+/// A tensor that is being read.
+pub(super) struct Lease {
+    id: LeaseId,
+    slice: LocalSlice,
+    memory: MemoryId,
+    guard: GuardId,
+    bytes: Vec<u8>,
+}
+
+impl Worker {
+    pub(super) fn check_gone(&self) -> Result<(), String> {
+        match self.session {
+            Some(session) => Err(format!("worker {} still has {session:?}", self.name)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Cluster {
+    /// Asks the directory whether the worker's name is free; then it connects.
+    pub(super) fn ask_to_connect(&mut self, worker: usize) {
+        if !self.ending {
+            let (node, name) = (self.workers[worker].node, self.workers[worker].name.clone());
+            self.tell_directory(node, Said::WorkerUp(name, worker));
+        }
+    }
+
+    pub(super) fn admitted(&mut self, node: usize, worker: usize, yes: bool) {
+        let name = self.workers[worker].name.clone();
+        if yes && self.ending {
+            return self.tell_directory(node, Said::WorkerDown(name));
+        }
+        if !yes {
+            let at = self.now + self.delay * 10;
+            return self.later(at, Happening::Connect(worker));
+        }
+        let len = 1 << 16;
+        let domain = self.workers[worker].domain;
+        let (segment, memory) = self.add_segment(node, domain, len);
+        self.next_session += 1;
+        let session = SessionId(self.next_session);
+        self.world.note(|| format!("{name} connects to {node} as {session:?}"));
+        self.nodes[node].driver.node.session_opened(session, name, domain, segment, len);
+        let w = &mut self.workers[worker];
+        w.session = Some(session);
+        w.arena = Some(Arena { segment, memory, alloc: Allocator::new(len), lent: BTreeMap::new() });
+        let at = self.soon();
+        self.later(at, Happening::Act(worker));
+    }
+
+    /// It dies, whatever it was doing.
+    pub(super) fn die(&mut self, worker: usize, why: &str) {
+        let w = &mut self.workers[worker];
+        let (Some(session), node) = (w.session.take(), w.node) else { return };
+        w.ops.clear();
+        w.arena = None;
+        for lease in std::mem::take(&mut w.leases).into_values() {
+            self.world.unguard(lease.guard);
+        }
+        let now = self.now;
+        self.world.note(|| format!("{} is gone", self.workers[worker].name));
+        self.nodes[node].driver.node.session_closed(now, session, why);
+        if !self.ending {
+            // Sometimes it comes back elsewhere.
+            if self.rng.random_range(0..4) == 0 {
+                self.workers[worker].node = self.rng.random_range(0..self.nodes.len());
+            }
+            let at = self.soon() + self.delay * self.rng.random_range(0..10);
+            self.later(at, Happening::Connect(worker));
+        }
+    }
+
+    pub(super) fn close_everybody(&mut self) -> Result<(), String> {
+        self.world.note(|| "everybody goes".into());
+        for worker in 0..self.workers.len() {
+            if let Some((op, _)) = self.workers[worker].ops.first_key_value() {
+                return Err(format!("{} still waits for {op:?}", self.workers[worker].name));
+            }
+            let held: Vec<_> = self.workers[worker].leases.keys().copied().collect();
+            for lease in held {
+                self.check_lease(worker, lease)?;
+            }
+            self.die(worker, "the end");
+        }
+        self.poll_all()
+    }
+
+    pub(super) fn command(&mut self, worker: usize, command: Command) {
+        let w = &self.workers[worker];
+        let Some(session) = w.session else { return };
+        let (now, node) = (self.now, w.node);
+        self.world.note(|| format!("{} asks {command:?}", self.workers[worker].name));
+        self.nodes[node].driver.node.command(now, session, command);
+    }
+
+    pub(super) fn ask(&mut self, worker: usize, what: What, timeout: Duration) -> OpId {
+        let w = &mut self.workers[worker];
+        w.next_op += 1;
+        let op = OpId(w.next_op);
+        w.ops.insert(op, Asked { what, deadline: self.now + timeout });
+        op
+    }
+
+    /// Puts the bytes of a new push into the worker's arena. `None` where it is full.
+    pub(super) fn fill(&mut self, worker: usize, number: usize, meta: &TensorMeta) -> Option<u64> {
+        let arena = self.workers[worker].arena.as_mut()?;
+        let allocation = arena.alloc.allocate(meta.len_bytes()).ok()?;
+        let offset = allocation.offset();
+        assert!(self.world.write(arena.memory, offset, &bytes_of(number, meta.len_bytes())));
+        arena.lent.insert(offset, (allocation, false));
+        Some(offset)
+    }
+
+    /// The range is the worker's again: it writes something else there at once.
+    fn comes_back(&mut self, worker: usize, offset: u64) -> Result<(), String> {
+        let w = &mut self.workers[worker];
+        let arena = w.arena.as_mut().unwrap();
+        let (range, ended) = arena.lent.remove(&offset).ok_or_else(|| format!("{offset} comes back twice"))?;
+        if !ended {
+            return Err(format!("{offset} of {} comes back before its push has ended", w.name));
+        }
+        scribble(&self.world, arena.memory, offset, range.len());
+        arena.alloc.free(range).map_err(|e| e.to_string())
+    }
+
+    pub(super) fn arena_unused(&mut self, node: usize, segment: SegmentId) -> Result<(), String> {
+        let (memory, _) = self.nodes[node].segments.remove(&segment).ok_or("an arena is unused twice")?;
+        let mine = |w: &Worker| w.node == node && w.arena.as_ref().is_some_and(|a| a.segment == segment);
+        if self.workers.iter().any(mine) {
+            return Err(format!("{segment} of a living worker is unused"));
+        }
+        scribble(&self.world, memory, 0, 1 << 16);
+        Ok(())
+    }
+
+    pub(super) fn reply(&mut self, node: usize, session: SessionId, reply: Reply) -> Result<(), String> {
+        self.world.note(|| format!("{node} {session:?} hears {reply:?}"));
+        let Some(worker) = self.workers.iter().position(|w| w.session == Some(session)) else {
+            // It died before it could read that.
+            return Ok(());
+        };
+        match reply {
+            Reply::Pushed { op, version, report } => {
+                let What::Push { number, offset, version: asked, remote } = self.ended(worker, op)? else {
+                    return Err(format!("{op:?} is pushed, but was no push"));
+                };
+                if asked.is_some_and(|v| v != version) {
+                    return Err(format!("{op:?} was to push {asked:?}, pushed {version}"));
+                }
+                let push = &mut self.pushed[number];
+                if *push.version.get_or_insert(version) != version {
+                    return Err(format!("push {number} is {:?} and {version}", push.version));
+                }
+                let is_remote = report.fabric != crate::fabric::FabricKind::Local;
+                *if remote && is_remote { &mut self.tally.remote_pushes } else { &mut self.tally.local_pushes } += 1;
+                self.push_ended(worker, offset);
+            }
+            Reply::Fetched { op, lease, version, meta, slice, report } => {
+                let What::Fetch { key, select, floor } = self.ended(worker, op)? else {
+                    return Err(format!("{op:?} is fetched, but was no fetch"));
+                };
+                if !select.takes(version) {
+                    return Err(format!("{op:?} asked for {select}, got {version}"));
+                }
+                self.identify(node, &key, version, &meta, slice)?;
+                if self.play.calm && floor.is_some_and(|floor| version < floor) {
+                    return Err(format!("{op:?} got {version} of {key} after {floor:?}"));
+                }
+                let newest = self.workers[worker].seen.entry(key.to_string()).or_insert(version);
+                *newest = version.max(*newest);
+                let local = report.fabric == crate::fabric::FabricKind::Local;
+                *if local { &mut self.tally.local_fetches } else { &mut self.tally.remote_fetches } += 1;
+                self.hold(worker, lease, slice)?;
+            }
+            Reply::Prepared { op } => {
+                let What::Prepare = self.ended(worker, op)? else {
+                    return Err(format!("{op:?} is prepared, but was no preparation"));
+                };
+                self.tally.prepared += 1;
+            }
+            Reply::Deleted { op } => {
+                let What::Delete = self.ended(worker, op)? else {
+                    return Err(format!("{op:?} is deleted, but was no deletion"));
+                };
+            }
+            Reply::Failed { op, failure, kept } => {
+                let what = self.ended(worker, op)?;
+                self.check_failure(&what, &failure)?;
+                if let What::Push { offset, .. } = what {
+                    self.push_ended(worker, offset);
+                    if !kept {
+                        self.comes_back(worker, offset)?;
+                    }
+                } else if kept {
+                    return Err(format!("{op:?} is no push and keeps a range"));
+                }
+            }
+            Reply::Returned { offset } => self.comes_back(worker, offset)?,
+        }
+        Ok(())
+    }
+
+    fn check_failure(&mut self, what: &What, failure: &Failure) -> Result<(), String> {
+        self.tally.failures[usize::from(failure.code as u16).min(19)] += 1;
+        if self.play.calm {
+            return Err(format!("in calm weather: {failure}"));
+        }
+        let possible = match failure.code {
+            FailureCode::Invalid | FailureCode::RequireUnmet | FailureCode::ShuttingDown | FailureCode::Unknown => {
+                false
+            }
+            FailureCode::VersionGone => matches!(what, What::Fetch { select: Select::Exactly(_), .. }),
+            FailureCode::VersionNotRising | FailureCode::KeyOwned => matches!(what, What::Push { .. } | What::Prepare),
+            FailureCode::UnknownWorker => matches!(what, What::Push { remote: true, .. } | What::Prepare),
+            FailureCode::NotOwner => matches!(what, What::Delete),
+            _ => true,
+        };
+        if possible { Ok(()) } else { Err(format!("it cannot be that {failure} ({:?})", failure.code)) }
+    }
+
+    fn ended(&mut self, worker: usize, op: OpId) -> Result<What, String> {
+        let w = &mut self.workers[worker];
+        w.ops.remove(&op).map(|a| a.what).ok_or_else(|| format!("{op:?} of {} ends twice", w.name))
+    }
+
+    fn push_ended(&mut self, worker: usize, offset: u64) {
+        if let Some(lent) = self.workers[worker].arena.as_mut().and_then(|a| a.lent.get_mut(&offset)) {
+            lent.1 = true;
+        }
+    }
+
+    fn hold(&mut self, worker: usize, id: LeaseId, slice: LocalSlice) -> Result<(), String> {
+        let (node, domain) = (self.workers[worker].node, self.workers[worker].domain);
+        let (memory, whose) = self.nodes[node].segments[&slice.segment];
+        if whose != domain {
+            return Err(format!("a worker of {domain:?} gets memory of {whose:?}"));
+        }
+        let guard = self.world.guard(memory, slice.offset, slice.len);
+        let bytes = self.world.read(memory, slice.offset, slice.len);
+        self.next_number += 1;
+        let number = self.next_number;
+        self.workers[worker].leases.insert(number, Lease { id, slice, memory, guard, bytes });
+        let long = if self.play.calm { 3 } else { [1, 3, 100][self.rng.random_range(0..3)] };
+        let at = self.soon() + self.delay * self.rng.random_range(0..long);
+        self.later(at, Happening::Release(worker, number));
+        Ok(())
+    }
+
+    fn check_lease(&self, worker: usize, number: u64) -> Result<(), String> {
+        let Some(lease) = self.workers[worker].leases.get(&number) else { return Ok(()) };
+        if self.world.read(lease.memory, lease.slice.offset, lease.slice.len) != lease.bytes {
+            return Err(format!("{} changed while it was lent to {}", lease.slice, self.workers[worker].name));
+        }
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, worker: usize, number: u64) -> Result<(), String> {
+        self.check_lease(worker, number)?;
+        if let Some(lease) = self.workers[worker].leases.remove(&number) {
+            self.world.unguard(lease.guard);
+            self.command(worker, Command::Release { lease: lease.id });
+        }
+        Ok(())
+    }
+
+    /// Nothing may wait longer than its deadline, but for the naps of its node.
+    pub(super) fn check_deadlines(&self) -> Result<(), String> {
+        for w in &self.workers {
+            for (op, asked) in &w.ops {
+                if asked.deadline + self.delay * 10 < self.now {
+                    return Err(format!("{op:?} of {} did not end at its deadline {:?}", w.name, asked.deadline));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! What a simulated world is like.
+
+use crate::fabric::Capabilities;
+use rand::Rng;
+use std::time::Duration;
+
+/// When a grant comes into force, and when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grants {
+    /// With the call, as where the receiving side places the bytes.
+    Immediate,
+    /// Some time after the call, as on verbs.
+    Delayed,
+}
+
+/// What a simulated world is like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conditions {
+    /// The longest usual delay of anything; one in a hundred takes twenty times as long.
+    pub delay: Duration,
+    /// When grants begin and end.
+    pub grants: Grants,
+    /// Whether the key of a grant that ended is sometimes used again.
+    pub reuse_keys: bool,
+    /// Limits, as every fabric tells them.
+    pub capabilities: Capabilities,
+    /// Posts, grants and revokes that one side of a link may have under way.
+    pub send_queue: usize,
+    /// How often, in percent, a write is repeated with other bytes after its immediate was reported: a packet that comes late.
+    /// It goes through the grant that it was made for, or nowhere.
+    pub late_packets: u32,
+}
+
+impl Conditions {
+    /// Fast, immediate and honest.
+    #[must_use]
+    pub fn calm() -> Conditions {
+        Conditions {
+            delay: Duration::from_micros(10),
+            grants: Grants::Immediate,
+            reuse_keys: false,
+            capabilities: Capabilities::new(),
+            send_queue: 128,
+            late_packets: 0,
+        }
+    }
+
+    /// Any, from this source of randomness; honest still.
+    #[must_use]
+    pub fn random(rng: &mut impl Rng) -> Conditions {
+        let capabilities = Capabilities {
+            max_sge: [1, 2, 16][rng.random_range(0..3)],
+            max_write_bytes: [64, 256, 1 << 30][rng.random_range(0..3)],
+            receive_slots: [8, 16, 64, 256][rng.random_range(0..4)],
+            ..Capabilities::new()
+        };
+        Conditions {
+            delay: Duration::from_micros([1, 10, 100, 1000][rng.random_range(0..4)]),
+            grants: if rng.random() { Grants::Immediate } else { Grants::Delayed },
+            reuse_keys: rng.random(),
+            capabilities,
+            send_queue: [2, 4, 16, 128][rng.random_range(0..4)],
+            late_packets: 0,
+        }
+    }
+}

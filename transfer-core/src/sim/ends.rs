@@ -1,0 +1,102 @@
+//! How links come up and go down, and grants with them.
+
+use super::connection::{Event, SideNo, SideState, WorkKind};
+use super::world::{Happening, Inner};
+use crate::fabric::{DownReason, LinkId};
+
+impl Inner {
+    pub(super) fn link(&self, connection: usize, side: SideNo) -> LinkId {
+        self.connections[connection].sides[side].as_ref().map_or(LinkId(0), |s| s.link)
+    }
+
+    pub(super) fn connected(&mut self, connection: usize, side: SideNo) {
+        let Some(s) = self.connections[connection].sides[side].as_mut() else { return };
+        if s.state == SideState::Begun {
+            s.state = SideState::Up;
+            let (endpoint, link) = (s.endpoint, s.link);
+            self.note(|| format!("{endpoint} {link} is up"));
+            self.endpoints[endpoint].events.push_back(Event::Connected(link));
+        }
+    }
+
+    /// The connection dies. Some of what is under way still lands; each side hears of it in its time.
+    pub(super) fn lose(&mut self, connection: usize, reasons: [DownReason; 2]) {
+        let c = &mut self.connections[connection];
+        if c.lost {
+            return;
+        }
+        c.lost = true;
+        let cut = [self.chance(50), self.chance(50)];
+        for (side, reason) in reasons.into_iter().enumerate() {
+            let at = self.soon();
+            let Some(s) = self.connections[connection].sides[side].as_mut() else { continue };
+            if cut[side] {
+                s.pipe.clear();
+            }
+            let (endpoint, link) = (s.endpoint, s.link);
+            self.note(|| format!("{endpoint} will lose {link}: {reason}"));
+            if let Some(s) = self.connections[connection].sides[side].as_mut() {
+                s.reason = Some(reason);
+            }
+            self.schedule(at, Happening::Down { connection, side });
+        }
+    }
+
+    /// Dead and drained: nothing lands here any more, and nothing of ours is read any more.
+    pub(super) fn down(&mut self, connection: usize, side: SideNo) {
+        let keep_first = self.chance(50);
+        let Some(s) = self.connections[connection].sides[side].as_mut() else { return };
+        if s.state == SideState::Down {
+            return;
+        }
+        s.state = SideState::Down;
+        s.placed.clear();
+        let mut keys: Vec<u32> = s.grants.keys().copied().collect();
+        s.grants.clear();
+        let (endpoint, link) = (s.endpoint, s.link);
+        let reason = s.reason.take().unwrap_or_else(|| DownReason::Lost("gone".into()));
+        let mut pipe = std::mem::take(&mut s.pipe);
+        pipe.truncate(usize::from(keep_first));
+        if let Some(first) = pipe.front_mut()
+            && let WorkKind::Write { sgl, gathered, .. } = &mut first.kind
+        {
+            *gathered = self.gather(endpoint, sgl);
+            if gathered.is_none() {
+                pipe.clear();
+            }
+        }
+        if let Some(s) = self.connections[connection].sides[side].as_mut() {
+            s.pipe = pipe;
+        }
+        self.retired_keys.append(&mut keys);
+        self.note(|| format!("{endpoint} {link} is down: {reason}"));
+        self.endpoints[endpoint].events.push_back(Event::Down(link, reason));
+    }
+
+    pub(super) fn granted(&mut self, connection: usize, side: SideNo, key: u32, tag: u64) {
+        let Some(s) = self.connections[connection].sides[side].as_mut() else { return };
+        if s.state != SideState::Up {
+            return;
+        }
+        s.outstanding -= 1;
+        let Some(grant) = s.grants.get_mut(&key) else { return };
+        grant.in_force = true;
+        let event = Event::Granted(s.link, tag, grant.remote);
+        let endpoint = s.endpoint;
+        self.endpoints[endpoint].events.push_back(event);
+    }
+
+    pub(super) fn revoked(&mut self, connection: usize, side: SideNo, key: u32) {
+        let Some(s) = self.connections[connection].sides[side].as_mut() else { return };
+        if s.state != SideState::Up {
+            return;
+        }
+        s.outstanding -= 1;
+        if s.grants.remove(&key).is_some() {
+            self.retired_keys.push(key);
+        }
+        let event = Event::Revoked(s.link, key);
+        let endpoint = s.endpoint;
+        self.endpoints[endpoint].events.push_back(event);
+    }
+}

@@ -1,0 +1,327 @@
+//! The contract over a simulated world.
+
+use super::conditions::Grants;
+use super::connection::{Connection, Event, Grant, Side, SideNo, SideState, Work, WorkKind};
+use super::transit::digest_of;
+use super::world::{Endpoint, Happening, Inner, MemoryId, World};
+use crate::drive::{HeaderBytes, HeaderMemory};
+use crate::fabric::{
+    Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId,
+};
+use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
+use crate::plan::GatherList;
+use rand::Rng;
+
+/// A fabric at an endpoint of a [`World`].
+#[derive(Debug)]
+pub struct SimFabric {
+    world: World,
+    endpoint: Endpoint,
+    capabilities: Capabilities,
+}
+
+impl SimFabric {
+    /// The fabric at that endpoint. One for each.
+    #[must_use]
+    pub fn new(world: &World, endpoint: Endpoint) -> SimFabric {
+        let capabilities = world.lock().conditions.capabilities.clone();
+        SimFabric { world: world.clone(), endpoint, capabilities }
+    }
+}
+
+/// Access to landing headers in the memory that is registered at an endpoint.
+#[derive(Debug, Clone)]
+pub struct SimMemory {
+    world: World,
+    endpoint: Endpoint,
+}
+
+impl SimMemory {
+    /// That endpoint's memory.
+    #[must_use]
+    pub fn new(world: &World, endpoint: Endpoint) -> SimMemory {
+        SimMemory { world: world.clone(), endpoint }
+    }
+
+    /// A copy of a registered range.
+    #[must_use]
+    pub fn read(&self, slice: LocalSlice) -> Option<Vec<u8>> {
+        self.world.lock().slice(self.endpoint.0, slice).map(<[u8]>::to_vec)
+    }
+}
+
+impl HeaderMemory for SimMemory {
+    fn read_header(&self, slice: LocalSlice) -> Option<HeaderBytes> {
+        self.world.lock().slice(self.endpoint.0, slice)?.try_into().ok()
+    }
+
+    fn write_header(&mut self, slice: LocalSlice, header: &HeaderBytes) -> bool {
+        let mut w = self.world.lock();
+        let memory = w.endpoints.get(self.endpoint.0).and_then(|e| e.segments.get(&slice.segment)).copied();
+        memory.is_some_and(|m| w.store(m, slice.offset, header))
+    }
+}
+
+/// The number of a connection, as an offer carries it.
+fn offer_of(connection: usize) -> Offer {
+    Offer((connection as u64).to_le_bytes().to_vec())
+}
+
+fn connection_of(offer: &Offer) -> Option<usize> {
+    usize::try_from(u64::from_le_bytes(offer.0.as_slice().try_into().ok()?)).ok()
+}
+
+impl Inner {
+    /// The side of a link that can be posted to.
+    fn side(&mut self, endpoint: Endpoint, link: LinkId) -> Result<(usize, SideNo), PostError> {
+        let found = self.endpoints.get(endpoint.0).and_then(|e| e.links.get(&link)).copied();
+        let (connection, side) = found.ok_or(PostError::LinkDown(link))?;
+        let queue = self.conditions.send_queue;
+        match self.connections[connection].sides[side].as_ref() {
+            Some(s) if s.state == SideState::Up && s.outstanding < queue => Ok((connection, side)),
+            Some(s) if s.state == SideState::Up => Err(PostError::Full(link)),
+            _ => Err(PostError::LinkDown(link)),
+        }
+    }
+
+    fn free_key(&mut self) -> u32 {
+        if self.conditions.reuse_keys && !self.retired_keys.is_empty() && self.rng.random() {
+            let i = self.rng.random_range(0..self.retired_keys.len());
+            return self.retired_keys.swap_remove(i);
+        }
+        self.next_key += 1;
+        self.next_key
+    }
+}
+
+impl Fabric for SimFabric {
+    type Memory = MemoryId;
+
+    fn kind(&self) -> FabricKind {
+        FabricKind::Sim
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn register(&mut self, segment: SegmentId, memory: MemoryId) -> Result<(), FabricError> {
+        let mut w = self.world.lock();
+        let segments = &mut w.endpoints[self.endpoint.0].segments;
+        if segments.contains_key(&segment) {
+            return Err(FabricError::AlreadyRegistered(segment));
+        }
+        segments.insert(segment, memory);
+        Ok(())
+    }
+
+    fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError> {
+        let mut w = self.world.lock();
+        let place = &mut w.endpoints[self.endpoint.0];
+        place.segments.remove(&segment).ok_or(FabricError::UnknownSegment(segment))?;
+        let links: Vec<_> = place.links.values().copied().collect();
+        for (connection, side) in links {
+            if let Some(s) = w.connections[connection].sides[side].as_mut() {
+                s.grants.retain(|_, g| g.range.segment != segment);
+            }
+        }
+        Ok(())
+    }
+
+    fn offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
+        let mut w = self.world.lock();
+        let connection = w.connections.len();
+        let side = Side::new(self.endpoint.0, link, self.capabilities.receive_slots);
+        w.connections.push(Connection { sides: [Some(side), None], lost: false });
+        w.endpoints[self.endpoint.0].links.insert(link, (connection, 0));
+        Ok(offer_of(connection))
+    }
+
+    fn accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError> {
+        let mut w = self.world.lock();
+        let bad = |why: &str| FabricError::BadOffer { link, why: why.to_owned() };
+        let connection = connection_of(peer).ok_or_else(|| bad("it is no number"))?;
+        let c = w.connections.get_mut(connection).ok_or_else(|| bad("no such connection was offered"))?;
+        if c.sides[1].is_some() {
+            return Err(bad("it is taken"));
+        }
+        c.sides[1] = Some(Side::new(self.endpoint.0, link, self.capabilities.receive_slots));
+        let lost = c.lost;
+        w.endpoints[self.endpoint.0].links.insert(link, (connection, 1));
+        if lost {
+            let at = w.soon();
+            w.schedule(at, Happening::Down { connection, side: 1 });
+        }
+        Ok(offer_of(connection))
+    }
+
+    fn connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError> {
+        let mut w = self.world.lock();
+        let mine = w.endpoints[self.endpoint.0].links.get(&link).copied();
+        let Some((connection, 0)) = mine else {
+            return Err(FabricError::WrongState { link, what: "connect" });
+        };
+        if connection_of(peer) != Some(connection) || w.connections[connection].sides[1].is_none() {
+            return Err(FabricError::BadOffer { link, why: "nobody accepted".into() });
+        }
+        if !w.connections[connection].lost {
+            for side in 0..2 {
+                let at = w.soon();
+                w.schedule(at, Happening::Connected { connection, side });
+            }
+        }
+        Ok(())
+    }
+
+    fn disconnect(&mut self, link: LinkId, reason: DownReason) {
+        let mut w = self.world.lock();
+        let Some((connection, side)) = w.endpoints[self.endpoint.0].links.get(&link).copied() else { return };
+        let peer = match &reason {
+            DownReason::Violation(why) => DownReason::Refused(why.clone()),
+            other => DownReason::PeerClosed(other.to_string()),
+        };
+        let mut reasons = [peer.clone(), peer];
+        reasons[side] = reason;
+        w.lose(connection, reasons);
+    }
+
+    fn grant(&mut self, link: LinkId, range: LocalSlice, tag: u64) -> Result<(), PostError> {
+        let mut w = self.world.lock();
+        let (connection, side) = w.side(self.endpoint, link)?;
+        if w.slice(self.endpoint.0, range).is_none() {
+            return Err(PostError::BadLocalSlice(range));
+        }
+        let key = w.free_key();
+        w.next_number += 1;
+        let number = w.next_number;
+        let address = u64::from(range.segment.0) << 32 | range.offset;
+        let remote = RemoteSlice { address, len: range.len, key: RemoteKey(key) };
+        if let Some(s) = w.connections[connection].sides[side].as_mut() {
+            s.outstanding += 1;
+            s.grants.insert(key, Grant { number, range, remote, in_force: false });
+        }
+        match w.conditions.grants {
+            Grants::Immediate => w.granted(connection, side, key, tag),
+            Grants::Delayed => {
+                let at = w.soon();
+                w.schedule(at, Happening::Granted { connection, side, key, tag });
+            }
+        }
+        Ok(())
+    }
+
+    fn revoke(&mut self, link: LinkId, key: RemoteKey) -> Result<(), PostError> {
+        let mut w = self.world.lock();
+        let (connection, side) = w.side(self.endpoint, link)?;
+        if let Some(s) = w.connections[connection].sides[side].as_mut() {
+            s.outstanding += 1;
+        }
+        match w.conditions.grants {
+            Grants::Immediate => w.revoked(connection, side, key.0),
+            Grants::Delayed => {
+                let at = w.soon();
+                w.schedule(at, Happening::Revoked { connection, side, key: key.0 });
+            }
+        }
+        Ok(())
+    }
+
+    fn post_write(
+        &mut self,
+        link: LinkId,
+        work: WorkId,
+        sgl: &[LocalSlice],
+        remote: RemoteSlice,
+        immediate: Option<u32>,
+    ) -> Result<(), PostError> {
+        let limit = |what, value: u64, limit: u64| {
+            if value > limit { Err(PostError::Limit { what, value, limit }) } else { Ok(()) }
+        };
+        limit("a gather list", sgl.len() as u64, self.capabilities.max_sge as u64)?;
+        limit("bytes", remote.len, self.capabilities.max_write_bytes)?;
+        let gathered: u64 = sgl.iter().map(|s| s.len).sum();
+        if gathered != remote.len {
+            return Err(PostError::Limit { what: "gathered bytes", value: gathered, limit: remote.len });
+        }
+        let mut w = self.world.lock();
+        let (connection, side) = w.side(self.endpoint, link)?;
+        if let Some(bad) = sgl.iter().find(|s| w.slice(self.endpoint.0, **s).is_none()) {
+            return Err(PostError::BadLocalSlice(*bad));
+        }
+        let digest = digest_of(&w.gather(self.endpoint.0, sgl).unwrap_or_default());
+        let sgl = GatherList::from_slice(sgl);
+        w.note(|| format!("{} writes {link} {} bytes, immediate {immediate:x?}", self.endpoint.0, remote.len));
+        let kind = WorkKind::Write { sgl, remote, immediate, digest, placed: 0, gathered: None };
+        w.enter(connection, side, Work { id: work, kind });
+        Ok(())
+    }
+
+    fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError> {
+        let limit = self.capabilities.max_message_bytes;
+        if message.len() > limit {
+            let (value, limit) = (message.len() as u64, limit as u64);
+            return Err(PostError::Limit { what: "message bytes", value, limit });
+        }
+        let mut w = self.world.lock();
+        let (connection, side) = w.side(self.endpoint, link)?;
+        w.note_message("sends", self.endpoint.0, link, message);
+        w.enter(connection, side, Work { id: work, kind: WorkKind::Send(message.to_vec()) });
+        Ok(())
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
+        let bound = self.world.lock().rng.random_range(1..32);
+        for reported in 0..bound {
+            // The world is not locked while an event is handed out, for it may be asked for memory then.
+            let Some(event) = self.world.lock().next_event(self.endpoint) else { return reported > 0 };
+            match event {
+                Event::Connected(link) => sink(FabricEvent::Connected { link }),
+                Event::WriteDone(link, work) => sink(FabricEvent::WriteDone { link, work }),
+                Event::SendDone(link, work) => sink(FabricEvent::SendDone { link, work }),
+                Event::Granted(link, tag, remote) => sink(FabricEvent::Granted { link, tag, remote }),
+                Event::Revoked(link, key) => sink(FabricEvent::Revoked { link, key: RemoteKey(key) }),
+                Event::Message(link, bytes) => sink(FabricEvent::Message { link, bytes: &bytes }),
+                Event::Immediate { link, value, .. } => sink(FabricEvent::Immediate { link, value, copied: 0 }),
+                Event::Down(link, reason) => sink(FabricEvent::LinkDown { link, reason }),
+            }
+        }
+        true
+    }
+
+    fn arm(&mut self) {}
+
+    fn wait_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl Inner {
+    /// Takes the next event of an endpoint, and frees the receive slot that it used.
+    fn next_event(&mut self, endpoint: Endpoint) -> Option<Event> {
+        if self.endpoints[endpoint.0].events.is_empty() {
+            self.run_by_itself();
+        }
+        let event = self.endpoints[endpoint.0].events.pop_front()?;
+        let link = match &event {
+            Event::Message(link, bytes) => {
+                let (link, bytes) = (*link, bytes.clone());
+                self.note_message("hears", endpoint.0, link, &bytes);
+                link
+            }
+            Event::Immediate { link, late, .. } => {
+                if let Some(late) = *late {
+                    let at = self.soon();
+                    self.schedule(at, Happening::Late(late));
+                }
+                *link
+            }
+            _ => return Some(event),
+        };
+        if let Some((connection, side)) = self.endpoints[endpoint.0].links.get(&link).copied()
+            && let Some(s) = self.connections[connection].sides[side].as_mut()
+        {
+            s.free_slots += 1;
+        }
+        Some(event)
+    }
+}

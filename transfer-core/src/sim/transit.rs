@@ -1,0 +1,223 @@
+//! How work requests make their way, and where they are checked.
+
+use super::connection::{Event, Grant, Late, SideNo, SideState, Work, WorkKind};
+use super::world::{Happening, Inner};
+use crate::fabric::DownReason;
+use crate::memory::{LocalSlice, RemoteSlice};
+use crate::plan::GatherList;
+use rand::Rng;
+
+impl Inner {
+    /// All bytes of a gather list. `None` where some of it is not registered any more.
+    pub(super) fn gather(&self, endpoint: usize, sgl: &[LocalSlice]) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        for slice in sgl {
+            out.extend_from_slice(self.slice(endpoint, *slice)?);
+        }
+        Some(out)
+    }
+
+    /// Takes a post into the pipe.
+    pub(super) fn enter(&mut self, connection: usize, from: SideNo, work: Work) {
+        let Some(side) = self.connections[connection].sides[from].as_mut() else { return };
+        side.outstanding += 1;
+        side.pipe.push_back(work);
+        if !side.stepping {
+            side.stepping = true;
+            let at = self.soon();
+            self.schedule(at, Happening::Step { connection, from });
+        }
+    }
+
+    /// The first of a pipe moves on: some of it lands, or it is there.
+    pub(super) fn step(&mut self, connection: usize, from: SideNo) {
+        let to = 1 - from;
+        let [Some(a), Some(b)] = &self.connections[connection].sides else { return };
+        let receiver = if to == 0 { a } else { b };
+        match receiver.state {
+            SideState::Begun => {
+                let at = self.soon();
+                return self.schedule(at, Happening::Step { connection, from });
+            }
+            SideState::Down => return self.stop_pipe(connection, from),
+            SideState::Up => {}
+        }
+        let Some(sender) = self.connections[connection].sides[from].as_mut() else { return };
+        let Some(mut work) = sender.pipe.pop_front() else {
+            sender.stepping = false;
+            return;
+        };
+        let arrived = match &mut work.kind {
+            WorkKind::Send(bytes) => self.message_arrives(connection, to, bytes),
+            WorkKind::Write { sgl, remote, immediate, digest, placed, gathered } => {
+                let piece = (&*sgl, *remote, *immediate, *digest);
+                self.write_moves(connection, from, piece, placed, gathered.as_deref())
+            }
+        };
+        match arrived {
+            Ok(true) => self.arrived(connection, from, work),
+            Ok(false) => {
+                if let Some(sender) = self.connections[connection].sides[from].as_mut() {
+                    sender.pipe.push_front(work);
+                }
+            }
+            Err(what) => {
+                self.stop_pipe(connection, from);
+                let mut reasons = [DownReason::Refused(what.clone()), DownReason::Refused(what.clone())];
+                reasons[to] = DownReason::Violation(what);
+                return self.lose(connection, reasons);
+            }
+        }
+        let at = self.soon();
+        self.schedule(at, Happening::Step { connection, from });
+    }
+
+    fn stop_pipe(&mut self, connection: usize, from: SideNo) {
+        if let Some(sender) = self.connections[connection].sides[from].as_mut() {
+            sender.pipe.clear();
+            sender.stepping = false;
+        }
+    }
+
+    fn take_slot(&mut self, connection: usize, to: SideNo) -> Result<usize, String> {
+        let Some(receiver) = self.connections[connection].sides[to].as_mut() else { return Err("no receiver".into()) };
+        let Some(left) = receiver.free_slots.checked_sub(1) else {
+            return Err("no receive slot is free".into());
+        };
+        receiver.free_slots = left;
+        Ok(receiver.endpoint)
+    }
+
+    fn message_arrives(&mut self, connection: usize, to: SideNo, bytes: &mut Vec<u8>) -> Result<bool, String> {
+        let endpoint = self.take_slot(connection, to)?;
+        let link = self.link(connection, to);
+        self.endpoints[endpoint].events.push_back(Event::Message(link, std::mem::take(bytes)));
+        Ok(true)
+    }
+
+    fn write_moves(
+        &mut self,
+        connection: usize,
+        from: SideNo,
+        (sgl, remote, immediate, digest): (&GatherList, RemoteSlice, Option<u32>, u64),
+        placed: &mut u64,
+        gathered: Option<&[u8]>,
+    ) -> Result<bool, String> {
+        let to = 1 - from;
+        let bytes = match gathered {
+            Some(bytes) => bytes.to_vec(),
+            None => self.source(connection, from, sgl, digest).unwrap_or_else(|| vec![0; usize_of(remote.len)]),
+        };
+        let grant = if remote.len > 0 { Some(self.check(connection, to, remote)?) } else { None };
+        let rest = remote.len - *placed;
+        let piece = if rest == 0 || self.rng.random() { rest } else { self.rng.random_range(0..=rest) };
+        if let Some(grant) = grant {
+            let range = landing(&grant, remote).sub(*placed, piece).unwrap_or(grant.range);
+            let endpoint = self.connections[connection].sides[to].as_ref().map_or(0, |s| s.endpoint);
+            let (start, end) = (usize_of(*placed), usize_of(*placed + piece));
+            self.land(endpoint, range, &bytes[start..end]);
+        }
+        *placed += piece;
+        if *placed < remote.len {
+            return Ok(false);
+        }
+        let Some(value) = immediate else { return Ok(true) };
+        let endpoint = self.take_slot(connection, to)?;
+        let late = match grant {
+            Some(grant) if self.conditions.late_packets > 0 && self.chance(self.conditions.late_packets) => {
+                let range = landing(&grant, remote);
+                Some(Late { connection, to, key: remote.key.0, number: grant.number, range })
+            }
+            _ => None,
+        };
+        let link = self.link(connection, to);
+        self.note(|| format!("{endpoint} gets {link} immediate {value:#x} of {} bytes", remote.len));
+        self.endpoints[endpoint].events.push_back(Event::Immediate { link, value, late });
+        Ok(true)
+    }
+
+    /// What a write gathers, which must be what it was when it was posted.
+    fn source(&mut self, connection: usize, from: SideNo, sgl: &GatherList, digest: u64) -> Option<Vec<u8>> {
+        let endpoint = self.connections[connection].sides[from].as_ref()?.endpoint;
+        let bytes = self.gather(endpoint, sgl);
+        match &bytes {
+            None => self.fault(|| format!("{sgl:?} of endpoint {endpoint} went away under a write")),
+            Some(bytes) if digest_of(bytes) != digest => {
+                self.fault(|| format!("{sgl:?} of endpoint {endpoint} changed under a write"));
+            }
+            Some(_) => {}
+        }
+        bytes
+    }
+
+    fn check(&mut self, connection: usize, to: SideNo, remote: RemoteSlice) -> Result<Grant, String> {
+        let grant = self.connections[connection].sides[to].as_ref().and_then(|s| s.grants.get(&remote.key.0)).copied();
+        let end = remote.address.checked_add(remote.len);
+        match grant {
+            Some(g)
+                if g.in_force
+                    && remote.address >= g.remote.address
+                    && end.is_some_and(|end| end <= g.remote.address + g.remote.len) =>
+            {
+                Ok(g)
+            }
+            other => Err(format!("a write to {remote:?} through {other:?}")),
+        }
+    }
+
+    fn arrived(&mut self, connection: usize, from: SideNo, work: Work) {
+        let at = self.soon();
+        let Some(sender) = self.connections[connection].sides[from].as_mut() else { return };
+        if sender.state != SideState::Up {
+            return;
+        }
+        let at = at.max(sender.last_completion);
+        sender.last_completion = at;
+        sender.placed.push_back(work);
+        self.schedule(at, Happening::Completed { connection, side: from });
+    }
+
+    pub(super) fn completed(&mut self, connection: usize, from: SideNo) {
+        let Some(sender) = self.connections[connection].sides[from].as_mut() else { return };
+        let Some(work) = sender.placed.pop_front() else { return };
+        sender.outstanding -= 1;
+        let (endpoint, link) = (sender.endpoint, sender.link);
+        let event = match &work.kind {
+            WorkKind::Send(_) => Event::SendDone(link, work.id),
+            WorkKind::Write { sgl, digest, .. } => {
+                self.source(connection, from, sgl, *digest);
+                Event::WriteDone(link, work.id)
+            }
+        };
+        self.endpoints[endpoint].events.push_back(event);
+    }
+
+    /// A packet comes once more, with other bytes.
+    pub(super) fn late(&mut self, late: &Late) {
+        let Some(side) = self.connections[late.connection].sides[late.to].as_ref() else { return };
+        let endpoint = side.endpoint;
+        let open = side.state == SideState::Up
+            && side.grants.get(&late.key).is_some_and(|g| g.number == late.number && g.in_force);
+        self.note(|| format!("{endpoint} gets a late packet for {}, open: {open}", late.range));
+        if open {
+            let bytes: Vec<u8> = (0..late.range.len).map(|_| self.rng.random()).collect();
+            self.land(endpoint, late.range, &bytes);
+        }
+    }
+}
+
+/// Where a checked write lands.
+fn landing(grant: &Grant, remote: RemoteSlice) -> LocalSlice {
+    let offset = grant.range.offset + (remote.address - grant.remote.address);
+    LocalSlice { segment: grant.range.segment, offset, len: remote.len }
+}
+
+/// Memory of a world is shorter than any `usize`.
+fn usize_of(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+/// FNV-1a, for telling a change.
+pub(super) fn digest_of(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+}

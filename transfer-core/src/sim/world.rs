@@ -1,0 +1,304 @@
+//! The clock, the memory, and what happens when.
+
+use super::conditions::Conditions;
+use super::connection::{Connection, Event, Late, SideNo};
+use crate::fabric::{DownReason, LinkId};
+use crate::memory::{LocalSlice, SegmentId};
+use crate::time::Time;
+use crate::wire::message::Message;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A piece of the world's memory: how simulated fabrics are handed a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemoryId(pub(super) usize);
+
+/// Where a fabric stands in its world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint(pub(super) usize);
+
+/// A range on which the world has an eye. See [`World::guard`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GuardId(u64);
+
+/// A simulated world: memory, endpoints, connections, one clock. Cheap to clone; all clones are the same world.
+#[derive(Debug, Clone)]
+pub struct World(Arc<Mutex<Inner>>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) now: Time,
+    pub(super) rng: SmallRng,
+    pub(super) conditions: Conditions,
+    pub(super) memories: Vec<Vec<u8>>,
+    pub(super) endpoints: Vec<Place>,
+    pub(super) connections: Vec<Connection>,
+    pub(super) next_number: u64,
+    pub(super) next_key: u32,
+    pub(super) retired_keys: Vec<u32>,
+    agenda: BTreeMap<(Time, u64), Happening>,
+    guards: BTreeMap<GuardId, (MemoryId, u64, u64)>,
+    faults: Vec<String>,
+    trace: Option<Vec<String>>,
+    clock_runs_by_itself: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    pub(super) segments: BTreeMap<SegmentId, MemoryId>,
+    pub(super) links: BTreeMap<LinkId, (usize, SideNo)>,
+    pub(super) events: VecDeque<Event>,
+}
+
+#[derive(Debug)]
+pub(super) enum Happening {
+    Step { connection: usize, from: SideNo },
+    Completed { connection: usize, side: SideNo },
+    Granted { connection: usize, side: SideNo, key: u32, tag: u64 },
+    Revoked { connection: usize, side: SideNo, key: u32 },
+    Connected { connection: usize, side: SideNo },
+    Down { connection: usize, side: SideNo },
+    Late(Late),
+}
+
+impl World {
+    /// A world. The same seed and calls give the same run.
+    #[must_use]
+    pub fn new(seed: u64, conditions: Conditions) -> World {
+        World(Arc::new(Mutex::new(Inner {
+            now: Time(0),
+            rng: SmallRng::seed_from_u64(seed),
+            conditions,
+            memories: Vec::new(),
+            endpoints: Vec::new(),
+            connections: Vec::new(),
+            next_number: 0,
+            next_key: 1,
+            retired_keys: Vec::new(),
+            agenda: BTreeMap::new(),
+            guards: BTreeMap::new(),
+            faults: Vec::new(),
+            trace: None,
+            clock_runs_by_itself: false,
+        })))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        // The state of a schedule that panicked is of no use, but its trace is.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new endpoint, for one fabric.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        let mut w = self.lock();
+        w.endpoints.push(Place::default());
+        Endpoint(w.endpoints.len() - 1)
+    }
+
+    /// New memory, all zero.
+    #[must_use]
+    pub fn memory(&self, len_bytes: usize) -> MemoryId {
+        let mut w = self.lock();
+        w.memories.push(vec![0; len_bytes]);
+        MemoryId(w.memories.len() - 1)
+    }
+
+    /// A copy of a range; empty where it is outside of the memory.
+    #[must_use]
+    pub fn read(&self, memory: MemoryId, offset: u64, len: u64) -> Vec<u8> {
+        self.lock().bytes(memory, offset, len).map_or_else(Vec::new, <[u8]>::to_vec)
+    }
+
+    /// Writes as the memory's own process does. `false` where it is outside of the memory.
+    pub fn write(&self, memory: MemoryId, offset: u64, bytes: &[u8]) -> bool {
+        self.lock().store(memory, offset, bytes)
+    }
+
+    /// From now on a write from a peer into this range is a fault of the world.
+    pub fn guard(&self, memory: MemoryId, offset: u64, len: u64) -> GuardId {
+        let mut w = self.lock();
+        w.next_number += 1;
+        let id = GuardId(w.next_number);
+        w.guards.insert(id, (memory, offset, len));
+        id
+    }
+
+    /// Ends a guard.
+    pub fn unguard(&self, guard: GuardId) {
+        self.lock().guards.remove(&guard);
+    }
+
+    /// What broke the rules so far: writes into guarded ranges, sources that changed under a write, memory that went away.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        self.lock().faults.clone()
+    }
+
+    /// From now on what happens is written down.
+    pub fn record(&self) {
+        self.lock().trace.get_or_insert_default();
+    }
+
+    /// What was written down.
+    #[must_use]
+    pub fn trace(&self) -> Vec<String> {
+        self.lock().trace.clone().unwrap_or_default()
+    }
+
+    /// Adds a line to what is written down.
+    pub fn note(&self, line: impl FnOnce() -> String) {
+        self.lock().note(line);
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.lock().now
+    }
+
+    /// When something happens next.
+    #[must_use]
+    pub fn next_time(&self) -> Option<Time> {
+        self.lock().agenda.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Lets the clock run on, to `at`; what should have happened before happens.
+    pub fn advance(&self, at: Time) {
+        let mut w = self.lock();
+        while w.next_happening(at) {}
+        w.now = w.now.max(at);
+    }
+
+    /// Lets the next thing happen. `false` where nothing is left.
+    pub fn step(&self) -> bool {
+        self.lock().next_happening(Time::NEVER)
+    }
+
+    /// Whether polling a fabric that has nothing to report moves the clock: for tests that know of no virtual clock.
+    pub fn let_the_clock_run(&self, yes: bool) {
+        self.lock().clock_runs_by_itself = yes;
+    }
+
+    /// How many connections were begun so far, dead ones too.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.lock().connections.len()
+    }
+
+    /// Breaks a connection, by its number in the order of their beginnings.
+    pub fn break_connection(&self, connection: usize, why: &str) {
+        let mut w = self.lock();
+        if w.connections.get(connection).is_some_and(|c| !c.lost) {
+            w.lose(connection, [DownReason::Lost(why.to_owned()), DownReason::Lost(why.to_owned())]);
+        }
+    }
+}
+
+impl Inner {
+    fn next_happening(&mut self, until: Time) -> bool {
+        let Some(entry) = self.agenda.first_entry() else { return false };
+        if entry.key().0 > until {
+            return false;
+        }
+        let ((at, _), happening) = entry.remove_entry();
+        self.now = self.now.max(at);
+        match happening {
+            Happening::Step { connection, from } => self.step(connection, from),
+            Happening::Completed { connection, side } => self.completed(connection, side),
+            Happening::Granted { connection, side, key, tag } => self.granted(connection, side, key, tag),
+            Happening::Revoked { connection, side, key } => self.revoked(connection, side, key),
+            Happening::Connected { connection, side } => self.connected(connection, side),
+            Happening::Down { connection, side } => self.down(connection, side),
+            Happening::Late(late) => self.late(&late),
+        }
+        true
+    }
+
+    /// Where nobody moves the clock, polling does.
+    pub(super) fn run_by_itself(&mut self) {
+        if self.clock_runs_by_itself {
+            self.next_happening(Time::NEVER);
+        }
+    }
+
+    pub(super) fn schedule(&mut self, at: Time, happening: Happening) {
+        self.next_number += 1;
+        self.agenda.insert((at, self.next_number), happening);
+    }
+
+    /// Some time from now.
+    pub(super) fn soon(&mut self) -> Time {
+        let longest = u64::try_from(self.conditions.delay.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let delay = self.rng.random_range(0..longest);
+        let slow = self.rng.random_range(0..100) == 0;
+        Time(self.now.0 + if slow { delay * 20 } else { delay })
+    }
+
+    pub(super) fn chance(&mut self, percent: u32) -> bool {
+        self.rng.random_range(0..100) < percent
+    }
+
+    pub(super) fn bytes(&self, memory: MemoryId, offset: u64, len: u64) -> Option<&[u8]> {
+        let (start, end) = (usize::try_from(offset).ok()?, usize::try_from(offset.checked_add(len)?).ok()?);
+        self.memories.get(memory.0)?.get(start..end)
+    }
+
+    pub(super) fn store(&mut self, memory: MemoryId, offset: u64, bytes: &[u8]) -> bool {
+        let Ok(start) = usize::try_from(offset) else { return false };
+        let place = self.memories.get_mut(memory.0).and_then(|m| m.get_mut(start..start.checked_add(bytes.len())?));
+        let Some(place) = place else { return false };
+        place.copy_from_slice(bytes);
+        true
+    }
+
+    /// Bytes of a registered segment.
+    pub(super) fn slice(&self, endpoint: usize, slice: LocalSlice) -> Option<&[u8]> {
+        let memory = *self.endpoints.get(endpoint)?.segments.get(&slice.segment)?;
+        self.bytes(memory, slice.offset, slice.len)
+    }
+
+    /// A peer's bytes land.
+    pub(super) fn land(&mut self, endpoint: usize, slice: LocalSlice, bytes: &[u8]) {
+        let memory = self.endpoints.get(endpoint).and_then(|e| e.segments.get(&slice.segment)).copied();
+        let Some(memory) = memory else {
+            return self.fault(|| format!("a write lands in {slice}, which is deregistered"));
+        };
+        let end = slice.offset + slice.len;
+        let hit =
+            self.guards.values().find(|(m, offset, len)| *m == memory && *offset < end && slice.offset < offset + len);
+        if hit.is_some() && slice.len > 0 {
+            self.fault(|| format!("a write lands in {slice} of endpoint {endpoint}, which is being read"));
+        }
+        if !self.store(memory, slice.offset, bytes) {
+            self.fault(|| format!("a write lands in {slice}, outside of its memory"));
+        }
+    }
+
+    pub(super) fn fault(&mut self, line: impl FnOnce() -> String) {
+        let line = format!("{:>12} FAULT {}", self.now.0, line());
+        if let Some(trace) = &mut self.trace {
+            trace.push(line.clone());
+        }
+        self.faults.push(line);
+    }
+
+    pub(super) fn note(&mut self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>12} {}", self.now.0, line()));
+        }
+    }
+
+    pub(super) fn note_message(&mut self, what: &str, endpoint: usize, link: LinkId, bytes: &[u8]) {
+        self.note(|| match Message::decode(bytes) {
+            Ok(m) => {
+                let text = format!("{:?}", m.body);
+                let short: String = text.chars().take(150).collect();
+                format!("{endpoint} {what} {link} {} index={:#x} credits={} {short}", m.body.name(), m.index, m.credits)
+            }
+            Err(e) => format!("{endpoint} {what} {link} unreadable: {e}"),
+        });
+    }
+}

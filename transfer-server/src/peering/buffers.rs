@@ -1,0 +1,166 @@
+//! Landing slots for many tensors in one call: the messages of `PrepareBuffers`, and the call itself.
+
+use super::links::Links;
+use crate::engine::EngineCommand;
+use crate::text;
+use std::time::Duration;
+use tonic::Status;
+use transfer_core::fabric::LinkId;
+use transfer_core::memory::{RemoteKey, RemoteSlice};
+use transfer_core::op::{Failure, FailureCode};
+use transfer_core::protocol::{BufferAnswer, BufferAsk, MAX_ASKS};
+use transfer_core::tensor::{DType, Key, Name, Shape, TensorMeta};
+use transfer_core::wire::landing::{HEADER_BYTES, SlotGrant, SlotNumber};
+use transfer_proto::v1;
+use v1::peering_client::PeeringClient;
+
+/// How long the peer may take. Its pool may be full for a while.
+const CALL_DEADLINE: Duration = Duration::from_secs(12);
+
+impl Links {
+    /// The engine wants landing slots at a peer.
+    pub(crate) fn prepare_buffers(&self, link: LinkId, peer: Name, asks: Vec<BufferAsk>) {
+        let links = self.clone();
+        drop(tokio::spawn(async move {
+            let command = match links.call_prepare(link, &peer, &asks).await {
+                Ok(answers) => EngineCommand::BuffersPrepared { link, answers },
+                Err(why) => EngineCommand::PrepareFailed { link, asks, why },
+            };
+            // An engine that has ended needs no answer.
+            let _ = links.engine().send(command);
+        }));
+    }
+
+    async fn call_prepare(&self, link: LinkId, peer: &Name, asks: &[BufferAsk]) -> Result<Vec<BufferAnswer>, String> {
+        let their_link = self.number_at_peer(link).ok_or_else(|| format!("{link} to node {peer} is gone"))?;
+        let channel = self.channel_to(peer).await?;
+        let me = self.identity();
+        let request = v1::PrepareBuffersRequest {
+            node: me.node.to_string(),
+            incarnation: me.incarnation,
+            link: their_link,
+            buffers: asks.iter().map(to_message).collect(),
+        };
+        let mut client = PeeringClient::new(channel);
+        let answer = tokio::time::timeout(CALL_DEADLINE, client.prepare_buffers(request)).await;
+        let answer = answer.map_err(|_| format!("node {peer} did not answer within {CALL_DEADLINE:?}"))?;
+        let answer = answer.map_err(|status| format!("node {peer}: {}", text::status(&status)))?.into_inner();
+        answer.buffers.into_iter().map(|b| from_answer(b).map_err(|why| format!("node {peer}: {why}"))).collect()
+    }
+
+    /// A peer wants landing slots here.
+    pub(crate) async fn buffers_wanted(
+        &self,
+        request: v1::PrepareBuffersRequest,
+    ) -> Result<v1::PrepareBuffersResponse, Status> {
+        let peer = Name::new(&request.node).map_err(|e| Status::invalid_argument(format!("node: {e}")))?;
+        if request.buffers.len() > MAX_ASKS {
+            let found = request.buffers.len();
+            return Err(Status::invalid_argument(format!("{found} buffers in one call, the limit is {MAX_ASKS}")));
+        }
+        let link = LinkId(request.link);
+        let asks: Result<Vec<_>, _> = request.buffers.into_iter().map(from_message).collect();
+        let asks = asks.map_err(Status::invalid_argument)?;
+        let answers = self.engine().prepare_buffers(link, peer.clone(), request.incarnation, asks).await;
+        let answers = answers.map_err(|e| Status::unavailable(e.to_string()))?;
+        let Some(answers) = answers else {
+            return Err(Status::not_found(format!("there is no {link} to node {peer} in that incarnation")));
+        };
+        Ok(v1::PrepareBuffersResponse { buffers: answers.into_iter().map(to_answer).collect() })
+    }
+}
+
+fn to_message(ask: &BufferAsk) -> v1::BufferRequest {
+    v1::BufferRequest {
+        flow: ask.flow,
+        key: ask.key.to_string(),
+        tensor: Some(v1::TensorDescriptor {
+            dtype: i32::from(ask.meta.dtype() as u8),
+            shape: ask.meta.shape().dims().to_vec(),
+        }),
+        target_worker: ask.target.to_string(),
+        owner: ask.owner.to_string(),
+    }
+}
+
+fn from_message(m: v1::BufferRequest) -> Result<BufferAsk, String> {
+    let tensor = m.tensor.ok_or_else(|| format!("flow {:#x} has no tensor", m.flow))?;
+    let dtype = u8::try_from(tensor.dtype).ok().and_then(DType::from_wire);
+    let dtype =
+        dtype.ok_or_else(|| format!("flow {:#x} has element type {}, known are 1 to 16", m.flow, tensor.dtype))?;
+    let shape = Shape::new(&tensor.shape).map_err(|e| e.to_string())?;
+    Ok(BufferAsk {
+        flow: m.flow,
+        key: Key::new(&m.key).map_err(|e| e.to_string())?,
+        meta: TensorMeta::new(dtype, shape).map_err(|e| e.to_string())?,
+        target: Name::new(&m.target_worker).map_err(|e| format!("target worker: {e}"))?,
+        owner: Name::new(&m.owner).map_err(|e| format!("owner: {e}"))?,
+    })
+}
+
+fn to_answer((flow, answer): BufferAnswer) -> v1::BufferResponse {
+    match answer {
+        Ok(slots) => v1::BufferResponse { flow, slots: slots.iter().filter_map(to_slot).collect(), failure: None },
+        Err(Failure { code, text }) => {
+            let failure = Some(v1::Failure { code: u32::from(code as u16), text });
+            v1::BufferResponse { flow, slots: Vec::new(), failure }
+        }
+    }
+}
+
+fn to_slot(slot: &SlotGrant) -> Option<v1::LandingSlot> {
+    let rail = slot.rails.first()?;
+    let remote = v1::RemoteSlice { address: rail.address, len_bytes: rail.len, key: rail.key.0 };
+    Some(v1::LandingSlot { immediate: slot.number.0, remote: Some(remote) })
+}
+
+fn from_answer(m: v1::BufferResponse) -> Result<BufferAnswer, String> {
+    if let Some(failure) = m.failure {
+        let code = FailureCode::from_wire(u16::try_from(failure.code).unwrap_or(u16::MAX));
+        return Ok((m.flow, Err(Failure::new(code, failure.text))));
+    }
+    let slots: Result<Vec<_>, String> = m.slots.into_iter().map(|slot| from_slot(slot, m.flow)).collect();
+    Ok((m.flow, Ok(slots?)))
+}
+
+fn from_slot(slot: v1::LandingSlot, flow: u32) -> Result<SlotGrant, String> {
+    let remote = slot.remote.ok_or_else(|| format!("a slot of flow {flow:#x} has no range"))?;
+    let capacity = remote.len_bytes.checked_sub(HEADER_BYTES);
+    let capacity = capacity.filter(|c| *c < 1 << 63).ok_or_else(|| {
+        format!("a slot of flow {flow:#x} has {} bytes, it needs {HEADER_BYTES} to 2^63", remote.len_bytes)
+    })?;
+    let rail = RemoteSlice { address: remote.address, len: remote.len_bytes, key: RemoteKey(remote.key) };
+    Ok(SlotGrant { number: SlotNumber(slot.immediate), capacity, rails: vec![rail] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_answers_read_back() {
+        let ask = BufferAsk {
+            flow: 7,
+            key: Key::new("grad/0").unwrap(),
+            meta: TensorMeta::of(DType::BF16, &[3, 0, 5]).unwrap(),
+            target: Name::new("ps").unwrap(),
+            owner: Name::new("worker-0").unwrap(),
+        };
+        assert_eq!(from_message(to_message(&ask)), Ok(ask.clone()));
+        let rail = RemoteSlice { address: 4096, len: 64 + 128, key: RemoteKey(9) };
+        let slot = SlotGrant { number: SlotNumber(5), capacity: 128, rails: vec![rail] };
+        for answer in [(7, Ok(vec![slot.clone(), slot])), (8, Err(Failure::new(FailureCode::TooLarge, "too large")))] {
+            assert_eq!(from_answer(to_answer(answer.clone())), Ok(answer));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let mut m = v1::BufferRequest { flow: 1, key: "k".into(), ..Default::default() };
+        assert!(from_message(m.clone()).unwrap_err().contains("no tensor"));
+        m.tensor = Some(v1::TensorDescriptor { dtype: 99, shape: vec![] });
+        assert!(from_message(m).unwrap_err().contains("99"));
+        let short = v1::RemoteSlice { address: 0, len_bytes: 63, key: 1 };
+        assert!(from_slot(v1::LandingSlot { immediate: 0, remote: Some(short) }, 1).unwrap_err().contains("63"));
+    }
+}
