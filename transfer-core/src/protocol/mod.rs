@@ -11,7 +11,7 @@
 //! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
 //! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node.
-//! - `push_out`, `push_in`: the two sides of a push to another node.
+//! - `push_out`, `push_in`, `flow_slots`: the two sides of a push to another node, and its landing slots.
 
 mod action;
 #[cfg(test)]
@@ -23,6 +23,7 @@ mod config;
 mod connect;
 mod control;
 mod fetch;
+mod flow_slots;
 mod inbox;
 mod leases;
 mod link;

@@ -1,46 +1,45 @@
 //! Pushing, the receiver's side: grant slots, publish what lands in them, give them back when it has been read.
 
-use super::link::{AfterRevoke, Landing, Link, Slot, SlotState, SlotUser};
+use super::link::{Landing, Link, Slot, SlotState};
 use super::node::Node;
-use super::pool::Want;
 use super::slab::{Id, Slab};
 use super::store::{Blob, Claimant, Landed, Owner, Record, Source};
-use super::{Action, Domain, SessionId};
+use super::{Domain, SessionId};
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name, TensorMeta, Version};
 use crate::time::Time;
-use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant};
+use crate::wire::landing::{HEADER_BYTES, Header};
 use crate::wire::message::{Body, NameRef, Role};
 use std::collections::VecDeque;
 
 /// A key that a peer's worker pushes to one of ours.
 pub(super) struct InFlow {
     /// What the sender calls it.
-    index: u32,
-    key: Key,
-    target: SessionId,
-    domain: Domain,
-    capacity: u64,
-    metadata_id: u32,
-    meta: TensorMeta,
-    state: InState,
+    pub(super) index: u32,
+    pub(super) key: Key,
+    pub(super) target: SessionId,
+    pub(super) domain: Domain,
+    pub(super) capacity: u64,
+    pub(super) metadata_id: u32,
+    pub(super) meta: TensorMeta,
+    pub(super) state: InState,
     /// Counts the requests for slots. Those of an earlier round are of no use.
-    round: u32,
+    pub(super) round: u32,
     /// The lowest version that may land next.
-    next_version: u64,
+    pub(super) next_version: u64,
     /// What has landed and is not published, in order.
-    landed: VecDeque<Id<Slot>>,
+    pub(super) landed: VecDeque<Id<Slot>>,
     /// Slots for which there was no room yet.
-    missing: usize,
+    pub(super) missing: usize,
     /// Slots that are being granted for the answer to the request.
-    granting: usize,
+    pub(super) granting: usize,
     /// Slots granted since the request, while they are being collected for BUFFER_RESPONSE.
-    fresh: Vec<Id<Slot>>,
+    pub(super) fresh: Vec<Id<Slot>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum InState {
+pub(super) enum InState {
     /// The directory is asked whether the key is the sender's.
     Claiming,
     /// Waiting for room.
@@ -57,7 +56,7 @@ enum InState {
 
 impl InState {
     /// The sender has some slots, or is about to have them, and can do with more.
-    fn takes_more(self) -> bool {
+    pub(super) fn takes_more(self) -> bool {
         matches!(self, InState::Granting | InState::Ready)
     }
 }
@@ -234,107 +233,8 @@ impl Node {
         }
     }
 
-    fn flow_in(&mut self, link: LinkId, id: Id<InFlow>) -> Option<&mut InFlow> {
+    pub(super) fn flow_in(&mut self, link: LinkId, id: Id<InFlow>) -> Option<&mut InFlow> {
         self.links.get_mut(&link)?.flows_in.get_mut(id)
-    }
-
-    fn give_room(&mut self, link: LinkId, id: Id<InFlow>) {
-        let count = self.config.slots_per_flow;
-        let Some(flow) = self.flow_in(link, id) else { return };
-        flow.state = InState::WaitingForRoom;
-        flow.missing = count;
-        let domain = flow.domain;
-        let waiting = self.pools.get(&domain).is_some_and(|p| !p.wants.is_empty());
-        if waiting || !self.try_flow_slots(domain, link, id) {
-            self.want(domain, Want::Flow(link, id));
-        }
-    }
-
-    /// How much room in one piece is surely enough for what a flow waits for. `None` where it waits for none.
-    #[cfg(test)]
-    pub(super) fn flow_room(&self, link: LinkId, id: Id<InFlow>) -> Option<u64> {
-        let flow = self.links.get(&link)?.flows_in.get(id)?;
-        let one = super::pool::slot_bytes(flow.capacity)?.next_multiple_of(64);
-        match flow.state {
-            InState::WaitingForRoom if !self.still_holds_older(link, id) => Some(one * flow.missing as u64),
-            InState::WaitingForRoom | InState::Granting | InState::Ready if flow.missing > 0 => Some(one),
-            _ => None,
-        }
-    }
-
-    /// Whether something of an earlier round is still there to be read. It goes when the next version has come.
-    fn still_holds_older(&self, link: LinkId, id: Id<InFlow>) -> bool {
-        let Some(l) = self.links.get(&link) else { return false };
-        let Some(flow) = l.flows_in.get(id) else { return false };
-        l.slots.iter().any(|(_, s)| {
-            matches!(s.user, SlotUser::Flow(of, round) if of == id && round != flow.round)
-                && matches!(
-                    s.state,
-                    SlotState::Held(_) | SlotState::Closed(_) | SlotState::Revoking(AfterRevoke::Deliver(_))
-                )
-        })
-    }
-
-    /// Takes room for all slots of a flow, or for none: with one slot alone the first version would stay and no other could come.
-    /// A flow that holds a version of an earlier round begins with what there is, for the next version makes room for the rest.
-    /// `true` where nothing is missing any more.
-    pub(super) fn try_flow_slots(&mut self, domain: Domain, link: LinkId, id: Id<InFlow>) -> bool {
-        let begins_with_less = self.still_holds_older(link, id);
-        let Some(flow) = self.flow_in(link, id) else { return true };
-        let waits = flow.state == InState::WaitingForRoom;
-        if flow.missing == 0 || flow.domain != domain || !(waits || flow.state.takes_more()) {
-            return true;
-        }
-        let (capacity, round, missing) = (flow.capacity, flow.round, flow.missing);
-        let Some(pool) = self.pools.get_mut(&domain) else { return true };
-        let ranges: Vec<_> = (0..missing).map_while(|_| pool.slot(capacity).ok()).collect();
-        if ranges.len() < missing && waits && !begins_with_less {
-            for range in ranges {
-                // The allocator lent it just now.
-                let _ = pool.alloc.free(range);
-            }
-            return false;
-        }
-        if ranges.is_empty() {
-            return false;
-        }
-        let Some(flow) = self.flow_in(link, id) else { return true };
-        flow.missing -= ranges.len();
-        let has_all = flow.missing == 0;
-        if waits {
-            flow.state = InState::Granting;
-            flow.fresh.clear();
-            flow.granting = 0;
-        }
-        flow.granting += ranges.len();
-        for range in ranges {
-            self.open_slot(link, domain, capacity, range, SlotUser::Flow(id, round));
-        }
-        has_all
-    }
-
-    /// A slot of a flow is open: for the first time, or again.
-    pub(super) fn flow_granted(&mut self, link: LinkId, id: Id<InFlow>, round: u32, slot: Id<Slot>) {
-        let Some(l) = self.links.get_mut(&link) else { return };
-        let Some(grant) = l.grant_of(slot) else { return };
-        let Some(flow) = l.flows_in.get_mut(id) else { return self.drop_slot(link, slot) };
-        let index = flow.index;
-        match flow.state {
-            _ if round != flow.round => self.drop_slot(link, slot),
-            InState::Granting => {
-                flow.fresh.push(slot);
-                if flow.fresh.len() == flow.granting {
-                    flow.state = InState::Ready;
-                    let fresh = std::mem::take(&mut flow.fresh);
-                    let slots: Vec<SlotGrant> = fresh.iter().filter_map(|s| l.grant_of(*s)).collect();
-                    self.answer_flow(link, index, Ok(slots));
-                }
-            }
-            InState::Ready => self.send(link, Role::Push, index, Body::BufferIdle { slot: grant }),
-            InState::Claiming | InState::WaitingForRoom | InState::Refused | InState::Recalling => {
-                self.drop_slot(link, slot);
-            }
-        }
     }
 
     /// The sender has no use for its slots and wants others: larger ones, or for another worker of ours.
@@ -386,20 +286,6 @@ impl Node {
         self.feed_later(before);
         self.drop_idle_slots(link, id);
         self.give_room(link, id);
-    }
-
-    /// Closes the slots that the sender may write to, after it has said that it will not.
-    fn drop_idle_slots(&mut self, link: LinkId, id: Id<InFlow>) {
-        let Some(l) = self.links.get(&link) else { return };
-        for slot in l.slots.ids(|s| matches!(s.user, SlotUser::Flow(flow, _) if flow == id)) {
-            let l = self.links.get(&link);
-            match l.and_then(|l| l.slots.get(slot)).map(|s| &s.state) {
-                // Readers give these back; what has just landed is delivered first.
-                Some(SlotState::Held(_) | SlotState::Closed(_) | SlotState::Revoking(AfterRevoke::Deliver(_)))
-                | None => {}
-                Some(_) => self.drop_slot(link, slot),
-            }
-        }
     }
 
     /// META_DATA_UPDATE of a flow: what follows looks different and fits.
@@ -494,26 +380,6 @@ impl Node {
         entry.bytes += bytes;
         entry.copied += copied;
         self.publish(now, record, blob, version);
-    }
-
-    /// Nobody reads what lies in a slot any more: the sender may write it again.
-    pub(super) fn slot_read(&mut self, link: LinkId, id: Id<Slot>) {
-        let Some(l) = self.links.get_mut(&link) else { return };
-        let Some(slot) = l.slots.get_mut(id) else { return };
-        let wanted = match slot.user {
-            SlotUser::Flow(flow, round) => {
-                l.flows_in.get(flow).is_some_and(|f| f.state == InState::Ready && f.round == round)
-            }
-            _ => false,
-        };
-        let pool = self.pools.get(&slot.domain);
-        if let (true, Some(pool)) = (wanted, pool) {
-            slot.state = SlotState::Granting;
-            let range = pool.slice(&slot.range);
-            self.actions.push_back(Action::Grant { link, range, tag: id.to_u64() });
-        } else if let Some(slot) = l.slots.remove(id) {
-            self.free_range(slot.domain, slot.range);
-        }
     }
 
     /// RECALLED or BUFFER_RELEASE: the sender will not write any more.
