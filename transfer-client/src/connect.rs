@@ -100,6 +100,7 @@ impl<F: Face> Connect<F> {
             Some(name) => name?,
             None => Name::new(&format!("worker-{}", std::process::id()))?,
         };
+        let until = Instant::now() + self.timeout;
         let options = WorkerOptions { name: name.clone(), arena_bytes: self.arena_bytes, timeout: self.timeout };
         let (end, keep): (_, Keep) = match self.target {
             Target::Path(path) => (WorkerEnd::connect(&path, &options), None),
@@ -112,7 +113,7 @@ impl<F: Face> Connect<F> {
         };
         let end = end.map_err(Error::Connect)?;
         // The first doorbell says that the session is open: whoever hears of this worker from now on can push to it.
-        match end.socket.receive(Instant::now() + self.timeout).map_err(Error::Connect)? {
+        match end.socket.receive(until).map_err(Error::Connect)? {
             FromSidecar::Doorbell => {}
             _ => return Err(Error::Connect(SessionError::Unexpected { expected: "a doorbell", found: "a segment" })),
         }

@@ -53,9 +53,9 @@ impl Node {
 
     pub(super) fn push_to_node(&mut self, now: Time, id: Id<Op>, node: &Name) {
         if *node == self.config.name {
-            let to = self.ops.get(id).and_then(Op::target);
-            if to.is_none_or(|to| !self.workers.contains_key(to)) {
-                let text = format!("the worker has just left node {node:?}");
+            let Some(to) = self.ops.get(id).and_then(Op::target) else { return };
+            if !self.workers.contains_key(to) {
+                let text = format!("worker {to:?} has just left node {node:?}");
                 return self.fail_op(id, Failure::new(FailureCode::UnknownWorker, text));
             }
             // It connected here meanwhile.

@@ -10,6 +10,7 @@ use crate::fabric::{FabricKind, LinkId};
 use crate::op::{Failure, FailureCode, OpId, Reply};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
+use std::time::Duration;
 
 /// An operation of a worker that could not end at once.
 pub(super) struct Op {
@@ -87,6 +88,12 @@ pub(super) enum PushStage {
     Writing,
 }
 
+/// To the millisecond: of the time that a caller gave, some went by before the sidecar heard of it.
+fn for_people(time: Duration) -> Duration {
+    let millis = (time + Duration::from_micros(500)).as_millis();
+    if millis == 0 { time } else { Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)) }
+}
+
 impl Node {
     pub(super) fn refuse(&mut self, session: SessionId, op: OpId, failure: Failure) {
         self.failed += 1;
@@ -130,7 +137,7 @@ impl Node {
     /// An operation's time is over: it fails, and says what it was waiting for.
     pub(super) fn deadline(&mut self, id: Id<Op>) {
         let Some(op) = self.ops.get(id) else { return };
-        let after = op.deadline.since(op.since);
+        let after = for_people(op.deadline.since(op.since));
         let key = &op.key;
         let failure = match &op.kind {
             OpKind::Fetch { select, stage } => match stage {

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
-use transfer_core::fabric::FabricError;
 use v1::peering_server::PeeringServer;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -46,10 +45,7 @@ fn engine(node: &str, first: u32) -> (EngineClient, mpsc::UnboundedReceiver<Told
                 answer(Ok((link, own.clone(), 32)));
                 Told::Accept(link, peer, offer.0)
             }
-            EngineCommand::FinishLink { link, offer, answer, .. } if offer.0.is_empty() => {
-                answer(Err(FabricError::BadOffer { link, why: "it is empty".into() }));
-                Told::Abandoned(link)
-            }
+            EngineCommand::AbandonLink { link, .. } => Told::Abandoned(link),
             EngineCommand::FinishLink { link, peer, offer, answer } => {
                 answer(Ok(()));
                 Told::Finish(link, peer, offer.0)
