@@ -1,0 +1,98 @@
+//! The worker from inside: connects, carries out the orders that come on stdin, answers on stdout, and ends when stdin does.
+//!
+//! `transfer-test-worker work PARENT SOCKET NAME ARENA_BYTES async|blocking` is that worker.
+//! `transfer-test-worker tied PARENT PROGRAM ARGUMENT...` becomes another program, tied to the test as the worker is: the kernel kills
+//! both when the thread that started them ends, however it ends.
+
+mod exchange;
+mod memory;
+mod work;
+
+use crate::order::{Answer, Line, Reply, Trouble};
+use exchange::Exchange;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use std::collections::HashMap;
+use std::io::{BufRead, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::runtime::Runtime;
+use transfer_client::{BlockingClient, Client, Error, Tensor};
+
+/// What the worker's threads share.
+struct Agent {
+    client: BlockingClient,
+    /// For those with the async face: their exchange runs on it.
+    face: Option<(Runtime, Client)>,
+    held: Mutex<HashMap<String, Tensor>>,
+    exchange: Mutex<Option<Arc<Exchange>>>,
+}
+
+/// The program's main function.
+///
+/// # Panics
+/// Where it is started in another way than the module says.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [what, parent, rest @ ..] = &arguments[..] else { panic!("started by hand? {arguments:?}") };
+    set_parent_process_death_signal(Some(Signal::KILL)).expect("the kernel ties a process to its parent");
+    // A parent that was gone before sends no signal any more.
+    let now = getppid().map(|pid| pid.as_raw_nonzero().get().to_string());
+    assert_eq!(now.as_ref(), Some(parent), "the test is gone");
+    match (what.as_str(), rest) {
+        ("tied", [program, arguments @ ..]) => {
+            let error = Command::new(program).args(arguments).exec();
+            panic!("{program} cannot be started: {error}");
+        }
+        ("work", [socket, name, arena, face]) => {
+            let arena = arena.parse().expect("arena bytes are a number");
+            work(connect(socket, name, arena, face == "async"))
+        }
+        _ => panic!("started by hand? {arguments:?}"),
+    }
+}
+
+fn connect(socket: &str, name: &str, arena: u64, is_async: bool) -> Result<Agent, Error> {
+    let (client, face) = match is_async {
+        false => (BlockingClient::connect(socket).name(name).arena_bytes(arena).call()?, None),
+        true => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+            let runtime = runtime.expect("a runtime can be made");
+            let client = runtime.block_on(async { Client::connect(socket).name(name).arena_bytes(arena).await })?;
+            (client.blocking(), Some((runtime, client)))
+        }
+    };
+    Ok(Agent { client, face, held: Mutex::default(), exchange: Mutex::default() })
+}
+
+fn work(agent: Result<Agent, Error>) -> ExitCode {
+    let agent = match agent {
+        Ok(agent) => Arc::new(agent),
+        Err(error) => {
+            say(0, Err(work::trouble(&error)));
+            return ExitCode::from(2);
+        }
+    };
+    let (node, incarnation) = (agent.client.node().to_owned(), agent.client.incarnation());
+    say(0, Ok(Answer::Connected { node, incarnation }));
+    for line in std::io::stdin().lock().lines() {
+        let Ok(line) = line else { break };
+        let Line { id, order } = serde_json::from_str(&line).expect("a test sends orders");
+        let agent = agent.clone();
+        std::thread::spawn(move || say(id, agent.carry_out(order)));
+    }
+    // Orders that still wait for something end with the process.
+    ExitCode::SUCCESS
+}
+
+fn say(id: u64, result: Result<Answer, Trouble>) {
+    let line = serde_json::to_string(&Reply { id, result }).expect("answers are plain values");
+    // A test that does not listen any more has ended, and this process ends with it.
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+/// A lock whose holder panicked has its values still.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

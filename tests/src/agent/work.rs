@@ -1,0 +1,147 @@
+//! The single orders.
+
+use super::{Agent, exchange::Exchange, lock, memory};
+use crate::order::{Answer, FetchOrder, Fetched, Order, PushOrder, Pushed, Report, Select, Trouble, Way};
+use crate::pattern;
+use std::sync::Arc;
+use transfer_client::{Error, FabricKind, Tensor};
+
+impl Agent {
+    pub(super) fn carry_out(&self, order: Order) -> Result<Answer, Trouble> {
+        match order {
+            Order::Push(push) => self.push(&push).map(Answer::Pushed),
+            Order::Fetch(fetch) => self.fetch(&fetch).map(Answer::Fetched),
+            Order::Read(name) => {
+                let tensor = lock(&self.held).get(&name).cloned();
+                tensor.map(|t| Answer::Sum(pattern::sum(t.as_bytes()))).ok_or_else(|| unknown(&name))
+            }
+            Order::Release(name) => {
+                let tensor = lock(&self.held).remove(&name);
+                tensor.map(|_| Answer::Done).ok_or_else(|| unknown(&name))
+            }
+            Order::Delete(key) => self.client.delete(key).call().map(|()| Answer::Done).map_err(|e| trouble(&e)),
+            Order::ArenaFree => Ok(Answer::Number(self.client.arena_free_bytes())),
+            Order::PushStorm(push) => loop {
+                self.push(&push)?;
+            },
+            Order::FetchStorm(fetch) => loop {
+                let got = self.fetch(&fetch)?;
+                assert!(got.len > 0, "a storm is over tensors");
+            },
+            Order::Exchange(order) => {
+                let exchange = Arc::new(Exchange::new(order));
+                *lock(&self.exchange) = Some(exchange.clone());
+                exchange.start(self);
+                Ok(Answer::Done)
+            }
+            Order::Rounds => self.exchange()?.rounds().map(Answer::Number),
+            Order::Hold => self.exchange()?.hold().map(Answer::Number),
+            Order::FinishWith(last) => {
+                self.exchange()?.finish_with(last);
+                Ok(Answer::Done)
+            }
+            Order::Finished => self.exchange()?.finished().map(Answer::Number),
+        }
+    }
+
+    fn exchange(&self) -> Result<Arc<Exchange>, Trouble> {
+        lock(&self.exchange).clone().ok_or_else(|| unknown("an exchange"))
+    }
+
+    pub(super) fn push(&self, order: &PushOrder) -> Result<Pushed, Trouble> {
+        let PushOrder { key, tensor, way, version, to, timeout, require } = order;
+        let dtype = pattern::dtype(&tensor.dtype);
+        let mut place = None;
+        let (frozen, foreign);
+        let filled = || {
+            let mut filled = self.client.allocate_wait(dtype, &tensor.shape, *timeout).call()?;
+            pattern::fill(filled.as_mut_bytes(), dtype, tensor.seed);
+            Ok(filled)
+        };
+        let mut push = match way {
+            Way::Owned => {
+                let filled = filled().map_err(|e: Error| trouble(&e))?;
+                place = memory::place_of(filled.as_bytes());
+                self.client.push_tensor(key, filled)
+            }
+            Way::Frozen => {
+                frozen = filled().map_err(|e: Error| trouble(&e))?.freeze();
+                place = memory::place_of(frozen.as_bytes());
+                self.client.push_frozen(key, &frozen)
+            }
+            Way::Foreign => {
+                foreign = pattern::bytes_of(tensor);
+                self.client.push_bytes(key, dtype, &tensor.shape, &foreign)
+            }
+        };
+        push = push.timeout(*timeout);
+        if let Some(version) = version {
+            push = push.version(*version);
+        }
+        if let Some(to) = to {
+            push = push.to(to);
+        }
+        if let Some(require) = require {
+            push = push.require(fabric(require));
+        }
+        let pushed = push.call().map_err(|e| trouble(e.error()))?;
+        Ok(Pushed { version: pushed.version, report: report(&pushed.report), place })
+    }
+
+    pub(super) fn fetch(&self, order: &FetchOrder) -> Result<Fetched, Trouble> {
+        let FetchOrder { key, select, timeout, require, hold } = order;
+        let fetch = self.client.fetch(key).timeout(*timeout);
+        let mut fetch = match select {
+            Select::Latest => fetch.latest(),
+            Select::Exactly(version) => fetch.exactly(*version),
+            Select::AtLeast(version) => fetch.at_least(*version),
+        };
+        if let Some(require) = require {
+            fetch = fetch.require(fabric(require));
+        }
+        let tensor = fetch.call().map_err(|e| trouble(&e))?;
+        let fetched = describe(&tensor);
+        if let Some(hold) = hold {
+            lock(&self.held).insert(hold.clone(), tensor);
+        }
+        Ok(fetched)
+    }
+}
+
+fn describe(tensor: &Tensor) -> Fetched {
+    let bytes = tensor.as_bytes();
+    Fetched {
+        version: tensor.version(),
+        dtype: tensor.dtype().name().to_owned(),
+        shape: tensor.shape().to_vec(),
+        len: bytes.len() as u64,
+        sum: pattern::sum(bytes),
+        report: report(tensor.report()),
+        place: memory::place_of(bytes),
+    }
+}
+
+fn report(report: &transfer_client::Report) -> Report {
+    let transfer_client::Report { fabric, bytes, copied, .. } = *report;
+    Report { fabric: fabric.name().to_owned(), bytes, copied, text: report.to_string() }
+}
+
+fn fabric(name: &str) -> FabricKind {
+    FabricKind::from_name(name).unwrap_or_else(|| panic!("{name} is no fabric"))
+}
+
+fn unknown(what: &str) -> Trouble {
+    let text = format!("this worker has no {what}");
+    Trouble { kind: "NoSuchThing".into(), fault: "Caller".into(), can_retry: false, text }
+}
+
+/// What a caller sees of an error.
+pub(super) fn trouble(error: &Error) -> Trouble {
+    let kind = match error.failure_code() {
+        Some(code) => format!("{code:?}"),
+        // The variant's name: the first word of what Debug prints.
+        None => format!("{error:?}").split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned(),
+    };
+    let (fault, can_retry) = (format!("{:?}", error.fault()), error.can_retry());
+    Trouble { kind, fault, can_retry, text: error.to_string() }
+}

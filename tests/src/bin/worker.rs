@@ -1,0 +1,6 @@
+//! The worker that end-to-end tests command, and the leash on which they keep other programs.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    transfer_tests::agent::main()
+}

@@ -1,0 +1,52 @@
+//! What the end-to-end tests stand on: real sidecars, real workers, each in a process of its own, over real sockets.
+//!
+//! A test builds a [`Scene`], starts workers, gives them orders, kills some of them, and looks at the sidecars through their admin service.
+//! At its end [`Scene::end`] holds the counters against those from before: whatever a test did, nothing of it may be left.
+//!
+//! Nothing here waits for a fixed time, and nothing asserts that something was fast: every wait polls for what it waits for, and gives up
+//! after a minute with all that it knows.
+//!
+//! # Layout
+//! - [`scene`]: one or two sidecars, bystanders that exchange tensors all the while, and the check at the end.
+//! - [`sidecar`], [`status`]: a `transferd`, and what it shows of itself.
+//! - [`worker`], [`calls`]: a worker, as a test commands it, and its orders.
+//! - [`agent`]: the same worker from inside: the program `transfer-test-worker`.
+//! - [`order`]: the lines between the two.
+//! - [`pattern`]: what tensors are filled with.
+//! - [`process`], [`programs`]: processes that end with the test, and where their programs are.
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod calls;
+pub mod order;
+pub mod pattern;
+pub mod process;
+pub mod programs;
+pub mod scene;
+pub mod sidecar;
+pub mod status;
+pub mod worker;
+
+pub use order::{Fetched, Pushed, Spec, Trouble, Way};
+pub use scene::Scene;
+pub use sidecar::Sidecar;
+pub use worker::Worker;
+
+use std::time::{Duration, Instant};
+
+/// How long any wait may take before the test is given up. Far more than it ever should, for machines that are busy with other things.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Looks again and again until there is a value. The error is what was seen last.
+///
+/// # Errors
+/// The last error of `look`, after [`PATIENCE`].
+pub fn poll<T, E>(mut look: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match look() {
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            end => return end,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Processes that end with the test.
+
+use crate::poll;
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+
+/// How a program is started.
+#[derive(Debug)]
+pub struct Start<'a> {
+    /// The program of [`crate::programs::worker`], or a copy of it that the user id below can run.
+    pub leash: &'a Path,
+    /// Its arguments, behind the test's process id.
+    pub arguments: Vec<&'a OsStr>,
+    /// Its first argument: what the leash is to do.
+    pub mode: &'a str,
+    /// Where its stderr goes.
+    pub log: PathBuf,
+    /// The user that it runs as, if another.
+    pub uid: Option<u32>,
+}
+
+/// A running program, killed and reaped when this is dropped. It dies with the thread that started it, too: keep it on the test's own.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+    ended: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts it.
+    ///
+    /// # Panics
+    /// Where that is not possible.
+    #[must_use]
+    pub fn start(start: Start<'_>) -> Process {
+        use std::os::unix::process::CommandExt;
+        let log = File::options().create(true).append(true).open(&start.log).expect("a log can be written");
+        let mut command = Command::new(start.leash);
+        command.arg(start.mode).arg(std::process::id().to_string()).args(start.arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        for (name, _) in std::env::vars_os() {
+            // The sidecar reads its configuration there too.
+            if name.to_string_lossy().starts_with("TRANSFER_") {
+                command.env_remove(name);
+            }
+        }
+        if let Some(uid) = start.uid {
+            command.uid(uid).gid(uid);
+        }
+        let child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        Process { child, log: start.log, ended: None }
+    }
+
+    /// The arguments that start `program` on the leash.
+    #[must_use]
+    pub fn tied<'a>(program: &'a Path, arguments: impl IntoIterator<Item = &'a OsStr>) -> Vec<&'a OsStr> {
+        std::iter::once(program.as_os_str()).chain(arguments).collect()
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its stdin and stdout, once.
+    ///
+    /// # Panics
+    /// The second time.
+    pub fn pipes(&mut self) -> (ChildStdin, ChildStdout) {
+        let stdin = self.child.stdin.take().expect("stdin is taken once");
+        (stdin, self.child.stdout.take().expect("stdout is taken once"))
+    }
+
+    /// What it wrote to stderr, from the end.
+    #[must_use]
+    pub fn last_words(&self) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// Where it has ended already.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw).expect("a process has an id");
+        // The child is not reaped yet, so the number is its own.
+        assert!(self.ended.is_none(), "process {pid:?} has ended already");
+        kill_process(pid, signal).expect("a child can be signalled");
+    }
+
+    /// Whether it has ended, and how.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().expect("a child can be waited for");
+        }
+        self.ended
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Panics
+    /// Where it does not.
+    pub fn wait(&mut self) -> ExitStatus {
+        match poll(|| self.ended().ok_or(())) {
+            Ok(status) => status,
+            Err(()) => panic!("process {} does not end:\n{}", self.id(), self.last_words()),
+        }
+    }
+
+    /// Ends it with SIGKILL, and waits.
+    pub fn kill(&mut self) {
+        if self.ended().is_none() {
+            self.signal(Signal::KILL);
+            self.wait();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("---- {} ----\n{}", self.log.display(), self.last_words());
+        }
+        if self.ended.is_none() {
+            // No panic here: the test may be panicking already.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Where the programs under test are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The folder of this test's profile: `target/debug`, for instance.
+fn folder() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let deps = test.parent().expect("a test lies in a folder");
+    // Tests lie in deps/ beside the programs.
+    let folder = if deps.ends_with("deps") { deps.parent().expect("deps/ lies in a folder") } else { deps };
+    folder.to_owned()
+}
+
+/// `transfer-test-worker`. Cargo has built it together with the test.
+#[must_use]
+pub fn worker() -> PathBuf {
+    existing(&folder(), "transfer-test-worker")
+}
+
+/// `transferd`, up to date with its sources.
+#[must_use]
+pub fn transferd() -> PathBuf {
+    existing(built(), "transferd")
+}
+
+/// `transferctl`, up to date with its sources.
+#[must_use]
+pub fn transferctl() -> PathBuf {
+    existing(built(), "transferctl")
+}
+
+fn existing(folder: &Path, name: &str) -> PathBuf {
+    let program = folder.join(name);
+    assert!(program.exists(), "{} is missing", program.display());
+    program
+}
+
+/// Builds both, once for each test program, where cargo has not done so already: a test of this package does not make cargo build the
+/// programs of others, and an old one must not pass for the new.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = folder();
+        let profile = match folder.file_name().and_then(|name| name.to_str()) {
+            Some("debug") | None => "dev",
+            Some(profile) => profile,
+        };
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace");
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let target = folder.parent().expect("a profile's folder lies in the target folder");
+        let mut build = Command::new(cargo);
+        build.current_dir(root).args(["build", "--quiet", "--profile", profile, "--target-dir"]).arg(target);
+        // As `make test` builds them: with other features everything below them would be built again.
+        build.args(["--workspace", "--all-targets"]);
+        let output = build.output().expect("cargo can be started");
+        assert!(output.status.success(), "{build:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+        folder
+    })
+}

@@ -1,0 +1,182 @@
+//! A sidecar: `transferd` in a process of its own.
+
+use crate::process::{Process, Start};
+use crate::status::{Admin, Counts};
+use crate::{Worker, poll, programs};
+use rustix::process::Signal;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use transfer_proto::v1::StatusResponse;
+
+/// A `transferd`. Killed when dropped; [`Sidecar::terminate`] ends it as its operator would.
+#[derive(Debug)]
+pub struct Sidecar {
+    name: String,
+    folder: PathBuf,
+    arguments: Vec<String>,
+    process: Process,
+    admin: Admin,
+    /// The line that says "ready".
+    ready: String,
+}
+
+impl Sidecar {
+    /// Starts one that is called `name`, with its sockets in `folder`, and waits until it says that it is ready.
+    ///
+    /// # Panics
+    /// Where it does not.
+    #[must_use]
+    pub fn start(folder: &Path, name: &str, arguments: &[&str]) -> Sidecar {
+        let arguments: Vec<String> = arguments.iter().map(|&a| a.to_owned()).collect();
+        let (process, ready) = run(folder, name, &arguments);
+        let admin = Admin::at(admin_socket(folder, name));
+        Sidecar { name: name.to_owned(), folder: folder.to_owned(), arguments, process, admin, ready }
+    }
+
+    /// Its node's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The folder of its sockets.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where workers connect.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join(format!("{}.sock", self.name))
+    }
+
+    /// Where its gRPC services are, for tools.
+    #[must_use]
+    pub fn admin_socket(&self) -> PathBuf {
+        admin_socket(&self.folder, &self.name)
+    }
+
+    /// Where its gRPC services are, for other nodes: an address and a port.
+    ///
+    /// # Panics
+    /// Where it does not listen.
+    #[must_use]
+    pub fn address(&self) -> String {
+        let field = self.ready.split_whitespace().find_map(|field| field.strip_prefix("grpc="));
+        field.unwrap_or_else(|| panic!("no address in {:?}", self.ready)).to_owned()
+    }
+
+    /// A worker of that name, with an arena of 16 MiB.
+    #[must_use]
+    pub fn worker(&self, name: &str) -> Worker {
+        Worker::of(self, name).start()
+    }
+
+    /// Its gRPC services.
+    #[must_use]
+    pub fn admin(&self) -> &Admin {
+        &self.admin
+    }
+
+    /// What it shows of itself.
+    ///
+    /// # Panics
+    /// Where it does not.
+    #[must_use]
+    pub fn status(&self) -> StatusResponse {
+        self.admin.status().unwrap_or_else(|e| panic!("{}: {e}\n{}", self.name, self.process.last_words()))
+    }
+
+    /// Waits until its status is as wanted.
+    ///
+    /// # Panics
+    /// Where that does not come.
+    #[track_caller]
+    pub fn until(&self, what: &str, is: impl Fn(&StatusResponse) -> bool) {
+        let seen = poll(|| {
+            let status = self.status();
+            if is(&status) { Ok(()) } else { Err(Box::new(status)) }
+        });
+        if let Err(status) = seen {
+            panic!("{} is never so that {what}: {status:#?}\n{}", self.name, self.process.last_words());
+        }
+    }
+
+    /// Waits until its counts are these.
+    ///
+    /// # Panics
+    /// Where that does not come.
+    #[track_caller]
+    pub fn until_counts(&self, wanted: &Counts) {
+        let seen = poll(|| match Counts::of(&self.status()) {
+            counts if counts == *wanted => Ok(()),
+            counts => Err(Box::new(counts)),
+        });
+        if let Err(counts) = seen {
+            let status = self.status();
+            let log = self.process.last_words();
+            panic!("{} has {counts:#?}, not {wanted:#?}: {status:#?}\n{log}", self.name);
+        }
+    }
+
+    /// Ends it with SIGKILL: it has no chance to say anything to anybody.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again after its end, with the same arguments and, for other nodes, the same address.
+    pub fn restart(&mut self) {
+        let address = self.ready.contains(" grpc=").then(|| self.address());
+        if let (Some(at), Some(address)) = (self.arguments.iter().position(|a| a == "--listen"), address) {
+            self.arguments[at + 1] = address;
+        }
+        (self.process, self.ready) = run(&self.folder, &self.name, &self.arguments);
+        self.admin = Admin::at(self.admin_socket());
+    }
+
+    /// Ends it with SIGTERM and says how it ended.
+    #[must_use]
+    pub fn terminate(&mut self) -> ExitStatus {
+        self.process.signal(Signal::TERM);
+        self.process.wait()
+    }
+}
+
+fn admin_socket(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}-admin.sock"))
+}
+
+fn run(folder: &Path, name: &str, arguments: &[String]) -> (Process, String) {
+    let ready_file = folder.join(format!("{name}.ready"));
+    // One that was killed has left it behind.
+    let _ = std::fs::remove_file(&ready_file);
+    let (leash, program) = (programs::worker(), programs::transferd());
+    let socket = folder.join(format!("{name}.sock"));
+    let admin = admin_socket(folder, name);
+    let mut words: Vec<&OsStr> = vec!["--node".as_ref(), name.as_ref(), "--socket".as_ref(), socket.as_ref()];
+    words.extend(["--admin-socket".as_ref(), admin.as_os_str(), "--ready-file".as_ref(), ready_file.as_os_str()]);
+    words.extend(arguments.iter().map(OsStr::new));
+    let mut process = Process::start(Start {
+        leash: &leash,
+        arguments: Process::tied(&program, words),
+        mode: "tied",
+        log: folder.join(format!("{name}.log")),
+        uid: None,
+    });
+    let ready = poll(|| match std::fs::read_to_string(&ready_file) {
+        Ok(line) => Ok(Ok(line)),
+        Err(_) => process.ended().map(Err).ok_or(()),
+    });
+    match ready {
+        Ok(Ok(line)) => (process, line),
+        other => panic!("{name} does not start ({other:?}):\n{}", process.last_words()),
+    }
+}

@@ -1,0 +1,229 @@
+//! A worker, as a test commands it.
+
+use crate::calls::{FetchCall, Pending, PushCall, done, number, sum};
+use crate::order::{Answer, FetchOrder, Line, Order, PushOrder, Reply, Select, Spec, Trouble, Way};
+use crate::process::{Process, Start};
+use crate::{PATIENCE, Sidecar, programs};
+use rustix::process::Signal;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{ChildStdin, ExitStatus};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How a worker is to be started.
+#[derive(Debug)]
+pub struct WorkerStart {
+    name: String,
+    socket: PathBuf,
+    log: PathBuf,
+    program: PathBuf,
+    arena_bytes: u64,
+    is_async: bool,
+    uid: Option<u32>,
+}
+
+type Waiting = Arc<Mutex<HashMap<u64, Sender<Result<Answer, Trouble>>>>>;
+
+/// A connected worker. Killed when dropped; [`Worker::close`] lets it end by itself.
+#[derive(Debug)]
+pub struct Worker {
+    name: String,
+    incarnation: u64,
+    process: Process,
+    stdin: Option<ChildStdin>,
+    waiting: Waiting,
+    next_id: u64,
+}
+
+impl WorkerStart {
+    /// The size of its arena.
+    #[must_use]
+    pub fn arena_bytes(mut self, bytes: u64) -> Self {
+        self.arena_bytes = bytes;
+        self
+    }
+
+    /// Its exchange goes over the client's async face; everything else over the blocking one, of the same session.
+    #[must_use]
+    pub fn with_async_face(mut self) -> Self {
+        self.is_async = true;
+        self
+    }
+
+    /// It runs as this user, and as `program`, which that user can execute.
+    #[must_use]
+    pub fn user(mut self, uid: u32, program: PathBuf) -> Self {
+        (self.uid, self.program) = (Some(uid), program);
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Panics
+    /// Where it cannot connect.
+    #[must_use]
+    pub fn start(self) -> Worker {
+        let name = self.name.clone();
+        self.try_start().unwrap_or_else(|trouble| panic!("worker {name} cannot connect: {trouble}"))
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// Why it cannot connect.
+    ///
+    /// # Panics
+    /// Where the program fails.
+    pub fn try_start(self) -> Result<Worker, Trouble> {
+        let arena = self.arena_bytes.to_string();
+        let face = if self.is_async { "async" } else { "blocking" };
+        let words: [&OsStr; 4] = [self.socket.as_ref(), self.name.as_ref(), arena.as_ref(), face.as_ref()];
+        let mut process = Process::start(Start {
+            leash: &self.program,
+            arguments: words.to_vec(),
+            mode: "work",
+            log: self.log,
+            uid: self.uid,
+        });
+        let (stdin, stdout) = process.pipes();
+        let (tell, told) = channel();
+        let waiting: Waiting = Arc::new(Mutex::new(HashMap::from([(0, tell)])));
+        let answers = waiting.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines() {
+                let Ok(line) = line else { break };
+                let Reply { id, result } = serde_json::from_str(&line).expect("a worker answers as it should");
+                if let Some(waiter) = lock(&answers).remove(&id) {
+                    // Who does not wait any more does not care.
+                    let _ = waiter.send(result);
+                }
+            }
+            // Whoever still waits hears that there is no answer.
+            lock(&answers).clear();
+        });
+        let first = Pending::new(format!("{} connects", self.name), told, Some);
+        match first.outcome().unwrap_or_else(|| panic!("worker {}:\n{}", self.name, process.last_words()))? {
+            Answer::Connected { incarnation, .. } => {
+                Ok(Worker { name: self.name, incarnation, process, stdin: Some(stdin), waiting, next_id: 1 })
+            }
+            other => panic!("a worker begins with {other:?}"),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Worker {
+    /// One of `sidecar`'s, to be started.
+    #[must_use]
+    pub fn of(sidecar: &Sidecar, name: &str) -> WorkerStart {
+        WorkerStart {
+            name: name.to_owned(),
+            socket: sidecar.socket(),
+            log: sidecar.folder().join(format!("{}-workers.log", sidecar.name())),
+            program: programs::worker(),
+            arena_bytes: 16 << 20,
+            is_async: false,
+            uid: None,
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Which run of the sidecar it is connected to.
+    #[must_use]
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Gives an order.
+    ///
+    /// # Panics
+    /// Where the worker is gone.
+    pub fn order<T>(&mut self, order: Order, take: fn(Answer) -> Option<T>) -> Pending<T> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let (tell, answer) = channel();
+        lock(&self.waiting).insert(id, tell);
+        let what = format!("{}: {order:?}", self.name);
+        let line = serde_json::to_string(&Line { id, order }).expect("orders are plain values");
+        let stdin = self.stdin.as_mut().expect("the worker is not closed");
+        if let Err(e) = writeln!(stdin, "{line}") {
+            panic!("{what}: the worker is gone: {e}\n{}", self.process.last_words());
+        }
+        Pending::new(what, answer, take)
+    }
+
+    /// Pushes a tensor.
+    pub fn push(&mut self, key: &str, tensor: Spec) -> PushCall<'_> {
+        let (key, timeout) = (key.to_owned(), PATIENCE / 2);
+        let order = PushOrder { key, tensor, way: Way::Owned, version: None, to: None, timeout, require: None };
+        PushCall::new(self, order)
+    }
+
+    /// Fetches a tensor.
+    pub fn fetch(&mut self, key: &str) -> FetchCall<'_> {
+        let (key, timeout) = (key.to_owned(), PATIENCE / 2);
+        let order = FetchOrder { key, select: Select::Latest, timeout, require: None, hold: None };
+        FetchCall::new(self, order)
+    }
+
+    /// The checksum of a held tensor, read now.
+    pub fn read(&mut self, hold: &str) -> u64 {
+        self.order(Order::Read(hold.to_owned()), sum).get()
+    }
+
+    /// Drops a held tensor.
+    pub fn release(&mut self, hold: &str) {
+        self.order(Order::Release(hold.to_owned()), done).get();
+    }
+
+    /// Ends a key.
+    ///
+    /// # Errors
+    /// The client's.
+    pub fn delete(&mut self, key: &str) -> Result<(), Trouble> {
+        self.order(Order::Delete(key.to_owned()), done).wait()
+    }
+
+    /// How much of the arena is free, in bytes.
+    pub fn arena_free(&mut self) -> u64 {
+        self.order(Order::ArenaFree, number).get()
+    }
+
+    /// Ends it with SIGKILL, in the middle of whatever it does.
+    pub fn kill(mut self) {
+        self.process.kill();
+    }
+
+    /// Stops its process, as a debugger does; [`Worker::go_on`] lets it run again.
+    pub fn freeze(&self) {
+        self.process.signal(Signal::STOP);
+    }
+
+    /// See [`Worker::freeze`].
+    pub fn go_on(&self) {
+        self.process.signal(Signal::CONT);
+    }
+
+    /// Lets it end by itself.
+    pub fn close(mut self) -> ExitStatus {
+        self.stdin = None;
+        self.process.wait()
+    }
+}

@@ -1,0 +1,91 @@
+//! Deadlines that pass in the middle of things: the caller hears it, and the memory that was on its way is not lost.
+
+use std::time::Duration;
+use transfer_tests::{Scene, Spec};
+
+const LEN: u64 = 3 << 20;
+
+/// From deadlines that nothing can meet to such that everything does.
+fn timeouts() -> impl Iterator<Item = Duration> {
+    (0..30).map(|i| Duration::from_micros(i * i * 40))
+}
+
+#[test]
+fn of_fetches_under_way() {
+    let mut scene = Scene::two_with(&["--pool-bytes", "16MiB"]).with_bystanders();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    for (version, timeout) in (1..).zip(timeouts()) {
+        // Another size each time, so that the description is not known and the slot is asked for anew.
+        let spec = Spec::bytes(LEN + version, version);
+        giver.push("w", spec.clone()).get();
+        match taker.fetch("w").exactly(version).timeout(timeout).start().wait() {
+            Ok(fetched) => assert_eq!(fetched.sum, spec.sum()),
+            Err(trouble) => {
+                let known = ["Deadline", "UnknownKey", "PeerUnreachable"];
+                assert!(known.contains(&trouble.kind.as_str()) && trouble.can_retry, "{trouble}");
+            }
+        }
+    }
+    let spec = Spec::bytes(LEN, 99);
+    giver.push("w", spec.clone()).get();
+    assert_eq!(taker.fetch("w").at_least(31).get().sum, spec.sum());
+    scene.others_go_on();
+    drop((giver, taker));
+    scene.end();
+}
+
+#[test]
+fn of_pushes_under_way() {
+    let mut scene = Scene::two_with(&["--pool-bytes", "16MiB"]).with_bystanders();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    let free = giver.arena_free();
+    for (version, timeout) in (1..).zip(timeouts()) {
+        let spec = Spec::bytes(LEN + version, version);
+        match giver.push("w", spec.clone()).version(version).to("taker").timeout(timeout).start().wait() {
+            Ok(pushed) => {
+                assert_eq!(pushed.version, version);
+                assert_eq!(taker.fetch("w").exactly(version).get().sum, spec.sum());
+            }
+            Err(trouble) => {
+                let known = ["Deadline", "PoolFull", "PeerUnreachable", "DirectoryUnreachable", "ArenaFull"];
+                assert!(known.contains(&trouble.kind.as_str()) && trouble.can_retry, "{trouble}");
+            }
+        }
+    }
+    let spec = Spec::bytes(LEN, 99);
+    giver.push("w", spec.clone()).version(1000).to("taker").get();
+    assert_eq!(taker.fetch("w").at_least(1000).get().sum, spec.sum());
+    let got = transfer_tests::poll(|| match giver.arena_free() {
+        bytes if bytes == free => Ok(()),
+        bytes => Err(bytes),
+    });
+    assert_eq!(got, Ok(()), "of {free} bytes: what was being written comes back");
+    scene.others_go_on();
+    drop((giver, taker));
+    scene.end();
+}
+
+/// Fetches that are given up by a dead worker and by deadlines, over and over, from a pool that has room for one at a time.
+#[test]
+fn in_a_small_pool() {
+    let mut scene = Scene::two_with(&["--pool-bytes", "4MiB"]).with_bystanders();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    for key in ["one", "two", "three"] {
+        giver.push(key, Spec::bytes(LEN, 1)).get();
+    }
+    for timeout in timeouts() {
+        let fetches = ["one", "two", "three"].map(|key| taker.fetch(key).timeout(timeout).start());
+        for fetch in fetches {
+            match fetch.wait() {
+                Ok(fetched) => assert_eq!(fetched.sum, Spec::bytes(LEN, 1).sum()),
+                Err(trouble) => assert!(trouble.can_retry, "{trouble}"),
+            }
+        }
+    }
+    for key in ["one", "two", "three"] {
+        assert_eq!(taker.fetch(key).get().sum, Spec::bytes(LEN, 1).sum());
+    }
+    scene.others_go_on();
+    drop((giver, taker));
+    scene.end();
+}

@@ -1,0 +1,145 @@
+//! Landing pools that are full: who needs room waits, hears so at its deadline, and gets it when there is some.
+
+use std::time::Duration;
+use transfer_tests::{Scene, Spec};
+
+const LEN: u64 = 3 << 20;
+const SOON: Duration = Duration::from_millis(300);
+
+fn scene() -> Scene {
+    Scene::two_with(&["--pool-bytes", "8MiB"]).with_bystanders()
+}
+
+#[test]
+fn fetches_wait_for_room() {
+    let mut scene = scene();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    let keys = ["one", "two", "three", "four"];
+    for (key, seed) in keys.into_iter().zip(1..) {
+        giver.push(key, Spec::bytes(LEN, seed)).get();
+    }
+    taker.fetch("one").hold("one").get();
+    taker.fetch("two").hold("two").get();
+    let used = scene.b().status().pools[0].used_bytes;
+    assert!(used > 2 * LEN, "{used}");
+    // Backpressure: it waits, and at its deadline it is told what for.
+    let trouble = taker.fetch("three").timeout(SOON).trouble();
+    trouble.expect("PoolFull", &["\"three\"", "landing pool"]);
+    assert!(trouble.can_retry, "{trouble}");
+    let patient = [taker.fetch("three").start(), taker.fetch("four").start()];
+    scene.b().until("both wait for room", |s| s.pools[0].waiting == 2);
+    // Small things of others have room, and do not wait behind them.
+    scene.others_go_on();
+    taker.release("one");
+    taker.release("two");
+    for (fetch, seed) in patient.into_iter().zip(3..) {
+        assert_eq!(fetch.get().sum, Spec::bytes(LEN, seed).sum());
+    }
+    drop((giver, taker));
+    scene.end();
+}
+
+#[test]
+fn pushes_wait_for_room() {
+    let mut scene = scene();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    giver.push("held", Spec::bytes(2 * LEN, 1)).get();
+    taker.fetch("held").hold("held").get();
+    // Two landing slots are needed.
+    let push = |seed| Spec::bytes(LEN / 2, seed);
+    let trouble = giver.push("w", push(1)).to("taker").timeout(SOON).trouble();
+    trouble.expect("PoolFull", &["\"w\"", "\"taker\"", "pool"]);
+    assert!(trouble.can_retry, "{trouble}");
+    let patient = giver.push("w", push(2)).to("taker").start();
+    scene.b().until("it waits for room", |s| s.pools[0].waiting == 1);
+    scene.others_go_on();
+    taker.release("held");
+    patient.get();
+    assert_eq!(taker.fetch("w").get().sum, push(2).sum());
+    drop((giver, taker));
+    scene.end();
+}
+
+/// A push waits while both of its slots are being read, and goes on when one comes back.
+#[test]
+fn a_push_waits_for_its_readers() {
+    let mut scene = scene();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    for version in 1..=2 {
+        giver.push("w", Spec::bytes(LEN, version)).to("taker").get();
+        taker.fetch("w").hold(&version.to_string()).get();
+    }
+    let trouble = giver.push("w", Spec::bytes(LEN, 3)).to("taker").timeout(SOON).trouble();
+    trouble.expect("PoolFull", &["\"w\"", "still being read"]);
+    let patient = giver.push("w", Spec::bytes(LEN, 4)).to("taker").start();
+    scene.others_go_on();
+    taker.release("1");
+    patient.get();
+    assert_eq!(taker.fetch("w").get().sum, Spec::bytes(LEN, 4).sum());
+    assert_eq!(taker.read("2"), Spec::bytes(LEN, 2).sum());
+    drop((giver, taker));
+    scene.end();
+}
+
+/// One that gives up makes way for those behind it.
+#[test]
+fn who_gives_up_lets_the_next_one_through() {
+    let mut scene = scene();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    giver.push("held", Spec::bytes(LEN, 1)).get();
+    giver.push("large", Spec::bytes(2 * LEN, 2)).get();
+    giver.push("small", Spec::bytes(LEN, 3)).get();
+    taker.fetch("held").hold("held").get();
+    let large = taker.fetch("large").timeout(SOON * 4).start();
+    scene.b().until("the large one waits", |s| s.pools[0].waiting == 1);
+    let small = taker.fetch("small").start();
+    large.trouble().expect("PoolFull", &["\"large\""]);
+    assert_eq!(small.get().sum, Spec::bytes(LEN, 3).sum(), "there was room for this one all the while");
+    scene.others_go_on();
+    drop((giver, taker));
+    scene.end();
+}
+
+#[test]
+fn larger_than_the_pool() {
+    let mut scene = scene();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    let mut near = scene.a().worker("near");
+    let spec = Spec::bytes(9 << 20, 1);
+    giver.push("w", spec.clone()).get();
+    let len = spec.shape[0].to_string();
+    taker.fetch("w").trouble().expect("TooLarge", &["\"w\"", &len, "8388608"]);
+    // It is no trouble where nothing has to land.
+    assert_eq!(near.fetch("w").get().sum, spec.sum());
+    // A push needs two slots.
+    let half = Spec::bytes(5 << 20, 2);
+    giver.push("x", half.clone()).to("taker").trouble().expect("TooLarge", &["\"x\"", "5242880", "8388608"]);
+    giver.push("x", Spec::bytes(1 << 20, 3)).to("taker").get();
+    assert_eq!(taker.fetch("x").get().sum, Spec::bytes(1 << 20, 3).sum(), "the key can be used all the same");
+    // A key whose tensors grow too large stays at the last one that was not.
+    giver.push("x", half).to("taker").trouble().expect("TooLarge", &["\"x\""]);
+    assert_eq!(taker.fetch("x").get().sum, Spec::bytes(1 << 20, 3).sum());
+    scene.others_go_on();
+    drop((giver, taker, near));
+    scene.end();
+}
+
+/// The worker's own arena: it says what is free, and a push of foreign bytes waits for room.
+#[test]
+fn a_full_arena() {
+    let mut scene = Scene::one().with_bystanders();
+    let mut giver = transfer_tests::Worker::of(scene.a(), "giver").arena_bytes(4 << 20).start();
+    let mut taker = scene.a().worker("taker");
+    giver.push("w", Spec::bytes(9 << 20, 1)).trouble().expect("TooLargeForArena", &["9437184", "4194304"]);
+    giver.push("one", Spec::bytes(LEN, 1)).get();
+    let trouble = giver.push("two", Spec::bytes(LEN, 2)).timeout(SOON).trouble();
+    trouble.expect("ArenaFull", &["3145728", "4194304"]);
+    assert!(trouble.can_retry, "{trouble}");
+    let patient = giver.push("two", Spec::bytes(LEN, 2)).start();
+    scene.others_go_on();
+    giver.delete("one").expect("it is its own");
+    patient.get();
+    assert_eq!(taker.fetch("two").get().sum, Spec::bytes(LEN, 2).sum());
+    drop((giver, taker));
+    scene.end();
+}

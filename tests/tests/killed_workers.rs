@@ -1,0 +1,178 @@
+//! Workers killed with SIGKILL in the middle of things: nothing of them is left, and nobody else notices.
+
+use std::time::Duration;
+use transfer_proto::v1::Fabric;
+use transfer_tests::status::{finished, operations_of};
+use transfer_tests::{Scene, Spec};
+
+const LEN: u64 = 3 << 20;
+
+/// One and two sidecars.
+fn scenes() -> [Scene; 2] {
+    [Scene::one().with_bystanders(), Scene::two().with_bystanders()]
+}
+
+#[test]
+fn while_it_holds_leases() {
+    for mut scene in scenes() {
+        let (mut giver, mut victim) = (scene.a().worker("giver"), scene.b().worker("victim"));
+        let mut other = scene.b().worker("other");
+        giver.push("w", Spec::bytes(LEN, 1)).get();
+        for name in ["one", "two", "three"] {
+            victim.fetch("w").hold(name).get();
+        }
+        other.fetch("w").hold("mine").get();
+        // A newer version: the victim's is held by the victim alone, or by the other one too.
+        giver.push("w", Spec::bytes(LEN, 2)).get();
+        scene.b().until("four leases are held", |s| s.counters.as_ref().is_some_and(|c| c.leases >= 4));
+        victim.kill();
+        scene.b().until("the victim's leases are gone", |s| {
+            s.sessions.iter().all(|s| s.worker != "victim")
+                && s.sessions.iter().any(|s| s.worker == "other" && s.leases == 1)
+        });
+        assert_eq!(other.read("mine"), Spec::bytes(LEN, 1).sum(), "what others read stays");
+        assert_eq!(other.fetch("w").get().sum, Spec::bytes(LEN, 2).sum());
+        scene.others_go_on();
+        drop((giver, other));
+        scene.end();
+    }
+}
+
+#[test]
+fn while_its_fetches_wait() {
+    for mut scene in scenes() {
+        let (mut giver, mut victim) = (scene.a().worker("giver"), scene.b().worker("victim"));
+        giver.push("w", Spec::bytes(LEN, 1)).get();
+        let nowhere = victim.fetch("nowhere").start();
+        let later = victim.fetch("w").at_least(2).start();
+        scene.b().until("two fetches wait", |s| operations_of(s, "victim") == 2);
+        if scene.nodes.len() == 2 {
+            scene.a().until("the owner's node knows of one", |s| s.links.iter().any(|l| l.serves >= 1));
+        }
+        victim.kill();
+        drop((nowhere, later));
+        scene.b().until("the victim is gone", |s| s.sessions.iter().all(|s| s.worker != "victim"));
+        scene.others_go_on();
+        // What it waited for comes: nobody is confused by that.
+        giver.push("w", Spec::bytes(LEN, 2)).get();
+        scene.others_go_on();
+        drop(giver);
+        scene.end();
+    }
+}
+
+/// A push that waits for room at the other node: its bytes lie in the arena of a worker that is gone.
+#[test]
+fn while_its_push_waits() {
+    let mut scene = Scene::two_with(&["--pool-bytes", "8MiB"]).with_bystanders();
+    let (mut victim, mut taker) = (scene.a().worker("victim"), scene.b().worker("taker"));
+    let mut giver = scene.a().worker("giver");
+    for hold in ["one", "two"] {
+        giver.push(hold, Spec::bytes(LEN, 1)).get();
+        taker.fetch(hold).hold(hold).get();
+    }
+    let pending = victim.push("w", Spec::bytes(LEN / 2, 1)).to("taker").start();
+    scene.b().until("the push waits for room", |s| s.pools.iter().any(|p| p.waiting == 1));
+    victim.kill();
+    drop(pending);
+    scene.a().until("the victim is gone", |s| s.sessions.iter().all(|s| s.worker != "victim"));
+    scene.others_go_on();
+    taker.release("one");
+    scene.others_go_on();
+    drop((giver, taker));
+    scene.end();
+}
+
+/// Killed at whatever moment it is in while it pushes as fast as it can.
+#[test]
+fn in_a_storm_of_pushes() {
+    for mut scene in scenes() {
+        let mut taker = scene.b().worker("taker");
+        for round in 0..4 {
+            let mut victim = scene.a().worker("victim");
+            let fabric = if scene.nodes.len() == 2 { Fabric::Tcp } else { Fabric::Local };
+            let waiting = taker.fetch("w").hold("w").start();
+            let storm = victim.push("w", Spec::bytes(LEN, 1)).to("taker").storm();
+            assert_eq!(waiting.get().sum, Spec::bytes(LEN, 1).sum(), "round {round}");
+            let before = finished(&scene.b().status(), fabric).transfers;
+            scene.b().until("some more have come", |s| finished(s, fabric).transfers > before + 2);
+            victim.kill();
+            drop(storm);
+            assert_eq!(taker.read("w"), Spec::bytes(LEN, 1).sum(), "round {round}");
+            taker.release("w");
+            scene.a().until("the victim is gone", |s| s.sessions.iter().all(|s| s.worker != "victim"));
+            scene.others_go_on();
+        }
+        // Its key is free for others, once the directory has heard of it.
+        scene.a().until("its key is free", |s| s.directory.as_ref().is_some_and(|d| d.keys == 2));
+        let mut heir = scene.a().worker("heir");
+        heir.push("w", Spec::bytes(10, 3)).to("taker").get();
+        assert_eq!(taker.fetch("w").get().sum, Spec::bytes(10, 3).sum());
+        drop((heir, taker));
+        scene.end();
+    }
+}
+
+/// Killed at whatever moment it is in while it fetches as fast as it can.
+#[test]
+fn in_a_storm_of_fetches() {
+    for mut scene in scenes() {
+        let mut giver = scene.a().worker("giver");
+        giver.push("w", Spec::bytes(LEN, 1)).get();
+        for _ in 0..4 {
+            let mut victim = scene.b().worker("victim");
+            let fabric = if scene.nodes.len() == 2 { Fabric::Tcp } else { Fabric::Local };
+            let before = finished(&scene.b().status(), fabric).transfers;
+            let storms = [victim.fetch("w").storm(), victim.fetch("w").storm()];
+            scene.b().until("some have come", |s| finished(s, fabric).transfers > before + 20);
+            victim.kill();
+            drop(storms);
+            scene.b().until("the victim is gone", |s| s.sessions.iter().all(|s| s.worker != "victim"));
+            scene.others_go_on();
+        }
+        drop(giver);
+        scene.end();
+    }
+}
+
+/// The one that others wait for: they hear nothing until their deadline, or until somebody else publishes the key.
+#[test]
+fn while_others_wait_for_its_tensors() {
+    for mut scene in scenes() {
+        let (mut victim, mut taker) = (scene.a().worker("victim"), scene.b().worker("taker"));
+        victim.push("w", Spec::bytes(LEN, 1)).get();
+        taker.fetch("w").hold("old").get();
+        let next = taker.fetch("w").at_least(2).start();
+        let short = taker.fetch("w").at_least(2).timeout(Duration::from_millis(300)).start();
+        scene.b().until("they wait", |s| operations_of(s, "taker") >= 1);
+        victim.kill();
+        scene.a().until("the victim is gone", |s| s.sessions.iter().all(|s| s.worker != "victim"));
+        let trouble = short.trouble();
+        assert!(["UnknownKey", "Deadline"].contains(&trouble.kind.as_str()), "{trouble}");
+        assert_eq!(taker.read("old"), Spec::bytes(LEN, 1).sum(), "what is being read stays");
+        // The same worker comes back: a new epoch, which may start at any version.
+        let mut heir = scene.a().worker("victim");
+        heir.push("w", Spec::bytes(LEN, 7)).version(2).get();
+        assert_eq!(next.get().sum, Spec::bytes(LEN, 7).sum());
+        scene.others_go_on();
+        drop((heir, taker));
+        scene.end();
+    }
+}
+
+/// One that is stopped, and does not read what it is told, holds up nobody.
+#[test]
+fn a_stopped_worker_holds_up_nobody() {
+    for mut scene in scenes() {
+        let (mut giver, mut stopped) = (scene.a().worker("giver"), scene.b().worker("stopped"));
+        let waiting = stopped.fetch("w").start();
+        scene.b().until("it waits", |s| operations_of(s, "stopped") == 1);
+        stopped.freeze();
+        giver.push("w", Spec::bytes(LEN, 1)).get();
+        scene.others_go_on();
+        stopped.go_on();
+        assert_eq!(waiting.get().sum, Spec::bytes(LEN, 1).sum());
+        drop((giver, stopped));
+        scene.end();
+    }
+}

@@ -1,0 +1,142 @@
+//! Sidecars killed with SIGKILL and started again: who needed them hears it, and everything else goes on.
+
+use transfer_tests::status::operations_of;
+use transfer_tests::{Scene, Spec};
+
+const LEN: u64 = 3 << 20;
+
+/// The owner's node dies while another node waits for its tensor. It hosts no directory.
+#[test]
+fn a_fetch_from_a_node_that_dies_and_comes_back() {
+    let mut scene = Scene::two().with_bystanders_at([0, 0]);
+    let (mut taker, mut giver) = (scene.a().worker("taker"), scene.b().worker("giver"));
+    giver.push("w", Spec::bytes(LEN, 1)).get();
+    taker.fetch("w").hold("old").get();
+    let waiting = [taker.fetch("w").at_least(2).start(), taker.fetch("w").exactly(3).start()];
+    scene.b().until("the owner knows of both", |s| s.links.iter().any(|l| l.serves == 2));
+    scene.nodes[1].kill();
+    for fetch in waiting {
+        let trouble = fetch.trouble();
+        trouble.expect("PeerLost", &["\"w\"", "node \"b\"", "lost"]);
+        assert!(trouble.can_retry, "{trouble}");
+    }
+    assert_eq!(taker.read("old"), Spec::bytes(LEN, 1).sum(), "what was fetched stays");
+    let gone = giver.push("w", Spec::bytes(10, 2)).trouble();
+    gone.expect("SidecarGone", &["connect again"]);
+    scene.others_go_on();
+    // The next call waits for the key to be published again, there or anywhere.
+    let next = taker.fetch("w").start();
+    scene.a().until("it waits", |s| operations_of(s, "taker") == 1);
+    scene.nodes[1].restart();
+    let mut again = scene.b().worker("giver");
+    assert_ne!(again.incarnation(), giver.incarnation());
+    again.push("w", Spec::bytes(LEN, 9)).get();
+    let fetched = next.get();
+    assert_eq!((fetched.sum, fetched.report.fabric.as_str()), (Spec::bytes(LEN, 9).sum(), "tcp"));
+    scene.others_go_on();
+    drop((taker, giver, again));
+    scene.note_idle_of(1);
+    scene.end();
+}
+
+/// The same for pushes to a worker of that node, one under way and one that waits for room.
+#[test]
+fn a_push_to_a_node_that_dies_and_comes_back() {
+    let mut scene = Scene::two_with(&["--pool-bytes", "8MiB"]).with_bystanders_at([0, 0]);
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    let spec = |seed| Spec::bytes(LEN, seed);
+    giver.push("w", spec(1)).to("taker").get();
+    taker.fetch("w").hold("first").get();
+    giver.push("w", spec(2)).to("taker").get();
+    taker.fetch("w").hold("second").get();
+    // Both slots are being read; and for another key there is no room.
+    let waiting = [giver.push("w", spec(3)).to("taker").start(), giver.push("x", spec(4)).to("taker").start()];
+    scene.b().until("one waits for room", |s| s.pools.iter().any(|p| p.waiting == 1));
+    scene.a().until("both wait", |s| operations_of(s, "giver") == 2);
+    scene.nodes[1].kill();
+    for push in waiting {
+        push.trouble().expect("PeerLost", &["\"taker\"", "node \"b\"", "lost"]);
+    }
+    scene.others_go_on();
+    scene.nodes[1].restart();
+    let mut again = scene.b().worker("taker");
+    // It may take a moment until the directory knows where the worker is.
+    for key in ["w", "x"] {
+        giver.push(key, Spec::bytes(LEN / 4, 5)).to("taker").get();
+        assert_eq!(again.fetch(key).get().sum, Spec::bytes(LEN / 4, 5).sum());
+    }
+    drop((giver, taker, again));
+    scene.note_idle_of(1);
+    scene.end();
+}
+
+/// Killed while tensors fly: both directions, whatever is in flight.
+#[test]
+fn a_node_that_dies_in_a_storm() {
+    let mut scene = Scene::two().with_bystanders_at([0, 0]);
+    for round in 1..=3 {
+        let (mut here, mut there) = (scene.a().worker("here"), scene.b().worker("there"));
+        here.push("out", Spec::bytes(LEN, 1)).version(round).get();
+        there.push("in", Spec::bytes(LEN, 2)).get();
+        let storms = [
+            here.push("to", Spec::bytes(LEN, 3)).to("there").storm(),
+            here.fetch("in").storm(),
+            there.fetch("out").storm(),
+        ];
+        scene.a().until("bytes fly both ways", |s| {
+            let tcp = transfer_tests::status::finished(s, transfer_proto::v1::Fabric::Tcp);
+            tcp.transfers >= 10
+        });
+        scene.nodes[1].kill();
+        let [to, fetch, their] = storms;
+        for (storm, what) in [(to, "push"), (fetch, "fetch")] {
+            let trouble = storm.trouble();
+            let known = ["PeerLost", "PeerUnreachable", "UnknownWorker", "UnknownKey", "Deadline"];
+            assert!(known.contains(&trouble.kind.as_str()), "{what}: {trouble}");
+            assert!(trouble.can_retry, "{what}: {trouble}");
+        }
+        their.trouble().expect("SidecarGone", &[]);
+        scene.others_go_on();
+        drop((here, there));
+        scene.nodes[1].restart();
+    }
+    let (mut here, mut there) = (scene.a().worker("here"), scene.b().worker("there"));
+    there.push("in", Spec::bytes(LEN, 9)).get();
+    assert_eq!(here.fetch("in").get().sum, Spec::bytes(LEN, 9).sum());
+    drop((here, there));
+    scene.note_idle_of(1);
+    scene.end();
+}
+
+/// The node that hosts the directory dies and comes back: the others enter again what they have.
+#[test]
+fn the_directory_s_node_dies_and_comes_back() {
+    let mut scene = Scene::two().with_bystanders_at([1, 1]);
+    let (mut giver, mut near) = (scene.b().worker("giver"), scene.b().worker("near"));
+    let mut lost = scene.a().worker("lost");
+    giver.push("w", Spec::bytes(LEN, 1)).get();
+    lost.fetch("w").hold("old").get();
+    lost.push("theirs", Spec::bytes(LEN, 2)).get();
+    near.fetch("theirs").hold("theirs").get();
+    scene.nodes[0].kill();
+    // One node alone: what is known goes on, what needs the directory says so or waits.
+    scene.others_go_on();
+    assert_eq!(near.fetch("w").get().sum, Spec::bytes(LEN, 1).sum());
+    giver.push("w", Spec::bytes(LEN, 3)).get();
+    assert_eq!(near.read("theirs"), Spec::bytes(LEN, 2).sum(), "what had landed stays");
+    assert_eq!(lost.read("old"), Spec::bytes(LEN, 1).sum(), "a worker's memory outlives its sidecar");
+    lost.fetch("w").trouble().expect("SidecarGone", &["stays readable", "connect again"]);
+    let new_key = giver.push("new", Spec::bytes(10, 4)).timeout(std::time::Duration::from_millis(300)).trouble();
+    new_key.expect("DirectoryUnreachable", &["\"new\""]);
+    scene.nodes[0].restart();
+    scene.b().until("it is attached again", |s| s.directory.as_ref().is_some_and(|d| d.attached));
+    let mut again = scene.a().worker("lost");
+    assert_eq!(again.fetch("w").get().sum, Spec::bytes(LEN, 3).sum(), "it was entered again");
+    giver.push("new", Spec::bytes(10, 5)).get();
+    assert_eq!(again.fetch("new").get().sum, Spec::bytes(10, 5).sum());
+    again.push("theirs", Spec::bytes(10, 6)).get();
+    assert_eq!(near.fetch("theirs").get().sum, Spec::bytes(10, 6).sum());
+    drop((giver, near, lost, again));
+    scene.note_idle_of(0);
+    scene.end();
+}

@@ -1,0 +1,128 @@
+//! Workers of another user: they come in where the socket lets them, and read nothing that is not theirs.
+//!
+//! Only root can start processes as somebody else, so these tests need to run as root, as they do in a container; elsewhere they say so
+//! and end.
+
+use std::path::PathBuf;
+use std::process::Command;
+use transfer_tests::{Scene, Spec, Worker, programs};
+
+/// Nobody in particular.
+const UID: u32 = 54_321;
+
+/// Root can be somebody else. Says why not.
+fn can_be_others() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("not run: only root can start a worker as user {UID}");
+    }
+    root
+}
+
+/// The worker's program, where every user can run it: the target folder may lie in somebody's home.
+fn program(scene: &Scene) -> PathBuf {
+    let copy = scene.folder().join("worker.log");
+    // By another process: while this one had it open for writing, a child that another test starts at that moment would have it, too.
+    let status = Command::new("cp").arg(programs::worker()).arg(&copy).status().expect("cp can be started");
+    assert!(status.success(), "the program can be copied");
+    copy
+}
+
+#[test]
+fn another_user_s_tensors_cannot_be_read() {
+    if !can_be_others() {
+        return;
+    }
+    let mut scene = Scene::with(&[&["--socket-mode", "666", "--pool-bytes", "1MiB"]]);
+    let program = program(&scene);
+    let stranger = |scene: &Scene| Worker::of(scene.a(), "stranger").user(UID, program.clone()).start();
+    // Its landing pool stays.
+    assert!(stranger(&scene).close().success());
+    scene.note_idle_of(0);
+    let mut scene = scene.with_bystanders();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.a().worker("taker"));
+    let mut stranger = stranger(&scene);
+    let status = scene.a().status();
+    let uid = |name| status.sessions.iter().find(|s| s.worker == name).map(|s| s.uid);
+    assert_eq!((uid("stranger"), uid("giver")), (Some(UID), Some(0)));
+    assert_eq!(status.pools.len(), 2, "one for each");
+
+    giver.push("w", Spec::bytes(1000, 1)).get();
+    let (words, reversed) = (["user id 0", "runs as 54321"], ["user id 54321", "runs as 0"]);
+    let trouble = stranger.fetch("w").trouble();
+    trouble.expect("PermissionDenied", &words);
+    assert!(!trouble.can_retry && trouble.fault == "Caller", "{trouble}");
+    // Nor by waiting for it.
+    let waiting = stranger.fetch("w").at_least(2).start();
+    scene.a().until("it waits", |s| transfer_tests::status::operations_of(s, "stranger") == 1);
+    giver.push("w", Spec::bytes(1000, 2)).get();
+    waiting.trouble().expect("PermissionDenied", &words);
+    assert_eq!(taker.fetch("w").get().sum, Spec::bytes(1000, 2).sum());
+    // Nor the other way round; and its keys are its own, and each other's as little.
+    stranger.push("theirs", Spec::bytes(1000, 3)).get();
+    assert_eq!(stranger.fetch("theirs").get().sum, Spec::bytes(1000, 3).sum());
+    taker.fetch("theirs").trouble().expect("PermissionDenied", &reversed);
+    stranger.push("w", Spec::bytes(10, 4)).trouble().expect("KeyOwned", &["\"w\"", "\"giver\""]);
+    // None of their memory was passed to it: what it has mapped is its own arena and rings.
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", stranger.process_id())).expect("maps");
+    let theirs = |maps: &str| maps.lines().filter(|l| l.contains("memfd:")).map(inode).collect::<Vec<_>>();
+    let giver_maps = std::fs::read_to_string(format!("/proc/{}/maps", giver.process_id())).expect("maps");
+    let (mine, others) = (theirs(&maps), theirs(&giver_maps));
+    assert!(!mine.is_empty() && !others.is_empty());
+    assert!(mine.iter().all(|inode| !others.contains(inode)), "{maps}");
+    scene.others_go_on();
+    drop((giver, taker, stranger));
+    scene.end();
+}
+
+fn inode(line: &str) -> String {
+    line.split_whitespace().nth(4).unwrap_or_default().to_owned()
+}
+
+/// Tensors that land for one user lie apart from those of another.
+#[test]
+fn pools_are_kept_apart() {
+    if !can_be_others() {
+        return;
+    }
+    let arguments = ["--socket-mode", "666", "--pool-bytes", "8MiB"];
+    let mut scene = Scene::two_with(&arguments);
+    let program = program(&scene);
+    let start = |scene: &Scene, node: usize, name: &str| {
+        Worker::of(&scene.nodes[node], name).user(UID, program.clone()).start()
+    };
+    for node in 0..2 {
+        assert!(start(&scene, node, "first").close().success());
+        scene.note_idle_of(node);
+    }
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    let mut stranger = start(&scene, 1, "stranger");
+    giver.push("w", Spec::bytes(3 << 20, 1)).to("taker").get();
+    let fetched = taker.fetch("w").hold("w").get();
+    stranger.fetch("w").trouble().expect("PermissionDenied", &["user id 0", &UID.to_string()]);
+    let used = |scene: &Scene, uid: u32| {
+        scene.b().status().pools.iter().find(|p| p.uid == uid).map(|p| p.used_bytes).expect("a pool")
+    };
+    assert!(used(&scene, 0) >= 3 << 20);
+    assert_eq!(used(&scene, UID), 0);
+    // One user's full pool is nothing to the other.
+    giver.push("x", Spec::bytes(3 << 20, 2)).to("stranger").get();
+    let theirs = stranger.fetch("x").get();
+    assert_eq!(theirs.sum, Spec::bytes(3 << 20, 2).sum());
+    let (a, b) = (fetched.place.expect("mapped"), theirs.place.expect("mapped"));
+    assert_ne!(a.inode, b.inode, "one segment for both");
+    assert!(used(&scene, UID) >= 3 << 20);
+    drop((giver, taker, stranger));
+    scene.end();
+}
+
+#[test]
+fn the_socket_s_mode_keeps_others_out() {
+    if !can_be_others() {
+        return;
+    }
+    let scene = Scene::with(&[&["--socket-mode", "600", "--pool-bytes", "1MiB"]]).with_bystanders();
+    let stranger = Worker::of(scene.a(), "stranger").user(UID, program(&scene)).try_start();
+    stranger.expect_err("it may not come in").expect("Connect", &["ermission denied", "a.sock"]);
+    scene.end();
+}

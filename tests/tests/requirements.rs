@@ -1,0 +1,54 @@
+//! `require`: what must carry a transfer does, or an error says why it cannot.
+
+use transfer_tests::{Scene, Spec};
+
+#[test]
+fn on_one_node_only_local_can_be() {
+    let scene = Scene::one();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.a().worker("taker"));
+    let spec = Spec::bytes(5000, 1);
+    giver.push("w", spec.clone()).require("local").get();
+    assert_eq!(taker.fetch("w").require("local").get().sum, spec.sum());
+    let why = ["own sidecar", "by reference"];
+    for fabric in ["tcp", "verbs", "shm"] {
+        taker.fetch("w").require(fabric).trouble().expect("RequireUnmet", &[&[fabric][..], &why].concat());
+    }
+    giver.push("x", spec.clone()).to("taker").require("local").get();
+    giver.push("x", spec.clone()).to("taker").require("tcp").trouble().expect("RequireUnmet", &["tcp", "taker"]);
+    giver.push("y", spec).require("verbs").trouble().expect("RequireUnmet", &["verbs", "stays at this sidecar"]);
+    drop((giver, taker));
+    scene.end();
+}
+
+#[test]
+fn between_nodes_only_their_fabric_can_be() {
+    let scene = Scene::two();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    let spec = Spec::bytes(5000, 1);
+    giver.push("w", spec.clone()).get();
+    assert_eq!(taker.fetch("w").require("tcp").get().report.fabric, "tcp");
+    assert_eq!(giver.push("x", spec.clone()).to("taker").require("tcp").get().report.fabric, "tcp");
+    for fabric in ["local", "shm", "verbs"] {
+        let words = [fabric, "the link to node \"a\" is tcp"];
+        taker.fetch("w").require(fabric).trouble().expect("RequireUnmet", &words);
+        let words = [fabric, "the link to node \"b\" is tcp"];
+        giver.push("x", spec.clone()).to("taker").require(fabric).trouble().expect("RequireUnmet", &words);
+    }
+    drop((giver, taker));
+    scene.end();
+}
+
+/// What the operator requires holds for every caller that does not say itself; local hand-overs need no fabric.
+#[test]
+fn what_the_sidecar_requires() {
+    let scene = Scene::two_with(&["--pool-bytes", "16MiB", "--require", "tcp"]);
+    let (mut giver, mut near, mut far) = (scene.a().worker("giver"), scene.a().worker("near"), scene.b().worker("far"));
+    let spec = Spec::bytes(5000, 1);
+    giver.push("w", spec.clone()).get();
+    assert_eq!(near.fetch("w").get().report.fabric, "local");
+    assert_eq!(far.fetch("w").get().report.fabric, "tcp");
+    assert_eq!(giver.push("x", spec).to("far").get().report.fabric, "tcp");
+    assert_eq!(scene.a().status().require(), transfer_proto::v1::Fabric::Tcp);
+    drop((giver, near, far));
+    scene.end();
+}
