@@ -1,0 +1,39 @@
+# What a person types. CONTRIBUTING.md explains the rest; `.ci/run` is what CI does.
+
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+# What `make demo` tells the example, for instance DEMO_ARGS="--rounds 1".
+DEMO_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint doc setup
+
+help: ## Shows this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: setup ## Builds everything and trains a network through two sidecars on this machine
+	$(CARGO) build --release --package transfer-server --package transfer-cli --package digits --bins
+	$(TARGET)/release/digits demo --transferd $(TARGET)/release/transferd $(DEMO_ARGS)
+
+# --all-targets builds the programs too, with the same features as the tests have, so nothing is built twice: the end-to-end tests
+# start target/debug/transferd.
+test: setup ## Builds everything and runs every test
+	$(CARGO) build --workspace --all-targets
+	$(CARGO) test --workspace
+
+bench: setup ## Runs the benchmarks; takes a while, and wants a quiet machine
+	$(CARGO) build --release --workspace --bins
+	$(CARGO) bench --package transfer-benches
+
+lint: setup ## Checks format, lints and house rules
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	scripts/check-core-is-pure.sh
+	scripts/check-unsafe.sh
+
+doc: setup ## Builds the API documentation; warnings are errors
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+setup: ## Looks for the tools that are needed, and installs what it can
+	@scripts/setup.sh
