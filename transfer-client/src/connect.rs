@@ -16,8 +16,11 @@ use transfer_memory::socket::{Socket, SocketError};
 /// The arena of a client that does not say.
 const DEFAULT_ARENA_BYTES: u64 = 64 << 20;
 
-/// The sidecar prefaults the arena meanwhile, at some GiB each second.
+/// How long connecting may take, besides the arena.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The sidecar prefaults the arena meanwhile: some GiB each second on a quiet machine, a tenth of one on a busy one.
+const SLOWEST_PREFAULT: u64 = 100 << 20;
 
 /// How long a blocking call looks for its answer before it sleeps, at most, where there are CPUs enough to look.
 const DEFAULT_SPIN: Duration = Duration::from_micros(10);
@@ -37,7 +40,7 @@ pub struct Connect<F> {
     target: Target,
     name: Option<Result<Name, InvalidName>>,
     arena_bytes: u64,
-    timeout: Duration,
+    timeout: Option<Duration>,
     spin: Duration,
     face: PhantomData<F>,
 }
@@ -63,7 +66,7 @@ impl<F: Face> Connect<F> {
             target,
             name: None,
             arena_bytes: DEFAULT_ARENA_BYTES,
-            timeout: DEFAULT_CONNECT_TIMEOUT,
+            timeout: None,
             spin: if cpus >= 4 { DEFAULT_SPIN } else { Duration::ZERO },
             face: PhantomData,
         }
@@ -81,9 +84,9 @@ impl<F: Face> Connect<F> {
         self
     }
 
-    /// How long it may take, the time to fill the arena's pages included; 30 s where nothing is said.
+    /// How long it may take, the time to fill the arena's pages included; 30 s, and 10 s for each GiB of arena, where nothing is said.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.timeout = Some(timeout);
         self
     }
 
@@ -100,8 +103,10 @@ impl<F: Face> Connect<F> {
             Some(name) => name?,
             None => Name::new(&format!("worker-{}", std::process::id()))?,
         };
-        let until = Instant::now() + self.timeout;
-        let options = WorkerOptions { name: name.clone(), arena_bytes: self.arena_bytes, timeout: self.timeout };
+        let prefault = Duration::from_secs(self.arena_bytes / SLOWEST_PREFAULT);
+        let timeout = self.timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT + prefault);
+        let until = Instant::now() + timeout;
+        let options = WorkerOptions { name: name.clone(), arena_bytes: self.arena_bytes, timeout };
         let (end, keep): (_, Keep) = match self.target {
             Target::Path(path) => (WorkerEnd::connect(&path, &options), None),
             Target::Socket(socket) => (WorkerEnd::join(socket, &options), None),

@@ -33,7 +33,7 @@ pub struct SidecarPolicy {
     pub lock: Lock,
     /// What arenas and rings are counted against.
     pub budget: PinnedBudget,
-    /// How long a handshake may take, the time to prefault the arena included.
+    /// How long the worker may take before its memory is made, and again afterwards.
     pub timeout: Duration,
 }
 
@@ -85,7 +85,7 @@ pub struct SidecarEnd {
 
 impl SidecarEnd {
     /// Gives a worker that has just connected a session, if `approve` agrees. Blocks for up to
-    /// [`SidecarPolicy::timeout`].
+    /// [`SidecarPolicy::timeout`] on each side of making its memory.
     ///
     /// `approve` is called at most once, before any memory is made. Where this fails after `approve` agreed, the
     /// worker is gone or has been told, and what `approve` noted down is to be undone by the caller.
@@ -100,7 +100,8 @@ impl SidecarEnd {
     ) -> Result<SidecarEnd, SessionError> {
         let deadline = Instant::now() + policy.timeout;
         match admit(&socket, policy, approve, deadline) {
-            Ok(prepared) => prepared.finish(socket, deadline),
+            // Its memory is made by now, which takes long for a large arena and is not the worker's time.
+            Ok(prepared) => prepared.finish(socket, Instant::now() + policy.timeout),
             Err(e) => {
                 let refusal = match &e {
                     SessionError::TurnedAway(refusal) => refusal.clone(),
