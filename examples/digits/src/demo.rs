@@ -1,0 +1,147 @@
+//! `digits demo`: all processes of the job on one machine, and a report at the end.
+//!
+//! ```text
+//!              node A                                             node B
+//!   ps, worker 0, producer, reader ──► transferd ◄──TCP──► transferd ◄── worker 1, reader
+//! ```
+
+use crate::bulk::Load;
+use crate::error::Error;
+use crate::event::{Event, Read, Trained, Transfers};
+use crate::nodes::{self, A, B, Node};
+use crate::progress::Progress;
+use crate::report::{Exchange, Report};
+use crate::run::Run;
+use crate::signals::Signals;
+use crate::stage::{Happening, Stage};
+use crate::training::{Job, WORKERS};
+use std::path::PathBuf;
+
+/// Where the workers are, by their rank. The parameter server is on A.
+const WORKER_NODES: [Node; WORKERS] = [A, B];
+
+/// What `digits demo` may be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// What to train.
+    #[command(flatten)]
+    pub job: Job,
+    /// How often the job is done in each way; the report has the median time.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// What to move in bulk.
+    #[command(flatten)]
+    pub load: Load,
+    /// The sidecar's program; where nothing is said, the one next to this program.
+    #[arg(long, value_name = "PATH")]
+    pub transferd: Option<PathBuf>,
+}
+
+/// Plays all acts and reports. Whatever happens, no process and no socket stays behind.
+///
+/// # Errors
+/// Everything that a role can fail with, and [`Error::Interrupted`].
+pub async fn demo(options: &Options) -> Result<Report, Error> {
+    let mut signals = Signals::listen()?;
+    let mut stage = Stage::new()?;
+    let result = tokio::select! {
+        // A terminal's Ctrl-C goes to all processes of the demo. That they end then is no news.
+        biased;
+        () = signals.told_to_end() => Err(Error::Interrupted),
+        result = play(&mut stage, options) => result,
+    };
+    stage.clear().await;
+    result
+}
+
+async fn play(stage: &mut Stage, options: &Options) -> Result<Report, Error> {
+    let transferd = match &options.transferd {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().map_err(Error::io("find this program"))?.with_file_name("transferd"),
+    };
+    nodes::start(stage, &transferd).await?;
+
+    let job = options.job;
+    let mut transfers = Vec::new();
+    let mut reference = Exchange { name: "none (one process)", runs: Vec::new() };
+    let mut transfer = Exchange { name: "transfer", runs: Vec::new() };
+    let mut grpc = Exchange { name: "gRPC messages", runs: Vec::new() };
+    for _ in 0..options.rounds {
+        // In turns: what slows the machine down for a while slows down all.
+        let (trained, told) = train_over_transfer(stage, job).await?;
+        transfer.runs.push(trained);
+        transfers.extend(told);
+        grpc.runs.push(train_over_grpc(stage, job).await?);
+        reference.runs.push(train_alone(stage, job).await?);
+    }
+    let reads = move_in_bulk(stage, options.load).await?;
+    Ok(Report { job, reference, exchanges: vec![transfer, grpc], server: A.name, transfers, load: options.load, reads })
+}
+
+/// The job in one process.
+async fn train_alone(stage: &mut Stage, job: Job) -> Result<Trained, Error> {
+    stage.start_role("reference", &format!("reference {}", job.flags()))?;
+    let mut run = Run::new("reference", job.steps);
+    run.follow(stage, 1).await?;
+    Ok(run.end()?.0)
+}
+
+/// The job with its parameter server and workers as processes of their own that talk gRPC.
+async fn train_over_grpc(stage: &mut Stage, job: Job) -> Result<Trained, Error> {
+    stage.start_role("grpc-ps", &format!("grpc-ps {}", job.flags()))?;
+    let address = match stage.next().await? {
+        (_, Happening::Said(Event::Listening { address })) => address,
+        _ => return Err(Error::Unexpected { what: "start of the parameter server" }),
+    };
+    for rank in 0..WORKERS {
+        let line = format!("grpc-worker --rank {rank} --server {address} {}", job.flags());
+        stage.start_role(&format!("grpc-worker-{rank}"), &line)?;
+    }
+    let mut run = Run::new("gRPC", job.steps);
+    run.follow(stage, 1 + WORKERS).await?;
+    Ok(run.end()?.0)
+}
+
+/// The job with its parameter server and workers as processes on two nodes that exchange tensors through their sidecars.
+async fn train_over_transfer(stage: &mut Stage, job: Job) -> Result<(Trained, Vec<Transfers>), Error> {
+    // In any order: a fetch waits for what is not published yet.
+    stage.start_role("ps", &format!("ps --sidecar {} {}", A.socket, job.flags()))?;
+    for (rank, node) in WORKER_NODES.iter().enumerate() {
+        let line = format!("worker --rank {rank} --sidecar {} {}", node.socket, job.flags());
+        stage.start_role(&format!("worker-{rank}"), &line)?;
+    }
+    let mut run = Run::new("transfer", job.steps);
+    run.follow(stage, WORKERS).await?;
+    // Every worker has what it needs, so the owner of the weights may leave.
+    stage.tell_to_end("ps");
+    run.follow(stage, 1).await?;
+    run.end()
+}
+
+/// Large tensors, from a producer on A to a reader on A and then to one on B.
+async fn move_in_bulk(stage: &mut Stage, load: Load) -> Result<Vec<Read>, Error> {
+    let progress = Progress::new("bulk", 3);
+    stage.start_role("producer", &format!("bulk-producer --sidecar {} {}", A.socket, load.flags()))?;
+    match stage.next().await? {
+        (_, Happening::Said(Event::Published { tensors })) => progress.show(1, &format!("{tensors} tensors made")),
+        _ => return Err(Error::Unexpected { what: "end of the producer" }),
+    }
+    let mut reads = Vec::new();
+    for (node, done) in [(A, 2), (B, 3)] {
+        // One after the other, so that neither takes the other's time.
+        let name = format!("reader-{}", node.name);
+        stage.start_role(&name, &format!("bulk-reader --sidecar {} {}", node.socket, load.flags()))?;
+        loop {
+            match stage.next().await? {
+                (_, Happening::Said(Event::Read(read))) => {
+                    progress.show(done, &format!("read on node {}", node.name));
+                    reads.push(read);
+                }
+                (_, Happening::Left) => break,
+                _ => return Err(Error::Unexpected { what: "news of a reader" }),
+            }
+        }
+    }
+    stage.tell_to_end("producer");
+    Ok(reads)
+}
