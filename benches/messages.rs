@@ -1,0 +1,90 @@
+//! Encoding and decoding what sidecars and workers say to each other.
+#![forbid(unsafe_code)]
+
+use std::hint::black_box;
+use std::time::Duration;
+use transfer_benches::Runner;
+use transfer_core::fabric::FabricKind;
+use transfer_core::memory::{LocalSlice, SegmentId};
+use transfer_core::op::{Command, Fetch, LeaseId, OpId, Push, Reply, Report};
+use transfer_core::tensor::{DType, InvalidName, InvalidShape, Key, Select, TensorMeta, Version};
+use transfer_core::wire::message::{Body, Message, NameRef, Role};
+use transfer_core::wire::session::{read_command, read_reply, write_command, write_reply};
+use transfer_core::wire::{Writer, crc32c};
+
+#[derive(Debug)]
+enum Failed {
+    Name(#[allow(dead_code, reason = "printed")] InvalidName),
+    Shape(#[allow(dead_code, reason = "printed")] InvalidShape),
+}
+
+fn main() -> Result<(), Failed> {
+    let runner = Runner::from_arguments();
+    let key = Key::new("model/layers/12/attention/w_qkv").map_err(Failed::Name)?;
+    let meta = TensorMeta::of(DType::F32, &[64, 16]).map_err(Failed::Shape)?;
+    let timeout = Duration::from_secs(30);
+
+    let push = Push {
+        op: OpId(1),
+        key: key.clone(),
+        version: Some(Version(7)),
+        meta: meta.clone(),
+        offset: 4096,
+        to: None,
+        timeout,
+        require: None,
+    };
+    let fetch = Fetch { op: OpId(2), key, select: Select::Exactly(Version(7)), timeout, require: None };
+    for (name, command) in [
+        ("push", Command::Push(push)),
+        ("fetch", Command::Fetch(fetch)),
+        ("release", Command::Release { lease: LeaseId(3) }),
+    ] {
+        let mut writer = Writer::new();
+        write_command(&mut writer, &command);
+        let mut bytes = writer.into_vec();
+        runner.measure(&format!("commands: read a {name}, {} B", bytes.len()), 1, || read_command(black_box(&bytes)));
+        runner.measure(&format!("commands: write a {name}"), 1, || {
+            let mut writer = Writer::reusing(std::mem::take(&mut bytes));
+            write_command(&mut writer, black_box(&command));
+            bytes = writer.into_vec();
+        });
+    }
+
+    let report = Report {
+        fabric: FabricKind::Local,
+        bytes: 4096,
+        copied: 0,
+        queued: Duration::ZERO,
+        waited: Duration::ZERO,
+        flew: Duration::ZERO,
+    };
+    let slice = LocalSlice { segment: SegmentId(1), offset: 4096, len: 4096 };
+    let fetched =
+        Reply::Fetched { op: OpId(2), lease: LeaseId(3), version: Version(7), meta: meta.clone(), slice, report };
+    for (name, reply) in [("pushed", Reply::Pushed { op: OpId(1), version: Version(7), report }), ("fetched", fetched)]
+    {
+        let mut writer = Writer::new();
+        write_reply(&mut writer, &reply);
+        let mut bytes = writer.into_vec();
+        runner.measure(&format!("replies: read a {name}, {} B", bytes.len()), 1, || read_reply(black_box(&bytes)));
+        runner.measure(&format!("replies: write a {name}"), 1, || {
+            let mut writer = Writer::reusing(std::mem::take(&mut bytes));
+            write_reply(&mut writer, black_box(&reply));
+            bytes = writer.into_vec();
+        });
+    }
+
+    let number = NameRef { id: 1, generation: 1 };
+    let request = Body::TensorRequest { key: number, select: Select::Exactly(Version(7)), metadata_id: 3, slot: None };
+    let update = Body::MetaDataUpdate { version: Version(7), metadata_id: 3, meta };
+    for (name, body) in [("TENSOR_REQUEST", request), ("META_DATA_UPDATE", update), ("ACK", Body::Ack)] {
+        let message = Message::new(Role::Pull, 1, body);
+        let bytes = message.encode();
+        runner.measure(&format!("messages: encode {name}, {} B", bytes.len()), 1, || black_box(&message).encode());
+        runner.measure(&format!("messages: decode {name}"), 1, || Message::decode(black_box(&bytes)));
+    }
+    let header = [3u8; 64];
+    runner.measure("messages: crc32c of 64 B", 1, || crc32c(black_box(&header)));
+    Ok(())
+}

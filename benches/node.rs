@@ -1,0 +1,127 @@
+//! The state machine's share of a hand-over between two workers of one sidecar, without any I/O.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+use transfer_benches::Runner;
+use transfer_core::memory::{LocalSlice, SegmentId};
+use transfer_core::op::{Command, Fetch, LeaseId, OpId, Push, Reply};
+use transfer_core::protocol::{Action, Control, Domain, Node, NodeConfig, SessionId};
+use transfer_core::tensor::{DType, InvalidName, InvalidShape, Key, Name, Select, TensorMeta, Version};
+use transfer_core::time::Time;
+
+const PRODUCER: SessionId = SessionId(1);
+const CONSUMER: SessionId = SessionId(2);
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+enum Failed {
+    Name(#[allow(dead_code, reason = "printed")] InvalidName),
+    Shape(#[allow(dead_code, reason = "printed")] InvalidShape),
+}
+
+fn main() -> Result<(), Failed> {
+    let runner = Runner::from_arguments();
+    for keys in [1, 1000, 100_000] {
+        let mut bench = Bench::new(keys)?;
+        runner.measure(&format!("node: push, fetch, release; {keys} keys"), 1, || bench.hand_over(false));
+        let mut bench = Bench::new(keys)?;
+        runner.measure(&format!("node: fetch before its push, release; {keys} keys"), 1, || bench.hand_over(true));
+        let mut bench = Bench::new(keys)?;
+        runner.measure(&format!("node: push that replaces one; {keys} keys"), 1, || bench.push());
+    }
+    Ok(())
+}
+
+struct Bench {
+    node: Node,
+    keys: Vec<Key>,
+    meta: TensorMeta,
+    next: u64,
+    handed_over: u64,
+}
+
+impl Bench {
+    fn new(keys: usize) -> Result<Bench, Failed> {
+        let name = |text: &str| Name::new(text).map_err(Failed::Name);
+        let headers = LocalSlice { segment: SegmentId(0), offset: 0, len: 64 * 64 };
+        let mut node = Node::new(NodeConfig::new(name("bench")?, 1), headers);
+        for (session, worker) in [(PRODUCER, "producer"), (CONSUMER, "consumer")] {
+            let arena = SegmentId(session.0 as u32);
+            node.session_opened(session, name(worker)?, Domain(0), arena, 1 << 40);
+        }
+        let keys = (0..keys).map(|i| Key::new(&format!("model/layers/{i}/attention/w_qkv")));
+        let keys = keys.collect::<Result<Vec<_>, _>>().map_err(Failed::Name)?;
+        let meta = TensorMeta::of(DType::F32, &[64, 16]).map_err(Failed::Shape)?;
+        let mut bench = Bench { node, keys, meta, next: 0, handed_over: 0 };
+        // So that all keys are known, and owned.
+        (0..bench.keys.len()).for_each(|_| bench.push());
+        Ok(bench)
+    }
+
+    fn now(&self) -> Time {
+        Time(self.next * 1000)
+    }
+
+    /// Which version of which key is next.
+    fn turn(&self) -> (Key, Version) {
+        let (keys, at) = (self.keys.len() as u64, self.next);
+        (self.keys[(at % keys) as usize].clone(), Version(at / keys + 1))
+    }
+
+    fn push(&mut self) {
+        let (key, version) = self.turn();
+        let push = Push {
+            op: OpId(self.next),
+            key,
+            version: Some(version),
+            meta: self.meta.clone(),
+            offset: self.next * 4096 % (1 << 40),
+            to: None,
+            timeout: TIMEOUT,
+            require: None,
+        };
+        self.node.command(self.now(), PRODUCER, Command::Push(push));
+        self.next += 1;
+        self.act();
+    }
+
+    fn fetch(&mut self, key: Key, version: Version) {
+        let fetch =
+            Fetch { op: OpId(self.next), key, select: Select::Exactly(version), timeout: TIMEOUT, require: None };
+        self.node.command(self.now(), CONSUMER, Command::Fetch(fetch));
+        self.act();
+    }
+
+    fn hand_over(&mut self, fetch_first: bool) -> u64 {
+        let (key, version) = self.turn();
+        if fetch_first {
+            self.fetch(key, version);
+            self.push();
+        } else {
+            self.push();
+            self.fetch(key, version);
+        }
+        self.handed_over
+    }
+
+    /// Does what the node wants, as the engine and the control plane would.
+    fn act(&mut self) {
+        let mut lease: Option<LeaseId> = None;
+        while let Some(action) = self.node.poll_action() {
+            match action {
+                Action::Reply { reply: Reply::Fetched { lease: id, .. }, .. } => lease = Some(id),
+                Action::Reply { reply: Reply::Failed { failure, .. }, .. } => {
+                    // A benchmark that measures failures is worse than none.
+                    eprintln!("{failure}");
+                    std::process::exit(1);
+                }
+                Action::Control(Control::Claim { key, .. }) => self.node.claimed(self.now(), &key, Ok(())),
+                _ => {}
+            }
+            if let Some(lease) = lease.take() {
+                self.handed_over += 1;
+                self.node.command(self.now(), CONSUMER, Command::Release { lease });
+            }
+        }
+    }
+}

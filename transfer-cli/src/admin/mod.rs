@@ -1,0 +1,170 @@
+//! The Admin gRPC service: where it is, and how to ask it.
+
+pub mod status;
+pub mod tensors;
+
+use crate::error::Error;
+use hyper_util::rt::TokioIo;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+use transfer_proto::v1::admin_client::AdminClient;
+use transfer_proto::v1::{DType, Fabric, TensorDescriptor};
+
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long an answer may take. A sidecar answers in milliseconds; one that is stopped, never.
+const ANSWER: Duration = Duration::from_secs(15);
+
+/// Where a sidecar's gRPC services are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// `http://HOST:PORT`
+    Tcp(String),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// A text that is no such address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is neither http://HOST:PORT nor the path of a Unix socket, like /run/transfer/admin.sock")]
+pub struct NotAnAddress;
+
+impl FromStr for Address {
+    type Err = NotAnAddress;
+
+    fn from_str(text: &str) -> Result<Address, NotAnAddress> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Ok(Address::Unix(PathBuf::from(path.strip_prefix("//").unwrap_or(path))));
+        }
+        if let Some(rest) = text.strip_prefix("http://") {
+            let ok = !rest.is_empty() && text.parse::<Uri>().is_ok();
+            return if ok { Ok(Address::Tcp(text.to_owned())) } else { Err(NotAnAddress) };
+        }
+        let is_path = text.starts_with(['/', '.']) || (text.contains('/') && !text.contains("://"));
+        let host_and_port =
+            text.rsplit_once(':').is_some_and(|(h, p)| !h.is_empty() && !h.contains('/') && p.parse::<u16>().is_ok());
+        match (is_path, host_and_port) {
+            (true, _) => Ok(Address::Unix(PathBuf::from(text))),
+            (false, true) if text.parse::<Uri>().is_ok() => Ok(Address::Tcp(format!("http://{text}"))),
+            _ => Err(NotAnAddress),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(url) => f.write_str(url),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Which sidecar.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Target {
+    /// Where the sidecar's gRPC services are: --listen or --admin-socket of transferd
+    #[arg(
+        long,
+        env = "TRANSFER_ADMIN",
+        value_name = "http://HOST:PORT|PATH",
+        default_value = "/run/transfer/admin.sock"
+    )]
+    pub admin: Address,
+}
+
+impl Target {
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`].
+    pub async fn connect(&self) -> Result<AdminClient<Channel>, Error> {
+        let unreachable = |source| Error::Unreachable { address: self.admin.clone(), source };
+        let channel = match &self.admin {
+            Address::Tcp(url) => {
+                let endpoint = Endpoint::from_shared(url.clone()).map_err(unreachable)?;
+                endpoint.connect_timeout(CONNECT).timeout(ANSWER).connect().await
+            }
+            Address::Unix(path) => {
+                let path = path.clone();
+                // The name is not looked up: the connector knows the path.
+                let endpoint = Endpoint::from_static("http://sidecar").connect_timeout(CONNECT).timeout(ANSWER);
+                let connector = tower::service_fn(move |_: Uri| {
+                    let path = path.clone();
+                    async move { UnixStream::connect(path).await.map(TokioIo::new) }
+                });
+                endpoint.connect_with_connector(connector).await
+            }
+        };
+        // A page of 1000 keys of 512 bytes is far below gRPC's limit of 4 MiB.
+        Ok(AdminClient::new(channel.map_err(unreachable)?))
+    }
+
+    fn answered(&self, source: tonic::Status) -> Error {
+        Error::Admin { address: self.admin.clone(), source: Box::new(source) }
+    }
+}
+
+/// A fabric's name, as the command lines spell it.
+pub(crate) fn fabric_name(number: i32) -> String {
+    let name = match Fabric::try_from(number) {
+        Ok(Fabric::Unspecified) => "any",
+        Ok(Fabric::Local) => "local",
+        Ok(Fabric::Tcp) => "tcp",
+        Ok(Fabric::Shm) => "shm",
+        Ok(Fabric::Verbs) => "verbs",
+        Ok(Fabric::Sim) => "sim",
+        Err(_) => return format!("fabric {number}"),
+    };
+    name.to_owned()
+}
+
+/// `f32[64, 128]`
+pub(crate) fn tensor_name(tensor: Option<&TensorDescriptor>) -> String {
+    let Some(tensor) = tensor else { return "?".to_owned() };
+    format!("{}{:?}", dtype_name(tensor.dtype), tensor.shape)
+}
+
+/// An element type's name, as the command lines spell it.
+pub(crate) fn dtype_name(number: i32) -> String {
+    match DType::try_from(number) {
+        Ok(dtype) => dtype.as_str_name().trim_start_matches("DTYPE_").to_lowercase(),
+        Err(_) => format!("dtype {number}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let unix = |path: &str| Ok(Address::Unix(path.into()));
+        let tcp = |url: &str| Ok(Address::Tcp(url.into()));
+        assert_eq!("/run/x.sock".parse(), unix("/run/x.sock"));
+        assert_eq!("./x.sock".parse(), unix("./x.sock"));
+        assert_eq!("run/x.sock".parse(), unix("run/x.sock"));
+        assert_eq!("unix:/run/x.sock".parse(), unix("/run/x.sock"));
+        assert_eq!("unix:///run/x.sock".parse(), unix("/run/x.sock"));
+        assert_eq!("http://[::1]:7471".parse(), tcp("http://[::1]:7471"));
+        assert_eq!("node-a:7471".parse(), tcp("http://node-a:7471"));
+        for text in ["", "x", "https://a:1", "ftp://a/b", "http://", "node-a:port"] {
+            assert_eq!(text.parse::<Address>(), Err(NotAnAddress), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_the_library() {
+        use transfer_core::fabric::FabricKind;
+        for dtype in transfer_core::tensor::DType::ALL {
+            assert_eq!(dtype_name(i32::from(dtype as u8)), dtype.name());
+        }
+        for n in 1..=5 {
+            assert_eq!(Some(fabric_name(n).as_str()), FabricKind::from_wire(n as u8).map(FabricKind::name));
+        }
+    }
+}

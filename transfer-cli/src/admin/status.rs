@@ -1,0 +1,170 @@
+//! `transferctl status`.
+
+use super::{Target, fabric_name};
+use crate::error::Error;
+use crate::table::Table;
+use crate::units::{age, bytes, count};
+use serde_json::{Value, json};
+use std::time::Duration;
+use transfer_proto::v1::{DirectoryState, StatusRequest, StatusResponse};
+
+/// What `transferctl status` may be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Which sidecar.
+    #[command(flatten)]
+    pub target: Target,
+    /// As JSON: sizes in bytes, times in nanoseconds
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Asks and prints.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::Admin`].
+pub async fn run(options: &Options) -> Result<(), Error> {
+    let mut admin = options.target.connect().await?;
+    let status = admin.status(StatusRequest {}).await.map_err(|e| options.target.answered(e))?.into_inner();
+    match options.json {
+        true => println!("{:#}", as_json(&status)),
+        false => print!("{}", as_text(&status)),
+    }
+    Ok(())
+}
+
+fn as_text(status: &StatusResponse) -> String {
+    let mut text = String::new();
+    let counters = status.counters.clone().unwrap_or_default();
+    let fabrics: Vec<_> = status.fabrics.iter().map(|f| fabric_name(*f)).collect();
+    let up = age(Duration::from_nanos(status.uptime_ns));
+    let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {value}\n"));
+    line("node", format!("{}, transferd {}, incarnation {}, up {up}", status.node, status.version, status.incarnation));
+    line("pinned", format!("{} of {}", bytes(status.pinned_bytes), bytes(status.pinned_limit_bytes)));
+    line("fabrics", format!("{}; between nodes {}", fabrics.join(", "), fabric_name(status.require)));
+    if let Some(directory) = &status.directory {
+        line("directory", directory_text(directory));
+    }
+    line("tensors", format!("{} published, {} ranges in reach", count(counters.tensors), count(counters.blobs)));
+    line("now", {
+        let (leases, operations, slots) = (count(counters.leases), count(counters.operations), count(counters.slots));
+        format!(
+            "{leases} leases, {operations} operations, {slots} landing slots; {} failed since the start",
+            count(counters.failed)
+        )
+    });
+
+    let mut sessions = Table::new(&["worker", ">session", ">uid", ">arena", ">leases", ">operations"]);
+    for s in &status.sessions {
+        let numbers =
+            [s.session.to_string(), s.uid.to_string(), bytes(s.arena_bytes), count(s.leases), count(s.operations)];
+        sessions.row(std::iter::once(s.worker.clone()).chain(numbers));
+    }
+    let mut links =
+        Table::new(&["peer", ">link", "fabric", ">credits", ">queued", ">pulls", ">serves", ">flows out", ">flows in"]);
+    for l in &status.links {
+        let numbers = [u64::from(l.credits), l.queued, l.pulls, l.serves, l.flows_out, l.flows_in].map(count);
+        links.row([l.peer.clone(), l.link.to_string(), fabric_name(l.fabric)].into_iter().chain(numbers));
+    }
+    let mut pools = Table::new(&[">uid", ">size", ">used", ">waiting"]);
+    for p in &status.pools {
+        pools.row([p.uid.to_string(), bytes(p.bytes), bytes(p.used_bytes), count(p.waiting)]);
+    }
+    let mut paths = Table::new(&["carried by", ">transfers", ">bytes", ">copied by a CPU"]);
+    for p in &counters.finished {
+        paths.row([fabric_name(p.fabric), count(p.transfers), bytes(p.bytes), bytes(p.copied_bytes)]);
+    }
+    for (title, table) in
+        [("workers", sessions), ("links", links), ("landing pools", pools), ("transfers since the start", paths)]
+    {
+        text.push_str(&match table.is_empty() {
+            true => format!("\n{title}: none\n"),
+            false => format!("\n{title}\n{table}"),
+        });
+    }
+    text
+}
+
+fn directory_text(directory: &DirectoryState) -> String {
+    let mut text = directory.location.clone();
+    if directory.hosted_here {
+        let (keys, workers, nodes) = (count(directory.keys), count(directory.workers), count(directory.nodes));
+        text.push_str(&format!(
+            ": {keys} keys, {workers} workers, {nodes} nodes, {} watches",
+            count(directory.watches)
+        ));
+    }
+    match directory.attached {
+        true => text.push_str(", attached"),
+        false => text.push_str(&format!(", NOT attached: {}", directory.why_not)),
+    }
+    text
+}
+
+fn as_json(status: &StatusResponse) -> Value {
+    let counters = status.counters.clone().unwrap_or_default();
+    let directory = status.directory.clone().unwrap_or_default();
+    let sessions = status.sessions.iter().map(|s| {
+        json!({ "session": s.session, "worker": s.worker, "uid": s.uid, "arena_bytes": s.arena_bytes, "leases": s.leases,
+                "operations": s.operations })
+    });
+    let links = status.links.iter().map(|l| {
+        json!({ "link": l.link, "peer": l.peer, "fabric": fabric_name(l.fabric), "credits": l.credits, "queued": l.queued,
+                "pulls": l.pulls, "serves": l.serves, "flows_out": l.flows_out, "flows_in": l.flows_in })
+    });
+    let pools = status
+        .pools
+        .iter()
+        .map(|p| json!({ "uid": p.uid, "bytes": p.bytes, "used_bytes": p.used_bytes, "waiting": p.waiting }));
+    let finished = counters.finished.iter().map(|p| {
+        json!({ "fabric": fabric_name(p.fabric), "transfers": p.transfers, "bytes": p.bytes, "copied_bytes": p.copied_bytes })
+    });
+    json!({
+        "node": status.node,
+        // A string: JSON readers that know doubles only would change it.
+        "incarnation": status.incarnation.to_string(),
+        "version": status.version,
+        "uptime_ns": status.uptime_ns,
+        "pinned_bytes": status.pinned_bytes,
+        "pinned_limit_bytes": status.pinned_limit_bytes,
+        "fabrics": status.fabrics.iter().map(|f| fabric_name(*f)).collect::<Vec<_>>(),
+        "require": fabric_name(status.require),
+        "directory": {
+            "hosted_here": directory.hosted_here, "location": directory.location, "attached": directory.attached,
+            "why_not": directory.why_not, "attachments": directory.attachments, "keys": directory.keys,
+            "workers": directory.workers, "nodes": directory.nodes, "watches": directory.watches,
+        },
+        "sessions": sessions.collect::<Vec<_>>(),
+        "links": links.collect::<Vec<_>>(),
+        "pools": pools.collect::<Vec<_>>(),
+        "counters": {
+            "tensors": counters.tensors, "blobs": counters.blobs, "leases": counters.leases,
+            "operations": counters.operations, "slots": counters.slots, "failed": counters.failed,
+            "finished": finished.collect::<Vec<_>>(),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use transfer_proto::v1::{Counters, Path, Session};
+
+    #[test]
+    fn an_empty_sidecar_and_a_busy_one_are_both_shown() {
+        let empty = as_text(&StatusResponse::default());
+        assert!(empty.contains("workers: none") && empty.contains("links: none"), "{empty}");
+
+        let session = Session { worker: "trainer-0".into(), arena_bytes: 64 << 20, ..Session::default() };
+        let path = Path { fabric: 2, transfers: 1234, bytes: 1 << 30, copied_bytes: 2 << 30 };
+        let counters = Counters { finished: vec![path], ..Counters::default() };
+        let status = StatusResponse { sessions: vec![session], counters: Some(counters), ..StatusResponse::default() };
+        let busy = as_text(&status);
+        for word in ["trainer-0", "64 MiB", "tcp", "1,234", "2 GiB"] {
+            assert!(busy.contains(word), "{word}: {busy}");
+        }
+        let json = as_json(&status);
+        assert_eq!(json["counters"]["finished"][0]["fabric"], "tcp");
+        assert_eq!(json["sessions"][0]["worker"], "trainer-0");
+    }
+}

@@ -1,0 +1,79 @@
+//! The command line of `transferctl`.
+
+use crate::{admin, bench, files};
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+/// Looks into sidecars, moves files through them, and measures them.
+#[derive(Debug, Parser)]
+#[command(name = "transferctl", version, max_term_width = 120, after_help = EXIT_CODES)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong use, 3 the sidecar cannot be reached";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Who the sidecar is, what it holds and what it counted
+    Status(admin::status::Options),
+    /// The tensors that are published at the sidecar
+    Tensors(admin::tensors::Options),
+    /// Publish a file as a tensor, until interrupted
+    Push(files::push::Options),
+    /// Fetch a tensor into a file
+    Fetch(files::fetch::Options),
+    /// Measure: own sidecars and workers, each figure beside its baseline
+    Bench(bench::Options),
+    /// A process of `bench`: does the tasks that come from its standard input
+    #[command(hide = true)]
+    BenchActor,
+    /// Runs a program that ends when the process PARENT does
+    #[command(hide = true)]
+    Tied {
+        /// Whose end is this one's.
+        #[arg(long)]
+        parent: u32,
+        /// What to run.
+        program: OsString,
+        /// With what.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for line in [
+            "",
+            "status extra",
+            "push key",
+            "push key file --shape 3,x",
+            "push key file --dtype f33",
+            "push key file --version -1",
+            "fetch key",
+            "fetch key - --exactly 1 --at-least 2",
+            "fetch key - --timeout soon",
+            "bench juggling",
+            "bench --runs 0",
+            "tensors --admin ftp://x",
+        ] {
+            let words = std::iter::once("transferctl").chain(line.split_whitespace());
+            let error = Arguments::try_parse_from(words).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Why a benchmark has no figures.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The sidecar's program is not there.
+    #[error("there is no transferd at {}", path.display())]
+    NoTransferd {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// The operating system refused something.
+    #[error("cannot {what}")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A process ended, or could not be understood.
+    #[error("{name} has ended ({how}){log}")]
+    Ended {
+        /// The process.
+        name: String,
+        /// How.
+        how: String,
+        /// The end of what it wrote to its standard error, indented, or nothing.
+        log: String,
+    },
+    /// A process failed at its task.
+    #[error("{name} failed: {why}")]
+    Task {
+        /// The process.
+        name: String,
+        /// Why, with all causes.
+        why: String,
+    },
+    /// A process answered something that does not fit what was asked.
+    #[error("{name} said something unexpected: {said}")]
+    Unexpected {
+        /// The process.
+        name: String,
+        /// What it said.
+        said: String,
+    },
+    /// A process did not answer in time.
+    #[error("{name} has not answered within {waited:?}{log}")]
+    Silent {
+        /// The process.
+        name: String,
+        /// How long it was waited for.
+        waited: Duration,
+        /// As in [`BenchError::Ended`].
+        log: String,
+    },
+    /// The user ended it.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl BenchError {
+    /// Names what could not be done.
+    pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> BenchError {
+        move |source| BenchError::System { what, source: source.into() }
+    }
+
+    pub(crate) fn is_wrong_use(&self) -> bool {
+        matches!(self, BenchError::NoTransferd { .. })
+    }
+
+    pub(crate) fn advice(&self) -> Option<String> {
+        match self {
+            BenchError::NoTransferd { .. } => {
+                Some("Build it (cargo build --release), or say where it is with --transferd.".to_owned())
+            }
+            BenchError::Silent { .. } => {
+                Some("The machine may be busy with something else; --quick asks for less.".to_owned())
+            }
+            _ => None,
+        }
+    }
+}

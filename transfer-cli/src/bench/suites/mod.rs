@@ -1,0 +1,51 @@
+//! What is measured.
+//!
+//! | suite | the system | its baseline |
+//! |---|---|---|
+//! | [`handover`] | push in one worker until fetch returns in another, one sidecar | a bare relay process over the same kind of socket |
+//! | [`copyin`] | a push of memory that lies outside the arena | memcpy with as many threads |
+//! | [`tcp`] | 64 MiB tensors from sidecar to sidecar | a bare socket copy between two processes |
+//! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
+//! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
+//! | [`idle`] | a sidecar with nothing to do, and with a million tensors | none: goals in CPU and bytes |
+
+pub mod batch;
+pub mod copyin;
+pub mod handover;
+pub mod idle;
+pub mod latency;
+pub mod tcp;
+
+use super::BenchError;
+use super::actor::worker::WorkerTask;
+use super::stage::{Actor, Sidecar, Stage};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// A worker with a session.
+fn worker(stage: &Stage, sidecar: &Sidecar, name: &str, arena_bytes: u64) -> Result<Actor, BenchError> {
+    let mut actor = stage.actor(name)?;
+    let (socket, name) = (sidecar.socket.clone(), name.to_owned());
+    actor.ask(WorkerTask::Connect { socket, name, arena_bytes })?;
+    Ok(actor)
+}
+
+/// Two sidecars that reach each other over TCP only, the first of them with the directory.
+fn pair(stage: &Stage, flags: &[&str]) -> Result<(Sidecar, Sidecar), BenchError> {
+    let flags = [&["--require", "tcp"], flags].concat();
+    let a = stage.sidecar("a", None, &flags)?;
+    let b = stage.sidecar("b", Some(&a.url), &flags)?;
+    Ok((a, b))
+}
+
+/// The time from each moment to its partner, in microseconds.
+fn latencies_us(from: &[u64], to: &[u64]) -> Vec<f64> {
+    from.iter().zip(to).map(|(from, to)| to.saturating_sub(*from) as f64 / 1e3).collect()
+}
+
+/// 10^9 bytes in a second.
+fn gigabytes_per_second(bytes: u64, ns: u64) -> f64 {
+    bytes as f64 / ns.max(1) as f64
+}

@@ -1,0 +1,178 @@
+//! What can go wrong, the exit code for it, and what to do next.
+
+use crate::admin::Address;
+use crate::bench::BenchError;
+use crate::tied::TiedError;
+use std::error::Error as _;
+use std::fmt::Write;
+use std::io;
+use std::path::PathBuf;
+use transfer_client::{DType, FailureCode, TensorMeta};
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Nobody answers at the Admin service's address.
+    #[error("cannot reach a sidecar at {address}")]
+    Unreachable {
+        /// The address.
+        address: Address,
+        /// Why.
+        source: tonic::transport::Error,
+    },
+    /// The Admin service answered with a failure.
+    #[error("the sidecar at {address} did not do it: {}", .source.message())]
+    Admin {
+        /// The address.
+        address: Address,
+        /// The answer.
+        source: Box<tonic::Status>,
+    },
+    /// No session with the sidecar.
+    #[error("cannot connect to the sidecar at {}", socket.display())]
+    Connect {
+        /// The workers' socket.
+        socket: PathBuf,
+        /// Why.
+        source: transfer_client::Error,
+    },
+    /// A call of the session failed.
+    #[error("cannot {what} {key:?}")]
+    Call {
+        /// What was to be done.
+        what: &'static str,
+        /// With which key.
+        key: String,
+        /// Why.
+        source: transfer_client::Error,
+    },
+    /// A file cannot be read or written.
+    #[error("cannot {what} {}", path.display())]
+    File {
+        /// What was to be done.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file that does not hold what the command line says.
+    #[error("{} has {found_bytes} bytes, and {meta} takes {}", path.display(), meta.len_bytes())]
+    FileLength {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        meta: TensorMeta,
+        /// What it holds, in bytes.
+        found_bytes: u64,
+    },
+    /// A file whose length is no number of elements.
+    #[error("{} has {found_bytes} bytes, which is no whole number of {dtype} elements", path.display())]
+    FileElements {
+        /// The file.
+        path: PathBuf,
+        /// The element type.
+        dtype: DType,
+        /// What it holds, in bytes.
+        found_bytes: u64,
+    },
+    /// No runtime.
+    #[error("cannot start")]
+    Runtime {
+        /// Why.
+        source: io::Error,
+    },
+    /// A benchmark failed.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// A program was not started.
+    #[error(transparent)]
+    Tied(#[from] TiedError),
+}
+
+impl Error {
+    /// The process's exit code: 1 failed, 2 wrong use, 3 the sidecar cannot be reached.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Unreachable { .. } => 3,
+            Error::Admin { source, .. } if source.code() == tonic::Code::Unavailable => 3,
+            Error::Connect { source, .. } if source.can_retry() && !is_refused(source) => 3,
+            Error::FileLength { .. } | Error::FileElements { .. } => 2,
+            Error::Connect { source, .. } | Error::Call { source, .. } if is_wrong_use(source) => 2,
+            Error::Bench(e) if e.is_wrong_use() => 2,
+            _ => 1,
+        }
+    }
+
+    /// What to do next, where there is something.
+    #[must_use]
+    pub fn advice(&self) -> Option<String> {
+        let text = match self {
+            Error::Unreachable { address: Address::Tcp(url), .. } => format!(
+                "Is transferd running with --listen, at {url}? Its first line says grpc=HOST:PORT. Give that with --admin or TRANSFER_ADMIN."
+            ),
+            Error::Unreachable { address: Address::Unix(path), .. } => format!(
+                "Is transferd running with --admin-socket {0}, and may you open {0}? Otherwise give --admin http://HOST:PORT, as its first \
+                 line says grpc=HOST:PORT.",
+                path.display()
+            ),
+            Error::Connect { socket, .. } if self.exit_code() == 3 => format!(
+                "Is transferd running with --socket {0}, and may you open {0}? Its first line says socket=PATH. Give that with --socket.",
+                socket.display()
+            ),
+            Error::Call { source, .. } => match source.failure_code()? {
+                FailureCode::UnknownKey | FailureCode::Deadline => {
+                    "`transferctl tensors` lists what is published at a sidecar; --timeout waits longer.".to_owned()
+                }
+                FailureCode::UnknownWorker => {
+                    "`transferctl status` lists the workers of a sidecar; the worker must be connected somewhere.".to_owned()
+                }
+                FailureCode::VersionGone => "--at-least takes a later version too.".to_owned(),
+                FailureCode::PoolFull | FailureCode::TooLarge => {
+                    "transferd's --pool-bytes sets the room for what comes from other nodes; `transferctl status` shows its use.".to_owned()
+                }
+                _ => return None,
+            },
+            Error::FileLength { .. } | Error::FileElements { .. } => {
+                "Give --dtype and --shape as the file was written, or neither, for its plain bytes.".to_owned()
+            }
+            Error::Bench(e) => return e.advice(),
+            _ => return None,
+        };
+        Some(text)
+    }
+
+    /// The whole story: what failed, each cause below it, and what to do next.
+    #[must_use]
+    pub fn for_people(&self) -> String {
+        let mut text = format!("transferctl: {self}\n");
+        let mut said = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let words = error.to_string();
+            // Some errors repeat what is below them.
+            if !said.contains(&words) {
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "  because: {words}");
+                said = words;
+            }
+            cause = error.source();
+        }
+        if let Some(advice) = self.advice() {
+            let _ = writeln!(text, "{advice}");
+        }
+        text
+    }
+}
+
+fn is_refused(error: &transfer_client::Error) -> bool {
+    error.to_string().contains("refused the session")
+}
+
+/// Whether the command line asked for what cannot be.
+fn is_wrong_use(error: &transfer_client::Error) -> bool {
+    use transfer_client::Error as E;
+    matches!(error, E::Name(_) | E::Shape(_) | E::WrongLength { .. })
+}

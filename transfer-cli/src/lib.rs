@@ -1,0 +1,44 @@
+//! `transferctl`: what a person at a terminal asks of a sidecar.
+//!
+//! # Layout
+//! - [`arguments`]: the command line. [`run`] does what it says.
+//! - [`admin`]: `status` and `tensors`, over the Admin gRPC service.
+//! - [`files`]: `push` and `fetch`, as a worker of the sidecar.
+//! - [`mod@bench`]: `bench`, with its own sidecars, workers and baselines.
+//! - [`error`]: what can go wrong, the exit code for it, and what to do next.
+//! - [`tied`]: programs that end with the one that started them.
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod arguments;
+pub mod bench;
+pub mod error;
+pub mod files;
+pub mod table;
+pub mod tied;
+pub mod units;
+
+use arguments::{Arguments, Command};
+use error::Error;
+
+/// Does what the command line says.
+///
+/// # Errors
+/// Any [`Error`]; its exit code is [`Error::exit_code`].
+pub fn run(arguments: Arguments) -> Result<(), Error> {
+    match arguments.command {
+        Command::Status(options) => in_runtime(admin::status::run(&options)),
+        Command::Tensors(options) => in_runtime(admin::tensors::run(&options)),
+        Command::Push(options) => in_runtime(files::push::run(&options)),
+        Command::Fetch(options) => in_runtime(files::fetch::run(&options)),
+        Command::Bench(options) => Ok(bench::run(&options)?),
+        Command::BenchActor => Ok(bench::actor::run()?),
+        Command::Tied { parent, program, arguments } => Ok(tied::become_program(parent, &program, &arguments)?),
+    }
+}
+
+/// One thread is enough: each command does one thing at a time.
+fn in_runtime(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|source| Error::Runtime { source })?.block_on(work)
+}

@@ -1,0 +1,16 @@
+//! The command line; everything else is explained in the library, [`transfer_cli`].
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use std::process::ExitCode;
+use transfer_cli::arguments::Arguments;
+
+fn main() -> ExitCode {
+    match transfer_cli::run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprint!("{}", error.for_people());
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

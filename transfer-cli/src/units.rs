@@ -1,0 +1,108 @@
+//! Numbers as people read them.
+
+use std::time::Duration;
+
+/// A number of bytes in the largest unit that keeps it at 1 or above: `64 MiB`, `1.5 GiB`.
+#[must_use]
+pub fn bytes(n: u64) -> String {
+    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match UNITS.iter().find(|(_, shift)| n >> shift > 0) {
+        None => format!("{n} B"),
+        Some((unit, shift)) if n.trailing_zeros() >= *shift => format!("{} {unit}", n >> shift),
+        // Exact enough for one decimal.
+        Some((unit, shift)) => format!("{:.1} {unit}", n as f64 / (1u64 << shift) as f64),
+    }
+}
+
+/// A number with its thousands apart: `1,234,567`.
+#[must_use]
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3 + 1);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// How long something has been running: `3 d 4 h`, `5 min 3 s`, `12 s`.
+#[must_use]
+pub fn age(age: Duration) -> String {
+    let s = age.as_secs();
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        3600..86_400 => format!("{} h {} min", s / 3600, s / 60 % 60),
+        _ => format!("{} d {} h", s / 86_400, s / 3600 % 24),
+    }
+}
+
+/// A text that is no duration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a duration is a number with its unit: 500ms, 10s, 2.5s, 1min, 1h")]
+pub struct NotADuration;
+
+/// Reads what people write: `500ms`, `10s`, `2.5s`, `1min`, `1h`, or a plain number of seconds.
+///
+/// # Errors
+/// [`NotADuration`].
+pub fn duration(text: &str) -> Result<Duration, NotADuration> {
+    let text = text.trim();
+    // "ms" before "s", which it ends with.
+    const UNITS: [(&str, f64); 6] = [("us", 1e-6), ("ms", 1e-3), ("min", 60.0), ("s", 1.0), ("h", 3600.0), ("", 1.0)];
+    let (unit, seconds) = UNITS.iter().find(|(unit, _)| text.ends_with(unit)).ok_or(NotADuration)?;
+    let digits = text[..text.len() - unit.len()].trim_end();
+    if !digits.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(NotADuration);
+    }
+    let number: f64 = digits.parse().map_err(|_| NotADuration)?;
+    Duration::try_from_secs_f64(number * seconds).map_err(|_| NotADuration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (n, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (4096, "4 KiB"),
+            (64 << 20, "64 MiB"),
+            (3 << 29, "1.5 GiB"),
+            (1 << 40, "1 TiB"),
+        ] {
+            assert_eq!(bytes(n), text);
+        }
+    }
+
+    #[test]
+    fn counts() {
+        for (n, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(count(n), text);
+        }
+    }
+
+    #[test]
+    fn ages() {
+        for (s, text) in [(12, "12 s"), (303, "5 min 3 s"), (7320, "2 h 2 min"), (3 * 86_400 + 4 * 3600, "3 d 4 h")] {
+            assert_eq!(age(Duration::from_secs(s)), text);
+        }
+    }
+
+    #[test]
+    fn durations() {
+        for (text, ms) in
+            [("500ms", 500), ("10s", 10_000), ("2.5 s", 2500), ("1min", 60_000), ("1h", 3_600_000), ("3", 3000)]
+        {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "s", "-1s", "1 day", "inf", "NaN", "1e400s", "+3s", ".5s"] {
+            assert_eq!(duration(text), Err(NotADuration), "{text}");
+        }
+    }
+}
