@@ -55,6 +55,9 @@ pub enum FabricEvent<'a> {
         link: LinkId,
         /// The immediate data.
         value: u32,
+        /// Length of the write that brought it, in bytes. An immediate proves nothing by itself: a write of no bytes needs no grant
+        /// (docs/adr/0001, correction 8).
+        len_bytes: u64,
         /// How many bytes a CPU copied on this side for the writes since the last immediate of this link.
         copied: u64,
     },

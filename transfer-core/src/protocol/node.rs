@@ -194,7 +194,9 @@ impl Node {
                 Ok(message) => self.message(now, link, message),
                 Err(e) => self.violation(link, &e.to_string()),
             },
-            FabricEvent::Immediate { link, value, copied } => {
+            FabricEvent::Immediate { link, value, len_bytes, copied } => {
+                // The write that raises it carries the header; what lies in the slot else is an old one.
+                let header = header.filter(|_| len_bytes >= HEADER_BYTES);
                 self.immediate(link, value, header, copied);
                 #[cfg(test)]
                 self.deliver_too_early(now);

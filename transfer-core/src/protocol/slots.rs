@@ -66,8 +66,11 @@ impl Node {
         let l = self.links.get(&link).ok_or("the link is gone")?;
         let id = l.slots.lengthen(value);
         let slot = id.and_then(|id| Some((id, l.slots.get(id)?)));
-        let (Some((id, slot)), Some(bytes)) = (slot, header) else {
+        let Some((id, slot)) = slot else {
             return Err(format!("immediate {value:#x} names no slot that is open to it"));
+        };
+        let Some(bytes) = header else {
+            return Err(format!("immediate {value:#x} came without a header"));
         };
         let SlotState::Granted(remote) = &slot.state else {
             return Err(format!("immediate {value:#x} names a slot that is not open to it"));

@@ -281,7 +281,9 @@ impl Fabric for SimFabric {
                 Event::Granted(link, tag, remote) => sink(FabricEvent::Granted { link, tag, remote }),
                 Event::Revoked(link, key) => sink(FabricEvent::Revoked { link, key: RemoteKey(key) }),
                 Event::Message(link, bytes) => sink(FabricEvent::Message { link, bytes: &bytes }),
-                Event::Immediate { link, value, .. } => sink(FabricEvent::Immediate { link, value, copied: 0 }),
+                Event::Immediate { link, value, len_bytes, .. } => {
+                    sink(FabricEvent::Immediate { link, value, len_bytes, copied: 0 });
+                }
                 Event::Down(link, reason) => sink(FabricEvent::LinkDown { link, reason }),
             }
         }

@@ -132,7 +132,7 @@ impl Inner {
         };
         let link = self.link(connection, to);
         self.note(|| format!("{endpoint} gets {link} immediate {value:#x} of {} bytes", remote.len));
-        self.endpoints[endpoint].events.push_back(Event::Immediate { link, value, late });
+        self.endpoints[endpoint].events.push_back(Event::Immediate { link, value, len_bytes: remote.len, late });
         Ok(true)
     }
 

@@ -41,7 +41,7 @@ pub(super) enum Fault {
 #[derive(Debug)]
 pub(super) enum Arrival {
     /// A write is placed.
-    Placed { immediate: Option<u32> },
+    Placed { immediate: Option<u32>, len: u64 },
     /// A message, or another frame whose body is its text or token.
     Short { kind: Kind, body: Range<usize> },
 }
@@ -50,6 +50,7 @@ pub(super) enum Arrival {
 #[derive(Debug)]
 struct Landing {
     place: Option<Place>,
+    len: u64,
     remaining: u64,
     immediate: Option<u32>,
 }
@@ -185,13 +186,13 @@ impl Inbox {
             }
             let place = regions.place(link, header.remote)?;
             self.after_large = len >= LARGE_BODY;
-            self.landing = Some(Landing { place, remaining: len, immediate: header.immediate });
+            self.landing = Some(Landing { place, len, remaining: len, immediate: header.immediate });
         }
     }
 
     /// Places what is staged of the body in progress.
     fn land(&mut self) -> Result<Option<Arrival>, Fault> {
-        let Some(Landing { place, remaining, immediate }) = &mut self.landing else {
+        let Some(Landing { place, len: whole, remaining, immediate }) = &mut self.landing else {
             return Ok(None);
         };
         let len = (*remaining).min((self.filled - self.taken) as u64) as usize;
@@ -205,9 +206,9 @@ impl Inbox {
         if *remaining > 0 {
             return Ok(None);
         }
-        let immediate = *immediate;
+        let (immediate, len) = (*immediate, *whole);
         self.landing = None;
         self.placed += 1;
-        Ok(Some(Arrival::Placed { immediate }))
+        Ok(Some(Arrival::Placed { immediate, len }))
     }
 }

@@ -99,10 +99,10 @@ impl Link {
             self.complete(sink)?;
             match arrival? {
                 None => return Ok(()),
-                Some(Arrival::Placed { immediate }) => {
+                Some(Arrival::Placed { immediate, len }) => {
                     self.expect_up("a write")?;
                     if let Some(value) = immediate {
-                        sink(FabricEvent::Immediate { link, value, copied: self.inbox.take_copied() });
+                        sink(FabricEvent::Immediate { link, value, len_bytes: len, copied: self.inbox.take_copied() });
                     }
                 }
                 Some(Arrival::Short { kind, body }) => {

@@ -106,7 +106,7 @@ fn a_landing_header_that_lies_ends_the_link() {
             name: 0,
         };
         lie(&mut header);
-        let event = FabricEvent::Immediate { link, value: slot.0, copied: 0 };
+        let event = FabricEvent::Immediate { link, value: slot.0, len_bytes: 72, copied: 0 };
         pair.nodes[1].node.fabric_event(now, event, Some(&header.encode()));
         pair.settle();
         let replies = pair.replies(r);
@@ -123,6 +123,37 @@ fn a_landing_header_that_lies_ends_the_link() {
     }
 }
 
+/// Anybody can raise an immediate with a write of no bytes, which needs no grant; the header that lies in the slot is an old one then.
+#[test]
+fn an_immediate_without_a_header_ends_the_link() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.push(w, "k", bytes(8), 1, None);
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    pair.fetch(r, "k", Select::AtLeast(Version(2)));
+    pair.settle();
+    pair.replies(r);
+    let (now, link) = (pair.world.now(), pair.links[1].unwrap());
+    let places = (0..8u32).flat_map(|place| [place, place | 1 << 20]);
+    let slot = places.into_iter().find(|n| pair.nodes[1].node.landing_header(link, *n).is_some()).unwrap();
+    let header = Header {
+        slot: SlotNumber(slot),
+        index: 1 << 20,
+        metadata_id: 1,
+        version: Version(2),
+        body_len: 8,
+        pieces: 1,
+        waited_us: 0,
+        name: 0,
+    };
+    let event = FabricEvent::Immediate { link, value: slot, len_bytes: 0, copied: 0 };
+    pair.nodes[1].node.fabric_event(now, event, Some(&header.encode()));
+    pair.settle();
+    assert!(pair.downs.iter().any(|why| why.contains("without a header")), "{:?}", pair.downs);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
 #[test]
 fn an_immediate_that_names_no_slot_ends_the_link() {
     let mut pair = Pair::new();
@@ -132,7 +163,7 @@ fn an_immediate_that_names_no_slot_ends_the_link() {
     pair.settle();
     let (now, link) = (pair.world.now(), pair.links[1].unwrap());
     assert_eq!(pair.nodes[1].node.landing_header(link, 5), None);
-    pair.nodes[1].node.fabric_event(now, FabricEvent::Immediate { link, value: 5, copied: 0 }, None);
+    pair.nodes[1].node.fabric_event(now, FabricEvent::Immediate { link, value: 5, len_bytes: 72, copied: 0 }, None);
     pair.settle();
     assert!(pair.downs.iter().any(|why| why.contains("broke the contract")), "{:?}", pair.downs);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
