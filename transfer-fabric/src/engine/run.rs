@@ -56,10 +56,10 @@ impl Run {
     ) -> Result<Run, EngineError> {
         let system = |why: rustix::io::Errno| EngineError::System { what: "epoll", why: why.into() };
         let sleeper = Sleeper::new().map_err(system)?;
-        sleeper.add_polled(bell.as_fd()).map_err(system)?;
+        sleeper.add_bell(bell.as_fd()).map_err(system)?;
         for fabric in &fabrics {
             if let Some(fd) = fabric.wait_fd() {
-                sleeper.add_polled(fd).map_err(system)?;
+                sleeper.add_fabric(fd).map_err(system)?;
             }
         }
         let now = Instant::now();
@@ -188,8 +188,9 @@ impl Run {
         self.looked_up = Instant::now();
         for ready in self.sleeper.sleep(timeout) {
             match ready {
-                Ready::Polled => {
-                    // Empties the bell; commands are looked for in any case.
+                Ready::Fabric => {}
+                Ready::Bell => {
+                    // Commands are looked for in any case.
                     let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
                 }
                 Ready::Process(session) => self.close_session(now, SessionId(session), "its process has ended"),

@@ -72,15 +72,18 @@ const AT_ONCE: usize = 32;
 /// What became ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {
-    /// Something that is polled anyway: a command, a fabric.
-    Polled,
+    /// A command came; the bell has to be emptied.
+    Bell,
+    /// A fabric, which is polled anyway.
+    Fabric,
     /// The socket of this session.
     Socket(u64),
     /// The process of this session has ended.
     Process(u64),
 }
 
-const POLLED: u64 = u64::MAX;
+const FABRIC: u64 = u64::MAX;
+const BELL: u64 = u64::MAX - 1;
 const PROCESS: u64 = 1 << 63;
 
 impl Sleeper {
@@ -92,8 +95,12 @@ impl Sleeper {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
     }
 
-    pub(super) fn add_polled(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.add(fd, POLLED)
+    pub(super) fn add_bell(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.add(fd, BELL)
+    }
+
+    pub(super) fn add_fabric(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.add(fd, FABRIC)
     }
 
     pub(super) fn add_socket(&self, fd: BorrowedFd<'_>, session: u64) -> Result<(), Errno> {
@@ -117,7 +124,8 @@ impl Sleeper {
             Ok((events, _)) => events
                 .iter()
                 .map(|e| match e.data.u64() {
-                    POLLED => Ready::Polled,
+                    FABRIC => Ready::Fabric,
+                    BELL => Ready::Bell,
                     n if n & PROCESS != 0 => Ready::Process(n & !PROCESS),
                     n => Ready::Socket(n),
                 })
