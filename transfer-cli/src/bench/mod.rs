@@ -47,7 +47,7 @@ pub struct Options {
     #[arg(long, value_name = "PATH")]
     pub transferd: Option<PathBuf>,
     /// How the sidecars wait: transferd's --poll
-    #[arg(long, value_name = "adaptive|sleep|busy", default_value = "adaptive")]
+    #[arg(long, default_value = "adaptive", value_parser = ["adaptive", "event", "busy"])]
     pub poll: String,
     /// As JSON, with every run
     #[arg(long)]

@@ -173,7 +173,7 @@ fn run(socket: Socket, mut script: impl Script, stop: &AtomicBool, deaf: &Atomic
             wait(&wire.end);
             wire.end.submission.awake();
         }
-        match wire.end.socket.take_doorbells() {
+        match wire.end.socket.take_doorbell() {
             Ok(true) => wire.heard.lock().unwrap().doorbells += 1,
             Ok(false) => {}
             Err(_) => {

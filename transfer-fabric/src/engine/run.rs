@@ -98,7 +98,11 @@ impl Run {
             let now = self.time(instant);
             let mut active = self.commands(now);
             let Run { workers, driver, broken, .. } = &mut self;
-            active |= workers.take(|session, command| driver.node.command(now, session, command), broken);
+            if workers.take(|session, command| driver.node.command(now, session, command), broken) {
+                active = true;
+                // Before the fabrics are looked at: that costs system calls, and what is posted now leaves with them.
+                self.work(now);
+            }
             active |= self.driver.poll_fabrics(now, &self.memory);
             if self.driver.node.next_deadline().is_some_and(|at| at <= now) {
                 self.driver.node.timeout(now);

@@ -30,6 +30,8 @@ pub(super) struct Worker {
     backlog: VecDeque<Reply>,
     /// Something was written since the last publication.
     unpublished: bool,
+    /// It commanded something in this round.
+    commanded: bool,
 }
 
 /// The sidecar's ends of a session, as the handshake left them.
@@ -57,7 +59,8 @@ impl Workers {
             sleeper.add_process(pidfd.as_fd(), id.0)?;
         }
         let (known, backlog) = (HashSet::from([arena]), VecDeque::new());
-        let worker = Worker { socket, pidfd, submission, completion, known, backlog, unpublished: false };
+        let worker =
+            Worker { socket, pidfd, submission, completion, known, backlog, unpublished: false, commanded: false };
         self.by_id.insert(id, worker);
         Ok(())
     }
@@ -92,6 +95,7 @@ impl Workers {
         let mut buffer = [0; MAX_RECORD_BYTES];
         let mut active = false;
         for (id, worker) in &mut self.by_id {
+            worker.commanded = false;
             if !worker.backlog.is_empty() {
                 continue;
             }
@@ -100,6 +104,7 @@ impl Workers {
                     Ok(None) => break,
                     Ok(Some(record)) => {
                         active = true;
+                        worker.commanded = true;
                         match read_command(record) {
                             Ok(command) => each(*id, command),
                             Err(e) => {
@@ -125,7 +130,7 @@ impl Workers {
     /// Takes the doorbells that a worker has rung; they only serve to wake this thread.
     pub(super) fn take_doorbells(&mut self, id: SessionId) -> Result<(), SessionError> {
         match self.by_id.get(&id) {
-            Some(worker) => worker.socket.take_doorbells().map(|_| ()),
+            Some(worker) => worker.socket.take_doorbell().map(|_| ()),
             None => Ok(()),
         }
     }
@@ -160,15 +165,21 @@ impl Workers {
 
     /// Publishes what was written, and wakes those who sleep.
     pub(super) fn publish(&mut self, memory: &Memory, broken: &mut Vec<(SessionId, String)>) {
-        for id in self.touched.drain(..) {
-            let Some(worker) = self.by_id.get_mut(&id) else { continue };
-            worker.unpublished = false;
-            worker.completion.publish();
-            if worker.completion.should_wake() {
-                // A worker that is gone is noticed by its socket.
-                let _ = worker.socket.ring();
+        // Those who wait are woken before those who have just commanded, and are awake anyway.
+        for commanded in [false, true] {
+            for id in &self.touched {
+                let Some(worker) = self.by_id.get_mut(id).filter(|w| w.unpublished && w.commanded == commanded) else {
+                    continue;
+                };
+                worker.unpublished = false;
+                worker.completion.publish();
+                if worker.completion.should_wake() {
+                    // A worker that is gone is noticed by its socket.
+                    let _ = worker.socket.ring();
+                }
             }
         }
+        self.touched.clear();
         for (id, worker) in &mut self.by_id {
             if worker.backlog.is_empty() {
                 continue;

@@ -11,12 +11,19 @@ impl TcpFabric {
     /// Sends, then receives. What was received is acknowledged in the next round, so that it is acted upon first, and so that the
     /// acknowledgement can ride on an answer.
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
-        let mut moved = self.report(sink);
-        moved |= self.send();
+        // What is reported now is acted upon before anything leaves: a version that has landed is its reader's before it is acknowledged.
+        if self.report(sink) {
+            return true;
+        }
+        let mut moved = self.send();
         for ready in self.poller.ready() {
             match ready.source {
                 Source::Listener => self.accept_guests(),
-                Source::Timer => self.timer_set_for = None,
+                Source::Timer => {
+                    // It stays readable, and would keep everybody awake, until it is set anew.
+                    self.poller.set_timer(None);
+                    self.timer_set_for = None;
+                }
                 Source::Guest(number) => self.hear_guest(number),
                 Source::Link(link) => {
                     if ready.writable {

@@ -10,10 +10,6 @@ use std::time::{Duration, Instant};
 use transfer_core::memory::SegmentId;
 use transfer_core::tensor::Name;
 
-/// The most messages that [`SidecarSocket::take_doorbells`] takes at once, so that a worker that never stops ringing
-/// cannot hold the sidecar.
-const MAX_DOORBELLS: usize = 512;
-
 /// What a sidecar grants to every worker.
 #[derive(Debug, Clone)]
 pub struct SidecarPolicy {
@@ -240,22 +236,17 @@ impl SidecarSocket {
         Ok(self.0.ring()?)
     }
 
-    /// Takes the doorbells that wait, without waiting for any. `true` where there was one. Takes a bounded number at
-    /// once: a socket polled by level is readable again at once if there are more.
+    /// Takes a doorbell, without waiting for one. `true` where there was one. One at a time: there is rarely a second, and a socket polled
+    /// by level is readable again at once if there is.
     ///
     /// # Errors
     /// [`SessionError::Socket`], [`SessionError::Unexpected`]: the session is over.
-    pub fn take_doorbells(&self) -> Result<bool, SessionError> {
-        for taken in 0..MAX_DOORBELLS {
-            match self.0.try_receive(0)? {
-                Some(Message::Doorbell) => {}
-                Some(Message::Bytes { .. }) => {
-                    return Err(SessionError::Unexpected { expected: "a doorbell", found: "a message" });
-                }
-                None => return Ok(taken > 0),
-            }
+    pub fn take_doorbell(&self) -> Result<bool, SessionError> {
+        match self.0.try_receive(0)? {
+            Some(Message::Doorbell) => Ok(true),
+            Some(Message::Bytes { .. }) => Err(SessionError::Unexpected { expected: "a doorbell", found: "a message" }),
+            None => Ok(false),
         }
-        Ok(true)
     }
 
     /// Passes a segment to the worker, which can map it read-only and no other way. Waits until `deadline` for a

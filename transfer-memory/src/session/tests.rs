@@ -111,7 +111,7 @@ fn both_sides_agree_after_a_handshake_over_a_path() {
     assert!(worker.submission.try_push(b"push").unwrap());
     worker.submission.publish();
     worker.socket.ring().unwrap();
-    assert!(sidecar.socket.take_doorbells().unwrap() && !sidecar.socket.take_doorbells().unwrap());
+    assert!(sidecar.socket.take_doorbell().unwrap() && !sidecar.socket.take_doorbell().unwrap());
     assert_eq!(sidecar.submission.try_pop(&mut buffer).unwrap().unwrap(), b"push");
     assert!(sidecar.completion.try_push(b"done").unwrap());
     sidecar.completion.publish();
@@ -121,7 +121,7 @@ fn both_sides_agree_after_a_handshake_over_a_path() {
     assert_eq!(worker.completion.try_pop(&mut buffer).unwrap().unwrap(), b"done");
 
     drop(worker);
-    assert_eq!(sidecar.socket.take_doorbells(), Err(SessionError::Socket(SocketError::Closed)));
+    assert_eq!(sidecar.socket.take_doorbell(), Err(SessionError::Socket(SocketError::Closed)));
     drop(sidecar);
     assert_eq!(policy.budget.used(), 0);
 }
@@ -267,5 +267,5 @@ fn a_worker_that_sends_anything_but_doorbells_is_over() {
     let sidecar = SidecarSocket::new(sidecar);
     worker.ring().unwrap();
     worker.send(&SessionMessage::Mapped { session: 1 }.encode(), &[], soon()).unwrap();
-    assert!(matches!(sidecar.take_doorbells(), Err(SessionError::Unexpected { expected: "a doorbell", .. })));
+    assert!(matches!(sidecar.take_doorbell(), Err(SessionError::Unexpected { expected: "a doorbell", .. })));
 }

@@ -81,6 +81,28 @@ fn a_blocked_link_sleeps() {
     assert!(pair.fabric(0).links.values().all(|link| !link.watched));
 }
 
+/// A deadline that has passed, and is nobody's any more, does not keep the thread awake.
+#[test]
+fn a_passed_deadline_sleeps() {
+    let mut pair = Pair::new(TcpRig, 1 << 16);
+    pair.connect(0);
+    let fabric = pair.fabric(0);
+    // Of a handshake that has ended meanwhile.
+    fabric.poller.set_timer(Some(std::time::Duration::from_millis(1)));
+    fabric.timer_set_for = Some(std::time::Instant::now());
+    fabric.alarm = None;
+    let ready = |fabric: &crate::tcp::TcpFabric, wait: Option<&rustix::time::Timespec>| {
+        let fd = fabric.wait_fd().unwrap();
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, wait).unwrap() > 0
+    };
+    assert!(ready(fabric, None));
+    while fabric.poll(&mut |event| panic!("{event:?}")) {}
+    fabric.arm();
+    let quiet = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    assert!(!ready(fabric, Some(&quiet)));
+}
+
 /// One link that is flooded does not keep another from being served.
 #[test]
 fn a_round_is_bounded() {
