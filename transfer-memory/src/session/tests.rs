@@ -267,5 +267,6 @@ fn a_worker_that_sends_anything_but_doorbells_is_over() {
     let sidecar = SidecarSocket::new(sidecar);
     worker.ring().unwrap();
     worker.send(&SessionMessage::Mapped { session: 1 }.encode(), &[], soon()).unwrap();
+    assert_eq!(sidecar.take_doorbell(), Ok(true));
     assert!(matches!(sidecar.take_doorbell(), Err(SessionError::Unexpected { expected: "a doorbell", .. })));
 }
