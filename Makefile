@@ -21,6 +21,7 @@ demo: setup ## Builds everything and trains a network through two sidecars on th
 test: setup ## Builds everything and runs every test
 	$(CARGO) build --workspace --all-targets
 	$(CARGO) test --workspace
+	$(CARGO) test --package transfer-client --features embedded --test embedded
 
 bench: setup ## Runs the benchmarks; takes a while, and wants a quiet machine
 	$(CARGO) build --release --workspace --bins

@@ -29,10 +29,10 @@ pub struct Options {
     /// The version; it must be above the key's last one. Default: the last one plus one
     #[arg(long, value_name = "N")]
     pub version: Option<u64>,
-    /// Land it at this worker's sidecar, and end
+    /// Land it at this worker's sidecar
     #[arg(long, value_name = "WORKER")]
     pub to: Option<String>,
-    /// End after this long. A tensor lives as long as its worker, so without --to and --hold this waits until it is interrupted
+    /// End after this long. A tensor lives as long as the worker that pushed it, so without --hold this waits until it is interrupted
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub hold: Option<Duration>,
     /// How long the push may take
@@ -70,13 +70,13 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     println!("{:?} version {}: {meta}, {}", options.key, pushed.version, bytes(meta.len_bytes()));
     println!("{}", pushed.report);
 
-    match (options.hold, &options.to) {
-        (Some(hold), _) => {
+    // Also with --to: what has landed elsewhere ends with the session of the worker that pushed it.
+    match options.hold {
+        Some(hold) => {
             // Whichever comes first is the end.
             let _ = tokio::time::timeout(hold, interrupted).await;
         }
-        (None, Some(_)) => {}
-        (None, None) => {
+        None => {
             println!("published until this ends: Ctrl-C");
             interrupted.await;
         }
