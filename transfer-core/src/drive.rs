@@ -25,9 +25,8 @@ pub trait HeaderMemory {
     fn write_header(&mut self, slice: LocalSlice, header: &HeaderBytes) -> bool;
 }
 
-/// What is left to do for the caller of [`Driver::poll`].
+/// What is left to do for the caller of [`Driver::poll`]. Exhaustive: work that nobody does must not compile.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Work {
     /// Tell a worker.
     Reply {

@@ -50,7 +50,6 @@ impl Control {
             ControlRequest::LinkUp { link, peer } => self.links.link_up(&peer, link),
             ControlRequest::LinkDown { link, peer, why } => self.links.link_down(&peer, link, &why),
             ControlRequest::SessionClosed { session, worker, .. } => self.sessions.closed(session, &worker),
-            other => tracing::error!(?other, "the control plane does not know this request of the engine"),
         }
     }
 }

@@ -30,9 +30,8 @@ pub enum ClaimRefused {
     Unreachable(String),
 }
 
-/// What the control plane is asked and told.
+/// What the control plane is asked and told. Exhaustive: what nobody carries out must not compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Control {
     /// Find the node that owns a key, and keep watching until it is found or [`Control::StopResolve`]. Only entries newer
     /// than `newer_than` count.

@@ -144,7 +144,6 @@ impl Run {
                         }
                     }
                     Work::Control(control) => self.control(control),
-                    _ => {}
                 }
             }
             self.workers.publish(&self.memory, &mut self.broken);
@@ -268,23 +267,20 @@ impl Run {
     fn open_session(&mut self, end: SidecarEnd, domain: Domain) {
         let SidecarEnd { socket, pidfd, name, session, submission, completion, arena_id, arena, .. } = end;
         let (session, len, arena) = (SessionId(session), arena.len(), Arc::new(arena));
-        if let Err(e) = self.driver.register(arena_id, &arena) {
-            tracing::error!(worker = %name, error = %e, "the worker's arena cannot be registered; its session is closed");
+        let ends = Ends { socket, pidfd, submission, completion };
+        if let Err(e) = self.workers.add(session, ends, arena_id, &self.sleeper) {
+            tracing::error!(worker = %name, error = %e, "the session cannot be waited for and is closed");
             return self.never_opened(session, name, &e.to_string());
         }
-        let ends = Ends { socket, pidfd, submission, completion };
-        match self.workers.add(session, ends, arena_id, &self.sleeper) {
-            Ok(()) => {
-                self.memory.insert(arena_id, arena);
-                tracing::info!(worker = %name, session = session.0, arena_bytes = len, "session open");
-                self.driver.node.session_opened(session, name, domain, arena_id, len);
-                self.workers.greet(session);
-            }
-            Err(e) => {
-                tracing::error!(worker = %name, error = %e, "the session cannot be waited for and is closed");
-                self.never_opened(session, name, &e.to_string());
-            }
+        if let Err(e) = self.driver.register(arena_id, &arena) {
+            tracing::error!(worker = %name, error = %e, "the worker's arena cannot be registered; its session is closed");
+            self.workers.remove(session, &self.sleeper);
+            return self.never_opened(session, name, &e.to_string());
         }
+        self.memory.insert(arena_id, arena);
+        tracing::info!(worker = %name, session = session.0, arena_bytes = len, "session open");
+        self.driver.node.session_opened(session, name, domain, arena_id, len);
+        self.workers.greet(session);
     }
 
     fn never_opened(&mut self, session: SessionId, worker: Name, why: &str) {
