@@ -3,7 +3,7 @@
 use crate::calls::{Calls, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
 use crate::fetch::{self, FetchOptions, fetch_options};
-use crate::options::PushOptions;
+use crate::options::{PushOptions, push_options};
 use crate::push;
 use crate::session::{Held, Session};
 use crate::{Error, PushError, Pushed, Tensor, TensorMut};
@@ -12,9 +12,8 @@ use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
-use transfer_core::fabric::FabricKind;
-use transfer_core::tensor::{Key, Version};
+use std::time::Instant;
+use transfer_core::tensor::Key;
 
 /// A batch of pushes to be made: say how, then `.await` it, or `.call()` it on a [`crate::BlockingClient`]. It ends when all of them have, with
 /// one result for each, in order.
@@ -31,29 +30,7 @@ impl<F: Face> PushMany<F> {
         PushMany { call, face: PhantomData }
     }
 
-    /// The version that they all shall have: the training step, for instance. Without it: one more than each one's last.
-    pub fn version(mut self, version: u64) -> Self {
-        self.call.options.version = Some(Version(version));
-        self
-    }
-
-    /// Where they shall land; see [`crate::Push::to`].
-    pub fn to(mut self, worker: impl AsRef<str>) -> Self {
-        self.call.options.set_to(worker.as_ref());
-        self
-    }
-
-    /// How long they may take together; 30 s where nothing is said.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.call.options.timeout = timeout;
-        self
-    }
-
-    /// What must carry them. Where that is not possible, they fail and say why.
-    pub fn require(mut self, fabric: FabricKind) -> Self {
-        self.call.options.require = Some(fabric);
-        self
-    }
+    push_options!(call.options);
 }
 
 impl IntoFuture for PushMany<Async> {

@@ -45,3 +45,35 @@ impl PushOptions {
         })
     }
 }
+
+/// The methods that say which version, where to, how long, and over what: of one push and of a batch alike.
+macro_rules! push_options {
+    ($($options:ident).+) => {
+        /// The version that it shall have, above the key's last one: the training step, for instance. Without it: the last one plus
+        /// one. In a batch, the version of each.
+        pub fn version(mut self, version: u64) -> Self {
+            self.$($options).+.version = Some(::transfer_core::tensor::Version(version));
+            self
+        }
+
+        /// Where it shall land: at that worker's sidecar, before the push is done. Without it, it stays where it is until somebody
+        /// fetches it.
+        pub fn to(mut self, worker: impl AsRef<str>) -> Self {
+            self.$($options).+.set_to(worker.as_ref());
+            self
+        }
+
+        /// How long it may take, a whole batch too; 30 s where nothing is said.
+        pub fn timeout(mut self, timeout: ::std::time::Duration) -> Self {
+            self.$($options).+.timeout = timeout;
+            self
+        }
+
+        /// What must carry it. Where that is not possible, it fails and says why.
+        pub fn require(mut self, fabric: ::transfer_core::fabric::FabricKind) -> Self {
+            self.$($options).+.require = Some(fabric);
+            self
+        }
+    };
+}
+pub(crate) use push_options;

@@ -2,7 +2,7 @@
 
 use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
-use crate::options::PushOptions;
+use crate::options::{PushOptions, push_options};
 use crate::session::{Held, Outcome, Session, SharedRange, Submitting};
 use crate::{Error, PushError, TensorMut};
 use std::future::IntoFuture;
@@ -10,8 +10,7 @@ use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
-use std::time::{Duration, Instant};
-use transfer_core::fabric::FabricKind;
+use std::time::Instant;
 use transfer_core::op::{Command, Report};
 use transfer_core::tensor::{Key, TensorMeta};
 
@@ -58,29 +57,7 @@ impl<'a, F: Face> Push<'a, F> {
         Push { call: PushCall { session, key, source, options, copied: None, stage: Stage::New }, face: PhantomData }
     }
 
-    /// The version that it shall have, above the key's last one: the training step, for instance. Without it: the last one plus one.
-    pub fn version(mut self, version: u64) -> Self {
-        self.call.options.version = Some(transfer_core::tensor::Version(version));
-        self
-    }
-
-    /// Where it shall land: at that worker's sidecar, before the push is done. Without it, it stays where it is until somebody fetches it.
-    pub fn to(mut self, worker: impl AsRef<str>) -> Self {
-        self.call.options.set_to(worker.as_ref());
-        self
-    }
-
-    /// How long it may take; 30 s where nothing is said.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.call.options.timeout = timeout;
-        self
-    }
-
-    /// What must carry it. Where that is not possible, the push fails and says why.
-    pub fn require(mut self, fabric: FabricKind) -> Self {
-        self.call.options.require = Some(fabric);
-        self
-    }
+    push_options!(call.options);
 }
 
 impl<'a> IntoFuture for Push<'a, Async> {
