@@ -1,7 +1,7 @@
 //! What a peer may not do: each ends the link and nothing else.
 
-use super::pair::{Pair, bytes};
-use crate::fabric::FabricEvent;
+use super::pair::{Pair, Worker, bytes};
+use crate::fabric::{FabricEvent, LinkId};
 use crate::memory::{RemoteKey, RemoteSlice};
 use crate::op::{FailureCode, Reply};
 use crate::tensor::{Select, Version};
@@ -68,6 +68,36 @@ fn late_words_about_what_has_ended_are_no_offence() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
+/// A pull whose slot is open, and the header that would rightly land in it.
+fn a_slot_that_waits() -> (Pair, Worker, Worker, LinkId, Header) {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.push(w, "k", bytes(8), 1, None);
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    // The description is known, so a slot goes along.
+    pair.fetch(r, "k", Select::AtLeast(Version(2)));
+    pair.settle();
+    pair.replies(r);
+    let link = pair.links[1].unwrap();
+    let places = 0..8u32;
+    let slot = places
+        .flat_map(|place| [place, place | 1 << 20])
+        .find(|n| pair.nodes[1].node.landing_header(link, *n).is_some());
+    let slot = SlotNumber(slot.unwrap());
+    let header = Header {
+        slot,
+        index: 1 << 20,
+        metadata_id: 1,
+        version: Version(2),
+        body_len: 8,
+        pieces: 1,
+        waited_us: 0,
+        name: 0,
+    };
+    (pair, w, r, link, header)
+}
+
 #[test]
 fn a_landing_header_that_lies_ends_the_link() {
     let lies: [fn(&mut Header); 7] = [
@@ -80,31 +110,8 @@ fn a_landing_header_that_lies_ends_the_link() {
         |h| h.version = Version(1),
     ];
     for (i, lie) in lies.into_iter().enumerate() {
-        let mut pair = Pair::new();
-        let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
-        pair.push(w, "k", bytes(8), 1, None);
-        pair.fetch(r, "k", Select::Latest);
-        pair.settle();
-        // The description is known, so a slot goes along.
-        pair.fetch(r, "k", Select::AtLeast(Version(2)));
-        pair.settle();
-        pair.replies(r);
-        let (now, link) = (pair.world.now(), pair.links[1].unwrap());
-        let places = 0..8u32;
-        let slot = places
-            .flat_map(|place| [place, place | 1 << 20])
-            .find(|n| pair.nodes[1].node.landing_header(link, *n).is_some());
-        let slot = SlotNumber(slot.unwrap());
-        let mut header = Header {
-            slot,
-            index: 1 << 20,
-            metadata_id: 1,
-            version: Version(2),
-            body_len: 8,
-            pieces: 1,
-            waited_us: 0,
-            name: 0,
-        };
+        let (mut pair, _, r, link, mut header) = a_slot_that_waits();
+        let (now, slot) = (pair.world.now(), header.slot);
         lie(&mut header);
         let event = FabricEvent::Immediate { link, value: slot.0, len_bytes: 72, copied: 0 };
         pair.nodes[1].node.fabric_event(now, event, Some(&header.encode()));
@@ -126,27 +133,8 @@ fn a_landing_header_that_lies_ends_the_link() {
 /// Anybody can raise an immediate with a write of no bytes, which needs no grant; the header that lies in the slot is an old one then.
 #[test]
 fn an_immediate_without_a_header_ends_the_link() {
-    let mut pair = Pair::new();
-    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
-    pair.push(w, "k", bytes(8), 1, None);
-    pair.fetch(r, "k", Select::Latest);
-    pair.settle();
-    pair.fetch(r, "k", Select::AtLeast(Version(2)));
-    pair.settle();
-    pair.replies(r);
-    let (now, link) = (pair.world.now(), pair.links[1].unwrap());
-    let places = (0..8u32).flat_map(|place| [place, place | 1 << 20]);
-    let slot = places.into_iter().find(|n| pair.nodes[1].node.landing_header(link, *n).is_some()).unwrap();
-    let header = Header {
-        slot: SlotNumber(slot),
-        index: 1 << 20,
-        metadata_id: 1,
-        version: Version(2),
-        body_len: 8,
-        pieces: 1,
-        waited_us: 0,
-        name: 0,
-    };
+    let (mut pair, w, r, link, header) = a_slot_that_waits();
+    let (now, slot) = (pair.world.now(), header.slot.0);
     let event = FabricEvent::Immediate { link, value: slot, len_bytes: 0, copied: 0 };
     pair.nodes[1].node.fabric_event(now, event, Some(&header.encode()));
     pair.settle();
