@@ -300,7 +300,7 @@ fn try_post<M>(
 ) -> Result<(), PostError> {
     match action {
         Action::Send { link, message } => fabric.post_send(*link, WorkId(u64::MAX), message),
-        Action::Grant { link, range, tag } => fabric.grant(*link, *range, *tag),
+        Action::Grant { link, range, access, tag } => fabric.grant(*link, *range, *access, *tag),
         Action::Revoke { link, key } => fabric.revoke(*link, *key),
         Action::Write(write) => {
             let Write { link, work, header, sgl, remote, immediate } = &**write;

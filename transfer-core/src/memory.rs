@@ -63,23 +63,90 @@ impl fmt::Display for LocalSlice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteKey(pub u32);
 
-/// A range of a peer's memory with the key that opens it, as granted by that peer.
+/// The keys that open one range over the rails of a link: at most one for each rail, at least one in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RailKeys {
+    /// Bit `i`: rail `i` has a key.
+    present: u8,
+    keys: [u32; RailKeys::MAX_RAILS],
+}
+
+impl RailKeys {
+    /// The most rails of one link.
+    pub const MAX_RAILS: usize = 4;
+
+    /// Keys of several rails, by the rail's number. `None` where no rail has one, or there are more than
+    /// [`RailKeys::MAX_RAILS`].
+    #[must_use]
+    pub fn new(keys: &[Option<RemoteKey>]) -> Option<RailKeys> {
+        let mut out = RailKeys { present: 0, keys: [0; RailKeys::MAX_RAILS] };
+        for (rail, key) in keys.iter().enumerate() {
+            let place = out.keys.get_mut(rail)?;
+            if let Some(key) = key {
+                *place = key.0;
+                out.present |= 1 << rail;
+            }
+        }
+        (out.present != 0).then_some(out)
+    }
+
+    /// The key for a rail; `None` where the range is not open over it.
+    #[must_use]
+    pub fn rail(&self, rail: usize) -> Option<RemoteKey> {
+        let key = self.keys.get(rail)?;
+        (self.present & 1 << rail != 0).then_some(RemoteKey(*key))
+    }
+
+    /// The first key: what the grant is called by.
+    #[must_use]
+    pub fn first(&self) -> RemoteKey {
+        RemoteKey(self.keys[self.present.trailing_zeros() as usize])
+    }
+
+    /// Every rail's key, by the rail's number.
+    #[must_use]
+    pub fn all(&self) -> [Option<RemoteKey>; RailKeys::MAX_RAILS] {
+        std::array::from_fn(|rail| self.rail(rail))
+    }
+}
+
+impl From<RemoteKey> for RailKeys {
+    /// The key of a link's only rail.
+    fn from(key: RemoteKey) -> RailKeys {
+        RailKeys { present: 1, keys: [key.0, 0, 0, 0] }
+    }
+}
+
+/// A range of a peer's memory with the keys that open it, as granted by that peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteSlice {
-    /// Where the range starts in the peer's terms: a virtual address on verbs, whatever the fabric chose elsewhere.
+    /// Where the range starts in the peer's terms: a virtual address on verbs, whatever the fabric chose elsewhere. The same for
+    /// every rail.
     pub address: u64,
     /// Length in bytes.
     pub len: u64,
-    /// The key.
-    pub key: RemoteKey,
+    /// The keys.
+    pub keys: RailKeys,
 }
 
 impl RemoteSlice {
+    /// A range that one key opens.
+    #[must_use]
+    pub fn new(address: u64, len: u64, key: RemoteKey) -> RemoteSlice {
+        RemoteSlice { address, len, keys: key.into() }
+    }
+
+    /// What the grant is called by.
+    #[must_use]
+    pub fn key(&self) -> RemoteKey {
+        self.keys.first()
+    }
+
     /// The sub-range of `len` bytes that starts `offset` bytes into `self`. `None` where it would leave `self`.
     #[must_use]
     pub fn sub(&self, offset: u64, len: u64) -> Option<RemoteSlice> {
         let end = offset.checked_add(len)?;
         let address = self.address.checked_add(offset)?;
-        (end <= self.len).then_some(RemoteSlice { address, len, key: self.key })
+        (end <= self.len).then_some(RemoteSlice { address, len, keys: self.keys })
     }
 }

@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn forty_buffers_take_as_few_writes_as_max_sge_allows() {
-        let slot = RemoteSlice { address: 0, len: 64 + 40 * 128, key: RemoteKey(1) };
+        let slot = RemoteSlice::new(0, 64 + 40 * 128, RemoteKey(1));
         let body: Vec<_> = (0..40).map(|i| local(i * 1000, 128)).collect();
         let out = pieces(local(9000, 64), &body, slot, &limits(16, 1 << 30)).unwrap();
         assert_eq!(out.len(), 41usize.div_ceil(16));
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let slot = RemoteSlice { address: 0, len: 100, key: RemoteKey(1) };
+        let slot = RemoteSlice::new(0, 100, RemoteKey(1));
         assert_eq!(pieces(local(0, 64), &[local(64, 37)], slot, &Capabilities::new()), None);
         assert!(pieces(local(0, 64), &[local(64, 36)], slot, &Capabilities::new()).is_some());
         assert_eq!(pieces(local(0, 64), &[], slot, &Capabilities::new()).unwrap().len(), 1);
@@ -85,7 +85,7 @@ mod tests {
             lens in proptest::collection::vec(0u64..500, 0..20), max_sge in 1usize..6, max_bytes in 64u64..300
         ) {
             let total: u64 = 64 + lens.iter().sum::<u64>();
-            let slot = RemoteSlice { address: 1 << 20, len: total, key: RemoteKey(1) };
+            let slot = RemoteSlice::new(1 << 20, total, RemoteKey(1));
             let mut at = 10_000;
             let body: Vec<_> = lens.iter().map(|l| { at += 600; local(at, *l) }).collect();
             let out = pieces(local(0, 64), &body, slot, &limits(max_sge, max_bytes)).unwrap();

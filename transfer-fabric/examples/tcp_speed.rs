@@ -13,7 +13,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use transfer_core::fabric::{Fabric, FabricEvent, LinkId, Offer, PostError, WorkId};
+use transfer_core::fabric::{Fabric, FabricEvent, GrantAccess, LinkId, Offer, PostError, WorkId};
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use transfer_fabric::tcp::{TcpConfig, TcpFabric};
 use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment, SegmentOptions};
@@ -57,7 +57,7 @@ fn step(fabric: &mut TcpFabric, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result
     }
     fabric.arm();
     if !fabric.poll(sink)
-        && let Some(fd) = fabric.wait_fd()
+        && let [fd] = fabric.wait_fds()[..]
     {
         poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None)?;
     }
@@ -105,10 +105,10 @@ fn receiver(buffer: Option<usize>) -> Result<()> {
             _ => {}
         })?;
         if std::mem::take(&mut up) {
-            fabric.grant(LINK, LocalSlice { segment: SEGMENT, offset: 0, len: BYTES }, 0)?;
+            fabric.grant(LINK, LocalSlice { segment: SEGMENT, offset: 0, len: BYTES }, GrantAccess::Write, 0)?;
         }
         if let Some(remote) = granted.take() {
-            println!("{} {}", remote.address, remote.key.0);
+            println!("{} {}", remote.address, remote.key().0);
         }
     }
     Ok(())
@@ -188,7 +188,7 @@ fn sender(rounds: u32, buffer: Option<&String>) -> Result<()> {
     }
     let grant = line()?;
     let (address, key) = grant.split_once(' ').ok_or("no grant")?;
-    let remote = RemoteSlice { address: address.parse()?, len: BYTES, key: RemoteKey(key.parse()?) };
+    let remote = RemoteSlice::new(address.parse()?, BYTES, RemoteKey(key.parse()?));
 
     let from = vec![1_u8; BYTES as usize];
     let mut times = vec![Vec::new(); STREAMS.len() + 1];

@@ -74,6 +74,20 @@ pub struct Capabilities {
     /// Whether a write beyond its grant, but inside the registered segment, is refused. Where it is not, as on the software RDMA
     /// device (docs/adr/0001), a grant opens its whole segment to that link.
     pub checks_bounds: bool,
+    /// What one grant opens.
+    pub isolation: Isolation,
+    /// Whether peers can change words of this side's memory with no help of its processor: [`super::Fabric::post_atomic`]. Where it
+    /// is so, this side must use [`super::Fabric::post_local_atomic`] on those words.
+    pub atomics: bool,
+}
+
+/// How closely a grant opens what it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// Each grant has a key of its own, which ends with it.
+    Grant,
+    /// All grants into one segment share its key: a revoke waits for the peer's word, and closes nothing by itself.
+    Segment,
 }
 
 impl Capabilities {
@@ -91,6 +105,8 @@ impl Capabilities {
             sender_copies: 0,
             receiver_copies: 0,
             checks_bounds: true,
+            isolation: Isolation::Grant,
+            atomics: false,
         }
     }
 }

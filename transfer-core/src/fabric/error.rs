@@ -49,6 +49,14 @@ pub enum PostError {
     /// The link is not connected, or dead.
     #[error("{0} is down")]
     LinkDown(LinkId),
+    /// The fabric, or this link of it, cannot do that.
+    #[error("{link} cannot {what}")]
+    Unsupported {
+        /// The link.
+        link: LinkId,
+        /// What.
+        what: &'static str,
+    },
     /// A local slice outside of registered memory.
     #[error("{0} is outside of registered memory")]
     BadLocalSlice(LocalSlice),

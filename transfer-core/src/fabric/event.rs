@@ -61,6 +61,22 @@ pub enum FabricEvent<'a> {
         /// How many bytes a CPU copied on this side for the writes since the last immediate of this link.
         copied: u64,
     },
+    /// A remote word was read, and changed where the operation says so.
+    AtomicDone {
+        /// The link.
+        link: LinkId,
+        /// As posted.
+        work: WorkId,
+        /// What the word held before.
+        old: u64,
+    },
+    /// The same for a word of this side.
+    LocalAtomicDone {
+        /// As posted.
+        work: WorkId,
+        /// What the word held before; the error says what the device said, and then the word may have been changed or not.
+        old: Result<u64, String>,
+    },
     /// The link is dead and drained. Its last event.
     LinkDown {
         /// The link.

@@ -31,7 +31,7 @@ mod capabilities;
 mod error;
 mod event;
 
-pub use capabilities::{Capabilities, FabricKind};
+pub use capabilities::{Capabilities, FabricKind, Isolation};
 pub use error::{DownReason, FabricError, PostError};
 pub use event::FabricEvent;
 
@@ -52,6 +52,31 @@ impl fmt::Display for LinkId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkId(pub u64);
 
+/// What a grant lets the peer do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GrantAccess {
+    /// Write the range.
+    Write,
+    /// Operate on the range's words: [`Fabric::post_atomic`]. The range starts at a multiple of 8 and is as long.
+    Atomic,
+}
+
+/// An operation on one word: a `u64` in the granting machine's byte order, at a multiple of 8 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AtomicOp {
+    /// Read it (on verbs: RDMA READ).
+    Load,
+    /// Add to it, and wrap (FETCH_ADD).
+    FetchAdd(u64),
+    /// Replace it where it is what is expected (CMP_AND_SWP).
+    CompareSwap {
+        /// What it must be.
+        expected: u64,
+        /// What it becomes.
+        new: u64,
+    },
+}
+
 /// What one side must know of the other to connect: opaque bytes of the fabric's own layout, carried by the gRPC `Connect` call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Offer(pub Vec<u8>);
@@ -64,7 +89,7 @@ pub struct Offer(pub Vec<u8>);
 /// offer; the initiator calls [`connect`](Fabric::connect) with that. Each side hears [`FabricEvent::Connected`] when the link can be
 /// used, or [`FabricEvent::LinkDown`].
 /// *Working*: post and grant as you like, [`poll`](Fabric::poll) often. Before sleeping, [`arm`](Fabric::arm), poll once more, and wait
-/// for [`wait_fd`](Fabric::wait_fd) to be readable.
+/// for one of [`wait_fds`](Fabric::wait_fds) to be readable.
 pub trait Fabric: Send {
     /// How this fabric is handed a segment's memory.
     type Memory;
@@ -111,13 +136,14 @@ pub trait Fabric: Send {
     /// Opens `range` to the peer of `link`. [`FabricEvent::Granted`] follows with this `tag`.
     ///
     /// # Errors
-    /// [`PostError`]; nothing is granted then.
-    fn grant(&mut self, link: LinkId, range: LocalSlice, tag: u64) -> Result<(), PostError>;
+    /// [`PostError`]; nothing is granted then. [`PostError::Full`] passes by itself. [`PostError::Unsupported`] for
+    /// [`GrantAccess::Atomic`] where the capabilities say that there is none.
+    fn grant(&mut self, link: LinkId, range: LocalSlice, access: GrantAccess, tag: u64) -> Result<(), PostError>;
 
     /// Takes a grant back. [`FabricEvent::Revoked`] follows. A grant that is gone already is reported revoked.
     ///
     /// # Errors
-    /// [`PostError::LinkDown`]: the grant went with the link.
+    /// [`PostError::LinkDown`]: the grant went with the link. [`PostError::Full`] passes by itself.
     fn revoke(&mut self, link: LinkId, key: RemoteKey) -> Result<(), PostError>;
 
     /// Gathers `sgl` into the contiguous `remote`, in order, and raises `immediate` at the peer when all of it is placed.
@@ -142,12 +168,37 @@ pub trait Fabric: Send {
     /// [`PostError`]; nothing was posted then. [`PostError::Full`] passes by itself.
     fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError>;
 
+    /// Does `op` to the word `remote` of the peer, atomically to all that comes over fabrics of the granting side.
+    /// [`FabricEvent::AtomicDone`] follows.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then. [`PostError::Unsupported`] where the capabilities say that there is none.
+    fn post_atomic(&mut self, link: LinkId, work: WorkId, remote: RemoteSlice, op: AtomicOp) -> Result<(), PostError> {
+        let (_, _, _) = (work, remote, op);
+        Err(PostError::Unsupported { link, what: "operate on words of the peer" })
+    }
+
+    /// The same for a word of this side's own registered memory, by the device that does it for peers: a device's atomic
+    /// operations and a processor's are not atomic to each other. [`FabricEvent::LocalAtomicDone`] follows.
+    ///
+    /// # Errors
+    /// [`FabricError`]; nothing was posted then. A fabric whose capabilities say that there is none always refuses.
+    fn post_local_atomic(&mut self, work: WorkId, word: LocalSlice, op: AtomicOp) -> Result<(), FabricError> {
+        let (_, _, _) = (work, word, op);
+        Err(FabricError::Device { what: "a device's atomic operation", why: "this fabric has none".to_owned() })
+    }
+
+    /// What it runs with, as names and values for people: its device, its addresses, its limits.
+    fn describe(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     /// Makes progress and reports what happened, a bounded amount per call. Returns whether anything was reported or moved.
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool;
 
-    /// Asks that [`wait_fd`](Fabric::wait_fd) become readable when [`poll`](Fabric::poll) has something to do again.
+    /// Asks that one of [`wait_fds`](Fabric::wait_fds) become readable when [`poll`](Fabric::poll) has something to do again.
     fn arm(&mut self);
 
-    /// What to wait on; `None` for a fabric that must be polled (the simulated one).
-    fn wait_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
+    /// What to wait on, the same for the fabric's whole life. None for a fabric that must be polled (the simulated one).
+    fn wait_fds(&self) -> Vec<std::os::fd::BorrowedFd<'_>>;
 }

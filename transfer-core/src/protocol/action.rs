@@ -1,7 +1,7 @@
 //! What the state machine wants done.
 
 use super::{Control, SessionId};
-use crate::fabric::{DownReason, LinkId, WorkId};
+use crate::fabric::{DownReason, GrantAccess, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::Reply;
 use crate::plan::GatherList;
@@ -45,6 +45,8 @@ pub enum Action {
         link: LinkId,
         /// What.
         range: LocalSlice,
+        /// For what.
+        access: GrantAccess,
         /// Comes back.
         tag: u64,
     },

@@ -6,7 +6,7 @@ use super::pool::Want;
 use super::push_in::{InFlow, InState};
 use super::slab::Id;
 use super::{Action, Domain, Slot};
-use crate::fabric::LinkId;
+use crate::fabric::{GrantAccess, LinkId};
 use crate::wire::landing::SlotGrant;
 use crate::wire::message::{Body, Role};
 
@@ -138,7 +138,7 @@ impl Node {
         if let (true, Some(pool)) = (wanted, pool) {
             slot.state = SlotState::Granting;
             let range = pool.slice(&slot.range);
-            self.actions.push_back(Action::Grant { link, range, tag: id.to_u64() });
+            self.actions.push_back(Action::Grant { link, range, access: GrantAccess::Write, tag: id.to_u64() });
         } else if let Some(slot) = l.slots.remove(id) {
             self.free_range(slot.domain, slot.range);
         }

@@ -187,6 +187,8 @@ impl Node {
         match event {
             // Reported to whoever made the link, who then calls `link_up`. A message's bytes are the fabric's own already.
             FabricEvent::Connected { .. } | FabricEvent::SendDone { .. } => {}
+            // Nothing here posts them.
+            FabricEvent::AtomicDone { .. } | FabricEvent::LocalAtomicDone { .. } => {}
             FabricEvent::WriteDone { link, work } => self.write_done(now, link, work),
             FabricEvent::Granted { link, tag, remote } => self.granted(now, link, Id::from_u64(tag), remote),
             FabricEvent::Revoked { link, key } => self.revoked(now, link, key),

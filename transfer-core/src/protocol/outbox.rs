@@ -71,7 +71,7 @@ impl Node {
                                 len: HEADER_BYTES,
                             };
                             let pieces =
-                                plan::pieces(header, &write.body, write.slot.rails[0], &l.limits).unwrap_or_default();
+                                plan::pieces(header, &write.body, write.slot.remote, &l.limits).unwrap_or_default();
                             let flight = InFlight { blob: write.blob, cell, purpose: write.purpose };
                             let work = WorkId(l.in_flight.insert(flight).to_u64());
                             let mut bytes = write.header;

@@ -408,10 +408,6 @@ impl Link {
     pub(super) fn grant_of(&self, id: Id<Slot>) -> Option<SlotGrant> {
         let slot = self.slots.get(id)?;
         let super::link::SlotState::Granted(remote) = slot.state else { return None };
-        Some(SlotGrant {
-            number: crate::wire::landing::SlotNumber(id.short()),
-            capacity: slot.capacity,
-            rails: vec![remote],
-        })
+        Some(SlotGrant { number: crate::wire::landing::SlotNumber(id.short()), capacity: slot.capacity, remote })
     }
 }

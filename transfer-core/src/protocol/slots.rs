@@ -5,7 +5,7 @@ use super::node::Node;
 use super::pool::Want;
 use super::slab::Id;
 use super::{Action, Domain};
-use crate::fabric::LinkId;
+use crate::fabric::{GrantAccess, LinkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use crate::tensor::TensorMeta;
 use crate::time::Time;
@@ -87,7 +87,7 @@ impl Node {
             SlotUser::Flow(flow, _) => self.check_flow_landing(l, flow, &header)?,
             SlotUser::Nobody => None,
         };
-        Ok((id, remote.key, meta.map(|meta| (header, meta))))
+        Ok((id, remote.key(), meta.map(|meta| (header, meta))))
     }
 
     /// Opens a range to a peer.
@@ -102,14 +102,14 @@ impl Node {
         let slice = self.pools.get(&domain)?.slice(&range);
         let l = self.links.get_mut(&link)?;
         let id = l.slots.insert(Slot { range, domain, capacity, state: SlotState::Granting, user });
-        self.actions.push_back(Action::Grant { link, range: slice, tag: id.to_u64() });
+        self.actions.push_back(Action::Grant { link, range: slice, access: GrantAccess::Write, tag: id.to_u64() });
         Some(id)
     }
 
     pub(super) fn granted(&mut self, now: Time, link: LinkId, id: Id<Slot>, remote: RemoteSlice) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(slot) = l.slots.get_mut(id) else { return };
-        l.slot_by_key.insert(remote.key.0, id);
+        l.slot_by_key.insert(remote.key().0, id);
         slot.state = SlotState::Granted(remote);
         match slot.user {
             SlotUser::Pull(pull) => self.pull_granted(now, link, pull, id),
@@ -125,7 +125,7 @@ impl Node {
         slot.user = SlotUser::Nobody;
         match &mut slot.state {
             SlotState::Granted(remote) => {
-                let key = remote.key;
+                let key = remote.key();
                 slot.state = SlotState::Revoking(AfterRevoke::Free);
                 self.actions.push_back(Action::Revoke { link, key });
             }

@@ -6,7 +6,8 @@ use super::transit::digest_of;
 use super::world::{Endpoint, Happening, Inner, MemoryId, World};
 use crate::drive::{HeaderBytes, HeaderMemory};
 use crate::fabric::{
-    Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId,
+    Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, LinkId, Offer, PostError,
+    WorkId,
 };
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::plan::GatherList;
@@ -185,7 +186,10 @@ impl Fabric for SimFabric {
         w.lose(connection, reasons);
     }
 
-    fn grant(&mut self, link: LinkId, range: LocalSlice, tag: u64) -> Result<(), PostError> {
+    fn grant(&mut self, link: LinkId, range: LocalSlice, access: GrantAccess, tag: u64) -> Result<(), PostError> {
+        if access != GrantAccess::Write {
+            return Err(PostError::Unsupported { link, what: "open words to atomic operations" });
+        }
         let mut w = self.world.lock();
         let (connection, side) = w.side(self.endpoint, link)?;
         if w.slice(self.endpoint.0, range).is_none() {
@@ -195,7 +199,7 @@ impl Fabric for SimFabric {
         w.next_number += 1;
         let number = w.next_number;
         let address = u64::from(range.segment.0) << 32 | range.offset;
-        let remote = RemoteSlice { address, len: range.len, key: RemoteKey(key) };
+        let remote = RemoteSlice::new(address, range.len, RemoteKey(key));
         if let Some(s) = w.connections[connection].sides[side].as_mut() {
             s.outstanding += 1;
             s.grants.insert(key, Grant { number, range, remote, in_force: false });
@@ -292,8 +296,8 @@ impl Fabric for SimFabric {
 
     fn arm(&mut self) {}
 
-    fn wait_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
+    fn wait_fds(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
+        Vec::new()
     }
 }
 

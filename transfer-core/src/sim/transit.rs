@@ -126,7 +126,7 @@ impl Inner {
         let late = match grant {
             Some(grant) if self.conditions.late_packets > 0 && self.chance(self.conditions.late_packets) => {
                 let range = landing(&grant, remote);
-                Some(Late { connection, to, key: remote.key.0, number: grant.number, range })
+                Some(Late { connection, to, key: remote.key().0, number: grant.number, range })
             }
             _ => None,
         };
@@ -151,7 +151,8 @@ impl Inner {
     }
 
     fn check(&mut self, connection: usize, to: SideNo, remote: RemoteSlice) -> Result<Grant, String> {
-        let grant = self.connections[connection].sides[to].as_ref().and_then(|s| s.grants.get(&remote.key.0)).copied();
+        let grant =
+            self.connections[connection].sides[to].as_ref().and_then(|s| s.grants.get(&remote.key().0)).copied();
         let end = remote.address.checked_add(remote.len);
         match grant {
             Some(g)

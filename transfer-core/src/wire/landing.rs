@@ -19,7 +19,7 @@
 //! ```
 
 use super::{Reader, WireError, Writer, crc32c};
-use crate::memory::{RemoteKey, RemoteSlice};
+use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
 use crate::tensor::Version;
 use std::fmt;
 
@@ -125,48 +125,48 @@ impl Header {
     }
 }
 
-/// A landing slot as its receiver grants it: the number, the room for a body, and one remote key for each rail.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A landing slot as its receiver grants it: the number, and the range with one remote key for each rail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotGrant {
     /// What the last write's immediate must be.
     pub number: SlotNumber,
     /// Room for a body in bytes. The range is [`HEADER_BYTES`] longer.
     pub capacity: u64,
-    /// The range, for each rail. Not empty, at most [`SlotGrant::MAX_RAILS`].
-    pub rails: Vec<RemoteSlice>,
+    /// The range.
+    pub remote: RemoteSlice,
 }
 
 impl SlotGrant {
-    /// The most rails of one link.
-    pub const MAX_RAILS: usize = 4;
-
     pub(super) fn write(&self, w: &mut Writer) {
-        w.u32(self.number.0).u32(u32::try_from(self.rails.len()).unwrap_or(0)).u64(self.capacity);
-        for rail in &self.rails {
-            w.u64(rail.address).u32(rail.key.0).u32(0);
+        let keys = self.remote.keys.all();
+        let rails = (0..RailKeys::MAX_RAILS).filter(|rail| keys[*rail].is_some()).map(|rail| 1 << rail).sum();
+        w.u32(self.number.0).u32(rails).u64(self.capacity).u64(self.remote.address);
+        for key in keys.into_iter().flatten() {
+            w.u32(key.0);
         }
     }
 
     pub(super) fn read(r: &mut Reader<'_>) -> Result<SlotGrant, WireError> {
         let number = SlotNumber(r.u32()?);
         let rails = r.u32()?;
-        let capacity = r.u64()?;
-        if rails == 0 || rails as usize > SlotGrant::MAX_RAILS {
-            return Err(WireError::Value {
-                what: "number of rails of a slot",
-                value: u64::from(rails),
-                expected: "1 to 4",
-            });
+        let (capacity, address) = (r.u64()?, r.u64()?);
+        if rails == 0 || rails >> RailKeys::MAX_RAILS != 0 {
+            let (what, value) = ("rails of a slot", u64::from(rails));
+            return Err(WireError::Value { what, value, expected: "1 to 15, a bit for each rail" });
         }
         if capacity >= 1 << 63 {
             return Err(WireError::Value { what: "capacity of a slot", value: capacity, expected: "below 2^63" });
         }
-        let mut out = Vec::with_capacity(rails as usize);
-        for _ in 0..rails {
-            let (address, key, _) = (r.u64()?, r.u32()?, r.u32()?);
-            out.push(RemoteSlice { address, len: capacity + HEADER_BYTES, key: RemoteKey(key) });
+        let mut keys = [None; RailKeys::MAX_RAILS];
+        for (rail, key) in keys.iter_mut().enumerate() {
+            if rails & 1 << rail != 0 {
+                *key = Some(RemoteKey(r.u32()?));
+            }
         }
-        Ok(SlotGrant { number, capacity, rails: out })
+        let len = capacity + HEADER_BYTES;
+        let keys = RailKeys::new(&keys);
+        let keys = keys.ok_or(WireError::Value { what: "rails of a slot", value: 0, expected: "1 to 15" })?;
+        Ok(SlotGrant { number, capacity, remote: RemoteSlice { address, len, keys } })
     }
 }
 

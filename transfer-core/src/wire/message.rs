@@ -20,7 +20,7 @@ use crate::op::{Failure, FailureCode};
 use crate::tensor::{Name, Select, TensorMeta, Version};
 
 /// The layout's version. A peer that speaks another one is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 1;
+pub const LAYOUT_VERSION: u8 = 2;
 
 /// No message is longer, in bytes; every fabric can send this much at once.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -373,13 +373,14 @@ impl Message {
 mod tests {
     use super::super::landing::SlotNumber;
     use super::*;
-    use crate::memory::{RemoteKey, RemoteSlice};
+    use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
     use crate::tensor::DType;
     use proptest::prelude::*;
 
     fn slot(rails: usize) -> SlotGrant {
-        let rail = RemoteSlice { address: 1 << 40, len: 4096 + 64, key: RemoteKey(9) };
-        SlotGrant { number: SlotNumber::new(5, 1), capacity: 4096, rails: vec![rail; rails] }
+        let keys = RailKeys::new(&vec![Some(RemoteKey(9)); rails]).unwrap();
+        let remote = RemoteSlice { address: 1 << 40, len: 4096 + 64, keys };
+        SlotGrant { number: SlotNumber::new(5, 1), capacity: 4096, remote }
     }
 
     fn bodies() -> Vec<Body> {

@@ -2,7 +2,7 @@
 
 use super::Rig;
 use super::pair::Pair;
-use transfer_core::fabric::{Fabric, FabricError, PostError, WorkId};
+use transfer_core::fabric::{Fabric, FabricError, GrantAccess, PostError, WorkId};
 use transfer_core::memory::{LocalSlice, RemoteKey, SegmentId};
 
 const LEN: u64 = 1 << 16;
@@ -30,7 +30,7 @@ pub fn slices_are_checked<R: Rig>(rig: R) {
     let slices = [(LEN, 1), (0, LEN + 1), (1, LEN), (u64::MAX, 1), (1, u64::MAX)].map(|(o, l)| Pair::<R>::slice(o, l));
     for bad in slices.into_iter().chain([elsewhere]) {
         let refused = PostError::BadLocalSlice(bad);
-        assert_eq!(pair.fabric(0).grant(link.0[0], bad, 1), Err(refused.clone()));
+        assert_eq!(pair.fabric(0).grant(link.0[0], bad, GrantAccess::Write, 1), Err(refused.clone()));
         let remote = transfer_core::memory::RemoteSlice { len: bad.len.min(LEN), ..remote };
         let posted = pair.fabric(0).post_write(link.0[0], WorkId(1), &[bad], remote, None);
         assert!(
@@ -51,7 +51,7 @@ pub fn grants_are_reported<R: Rig>(rig: R) {
         let range = Pair::<R>::slice(i * 64, 4096 + i);
         let remote = pair.grant((i % 2) as usize, link, range);
         assert_eq!(remote.len, range.len);
-        keys.push((remote.key, i % 2));
+        keys.push((remote.key(), i % 2));
     }
     let distinct: std::collections::HashSet<_> = keys.iter().collect();
     assert_eq!(distinct.len(), 100);
@@ -61,9 +61,9 @@ pub fn revoking_is_reported_always<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);
     let remote = pair.grant(1, link, Pair::<R>::slice(0, 64));
-    pair.revoke(1, link, remote.key);
+    pair.revoke(1, link, remote.key());
     // Gone, and never there.
-    pair.revoke(1, link, remote.key);
+    pair.revoke(1, link, remote.key());
     pair.revoke(0, link, RemoteKey(0x1234));
     pair.works(link);
 }
@@ -94,7 +94,7 @@ pub fn read_only_memory_is_not_granted<R: Rig>(rig: R) {
     let id = SegmentId(2);
     pair.fabric(0).register(id, memory).unwrap();
     let range = LocalSlice { segment: id, offset: 0, len: 4096 };
-    assert_eq!(pair.fabric(0).grant(link.0[0], range, 1), Err(PostError::BadLocalSlice(range)));
+    assert_eq!(pair.fabric(0).grant(link.0[0], range, GrantAccess::Write, 1), Err(PostError::BadLocalSlice(range)));
     // To send from it is allowed.
     let remote = pair.grant(1, link, Pair::<R>::slice(0, 4096));
     let work = pair.post_write(0, link, &[range], remote, None).unwrap();

@@ -2,7 +2,7 @@
 
 use super::{Memory, Rig};
 use std::time::{Duration, Instant};
-use transfer_core::fabric::{DownReason, Fabric, FabricEvent, LinkId, PostError, WorkId};
+use transfer_core::fabric::{DownReason, Fabric, FabricEvent, GrantAccess, LinkId, PostError, WorkId};
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 
 /// A test that makes no progress for so long hangs.
@@ -170,7 +170,7 @@ impl<R: Rig> Pair<R> {
     pub fn grant(&mut self, side: usize, link: Link, range: LocalSlice) -> RemoteSlice {
         let tag = self.new_work().0;
         let id = link.0[side];
-        self.fabric(side).grant(id, range, tag).unwrap();
+        self.fabric(side).grant(id, range, GrantAccess::Write, tag).unwrap();
         self.hear(side, "Granted", |h| match h {
             Heard::Granted(l, t, remote) if (*l, *t) == (id, tag) => Some(*remote),
             _ => None,
@@ -250,7 +250,7 @@ impl<R: Rig> Pair<R> {
             let work = self.post_write(side, link, &[Self::slice(0, 64)], remote, None).unwrap();
             self.write_done(side, link, work);
             assert_eq!(self.read(1 - side, 64, 64), bytes);
-            self.revoke(1 - side, link, remote.key);
+            self.revoke(1 - side, link, remote.key());
         }
     }
 }

@@ -8,8 +8,8 @@ use super::pair::{Heard, Link, Pair, pattern};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::VecDeque;
-use transfer_core::fabric::{Fabric, PostError};
-use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice};
+use transfer_core::fabric::{Fabric, GrantAccess, PostError};
+use transfer_core::memory::{LocalSlice, RailKeys, RemoteKey, RemoteSlice};
 
 const SLOTS: u64 = 12;
 const SLOT_BYTES: u64 = 200_000;
@@ -26,7 +26,7 @@ struct End {
     /// The keys of our slots.
     keys: Vec<RemoteKey>,
     /// Messages to send.
-    queue: VecDeque<[u8; 24]>,
+    queue: VecDeque<FreeMessage>,
 }
 
 pub fn mixed_operations<R: super::Rig>(rig: R) {
@@ -37,7 +37,7 @@ pub fn mixed_operations<R: super::Rig>(rig: R) {
         .map(|side| {
             let keys = (0..SLOTS).map(|slot| {
                 let remote = pair.grant(side, link, Pair::<R>::slice(slot * SLOT_BYTES, SLOT_BYTES));
-                (remote.key, free_message(slot as u32, remote))
+                (remote.key(), free_message(slot as u32, remote))
             });
             let (keys, queue) = keys.collect();
             End { free: VecDeque::new(), expected: vec![None; SLOTS as usize], keys, queue }
@@ -62,13 +62,26 @@ pub fn mixed_operations<R: super::Rig>(rig: R) {
     }
 }
 
-fn free_message(slot: u32, remote: RemoteSlice) -> [u8; 24] {
-    let mut message = [0; 24];
-    message[0..4].copy_from_slice(&slot.to_le_bytes());
-    message[4..8].copy_from_slice(&remote.key.0.to_le_bytes());
-    message[8..16].copy_from_slice(&remote.address.to_le_bytes());
-    message[16..24].copy_from_slice(&remote.len.to_le_bytes());
+/// Tells the peer of a slot that it may write: seven words.
+type FreeMessage = [u8; 56];
+
+fn free_message(slot: u32, remote: RemoteSlice) -> FreeMessage {
+    let mut words = [0; 7];
+    words[..3].copy_from_slice(&[slot.into(), remote.address, remote.len]);
+    for (word, key) in words[3..].iter_mut().zip(remote.keys.all()) {
+        *word = key.map_or(u64::MAX, |key| key.0.into());
+    }
+    let mut message = [0; 56];
+    for (to, word) in message.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&u64::to_ne_bytes(word));
+    }
     message
+}
+
+fn free_of(message: &[u8]) -> (u32, RemoteSlice) {
+    let words: Vec<u64> = message.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
+    let keys: Vec<_> = words[3..].iter().map(|key| u32::try_from(*key).ok().map(RemoteKey)).collect();
+    (words[0] as u32, RemoteSlice { address: words[1], len: words[2], keys: RailKeys::new(&keys).unwrap() })
 }
 
 fn send_queued<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, end: &mut End) {
@@ -135,16 +148,16 @@ fn hear<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, ends: &mut [
             } else {
                 // A second grant of the same range; the first stays until the link ends.
             }
-            pair.fabric(side).grant(link.0[side], Pair::<R>::slice(start, SLOT_BYTES), tag).unwrap();
+            pair.fabric(side)
+                .grant(link.0[side], Pair::<R>::slice(start, SLOT_BYTES), GrantAccess::Write, tag)
+                .unwrap();
         }
         Heard::Granted(_, tag, remote) => {
-            ends[side].keys[tag as usize] = remote.key;
+            ends[side].keys[tag as usize] = remote.key();
             ends[side].queue.push_back(free_message(tag as u32, remote));
         }
         Heard::Message(_, bytes) => {
-            let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-            let (slot, key) = (number(0) as u32, RemoteKey((number(0) >> 32) as u32));
-            ends[side].free.push_back((slot, RemoteSlice { address: number(8), len: number(16), key }));
+            ends[side].free.push_back(free_of(&bytes));
         }
         Heard::WriteDone(..) | Heard::SendDone(..) | Heard::Revoked(..) => {}
         other => panic!("{other:?}"),

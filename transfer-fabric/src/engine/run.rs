@@ -58,7 +58,7 @@ impl Run {
         let sleeper = Sleeper::new().map_err(system)?;
         sleeper.add_bell(bell.as_fd()).map_err(system)?;
         for fabric in &fabrics {
-            if let Some(fd) = fabric.wait_fd() {
+            for fd in fabric.wait_fds() {
                 sleeper.add_fabric(fd).map_err(system)?;
             }
         }

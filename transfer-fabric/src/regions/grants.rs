@@ -82,7 +82,8 @@ impl Grants {
 
     /// `None` for a write of no bytes, whose key is not looked at; hardware does not either.
     pub(super) fn place(&self, link: LinkId, remote: RemoteSlice) -> Result<Option<Place>, WriteRefused> {
-        let RemoteSlice { address, len, key } = remote;
+        let RemoteSlice { address, len, .. } = remote;
+        let key = remote.key();
         if len == 0 {
             return Ok(None);
         }

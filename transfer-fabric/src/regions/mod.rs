@@ -63,7 +63,7 @@ impl Regions {
             return Err(PostError::BadLocalSlice(range));
         }
         let key = self.grants.insert(link, range.segment, piece);
-        Ok(RemoteSlice { address: range.offset, len: range.len, key })
+        Ok(RemoteSlice::new(range.offset, range.len, key))
     }
 
     /// Closes a range that was opened to the peer of this link. Whether there was one.

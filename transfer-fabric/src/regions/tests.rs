@@ -26,12 +26,12 @@ fn a_grant_opens_its_range_to_its_link_only() {
     let remote = regions.grant(LINK, slice(64, 128)).unwrap();
     assert_eq!(regions.place(LINK, remote).unwrap().unwrap().offset, 64);
     assert_eq!(regions.place(LINK, remote.sub(100, 28).unwrap()).unwrap().unwrap().offset, 164);
-    assert_eq!(regions.place(OTHER, remote).unwrap_err(), WriteRefused::ForeignKey(remote.key));
+    assert_eq!(regions.place(OTHER, remote).unwrap_err(), WriteRefused::ForeignKey(remote.key()));
     for (address, len) in [(63, 2), (64, 129), (191, 2), (192, 1), (u64::MAX, 2), (64, u64::MAX)] {
         let refused = regions.place(LINK, RemoteSlice { address, len, ..remote }).unwrap_err();
         assert!(matches!(refused, WriteRefused::OutOfBounds { .. }), "{address} {len}");
     }
-    assert!(regions.place(LINK, RemoteSlice { address: 0, len: 0, key: RemoteKey(1) }).unwrap().is_none());
+    assert!(regions.place(LINK, RemoteSlice::new(0, 0, RemoteKey(1))).unwrap().is_none());
 }
 
 #[test]
@@ -40,14 +40,14 @@ fn a_grant_ends_with_its_link_its_segment_or_by_itself() {
     let a = regions.grant(LINK, slice(0, 64)).unwrap();
     let b = regions.grant(LINK, slice(0, 64)).unwrap();
     let c = regions.grant(OTHER, slice(0, 64)).unwrap();
-    assert!(!regions.revoke(OTHER, a.key));
-    assert!(regions.revoke(LINK, a.key));
-    assert!(!regions.revoke(LINK, a.key));
-    assert_eq!(regions.place(LINK, a).unwrap_err(), WriteRefused::UnknownKey(a.key));
+    assert!(!regions.revoke(OTHER, a.key()));
+    assert!(regions.revoke(LINK, a.key()));
+    assert!(!regions.revoke(LINK, a.key()));
+    assert_eq!(regions.place(LINK, a).unwrap_err(), WriteRefused::UnknownKey(a.key()));
     regions.revoke_all(LINK);
-    assert_eq!(regions.place(LINK, b).unwrap_err(), WriteRefused::UnknownKey(b.key));
-    assert_eq!(regions.deregister(SEGMENT).unwrap(), [(OTHER, c.key)]);
-    assert_eq!(regions.place(OTHER, c).unwrap_err(), WriteRefused::UnknownKey(c.key));
+    assert_eq!(regions.place(LINK, b).unwrap_err(), WriteRefused::UnknownKey(b.key()));
+    assert_eq!(regions.deregister(SEGMENT).unwrap(), [(OTHER, c.key())]);
+    assert_eq!(regions.place(OTHER, c).unwrap_err(), WriteRefused::UnknownKey(c.key()));
     assert_eq!(regions.deregister(SEGMENT), Err(FabricError::UnknownSegment(SEGMENT)));
     assert_eq!(regions.grant(LINK, slice(0, 64)), Err(PostError::BadLocalSlice(slice(0, 64))));
 }

@@ -77,7 +77,7 @@ pub(super) struct Header {
 
 impl Header {
     pub(super) fn new(kind: Kind, body_len: u64) -> Header {
-        let remote = RemoteSlice { address: 0, len: body_len, key: RemoteKey(0) };
+        let remote = RemoteSlice::new(0, body_len, RemoteKey(0));
         Header { kind, immediate: None, remote, placed: 0 }
     }
 
@@ -88,7 +88,7 @@ impl Header {
         bytes[5] = self.kind as u8;
         bytes[6] = self.immediate.is_some().into();
         bytes[8..12].copy_from_slice(&self.immediate.unwrap_or(0).to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.remote.key.0.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.remote.key().0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.remote.address.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.remote.len.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.placed.to_le_bytes());
@@ -118,7 +118,7 @@ impl Header {
             return Err(BadFrame::Reserved);
         }
         let key = RemoteKey(u32_at(bytes, 12));
-        let remote = RemoteSlice { address: u64_at(bytes, 16), len: u64_at(bytes, 24), key };
+        let remote = RemoteSlice::new(u64_at(bytes, 16), u64_at(bytes, 24), key);
         Ok(Header { kind, immediate, remote, placed: u64_at(bytes, 32) })
     }
 }
@@ -148,7 +148,7 @@ mod tests {
             (address, len, key) in any::<(u64, u64, u32)>(),
             placed in any::<u64>(),
         ) {
-            let header = Header { kind, immediate, remote: RemoteSlice { address, len, key: RemoteKey(key) }, placed };
+            let header = Header { kind, immediate, remote: RemoteSlice::new(address, len, RemoteKey(key)), placed };
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
         }
 

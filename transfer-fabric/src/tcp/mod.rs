@@ -50,7 +50,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::{
-    Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId,
+    Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, LinkId, Offer, PostError,
+    WorkId,
 };
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use transfer_memory::segment::Segment;
@@ -253,7 +254,10 @@ impl Fabric for TcpFabric {
         }
     }
 
-    fn grant(&mut self, link: LinkId, range: LocalSlice, tag: u64) -> Result<(), PostError> {
+    fn grant(&mut self, link: LinkId, range: LocalSlice, access: GrantAccess, tag: u64) -> Result<(), PostError> {
+        if access != GrantAccess::Write {
+            return Err(PostError::Unsupported { link, what: "open words to atomic operations" });
+        }
         self.up(link)?;
         let remote = self.regions.grant(link, range)?;
         self.reports.push_back(Report::Granted { link, tag, remote });
@@ -308,7 +312,11 @@ impl Fabric for TcpFabric {
         }
     }
 
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.poller.fd())
+    fn wait_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.poller.fd()]
+    }
+
+    fn describe(&self) -> Vec<(&'static str, String)> {
+        vec![("address", self.address.to_string())]
     }
 }

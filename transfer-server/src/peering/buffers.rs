@@ -6,7 +6,7 @@ use crate::text;
 use std::time::Duration;
 use tonic::Status;
 use transfer_core::fabric::LinkId;
-use transfer_core::memory::{RemoteKey, RemoteSlice};
+use transfer_core::memory::{RailKeys, RemoteKey, RemoteSlice};
 use transfer_core::op::{Failure, FailureCode};
 use transfer_core::protocol::{BufferAnswer, BufferAsk, MAX_ASKS};
 use transfer_core::tensor::{DType, Key, Name, Shape, TensorMeta};
@@ -100,7 +100,7 @@ fn from_message(m: v1::BufferRequest) -> Result<BufferAsk, String> {
 
 fn to_answer((flow, answer): BufferAnswer) -> v1::BufferResponse {
     match answer {
-        Ok(slots) => v1::BufferResponse { flow, slots: slots.iter().filter_map(to_slot).collect(), failure: None },
+        Ok(slots) => v1::BufferResponse { flow, slots: slots.iter().map(to_slot).collect(), failure: None },
         Err(Failure { code, text }) => {
             let failure = Some(v1::Failure { code: u32::from(code as u16), text });
             v1::BufferResponse { flow, slots: Vec::new(), failure }
@@ -108,10 +108,11 @@ fn to_answer((flow, answer): BufferAnswer) -> v1::BufferResponse {
     }
 }
 
-fn to_slot(slot: &SlotGrant) -> Option<v1::LandingSlot> {
-    let rail = slot.rails.first()?;
-    let remote = v1::RemoteSlice { address: rail.address, len_bytes: rail.len, key: rail.key.0 };
-    Some(v1::LandingSlot { immediate: slot.number.0, remote: Some(remote) })
+fn to_slot(slot: &SlotGrant) -> v1::LandingSlot {
+    let RemoteSlice { address, len, keys } = slot.remote;
+    let keys = keys.all().into_iter().zip(0..).filter_map(|(key, rail)| Some(v1::RailKey { rail, key: key?.0 }));
+    let remote = v1::RemoteSlice { address, len_bytes: len, keys: keys.collect() };
+    v1::LandingSlot { immediate: slot.number.0, remote: Some(remote) }
 }
 
 fn from_answer(m: v1::BufferResponse) -> Result<BufferAnswer, String> {
@@ -129,8 +130,15 @@ fn from_slot(slot: v1::LandingSlot, flow: u32) -> Result<SlotGrant, String> {
     let capacity = capacity.filter(|c| *c < 1 << 63).ok_or_else(|| {
         format!("a slot of flow {flow:#x} has {} bytes, it needs {HEADER_BYTES} to 2^63", remote.len_bytes)
     })?;
-    let rail = RemoteSlice { address: remote.address, len: remote.len_bytes, key: RemoteKey(remote.key) };
-    Ok(SlotGrant { number: SlotNumber(slot.immediate), capacity, rails: vec![rail] })
+    let mut keys = [None; RailKeys::MAX_RAILS];
+    for v1::RailKey { rail, key } in remote.keys {
+        let place = keys.get_mut(rail as usize);
+        *place.ok_or_else(|| format!("a slot of flow {flow:#x} has a key for rail {rail}; there are 0 to 3"))? =
+            Some(RemoteKey(key));
+    }
+    let keys = RailKeys::new(&keys).ok_or_else(|| format!("a slot of flow {flow:#x} has no key"))?;
+    let remote = RemoteSlice { address: remote.address, len: remote.len_bytes, keys };
+    Ok(SlotGrant { number: SlotNumber(slot.immediate), capacity, remote })
 }
 
 #[cfg(test)]
@@ -147,9 +155,10 @@ mod tests {
             owner: Name::new("worker-0").unwrap(),
         };
         assert_eq!(from_message(to_message(&ask)), Ok(ask.clone()));
-        let rail = RemoteSlice { address: 4096, len: 64 + 128, key: RemoteKey(9) };
-        let slot = SlotGrant { number: SlotNumber(5), capacity: 128, rails: vec![rail] };
-        for answer in [(7, Ok(vec![slot.clone(), slot])), (8, Err(Failure::new(FailureCode::TooLarge, "too large")))] {
+        let keys = RailKeys::new(&[None, Some(RemoteKey(9)), Some(RemoteKey(0))]).unwrap();
+        let remote = RemoteSlice { address: 4096, len: 64 + 128, keys };
+        let slot = SlotGrant { number: SlotNumber(5), capacity: 128, remote };
+        for answer in [(7, Ok(vec![slot, slot])), (8, Err(Failure::new(FailureCode::TooLarge, "too large")))] {
             assert_eq!(from_answer(to_answer(answer.clone())), Ok(answer));
         }
     }
@@ -160,7 +169,12 @@ mod tests {
         assert!(from_message(m.clone()).unwrap_err().contains("no tensor"));
         m.tensor = Some(v1::TensorDescriptor { dtype: 99, shape: vec![] });
         assert!(from_message(m).unwrap_err().contains("99"));
-        let short = v1::RemoteSlice { address: 0, len_bytes: 63, key: 1 };
-        assert!(from_slot(v1::LandingSlot { immediate: 0, remote: Some(short) }, 1).unwrap_err().contains("63"));
+        let refused = |len_bytes, keys| {
+            let remote = Some(v1::RemoteSlice { address: 0, len_bytes, keys });
+            from_slot(v1::LandingSlot { immediate: 0, remote }, 1).unwrap_err()
+        };
+        assert!(refused(63, vec![]).contains("63"));
+        assert!(refused(64, vec![]).contains("no key"));
+        assert!(refused(64, vec![v1::RailKey { rail: 4, key: 1 }]).contains("rail 4"));
     }
 }

@@ -56,9 +56,9 @@ fn late_words_about_what_has_ended_are_no_offence() {
     let grant = SlotGrant {
         number: SlotNumber::new(1, 1),
         capacity: 0,
-        rails: vec![RemoteSlice { address: 0, len: HEADER_BYTES, key: RemoteKey(1) }],
+        remote: RemoteSlice::new(0, HEADER_BYTES, RemoteKey(1)),
     };
-    let idle = Body::BufferIdle { slot: grant.clone() };
+    let idle = Body::BufferIdle { slot: grant };
     let answer = Body::BufferResponse { slots: vec![grant] };
     for body in [Body::BufferRelease, Body::Recalled, Body::BufferRecall, Body::Pong, idle, answer] {
         pair.nodes[0].node.send(link, Role::Push, 1234, body);

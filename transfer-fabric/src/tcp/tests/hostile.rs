@@ -87,7 +87,7 @@ fn a_late_token_is_refused_and_its_link_is_down() {
     let (mut fabric, token, _) = accepting(config);
     // Also asleep it notices.
     fabric.arm();
-    let fd = fabric.wait_fd().unwrap();
+    let [fd] = fabric.wait_fds()[..] else { panic!("one descriptor") };
     let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
     let long = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };
     assert_eq!(rustix::event::poll(&mut fds, Some(&long)), Ok(1));
@@ -113,7 +113,7 @@ fn what_is_no_greeting_is_refused_and_silence_is_closed() {
 
 #[test]
 fn a_violation_is_told_and_ends_the_link() {
-    let remote = |address, len, key| RemoteSlice { address, len, key: RemoteKey(key) };
+    let remote = |address, len, key| RemoteSlice::new(address, len, RemoteKey(key));
     let write = |address, len, key| Header { remote: remote(address, len, key), ..Header::new(Kind::Write, 0) };
     let mut reserved = Header::new(Kind::Ack, 0).encode();
     reserved[7] = 1;
@@ -153,11 +153,11 @@ fn a_stream_may_be_cut_anywhere() {
         let write = Header { remote, immediate: Some(5), ..Header::new(Kind::Write, 0) };
         [frame(write, &[7; 64]), frame(Header::new(Kind::Send, 3), b"end")].concat()
     };
-    let len = whole(RemoteSlice { address: 0, len: 64, key: RemoteKey(0) }).len();
+    let len = whole(RemoteSlice::new(0, 64, RemoteKey(0))).len();
     for cut in (0..=len).step_by(9).chain([48, 112, 160, len]) {
         let (mut fabric, mut peer) = connected();
         peer.set_nodelay(true).unwrap();
-        fabric.grant(LINK, LocalSlice { segment: SEGMENT, offset: 128, len: 64 }, 0).unwrap();
+        fabric.grant(LINK, LocalSlice { segment: SEGMENT, offset: 128, len: 64 }, GrantAccess::Write, 0).unwrap();
         let remote = until(&mut fabric, |event| match event {
             FabricEvent::Granted { remote, .. } => Some(remote),
             _ => None,
@@ -183,7 +183,7 @@ fn a_stream_may_be_cut_anywhere() {
 #[test]
 fn a_grant_that_is_taken_back_while_it_is_written_ends_the_link() {
     let (mut fabric, mut peer) = connected();
-    fabric.grant(LINK, LocalSlice { segment: SEGMENT, offset: 0, len: 4096 }, 0).unwrap();
+    fabric.grant(LINK, LocalSlice { segment: SEGMENT, offset: 0, len: 4096 }, GrantAccess::Write, 0).unwrap();
     let remote = until(&mut fabric, |event| match event {
         FabricEvent::Granted { remote, .. } => Some(remote),
         _ => None,
@@ -195,7 +195,7 @@ fn a_grant_that_is_taken_back_while_it_is_written_ends_the_link() {
         fabric.poll(&mut |event| panic!("{event:?}"));
         memory.copy_out(99, &mut first).unwrap();
     }
-    fabric.revoke(LINK, remote.key).unwrap();
+    fabric.revoke(LINK, remote.key()).unwrap();
     peer.write_all(&[8; 3996]).unwrap();
     assert!(matches!(down(&mut fabric), DownReason::Violation(_)));
     memory.copy_out(100, &mut first).unwrap();
@@ -216,7 +216,7 @@ fn an_acceptor_that_is_absent_silent_or_an_imposter() {
     };
     assert!(matches!(down(&mut begin(&config)), DownReason::NotConnected(_)));
     let _silent = listener.accept().unwrap();
-    let early = Header { remote: RemoteSlice { address: 0, len: 0, key: RemoteKey(0) }, ..Header::new(Kind::Write, 0) };
+    let early = Header { remote: RemoteSlice::new(0, 0, RemoteKey(0)), ..Header::new(Kind::Write, 0) };
     for (bytes, expected) in [
         (frame(Header::new(Kind::Welcome, 16), Token::random().bytes()), "wrong token"),
         (frame(early, &[]), "before the welcome"),

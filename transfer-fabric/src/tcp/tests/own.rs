@@ -19,7 +19,7 @@ fn a_wildcard_needs_an_address_to_advertise() {
 fn both_sides_hear_why() {
     let mut pair = Pair::new(TcpRig, 1 << 16);
     let link = pair.connect(0);
-    let remote = RemoteSlice { address: 0, len: 64, key: RemoteKey(0xBAD) };
+    let remote = RemoteSlice::new(0, 64, RemoteKey(0xBAD));
     pair.post_write(0, link, &[Pair::<TcpRig>::slice(0, 64)], remote, None).unwrap();
     let why = "a write with key 0xbad, which opens nothing".to_owned();
     assert_eq!(pair.dead(link), [DownReason::Refused(why.clone()), DownReason::Violation(why)]);
@@ -70,7 +70,7 @@ fn a_blocked_link_sleeps() {
     loop {
         while fabric.poll(&mut |event| panic!("{event:?}")) {}
         fabric.arm();
-        let fd = fabric.wait_fd().unwrap();
+        let [fd] = fabric.wait_fds()[..] else { panic!("one descriptor") };
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
         if rustix::event::poll(&mut fds, Some(&quiet)).unwrap() == 0 {
             break;
@@ -92,7 +92,7 @@ fn a_passed_deadline_sleeps() {
     fabric.timer_set_for = Some(std::time::Instant::now());
     fabric.alarm = None;
     let ready = |fabric: &crate::tcp::TcpFabric, wait: Option<&rustix::time::Timespec>| {
-        let fd = fabric.wait_fd().unwrap();
+        let [fd] = fabric.wait_fds()[..] else { panic!("one descriptor") };
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut fds, wait).unwrap() > 0
     };
@@ -161,6 +161,6 @@ fn grants_that_end_with_their_segment_are_reported() {
     let link = pair.connect(0);
     let remote = pair.grant(1, link, Pair::<TcpRig>::slice(0, 64));
     pair.fabric(1).deregister(Pair::<TcpRig>::SEGMENT).unwrap();
-    let revoked = crate::conformance::pair::Heard::Revoked(link.0[1], remote.key);
+    let revoked = crate::conformance::pair::Heard::Revoked(link.0[1], remote.key());
     pair.hear(1, "Revoked", |heard| (*heard == revoked).then_some(()));
 }
