@@ -73,7 +73,8 @@ impl Node {
             Body::Cancel => self.cancel_serve(link, index),
             Body::Cancelled => self.pull_cancelled(link, index),
             Body::Ping => self.send(link, role, index, Body::Pong),
-            Body::Ack | Body::Pong => {}
+            Body::Pong => self.pong(link, index),
+            Body::Ack => {}
             Body::Goodbye { text } => self.disconnect(link, DownReason::PeerClosed(text)),
         }
     }

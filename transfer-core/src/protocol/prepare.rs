@@ -3,6 +3,9 @@
 //! Before the first step of a job its workers know what they will push. [`Command::Prepare`](crate::op::Command::Prepare) gets the
 //! slots then: the sender's node collects what its workers ask for, the control plane carries it in one `PrepareBuffers` call, and
 //! the receiver answers each flow as it would answer BUFFER_REQUEST. From then on a flow does not remember how it began.
+//!
+//! A grant is in force before what is sent behind it over the same link, and the answer to a call goes another way. So it waits
+//! until the peer has answered a PING that was sent behind the grants.
 
 use super::node::Node;
 use super::{Action, Control};
@@ -42,6 +45,11 @@ pub(super) struct Call {
     link: LinkId,
     left: usize,
     answers: Vec<BufferAnswer>,
+}
+
+/// The index of the PING behind the grants of a call.
+fn ping_of(token: u64) -> u32 {
+    (token & u64::from(u32::MAX)) as u32
 }
 
 impl Node {
@@ -102,8 +110,7 @@ impl Node {
         }
         self.calls.insert(token, Call { link, left: asks.len(), answers: Vec::with_capacity(asks.len()) });
         if asks.is_empty() {
-            self.calls.remove(&token);
-            self.actions.push_back(Action::Prepared { token, answers: Vec::new() });
+            self.end_call(token);
         }
         for ask in asks {
             let Some(l) = self.links.get_mut(&link) else { return };
@@ -143,9 +150,26 @@ impl Node {
         let Some(call) = self.calls.get_mut(&token) else { return };
         call.answers.push((flow, answer));
         call.left = call.left.saturating_sub(1);
-        if call.left == 0
-            && let Some(Call { answers, .. }) = self.calls.remove(&token)
-        {
+        if call.left > 0 {
+            return;
+        }
+        let link = call.link;
+        match call.answers.iter().any(|(_, answer)| answer.is_ok()) {
+            true => self.send(link, Role::Push, ping_of(token), Body::Ping),
+            false => self.end_call(token),
+        }
+    }
+
+    /// PONG: what was granted before its PING is in force.
+    pub(super) fn pong(&mut self, link: LinkId, index: u32) {
+        let is_it = |(token, call): &(&u64, &Call)| call.link == link && call.left == 0 && ping_of(**token) == index;
+        if let Some(token) = self.calls.iter().find(is_it).map(|(token, _)| *token) {
+            self.end_call(token);
+        }
+    }
+
+    fn end_call(&mut self, token: u64) {
+        if let Some(Call { answers, .. }) = self.calls.remove(&token) {
             self.actions.push_back(Action::Prepared { token, answers });
         }
     }
@@ -154,9 +178,7 @@ impl Node {
     pub(super) fn calls_lost(&mut self, link: LinkId) {
         let lost: Vec<u64> = self.calls.iter().filter(|(_, call)| call.link == link).map(|(token, _)| *token).collect();
         for token in lost {
-            if let Some(Call { answers, .. }) = self.calls.remove(&token) {
-                self.actions.push_back(Action::Prepared { token, answers });
-            }
+            self.end_call(token);
         }
     }
 }

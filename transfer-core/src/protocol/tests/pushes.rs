@@ -98,7 +98,8 @@ fn preparing_leaves_one_write_for_the_first_push() {
     pair.prepare(w, "k", bytes(100), "ps");
     pair.settle();
     assert!(matches!(pair.replies(w)[..], [Reply::Prepared { .. }]));
-    pair.posted();
+    // The slots are in force when the peer hears of them: the answer waits for the PONG.
+    assert_eq!(pair.posted(), ["NAME", "PING", "PONG"]);
     assert_eq!(step(&mut pair, w, (r, "ps"), bytes(100), 1), ["WRITE"]);
     assert_eq!(step(&mut pair, w, (r, "ps"), bytes(100), 2), ["WRITE", "BUFFER_IDLE"]);
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
