@@ -1,0 +1,44 @@
+//! Protection domains: what was made in one can be used together.
+
+use std::sync::Arc;
+
+use rdma_sys::ibv_pd;
+
+use crate::sys::Handle;
+use crate::{Context, VerbsError};
+
+/// A protection domain. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain(pub(crate) Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) raw: Handle<ibv_pd>,
+    pub(crate) context: Context,
+}
+
+impl ProtectionDomain {
+    /// Makes one.
+    pub fn new(context: &Context) -> Result<Self, VerbsError> {
+        // SAFETY: the context is open.
+        let raw = Handle::new(unsafe { (context.0.library.ibv_alloc_pd)(context.0.raw.raw()) })
+            .map_err(|why| VerbsError::because(context.device_name(), "ibv_alloc_pd", why))?;
+        Ok(Self(Arc::new(Inner { raw, context: context.clone() })))
+    }
+
+    /// The device that it is of.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: everything made in the domain holds it, so this is its last use.
+        let code = unsafe { (self.context.0.library.ibv_dealloc_pd)(self.raw.raw()) };
+        if code != 0 {
+            // A region that could not be deregistered is still in it.
+            tracing::warn!(device = self.context.device_name(), code, "a protection domain could not be given back");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Reliable connected queue pairs, whose state is their type.
+
+//!
+//! - `inner`: the library's object.
+//! - `step`: what a transition sets, and which attribute is to blame where it is refused.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::{
+    CompletionQueue, InitAttributes, ModifyError, PostError, ProtectionDomain, ReceiveAttributes, ReceiveList,
+    SendAttributes, SendList, SharedReceiveQueue, Transition, VerbsError, cm,
+};
+
+mod inner;
+mod step;
+
+use inner::Inner;
+use step::{Step, Wrong};
+
+/// What a queue pair is made with.
+#[derive(Clone, Debug)]
+pub struct QueuePairOptions {
+    /// Where work requests complete.
+    pub send_queue: CompletionQueue,
+    /// Where receives complete; may be the same.
+    pub receive_queue: CompletionQueue,
+    /// Where receives come from, instead of the queue pair's own queue.
+    pub shared_receives: Option<SharedReceiveQueue>,
+    /// Work requests that can be under way.
+    pub max_send: u32,
+    /// Receives that can be waiting; 0 with `shared_receives`.
+    pub max_receive: u32,
+    /// Elements of one work request.
+    pub max_send_elements: u32,
+    /// Elements of one receive.
+    pub max_receive_elements: u32,
+    /// Bytes that a work request can carry itself.
+    pub max_inline: u32,
+}
+
+/// Just made: it takes nothing.
+#[derive(Debug)]
+pub enum Reset {}
+/// It takes receives.
+#[derive(Debug)]
+pub enum Init {}
+/// It knows its peer, and receives.
+#[derive(Debug)]
+pub enum ReadyToReceive {}
+/// It sends and receives.
+#[derive(Debug)]
+pub enum ReadyToSend {}
+/// It flushes what it has, and takes nothing more.
+#[derive(Debug)]
+pub enum Errored {}
+
+/// The states, as types.
+pub trait QueuePairState: sealed::Sealed + fmt::Debug + 'static {}
+/// The states in which receives may be posted.
+pub trait Receives: QueuePairState {}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! states {
+    ($($state:ty),*; receives: $($receives:ty),*) => {
+        $(impl sealed::Sealed for $state {} impl QueuePairState for $state {})*
+        $(impl Receives for $receives {})*
+    };
+}
+states!(Reset, Init, ReadyToReceive, ReadyToSend, Errored; receives: Init, ReadyToReceive, ReadyToSend);
+
+/// A queue pair in the state `S`. The device can also move it to its error state by itself; that is seen by a failed
+/// completion, not by the type.
+///
+/// Windows that are bound to it are dropped before it is: some devices (rxe) take a minute to destroy one with a bound
+/// window, and leave the window open.
+///
+/// Nothing is posted before it may be:
+///
+/// ```compile_fail
+/// # use transfer_verbs::{QueuePair, ReadyToReceive, SendList};
+/// fn too_early(pair: &mut QueuePair<ReadyToReceive>, list: &mut SendList) {
+///     pair.post_send(list);
+/// }
+/// ```
+///
+/// ```compile_fail
+/// # use transfer_verbs::{QueuePair, ReceiveList, Reset};
+/// fn too_early(pair: &mut QueuePair<Reset>, list: &mut ReceiveList) {
+///     pair.post_receive(list);
+/// }
+/// ```
+///
+/// No state is left out, and a state that was left is gone:
+///
+/// ```compile_fail
+/// # use transfer_verbs::{QueuePair, Reset, SendAttributes};
+/// fn leap(pair: QueuePair<Reset>, attributes: &SendAttributes) {
+///     pair.ready_to_send(attributes);
+/// }
+/// ```
+///
+/// ```compile_fail
+/// # use transfer_verbs::{InitAttributes, QueuePair, Reset};
+/// fn twice(pair: QueuePair<Reset>, attributes: &InitAttributes) {
+///     pair.init(attributes);
+///     pair.init(attributes);
+/// }
+/// ```
+///
+/// One thread posts at a time, and there is one owner:
+///
+/// ```compile_fail
+/// # use transfer_verbs::{QueuePair, ReadyToSend, SendList};
+/// fn shared(pair: &QueuePair<ReadyToSend>, list: &mut SendList) {
+///     pair.post_send(list);
+/// }
+/// ```
+///
+/// ```compile_fail
+/// # use transfer_verbs::{QueuePair, ReadyToSend};
+/// fn copied(pair: &QueuePair<ReadyToSend>) -> QueuePair<ReadyToSend> {
+///     pair.clone()
+/// }
+/// ```
+///
+/// What is allowed:
+///
+/// ```
+/// # use transfer_verbs::{PostError, QueuePair, ReadyToSend, ReceiveList, SendList};
+/// fn in_time(
+///     pair: &mut QueuePair<ReadyToSend>,
+///     receives: &mut ReceiveList,
+///     sends: &mut SendList,
+/// ) -> Result<(), PostError> {
+///     pair.post_receive(receives)?;
+///     pair.post_send(sends)
+/// }
+/// ```
+pub struct QueuePair<S: QueuePairState> {
+    inner: Box<Inner>,
+    state: PhantomData<S>,
+}
+
+/// A queue pair that did not change its state, and why.
+#[derive(Debug)]
+pub struct Refused<S: QueuePairState> {
+    /// As it was.
+    pub queue_pair: QueuePair<S>,
+    /// Why.
+    pub error: Box<ModifyError>,
+}
+
+impl<S: QueuePairState> From<Refused<S>> for ModifyError {
+    fn from(refused: Refused<S>) -> Self {
+        *refused.error
+    }
+}
+
+impl<S: QueuePairState> fmt::Display for Refused<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<S: QueuePairState> std::error::Error for Refused<S> {}
+
+impl<S: QueuePairState> fmt::Debug for QueuePair<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = std::any::type_name::<S>().rsplit(':').next().unwrap_or_default();
+        write!(f, "queue pair {} ({state})", self.inner.number)
+    }
+}
+
+impl<S: QueuePairState> QueuePair<S> {
+    /// Its number: what the peer is told, and what its completions carry.
+    pub fn number(&self) -> u32 {
+        self.inner.number
+    }
+
+    /// How many bytes a work request can carry itself: what was asked for, or more.
+    pub fn max_inline(&self) -> u32 {
+        self.inner.max_inline
+    }
+
+    /// Stops it: what is under way is flushed, and nothing arrives any more once this has returned.
+    pub fn into_error(self) -> Result<QueuePair<Errored>, Refused<S>> {
+        self.step(Step::error())
+    }
+
+    /// Takes a step that ends in the state `T`.
+    fn step<T: QueuePairState>(mut self, step: Result<Step, Wrong>) -> Result<QueuePair<T>, Refused<S>> {
+        match self.inner.modify(step) {
+            Ok(()) => Ok(QueuePair { inner: self.inner, state: PhantomData }),
+            Err(error) => Err(Refused { queue_pair: self, error: Box::new(error) }),
+        }
+    }
+}
+
+impl QueuePair<Reset> {
+    /// Makes one. Everything that it is made with is of the same device.
+    pub fn create(domain: &ProtectionDomain, options: &QueuePairOptions) -> Result<Self, VerbsError> {
+        Ok(Self { inner: Box::new(Inner::create(domain, options)?), state: PhantomData })
+    }
+
+    /// RESET to INIT.
+    pub fn init(self, attributes: &InitAttributes) -> Result<QueuePair<Init>, Refused<Reset>> {
+        let step = Step::init(attributes, self.inner.domain.context());
+        self.step(step)
+    }
+
+    /// RESET to INIT, as a connection of librdmacm wants it.
+    pub fn init_by(self, attributes: &cm::Attributes<Init>) -> Result<QueuePair<Init>, Refused<Reset>> {
+        self.step(Step::by(Transition::ResetToInit, attributes))
+    }
+}
+
+impl QueuePair<Init> {
+    /// INIT to RTR.
+    pub fn ready_to_receive(self, attributes: &ReceiveAttributes) -> Result<QueuePair<ReadyToReceive>, Refused<Init>> {
+        let step = Step::ready_to_receive(attributes, self.inner.domain.context(), self.inner.port);
+        self.step(step)
+    }
+
+    /// INIT to RTR, as a connection of librdmacm wants it.
+    pub fn ready_to_receive_by(
+        self,
+        attributes: &cm::Attributes<ReadyToReceive>,
+    ) -> Result<QueuePair<ReadyToReceive>, Refused<Init>> {
+        self.step(Step::by(Transition::InitToReadyToReceive, attributes))
+    }
+}
+
+impl QueuePair<ReadyToReceive> {
+    /// RTR to RTS.
+    pub fn ready_to_send(self, attributes: &SendAttributes) -> Result<QueuePair<ReadyToSend>, Refused<ReadyToReceive>> {
+        let step = Step::ready_to_send(attributes, self.inner.domain.context());
+        self.step(step)
+    }
+
+    /// RTR to RTS, as a connection of librdmacm wants it.
+    pub fn ready_to_send_by(
+        self,
+        attributes: &cm::Attributes<ReadyToSend>,
+    ) -> Result<QueuePair<ReadyToSend>, Refused<ReadyToReceive>> {
+        self.step(Step::by(Transition::ReadyToReceiveToReadyToSend, attributes))
+    }
+}
+
+impl<S: Receives> QueuePair<S> {
+    /// Posts the receives and empties the list, also where not all were taken.
+    pub fn post_receive(&mut self, list: &mut ReceiveList) -> Result<(), PostError> {
+        self.inner.post_receive(list)
+    }
+}
+
+impl QueuePair<ReadyToSend> {
+    /// Posts the work requests, in order and with one call, and empties the list, also where not all were taken.
+    pub fn post_send(&mut self, list: &mut SendList) -> Result<(), PostError> {
+        self.inner.post_send(list)
+    }
+}
