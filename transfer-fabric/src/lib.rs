@@ -3,6 +3,7 @@
 //! # Layout
 //! - [`engine`]: the data-plane thread.
 //! - [`tcp`]: the fabric over TCP sockets.
+//! - [`verbs`]: the fabric over RDMA.
 //! - `conformance`: the tests that every fabric has to pass; with the feature of that name.
 //! - `regions`: registered segments and grants, for the fabrics that place bytes themselves.
 
@@ -11,3 +12,4 @@ pub mod conformance;
 pub mod engine;
 mod regions;
 pub mod tcp;
+pub mod verbs;

@@ -49,11 +49,12 @@ pub trait Rig {
 /// A rig's memory.
 pub type Memory<R> = <<R as Rig>::Fabric as Fabric>::Memory;
 
-/// One `#[test]` for each rule, with a fresh rig from the given expression.
+/// One `#[test]` for each rule, with a fresh rig from the given expression; and with the attributes before it in brackets, such as
+/// `[#[ignore]]`.
 #[macro_export]
 macro_rules! conformance_tests {
-    ($rig:expr) => {
-        $crate::conformance_tests!(@each $rig,
+    ([$(#[$attribute:meta])*] $rig:expr) => {
+        $crate::conformance_tests!(@each [$(#[$attribute])*] $rig,
             connecting: connects_in_both_directions, states_are_checked, bad_offers_are_refused, disconnect_is_heard_by_both,
                 a_dead_peer_is_noticed, a_dead_link_takes_nothing, many_links_at_once, a_sleeper_is_woken;
             memory: registers_once, slices_are_checked, grants_are_reported, revoking_is_reported_always,
@@ -66,12 +67,19 @@ macro_rules! conformance_tests {
             random: mixed_operations;
         );
     };
-    (@each $rig:expr, $($module:ident: $($name:ident),+;)+) => {
+    ($rig:expr) => {
+        $crate::conformance_tests!([] $rig);
+    };
+    (@each $attributes:tt $rig:expr, $($module:ident: $($name:ident),+;)+) => {
         $($(
-            #[test]
-            fn $name() {
-                $crate::conformance::$module::$name($rig);
-            }
+            $crate::conformance_tests!(@one $attributes $rig, $module, $name);
         )+)+
+    };
+    (@one [$(#[$attribute:meta])*] $rig:expr, $module:ident, $name:ident) => {
+        #[test]
+        $(#[$attribute])*
+        fn $name() {
+            $crate::conformance::$module::$name($rig);
+        }
     };
 }

@@ -166,15 +166,20 @@ impl<R: Rig> Pair<R> {
         link
     }
 
-    /// Opens a range of `side`'s memory to the other side.
+    /// Opens a range of `side`'s memory to the other side, and tells that by a message: only then the grant has to be in force.
     pub fn grant(&mut self, side: usize, link: Link, range: LocalSlice) -> RemoteSlice {
         let tag = self.new_work().0;
-        let id = link.0[side];
+        let (id, peer) = (link.0[side], link.0[1 - side]);
         self.fabric(side).grant(id, range, GrantAccess::Write, tag).unwrap();
-        self.hear(side, "Granted", |h| match h {
+        let remote = self.hear(side, "Granted", |h| match h {
             Heard::Granted(l, t, remote) if (*l, *t) == (id, tag) => Some(*remote),
             _ => None,
-        })
+        });
+        let told = self.post_send(side, link, &remote.address.to_le_bytes()).unwrap();
+        let message = Heard::Message(peer, remote.address.to_le_bytes().to_vec());
+        self.hear(1 - side, "Message", |h| (*h == message).then_some(()));
+        self.hear(side, "SendDone", |h| (*h == Heard::SendDone(id, told)).then_some(()));
+        remote
     }
 
     pub fn revoke(&mut self, side: usize, link: Link, key: RemoteKey) {

@@ -14,7 +14,20 @@ fn write_and_check<R: Rig>(pair: &mut Pair<R>, link: Link, side: usize, len: u64
     let bytes = pair.fill(side, 0, len, len + 1);
     let around = pair.fill(to, 0, len + 2 * GUARD, len + 2);
     let remote = pair.grant(to, link, Pair::<R>::slice(GUARD, len));
-    let work = pair.post_write(side, link, &[Pair::<R>::slice(0, len)], remote, Some(len as u32)).unwrap();
+    // In as few writes as the fabric takes, of which the last raises the immediate.
+    let max = pair.fabric(side).capabilities().max_write_bytes;
+    let mut at = 0;
+    let work = loop {
+        let part = max.min(len - at);
+        let last = at + part == len;
+        let remote = remote.sub(at, part).unwrap();
+        let slice = Pair::<R>::slice(at, part);
+        let work = pair.post_write(side, link, &[slice], remote, last.then_some(len as u32)).unwrap();
+        at += part;
+        if last {
+            break work;
+        }
+    };
     assert_eq!(pair.immediate(to, link), len as u32);
     pair.write_done(side, link, work);
     let now = pair.read(to, 0, len + 2 * GUARD);

@@ -1,0 +1,125 @@
+//! A link's own registered memory: where its messages lie before they leave and when they have come, and where the results of its
+//! atomic operations land.
+
+use super::{MAX_MESSAGE_BYTES, device_error};
+use std::sync::Arc;
+use transfer_core::fabric::FabricError;
+use transfer_memory::segment::{Lock, Mapping, Pages, PinnedBudget, Segment, SegmentOptions};
+use transfer_verbs::{Access, DeviceMemory, Element, MemoryRegion, ProtectionDomain};
+
+const WORD: u64 = 8;
+
+/// How many atomic operations of a link may be under way.
+pub(super) const WORDS: u16 = 64;
+
+/// A segment, whole, as memory for a device.
+pub(super) struct SegmentMemory(pub(super) Arc<Segment>);
+
+// SAFETY: the segment's mapping is one mapping of that many bytes, readable, and writable where it says so, unmapped only when the
+// segment is dropped, which this value keeps from happening; neither changes. References to its bytes are formed only where its
+// users promise that nobody writes them (`Mapping::as_bytes`).
+unsafe impl DeviceMemory for SegmentMemory {
+    fn range(&self) -> (*mut u8, usize) {
+        let mapping = self.0.mapping();
+        // It cannot be out of bounds: it is all of the mapping.
+        (mapping.ptr_at(0, mapping.len()).unwrap_or(std::ptr::null_mut()), mapping.len() as usize)
+    }
+
+    fn writable(&self) -> bool {
+        self.0.mapping().access() == transfer_memory::segment::Access::ReadWrite
+    }
+}
+
+/// Receive slots, then send slots, then words.
+pub(super) struct Area {
+    mapping: Arc<Mapping>,
+    region: MemoryRegion,
+    receives: u32,
+    sends: u32,
+    free_sends: Vec<u32>,
+    free_words: Vec<u16>,
+}
+
+impl Area {
+    /// How many bytes one takes.
+    pub(super) fn len_bytes(receives: u32, sends: u32) -> u64 {
+        let slots = u64::from(receives) + u64::from(sends);
+        (slots * MAX_MESSAGE_BYTES as u64 + u64::from(WORDS) * WORD).next_multiple_of(4096)
+    }
+
+    pub(super) fn new(domain: &ProtectionDomain, receives: u32, sends: u32) -> Result<Area, FabricError> {
+        let len = Area::len_bytes(receives, sends);
+        // What is registered is counted by the fabric, and pinned by the registration.
+        let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
+        let segment = Segment::create("verbs link", &options, &PinnedBudget::new(len));
+        let segment = Arc::new(segment.map_err(device_error("making memory for a link"))?);
+        let mapping = segment.mapping().clone();
+        let access = Access { local_write: true, ..Access::default() };
+        let region = MemoryRegion::register(domain, Arc::new(SegmentMemory(segment)), access);
+        let region = region.map_err(device_error("registering memory for a link"))?;
+        let free_words = (0..WORDS).rev().collect();
+        Ok(Area { mapping, region, receives, sends, free_sends: (0..sends).rev().collect(), free_words })
+    }
+
+    fn send_offset(&self, slot: u32) -> u64 {
+        (u64::from(self.receives) + u64::from(slot)) * MAX_MESSAGE_BYTES as u64
+    }
+
+    fn word_offset(&self, word: u16) -> u64 {
+        (u64::from(self.receives) + u64::from(self.sends)) * MAX_MESSAGE_BYTES as u64 + u64::from(word) * WORD
+    }
+
+    fn element(&self, offset: u64, len: usize) -> Option<Element> {
+        self.region.element(offset as usize, len)
+    }
+
+    /// Where the device puts a message.
+    pub(super) fn receive_slot(&self, slot: u32) -> Option<Element> {
+        if slot >= self.receives {
+            return None;
+        }
+        self.element(u64::from(slot) * MAX_MESSAGE_BYTES as u64, MAX_MESSAGE_BYTES)
+    }
+
+    /// The message that came into a slot, which must not have been posted again.
+    pub(super) fn received(&self, slot: u32, len: u32) -> Option<&[u8]> {
+        if slot >= self.receives || len as usize > MAX_MESSAGE_BYTES {
+            return None;
+        }
+        // SAFETY: nobody else maps this memory, and nothing but receives writes to a receive slot. The device writes to one only
+        // while its receive is posted, and this one has completed; it is posted again by a caller that has `self` mutably, when the
+        // slice is gone.
+        unsafe { self.mapping.as_bytes(u64::from(slot) * MAX_MESSAGE_BYTES as u64, len.into()) }.ok()
+    }
+
+    /// Copies a message into a free send slot. `None` where there is none.
+    pub(super) fn store(&mut self, message: &[u8]) -> Option<(u32, Element)> {
+        let slot = *self.free_sends.last()?;
+        let offset = self.send_offset(slot);
+        let element = self.element(offset, message.len()).filter(|_| message.len() <= MAX_MESSAGE_BYTES)?;
+        self.mapping.copy_in(offset, message).ok()?;
+        self.free_sends.pop();
+        Some((slot, element))
+    }
+
+    /// The message has left.
+    pub(super) fn free_send(&mut self, slot: u32) {
+        self.free_sends.push(slot);
+    }
+
+    /// A word for a result. `None` where all are in use.
+    pub(super) fn take_word(&mut self) -> Option<(u16, Element)> {
+        let word = self.free_words.pop()?;
+        let element = self.element(self.word_offset(word), WORD as usize)?;
+        Some((word, element))
+    }
+
+    /// Reads a result, and frees its word.
+    pub(super) fn free_word(&mut self, word: u16) -> u64 {
+        let mut bytes = [0; WORD as usize];
+        // It is inside of the area.
+        let _ = self.mapping.copy_out(self.word_offset(word), &mut bytes);
+        self.free_words.push(word);
+        u64::from_ne_bytes(bytes)
+    }
+}

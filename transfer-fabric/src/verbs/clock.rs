@@ -1,0 +1,86 @@
+//! When something is due: deadlines, and the rounds in which idle peers are asked whether they are there.
+
+use super::device_error;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use std::time::{Duration, Instant};
+use transfer_core::fabric::FabricError;
+
+#[derive(Debug)]
+pub(super) struct Clock {
+    timer: OwnedFd,
+    timer_set_for: Option<Instant>,
+    /// No deadline passes before.
+    deadline: Option<Instant>,
+    /// The next round of probes.
+    probe_at: Option<Instant>,
+}
+
+impl Clock {
+    pub(super) fn new() -> Result<Clock, FabricError> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
+        let timer = timer.map_err(device_error("timerfd_create"))?;
+        Ok(Clock { timer, timer_set_for: None, deadline: None, probe_at: None })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
+
+    /// The moment `after` from now, at which deadlines are looked at.
+    pub(super) fn deadline_after(&mut self, after: Duration) -> Instant {
+        let at = Instant::now() + after;
+        self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
+        at
+    }
+
+    /// There are links that may fall idle. Rounds come twice in an interval, so a link that was idle for one whole round was idle for
+    /// no longer than the interval.
+    pub(super) fn start_probing(&mut self, interval: Duration) {
+        if self.probe_at.is_none() {
+            self.probe_at = Some(Instant::now() + interval / 2);
+        }
+    }
+
+    fn alarm(&self) -> Option<Instant> {
+        self.deadline.into_iter().chain(self.probe_at).min()
+    }
+
+    /// Whether anything is due.
+    pub(super) fn rings(&self, now: Instant) -> bool {
+        self.alarm().is_some_and(|at| at <= now)
+    }
+
+    /// Whether it is time for a round of probes.
+    pub(super) fn probing(&self, now: Instant) -> bool {
+        self.probe_at.is_some_and(|at| at <= now)
+    }
+
+    /// What is due next, after all that was due has been seen to.
+    pub(super) fn set(&mut self, deadline: Option<Instant>, now: Instant, links: bool, interval: Duration) {
+        self.deadline = deadline;
+        if self.probing(now) {
+            self.probe_at = links.then(|| now + interval / 2);
+        }
+    }
+
+    /// Makes the descriptor readable when something is due, and not before.
+    pub(super) fn arm(&mut self) {
+        let alarm = self.alarm();
+        if alarm == self.timer_set_for {
+            return;
+        }
+        self.timer_set_for = alarm;
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value = alarm.map_or(zero, |at| {
+            let after = at.saturating_duration_since(Instant::now());
+            // Zero would switch it off.
+            let tv_nsec = i64::from(after.subsec_nanos()).max(1);
+            Timespec { tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX), tv_nsec }
+        });
+        // Fails only for times that are not normalised. Setting it takes back an expiry that was not read, too.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: zero, it_value });
+    }
+}

@@ -1,0 +1,194 @@
+//! Links that end. The queue pair is stopped, what was under way is awaited, the windows are deallocated, the queue pair is destroyed,
+//! in this order (docs/adr/0001); and then the end is reported.
+
+use super::link::{Posted, Stage};
+use super::notice::goodbye;
+use super::{Report, VerbsFabric};
+use std::time::{Duration, Instant};
+use transfer_core::fabric::{DownReason, LinkId};
+use transfer_verbs::{Data, SendKind};
+
+/// How long a link that ends waits until the peer has its goodbye.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How long a stopped queue pair is waited for. It flushes what it has without the peer.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// What did not become a link.
+fn not_connected(reason: DownReason) -> DownReason {
+    match reason {
+        DownReason::Lost(why) | DownReason::Refused(why) | DownReason::Violation(why) | DownReason::PeerClosed(why) => {
+            DownReason::NotConnected(why)
+        }
+        other => other,
+    }
+}
+
+impl VerbsFabric {
+    /// This side ends the link. The peer is told why, where there is a why for it.
+    pub(super) fn end(&mut self, id: LinkId, reason: DownReason) {
+        if self.end_waiting(id, reason.clone()) {
+            return;
+        }
+        let Some(link) = self.links.get_mut(&id) else { return };
+        match link.stage {
+            Stage::Ending { .. } | Stage::Draining { .. } => return,
+            Stage::Offered | Stage::Greeting { .. } => return self.drain(id, reason, true),
+            Stage::Up => {}
+        }
+        // What has not left never will.
+        link.list.clear();
+        link.sends.forget_waiting();
+        let Some((notice, text)) = goodbye(&reason).filter(|_| link.sends.has_room(1, 0)) else {
+            return self.drain(id, reason, true);
+        };
+        let immediate = Some(notice.number());
+        if text.len() <= self.device.inline_bytes as usize {
+            let data = Data::Inline(&[text.as_bytes()]);
+            link.post(Posted::Goodbye, SendKind::Send { data, immediate });
+        } else if let Some((_, element)) = link.area.store(text.as_bytes()) {
+            let data = Data::Gather(&[element]);
+            link.post(Posted::Goodbye, SendKind::Send { data, immediate });
+        } else {
+            link.post(Posted::Goodbye, SendKind::Send { data: Data::Inline(&[]), immediate });
+        }
+        self.counters.notices += 1;
+        link.stage = Stage::Ending { reason, deadline: self.clock.deadline_after(LINGER) };
+        if let Err(reason) = link.ring(&mut self.counters) {
+            self.fail(id, reason, true);
+        }
+    }
+
+    /// The link has failed. A reason that is not `sure` gives way to a later one that is.
+    pub(super) fn fail(&mut self, id: LinkId, reason: DownReason, sure: bool) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let reason = match &mut link.stage {
+            Stage::Offered | Stage::Greeting { .. } => not_connected(reason),
+            Stage::Up => reason,
+            Stage::Ending { reason, .. } => {
+                let reason = reason.clone();
+                return self.drain(id, reason, true);
+            }
+            Stage::Draining { reason: first, sure: was_sure, .. } => {
+                if sure && !*was_sure {
+                    (*first, *was_sure) = (reason, true);
+                }
+                return;
+            }
+        };
+        self.drain(id, reason, sure);
+    }
+
+    /// Stops the queue pair: nothing is placed any more.
+    fn drain(&mut self, id: LinkId, reason: DownReason, sure: bool) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.stop();
+        link.stage = Stage::Draining { reason, sure, deadline: self.clock.deadline_after(DRAIN) };
+        self.draining.push((id, false));
+    }
+
+    /// Ends the links that are drained. The queues were polled in this round, and are empty where `emptied`.
+    pub(super) fn finish_drained(&mut self, emptied: bool) {
+        if self.draining.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let mut drained = Vec::new();
+        let links = &self.links;
+        self.draining.retain_mut(|(id, polled)| {
+            let Some(link) = links.get(id) else { return false };
+            let Stage::Draining { deadline, .. } = link.stage else { return false };
+            // One whole round has to lie between the stopping and the end.
+            let polled_since = std::mem::replace(polled, emptied);
+            // Receives are not waited for: one that was posted after the device had stopped the queue pair may never come back.
+            let idle = link.sends.in_flight() == 0 && emptied && polled_since;
+            if idle || now >= deadline {
+                drained.push(*id);
+            }
+            !idle && now < deadline
+        });
+        for id in drained {
+            let Some(mut link) = self.links.remove(&id) else { continue };
+            if link.sends.in_flight() > 0 {
+                tracing::warn!(%id, left = link.sends.in_flight(), "a stopped queue pair has not flushed all it had");
+            }
+            if let Some(connection) = &link.connection
+                && let Err(error) = connection.id.disconnect()
+            {
+                tracing::debug!(%id, %error, "the connection had ended before");
+            }
+            let stage = std::mem::replace(&mut link.stage, Stage::Offered);
+            self.forget(link);
+            if let Stage::Draining { reason, .. } = stage {
+                self.reports.push_back(Report::Down { link: id, reason });
+            }
+        }
+        self.let_go();
+    }
+
+    /// The device works no more: every link dies, and no new one is made.
+    pub(super) fn device_failed(&mut self, why: &str) {
+        if self.broken.is_some() {
+            return;
+        }
+        let why = format!("{} does not work any more: {why}", self.device.context.device_name());
+        tracing::error!(why, "an RDMA device has failed");
+        self.broken = Some(why.clone());
+        for id in self.links.keys().copied().collect::<Vec<_>>() {
+            self.fail(id, DownReason::Lost(why.clone()), true);
+        }
+        for id in self.waiting.keys().copied().collect::<Vec<_>>() {
+            self.end_waiting(id, DownReason::NotConnected(why.clone()));
+        }
+        if let Some(loopback) = self.loopback.take() {
+            self.lost_operations.extend(loopback.into_lost(&why));
+        }
+    }
+
+    /// Ends what is late, and asks idle peers whether they are there.
+    pub(super) fn check_deadlines(&mut self) {
+        let now = Instant::now();
+        if !self.clock.rings(now) {
+            return;
+        }
+        let late = |what: &str| DownReason::NotConnected(format!("{what} in time"));
+        let waiting: Vec<_> = self.waiting.iter().filter(|(_, w)| w.deadline().is_some_and(|at| at <= now)).collect();
+        let waiting: Vec<(LinkId, &'static str)> = waiting.into_iter().map(|(id, w)| (*id, w.late())).collect();
+        for (id, what) in waiting {
+            self.end_waiting(id, late(what));
+        }
+        let probing = self.clock.probing(now);
+        let mut ids = Vec::new();
+        for link in self.links.values_mut() {
+            match link.stage {
+                Stage::Greeting { deadline } | Stage::Ending { deadline, .. } if deadline <= now => ids.push(link.id),
+                Stage::Up if probing => {
+                    let idle = !std::mem::replace(&mut link.heard, false) && link.sends.len() == 0;
+                    if idle {
+                        let (data, key) = (Data::Inline(&[]), transfer_verbs::RemoteKey::from_peer(0));
+                        link.post(Posted::Probe, SendKind::Write { data, address: 0, key, immediate: None });
+                        self.counters.probes += 1;
+                        ids.push(link.id);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for id in ids {
+            match self.links.get(&id).map(|link| &link.stage) {
+                Some(Stage::Up) => self.list(id),
+                Some(Stage::Greeting { .. }) => self.fail(id, late("the peer did not answer"), true),
+                Some(_) => self.fail(id, DownReason::Lost("no goodbye".into()), true),
+                None => {}
+            }
+        }
+        let stages = self.links.values().filter_map(|link| match link.stage {
+            Stage::Greeting { deadline } | Stage::Ending { deadline, .. } | Stage::Draining { deadline, .. } => {
+                Some(deadline)
+            }
+            Stage::Offered | Stage::Up => None,
+        });
+        let next = stages.chain(self.waiting.values().filter_map(|w| w.deadline())).min();
+        self.clock.set(next, now, !self.links.is_empty(), self.config.probe_interval);
+    }
+}

@@ -1,0 +1,447 @@
+//! The fabric over RDMA verbs: one port of one device, one reliable connected queue pair for each link.
+//!
+//! docs/adr/0001 says what was seen of real verbs, and which rules follow from it; this room keeps them. All that is unsafe about
+//! verbs lives in `transfer-verbs`.
+//!
+//! # Layout
+//! - `config`: what can be set. `device`: the device, open, and its limits; `bounds`: does it check a window's?
+//! - `offer`: what the control plane carries. `connecting`: links that begin by queue-pair data; `managed`: by rdma_cm.
+//! - `link`: one link, with its `area` of message slots, its `windows`, and the account of its `send_queue`.
+//! - `posting`: posts and grants. `completing`: what became of them, and what the peer sent. `queues`: where completions come.
+//! - `ending`: how links end, deadlines and probes. `notice`: what the fabrics tell each other.
+//! - `regions`: registered segments. `loopback`: atomic operations on own words, through a `local_pair`.
+//! - `clock`, `waking`: when to look, and what wakes a thread that sleeps. `counters`.
+//!
+//! # How work leaves
+//! Posts are put into a list for each link. [`poll`](Fabric::poll) hands the lists to the device, each with one doorbell, unless a short
+//! list had better wait for more (`send_queue`). Grants are binds and revokes are invalidations in the same lists, so their order
+//! among messages and writes is the queue pair's own.
+//!
+//! # How a link ends
+//! In good order with a Bye, after a mistake of the peer's with a Refuse that says which. Otherwise by the first work request that
+//! fails, whose status is the reason. In either case the queue pair is stopped and drained before the end is reported.
+
+mod area;
+mod bounds;
+mod clock;
+mod completing;
+mod config;
+mod connecting;
+mod counters;
+mod device;
+mod ending;
+mod link;
+mod local_pair;
+mod loopback;
+mod managed;
+mod notice;
+mod offer;
+mod posting;
+mod queues;
+mod regions;
+mod send_queue;
+#[cfg(test)]
+mod tests;
+mod waking;
+mod windows;
+
+pub use config::{BadSetting, Connecting, GrantReport, VerbsConfig};
+pub use counters::Counters;
+
+use clock::Clock;
+use device::Device;
+use hashbrown::HashMap;
+use link::{Link, Stage};
+use loopback::Loopback;
+use managed::{Manager, Waiting};
+use queues::Queues;
+use regions::Regions;
+use std::collections::VecDeque;
+use std::fmt::{self, Display};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use transfer_core::fabric::{
+    AtomicOp, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, Isolation, LinkId,
+    Offer, PostError, WorkId,
+};
+use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
+use transfer_memory::segment::Segment;
+use transfer_verbs::{AsyncEvents, Completion, ProtectionDomain};
+use waking::{Look, Waking};
+
+/// The longest message.
+const MAX_MESSAGE_BYTES: usize = Capabilities::MIN_MESSAGE_BYTES;
+
+/// Receives that no credit was given for: one for the peer's goodbye, and one so that there always is one, which a queue pair that the
+/// device stops hands back.
+const SPARE_RECEIVES: u32 = 2;
+
+/// How long deregistering waits for grants to be taken back before it ends their links.
+const TAKE_BACK: Duration = Duration::from_secs(1);
+
+type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
+
+/// What waits to be reported.
+#[derive(Debug)]
+enum Report {
+    Connected(LinkId),
+    Granted { link: LinkId, tag: u64, remote: RemoteSlice },
+    Revoked { link: LinkId, key: RemoteKey },
+    Down { link: LinkId, reason: DownReason },
+}
+
+/// The fabric. See the [module](self).
+pub struct VerbsFabric {
+    // Links go before what they are made of.
+    links: HashMap<LinkId, Link>,
+    waiting: HashMap<LinkId, Waiting>,
+    loopback: Option<Loopback>,
+    manager: Option<Manager>,
+    queues: Queues,
+    regions: Regions,
+    async_events: AsyncEvents,
+    device: Device,
+    config: VerbsConfig,
+    capabilities: Capabilities,
+    counters: Counters,
+    /// Links that may have something to ring for.
+    to_ring: Vec<LinkId>,
+    /// Links with receive slots to be posted again.
+    to_repost: Vec<LinkId>,
+    /// Links whose queue pair is stopped, and whether all queues were found empty since.
+    draining: Vec<(LinkId, bool)>,
+    /// Completions that were taken out of their queue outside of a poll.
+    backlog: VecDeque<Completion>,
+    reports: VecDeque<Report>,
+    /// The last poll only reported.
+    only_reported: bool,
+    /// Operations on own words that failed with their queue pair.
+    lost_operations: Vec<(WorkId, String)>,
+    clock: Clock,
+    waking: Waking,
+    /// Why the device works no more.
+    broken: Option<String>,
+}
+
+/// An error of the system or the device as a [`FabricError`].
+fn device_error<E: Display>(what: &'static str) -> impl FnOnce(E) -> FabricError {
+    move |error| FabricError::Device { what, why: error.to_string() }
+}
+
+fn within(what: &'static str, value: u64, limit: u64) -> Result<(), PostError> {
+    if value <= limit { Ok(()) } else { Err(PostError::Limit { what, value, limit }) }
+}
+
+impl VerbsFabric {
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// [`FabricError::Device`]: a setting that cannot be, no such device, no active port, or what the device refused.
+    pub fn open(config: VerbsConfig) -> Result<VerbsFabric, FabricError> {
+        config.check().map_err(device_error("configuring RDMA"))?;
+        let device = Device::open(&config)?;
+        let async_events = device.context.async_events().map_err(device_error("asking for the device's events"))?;
+        let domain = ProtectionDomain::new(&device.context).map_err(device_error("making a protection domain"))?;
+        let isolation = if device.windows { config.isolation } else { Isolation::Segment };
+        let capabilities = {
+            let mut capabilities = Capabilities::new();
+            capabilities.max_sge = device.max_elements as usize;
+            capabilities.max_write_bytes = device.max_write_bytes();
+            capabilities.max_message_bytes = MAX_MESSAGE_BYTES;
+            capabilities.receive_slots = config.receive_slots;
+            capabilities.isolation = isolation;
+            capabilities.checks_bounds = isolation == Isolation::Grant && bounds::are_checked(&device)?;
+            // A word is opened by a window, whatever a grant for writing is opened by.
+            capabilities.atomics = device.atomics && device.windows;
+            capabilities
+        };
+        Ok(VerbsFabric {
+            links: HashMap::new(),
+            waiting: HashMap::new(),
+            loopback: None,
+            manager: Manager::new(&config.connect)?,
+            queues: Queues::new(config.completion_queue, &device.context),
+            regions: Regions::new(domain, config.max_registered_bytes, device.windows, isolation),
+            async_events,
+            device,
+            config,
+            capabilities,
+            counters: Counters::default(),
+            to_ring: Vec::new(),
+            to_repost: Vec::new(),
+            draining: Vec::new(),
+            backlog: VecDeque::new(),
+            reports: VecDeque::new(),
+            only_reported: false,
+            lost_operations: Vec::new(),
+            clock: Clock::new()?,
+            waking: Waking::default(),
+            broken: None,
+        })
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The device's name.
+    #[must_use]
+    pub fn device_name(&self) -> &str {
+        self.device.context.device_name()
+    }
+
+    fn report(&mut self, sink: &mut Sink<'_>) -> bool {
+        let any = !self.reports.is_empty() || !self.lost_operations.is_empty();
+        for report in self.reports.drain(..) {
+            sink(match report {
+                Report::Connected(link) => FabricEvent::Connected { link },
+                Report::Granted { link, tag, remote } => FabricEvent::Granted { link, tag, remote },
+                Report::Revoked { link, key } => FabricEvent::Revoked { link, key },
+                Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
+            });
+        }
+        for (work, why) in self.lost_operations.drain(..) {
+            sink(FabricEvent::LocalAtomicDone { work, old: Err(why) });
+        }
+        any
+    }
+
+    fn poll_loopback(&mut self, sink: &mut Sink<'_>) -> bool {
+        let Some(loopback) = &mut self.loopback else { return false };
+        match loopback.poll(sink) {
+            Ok(moved) => moved,
+            Err(why) => {
+                tracing::warn!(why, "the queue pair for operations on own words has failed, and will be made anew");
+                if let Some(loopback) = self.loopback.take() {
+                    self.lost_operations.extend(loopback.into_lost(&why));
+                }
+                true
+            }
+        }
+    }
+
+    /// Takes the grants into a segment back, and waits for that. Links that are late are stopped.
+    fn take_back(&mut self, segment: SegmentId) {
+        let mut waits: Vec<(LinkId, u32)> = Vec::new();
+        for id in self.links.keys().copied().collect::<Vec<_>>() {
+            let Some(link) = self.links.get(&id).filter(|link| matches!(link.stage, Stage::Up)) else { continue };
+            for key in link.keys_into(segment) {
+                self.invalidate(id, RemoteKey(key));
+            }
+            let Some(link) = self.links.get_mut(&id) else { continue };
+            // A pool's key ends with its region: what may still be read from there has to have left before.
+            let needed = link.windows.any_invalidating() || self.capabilities.isolation == Isolation::Segment;
+            let Some(last) = link.sends.last().filter(|_| needed) else { continue };
+            match link.ring(&mut self.counters) {
+                Ok(()) => waits.push((id, last)),
+                Err(reason) => self.fail(id, reason, true),
+            }
+        }
+        let start = Instant::now();
+        while !waits.is_empty() && start.elapsed() < TAKE_BACK {
+            let seen = self.backlog.len();
+            for number in 0..self.queues.len() {
+                self.stash(number);
+            }
+            for completion in self.backlog.iter().skip(seen) {
+                let (id, number) = (LinkId((completion.work_id >> 32) as u32), completion.work_id as u32);
+                // One that failed will end its link; then nothing more is awaited of it.
+                let (links, failed) = (&self.links, completion.result.is_err());
+                let reached = |last: u32| {
+                    let ahead = |number| links.get(&id).and_then(|link| link.sends.up_to(number));
+                    number & link::RECEIVE == 0 && ahead(number) >= ahead(last)
+                };
+                waits.retain(|(link, last)| *link != id || !(failed || reached(*last)));
+            }
+            std::thread::yield_now();
+        }
+        for (id, _) in waits {
+            let why = format!("{segment} is deregistered, and its grants could not be taken back in time");
+            self.fail(id, DownReason::Closed(why), true);
+        }
+    }
+}
+
+impl fmt::Debug for VerbsFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerbsFabric")
+            .field("device", &self.device_name())
+            .field("links", &self.links.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Fabric for VerbsFabric {
+    type Memory = Arc<Segment>;
+
+    fn kind(&self) -> FabricKind {
+        FabricKind::Verbs
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn register(&mut self, segment: SegmentId, memory: Arc<Segment>) -> Result<(), FabricError> {
+        if let Some(why) = &self.broken {
+            return Err(FabricError::Device { what: "registering memory", why: why.clone() });
+        }
+        self.regions.register(segment, memory)
+    }
+
+    /// Waits for the grants into the segment to be taken back: the device does that by itself, unless it is behind large writes. What
+    /// was posted from the segment is still sent, and it stays registered until then.
+    fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError> {
+        if !self.regions.knows(segment) {
+            return Err(FabricError::UnknownSegment(segment));
+        }
+        self.take_back(segment);
+        if let Some(loopback) = &mut self.loopback {
+            loopback.forget(segment);
+        }
+        let posted = self.links.values().filter_map(|link| Some((link.id, link.sends.last()?)));
+        // Under a pool's key, the region itself is what is open: it goes now.
+        let waits = if self.capabilities.isolation == Isolation::Grant { posted.collect() } else { Vec::new() };
+        self.regions.deregister(segment, waits);
+        Ok(())
+    }
+
+    fn offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
+        self.begin_offer(link)
+    }
+
+    fn accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError> {
+        self.begin_accept(link, peer)
+    }
+
+    fn connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError> {
+        self.begin_connect(link, peer)
+    }
+
+    fn disconnect(&mut self, link: LinkId, reason: DownReason) {
+        self.end(link, reason);
+    }
+
+    fn grant(&mut self, link: LinkId, range: LocalSlice, access: GrantAccess, tag: u64) -> Result<(), PostError> {
+        self.open_range(link, range, access, tag)
+    }
+
+    fn revoke(&mut self, link: LinkId, key: RemoteKey) -> Result<(), PostError> {
+        self.close_range(link, key)
+    }
+
+    fn post_write(
+        &mut self,
+        link: LinkId,
+        work: WorkId,
+        sgl: &[LocalSlice],
+        remote: RemoteSlice,
+        immediate: Option<u32>,
+    ) -> Result<(), PostError> {
+        self.write(link, work, sgl, remote, immediate)
+    }
+
+    fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError> {
+        self.send(link, work, message)
+    }
+
+    fn post_atomic(&mut self, link: LinkId, work: WorkId, remote: RemoteSlice, op: AtomicOp) -> Result<(), PostError> {
+        self.operate(link, work, remote, op)
+    }
+
+    fn post_local_atomic(&mut self, work: WorkId, word: LocalSlice, op: AtomicOp) -> Result<(), FabricError> {
+        let what = "an operation on an own word";
+        let refuse = |why: String| Err(FabricError::Device { what, why });
+        if let Some(why) = &self.broken {
+            return refuse(why.clone());
+        }
+        if !self.capabilities.atomics {
+            return refuse(format!("{} has no atomic operations", self.device_name()));
+        }
+        let found = self.regions.find_writable(&word).map_err(device_error(what))?;
+        if word.len != 8 || !word.offset.is_multiple_of(8) {
+            return refuse(format!("{word} is no word of 8 bytes at a multiple of 8"));
+        }
+        let segment = found.segment.clone();
+        if self.loopback.is_none() {
+            self.loopback = Some(Loopback::new(&self.device)?);
+            self.queue_made();
+        }
+        self.loopback.as_mut().map_or(Ok(()), |loopback| loopback.post(work, &segment, word, op))
+    }
+
+    fn describe(&self) -> Vec<(&'static str, String)> {
+        let (device, capabilities) = (&self.device, &self.capabilities);
+        let gid = device
+            .gid
+            .as_ref()
+            .map_or_else(|| "none".to_owned(), |gid| format!("{} ({}), index {}", gid.gid, gid.kind, gid.index));
+        let isolation = match capabilities.isolation {
+            Isolation::Grant => "window: each grant has a key of its own",
+            Isolation::Segment if device.windows => "pool: one key for all of a segment",
+            Isolation::Segment => {
+                "pool: one key for all of a segment, since the device has no memory windows of type 2B"
+            }
+        };
+        let connect = match &self.manager {
+            Some(manager) => format!("rdma_cm, listening at {}", manager.address()),
+            None => "queue-pair data".to_owned(),
+        };
+        let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
+        let mut facts = vec![
+            ("device", self.device_name().to_owned()),
+            ("port", device.port.number.to_string()),
+            ("gid", gid),
+            ("lid", device.port.lid.to_string()),
+            ("path mtu", format!("{} bytes, or the peer's where that is less", device.mtu)),
+            ("connects by", connect),
+            ("isolation", isolation.to_owned()),
+            ("checks the bounds of windows", yes(capabilities.checks_bounds)),
+            ("atomics", yes(capabilities.atomics)),
+            ("elements of a gather list", capabilities.max_sge.to_string()),
+            ("longest write", format!("{} bytes", capabilities.max_write_bytes)),
+            ("inline", format!("{} bytes", device.inline_bytes)),
+            ("send queue", self.config.send_queue.to_string()),
+            ("receive slots", self.config.receive_slots.to_string()),
+            ("registered", format!("{} bytes", self.regions.used_bytes())),
+            ("links", self.links.len().to_string()),
+        ];
+        facts.extend(self.broken.iter().map(|why| ("broken", why.clone())));
+        facts
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counters.by_name().to_vec()
+    }
+
+    /// Reports, then rings, then takes completions. A poll that had something to report only does that, so that what is posted in answer
+    /// leaves with the same doorbell as what was reported.
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
+        if self.report(sink) && !std::mem::replace(&mut self.only_reported, true) {
+            return true;
+        }
+        self.only_reported = false;
+        let mut moved = self.ring();
+        let look: Look = self.waking.poll();
+        self.look(look);
+        let (completed, emptied) = self.take_completions(sink);
+        moved |= completed | self.poll_loopback(sink);
+        self.finish_drained(emptied);
+        // A queue pair that was stopped just now is looked at once more.
+        moved | self.report(sink) | !self.to_ring.is_empty() | self.draining.iter().any(|(_, polled)| !polled)
+    }
+
+    fn arm(&mut self) {
+        self.arm_all();
+    }
+
+    fn wait_fds(&self) -> Vec<BorrowedFd<'_>> {
+        let mut fds = vec![self.device.channel.as_fd(), self.async_events.as_fd(), self.clock.fd()];
+        fds.extend(self.manager.as_ref().map(Manager::fd));
+        fds
+    }
+}

@@ -1,0 +1,255 @@
+//! Posts: checked, and put into the list of their link. They leave with the next poll, behind one doorbell.
+
+use super::config::GrantReport;
+use super::link::{Link, Posted, Stage};
+use super::windows::Revoke;
+use super::{MAX_MESSAGE_BYTES, Report, VerbsFabric, within};
+use smallvec::SmallVec;
+use transfer_core::fabric::{AtomicOp, GrantAccess, Isolation, LinkId, PostError, WorkId};
+use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice};
+use transfer_verbs::{Data, Element, MemoryWindow, RemoteAccess, RemoteKey as DeviceKey, SendKind};
+
+/// Places of the send queue that writes and messages leave to grants, revokes, probes and goodbyes: one in so many.
+const RESERVED_SHARE: u32 = 8;
+
+/// Of those, what grants and revokes leave: for a probe and a goodbye.
+const LAST_WORDS: u32 = 2;
+
+const WORD: u64 = 8;
+
+/// The largest inline write that is gathered on the stack.
+const MAX_INLINE: usize = 1024;
+
+impl VerbsFabric {
+    /// The link, where it is up.
+    fn up(&mut self, link: LinkId) -> Result<&mut Link, PostError> {
+        let down = PostError::LinkDown(link);
+        self.links.get_mut(&link).filter(|link| matches!(link.stage, Stage::Up)).ok_or(down)
+    }
+
+    /// The link, where it is up and has room for one more request of its own will.
+    fn up_with_room(&mut self, link: LinkId) -> Result<&mut Link, PostError> {
+        let reserve = (self.config.send_queue / RESERVED_SHARE).max(LAST_WORDS);
+        let found = self.up(link)?;
+        if found.sends.has_room(1, reserve) { Ok(found) } else { Err(PostError::Full(link)) }
+    }
+
+    /// Has the link looked at when this round rings.
+    pub(super) fn list(&mut self, id: LinkId) {
+        if let Some(link) = self.links.get_mut(&id)
+            && !std::mem::replace(&mut link.listed, true)
+        {
+            self.to_ring.push(id);
+        }
+    }
+
+    pub(super) fn write(
+        &mut self,
+        id: LinkId,
+        work: WorkId,
+        sgl: &[LocalSlice],
+        remote: RemoteSlice,
+        immediate: Option<u32>,
+    ) -> Result<(), PostError> {
+        self.up_with_room(id)?;
+        within("elements", sgl.len() as u64, self.capabilities.max_sge as u64)?;
+        within("bytes", remote.len, self.capabilities.max_write_bytes)?;
+        for slice in sgl {
+            self.regions.find(slice)?;
+        }
+        // In 64 bits: a device would wrap, and send the rest with success.
+        let gathered = sgl.iter().fold(0_u64, |sum, slice| sum.saturating_add(slice.len));
+        if gathered != remote.len {
+            return Err(PostError::Limit { what: "gathered bytes", value: gathered, limit: remote.len });
+        }
+        let Some(link) = self.links.get_mut(&id) else { return Err(PostError::LinkDown(id)) };
+        let (address, key) = (remote.address, DeviceKey::from_peer(remote.key().0));
+        let mut copy = [0; MAX_INLINE];
+        if gathered > 0 && gathered <= u64::from(self.device.inline_bytes) {
+            let mut filled = 0;
+            for slice in sgl {
+                let (_, rest) = copy.split_at_mut(filled);
+                let Some(part) = rest.get_mut(..slice.len as usize) else { break };
+                let bad = |_| PostError::BadLocalSlice(*slice);
+                self.regions.find(slice)?.segment.mapping().copy_out(slice.offset, part).map_err(bad)?;
+                filled += part.len();
+            }
+            let data = Data::Inline(&[&copy[..filled]]);
+            link.post(Posted::Write(work), SendKind::Write { data, address, key, immediate });
+            self.counters.inline += 1;
+        } else {
+            let mut elements = SmallVec::<[Element; 8]>::new();
+            // An element of no bytes means 2 GiB to some devices.
+            for slice in sgl.iter().filter(|slice| slice.len > 0) {
+                elements.push(self.regions.element(slice)?);
+            }
+            let data = Data::Gather(&elements);
+            link.post(Posted::Write(work), SendKind::Write { data, address, key, immediate });
+        }
+        self.counters.writes += 1;
+        self.list(id);
+        Ok(())
+    }
+
+    pub(super) fn send(&mut self, id: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError> {
+        let inline = message.len() <= self.device.inline_bytes as usize;
+        let link = self.up_with_room(id)?;
+        within("message bytes", message.len() as u64, MAX_MESSAGE_BYTES as u64)?;
+        if inline {
+            let data = Data::Inline(&[message]);
+            link.post(Posted::Send(work, None), SendKind::Send { data, immediate: None });
+            self.counters.inline += u64::from(!message.is_empty());
+        } else {
+            let (slot, element) = link.area.store(message).ok_or(PostError::Full(id))?;
+            let data = Data::Gather(&[element]);
+            link.post(Posted::Send(work, Some(slot)), SendKind::Send { data, immediate: None });
+        }
+        self.counters.sends += 1;
+        self.list(id);
+        Ok(())
+    }
+
+    pub(super) fn open_range(
+        &mut self,
+        id: LinkId,
+        range: LocalSlice,
+        access: GrantAccess,
+        tag: u64,
+    ) -> Result<(), PostError> {
+        let atomic = access == GrantAccess::Atomic;
+        if atomic && !self.capabilities.atomics {
+            return Err(PostError::Unsupported { link: id, what: "open words to atomic operations" });
+        }
+        self.up(id)?;
+        let found = self.regions.find_writable(&range)?;
+        let address = found.region.address() + range.offset;
+        if atomic && (!address.is_multiple_of(WORD) || !range.len.is_multiple_of(WORD)) {
+            return Err(PostError::BadLocalSlice(range));
+        }
+        if self.capabilities.isolation == Isolation::Segment && !atomic {
+            let remote = RemoteSlice::new(address, range.len, RemoteKey(found.region.remote_key().to_wire()));
+            self.reports.push_back(Report::Granted { link: id, tag, remote });
+            return Ok(());
+        }
+        let Some(link) = self.links.get_mut(&id) else { return Err(PostError::LinkDown(id)) };
+        if !link.sends.has_room(1, LAST_WORDS) {
+            return Err(PostError::Full(id));
+        }
+        let index = match link.windows.next_free() {
+            Some(index) => index,
+            None => {
+                let limit = u64::from(self.config.max_windows);
+                within("memory windows of one link", link.windows.len() as u64 + 1, limit)?;
+                let window = MemoryWindow::allocate(self.regions.domain()).map_err(|error| {
+                    tracing::warn!(%error, %id, "no memory window for a grant");
+                    let count = link.windows.len() as u64;
+                    PostError::Limit { what: "memory windows of one link", value: count + 1, limit: count }
+                })?;
+                link.windows.add(window)
+            }
+        };
+        let Some(key) = link.windows.window(index).map(|window| window.next_key().to_wire()) else {
+            return Err(PostError::Full(id));
+        };
+        let remote = RemoteSlice::new(address, range.len, RemoteKey(key));
+        if range.len == 0 {
+            // A bind of nothing would end the link; and nothing can be written through it.
+            link.windows.hollow(index, key, range.segment);
+            self.reports.push_back(Report::Granted { link: id, tag, remote });
+            return Ok(());
+        }
+        if !link.windows.bound(index, key, range.segment) {
+            return Err(PostError::Full(id));
+        }
+        let later = self.config.grants == GrantReport::Completed;
+        if !later {
+            self.reports.push_back(Report::Granted { link: id, tag, remote });
+        }
+        let access = RemoteAccess { write: !atomic, read: atomic, atomic };
+        let Link { windows, sends, list, .. } = link;
+        if let Some(window) = windows.window(index) {
+            let (offset, len_bytes) = (range.offset as usize, range.len as usize);
+            let kind = SendKind::BindWindow { window, region: &found.region, offset, len_bytes, access };
+            super::link::post(id, sends, list, Posted::Bind(later.then_some((tag, remote))), kind);
+        }
+        self.counters.binds += 1;
+        self.list(id);
+        Ok(())
+    }
+
+    pub(super) fn close_range(&mut self, id: LinkId, key: RemoteKey) -> Result<(), PostError> {
+        let link = self.up(id)?;
+        if link.windows.needs_invalidation(key.0) && !link.sends.has_room(1, LAST_WORDS) {
+            return Err(PostError::Full(id));
+        }
+        self.invalidate(id, key);
+        Ok(())
+    }
+
+    /// Takes a grant back, where it is still there.
+    pub(super) fn invalidate(&mut self, id: LinkId, key: RemoteKey) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        match link.windows.revoke(key.0) {
+            Revoke::Post(index) => {
+                link.post(Posted::Invalidate(index), SendKind::LocalInvalidate { key: DeviceKey::from_peer(key.0) });
+                self.counters.invalidations += 1;
+                self.list(id);
+            }
+            Revoke::Gone => self.reports.push_back(Report::Revoked { link: id, key }),
+            Revoke::Posted => {}
+        }
+    }
+
+    pub(super) fn operate(
+        &mut self,
+        id: LinkId,
+        work: WorkId,
+        remote: RemoteSlice,
+        op: AtomicOp,
+    ) -> Result<(), PostError> {
+        let able = self.capabilities.atomics;
+        let link = self.up_with_room(id)?;
+        if !able || !link.reads {
+            return Err(PostError::Unsupported { link: id, what: "operate on words of the peer" });
+        }
+        if remote.len != WORD {
+            return Err(PostError::Limit { what: "bytes of a word", value: remote.len, limit: WORD });
+        }
+        within("bytes behind a word's boundary", remote.address % WORD, 0)?;
+        let (word, into) = link.area.take_word().ok_or(PostError::Full(id))?;
+        let (address, key) = (remote.address, DeviceKey::from_peer(remote.key().0));
+        link.post(Posted::Atomic(work, word), atomic_kind(op, &into, address, key));
+        self.counters.atomics += 1;
+        self.list(id);
+        Ok(())
+    }
+
+    /// Rings for every link whose requests are to leave now. Answers whether any left.
+    pub(super) fn ring(&mut self) -> bool {
+        let mut rang = false;
+        for id in std::mem::take(&mut self.to_ring) {
+            let Some(link) = self.links.get_mut(&id) else { continue };
+            link.listed = false;
+            if !link.sends.should_ring() {
+                // It is listed again when a doorbell is answered.
+                continue;
+            }
+            rang = true;
+            if let Err(reason) = link.ring(&mut self.counters) {
+                self.fail(id, reason, true);
+            }
+        }
+        rang
+    }
+}
+
+/// The work request of an atomic operation.
+pub(super) fn atomic_kind(op: AtomicOp, into: &Element, address: u64, key: DeviceKey) -> SendKind<'_> {
+    match op {
+        AtomicOp::Load => SendKind::Read { into: std::slice::from_ref(into), address, key },
+        AtomicOp::FetchAdd(add) => SendKind::FetchAdd { into: *into, address, key, add },
+        AtomicOp::CompareSwap { expected, new } => {
+            SendKind::CompareSwap { into: *into, address, key, compare: expected, swap: new }
+        }
+    }
+}

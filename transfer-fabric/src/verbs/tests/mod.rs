@@ -1,0 +1,102 @@
+//! On a real device, in the guest of tests/rdma-vm: the conformance suite in each way of connecting and isolating, and what only this
+//! fabric promises.
+//!
+//! The software device shares its quirks with no hardware (docs/adr/0001): what it does not check is not tried, by its capabilities.
+
+use super::*;
+use crate::conformance::Rig;
+use crate::conformance::pair::{Heard, Pair};
+use transfer_memory::segment::{Access, Lock, Pages, PinnedBudget, SegmentOptions};
+
+mod atomics;
+mod counts;
+mod failures;
+mod managed;
+mod own;
+
+/// Fabrics with this configuration, one for each side.
+struct VerbsRig(VerbsConfig);
+
+/// Of the guest's device, with times that suit tests.
+fn config() -> VerbsConfig {
+    VerbsConfig { probe_interval: Duration::from_millis(500), ..VerbsConfig::default() }
+}
+
+/// Where the guest's device listens.
+fn by_manager() -> VerbsConfig {
+    let ip = std::env::var("RDMA_IP").unwrap_or_else(|_| "10.77.0.1".to_owned());
+    let listen = SocketAddr::new(ip.parse().unwrap(), 0);
+    VerbsConfig { connect: Connecting::RdmaCm { listen }, ..config() }
+}
+
+fn pool() -> VerbsConfig {
+    VerbsConfig { isolation: Isolation::Segment, ..config() }
+}
+
+fn segment(len: u64) -> Segment {
+    let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
+    Segment::create("verbs test", &options, &PinnedBudget::new(u64::MAX)).unwrap()
+}
+
+impl Rig for VerbsRig {
+    type Fabric = VerbsFabric;
+
+    fn fabric(&mut self) -> VerbsFabric {
+        VerbsFabric::open(self.0.clone()).unwrap()
+    }
+
+    fn memory(&mut self, len: u64) -> Arc<Segment> {
+        Arc::new(segment(len))
+    }
+
+    fn read_only_memory(&mut self, len: u64) -> Option<Arc<Segment>> {
+        let written = segment(len);
+        let fd = written.fd().try_clone_to_owned().unwrap();
+        let memory = Arc::new(Segment::adopt(fd, Access::ReadOnly, written.len()).unwrap());
+        if let Err(error) = self.fabric().register(SegmentId(1), memory.clone()) {
+            // Linux before 6.2 pins memory for writing in any case.
+            assert!(error.to_string().contains("mapped read-only"), "{error}");
+            println!("not tried: {error}");
+            return None;
+        }
+        Some(memory)
+    }
+
+    fn read(&mut self, memory: &Arc<Segment>, offset: u64, to: &mut [u8]) {
+        memory.mapping().copy_out(offset, to).unwrap();
+    }
+
+    fn write(&mut self, memory: &Arc<Segment>, offset: u64, bytes: &[u8]) {
+        memory.mapping().copy_in(offset, bytes).unwrap();
+    }
+
+    fn idle(&mut self) {
+        std::thread::yield_now();
+    }
+}
+
+use std::net::SocketAddr;
+
+/// Windows, and queue-pair data.
+mod windows {
+    crate::conformance_tests!(
+        [#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]]
+        super::VerbsRig(super::config())
+    );
+}
+
+/// A pool's key, and queue-pair data.
+mod pool {
+    crate::conformance_tests!(
+        [#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]]
+        super::VerbsRig(super::pool())
+    );
+}
+
+/// Windows, and rdma_cm.
+mod by_rdma_cm {
+    crate::conformance_tests!(
+        [#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]]
+        super::VerbsRig(super::by_manager())
+    );
+}

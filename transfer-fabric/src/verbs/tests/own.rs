@@ -1,0 +1,227 @@
+//! What two of these fabrics tell each other, and what they refuse.
+
+use super::*;
+use transfer_core::memory::RailKeys;
+
+const LEN: u64 = 1 << 16;
+
+fn slice(offset: u64, len: u64) -> LocalSlice {
+    Pair::<VerbsRig>::slice(offset, len)
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn both_sides_hear_why() {
+    let mut pair = Pair::new(VerbsRig(config()), LEN);
+    let link = pair.connect(0);
+    let remote = RemoteSlice::new(0, 64, RemoteKey(0xBAD));
+    pair.post_write(0, link, &[slice(0, 64)], remote, None).unwrap();
+    let [ours, theirs] = pair.dead(link);
+    assert!(matches!(&ours, DownReason::Refused(why) if why.contains("WRITE: remote access error")), "{ours:?}");
+    assert!(matches!(&theirs, DownReason::Violation(why) if why.contains("stopped the queue pair")), "{theirs:?}");
+
+    let link = pair.connect(0);
+    pair.fabric(1).disconnect(link.0[1], DownReason::Closed("done".into()));
+    assert_eq!(pair.dead(link), [DownReason::PeerClosed("done".into()), DownReason::Closed("done".into())]);
+
+    let link = pair.connect(0);
+    let long = "ä".repeat(1000);
+    pair.fabric(1).disconnect(link.0[1], DownReason::Violation(long.clone()));
+    assert_eq!(pair.dead(link)[0], DownReason::Refused(long[..512].into()));
+}
+
+/// Nothing is kept of a link that has ended, on either side.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn an_ended_link_leaves_nothing() {
+    let mut pair = Pair::new(VerbsRig(config()), LEN);
+    for round in 0..3 {
+        let link = pair.connect(0);
+        for side in 0..2 {
+            pair.grant(side, link, slice(0, 64));
+        }
+        pair.fabric(0).disconnect(link.0[0], DownReason::Closed("done".into()));
+        pair.dead(link);
+        for side in 0..2 {
+            let fabric = pair.fabric(side);
+            assert!(fabric.links.is_empty() && fabric.waiting.is_empty() && fabric.draining.is_empty());
+            assert_eq!((fabric.queues.spoken_for(), fabric.queues.len()), (0, 1), "round {round}");
+            assert_eq!(fabric.regions.used_bytes(), LEN);
+        }
+    }
+}
+
+/// A window has 256 keys: more grants than that go through one after the other, each with a key that opens, and none that opened before.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_window_is_renewed_when_its_keys_are_used() {
+    let mut pair = Pair::new(VerbsRig(config()), LEN);
+    let link = pair.connect(0);
+    let mut keys = std::collections::HashSet::new();
+    for round in 0..600 {
+        let remote = pair.grant(1, link, slice(0, 64));
+        assert!(keys.insert(remote.key()), "round {round}: a key came again");
+        if round % 64 == 0 {
+            let work = pair.post_write(0, link, &[slice(0, 64)], remote, None).unwrap();
+            pair.write_done(0, link, work);
+        }
+        pair.revoke(1, link, remote.key());
+        let id = link.0[1];
+        assert_eq!(pair.fabric(1).links[&id].windows.len(), usize::from(round % 256 != 255));
+    }
+}
+
+/// Each revoke of a grant is answered, and the invalidation is posted once: twice would panic the guest's kernel.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_grant_is_invalidated_once() {
+    let mut pair = Pair::new(VerbsRig(config()), LEN);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, slice(0, 64));
+    let before = pair.fabric(1).counters().invalidations;
+    let id = link.0[1];
+    for _ in 0..3 {
+        pair.fabric(1).revoke(id, remote.key()).unwrap();
+    }
+    for _ in 0..3 {
+        pair.hear(1, "Revoked", |h| (*h == Heard::Revoked(id, remote.key())).then_some(()));
+    }
+    assert_eq!(pair.fabric(1).counters().invalidations, before + 1);
+    pair.works(link);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_grant_of_nothing_is_answered_and_not_bound() {
+    let mut pair = Pair::new(VerbsRig(config()), LEN);
+    let link = pair.connect(0);
+    let before = pair.fabric(1).counters().binds;
+    let remote = pair.grant(1, link, slice(64, 0));
+    assert_eq!((remote.len, pair.fabric(1).counters().binds), (0, before));
+    let work = pair.post_write(0, link, &[], remote, None).unwrap();
+    pair.write_done(0, link, work);
+    pair.revoke(1, link, remote.key());
+    pair.works(link);
+}
+
+/// A key of a window opens nothing before its bind, even if it is guessed.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_key_before_its_grant_opens_nothing() {
+    let mut pair = Pair::new(VerbsRig(config()), LEN);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, slice(0, 64));
+    pair.revoke(1, link, remote.key());
+    let key = remote.key().0;
+    let next = RemoteSlice { keys: RailKeys::from(RemoteKey(key & !0xFF | key.wrapping_add(1) & 0xFF)), ..remote };
+    let before = pair.fill(1, 0, 64, 5);
+    pair.fill(0, 0, 64, 6);
+    pair.post_write(0, link, &[slice(0, 64)], next, Some(1)).unwrap();
+    pair.dead(link);
+    assert!(pair.read(1, 0, 64) == before);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn grants_that_end_with_their_segment_are_reported() {
+    let mut pair = Pair::new(VerbsRig(config()), LEN);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, slice(0, 64));
+    pair.fabric(1).deregister(Pair::<VerbsRig>::SEGMENT).unwrap();
+    let revoked = Heard::Revoked(link.0[1], remote.key());
+    pair.hear(1, "Revoked", |heard| (*heard == revoked).then_some(()));
+    let memory = pair.sides[1].memory.clone();
+    pair.fabric(1).register(Pair::<VerbsRig>::SEGMENT, memory).unwrap();
+    pair.works(link);
+}
+
+/// What was posted from a segment before it was deregistered is still sent.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_segment_stays_registered_until_it_is_sent() {
+    let len = 4 << 20;
+    let mut pair = Pair::new(VerbsRig(config()), len);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, slice(0, len));
+    let bytes = pair.fill(0, 0, len, 9);
+    let work = pair.post_write(0, link, &[slice(0, len)], remote, None).unwrap();
+    pair.fabric(0).deregister(Pair::<VerbsRig>::SEGMENT).unwrap();
+    pair.write_done(0, link, work);
+    assert!(pair.read(1, 0, len) == bytes);
+    assert!(!pair.fabric(0).regions.any_retired());
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn registration_is_counted_and_all_or_nothing() {
+    let config = VerbsConfig { max_registered_bytes: 3 * LEN, ..config() };
+    let mut fabric = VerbsFabric::open(config).unwrap();
+    for id in 0..3 {
+        fabric.register(SegmentId(id), Arc::new(segment(LEN))).unwrap();
+    }
+    let refused = fabric.register(SegmentId(3), Arc::new(segment(LEN))).unwrap_err().to_string();
+    assert!(
+        refused.contains("65536 bytes more than the 196608 that are, and the limit for this fabric is 196608"),
+        "{refused}"
+    );
+    assert!(fabric.offer(LinkId(1)).is_err(), "a link's own memory is registered too");
+    assert_eq!(fabric.deregister(SegmentId(3)), Err(FabricError::UnknownSegment(SegmentId(3))));
+    fabric.deregister(SegmentId(0)).unwrap();
+    fabric.register(SegmentId(3), Arc::new(segment(LEN))).unwrap();
+    assert_eq!(fabric.regions.used_bytes(), 3 * LEN);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn what_is_not_there_is_named() {
+    let refused = |change: fn(&mut VerbsConfig)| {
+        let mut config = config();
+        change(&mut config);
+        VerbsFabric::open(config).unwrap_err().to_string()
+    };
+    assert!(refused(|c| c.device = Some("mlx9".into())).contains("mlx9"));
+    assert!(refused(|c| c.port = Some(9)).contains('9'));
+    assert!(refused(|c| c.gid_index = Some(4000)).contains("4000"));
+    assert!(refused(|c| c.retry_count = 7).contains("retry_count = 7"));
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_link_begins_once_and_not_without_an_answer() {
+    let times = VerbsConfig { handshake_timeout: Duration::from_millis(300), ..config() };
+    let mut pair = Pair::new(VerbsRig(times), 4096);
+    let link = pair.new_link();
+    let wrong = |result| matches!(result, Err(FabricError::WrongState { .. }));
+    let offer = pair.fabric(0).offer(link.0[0]).unwrap();
+    assert!(wrong(pair.fabric(0).offer(link.0[0])));
+    assert!(wrong(pair.fabric(0).accept(link.0[0], &offer)));
+    // The initiator never comes.
+    pair.fabric(1).accept(link.0[1], &offer).unwrap();
+    let reason = pair.hear(1, "LinkDown", |h| match h {
+        Heard::Down(_, reason) => Some(reason.clone()),
+        _ => None,
+    });
+    assert_eq!(reason, DownReason::NotConnected("the peer did not answer in time".into()));
+    let connected = pair.connect(0).0[0];
+    assert!(wrong(pair.fabric(0).offer(connected)));
+}
+
+/// Grants that are reported when they are in force may be told any way.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_completed_grant_is_in_force() {
+    let completed = VerbsConfig { grants: GrantReport::Completed, ..config() };
+    let mut pair = Pair::new(VerbsRig(completed), LEN);
+    let link = pair.connect(0);
+    for round in 0..50 {
+        let id = link.0[1];
+        pair.fabric(1).grant(id, slice(0, 64), GrantAccess::Write, round).unwrap();
+        let remote = pair.hear(1, "Granted", |h| match h {
+            Heard::Granted(_, tag, remote) if *tag == round => Some(*remote),
+            _ => None,
+        });
+        let work = pair.post_write(0, link, &[slice(0, 64)], remote, None).unwrap();
+        pair.write_done(0, link, work);
+        pair.revoke(1, link, remote.key());
+    }
+}
