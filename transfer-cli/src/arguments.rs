@@ -1,6 +1,6 @@
 //! The command line of `transferctl`.
 
-use crate::{admin, bench, files};
+use crate::{admin, bench, devices, doctor, files};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 
@@ -13,7 +13,8 @@ pub struct Arguments {
     pub command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong use, 3 the sidecar cannot be reached";
+const EXIT_CODES: &str =
+    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 the sidecar cannot be reached, 4 no RDMA on this host";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -22,6 +23,12 @@ pub enum Command {
     Status(admin::status::Options),
     /// The tensors that are published at the sidecar
     Tensors(admin::tensors::Options),
+    /// How the sidecar's data plane waits for work; or changes it: busy, event, adaptive
+    Poll(admin::poll::Options),
+    /// The RDMA devices of this host: what ibv_devices, ibv_devinfo and ibstat show
+    Devices(devices::Options),
+    /// What is wrong with this host and its sidecar, and what to do about it
+    Doctor(doctor::Options),
     /// Publish a file as a tensor, until interrupted
     Push(files::push::Options),
     /// Fetch a tensor into a file
@@ -70,6 +77,11 @@ mod tests {
             "bench juggling",
             "bench --runs 0",
             "tensors --admin ftp://x",
+            "poll sometimes",
+            "poll --for-us 10",
+            "poll adaptive --for-us 0",
+            "devices extra",
+            "doctor extra",
         ] {
             let words = std::iter::once("transferctl").chain(line.split_whitespace());
             let error = Arguments::try_parse_from(words).expect_err(line);

@@ -2,6 +2,7 @@
 
 use crate::admin::Address;
 use crate::bench::BenchError;
+use crate::devices::NoRdma;
 use crate::tied::TiedError;
 use std::error::Error as _;
 use std::fmt::Write;
@@ -28,6 +29,23 @@ pub enum Error {
         address: Address,
         /// The answer.
         source: Box<tonic::Status>,
+    },
+    /// A time for a way of waiting that has none.
+    #[error("--for-us {for_us} goes with adaptive only: event and busy have no time")]
+    PollFor {
+        /// The value.
+        for_us: u64,
+    },
+    /// This host has no RDMA that could be shown.
+    #[error("no RDMA on this host")]
+    NoRdma(#[from] NoRdma),
+    /// Something is wrong that `doctor` has printed.
+    #[error("{failed} of {checks} checks failed")]
+    Unwell {
+        /// How many failed.
+        failed: usize,
+        /// How many there were.
+        checks: usize,
     },
     /// No session with the sidecar.
     #[error("cannot connect to the sidecar at {}", socket.display())]
@@ -92,14 +110,17 @@ pub enum Error {
 }
 
 impl Error {
-    /// The process's exit code: 1 failed, 2 wrong use, 3 the sidecar cannot be reached.
+    /// The process's exit code: 1 failed, 2 wrong use, 3 the sidecar cannot be reached, 4 no RDMA on
+    /// this host.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Unreachable { .. } => 3,
             Error::Admin { source, .. } if source.code() == tonic::Code::Unavailable => 3,
             Error::Connect { source, .. } if source.can_retry() && !is_refused(source) => 3,
-            Error::FileLength { .. } | Error::FileElements { .. } => 2,
+            Error::Admin { source, .. } if source.code() == tonic::Code::InvalidArgument => 2,
+            Error::FileLength { .. } | Error::FileElements { .. } | Error::PollFor { .. } => 2,
+            Error::NoRdma(_) => 4,
             Error::Connect { source, .. } | Error::Call { source, .. } if is_wrong_use(source) => 2,
             Error::Bench(e) if e.is_wrong_use() => 2,
             _ => 1,
@@ -138,6 +159,7 @@ impl Error {
             Error::FileLength { .. } | Error::FileElements { .. } => {
                 "Give --dtype and --shape as the file was written, or neither, for its plain bytes.".to_owned()
             }
+            Error::NoRdma(why) => why.advice().to_owned(),
             Error::Bench(e) => return e.advice(),
             _ => return None,
         };

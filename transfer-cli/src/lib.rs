@@ -2,7 +2,9 @@
 //!
 //! # Layout
 //! - [`arguments`]: the command line. [`run`] does what it says.
-//! - [`admin`]: `status` and `tensors`, over the Admin gRPC service.
+//! - [`admin`]: `status`, `tensors` and `poll`, over the Admin gRPC service.
+//! - [`devices`]: `devices`, the RDMA devices of this host. Needs no sidecar.
+//! - [`doctor`]: `doctor`, a list of checks.
 //! - [`files`]: `push` and `fetch`, as a worker of the sidecar.
 //! - [`mod@bench`]: `bench`, with its own sidecars, workers and baselines.
 //! - [`error`]: what can go wrong, the exit code for it, and what to do next.
@@ -12,6 +14,8 @@
 pub mod admin;
 pub mod arguments;
 pub mod bench;
+pub mod devices;
+pub mod doctor;
 pub mod error;
 pub mod files;
 pub mod table;
@@ -29,6 +33,9 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
     match arguments.command {
         Command::Status(options) => in_runtime(admin::status::run(&options)),
         Command::Tensors(options) => in_runtime(admin::tensors::run(&options)),
+        Command::Poll(options) => in_runtime(admin::poll::run(&options)),
+        Command::Devices(options) => devices::run(&options),
+        Command::Doctor(options) => in_runtime(doctor::run(&options)),
         Command::Push(options) => in_runtime(files::push::run(&options)),
         Command::Fetch(options) => in_runtime(files::fetch::run(&options)),
         Command::Bench(options) => Ok(bench::run(&options)?),

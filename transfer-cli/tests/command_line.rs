@@ -37,6 +37,8 @@ fn wrong_use_ends_with_2() {
     ends_with(&["push", "k", file, "--dtype", "f32"], 2, &["10 bytes", "f32", "--shape"]);
     ends_with(&["push", "k", file, "--dtype", "f32", "--shape", "2,2"], 2, &["10 bytes", "f32[2, 2]", "16"]);
     ends_with(&["fetch", "k", "-", "--timeout", "soon"], 2, &["soon", "10s"]);
+    ends_with(&["poll", "busy", "--for-us", "5"], 2, &["--for-us 5", "adaptive"]);
+    ends_with(&["poll", "adaptive", "--for-us", "2000000"], 2, &["--for-us", "1000000"]);
     ends_with(&["bench", "--transferd", "/nowhere/transferd"], 2, &["/nowhere/transferd"]);
 }
 
@@ -46,6 +48,7 @@ fn a_sidecar_that_cannot_be_reached_ends_with_3() {
     let nobody = directory.path().join("nobody.sock");
     let nobody = nobody.to_str().unwrap();
     ends_with(&["status", "--admin", nobody], 3, &[nobody, "because", "--admin-socket"]);
+    ends_with(&["poll", "busy", "--admin", nobody], 3, &[nobody]);
     ends_with(&["tensors", "--admin", "http://127.0.0.1:1"], 3, &["http://127.0.0.1:1", "--listen"]);
     ends_with(&["fetch", "--socket", nobody, "k", "-"], 3, &[nobody, "transferd"]);
     let file = env!("CARGO_BIN_EXE_transferctl");
@@ -66,7 +69,12 @@ struct Sidecar {
 
 impl Sidecar {
     /// `None` where the sidecar's program has not been built: `cargo test` of this package alone does not build it.
-    fn start() -> Option<Sidecar> {
+    fn start(arguments: &[&str]) -> Option<Sidecar> {
+        Sidecar::start_with(arguments, None)
+    }
+
+    /// `libraries`: where the loader looks first.
+    fn start_with(arguments: &[&str], libraries: Option<&Path>) -> Option<Sidecar> {
         let program: PathBuf = Path::new(env!("CARGO_BIN_EXE_transferctl")).with_file_name("transferd");
         if !program.is_file() {
             eprintln!("skipped: there is no {}; `cargo build` builds it", program.display());
@@ -75,6 +83,10 @@ impl Sidecar {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         let mut command = Command::new(&program);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TRANSFER_")) {
+            command.env_remove(name);
+        }
+        command.args(arguments).envs(libraries.map(|folder| ("LD_LIBRARY_PATH", folder)));
         command.arg("--socket").arg(path("worker.sock")).arg("--admin-socket").arg(path("admin.sock"));
         command.arg("--ready-file").arg(path("ready")).args(["--node", "test", "--pool-bytes", "1MiB"]);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -120,7 +132,7 @@ impl Drop for Holder {
 
 #[test]
 fn a_file_goes_through_a_sidecar_and_comes_back() {
-    let Some(sidecar) = Sidecar::start() else { return };
+    let Some(sidecar) = Sidecar::start(&[]) else { return };
     let (socket, admin) = (sidecar.text("worker.sock"), sidecar.text("admin.sock"));
     let (from, to) = (sidecar.text("from"), sidecar.text("to"));
     let bytes: Vec<u8> = (0..64 * 128 * 4u32).map(|i| (i * 7 % 251) as u8).collect();
@@ -167,8 +179,132 @@ fn a_file_goes_through_a_sidecar_and_comes_back() {
 
 #[test]
 fn a_push_ends_after_its_time() {
-    let Some(sidecar) = Sidecar::start() else { return };
+    let Some(sidecar) = Sidecar::start(&[]) else { return };
     let (socket, empty) = (sidecar.text("worker.sock"), sidecar.text("empty"));
     std::fs::write(&empty, []).unwrap();
     ends_with(&["push", "--socket", &socket, "nothing", &empty, "--hold", "50ms"], 0, &["u8[0]", "0 B"]);
+}
+
+/// The processor time of the data plane's thread so far, in clock ticks, and its state.
+fn data_plane(sidecar: &Sidecar) -> (u64, char) {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", sidecar.child.id())).unwrap();
+    let stats = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default());
+    let stat = stats.into_iter().find(|stat| stat.contains("(transfer-data)")).unwrap();
+    // The third field, and the 14th and 15th: utime and stime (proc(5)).
+    let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap(), fields[0].chars().next().unwrap())
+}
+
+#[test]
+fn the_way_of_waiting_changes_at_once() {
+    let Some(sidecar) = Sidecar::start(&["--poll", "event"]) else { return };
+    let admin = sidecar.text("admin.sock");
+    ends_with(&["poll", "--admin", &admin], 0, &["event: sleeps"]);
+    let asleep = || data_plane(&sidecar).1 == 'S';
+    sidecar.wait_for(asleep);
+
+    ends_with(&["poll", "busy", "--admin", &admin], 0, &["busy: never sleeps (before: event"]);
+    // Nobody has anything to do, and it works all the same.
+    let before = data_plane(&sidecar).0;
+    sidecar.wait_for(|| data_plane(&sidecar).0 > before + 5);
+    ends_with(&["status", "--admin", &admin], 0, &["poll       busy"]);
+
+    let said = ends_with(&["poll", "adaptive", "--for-us", "50", "--json", "--admin", &admin], 0, &[]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&said["before"]["strategy"], &said["now"]["poll_for_ns"]), (&"busy".into(), &50_000.into()));
+    sidecar.wait_for(asleep);
+    ends_with(&["status", "--admin", &admin], 0, &["adaptive: polls for 50"]);
+    let json = ends_with(&["status", "--admin", &admin, "--json"], 0, &[]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["poll"]["poll_for_ns"], 50_000);
+}
+
+#[test]
+fn why_there_is_no_rdma_is_the_same_everywhere() {
+    let Some(sidecar) = Sidecar::start(&["--listen", "127.0.0.1:0", "--verbs", "off"]) else { return };
+    let admin = sidecar.text("admin.sock");
+    let why = "it was started with --verbs off";
+    ends_with(&["status", "--admin", &admin], 0, &["verbs   NOT there:", why]);
+    let json = ends_with(&["status", "--admin", &admin, "--json"], 0, &[]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["fabrics"], &json["fabric_states"][0]["why_not"]), (&["tcp"].into(), &why.into()));
+    ends_with(&["doctor", "--admin", &admin], 0, &["ok    sidecar        node test", why, "locked memory"]);
+    let json = ends_with(&["doctor", "--admin", &admin, "--json"], 0, &[]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let checks = json["checks"].as_array().unwrap();
+    let verbs = checks.iter().find(|check| check["check"] == "verbs").unwrap();
+    assert_eq!(verbs["verdict"], "warn");
+    assert!(verbs["found"].as_str().unwrap().contains(why), "{verbs}");
+}
+
+#[test]
+fn a_doctor_without_a_sidecar_says_so_and_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let nobody = directory.path().join("nobody.sock");
+    ends_with(
+        &["doctor", "--admin", nobody.to_str().unwrap()],
+        1,
+        &["FAIL  sidecar", "--admin-socket", "checks failed"],
+    );
+}
+
+/// On a host with a device too: then it is listed.
+#[test]
+fn devices_are_listed_or_it_is_said_why_there_are_none() {
+    let Output { status, stdout, stderr } = transferctl(&["devices", "--json"]).output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&stdout).unwrap();
+    match json["why_none"].as_str() {
+        None => {
+            assert_eq!(status.code(), Some(0));
+            assert!(json["devices"][0]["ports"][0]["mtu_active"].is_number(), "{json}");
+        }
+        Some(why) => {
+            assert_eq!(status.code(), Some(4));
+            assert!(String::from_utf8_lossy(&stderr).contains(why), "{why}");
+            ends_with(&["devices"], 4, &["no RDMA on this host", why]);
+        }
+    }
+}
+
+/// A folder in which the loader finds a libibverbs that is none: as where it is missing, on every host. A program that was linked with
+/// it would not start.
+fn no_libibverbs() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    folder
+}
+
+#[test]
+fn without_libibverbs_all_starts_and_says_why_there_is_no_rdma() {
+    let folder = no_libibverbs();
+    let run = |program: &Path, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).env("LD_LIBRARY_PATH", folder.path()).env_remove("TRANSFER_ADMIN");
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+        (status.code(), said)
+    };
+    let transferctl = Path::new(env!("CARGO_BIN_EXE_transferctl"));
+    let (code, said) = run(transferctl, &["devices"]);
+    assert_eq!(code, Some(4), "{said}");
+    let why = said.lines().find_map(|line| line.trim().strip_prefix("because: ")).unwrap();
+    assert!(why.contains("libibverbs.so.1") && said.contains("rdma-core"), "{said}");
+
+    let arguments = ["--listen", "127.0.0.1:0", "--verbs", "auto"];
+    let Some(sidecar) = Sidecar::start_with(&arguments, Some(folder.path())) else { return };
+    let admin = sidecar.text("admin.sock");
+    for command in ["status", "doctor"] {
+        let (code, said) = run(transferctl, &[command, "--admin", &admin]);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains(why), "{command} says nothing of {why:?}: {said}");
+    }
+    let transferd = transferctl.with_file_name("transferd");
+    for what in [["--require", "verbs"], ["--verbs", "on"]] {
+        let socket = sidecar.text("other.sock");
+        let (code, said) = run(&transferd, &[&what[..], &["--socket", &socket, "--listen", "127.0.0.1:0"]].concat());
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(&what.join(" ")) && said.contains(why), "{said}");
+    }
 }

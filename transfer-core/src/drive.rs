@@ -213,7 +213,7 @@ impl<M> Driver<M> {
                         if let Some(LinkState { pending: Some(Pending { initiator_of: Some(peer), .. }), .. }) =
                             links.remove(link)
                         {
-                            node.connect_failed(now, &peer, &reason.to_string());
+                            node.link_failed(*link, peer, reason.to_string());
                         }
                     }
                     _ => {}

@@ -1,8 +1,10 @@
 //! The admin service: what this sidecar shows of itself.
 
 use crate::directory::{DirectoryClient, Place};
-use crate::engine::{EngineClient, EngineError};
+use crate::engine::{EngineClient, EngineError, FabricDescription};
+use crate::locked;
 use crate::peering::{Identity, Kind};
+use crate::poll::{self, PollControl};
 use std::sync::Arc;
 use std::time::Instant;
 use tonic::{Request, Response, Status};
@@ -24,6 +26,7 @@ pub(crate) struct Shown {
     pub(crate) me: Identity,
     pub(crate) started: Instant,
     pub(crate) budget: PinnedBudget,
+    pub(crate) poll: PollControl,
     pub(crate) engine: EngineClient,
     pub(crate) directory: DirectoryClient,
 }
@@ -41,8 +44,9 @@ fn unavailable(error: EngineError) -> Status {
 #[tonic::async_trait]
 impl v1::admin_server::Admin for AdminService {
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
-        let Shown { me, started, budget, engine, directory } = &*self.0;
+        let Shown { me, started, budget, poll, engine, directory } = &*self.0;
         let snapshot = engine.snapshot().await.map_err(unavailable)?;
+        let descriptions = engine.describe().await.map_err(unavailable)?;
         let Snapshot { sessions, links, pools, tensors, blobs, leases, operations, slots, finished, failed } = snapshot;
         let sessions = sessions.into_iter().map(|s| v1::Session {
             session: s.session.0,
@@ -62,6 +66,7 @@ impl v1::admin_server::Admin for AdminService {
             serves: l.serves,
             flows_out: l.flows_out,
             flows_in: l.flows_in,
+            why: l.passed_over.into_iter().map(|passed| passed.why).collect::<Vec<_>>().join("; "),
         });
         let pools = pools.into_iter().map(|p| v1::Pool {
             uid: p.domain.0,
@@ -90,7 +95,20 @@ impl v1::admin_server::Admin for AdminService {
             directory: Some(directory_state(directory)),
             fabrics: me.fabrics.iter().map(|kind| v1::Fabric::from(Kind(*kind)).into()).collect(),
             require: me.require.map_or(v1::Fabric::Unspecified, |kind| Kind(kind).into()).into(),
+            fabric_states: fabric_states(me, descriptions),
+            poll: Some(poll::to_message(poll.present())),
+            locked_limit_bytes: locked::limit_bytes(),
         }))
+    }
+
+    async fn set_poll(&self, request: Request<v1::SetPollRequest>) -> Result<Response<v1::SetPollResponse>, Status> {
+        let Shown { poll, engine, .. } = &*self.0;
+        let wanted = request.into_inner().poll.unwrap_or_default();
+        let strategy = poll::from_message(&wanted).map_err(Status::invalid_argument)?;
+        let before = poll.set(engine, strategy).map_err(|gone| unavailable(gone.into()))?;
+        tracing::info!(?strategy, ?before, "the data plane waits differently from now on");
+        let (before, now) = (Some(poll::to_message(before)), Some(poll::to_message(strategy)));
+        Ok(Response::new(v1::SetPollResponse { before, now }))
     }
 
     async fn tensors(&self, request: Request<v1::TensorsRequest>) -> Result<Response<v1::TensorsResponse>, Status> {
@@ -109,6 +127,23 @@ impl v1::admin_server::Admin for AdminService {
         };
         Ok(Response::new(v1::TensorsResponse { tensors: page.into_iter().map(tensor).collect(), next_page_token }))
     }
+}
+
+/// What is not there comes first: it would be better.
+fn fabric_states(me: &Identity, descriptions: Vec<FabricDescription>) -> Vec<v1::FabricState> {
+    let lacking = me.lacking.iter().map(|lack| v1::FabricState {
+        fabric: v1::Fabric::from(Kind(lack.fabric)).into(),
+        why_not: lack.why.clone(),
+        ..v1::FabricState::default()
+    });
+    let there = descriptions.into_iter().map(|FabricDescription { kind, settings, counts }| v1::FabricState {
+        fabric: v1::Fabric::from(Kind(kind)).into(),
+        available: true,
+        why_not: String::new(),
+        settings: settings.into_iter().map(|(name, value)| v1::Setting { name: name.to_owned(), value }).collect(),
+        counts: counts.into_iter().map(|(name, value)| v1::Count { name: name.to_owned(), value }).collect(),
+    });
+    lacking.chain(there).collect()
 }
 
 fn directory_state(directory: &DirectoryClient) -> v1::DirectoryState {

@@ -48,7 +48,9 @@ impl Control {
             ControlRequest::Connect { peer } => self.links.wanted(&peer),
             ControlRequest::PrepareBuffers { link, peer, asks } => self.links.prepare_buffers(link, peer, asks),
             ControlRequest::LinkUp { link, peer } => self.links.link_up(&peer, link),
-            ControlRequest::LinkDown { link, peer, why } => self.links.link_down(&peer, link, &why),
+            ControlRequest::LinkFailed { link, peer, why } | ControlRequest::LinkDown { link, peer, why } => {
+                self.links.link_down(&peer, link, &why)
+            }
             ControlRequest::SessionClosed { session, worker, .. } => self.sessions.closed(session, &worker),
         }
     }

@@ -8,7 +8,9 @@ use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
 use transfer_core::protocol::{BufferAnswer, BufferAsk, Snapshot, TensorStatus};
 use transfer_core::tensor::Name;
 
-pub(crate) use transfer_fabric::engine::{Answer, ClaimRefused, ControlRequest, EngineCommand, EngineGone, PeerInfo};
+pub(crate) use transfer_fabric::engine::{
+    Answer, ClaimRefused, ControlRequest, EngineCommand, EngineGone, FabricDescription, PeerInfo,
+};
 
 /// How long the engine may take for an answer. It answers between two rounds of its loop; what takes long is memory registration.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -100,6 +102,10 @@ impl EngineClient {
 
     pub(crate) async fn snapshot(&self) -> Result<Snapshot, EngineError> {
         self.ask(EngineCommand::Snapshot).await
+    }
+
+    pub(crate) async fn describe(&self) -> Result<Vec<FabricDescription>, EngineError> {
+        self.ask(EngineCommand::Describe).await
     }
 
     pub(crate) async fn tensors(

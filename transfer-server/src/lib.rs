@@ -7,6 +7,8 @@
 //! - [`directory`]: which node owns a key, and where a worker is.
 //! - `peering`: links to other sidecars.
 //! - `control`: carries the engine's requests to those three, and the answers back.
+//! - `locked`: how much memory it may lock.
+//! - `poll`: how the data plane waits, and how that is changed.
 //! - `admin`, `grpc`: what it shows of itself, and how all services are served.
 //!
 //! Bulk bytes and steady-state transfers never come here: they are the engine's.
@@ -18,7 +20,9 @@ mod control;
 pub mod directory;
 mod engine;
 mod grpc;
+mod locked;
 mod peering;
+mod poll;
 mod sessions;
 mod sidecar;
 mod text;

@@ -22,6 +22,11 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
+/// Another's words, fit to be shown: at most so many characters, and none that a terminal would obey.
+pub(crate) fn printable(text: &str, most: usize) -> String {
+    text.chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// The status of a call: the other side's words, or what went wrong underneath.
 pub(crate) fn status(status: &tonic::Status) -> String {
     let mut text = status.message().to_owned();

@@ -3,9 +3,7 @@
 
 mod common;
 
-use common::{Node, SOON, name};
-use hyper_util::rt::TokioIo;
-use std::path::PathBuf;
+use common::{Node, SOON, name, over_unix};
 use tokio_stream::StreamExt;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
@@ -23,15 +21,6 @@ use v1::resolve_request::What;
 
 async fn over_tcp(node: &Node) -> Channel {
     Endpoint::from_shared(node.url()).unwrap().connect_timeout(SOON).connect().await.unwrap()
-}
-
-async fn over_unix(node: &Node) -> Channel {
-    let path: PathBuf = node.sidecar.addresses().admin_socket.clone().unwrap();
-    let connect = tower::service_fn(move |_| {
-        let path = path.clone();
-        async move { Ok::<_, std::io::Error>(TokioIo::new(tokio::net::UnixStream::connect(path).await?)) }
-    });
-    Endpoint::from_static("http://unix").connect_with_connector(connect).await.unwrap()
 }
 
 #[tokio::test]

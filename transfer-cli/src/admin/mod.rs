@@ -1,5 +1,6 @@
 //! The Admin gRPC service: where it is, and how to ask it.
 
+pub mod poll;
 pub mod status;
 pub mod tensors;
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use transfer_proto::v1::admin_client::AdminClient;
-use transfer_proto::v1::{DType, Fabric, TensorDescriptor};
+use transfer_proto::v1::{DType, Fabric, StatusRequest, StatusResponse, TensorDescriptor};
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -102,6 +103,12 @@ impl Target {
         };
         // A page of 1000 keys of 512 bytes is far below gRPC's limit of 4 MiB.
         Ok(AdminClient::new(channel.map_err(unreachable)?))
+    }
+
+    /// Connects, and asks what the sidecar shows of itself.
+    pub(crate) async fn status(&self) -> Result<StatusResponse, Error> {
+        let mut admin = self.connect().await?;
+        Ok(admin.status(StatusRequest {}).await.map_err(|e| self.answered(e))?.into_inner())
     }
 
     fn answered(&self, source: tonic::Status) -> Error {

@@ -1,12 +1,12 @@
 //! `transferctl status`.
 
-use super::{Target, fabric_name};
+use super::{Target, fabric_name, poll};
 use crate::error::Error;
 use crate::table::Table;
 use crate::units::{age, bytes, count};
 use serde_json::{Value, json};
 use std::time::Duration;
-use transfer_proto::v1::{DirectoryState, StatusRequest, StatusResponse};
+use transfer_proto::v1::{DirectoryState, FabricState, StatusResponse};
 
 /// What `transferctl status` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -24,8 +24,7 @@ pub struct Options {
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`].
 pub async fn run(options: &Options) -> Result<(), Error> {
-    let mut admin = options.target.connect().await?;
-    let status = admin.status(StatusRequest {}).await.map_err(|e| options.target.answered(e))?.into_inner();
+    let status = options.target.status().await?;
     match options.json {
         true => println!("{:#}", as_json(&status)),
         false => print!("{}", as_text(&status)),
@@ -42,6 +41,9 @@ fn as_text(status: &StatusResponse) -> String {
     line("node", format!("{}, transferd {}, incarnation {}, up {up}", status.node, status.version, status.incarnation));
     line("pinned", format!("{} of {}", bytes(status.pinned_bytes), bytes(status.pinned_limit_bytes)));
     line("fabrics", format!("{}; between nodes {}", fabrics.join(", "), fabric_name(status.require)));
+    if let Some(present) = &status.poll {
+        line("poll", poll::as_text(present));
+    }
     if let Some(directory) = &status.directory {
         line("directory", directory_text(directory));
     }
@@ -60,11 +62,12 @@ fn as_text(status: &StatusResponse) -> String {
             [s.session.to_string(), s.uid.to_string(), bytes(s.arena_bytes), count(s.leases), count(s.operations)];
         sessions.row(std::iter::once(s.worker.clone()).chain(numbers));
     }
-    let mut links =
-        Table::new(&["peer", ">link", "fabric", ">credits", ">queued", ">pulls", ">serves", ">flows out", ">flows in"]);
+    let columns = ["peer", ">link", "fabric", ">credits", ">queued", ">pulls", ">serves", ">flows out", ">flows in"];
+    let mut links = Table::new(&[&columns[..], &["because"]].concat());
     for l in &status.links {
         let numbers = [u64::from(l.credits), l.queued, l.pulls, l.serves, l.flows_out, l.flows_in].map(count);
-        links.row([l.peer.clone(), l.link.to_string(), fabric_name(l.fabric)].into_iter().chain(numbers));
+        let who = [l.peer.clone(), l.link.to_string(), fabric_name(l.fabric)];
+        links.row(who.into_iter().chain(numbers).chain([l.why.clone()]));
     }
     let mut pools = Table::new(&[">uid", ">size", ">used", ">waiting"]);
     for p in &status.pools {
@@ -74,15 +77,51 @@ fn as_text(status: &StatusResponse) -> String {
     for p in &counters.finished {
         paths.row([fabric_name(p.fabric), count(p.transfers), bytes(p.bytes), bytes(p.copied_bytes)]);
     }
-    for (title, table) in
-        [("workers", sessions), ("links", links), ("landing pools", pools), ("transfers since the start", paths)]
-    {
+    for (title, table) in [
+        ("workers", sessions),
+        ("fabrics between nodes", fabrics_table(&status.fabric_states)),
+        ("links", links),
+        ("landing pools", pools),
+        ("transfers since the start", paths),
+    ] {
         text.push_str(&match table.is_empty() {
             true => format!("\n{title}: none\n"),
             false => format!("\n{title}\n{table}"),
         });
     }
     text
+}
+
+fn fabrics_table(states: &[FabricState]) -> Table {
+    let mut table = Table::new(&["fabric", "runs with", ""]);
+    for state in states {
+        let mut name = fabric_name(state.fabric);
+        if !state.available {
+            table.row([name, "NOT there:".to_owned(), state.why_not.clone()]);
+            continue;
+        }
+        if state.settings.is_empty() {
+            table.row([name, "its defaults".to_owned(), String::new()]);
+            continue;
+        }
+        for setting in &state.settings {
+            table.row([std::mem::take(&mut name), setting.name.clone(), setting.value.clone()]);
+        }
+        let counted: Vec<String> = state.counts.iter().map(|c| format!("{} {}", c.name, count(c.value))).collect();
+        if !counted.is_empty() {
+            table.row([String::new(), "counted".to_owned(), counted.join(", ")]);
+        }
+    }
+    table
+}
+
+fn fabric_json(state: &FabricState) -> Value {
+    let settings = state.settings.iter().map(|s| (s.name.clone(), Value::from(s.value.clone())));
+    let counts = state.counts.iter().map(|c| (c.name.clone(), Value::from(c.value)));
+    json!({
+        "fabric": fabric_name(state.fabric), "available": state.available, "why_not": state.why_not,
+        "settings": settings.collect::<serde_json::Map<_, _>>(), "counts": counts.collect::<serde_json::Map<_, _>>(),
+    })
 }
 
 fn directory_text(directory: &DirectoryState) -> String {
@@ -110,7 +149,7 @@ fn as_json(status: &StatusResponse) -> Value {
     });
     let links = status.links.iter().map(|l| {
         json!({ "link": l.link, "peer": l.peer, "fabric": fabric_name(l.fabric), "credits": l.credits, "queued": l.queued,
-                "pulls": l.pulls, "serves": l.serves, "flows_out": l.flows_out, "flows_in": l.flows_in })
+                "pulls": l.pulls, "serves": l.serves, "flows_out": l.flows_out, "flows_in": l.flows_in, "why": l.why })
     });
     let pools = status
         .pools
@@ -128,7 +167,10 @@ fn as_json(status: &StatusResponse) -> Value {
         "pinned_bytes": status.pinned_bytes,
         "pinned_limit_bytes": status.pinned_limit_bytes,
         "fabrics": status.fabrics.iter().map(|f| fabric_name(*f)).collect::<Vec<_>>(),
+        "fabric_states": status.fabric_states.iter().map(fabric_json).collect::<Vec<_>>(),
         "require": fabric_name(status.require),
+        "poll": status.poll.as_ref().map(poll::as_json),
+        "locked_limit_bytes": status.locked_limit_bytes,
         "directory": {
             "hosted_here": directory.hosted_here, "location": directory.location, "attached": directory.attached,
             "why_not": directory.why_not, "attachments": directory.attachments, "keys": directory.keys,
@@ -148,7 +190,7 @@ fn as_json(status: &StatusResponse) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use transfer_proto::v1::{Counters, Path, Session};
+    use transfer_proto::v1::{Counters, Link, Path, Poll, PollStrategy, Session, Setting};
 
     #[test]
     fn an_empty_sidecar_and_a_busy_one_are_both_shown() {
@@ -160,11 +202,42 @@ mod tests {
         let counters = Counters { finished: vec![path], ..Counters::default() };
         let status = StatusResponse { sessions: vec![session], counters: Some(counters), ..StatusResponse::default() };
         let busy = as_text(&status);
-        for word in ["trainer-0", "64 MiB", "tcp", "1,234", "2 GiB"] {
+        for word in ["workers\n", "trainer-0", "64 MiB", "tcp", "1,234", "2 GiB"] {
             assert!(busy.contains(word), "{word}: {busy}");
         }
         let json = as_json(&status);
         assert_eq!(json["counters"]["finished"][0]["fabric"], "tcp");
         assert_eq!(json["sessions"][0]["worker"], "trainer-0");
+    }
+
+    #[test]
+    fn a_fabric_that_is_not_used_is_shown_with_the_reason() {
+        let setting = Setting { name: "device".into(), value: "rxe0".into() };
+        let verbs = FabricState { fabric: 4, available: true, settings: vec![setting], ..FabricState::default() };
+        let lack = FabricState { fabric: 4, why_not: "no RDMA device".into(), ..FabricState::default() };
+        let plain = FabricState { fabric: 2, available: true, ..FabricState::default() };
+        let why = "node b has no verbs: no RDMA device";
+        let link = Link { peer: "b".into(), fabric: 2, why: why.into(), ..Link::default() };
+        let poll = Poll { strategy: PollStrategy::Adaptive.into(), poll_for_ns: 50_000 };
+        let status = StatusResponse {
+            links: vec![link],
+            fabric_states: vec![lack, plain, verbs],
+            poll: Some(poll),
+            ..StatusResponse::default()
+        };
+        let text = as_text(&status);
+        for line in [
+            "  verbs   NOT there:    no RDMA device",
+            "  tcp     its defaults",
+            "  verbs   device        rxe0",
+            "50 µs",
+        ] {
+            assert!(text.contains(line), "{line:?}: {text}");
+        }
+        assert!(text.contains(why), "{text}");
+        let json = as_json(&status);
+        assert_eq!(json["fabric_states"][0]["why_not"], "no RDMA device");
+        assert_eq!(json["fabric_states"][2]["settings"]["device"], "rxe0");
+        assert_eq!((&json["links"][0]["why"], &json["poll"]["strategy"]), (&why.into(), &"adaptive".into()));
     }
 }

@@ -58,6 +58,12 @@ pub enum BenchError {
         /// As in [`BenchError::Ended`].
         log: String,
     },
+    /// A sidecar did not say what is asked of its status.
+    #[error("the status of a sidecar: {why}")]
+    Status {
+        /// Why.
+        why: String,
+    },
     /// The user ended it.
     #[error("interrupted")]
     Interrupted,

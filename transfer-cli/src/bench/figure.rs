@@ -21,6 +21,9 @@ pub enum Unit {
     /// 2^20 bytes.
     #[serde(rename = "MiB")]
     Mebibytes,
+    /// So many for each of something else.
+    #[serde(rename = "each")]
+    Each,
     /// Hundredths of a core.
     #[serde(rename = "% of a core")]
     PercentOfCore,
@@ -34,6 +37,7 @@ impl Unit {
             Unit::TensorsPerSecond => format!("{}/s", crate::units::count(x.max(0.0) as u64)),
             Unit::Bytes => format!("{x:.0} B"),
             Unit::Mebibytes => format!("{x:.1} MiB"),
+            Unit::Each => format!("{x:.3}"),
             Unit::PercentOfCore => format!("{x:.3} %"),
         }
     }

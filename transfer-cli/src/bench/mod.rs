@@ -67,6 +67,8 @@ pub enum Suite {
     Latency,
     /// Many 4 KiB tensors at once, on one host and over TCP
     Batch,
+    /// 1 MiB between two sidecars over RDMA, and what the device is asked to do; needs a device, and perftest
+    Verbs,
     /// What a sidecar takes that has nothing to do, and for a million tensors
     Idle,
 }
@@ -83,7 +85,20 @@ impl Suite {
             Suite::Tcp => suites::tcp::run(bench),
             Suite::Latency => suites::latency::run(bench),
             Suite::Batch => suites::batch::run(bench),
+            Suite::Verbs => suites::verbs::run(bench),
             Suite::Idle => suites::idle::run(bench),
+        }
+    }
+
+    /// Why it cannot be measured on this host.
+    fn lacks(self) -> Option<String> {
+        match self {
+            Suite::Verbs => match transfer_verbs::devices() {
+                Ok(devices) if devices.is_empty() => Some("this host has no RDMA device".to_owned()),
+                Ok(_) => None,
+                Err(e) => Some(e.to_string()),
+            },
+            _ => None,
         }
     }
 }
@@ -134,11 +149,16 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         println!("command  {command}\n{machine}");
         println!("runs     {runs}; medians, and the system's run against the baseline's of the same round\n");
     }
-    let suites = if options.suites.is_empty() { Suite::value_variants() } else { &options.suites };
+    let all = options.suites.is_empty();
+    let suites = if all { Suite::value_variants() } else { &options.suites };
     let mut measured = Vec::new();
     let mut result = Ok(());
     for suite in suites {
         bench.progress.set_prefix(suite.name());
+        if let Some(why) = suite.lacks().filter(|_| all) {
+            eprintln!("{}: not measured: {why}", suite.name());
+            continue;
+        }
         match suite.run(&bench) {
             Ok(figures) if options.json => {
                 let summaries: Vec<Summary<'_>> = figures.iter().map(Figure::summary).collect();

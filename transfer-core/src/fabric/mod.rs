@@ -193,6 +193,11 @@ pub trait Fabric: Send {
         Vec::new()
     }
 
+    /// What it has counted since its beginning, by name; for people and for metrics.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// Makes progress and reports what happened, a bounded amount per call. Returns whether anything was reported or moved.
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool;
 

@@ -1,7 +1,7 @@
 //! What the state machine and the control plane say to each other.
 
 use super::SessionId;
-use crate::fabric::LinkId;
+use crate::fabric::{FabricKind, LinkId};
 use crate::tensor::{Key, Name};
 
 /// What a side tells about itself when a link is made, besides the fabric's own offer.
@@ -13,6 +13,17 @@ pub struct PeerInfo {
     pub incarnation: u64,
     /// How many receive slots it has for this link.
     pub receive_slots: u32,
+    /// Which fabrics would have been better for this link, and why they are not what carries it.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// Why a fabric does not carry a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassedOver {
+    /// The fabric.
+    pub fabric: FabricKind,
+    /// Why not, in words that name the nodes.
+    pub why: String,
 }
 
 /// The directory's refusal of a claim.
@@ -83,6 +94,15 @@ pub enum Control {
         link: LinkId,
         /// The peer.
         peer: Name,
+    },
+    /// A link that this side began has ended before it could be used. [`Control::Connect`] is not answered by that.
+    LinkFailed {
+        /// The link.
+        link: LinkId,
+        /// The peer.
+        peer: Name,
+        /// Why.
+        why: String,
     },
     /// A link died.
     LinkDown {

@@ -10,6 +10,7 @@ use super::{Blob, BufferAsk, Domain, PeerInfo, SessionId};
 use crate::alloc::Allocation;
 use crate::fabric::{Capabilities, FabricKind};
 use crate::memory::RemoteSlice;
+use crate::op::{Failure, FailureCode};
 use crate::plan::GatherList;
 use crate::tensor::{Key, TensorMeta};
 use crate::wire::landing::{Header, SlotGrant};
@@ -159,6 +160,17 @@ impl Link {
             asks: Vec::new(),
             called: HashMap::new(),
         }
+    }
+
+    /// Where `required` must carry a transfer and cannot on this link: what it is instead, and why.
+    pub(super) fn unmet(&self, required: Option<FabricKind>) -> Option<Failure> {
+        let required = required.filter(|kind| *kind != self.kind)?;
+        let mut text = format!("{required} is required, but the link to node {:?} is {}", self.peer.name, self.kind);
+        if let Some(passed) = self.peer.passed_over.iter().find(|passed| passed.fabric == required) {
+            text.push_str(", because ");
+            text.push_str(&passed.why);
+        }
+        Some(Failure::new(FailureCode::RequireUnmet, text))
     }
 
     /// How much the peer may be owed before it is told by a message of its own.

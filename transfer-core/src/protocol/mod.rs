@@ -51,7 +51,7 @@ pub use action::{Action, Write};
 #[cfg(test)]
 pub(crate) use broken::Broken;
 pub use config::NodeConfig;
-pub use control::{ClaimRefused, Control, PeerInfo};
+pub use control::{ClaimRefused, Control, PassedOver, PeerInfo};
 pub use node::Node;
 pub use prepare::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
 pub use snapshot::{Domain, LinkStatus, PathStatus, PoolStatus, SessionId, SessionStatus, Snapshot, TensorStatus};

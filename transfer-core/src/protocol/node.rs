@@ -169,6 +169,11 @@ impl Node {
         }
     }
 
+    /// A link that this side began has ended before it came up. What waits for it goes on waiting: another one may be made.
+    pub(crate) fn link_failed(&mut self, link: LinkId, peer: Name, why: String) {
+        self.actions.push_back(Action::Control(Control::LinkFailed { link, peer, why }));
+    }
+
     /// No link to that node can be made.
     pub fn connect_failed(&mut self, _now: Time, peer: &Name, why: &str) {
         if let Some(Peer::Connecting(_)) = self.peers.get(peer)

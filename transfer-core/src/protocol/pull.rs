@@ -54,11 +54,8 @@ impl Node {
         let (key, require) = (op.key.clone(), op.require.or(self.config.require));
         let Some(domain) = self.sessions.get(&op.session).map(|s| s.domain) else { return };
         let Some(l) = self.links.get(&link) else { return };
-        if let Some(kind) = require
-            && kind != l.kind
-        {
-            let text = format!("{kind} is required, but the link to node {:?} is {}", l.peer.name, l.kind);
-            return self.fail_op(op_id, Failure::new(FailureCode::RequireUnmet, text));
+        if let Some(failure) = l.unmet(require) {
+            return self.fail_op(op_id, failure);
         }
         if !l.pulls.has_short_room() {
             let text = format!("too many requests to node {:?} are under way", l.peer.name);

@@ -52,11 +52,8 @@ impl Node {
         let (key, session) = (op.key.clone(), op.session);
         let require = op.require.or(self.config.require);
         let Some(l) = self.links.get_mut(&link) else { return };
-        if let Some(kind) = require
-            && kind != l.kind
-        {
-            let text = format!("{kind} is required, but the link to node {:?} is {}", l.peer.name, l.kind);
-            return self.fail_op(id, Failure::new(FailureCode::RequireUnmet, text));
+        if let Some(failure) = l.unmet(require) {
+            return self.fail_op(id, failure);
         }
         let flow = match l.flow_of.get(&(session, key.clone())) {
             Some(flow) => *flow,

@@ -1,5 +1,6 @@
 //! What a node shows of itself: the values behind the admin calls.
 
+use super::PassedOver;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::LocalSlice;
 use crate::tensor::{Key, Name, TensorMeta, Version};
@@ -63,6 +64,8 @@ pub struct LinkStatus {
     pub peer: Name,
     /// What carries it.
     pub fabric: FabricKind,
+    /// Which fabrics would have been better, and why they are not what carries it.
+    pub passed_over: Vec<PassedOver>,
     /// Messages and immediates that may be sent now.
     pub credits: u32,
     /// What waits for credits.

@@ -28,6 +28,7 @@ impl Node {
                 link: *id,
                 peer: l.peer.name.clone(),
                 fabric: l.kind,
+                passed_over: l.peer.passed_over.clone(),
                 credits: l.credits,
                 queued: l.outbox.len() as u64,
                 pulls: l.pulls.len() as u64,

@@ -11,6 +11,17 @@ use transfer_core::tensor::{Key, Name};
 use transfer_memory::segment::Segment;
 use transfer_memory::session::SidecarEnd;
 
+/// What a fabric shows of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FabricDescription {
+    /// Which one.
+    pub kind: FabricKind,
+    /// What it runs with: names and values for people.
+    pub settings: Vec<(&'static str, String)>,
+    /// What it has counted since the start, by name.
+    pub counts: Vec<(&'static str, u64)>,
+}
+
 /// Takes an answer from the engine's thread; must not block.
 pub type Answer<T> = Box<dyn FnOnce(T) + Send>;
 
@@ -136,6 +147,8 @@ pub enum EngineCommand {
     ClaimAll,
     /// Show the counters.
     Snapshot(Answer<Snapshot>),
+    /// Show what each fabric runs with.
+    Describe(Answer<Vec<FabricDescription>>),
     /// List published tensors whose key starts with `prefix` and sorts after `after`, in the order of their keys, at most `limit`.
     Tensors {
         /// Of the key.

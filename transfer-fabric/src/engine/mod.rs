@@ -17,7 +17,7 @@ mod run;
 mod wait;
 mod workers;
 
-pub use handle::{Answer, ClaimRefused, ControlRequest, ControlSink, EngineCommand, PeerInfo};
+pub use handle::{Answer, ClaimRefused, ControlRequest, ControlSink, EngineCommand, FabricDescription, PeerInfo};
 pub use wait::PollStrategy;
 
 use crossbeam_channel::{Receiver, Sender};

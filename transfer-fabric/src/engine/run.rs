@@ -1,6 +1,6 @@
 //! The thread's loop.
 
-use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand};
+use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription};
 use super::memory::Memory;
 use super::wait::{Pace, PollStrategy, Ready, Sleeper};
 use super::workers::{Ends, Workers};
@@ -256,6 +256,14 @@ impl Run {
             EngineCommand::PrepareFailed { link, asks, why } => driver.node.prepare_failed(link, &asks, &why),
             EngineCommand::ClaimAll => driver.node.claim_all(),
             EngineCommand::Snapshot(answer) => answer(driver.node.snapshot()),
+            EngineCommand::Describe(answer) => {
+                let shown = driver.fabrics().iter().map(|fabric| FabricDescription {
+                    kind: fabric.kind(),
+                    settings: fabric.describe(),
+                    counts: fabric.counters(),
+                });
+                answer(shown.collect());
+            }
             EngineCommand::Tensors { prefix, after, limit, answer } => {
                 answer(driver.node.tensors(&prefix, &after, limit));
             }

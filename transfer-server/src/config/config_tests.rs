@@ -89,3 +89,70 @@ fn errors_name_the_flag_the_value_and_what_is_right() {
     refused("--poll never", &["--poll", "never", "adaptive"]);
     refused(&format!("--node {}", "n".repeat(513)), &["--node", "512", "513"]);
 }
+
+#[test]
+fn rdma_as_the_field_writes_it() {
+    let plain = parse("").unwrap();
+    assert_eq!(plain.verbs, VerbsConfig::default());
+    let line = "--listen 10.0.0.7:7471 --insecure --verbs on --verbs-device mlx5_0:1,mlx5_1 --verbs-port 2 --verbs-gid-index 3 \
+                --verbs-mtu 1024 --verbs-connect rdma-cm --verbs-listen 10.0.0.7:0 --verbs-timeout 18 --verbs-retry 3 \
+                --verbs-rnr-retry 0 --verbs-min-rnr-timer 1 --verbs-traffic-class 106 --verbs-service-level 3 \
+                --verbs-pkey-index 1 --isolation pool --verbs-queue-pairs 2";
+    let device = |name: &str, port| DeviceName { name: name.into(), port };
+    let wanted = VerbsConfig {
+        wanted: UseVerbs::On,
+        devices: vec![device("mlx5_0", Some(1)), device("mlx5_1", None)],
+        port: Some(2),
+        gid_index: Some(3),
+        mtu: Some(1024),
+        connect: VerbsConnect::RdmaCm,
+        listen: Some("10.0.0.7:0".parse().unwrap()),
+        timeout: 18,
+        retry: 3,
+        rnr_retry: 0,
+        min_rnr_timer: 1,
+        traffic_class: 106,
+        service_level: 3,
+        pkey_index: 1,
+        isolation: IsolationChoice::Pool,
+        queue_pairs: 2,
+    };
+    assert_eq!(parse(line).unwrap().verbs, wanted);
+    assert_eq!(VerbsConfig::default().patience().as_millis(), 469);
+    let twice = parse("--verbs-device mlx5_0 --verbs-device mlx5_1").unwrap();
+    assert_eq!(twice.verbs.devices, [device("mlx5_0", None), device("mlx5_1", None)]);
+}
+
+#[test]
+fn errors_about_rdma_say_what_would_be_right() {
+    let cases: [(&str, &[&str]); 24] = [
+        ("--verbs maybe", &["--verbs", "maybe", "auto", "off"]),
+        ("--verbs on", &["--verbs on", "--listen"]),
+        ("--verbs-device mlx5/0", &["--verbs-device", "mlx5/0", "transferctl devices", "mlx5_0:1"]),
+        ("--verbs-device mlx5_0:0", &["mlx5_0:0", "mlx5_0:1"]),
+        ("--verbs-device mlx5_0:x", &["mlx5_0:x", "mlx5_0:1"]),
+        ("--verbs-device a,a", &["--verbs-device a", "twice", "--verbs-queue-pairs"]),
+        ("--verbs-device a:1,a --verbs-port 1", &["--verbs-device a", "twice"]),
+        ("--verbs-port 0", &["--verbs-port 0", "from 1"]),
+        ("--verbs-port 256", &["--verbs-port", "256", "255"]),
+        ("--verbs-mtu 9000", &["--verbs-mtu 9000", "4096"]),
+        ("--verbs-connect cm", &["--verbs-connect", "cm", "rdma-cm"]),
+        ("--verbs-connect rdma-cm", &["--verbs-connect rdma-cm", "--verbs-listen", "IP address"]),
+        ("--verbs-listen 127.0.0.1:0", &["--verbs-listen 127.0.0.1:0", "--verbs-connect rdma-cm"]),
+        ("--verbs-connect rdma-cm --verbs-listen 0.0.0.0:1 --insecure", &["--verbs-listen 0.0.0.0:1", "device"]),
+        ("--verbs-connect rdma-cm --verbs-listen 10.0.0.7:1", &["--verbs-listen 10.0.0.7:1", "--insecure"]),
+        ("--verbs-timeout 0", &["--verbs-timeout 0", "for ever", "1 to 31"]),
+        ("--verbs-timeout 32", &["--verbs-timeout 32", "1 to 31", "67 ms"]),
+        ("--verbs-timeout 31", &["--verbs-timeout 31", "--verbs-retry 6", "10 minutes"]),
+        ("--verbs-retry 7", &["--verbs-retry 7", "for ever", "0 to 6"]),
+        ("--verbs-rnr-retry 8", &["--verbs-rnr-retry 8", "0 to 6"]),
+        ("--verbs-min-rnr-timer 32", &["--verbs-min-rnr-timer 32", "0 to 31"]),
+        ("--verbs-service-level 16", &["--verbs-service-level 16", "0 to 15"]),
+        ("--verbs-queue-pairs 0", &["--verbs-queue-pairs 0", "1 device", "1 to 4"]),
+        ("--verbs-device a,b --verbs-queue-pairs 3", &["--verbs-queue-pairs 3", "2 device", "6 queue pairs", "1 to 4"]),
+    ];
+    for (line, words) in cases {
+        refused(line, words);
+    }
+    refused("--isolation none", &["--isolation", "none", "window", "pool"]);
+}

@@ -74,6 +74,31 @@ pub enum ConfigError {
         /// What it needs.
         needs: &'static str,
     },
+    /// A value that cannot be.
+    #[error("{flag} {value} {wrong}; {right}")]
+    Value {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        wrong: &'static str,
+        /// What would be right.
+        right: &'static str,
+    },
+    /// Queue pairs for one link that are none, or too many.
+    #[error(
+        "--verbs-queue-pairs {queue_pairs} on {devices} device(s) is {} queue pairs for each link: give 1 to {most} in all",
+        usize::from(*queue_pairs) * devices
+    )]
+    Rails {
+        /// The value.
+        queue_pairs: u8,
+        /// How many devices there are.
+        devices: usize,
+        /// The most queue pairs of one link.
+        most: usize,
+    },
     /// Memory that does not fit its bound.
     #[error("{flag} {value} is more than --pinned-limit {limit}: raise the limit to at least {value}, or lower {flag}")]
     OverLimit {
@@ -93,6 +118,12 @@ pub enum ConfigError {
         value: Size,
         /// The least that works.
         least: Size,
+    },
+    /// RDMA that must be and cannot.
+    #[error("--verbs on: {why}. --verbs auto starts without it")]
+    NoVerbs {
+        /// Why it cannot be.
+        why: String,
     },
     /// A fabric that this sidecar does not have.
     #[error("--require {fabric}: {why}")]

@@ -1,6 +1,6 @@
 //! The command line of `transferd`, and the environment.
 
-use super::{Config, ConfigError, DirectoryPlace, Locking, Poll, Size};
+use super::{Config, ConfigError, DirectoryPlace, Locking, Poll, Size, VerbsConfig};
 use clap::Parser;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -82,13 +82,17 @@ pub struct Flags {
     /// Write the line that says "ready" to this file too
     #[arg(long, env = "TRANSFER_READY_FILE", value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
+
+    /// RDMA between nodes.
+    #[command(flatten)]
+    pub verbs: VerbsConfig,
 }
 
 fn octal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8).map_err(|_| "permissions are octal digits, like 660".to_owned())
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "an address is IP:PORT, like 127.0.0.1:7471 or [::1]:0".to_owned())
 }
 
@@ -129,6 +133,7 @@ impl Flags {
             huge_pages: self.huge_pages,
             require: self.require,
             poll: self.poll,
+            verbs: self.verbs,
             insecure: self.insecure,
         };
         config.check()?;

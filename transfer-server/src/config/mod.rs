@@ -3,10 +3,12 @@
 mod error;
 mod flags;
 mod size;
+mod verbs;
 
 pub use error::ConfigError;
 pub use flags::Flags;
 pub use size::{NotASize, Size};
+pub use verbs::{DeviceName, IsolationChoice, NotADevice, UseVerbs, VerbsConfig, VerbsConnect};
 
 use clap::ValueEnum;
 use std::net::{IpAddr, SocketAddr};
@@ -83,6 +85,8 @@ pub struct Config {
     pub require: Option<FabricKind>,
     /// How the data plane waits.
     pub poll: Poll,
+    /// RDMA between nodes.
+    pub verbs: VerbsConfig,
     /// Listen beyond loopback although nothing is encrypted.
     pub insecure: bool,
 }
@@ -108,6 +112,7 @@ impl Config {
             huge_pages: false,
             require: None,
             poll: Poll::Adaptive,
+            verbs: VerbsConfig::default(),
             insecure: false,
         }
     }
@@ -128,11 +133,13 @@ impl Config {
         }
         self.check_addresses()?;
         self.check_directory()?;
+        self.verbs.check()?;
         self.check_memory()
     }
 
     fn check_addresses(&self) -> Result<(), ConfigError> {
-        let listeners = [("--listen", self.listen), ("--data-listen", self.data_listen)];
+        let verbs = self.verbs.listen;
+        let listeners = [("--listen", self.listen), ("--data-listen", self.data_listen), ("--verbs-listen", verbs)];
         for (flag, value) in listeners.into_iter().filter_map(|(flag, value)| Some((flag, value?))) {
             // An IPv4 address that is written as IPv6 is what it stands for.
             if !self.insecure && !value.ip().to_canonical().is_loopback() {
@@ -152,6 +159,9 @@ impl Config {
         }
         if let (Some(value), None) = (self.data_listen, self.listen) {
             return needs("--data-listen", value.to_string(), "--listen");
+        }
+        if (self.verbs.wanted, self.listen) == (UseVerbs::On, None) {
+            return needs("--verbs", "on".to_owned(), "--listen: links to other nodes are made there");
         }
         match (self.data_advertise, self.data_address()) {
             (Some(value), None) => needs("--data-advertise", value.to_string(), "--data-listen"),

@@ -1,5 +1,6 @@
 //! Carries out what [`super::state`] decides: calls, waits, and words with the engine.
 
+use super::choice::{self, Identity};
 use super::state::{Action, Attempt, Peers, Verdict};
 use crate::directory::DirectoryClient;
 use crate::engine::{EngineClient, EngineCommand, PeerInfo};
@@ -11,6 +12,7 @@ use std::time::Duration;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 use transfer_core::fabric::{FabricKind, LinkId, Offer};
+use transfer_core::protocol::PassedOver;
 use transfer_core::tensor::Name;
 use transfer_core::wire::message::LAYOUT_VERSION;
 use transfer_proto::v1;
@@ -26,49 +28,12 @@ const RESOLVE_DEADLINE: Duration = Duration::from_secs(2);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Who this sidecar is, to its peers.
-#[derive(Debug, Clone)]
-pub(crate) struct Identity {
-    /// Its node name.
-    pub(crate) node: Name,
-    /// Its incarnation.
-    pub(crate) incarnation: u64,
-    /// The fabrics that it has, the preferred one first.
-    pub(crate) fabrics: Vec<FabricKind>,
-    /// What must carry transfers between nodes.
-    pub(crate) require: Option<FabricKind>,
-}
-
-impl Identity {
-    /// The fabric for a link to any other node. The error says why there is none.
-    fn choose(&self) -> Result<FabricKind, String> {
-        let wanted = |kind: &&FabricKind| self.require.is_none_or(|r| r == **kind);
-        self.fabrics.iter().find(wanted).copied().ok_or_else(|| self.lacks(self.require))
-    }
-
-    /// Whether this side can and may use the fabric that a peer asks for.
-    fn agree(&self, kind: FabricKind) -> Result<(), String> {
-        match self.require {
-            Some(required) if required != kind => Err(format!("node {} requires {required}, not {kind}", self.node)),
-            _ if self.fabrics.contains(&kind) => Ok(()),
-            _ => Err(self.lacks(Some(kind))),
-        }
-    }
-
-    fn lacks(&self, kind: Option<FabricKind>) -> String {
-        let has: Vec<_> = self.fabrics.iter().map(|k| k.name()).collect();
-        match (kind, &has[..]) {
-            (_, []) => format!("node {} has no fabric to other nodes: it was started without --listen", self.node),
-            (Some(kind), has) => format!("node {} has no {kind}, only {}", self.node, has.join(", ")),
-            (None, _) => format!("node {} has no fabric that could be used", self.node),
-        }
-    }
-}
-
 /// A call that brought no link.
 struct DialError {
     kind: DialErrorKind,
     why: String,
+    /// Whether it was for the fabric: another one may do better.
+    of_fabric: bool,
 }
 
 #[derive(PartialEq)]
@@ -82,7 +47,11 @@ enum DialErrorKind {
 }
 
 fn failed(kind: DialErrorKind, why: impl Into<String>) -> DialError {
-    DialError { kind, why: why.into() }
+    DialError { kind, why: why.into(), of_fabric: false }
+}
+
+fn fabric_failed(kind: DialErrorKind, why: impl Into<String>) -> DialError {
+    DialError { kind, why: why.into(), of_fabric: true }
 }
 
 /// Links to peers. Cheap to clone.
@@ -104,7 +73,7 @@ struct Shared {
 impl Links {
     /// No links yet.
     pub(crate) fn new(me: Identity, engine: EngineClient, directory: DirectoryClient) -> Links {
-        let peers = Mutex::new(Peers::new(me.node.clone()));
+        let peers = Mutex::new(Peers::new(me.node.clone(), me.usable()));
         Links(Arc::new(Shared {
             me,
             peers,
@@ -147,15 +116,20 @@ impl Links {
                 let action = links.0.peers.lock().waited(&peer, attempt);
                 links.act(action);
             })),
-            Some(Action::Dial { peer, attempt, pause }) => drop(tokio::spawn(async move {
-                tokio::time::sleep(pause).await;
-                links.dial(peer, attempt).await;
-            })),
+            Some(Action::Dial { peer, attempt, pause, instead_of }) => {
+                if let Some(link) = instead_of {
+                    self.0.engine.abandon_link(link, "it did not come up in time");
+                }
+                drop(tokio::spawn(async move {
+                    tokio::time::sleep(pause).await;
+                    links.dial(peer, attempt).await;
+                }));
+            }
         }
     }
 
     async fn dial(&self, peer: Name, attempt: Attempt) {
-        let Err(DialError { kind, why }) = self.call(&peer, attempt).await else { return };
+        let Err(DialError { kind, why, .. }) = self.call(&peer, attempt).await else { return };
         tracing::debug!(%peer, why, "a call brought no link");
         let action = match kind {
             DialErrorKind::Yield => self.0.peers.lock().yielded(&peer, attempt),
@@ -164,17 +138,44 @@ impl Links {
         self.act(action);
     }
 
+    /// Calls a peer over the best fabric, and over the next one where that cannot be.
     async fn call(&self, peer: &Name, attempt: Attempt) -> Result<(), DialError> {
-        let Shared { me, engine, directory, .. } = &*self.0;
+        let Shared { me, directory, .. } = &*self.0;
         if *peer == me.node {
             return Err(failed(DialErrorKind::Final, "it is this node itself"));
         }
-        let fabric = me.choose().map_err(|why| failed(DialErrorKind::Final, why))?;
+        let nothing = || failed(DialErrorKind::Final, me.has_nothing());
+        self.0.peers.lock().fabric_for(peer, attempt).ok_or_else(nothing)?;
         let (address, channel) = self.dial_node(peer, directory).await?;
-        let cannot = |why: String| format!("at {address}: {why}");
+        loop {
+            let next = self.0.peers.lock().fabric_for(peer, attempt);
+            // Where another call has won meanwhile, nobody heeds this error.
+            let (fabric, tried) = next.ok_or_else(nothing)?;
+            let passed_over = [me.passed_over(fabric), tried].concat();
+            let called = self.call_over(fabric, passed_over, peer, attempt, channel.clone()).await;
+            let Err(DialError { kind, why, of_fabric }) = called else { return Ok(()) };
+            if !of_fabric || !self.0.peers.lock().pass_over(peer, attempt, fabric, &why) {
+                // What a peer refuses may be all that is left here.
+                let lacks = me.passed_over(fabric).into_iter().map(|passed| format!("; {}", passed.why));
+                let lacks: String = lacks.filter(|_| of_fabric).collect();
+                return Err(failed(kind, format!("at {address}: {why}{lacks}")));
+            }
+            tracing::info!(%peer, %fabric, why, "no link over this fabric; trying the next one");
+        }
+    }
 
+    async fn call_over(
+        &self,
+        fabric: FabricKind,
+        passed_over: Vec<PassedOver>,
+        peer: &Name,
+        attempt: Attempt,
+        channel: Channel,
+    ) -> Result<(), DialError> {
+        let Shared { me, engine, .. } = &*self.0;
         let begun = engine.begin_link(peer.clone(), fabric).await;
-        let (link, offer, receive_slots) = begun.map_err(|e| failed(DialErrorKind::Final, cannot(e.to_string())))?;
+        let begun = begun.map_err(|e| fabric_failed(DialErrorKind::Final, format!("node {}: {e}", me.node)));
+        let (link, offer, receive_slots) = begun?;
         let request = v1::ConnectRequest {
             protocol_version: PROTOCOL_VERSION,
             node: me.node.to_string(),
@@ -184,6 +185,7 @@ impl Links {
             receive_slots,
             link: link.0,
             to: peer.to_string(),
+            passed_over: choice::to_message(&passed_over),
         };
         let answer = PeeringClient::new(channel).connect(request).await;
         let answer = answer.map_err(|status| {
@@ -192,7 +194,8 @@ impl Links {
                 Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => DialErrorKind::Final,
                 _ => DialErrorKind::Retry,
             };
-            failed(kind, cannot(text::status(&status)))
+            let of_fabric = choice::is_refusal(&status, fabric);
+            DialError { kind, why: text::status(&status), of_fabric }
         });
         let answer = match answer {
             Ok(answer) => answer.into_inner(),
@@ -202,12 +205,12 @@ impl Links {
             }
         };
         if answer.node != peer.as_str() || answer.protocol_version != PROTOCOL_VERSION {
-            let why = cannot(format!("it calls itself {:?}, version {}", answer.node, answer.protocol_version));
+            let why = format!("it calls itself {:?}, version {}", answer.node, answer.protocol_version);
             engine.abandon_link(link, "the call brought no link");
             return Err(failed(DialErrorKind::Final, why));
         }
         // Bound first: the lock must not be held for `act`.
-        let go_on = self.0.peers.lock().answered(peer, attempt, link);
+        let go_on = self.0.peers.lock().answered(peer, attempt, link, fabric);
         let Some(wait) = go_on else {
             // The peer's own call has won meanwhile.
             engine.abandon_link(link, "the peer's own call was faster");
@@ -217,11 +220,16 @@ impl Links {
         self.act(Some(wait));
         self.note_incarnation(peer, answer.incarnation);
         self.0.numbers_at_peer.lock().insert(link, answer.link);
-        let info =
-            PeerInfo { name: peer.clone(), incarnation: answer.incarnation, receive_slots: answer.receive_slots };
-        if let Err(e) = engine.finish_link(link, info, Offer(answer.offer)).await {
+        let v1::ConnectResponse { incarnation, receive_slots, offer, .. } = answer;
+        let info = PeerInfo { name: peer.clone(), incarnation, receive_slots, passed_over };
+        if let Err(e) = engine.finish_link(link, info, Offer(offer)).await {
             self.0.numbers_at_peer.lock().remove(&link);
-            let action = self.0.peers.lock().finish_failed(peer, attempt, cannot(e.to_string()));
+            let why = format!("node {} cannot finish the {fabric} link: {e}", me.node);
+            let action = {
+                let mut peers = self.0.peers.lock();
+                peers.pass_over(peer, attempt, fabric, &why);
+                peers.finish_failed(peer, attempt, why)
+            };
             self.act(action);
         }
         Ok(())
@@ -276,7 +284,7 @@ impl Links {
     pub(crate) async fn accept(&self, request: v1::ConnectRequest) -> Result<v1::ConnectResponse, tonic::Status> {
         let their_number = request.link;
         let (info, fabric, offer) = self.check(request)?;
-        let verdict = self.0.peers.lock().incoming(&info.name);
+        let verdict = self.0.peers.lock().incoming(&info.name, fabric);
         let (attempt, wait) = match verdict {
             Verdict::Accept(attempt, wait) => (attempt, wait),
             Verdict::TurnAway => {
@@ -313,12 +321,14 @@ impl Links {
         let Some(Kind(fabric)) = Kind::of(request.fabric()) else {
             return Err(tonic::Status::invalid_argument(format!("fabric {} is none that is known", request.fabric)));
         };
-        self.0.me.agree(fabric).map_err(tonic::Status::failed_precondition)?;
+        let refused = |why| choice::refusal(Code::FailedPrecondition, fabric, why);
+        self.0.me.agree(fabric).map_err(refused)?;
         if request.receive_slots == 0 {
             return Err(tonic::Status::invalid_argument("receive_slots is 0; at least 1 is needed"));
         }
-        let info = PeerInfo { name, incarnation: request.incarnation, receive_slots: request.receive_slots };
-        Ok((info, fabric, Offer(request.offer)))
+        let v1::ConnectRequest { incarnation, receive_slots, offer, passed_over, .. } = request;
+        let passed_over = choice::from_message(&passed_over);
+        Ok((PeerInfo { name, incarnation, receive_slots, passed_over }, fabric, Offer(offer)))
     }
 
     async fn accept_as(
@@ -347,9 +357,14 @@ impl Links {
                 })
             }
             Err(e) => {
-                let action = self.0.peers.lock().accept_failed(&peer, attempt, e.to_string());
+                let why = format!("node {} cannot take up the {fabric} link: {e}", me.node);
+                let action = {
+                    let mut peers = self.0.peers.lock();
+                    peers.pass_over(&peer, attempt, fabric, &why);
+                    peers.accept_failed(&peer, attempt, why.clone())
+                };
                 self.act(action);
-                Err(tonic::Status::unavailable(e.to_string()))
+                Err(choice::refusal(Code::Unavailable, fabric, why))
             }
         }
     }

@@ -35,13 +35,15 @@ fn engine(node: &str, first: u32) -> (EngineClient, mpsc::UnboundedReceiver<Told
     let next = std::sync::atomic::AtomicU32::new(first);
     let own = Offer(node.as_bytes().to_vec());
     let client = EngineClient::new(move |command| {
-        let link = LinkId(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let number = || LinkId(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
         let note = match command {
             EngineCommand::BeginLink { answer, .. } => {
+                let link = number();
                 answer(Ok((link, own.clone(), 64)));
                 Told::Begin(link)
             }
             EngineCommand::AcceptLink { peer, offer, answer, .. } => {
+                let link = number();
                 answer(Ok((link, own.clone(), 32)));
                 Told::Accept(link, peer, offer.0)
             }
@@ -69,7 +71,13 @@ impl Node {
         let client = DirectoryClient::start(Place::Here(directory.clone()), hello, news);
         assert!(client.attached(SOON).await);
         let (engine, told) = engine(node, 100);
-        let mut identity = Identity { node: name(node), incarnation: 5, fabrics: vec![FabricKind::Tcp], require: None };
+        let mut identity = Identity {
+            node: name(node),
+            incarnation: 5,
+            fabrics: vec![FabricKind::Tcp],
+            lacking: Vec::new(),
+            require: None,
+        };
         me(&mut identity);
         let links = Links::new(identity, engine, client.clone());
         let service = PeeringServer::new(PeeringService::new(links.clone(), client));
@@ -91,7 +99,7 @@ impl Node {
 }
 
 fn info(node: &str, receive_slots: u32) -> PeerInfo {
-    PeerInfo { name: name(node), incarnation: 5, receive_slots }
+    PeerInfo { name: name(node), incarnation: 5, receive_slots, passed_over: Vec::new() }
 }
 
 #[test]
@@ -210,6 +218,84 @@ async fn a_fabric_that_is_not_there_is_named() {
     assert!(why.contains("node c has no verbs, only tcp"), "{why}");
 }
 
+const BOTH: [FabricKind; 2] = [FabricKind::Verbs, FabricKind::Tcp];
+
+fn lacks(why: &str) -> Vec<PassedOver> {
+    vec![PassedOver { fabric: FabricKind::Verbs, why: why.to_owned() }]
+}
+
+#[tokio::test]
+async fn the_best_fabric_of_both_carries_a_link_and_both_know_why() {
+    let directory = Directory::new(name("a"));
+    let mut a = Node::start(&directory, "a", |me| me.fabrics = BOTH.to_vec()).await;
+    let mut b = Node::start(&directory, "b", |me| me.fabrics = BOTH.to_vec()).await;
+    let mut c = Node::start(&directory, "c", |me| me.lacking = lacks("no RDMA device")).await;
+    a.links.wanted(&name("b"));
+    assert_eq!(a.hear().await, Told::Begin(LinkId(100)));
+    assert_eq!(b.hear().await, Told::Accept(LinkId(100), info("a", 64), b"a".to_vec()));
+    assert_eq!(a.hear().await, Told::Finish(LinkId(100), info("b", 32), b"b".to_vec()));
+
+    // The one that is called has none, or the one that calls.
+    let because = |node, receive_slots| {
+        let why = "node c has no verbs: no RDMA device";
+        let passed_over = vec![PassedOver { fabric: FabricKind::Verbs, why: why.into() }];
+        PeerInfo { passed_over, ..info(node, receive_slots) }
+    };
+    a.links.wanted(&name("c"));
+    assert_eq!(a.hear().await, Told::Begin(LinkId(101)));
+    assert_eq!(a.hear().await, Told::Abandoned(LinkId(101)));
+    assert_eq!(a.hear().await, Told::Begin(LinkId(102)));
+    assert_eq!(a.hear().await, Told::Finish(LinkId(102), because("c", 32), b"c".to_vec()));
+    assert_eq!(c.hear().await, Told::Accept(LinkId(100), because("a", 64), b"a".to_vec()));
+    c.links.wanted(&name("b"));
+    assert_eq!(c.hear().await, Told::Begin(LinkId(101)));
+    assert_eq!(c.hear().await, Told::Finish(LinkId(101), because("b", 32), b"b".to_vec()));
+    assert_eq!(b.hear().await, Told::Accept(LinkId(101), because("c", 64), b"c".to_vec()));
+}
+
+#[tokio::test]
+async fn a_link_that_does_not_come_up_is_made_over_the_next_fabric() {
+    let directory = Directory::new(name("a"));
+    let mut a = Node::start(&directory, "a", |me| me.fabrics = BOTH.to_vec()).await;
+    let mut b = Node::start(&directory, "b", |me| me.fabrics = BOTH.to_vec()).await;
+    a.links.wanted(&name("b"));
+    assert_eq!(a.hear().await, Told::Begin(LinkId(100)));
+    assert_eq!(a.hear().await, Told::Finish(LinkId(100), info("b", 32), b"b".to_vec()));
+    a.links.link_down(&name("b"), LinkId(100), "transport retry counter exceeded");
+    assert_eq!(a.hear().await, Told::Begin(LinkId(101)));
+    let Told::Finish(LinkId(101), info, _) = a.hear().await else { panic!() };
+    let why = "the verbs link did not come up: transport retry counter exceeded";
+    assert_eq!(info.passed_over, lacks(why));
+    assert!(matches!(b.hear().await, Told::Accept(LinkId(100), ..)));
+    let Told::Accept(LinkId(101), info, _) = b.hear().await else { panic!() };
+    assert_eq!(info.passed_over, lacks(why));
+    a.links.link_up(&name("b"), LinkId(101));
+    // Anew, it is tried again.
+    a.links.link_down(&name("b"), LinkId(101), "gone");
+    a.links.wanted(&name("b"));
+    assert_eq!(a.hear().await, Told::Begin(LinkId(102)));
+    let Told::Finish(LinkId(102), info, _) = a.hear().await else { panic!() };
+    assert_eq!(info.passed_over, []);
+}
+
+#[tokio::test]
+async fn where_one_is_required_there_is_no_other() {
+    let directory = Directory::new(name("a"));
+    let mut a = Node::start(&directory, "a", |me| {
+        me.fabrics = BOTH.to_vec();
+        me.require = Some(FabricKind::Verbs);
+    })
+    .await;
+    let mut b = Node::start(&directory, "b", |me| me.lacking = lacks("no libibverbs.so.1 on this host")).await;
+    a.links.wanted(&name("b"));
+    let why = a.why().await;
+    assert!(why.ends_with("node b has no verbs: no libibverbs.so.1 on this host"), "{why}");
+    b.links.wanted(&name("a"));
+    let why = b.why().await;
+    let both = "node a requires verbs, not tcp; node b has no verbs: no libibverbs.so.1 on this host";
+    assert!(why.ends_with(both), "{why}");
+}
+
 #[tokio::test]
 async fn a_call_that_makes_no_sense_is_refused() {
     let directory = Directory::new(name("a"));
@@ -225,6 +311,7 @@ async fn a_call_that_makes_no_sense_is_refused() {
         receive_slots: 8,
         link: 1,
         to: "a".into(),
+        passed_over: Vec::new(),
     };
     let bad = [
         (v1::ConnectRequest { protocol_version: 9, ..good.clone() }, Code::FailedPrecondition, "version 9"),

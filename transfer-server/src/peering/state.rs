@@ -12,10 +12,14 @@
 //!
 //! Where both sides dial at once, the dial of the node with the smaller name wins: that node turns the other's call away, and the other one
 //! answers the call though it dials itself.
+//!
+//! A wish begins with the best fabric that this side may use. One over which no link can be made is passed over for the rest of the
+//! wish, as long as another one is left; the next wish begins anew, for it may have been mended.
 
 use hashbrown::HashMap;
 use std::time::Duration;
-use transfer_core::fabric::LinkId;
+use transfer_core::fabric::{FabricKind, LinkId};
+use transfer_core::protocol::PassedOver;
 use transfer_core::tensor::Name;
 
 /// How often one wish for a link dials.
@@ -37,8 +41,9 @@ pub(crate) struct Attempt(u64);
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Pause, then call the peer. Ends in [`Peers::answered`], [`Peers::yielded`] or [`Peers::dial_failed`].
-    Dial { peer: Name, attempt: Attempt, pause: Duration },
+    /// Pause, then call the peer. Ends in [`Peers::answered`], [`Peers::yielded`] or [`Peers::dial_failed`]. A link that it takes the
+    /// place of is to be abandoned.
+    Dial { peer: Name, attempt: Attempt, pause: Duration, instead_of: Option<LinkId> },
     /// Wait so long, then call [`Peers::waited`].
     Wait { peer: Name, attempt: Attempt, long: Duration },
     /// Tell the engine that there will be no link.
@@ -62,6 +67,7 @@ enum Stage {
     Forming {
         link: Option<LinkId>,
         dialed: bool,
+        fabric: FabricKind,
     },
     Up {
         link: LinkId,
@@ -75,20 +81,24 @@ struct Peer {
     /// Whether the engine waits for this link.
     wanted: bool,
     tries: u32,
+    /// Fabrics that this wish has tried in vain.
+    passed_over: Vec<PassedOver>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Peers {
     me: Name,
+    /// What links may be made over, the best first.
+    usable: Vec<FabricKind>,
     peers: HashMap<Name, Peer>,
     last_attempt: u64,
 }
 
 impl Peers {
     /// No peers yet.
-    pub(crate) fn new(me: Name) -> Peers {
-        Peers { me, peers: HashMap::new(), last_attempt: 0 }
+    pub(crate) fn new(me: Name, usable: Vec<FabricKind>) -> Peers {
+        Peers { me, usable, peers: HashMap::new(), last_attempt: 0 }
     }
 
     fn next_attempt(&mut self) -> Attempt {
@@ -104,9 +114,12 @@ impl Peers {
     pub(crate) fn wanted(&mut self, peer: &Name) -> Option<Action> {
         match self.peers.get_mut(peer) {
             // The engine knows best whether its link is up.
-            None | Some(Peer { stage: Stage::Up { .. }, .. }) => Some(self.dial(peer, 1)),
+            None | Some(Peer { stage: Stage::Up { .. }, .. }) => Some(self.dial(peer, 1, Vec::new())),
             // It asks once until it has an answer: it has heard that the link it finished is dead.
-            Some(Peer { stage: Stage::Forming { dialed: true, .. }, wanted: true, .. }) => Some(self.dial(peer, 1)),
+            Some(Peer { stage: Stage::Forming { dialed: true, .. }, wanted: true, passed_over, .. }) => {
+                let passed_over = std::mem::take(passed_over);
+                Some(self.dial(peer, 1, passed_over))
+            }
             Some(p) => {
                 p.wanted = true;
                 None
@@ -114,42 +127,66 @@ impl Peers {
         }
     }
 
-    fn dial(&mut self, peer: &Name, tries: u32) -> Action {
+    fn dial(&mut self, peer: &Name, tries: u32, passed_over: Vec<PassedOver>) -> Action {
         let attempt = self.next_attempt();
-        self.peers.insert(peer.clone(), Peer { stage: Stage::Dialing, attempt, wanted: true, tries });
+        self.peers.insert(peer.clone(), Peer { stage: Stage::Dialing, attempt, wanted: true, tries, passed_over });
         let pause = match tries {
             0 | 1 => Duration::ZERO,
             n => FIRST_PAUSE * 3u32.saturating_pow(n - 2),
         };
-        Action::Dial { peer: peer.clone(), attempt, pause }
+        Action::Dial { peer: peer.clone(), attempt, pause, instead_of: None }
     }
 
-    /// Dials again where the engine waits and tries are left.
+    /// Dials again where the engine waits and tries are left. `link`: one that was to be, and is not dead yet.
     fn again(&mut self, peer: &Name, link: Option<LinkId>, why: String) -> Option<Action> {
-        let Peer { wanted, tries, .. } = *self.peers.get(peer)?;
+        let Peer { wanted, tries, passed_over, .. } = self.peers.remove(peer)?;
         if wanted && tries < MAX_TRIES {
-            return Some(self.dial(peer, tries + 1));
+            let mut action = self.dial(peer, tries + 1, passed_over);
+            if let Action::Dial { instead_of, .. } = &mut action {
+                *instead_of = link;
+            }
+            return Some(action);
         }
-        self.peers.remove(peer);
-        (wanted || link.is_some()).then(|| Action::Fail { peer: peer.clone(), link, why })
+        (wanted || link.is_some()).then(|| Action::Fail { peer: peer.clone(), link, why: with_all(why, &passed_over) })
+    }
+
+    /// What to call a peer over, and what was tried in vain before. `None`: this call does not count any more, or there is nothing.
+    pub(crate) fn fabric_for(&self, peer: &Name, attempt: Attempt) -> Option<(FabricKind, Vec<PassedOver>)> {
+        let p = self.peers.get(peer).filter(|p| p.attempt == attempt)?;
+        self.left(p).map(|fabric| (fabric, p.passed_over.clone()))
+    }
+
+    /// The best fabric that this wish has not tried in vain.
+    fn left(&self, p: &Peer) -> Option<FabricKind> {
+        self.usable.iter().copied().find(|kind| p.passed_over.iter().all(|passed| passed.fabric != *kind))
+    }
+
+    /// No link can be made over that fabric in this wish. `false` where there is no other one to try: then it is not passed over.
+    pub(crate) fn pass_over(&mut self, peer: &Name, attempt: Attempt, fabric: FabricKind, why: &str) -> bool {
+        let Some(p) = self.peers.get(peer).filter(|p| p.attempt == attempt) else { return false };
+        let is_last = self.left(p) != Some(fabric) || self.usable.last() == Some(&fabric);
+        if !is_last && let Some(p) = self.peers.get_mut(peer) {
+            p.passed_over.push(PassedOver { fabric, why: why.to_owned() });
+        }
+        !is_last
     }
 
     /// A peer calls.
-    pub(crate) fn incoming(&mut self, peer: &Name) -> Verdict {
-        let (calling, wanted, tries) = match self.peers.get(peer) {
-            None => (false, false, 0),
+    pub(crate) fn incoming(&mut self, peer: &Name, fabric: FabricKind) -> Verdict {
+        let (calling, wanted, tries, passed_over) = match self.peers.get(peer) {
+            None => (false, false, 0, Vec::new()),
             Some(p) => {
                 // A call that was answered counts: the peer may have sent its own before it answered.
                 let calling = matches!(p.stage, Stage::Dialing | Stage::Forming { dialed: true, .. });
-                (calling, p.wanted, p.tries)
+                (calling, p.wanted, p.tries, p.passed_over.clone())
             }
         };
         if calling && self.me < *peer {
             return Verdict::TurnAway;
         }
         let attempt = self.next_attempt();
-        self.peers
-            .insert(peer.clone(), Peer { stage: Stage::Forming { link: None, dialed: false }, attempt, wanted, tries });
+        let stage = Stage::Forming { link: None, dialed: false, fabric };
+        self.peers.insert(peer.clone(), Peer { stage, attempt, wanted, tries, passed_over });
         Verdict::Accept(attempt, Action::Wait { peer: peer.clone(), attempt, long: FORM_DEADLINE })
     }
 
@@ -167,10 +204,16 @@ impl Peers {
     }
 
     /// The peer answered this side's call. Go on with that link and this [`Action::Wait`]; `None`: abandon it.
-    pub(crate) fn answered(&mut self, peer: &Name, attempt: Attempt, link: LinkId) -> Option<Action> {
+    pub(crate) fn answered(
+        &mut self,
+        peer: &Name,
+        attempt: Attempt,
+        link: LinkId,
+        fabric: FabricKind,
+    ) -> Option<Action> {
         let next = self.next_attempt();
         let p = self.current(peer, attempt).filter(|p| matches!(p.stage, Stage::Dialing))?;
-        p.stage = Stage::Forming { link: Some(link), dialed: true };
+        p.stage = Stage::Forming { link: Some(link), dialed: true, fabric };
         p.attempt = next;
         Some(Action::Wait { peer: peer.clone(), attempt: next, long: FORM_DEADLINE })
     }
@@ -201,15 +244,16 @@ impl Peers {
 
     /// A wait is over.
     pub(crate) fn waited(&mut self, peer: &Name, attempt: Attempt) -> Option<Action> {
-        let p = self.current(peer, attempt)?;
-        let (link, why) = match p.stage {
+        let (link, why) = match self.current(peer, attempt)?.stage {
             Stage::Yielded => (None, "it was about to connect to this node and did not".to_owned()),
-            Stage::Forming { link, dialed } => {
-                if dialed {
+            Stage::Forming { link, dialed, fabric } => {
+                let why = format!("the {fabric} link was agreed on and did not come up within {FORM_DEADLINE:?}");
+                let other = self.pass_over(peer, attempt, fabric, &why);
+                if dialed && !other {
                     // That was long enough.
-                    p.tries = MAX_TRIES;
+                    self.current(peer, attempt)?.tries = MAX_TRIES;
                 }
-                (link, format!("the link was agreed on and did not come up within {FORM_DEADLINE:?}"))
+                (link, why)
             }
             Stage::Dialing | Stage::Up { .. } => return None,
         };
@@ -219,22 +263,36 @@ impl Peers {
     /// The engine can use a link.
     pub(crate) fn link_up(&mut self, peer: &Name, link: LinkId) {
         let attempt = self.next_attempt();
-        self.peers.insert(peer.clone(), Peer { stage: Stage::Up { link }, attempt, wanted: false, tries: 0 });
+        let stage = Stage::Up { link };
+        self.peers.insert(peer.clone(), Peer { stage, attempt, wanted: false, tries: 0, passed_over: Vec::new() });
     }
 
-    /// A link is dead.
+    /// A link is dead, or will not be.
     pub(crate) fn link_down(&mut self, peer: &Name, dead: LinkId, why: &str) -> Option<Action> {
-        match self.peers.get(peer)?.stage {
+        let Peer { stage, attempt, .. } = self.peers.get(peer)?;
+        let attempt = *attempt;
+        match *stage {
             Stage::Up { link } if link == dead => {
                 self.peers.remove(peer);
                 None
             }
-            Stage::Forming { link: Some(link), .. } if link == dead => {
-                self.again(peer, None, format!("the link did not come up: {why}"))
+            Stage::Forming { link: Some(link), fabric, .. } if link == dead => {
+                let why = format!("the {fabric} link did not come up: {why}");
+                self.pass_over(peer, attempt, fabric, &why);
+                self.again(peer, None, why)
             }
             _ => None,
         }
     }
+}
+
+/// The failure of the last fabric, with those of the ones before.
+fn with_all(mut why: String, passed_over: &[PassedOver]) -> String {
+    for passed in passed_over {
+        why.push_str("; before that, ");
+        why.push_str(&passed.why);
+    }
+    why
 }
 
 #[cfg(test)]

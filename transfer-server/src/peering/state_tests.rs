@@ -1,7 +1,13 @@
 use super::*;
+use FabricKind::{Tcp, Verbs};
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
+}
+
+/// A node that has tcp and nothing better.
+fn peers_of(me: &str) -> Peers {
+    Peers::new(name(me), vec![Tcp])
 }
 
 fn dialed(action: Option<Action>) -> Attempt {
@@ -22,10 +28,10 @@ fn accepts(verdict: Verdict) -> Attempt {
 #[test]
 fn one_wish_dials_once() {
     let b = name("b");
-    let mut peers = Peers::new(name("a"));
+    let mut peers = peers_of("a");
     let attempt = dialed(peers.wanted(&b));
     assert_eq!(peers.wanted(&b), None);
-    waits(peers.answered(&b, attempt, LinkId(1)));
+    waits(peers.answered(&b, attempt, LinkId(1), Tcp));
     peers.link_up(&b, LinkId(1));
     assert_eq!(peers.link_down(&b, LinkId(0), "an older one"), None);
     assert_eq!(peers.link_down(&b, LinkId(1), "gone"), None);
@@ -35,19 +41,19 @@ fn one_wish_dials_once() {
 #[test]
 fn when_both_dial_the_smaller_name_wins() {
     let (a, b) = (name("a"), name("b"));
-    let (mut at_a, mut at_b) = (Peers::new(a.clone()), Peers::new(b.clone()));
+    let (mut at_a, mut at_b) = (peers_of("a"), peers_of("b"));
     let from_a = dialed(at_a.wanted(&b));
     let from_b = dialed(at_b.wanted(&a));
     // b's call reaches a, which dials itself.
-    assert_eq!(at_a.incoming(&b), Verdict::TurnAway);
+    assert_eq!(at_a.incoming(&b, Tcp), Verdict::TurnAway);
     // a's call reaches b before b hears of that, or after.
     for b_hears_first in [false, true] {
-        let mut at_b = Peers::new(b.clone());
+        let mut at_b = peers_of("b");
         assert_eq!(dialed(at_b.wanted(&a)), from_b);
         if b_hears_first {
             waits(at_b.yielded(&a, from_b));
         }
-        let accepted = accepts(at_b.incoming(&a));
+        let accepted = accepts(at_b.incoming(&a, Tcp));
         if !b_hears_first {
             assert_eq!(at_b.yielded(&a, from_b), None);
         }
@@ -55,19 +61,19 @@ fn when_both_dial_the_smaller_name_wins() {
         at_b.link_up(&a, LinkId(7));
         assert_eq!(at_b.waited(&a, accepted), None);
     }
-    waits(at_a.answered(&b, from_a, LinkId(3)));
+    waits(at_a.answered(&b, from_a, LinkId(3), Tcp));
     // b sent its call before it answered, and it is late.
-    assert_eq!(at_a.incoming(&b), Verdict::TurnAway);
+    assert_eq!(at_a.incoming(&b, Tcp), Verdict::TurnAway);
     at_a.link_up(&b, LinkId(3));
     // A call that was answered although another one won is abandoned.
-    accepts(at_b.incoming(&a));
-    assert_eq!(at_b.answered(&a, from_b, LinkId(9)), None);
+    accepts(at_b.incoming(&a, Tcp));
+    assert_eq!(at_b.answered(&a, from_b, LinkId(9), Tcp), None);
 }
 
 #[test]
 fn who_was_turned_away_dials_again_when_no_call_comes() {
     let a = name("a");
-    let mut peers = Peers::new(name("b"));
+    let mut peers = peers_of("b");
     let first = dialed(peers.wanted(&a));
     let waiting = waits(peers.yielded(&a, first));
     assert_eq!(peers.wanted(&a), None);
@@ -79,7 +85,7 @@ fn who_was_turned_away_dials_again_when_no_call_comes() {
 #[test]
 fn a_peer_that_cannot_be_reached_fails_after_some_tries() {
     let b = name("b");
-    let mut peers = Peers::new(name("a"));
+    let mut peers = peers_of("a");
     let mut action = peers.wanted(&b);
     let mut pauses = Vec::new();
     let why = loop {
@@ -103,36 +109,36 @@ fn a_peer_that_cannot_be_reached_fails_after_some_tries() {
 #[test]
 fn a_link_that_does_not_come_up_ends_the_wish() {
     let b = name("b");
-    let mut peers = Peers::new(name("a"));
+    let mut peers = peers_of("a");
     let attempt = dialed(peers.wanted(&b));
-    let waiting = waits(peers.answered(&b, attempt, LinkId(1)));
+    let waiting = waits(peers.answered(&b, attempt, LinkId(1), Tcp));
     let action = peers.waited(&b, waiting);
     assert!(matches!(&action, Some(Action::Fail { link: Some(LinkId(1)), .. })), "{action:?}");
 
     // One that dies while it forms is tried again, if somebody waits for it.
     let attempt = dialed(peers.wanted(&b));
-    waits(peers.answered(&b, attempt, LinkId(2)));
+    waits(peers.answered(&b, attempt, LinkId(2), Tcp));
     dialed(peers.link_down(&b, LinkId(2), "reset"));
 
     // An accepted one that nobody here waits for is forgotten.
-    let mut peers = Peers::new(name("a"));
-    let accepted = accepts(peers.incoming(&b));
+    let mut peers = peers_of("a");
+    let accepted = accepts(peers.incoming(&b, Tcp));
     peers.accepted(&b, accepted, LinkId(3));
     assert_eq!(peers.link_down(&b, LinkId(3), "reset"), None);
-    let accepted = accepts(peers.incoming(&b));
+    let accepted = accepts(peers.incoming(&b, Tcp));
     assert_eq!(peers.accept_failed(&b, accepted, "bad offer".into()), None);
 }
 
 #[test]
 fn a_wish_while_a_peers_call_is_answered_waits_for_that_link() {
     let b = name("b");
-    let mut peers = Peers::new(name("a"));
-    let accepted = accepts(peers.incoming(&b));
+    let mut peers = peers_of("a");
+    let accepted = accepts(peers.incoming(&b, Tcp));
     assert_eq!(peers.wanted(&b), None);
     // The engine could not accept it, or it does not come up: now this side dials.
     dialed(peers.accept_failed(&b, accepted, "bad offer".into()));
-    let mut peers = Peers::new(name("a"));
-    let accepted = accepts(peers.incoming(&b));
+    let mut peers = peers_of("a");
+    let accepted = accepts(peers.incoming(&b, Tcp));
     assert_eq!(peers.wanted(&b), None);
     dialed(peers.waited(&b, accepted));
 }
@@ -140,9 +146,9 @@ fn a_wish_while_a_peers_call_is_answered_waits_for_that_link() {
 #[test]
 fn a_restarted_peer_may_call_while_its_old_link_seems_up() {
     let b = name("b");
-    let mut peers = Peers::new(name("a"));
+    let mut peers = peers_of("a");
     peers.link_up(&b, LinkId(1));
-    let accepted = accepts(peers.incoming(&b));
+    let accepted = accepts(peers.incoming(&b, Tcp));
     peers.accepted(&b, accepted, LinkId(2));
     assert_eq!(peers.link_down(&b, LinkId(1), "reset"), None);
     peers.link_up(&b, LinkId(2));
@@ -152,11 +158,68 @@ fn a_restarted_peer_may_call_while_its_old_link_seems_up() {
 #[test]
 fn a_second_wish_means_that_the_first_was_answered() {
     let b = name("b");
-    let mut peers = Peers::new(name("a"));
+    let mut peers = peers_of("a");
     let attempt = dialed(peers.wanted(&b));
     assert_eq!(peers.wanted(&b), None);
-    let waiting = waits(peers.answered(&b, attempt, LinkId(1)));
+    let waiting = waits(peers.answered(&b, attempt, LinkId(1), Tcp));
     // The link died while it formed, which the engine saw first.
     dialed(peers.wanted(&b));
     assert_eq!(peers.waited(&b, waiting), None);
+}
+
+#[test]
+fn a_fabric_that_brings_no_link_is_passed_over_until_the_next_wish() {
+    let b = name("b");
+    let mut peers = Peers::new(name("a"), vec![Verbs, Tcp]);
+    // The peer has none.
+    let attempt = dialed(peers.wanted(&b));
+    assert_eq!(peers.fabric_for(&b, attempt), Some((Verbs, vec![])));
+    assert!(peers.pass_over(&b, attempt, Verbs, "b has none"));
+    let passed = vec![PassedOver { fabric: Verbs, why: "b has none".into() }];
+    assert_eq!(peers.fabric_for(&b, attempt), Some((Tcp, passed)));
+    // The last one is not passed over: another call may do better.
+    assert!(!peers.pass_over(&b, attempt, Tcp, "refused"));
+    assert_eq!(peers.fabric_for(&b, attempt).unwrap().0, Tcp);
+    waits(peers.answered(&b, attempt, LinkId(1), Tcp));
+    peers.link_up(&b, LinkId(1));
+    peers.link_down(&b, LinkId(1), "gone");
+    let attempt = dialed(peers.wanted(&b));
+    assert_eq!(peers.fabric_for(&b, attempt), Some((Verbs, vec![])));
+
+    // Both sides agreed, and it does not come up.
+    waits(peers.answered(&b, attempt, LinkId(2), Verbs));
+    let attempt = dialed(peers.link_down(&b, LinkId(2), "retry exceeded"));
+    let (fabric, passed) = peers.fabric_for(&b, attempt).unwrap();
+    assert_eq!((fabric, passed[0].why.as_str()), (Tcp, "the verbs link did not come up: retry exceeded"));
+    // Where nothing works, all of it is said.
+    let action = peers.dial_failed(&b, attempt, false, "refused".into());
+    let Some(Action::Fail { why, .. }) = action else { panic!("{action:?}") };
+    assert_eq!(why, "refused; before that, the verbs link did not come up: retry exceeded");
+
+    // Nobody says anything: the link that may still come up is abandoned.
+    let attempt = dialed(peers.wanted(&b));
+    let waiting = waits(peers.answered(&b, attempt, LinkId(3), Verbs));
+    let action = peers.waited(&b, waiting);
+    let Some(Action::Dial { attempt, instead_of: Some(LinkId(3)), .. }) = action else { panic!("{action:?}") };
+    assert_eq!(peers.fabric_for(&b, attempt).unwrap().0, Tcp);
+    // A call that does not count any more is told nothing.
+    assert_eq!(peers.fabric_for(&b, waiting), None);
+}
+
+#[test]
+fn what_a_peer_calls_over_is_passed_over_too_when_it_does_not_come_up() {
+    let b = name("b");
+    let mut peers = Peers::new(name("a"), vec![Verbs, Tcp]);
+    let accepted = accepts(peers.incoming(&b, Verbs));
+    peers.accepted(&b, accepted, LinkId(1));
+    assert_eq!(peers.wanted(&b), None);
+    let attempt = dialed(peers.link_down(&b, LinkId(1), "no route"));
+    assert_eq!(peers.fabric_for(&b, attempt).unwrap().0, Tcp);
+    // A worse one than this side would take says nothing about the better one.
+    let mut peers = Peers::new(name("a"), vec![Verbs, Tcp]);
+    let accepted = accepts(peers.incoming(&b, Tcp));
+    peers.accepted(&b, accepted, LinkId(2));
+    assert_eq!(peers.wanted(&b), None);
+    let attempt = dialed(peers.link_down(&b, LinkId(2), "no route"));
+    assert_eq!(peers.fabric_for(&b, attempt), Some((Verbs, vec![])));
 }

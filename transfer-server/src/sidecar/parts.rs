@@ -1,9 +1,10 @@
 //! What a sidecar is made of, as far as it is made before its threads run: everything that can fail for the user's reasons.
 
-use super::{Addresses, StartError};
-use crate::config::{Config, ConfigError, DirectoryPlace, Locking, Poll};
+use super::{Addresses, StartError, verbs};
+use crate::config::{Config, ConfigError, DirectoryPlace, Locking};
 use crate::engine::ControlRequest;
 use crate::peering::{FORM_DEADLINE, Identity};
+use crate::poll;
 use crate::unix::{self, SocketPath};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use transfer_core::fabric::FabricKind;
-use transfer_core::protocol::NodeConfig;
+use transfer_core::protocol::{NodeConfig, PassedOver};
 use transfer_fabric::engine::{BoxedFabric, Engine, EngineConfig, PollStrategy};
 use transfer_fabric::tcp::{TcpConfig, TcpFabric};
 use transfer_memory::segment::{Lock, Pages, PinnedBudget, SegmentOptions};
@@ -38,6 +39,7 @@ pub(super) struct Parts {
     pub(super) grpc: Option<TcpListener>,
     pub(super) admin: Option<(UnixListener, SocketPath)>,
     pub(super) engine: Engine,
+    pub(super) poll: PollStrategy,
     pub(super) requests: mpsc::UnboundedReceiver<ControlRequest>,
 }
 
@@ -77,10 +79,17 @@ impl Parts {
             admin_socket: config.admin_socket.clone(),
             data: tcp.as_ref().map(TcpFabric::address),
         };
-        let fabrics: Vec<BoxedFabric> = tcp.into_iter().map(|tcp| Box::new(tcp) as BoxedFabric).collect();
+        // The best first.
+        let (mut fabrics, mut lacking) = (Vec::new(), Vec::new());
+        match verbs::fabric(&config)? {
+            Ok(verbs) => fabrics.push(verbs),
+            Err(why_not) => lacking.push(why_not),
+        }
+        fabrics.extend(tcp.map(|tcp| Box::new(tcp) as BoxedFabric));
         let kinds: Vec<FabricKind> = fabrics.iter().map(|fabric| fabric.kind()).collect();
-        check_require(config.require, &kinds)?;
-        let identity = Identity { node: config.node.clone(), incarnation, fabrics: kinds, require: config.require };
+        check_require(config.require, &kinds, &lacking)?;
+        let (node, require) = (config.node.clone(), config.require);
+        let identity = Identity { node, incarnation, fabrics: kinds, lacking, require };
         let policy = SidecarPolicy {
             node: config.node.clone(),
             incarnation,
@@ -95,11 +104,7 @@ impl Parts {
 
         let mut node = NodeConfig::new(config.node.clone(), incarnation);
         node.require = config.require;
-        let poll = match config.poll {
-            Poll::Adaptive => PollStrategy::default(),
-            Poll::Event => PollStrategy::Event,
-            Poll::Busy => PollStrategy::Busy,
-        };
+        let poll = poll::configured(config.poll);
         // Unbounded: the engine must not wait, and asks for no more than workers wait for.
         let (tell, requests) = mpsc::unbounded_channel();
         // A control plane that has ended needs no news.
@@ -122,6 +127,7 @@ impl Parts {
             grpc: grpc.map(|(listener, _)| listener),
             admin,
             engine,
+            poll,
             requests,
         })
     }
@@ -157,11 +163,12 @@ fn tcp_fabric(config: &Config, address: SocketAddr) -> Result<TcpFabric, StartEr
     TcpFabric::new(tcp).map_err(|source| StartError::Fabric { address, source })
 }
 
-fn check_require(require: Option<FabricKind>, kinds: &[FabricKind]) -> Result<(), ConfigError> {
+fn check_require(require: Option<FabricKind>, kinds: &[FabricKind], lacking: &[PassedOver]) -> Result<(), ConfigError> {
     let Some(fabric) = require.filter(|kind| !kinds.contains(kind)) else { return Ok(()) };
-    let why = match fabric {
-        FabricKind::Tcp => "the tcp fabric needs --listen, or --data-listen".to_owned(),
-        _ => format!("this build of transferd has no {fabric} fabric; tcp is the one that it has"),
+    let why = match (lacking.iter().find(|lack| lack.fabric == fabric), fabric) {
+        (Some(lack), _) => lack.why.clone(),
+        (None, FabricKind::Tcp) => "the tcp fabric needs --listen, or --data-listen".to_owned(),
+        _ => format!("this build of transferd has no {fabric} fabric; tcp and verbs are those that it has"),
     };
     Err(ConfigError::Require { fabric, why })
 }

@@ -9,6 +9,7 @@ use crate::directory::{Directory, DirectoryClient, Hello, Place};
 use crate::engine::EngineClient;
 use crate::grpc;
 use crate::peering::{Links, PeeringService};
+use crate::poll::PollControl;
 use crate::sessions::{Acceptor, Sessions};
 use crate::text;
 use std::sync::mpsc::SyncSender;
@@ -67,8 +68,8 @@ struct Running {
 
 impl Running {
     async fn start(parts: Parts) -> Result<Running, StartError> {
-        let Parts { addresses, identity, advertised, directory, policy, pool, workers, grpc, admin, engine, requests } =
-            parts;
+        let Parts { addresses, identity, advertised, directory, policy, pool, workers, .. } = parts;
+        let Parts { grpc, admin, engine, poll, requests, .. } = parts;
         let budget = policy.budget.clone();
         let handle = engine.handle().clone();
         let client = EngineClient::new(move |command| handle.send(command));
@@ -97,8 +98,8 @@ impl Running {
         };
         let control = tokio::spawn(control.run(requests, news));
 
-        let shown =
-            Shown { me: identity, started: Instant::now(), budget, engine: client, directory: directory.clone() };
+        let (started, poll) = (Instant::now(), PollControl::new(poll));
+        let shown = Shown { me: identity, started, budget, poll, engine: client, directory: directory.clone() };
         let peering = PeeringService::new(links, directory.clone());
         let (routes, health) = grpc::routes(peering, AdminService::new(shown), hosted.clone())
             .await

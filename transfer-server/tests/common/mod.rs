@@ -1,9 +1,11 @@
 //! A sidecar to test, and a worker that speaks to its rings with nothing in between.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
+use hyper_util::rt::TokioIo;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tonic::transport::{Channel, Endpoint};
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Command, Fetch, OpId, Push, Reply};
 use transfer_core::tensor::{DType, Key, Name, Select, TensorMeta};
@@ -11,7 +13,7 @@ use transfer_core::wire::Writer;
 use transfer_core::wire::session::{read_reply, write_command};
 use transfer_memory::ring::MAX_RECORD_BYTES;
 use transfer_memory::session::{FromSidecar, SessionError, WorkerEnd, WorkerOptions};
-use transfer_server::config::{Config, DirectoryPlace, Locking, Size};
+use transfer_server::config::{Config, DirectoryPlace, Locking, Size, UseVerbs};
 use transfer_server::{Sidecar, StartError};
 
 /// How long anything may take before a test fails.
@@ -28,7 +30,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node that listens on loopback; `change` may change its configuration.
+    /// Starts a node that listens on loopback, without RDMA; `change` may change its configuration.
     pub fn try_start(node: &str, change: impl FnOnce(&mut Config)) -> Result<Node, StartError> {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config::single(name(node), &dir.path().join("worker.sock"));
@@ -36,6 +38,7 @@ impl Node {
         config.admin_socket = Some(dir.path().join("admin.sock"));
         config.pool_bytes = Size(4 << 20);
         config.lock = Locking::No;
+        config.verbs.wanted = UseVerbs::Off;
         change(&mut config);
         Ok(Node { sidecar: Sidecar::start(config)?, dir })
     }
@@ -57,6 +60,16 @@ impl Node {
     pub fn worker(&self, worker: &str) -> Result<Worker, SessionError> {
         Worker::connect(&self.sidecar.addresses().socket, worker)
     }
+}
+
+/// A connection to a node's gRPC services, over its Unix socket.
+pub async fn over_unix(node: &Node) -> Channel {
+    let path = node.sidecar.addresses().admin_socket.clone().unwrap();
+    let connect = tower::service_fn(move |_| {
+        let path = path.clone();
+        async move { Ok::<_, std::io::Error>(TokioIo::new(tokio::net::UnixStream::connect(path).await?)) }
+    });
+    Endpoint::from_static("http://unix").connect_with_connector(connect).await.unwrap()
 }
 
 /// Calls `ready` until it says so.
@@ -145,9 +158,19 @@ impl Worker {
 
     /// Fetches bytes, and what carried them.
     pub fn fetch(&mut self, key: &str, timeout: Duration) -> Result<(Vec<u8>, FabricKind), String> {
+        self.fetch_over(None, key, timeout)
+    }
+
+    /// Fetches bytes over that fabric or not at all.
+    pub fn fetch_over(
+        &mut self,
+        require: Option<FabricKind>,
+        key: &str,
+        timeout: Duration,
+    ) -> Result<(Vec<u8>, FabricKind), String> {
         let op = self.op();
         let key = Key::new(key).unwrap();
-        self.submit(&Command::Fetch(Fetch { op, key, select: Select::Latest, timeout, require: None }));
+        self.submit(&Command::Fetch(Fetch { op, key, select: Select::Latest, timeout, require }));
         match self.reply() {
             Reply::Fetched { lease, slice, report, .. } => {
                 while self.end.segments.get(slice.segment).is_none() {

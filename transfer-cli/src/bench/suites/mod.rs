@@ -7,6 +7,7 @@
 //! | [`tcp`] | 64 MiB tensors from sidecar to sidecar | a bare socket copy between two processes |
 //! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
 //! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
+//! | [`verbs`] | 1 MiB tensors from sidecar to sidecar over RDMA, and what its device is asked to do | perftest's `ib_write_bw` |
 //! | [`idle`] | a sidecar with nothing to do, and with a million tensors | none: goals in CPU and bytes |
 
 pub mod batch;
@@ -15,6 +16,7 @@ pub mod handover;
 pub mod idle;
 pub mod latency;
 pub mod tcp;
+pub mod verbs;
 
 use super::BenchError;
 use super::actor::worker::WorkerTask;
@@ -34,7 +36,12 @@ fn worker(stage: &Stage, sidecar: &Sidecar, name: &str, arena_bytes: u64) -> Res
 
 /// Two sidecars that reach each other over TCP only, the first of them with the directory.
 fn pair(stage: &Stage, flags: &[&str]) -> Result<(Sidecar, Sidecar), BenchError> {
-    let flags = [&["--require", "tcp"], flags].concat();
+    pair_over(stage, "tcp", flags)
+}
+
+/// The same over another fabric only.
+fn pair_over(stage: &Stage, fabric: &str, flags: &[&str]) -> Result<(Sidecar, Sidecar), BenchError> {
+    let flags = [&["--require", fabric], flags].concat();
     let a = stage.sidecar("a", None, &flags)?;
     let b = stage.sidecar("b", Some(&a.url), &flags)?;
     Ok((a, b))

@@ -4,7 +4,7 @@ use crate::drive::{Driver, Work};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Prepare, Push, Reply};
-use crate::protocol::{ClaimRefused, Control, Domain, Node, NodeConfig, PeerInfo, SessionId};
+use crate::protocol::{ClaimRefused, Control, Domain, Node, NodeConfig, PassedOver, PeerInfo, SessionId};
 use crate::sim::{Conditions, MemoryId, SimFabric, SimMemory, World};
 use crate::tensor::{DType, Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -246,7 +246,12 @@ impl Pair {
                 self.nodes[i].node.worker_located(now, &worker, node.as_ref());
             }
             Control::Connect { peer } => {
-                let info = |i| PeerInfo { name: node_name(i), incarnation: 1, receive_slots: 256 };
+                let info = |i| PeerInfo {
+                    name: node_name(i),
+                    incarnation: 1,
+                    receive_slots: 256,
+                    passed_over: vec![PassedOver { fabric: FabricKind::Verbs, why: "it is a test".into() }],
+                };
                 let (link, offer, _) = self.nodes[i].begin_link(&peer, FabricKind::Sim).unwrap();
                 let (_, answer, _) = self.nodes[1 - i].accept_link(info(i), FabricKind::Sim, &offer).unwrap();
                 self.nodes[i].finish_link(link, info(1 - i), &answer).unwrap();
@@ -256,6 +261,7 @@ impl Pair {
                 self.nodes[1 - i].node.prepare_buffers(link, 1, asks);
             }
             Control::LinkUp { link, .. } => self.links[i] = Some(link),
+            Control::LinkFailed { peer, why, .. } => self.nodes[i].node.connect_failed(now, &peer, &why),
             Control::LinkDown { why, .. } => {
                 self.links[i] = None;
                 self.downs.push(why);

@@ -1,7 +1,9 @@
 //! Fetching: on one node, and from another.
 
 use super::pair::{POOL_BYTES, Pair, bytes, key};
-use crate::op::{Command, FailureCode, Reply};
+use crate::fabric::FabricKind;
+use crate::op::{Command, FailureCode, Fetch, OpId, Reply};
+use crate::protocol::PassedOver;
 use crate::tensor::{DType, Select, TensorMeta, Version};
 use std::time::Duration;
 
@@ -53,6 +55,27 @@ fn a_pull_takes_two_steps_then_one_and_names_go_once() {
     pair.settle();
     assert_eq!(pair.fetched(r).3, [3; 200]);
     assert_eq!(pair.posted(), ["TENSOR_REQUEST", "META_DATA_UPDATE", "TENSOR_RE_REQUEST", "WRITE"]);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn what_is_required_and_not_there_is_said_with_the_reason() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.push(w, "k", bytes(100), 1, None);
+    pair.settle();
+    for (fabric, because) in [(FabricKind::Verbs, ", because it is a test"), (FabricKind::Shm, "")] {
+        let (key, timeout, require) = (key("k"), Duration::from_secs(1), Some(fabric));
+        let fetch = Fetch { op: OpId(u64::MAX), key, select: Select::Latest, timeout, require };
+        pair.command(r, Command::Fetch(fetch));
+        pair.settle();
+        let failure = pair.failed(r);
+        assert_eq!(failure.code, FailureCode::RequireUnmet);
+        assert_eq!(failure.text, format!("{fabric} is required, but the link to node \"a\" is sim{because}"));
+    }
+    let passed: Vec<_> = pair.nodes[1].node.snapshot().links.into_iter().flat_map(|l| l.passed_over).collect();
+    assert_eq!(passed, [PassedOver { fabric: FabricKind::Verbs, why: "it is a test".into() }]);
+    pair.replies(w);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 

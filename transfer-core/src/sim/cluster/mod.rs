@@ -320,6 +320,10 @@ impl Cluster {
                 self.nodes[node].dialing.remove(&peer);
                 self.nodes[node].links.insert(link, peer);
             }
+            Control::LinkFailed { peer, why, .. } => {
+                let now = self.now;
+                self.nodes[node].driver.node.connect_failed(now, &peer, &why);
+            }
             Control::LinkDown { link, peer, why } => {
                 self.tally.links_lost += 1;
                 if self.nodes[node].links.remove(&link) != Some(peer) {

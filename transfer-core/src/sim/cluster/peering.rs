@@ -46,7 +46,12 @@ pub(super) enum Dial {
 
 impl Cluster {
     fn info(&self, node: usize) -> PeerInfo {
-        PeerInfo { name: self.nodes[node].name.clone(), incarnation: 1, receive_slots: self.receive_slots }
+        PeerInfo {
+            name: self.nodes[node].name.clone(),
+            incarnation: 1,
+            receive_slots: self.receive_slots,
+            passed_over: Vec::new(),
+        }
     }
 
     fn peering(&mut self, dial: Dial) {

@@ -1,0 +1,36 @@
+//! What the checks judge.
+
+use crate::admin::Target;
+use crate::devices::{self, NoRdma};
+use crate::error::Error;
+use transfer_proto::v1::{Fabric, FabricState, StatusResponse};
+use transfer_verbs::report::DeviceReport;
+
+/// What was seen.
+pub(super) struct Facts {
+    /// What the sidecar shows of itself, or why it does not.
+    pub(super) sidecar: Result<StatusResponse, Error>,
+    /// Whether the library of queue pairs can be used here, or why not.
+    pub(super) verbs: Result<(), String>,
+    /// The same for the connection manager's.
+    pub(super) connection_manager: Result<(), String>,
+    /// This host's devices, or why there are none.
+    pub(super) devices: Result<Vec<DeviceReport>, NoRdma>,
+    /// The port that would be taken by rule, or why none.
+    pub(super) choice: Result<String, String>,
+}
+
+impl Facts {
+    pub(super) async fn gather(target: &Target) -> Facts {
+        let verbs = transfer_verbs::available().map_err(|e| e.to_string());
+        let connection_manager = transfer_verbs::cm::available().map_err(|e| e.to_string());
+        let devices = devices::devices();
+        let choice = devices::choice();
+        Facts { sidecar: target.status().await, verbs, connection_manager, devices, choice }
+    }
+
+    /// The sidecar's word on a fabric.
+    pub(super) fn fabric(&self, fabric: Fabric) -> Option<&FabricState> {
+        self.sidecar.as_ref().ok()?.fabric_states.iter().find(|state| state.fabric() == fabric)
+    }
+}

@@ -1,0 +1,74 @@
+//! `transferctl doctor`: what is wrong with this host and its sidecar, and what to do about it.
+//!
+//! # Layout
+//! - `facts`: what is looked at, once, before anything is judged.
+//! - `checks`: the list of checks. Each one judges the facts; a new one is a function and its place in the list.
+
+mod checks;
+mod facts;
+
+use crate::admin::Target;
+use crate::error::Error;
+use facts::Facts;
+use serde::Serialize;
+use serde_json::json;
+
+/// What `transferctl doctor` may be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Which sidecar.
+    #[command(flatten)]
+    pub target: Target,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    /// As it should be.
+    Ok,
+    /// It works, and could be better, or will not work for everything.
+    Warn,
+    /// It does not work.
+    Fail,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Finding {
+    check: &'static str,
+    verdict: Verdict,
+    /// What there is.
+    found: String,
+    /// What to do.
+    advice: Option<String>,
+}
+
+/// Looks, judges and prints.
+///
+/// # Errors
+/// [`Error::Unwell`] where a check failed.
+pub async fn run(options: &Options) -> Result<(), Error> {
+    let facts = Facts::gather(&options.target).await;
+    let findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(&facts)).collect();
+    match options.json {
+        true => println!("{:#}", json!({ "checks": findings })),
+        false => findings.iter().for_each(|finding| println!("{}", line(finding))),
+    }
+    let failed = findings.iter().filter(|finding| finding.verdict == Verdict::Fail).count();
+    if failed == 0 { Ok(()) } else { Err(Error::Unwell { failed, checks: findings.len() }) }
+}
+
+fn line(finding: &Finding) -> String {
+    let Finding { check, verdict, found, advice } = finding;
+    let verdict = match verdict {
+        Verdict::Ok => "ok",
+        Verdict::Warn => "warn",
+        Verdict::Fail => "FAIL",
+    };
+    let advice = advice.as_ref().map_or_else(String::new, |advice| format!(". {advice}"));
+    format!("{verdict:<5} {check:<14} {found}{advice}")
+}

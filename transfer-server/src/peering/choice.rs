@@ -1,0 +1,169 @@
+//! Which fabric carries a link, and why not a better one.
+//!
+//! The caller tries what it has, the best first. A peer that cannot use one refuses the call and says why; the next one is tried, and
+//! the reason goes along with that call, so that both sides can show it.
+
+use super::Kind;
+use crate::text;
+use prost::Message;
+use tonic::Code;
+use transfer_core::fabric::FabricKind;
+use transfer_core::protocol::PassedOver;
+use transfer_core::tensor::Name;
+use transfer_proto::v1;
+
+/// How many reasons a peer may give; more are not kept.
+const MOST_REASONS: usize = FabricKind::ALL.len();
+
+/// The longest reason of a peer that is kept, in characters.
+const LONGEST_REASON: usize = 512;
+
+/// Who this sidecar is, to its peers.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    /// Its node name.
+    pub(crate) node: Name,
+    /// Its incarnation.
+    pub(crate) incarnation: u64,
+    /// The fabrics that it has, the best first.
+    pub(crate) fabrics: Vec<FabricKind>,
+    /// Fabrics that it could have and has not, and why. Each is better than all that it has.
+    pub(crate) lacking: Vec<PassedOver>,
+    /// What must carry transfers between nodes.
+    pub(crate) require: Option<FabricKind>,
+}
+
+impl Identity {
+    /// What a link to any other node may be made over, the best first.
+    pub(super) fn usable(&self) -> Vec<FabricKind> {
+        let may = |kind: &FabricKind| self.require.is_none_or(|r| r == *kind);
+        self.fabrics.iter().copied().filter(may).collect()
+    }
+
+    /// Why nothing is usable, in words.
+    pub(super) fn has_nothing(&self) -> String {
+        match self.require {
+            Some(kind) => self.lacks(kind),
+            None => self.has_no_fabric(),
+        }
+    }
+
+    /// Whether this side can and may use the fabric that a peer asks for.
+    pub(super) fn agree(&self, kind: FabricKind) -> Result<(), String> {
+        match self.require {
+            Some(required) if required != kind => Err(format!("node {} requires {required}, not {kind}", self.node)),
+            _ if self.fabrics.contains(&kind) => Ok(()),
+            _ => Err(self.lacks(kind)),
+        }
+    }
+
+    fn has_no_fabric(&self) -> String {
+        format!("node {} has no fabric to other nodes: it was started without --listen", self.node)
+    }
+
+    fn lacks(&self, kind: FabricKind) -> String {
+        let has: Vec<_> = self.fabrics.iter().map(|k| k.name()).collect();
+        match (self.lacking.iter().find(|l| l.fabric == kind), &has[..]) {
+            (Some(lack), _) => format!("node {} has no {kind}: {}", self.node, lack.why),
+            (None, []) => self.has_no_fabric(),
+            (None, has) => format!("node {} has no {kind}, only {}", self.node, has.join(", ")),
+        }
+    }
+
+    /// The fabrics that are better than `chosen` and cannot or may not be used by this side.
+    pub(super) fn passed_over(&self, chosen: FabricKind) -> Vec<PassedOver> {
+        let better = self.fabrics.iter().copied().take_while(|kind| *kind != chosen);
+        let kinds = self.lacking.iter().map(|lack| lack.fabric).chain(better);
+        let reason = |fabric| self.agree(fabric).err().map(|why| PassedOver { fabric, why });
+        kinds.filter_map(reason).collect()
+    }
+}
+
+/// Reasons as they go to a peer.
+pub(super) fn to_message(passed_over: &[PassedOver]) -> Vec<v1::PassedOver> {
+    let message =
+        |p: &PassedOver| v1::PassedOver { fabric: v1::Fabric::from(Kind(p.fabric)).into(), why: p.why.clone() };
+    passed_over.iter().map(message).collect()
+}
+
+/// Reasons as a peer gave them: as many and as long as can be shown, and no control characters for a terminal.
+pub(super) fn from_message(passed_over: &[v1::PassedOver]) -> Vec<PassedOver> {
+    let reason = |p: &v1::PassedOver| {
+        let Kind(fabric) = Kind::of(p.fabric())?;
+        Some(PassedOver { fabric, why: text::printable(&p.why, LONGEST_REASON) })
+    };
+    passed_over.iter().take(MOST_REASONS).filter_map(reason).collect()
+}
+
+/// The answer to a call over a fabric that cannot be used. Its details tell the caller that another fabric may do better.
+pub(super) fn refusal(code: Code, fabric: FabricKind, why: String) -> tonic::Status {
+    let details = v1::FabricRefusal { fabric: v1::Fabric::from(Kind(fabric)).into() };
+    tonic::Status::with_details(code, why, details.encode_to_vec().into())
+}
+
+/// Whether a call failed because of this fabric alone.
+pub(super) fn is_refusal(status: &tonic::Status, fabric: FabricKind) -> bool {
+    let refused = v1::FabricRefusal::decode(status.details());
+    // An answer without details decodes too, as one about no fabric.
+    refused.is_ok_and(|refusal| Kind::of(refusal.fabric()).is_some_and(|kind| kind.0 == fabric))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(fabrics: &[FabricKind], lacking: &[(FabricKind, &str)], require: Option<FabricKind>) -> Identity {
+        let lacking = lacking.iter().map(|(fabric, why)| PassedOver { fabric: *fabric, why: (*why).to_owned() });
+        let (node, fabrics) = (Name::new("a").unwrap(), fabrics.to_vec());
+        Identity { node, incarnation: 1, fabrics, lacking: lacking.collect(), require }
+    }
+
+    #[test]
+    fn what_is_better_and_not_used_has_its_reason() {
+        use FabricKind::{Shm, Tcp, Verbs};
+        let why = |me: &Identity, chosen| -> Vec<String> {
+            me.passed_over(chosen).into_iter().map(|p| format!("{}: {}", p.fabric, p.why)).collect()
+        };
+        let both = identity(&[Verbs, Tcp], &[], None);
+        assert_eq!((both.usable(), both.agree(Verbs), why(&both, Verbs)), (vec![Verbs, Tcp], Ok(()), vec![]));
+        // Why verbs was not to be had is what the call that failed said.
+        assert_eq!(why(&both, Tcp), [""; 0]);
+        assert_eq!(both.agree(Shm).unwrap_err(), "node a has no shm, only verbs, tcp");
+
+        let plain = identity(&[Tcp], &[(Verbs, "no RDMA device")], None);
+        assert_eq!(plain.usable(), [Tcp]);
+        assert_eq!(why(&plain, Tcp), ["verbs: node a has no verbs: no RDMA device"]);
+
+        let told = identity(&[Verbs, Tcp], &[], Some(Tcp));
+        assert_eq!(told.usable(), [Tcp]);
+        assert_eq!(why(&told, Tcp), ["verbs: node a requires tcp, not verbs"]);
+
+        let in_vain = identity(&[Tcp], &[(Verbs, "no RDMA device")], Some(Verbs));
+        assert_eq!(in_vain.usable(), []);
+        assert_eq!(in_vain.has_nothing(), "node a has no verbs: no RDMA device");
+        assert!(identity(&[], &[], None).has_nothing().contains("--listen"));
+    }
+
+    #[test]
+    fn a_refusal_is_told_from_other_failures() {
+        let refused = refusal(Code::FailedPrecondition, FabricKind::Verbs, "no".into());
+        assert!(is_refusal(&refused, FabricKind::Verbs));
+        assert!(!is_refusal(&refused, FabricKind::Tcp));
+        assert!(!is_refusal(&tonic::Status::failed_precondition("another version"), FabricKind::Verbs));
+        let odd = tonic::Status::with_details(Code::Internal, "", vec![0xff; 9].into());
+        assert!(!is_refusal(&odd, FabricKind::Verbs));
+    }
+
+    #[test]
+    fn reasons_of_a_peer_are_bounded() {
+        let reason = |fabric: i32, why: &str| v1::PassedOver { fabric, why: why.to_owned() };
+        let sent = PassedOver { fabric: FabricKind::Verbs, why: "no device".into() };
+        assert_eq!(from_message(&to_message(std::slice::from_ref(&sent))), [sent]);
+        let long = "é".repeat(10_000);
+        let got = from_message(&[reason(4, "a\x1b[2Jb\nc"), reason(77, "no such"), reason(2, &long)]);
+        assert_eq!(got.len(), 2);
+        assert_eq!(got[0].why, "a [2Jb c");
+        assert_eq!(got[1].why.chars().count(), LONGEST_REASON);
+        assert_eq!(from_message(&vec![reason(2, "x"); 100]).len(), MOST_REASONS);
+    }
+}

@@ -1,0 +1,97 @@
+//! How the data plane waits: the strategy in messages, and the present one.
+
+use crate::config::Poll;
+use crate::engine::{EngineClient, EngineCommand, EngineGone};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use transfer_fabric::engine::PollStrategy;
+use transfer_proto::v1;
+
+/// Polling for longer than this is `busy` under another name.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// What the configuration chose.
+pub(crate) fn configured(poll: Poll) -> PollStrategy {
+    match poll {
+        Poll::Adaptive => PollStrategy::default(),
+        Poll::Event => PollStrategy::Event,
+        Poll::Busy => PollStrategy::Busy,
+    }
+}
+
+/// What the engine was told last. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct PollControl(Arc<Mutex<PollStrategy>>);
+
+impl PollControl {
+    /// The engine was started so.
+    pub(crate) fn new(strategy: PollStrategy) -> PollControl {
+        PollControl(Arc::new(Mutex::new(strategy)))
+    }
+
+    pub(crate) fn present(&self) -> PollStrategy {
+        *self.0.lock()
+    }
+
+    /// Tells the engine; returns what it was before.
+    pub(crate) fn set(&self, engine: &EngineClient, strategy: PollStrategy) -> Result<PollStrategy, EngineGone> {
+        // Held while it is sent: two callers must leave here what they leave there.
+        let mut present = self.0.lock();
+        engine.send(EngineCommand::SetPoll(strategy))?;
+        Ok(std::mem::replace(&mut *present, strategy))
+    }
+}
+
+pub(crate) fn to_message(strategy: PollStrategy) -> v1::Poll {
+    let (strategy, poll_for) = match strategy {
+        PollStrategy::Busy => (v1::PollStrategy::Busy, Duration::ZERO),
+        PollStrategy::Event => (v1::PollStrategy::Event, Duration::ZERO),
+        PollStrategy::Adaptive(poll_for) => (v1::PollStrategy::Adaptive, poll_for),
+        _ => (v1::PollStrategy::Unspecified, Duration::ZERO),
+    };
+    v1::Poll { strategy: strategy.into(), poll_for_ns: u64::try_from(poll_for.as_nanos()).unwrap_or(u64::MAX) }
+}
+
+/// # Errors
+/// What makes no sense, in words.
+pub(crate) fn from_message(poll: &v1::Poll) -> Result<PollStrategy, String> {
+    let poll_for = Duration::from_nanos(poll.poll_for_ns);
+    let strategy = v1::PollStrategy::try_from(poll.strategy);
+    match strategy {
+        Ok(v1::PollStrategy::Adaptive) if poll_for.is_zero() => Ok(PollStrategy::default()),
+        Ok(v1::PollStrategy::Adaptive) if poll_for > LONGEST => {
+            Err(format!("polling for {poll_for:?} before sleeping: at most {LONGEST:?}, or the strategy busy"))
+        }
+        Ok(v1::PollStrategy::Adaptive) => Ok(PollStrategy::Adaptive(poll_for)),
+        Ok(v1::PollStrategy::Event | v1::PollStrategy::Busy) if !poll_for.is_zero() => {
+            Err(format!("poll_for_ns is {}, which only the strategy adaptive has", poll.poll_for_ns))
+        }
+        Ok(v1::PollStrategy::Event) => Ok(PollStrategy::Event),
+        Ok(v1::PollStrategy::Busy) => Ok(PollStrategy::Busy),
+        Ok(v1::PollStrategy::Unspecified) | Err(_) => {
+            Err(format!("strategy {} is none: adaptive, event and busy are 1 to 3", poll.strategy))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strategies_read_back_and_what_makes_no_sense_is_named() {
+        let twenty = PollStrategy::Adaptive(Duration::from_micros(20));
+        for strategy in [PollStrategy::Busy, PollStrategy::Event, twenty] {
+            assert_eq!(from_message(&to_message(strategy)), Ok(strategy));
+        }
+        let told = |strategy, poll_for_ns| from_message(&v1::Poll { strategy, poll_for_ns });
+        assert_eq!(told(1, 0), Ok(PollStrategy::default()));
+        for (strategy, poll_for_ns, word) in
+            [(0, 0, "1 to 3"), (9, 0, "9"), (2, 5, "poll_for_ns"), (1, 2_000_000_000, "2s")]
+        {
+            let why = told(strategy, poll_for_ns).unwrap_err();
+            assert!(why.contains(word), "{why}");
+        }
+    }
+}

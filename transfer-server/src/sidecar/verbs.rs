@@ -1,0 +1,93 @@
+//! The fabric over RDMA verbs: made where the host and the configuration allow it, and otherwise the reason why not.
+
+use crate::config::{Config, ConfigError, IsolationChoice, Size, UseVerbs, VerbsConnect};
+use crate::locked;
+use crate::peering::FORM_DEADLINE;
+use std::time::Duration;
+use transfer_core::fabric::{FabricKind, Isolation};
+use transfer_core::protocol::PassedOver;
+use transfer_fabric::engine::BoxedFabric;
+use transfer_fabric::verbs::{Connecting, GrantReport, VerbsConfig, VerbsFabric};
+use transfer_verbs::Mtu;
+use transfer_verbs::choose::{self, Wanted};
+
+/// The fabric, or why there is none.
+///
+/// # Errors
+/// [`ConfigError::NoVerbs`] where there must be one.
+pub(super) fn fabric(config: &Config) -> Result<Result<BoxedFabric, PassedOver>, ConfigError> {
+    let made = match config.verbs.wanted {
+        UseVerbs::Off => Err("it was started with --verbs off".to_owned()),
+        _ if config.listen.is_none() => Err("it was started without --listen, so it has no links to others".to_owned()),
+        UseVerbs::Auto | UseVerbs::On => make(config),
+    };
+    match made {
+        Ok(fabric) => Ok(Ok(fabric)),
+        Err(why) if config.verbs.wanted == UseVerbs::On => Err(ConfigError::NoVerbs { why }),
+        Err(why) => {
+            tracing::info!(why, "RDMA is not used");
+            Ok(Err(PassedOver { fabric: FabricKind::Verbs, why }))
+        }
+    }
+}
+
+fn make(config: &Config) -> Result<BoxedFabric, String> {
+    let settings = settings(config);
+    // The fabric does both again; its errors say what it was doing, which is no help here.
+    transfer_verbs::available().map_err(|e| e.to_string())?;
+    let wanted = Wanted { device: settings.device.clone(), port: settings.port, gid_index: settings.gid_index };
+    choose::port(&wanted).map_err(|e| e.to_string())?;
+    let fabric = VerbsFabric::open(settings).map_err(|e| e.to_string())?;
+    check_locked_memory(config.pool_bytes)?;
+    Ok(Box::new(fabric))
+}
+
+/// Where not even the first pool can be registered, no worker could connect: better without RDMA.
+fn check_locked_memory(pool_bytes: Size) -> Result<(), String> {
+    match locked::limit_bytes() {
+        Some(limit) if limit < pool_bytes.0 => Err(format!(
+            "registered memory is locked, this process may lock {} (RLIMIT_MEMLOCK), and --pool-bytes {pool_bytes} is more: raise the \
+             limit (`ulimit -l unlimited` in the shell, `LimitMEMLOCK=infinity` in the systemd unit, `--ulimit memlock=-1` for the \
+             container), or lower --pool-bytes",
+            Size(limit)
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The fabric's settings, for the first device.
+fn settings(config: &Config) -> VerbsConfig {
+    let told = &config.verbs;
+    let first = told.devices.first();
+    let rails = told.devices.len().max(1) * usize::from(told.queue_pairs);
+    if rails > 1 {
+        tracing::warn!(rails, "one queue pair of the first device is used: more cannot be yet");
+    }
+    VerbsConfig {
+        device: first.map(|device| device.name.clone()),
+        port: first.and_then(|device| device.port).or(told.port),
+        gid_index: told.gid_index,
+        connect: match (told.connect, told.listen) {
+            (VerbsConnect::RdmaCm, Some(listen)) => Connecting::RdmaCm { listen },
+            _ => Connecting::QueuePairData,
+        },
+        mtu: told.mtu.and_then(Mtu::from_len_bytes),
+        timeout: told.timeout,
+        retry_count: told.retry,
+        rnr_retry: told.rnr_retry,
+        min_rnr_timer: told.min_rnr_timer,
+        traffic_class: told.traffic_class,
+        service_level: told.service_level,
+        pkey_index: told.pkey_index,
+        isolation: match told.isolation {
+            IsolationChoice::Window => Isolation::Grant,
+            IsolationChoice::Pool => Isolation::Segment,
+        },
+        // A key of one of several queue pairs may overtake the other ones' binds.
+        grants: if rails > 1 { GrantReport::Completed } else { GrantReport::Posted },
+        max_registered_bytes: config.pinned_limit.0,
+        // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
+        handshake_timeout: FORM_DEADLINE - Duration::from_secs(1),
+        ..VerbsConfig::default()
+    }
+}
