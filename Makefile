@@ -5,23 +5,36 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 # What `make demo` tells the example, for instance DEMO_ARGS="--rounds 1".
 DEMO_ARGS ?=
+# What `make test-rdma` runs: words that its suites have in their names. All, where nothing is said.
+RDMA ?=
+# How long `make soak-rdma` goes on, in seconds, and what it is told else, for instance SOAK_ARGS="--seed 17".
+SOAK ?= 600
+SOAK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint doc setup
+.PHONY: help demo test test-host test-rdma soak-rdma bench lint doc setup
 
 help: ## Shows this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: setup ## Builds everything and trains a network through two sidecars on this machine
 	$(CARGO) build --release --package transfer-server --package transfer-cli --package digits --bins
 	$(TARGET)/release/digits demo --transferd $(TARGET)/release/transferd $(DEMO_ARGS)
 
+test: test-host test-rdma ## Builds everything and runs every test
+
 # --all-targets builds the programs too, with the same features as the tests have, so nothing is built twice: the end-to-end tests
 # start target/debug/transferd.
-test: setup ## Builds everything and runs every test
+test-host: setup ## Those tests that need no RDMA device
 	$(CARGO) build --workspace --all-targets
 	$(CARGO) test --workspace
 	$(CARGO) test --package transfer-client --features embedded --test embedded
+
+test-rdma: setup ## Those that do, in a guest that has one (tests/rdma-vm)
+	tests/rdma-vm/tests.py $(RDMA)
+
+soak-rdma: setup ## Everything at once over RDMA in that guest, for 10 minutes
+	tests/rdma-vm/tests.py --soak $(SOAK) $(SOAK_ARGS)
 
 bench: setup ## Runs the benchmarks; takes a while, and wants a quiet machine
 	$(CARGO) build --release --workspace --bins

@@ -2,7 +2,7 @@
 
 use crate::order::{Answer, FetchOrder, Fetched, Order, PushOrder, Pushed, Select, Trouble, Way};
 use crate::{PATIENCE, Worker};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 /// An order under way.
@@ -11,6 +11,17 @@ pub struct Pending<T> {
     what: String,
     answer: Receiver<Result<Answer, Trouble>>,
     take: fn(Answer) -> Option<T>,
+}
+
+/// How an order ended.
+#[derive(Debug)]
+pub enum Ended<T> {
+    /// With what was asked for.
+    Well(T),
+    /// With the client's error.
+    InTrouble(Trouble),
+    /// The worker is gone.
+    Gone,
 }
 
 /// Takes a checksum out of an answer.
@@ -45,6 +56,23 @@ impl<T> Pending<T> {
             }
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => panic!("{}: no answer", self.what),
+        }
+    }
+
+    /// What came of it, where that is known by now.
+    ///
+    /// # Panics
+    /// Where the worker answers something else than it was asked.
+    #[must_use]
+    pub fn now(&self) -> Option<Ended<T>> {
+        match self.answer.try_recv() {
+            Ok(Ok(answer)) => {
+                let taken = (self.take)(answer);
+                Some(Ended::Well(taken.unwrap_or_else(|| panic!("{}: wrong answer", self.what))))
+            }
+            Ok(Err(trouble)) => Some(Ended::InTrouble(trouble)),
+            Err(TryRecvError::Disconnected) => Some(Ended::Gone),
+            Err(TryRecvError::Empty) => None,
         }
     }
 

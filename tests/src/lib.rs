@@ -8,9 +8,11 @@
 //!
 //! # Layout
 //! - [`scene`]: one or two sidecars, bystanders that exchange tensors all the while, and the check at the end.
+//! - [`carrier`]: what carries tensors between the sidecars.
 //! - [`sidecar`], [`status`]: a `transferd`, and what it shows of itself.
 //! - [`worker`], [`calls`]: a worker, as a test commands it, and its orders.
 //! - [`agent`]: the same worker from inside: the program `transfer-test-worker`.
+//! - [`soak`]: everything at once: the program `transfer-test-soak`.
 //! - [`order`]: the lines between the two.
 //! - [`pattern`]: what tensors are filled with.
 //! - [`process`], [`programs`]: processes that end with the test, and where their programs are.
@@ -18,15 +20,18 @@
 
 pub mod agent;
 pub mod calls;
+pub mod carrier;
 pub mod order;
 pub mod pattern;
 pub mod process;
 pub mod programs;
 pub mod scene;
 pub mod sidecar;
+pub mod soak;
 pub mod status;
 pub mod worker;
 
+pub use carrier::Carrier;
 pub use order::{Fetched, Pushed, Spec, Trouble, Way};
 pub use scene::Scene;
 pub use sidecar::Sidecar;

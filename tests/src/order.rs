@@ -117,6 +117,10 @@ pub enum Order {
     Push(PushOrder),
     /// Fetch a tensor and read it.
     Fetch(FetchOrder),
+    /// The same, given up after this long: its future is dropped. For those with the async face.
+    PushBriefly(PushOrder, Duration),
+    /// See [`Order::PushBriefly`].
+    FetchBriefly(FetchOrder, Duration),
     /// Read a held tensor again.
     Read(String),
     /// Drop a held tensor.

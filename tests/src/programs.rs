@@ -1,8 +1,16 @@
 //! Where the programs under test are.
+//!
+//! Beside the test, where cargo puts them; or in the folder that `TRANSFER_TEST_PROGRAMS` names, where all of them are ready: a machine that
+//! cannot build, as the guest of tests/rdma-vm, has them from elsewhere.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+
+/// The folder that names where everything is ready.
+fn ready() -> Option<PathBuf> {
+    std::env::var_os("TRANSFER_TEST_PROGRAMS").map(PathBuf::from)
+}
 
 /// The folder of this test's profile: `target/debug`, for instance.
 fn folder() -> PathBuf {
@@ -16,7 +24,7 @@ fn folder() -> PathBuf {
 /// `transfer-test-worker`. Cargo has built it together with the test.
 #[must_use]
 pub fn worker() -> PathBuf {
-    existing(&folder(), "transfer-test-worker")
+    existing(&ready().unwrap_or_else(folder), "transfer-test-worker")
 }
 
 /// `transferd`, up to date with its sources.
@@ -31,17 +39,26 @@ pub fn transferctl() -> PathBuf {
     existing(built(), "transferctl")
 }
 
+/// `digits`, up to date with its sources.
+#[must_use]
+pub fn digits() -> PathBuf {
+    existing(built(), "digits")
+}
+
 fn existing(folder: &Path, name: &str) -> PathBuf {
     let program = folder.join(name);
     assert!(program.exists(), "{} is missing", program.display());
     program
 }
 
-/// Builds both, once for each test program, where cargo has not done so already: a test of this package does not make cargo build the
+/// Builds them, once for each test program, where cargo has not done so already: a test of this package does not make cargo build the
 /// programs of others, and an old one must not pass for the new.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        if let Some(ready) = ready() {
+            return ready;
+        }
         let folder = folder();
         let profile = match folder.file_name().and_then(|name| name.to_str()) {
             Some("debug") | None => "dev",

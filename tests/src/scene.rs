@@ -3,7 +3,7 @@
 use crate::calls::{done, number};
 use crate::order::{ExchangeOrder, Order};
 use crate::status::Counts;
-use crate::{Sidecar, Worker, poll};
+use crate::{Carrier, Sidecar, Worker, poll};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
@@ -14,7 +14,7 @@ const ROUNDS: u64 = 5;
 /// The size of a bystander's tensor.
 const LEN: u64 = 20_000;
 
-/// One sidecar, or two that are joined by TCP on loopback; and, where asked for, two workers who exchange tensors all the while.
+/// One sidecar, or several that are joined by a [`Carrier`]; and, where asked for, two workers who exchange tensors all the while.
 #[derive(Debug)]
 pub struct Scene {
     /// Dropped in this order: workers first.
@@ -58,12 +58,29 @@ impl Scene {
         Scene::with(&[&arguments, &arguments])
     }
 
-    /// One sidecar for each list of arguments, called a, b and so on. The directory is at the first one.
+    /// One sidecar for each list of arguments, called a, b and so on. The directory is at the first one. Between them carries what
+    /// [`Carrier::chosen`] says.
+    #[must_use]
+    pub fn with(arguments: &[&[&str]]) -> Scene {
+        Scene::over(Carrier::chosen(), arguments)
+    }
+
+    /// The same, and this carries.
+    #[must_use]
+    pub fn over(carrier: Carrier, arguments: &[&[&str]]) -> Scene {
+        let mut all: Vec<Vec<&str>> = arguments.iter().map(|own| own.to_vec()).collect();
+        for own in all.iter_mut().filter(|own| own.contains(&"--listen")) {
+            own.extend(carrier.arguments());
+        }
+        Scene::exactly(&all.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    }
+
+    /// The same with these arguments and no others: what carries is for the sidecars to find out.
     ///
     /// # Panics
     /// Where they do not start.
     #[must_use]
-    pub fn with(arguments: &[&[&str]]) -> Scene {
+    pub fn exactly(arguments: &[&[&str]]) -> Scene {
         let folder = tempfile::Builder::new().prefix("transfer-test-").tempdir().expect("a folder");
         // Workers of other users come in, too.
         let open = std::fs::Permissions::from_mode(0o755);

@@ -43,10 +43,14 @@ impl Admin {
     /// # Errors
     /// The sidecar's, or the connection's.
     pub fn status(&self) -> Result<StatusResponse, tonic::Status> {
-        self.call(|channel| async {
-            let mut admin = v1::admin_client::AdminClient::new(channel);
-            Ok(admin.status(v1::StatusRequest {}).await?.into_inner())
-        })
+        let ask = || {
+            self.call(|channel| async {
+                let mut admin = v1::admin_client::AdminClient::new(channel);
+                Ok(admin.status(v1::StatusRequest {}).await?.into_inner())
+            })
+        };
+        // Between calls nobody answers the sidecar's pings, so it may have given this connection up; the next one is new.
+        ask().or_else(|_| ask())
     }
 
     /// Its tensors whose key starts so.
@@ -105,6 +109,16 @@ impl Counts {
             workers: directory.workers,
             watches: directory.watches,
         }
+    }
+}
+
+impl Counts {
+    /// Whether nobody is there and nothing is held, under way or waited for. Pinned memory may stay, and what the directory knows.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        let Counts { tensors, blobs, leases, operations, slots, pool_used_bytes, pool_waiting, .. } = *self;
+        let held = tensors + blobs + leases + operations + slots + pool_used_bytes + pool_waiting;
+        (self.sessions, held, self.links) == (0, 0, [0; 5])
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use transfer_proto::v1::Fabric;
 use transfer_tests::status::{finished, operations_of};
-use transfer_tests::{Scene, Spec};
+use transfer_tests::{Carrier, Scene, Spec};
 
 const LEN: u64 = 3 << 20;
 
@@ -90,7 +90,7 @@ fn in_a_storm_of_pushes() {
         let mut taker = scene.b().worker("taker");
         for round in 0..4 {
             let mut victim = scene.a().worker("victim");
-            let fabric = if scene.nodes.len() == 2 { Fabric::Tcp } else { Fabric::Local };
+            let fabric = if scene.nodes.len() == 2 { Carrier::chosen().kind() } else { Fabric::Local };
             let waiting = taker.fetch("w").hold("w").start();
             let storm = victim.push("w", Spec::bytes(LEN, 1)).to("taker").storm();
             assert_eq!(waiting.get().sum, Spec::bytes(LEN, 1).sum(), "round {round}");
@@ -121,7 +121,7 @@ fn in_a_storm_of_fetches() {
         giver.push("w", Spec::bytes(LEN, 1)).get();
         for _ in 0..4 {
             let mut victim = scene.b().worker("victim");
-            let fabric = if scene.nodes.len() == 2 { Fabric::Tcp } else { Fabric::Local };
+            let fabric = if scene.nodes.len() == 2 { Carrier::chosen().kind() } else { Fabric::Local };
             let before = finished(&scene.b().status(), fabric).transfers;
             let storms = [victim.fetch("w").storm(), victim.fetch("w").storm()];
             scene.b().until("some have come", |s| finished(s, fabric).transfers > before + 20);

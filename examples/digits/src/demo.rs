@@ -16,6 +16,7 @@ use crate::signals::Signals;
 use crate::stage::{Happening, Stage};
 use crate::training::{Job, WORKERS};
 use std::path::PathBuf;
+use transfer_client::FabricKind;
 
 /// Where the workers are, by their rank. The parameter server is on A.
 const WORKER_NODES: [Node; WORKERS] = [A, B];
@@ -32,9 +33,17 @@ pub struct Options {
     /// What to move in bulk.
     #[command(flatten)]
     pub load: Load,
+    /// What carries tensors between the nodes: tcp; or verbs, where there is an RDMA device
+    #[arg(long, value_name = "FABRIC", default_value = "tcp", value_parser = fabric)]
+    pub fabric: FabricKind,
     /// The sidecar's program; where nothing is said, the one next to this program.
     #[arg(long, value_name = "PATH")]
     pub transferd: Option<PathBuf>,
+}
+
+fn fabric(text: &str) -> Result<FabricKind, String> {
+    let known = [FabricKind::Tcp, FabricKind::Verbs];
+    known.into_iter().find(|kind| kind.name() == text).ok_or_else(|| "a fabric between nodes is tcp or verbs".to_owned())
 }
 
 /// Plays all acts and reports. Whatever happens, no process and no socket stays behind.
@@ -59,7 +68,7 @@ async fn play(stage: &mut Stage, options: &Options) -> Result<Report, Error> {
         Some(path) => path.clone(),
         None => std::env::current_exe().map_err(Error::io("find this program"))?.with_file_name("transferd"),
     };
-    nodes::start(stage, &transferd).await?;
+    nodes::start(stage, &transferd, options.fabric).await?;
 
     let job = options.job;
     let mut transfers = Vec::new();

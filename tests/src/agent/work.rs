@@ -3,7 +3,9 @@
 use super::{Agent, exchange::Exchange, lock, memory};
 use crate::order::{Answer, FetchOrder, Fetched, Order, PushOrder, Pushed, Report, Select, Trouble, Way};
 use crate::pattern;
+use std::future::IntoFuture;
 use std::sync::Arc;
+use std::time::Duration;
 use transfer_client::{Error, FabricKind, Tensor};
 
 impl Agent {
@@ -11,6 +13,8 @@ impl Agent {
         match order {
             Order::Push(push) => self.push(&push).map(Answer::Pushed),
             Order::Fetch(fetch) => self.fetch(&fetch).map(Answer::Fetched),
+            Order::PushBriefly(push, patience) => self.push_briefly(&push, patience),
+            Order::FetchBriefly(fetch, patience) => self.fetch_briefly(&fetch, patience),
             Order::Read(name) => {
                 let tensor = lock(&self.held).get(&name).cloned();
                 tensor.map(|t| Answer::Sum(pattern::sum(t.as_bytes()))).ok_or_else(|| unknown(&name))
@@ -105,6 +109,48 @@ impl Agent {
             lock(&self.held).insert(hold.clone(), tensor);
         }
         Ok(fetched)
+    }
+}
+
+/// Calls that are given up. What they had brought until then is for the client to clean up.
+impl Agent {
+    fn push_briefly(&self, order: &PushOrder, patience: Duration) -> Result<Answer, Trouble> {
+        let PushOrder { key, tensor, version, to, timeout, .. } = order;
+        let (runtime, client) = self.face.as_ref().ok_or_else(|| unknown("async face"))?;
+        let dtype = pattern::dtype(&tensor.dtype);
+        let mut filled = self.client.allocate_wait(dtype, &tensor.shape, *timeout).call().map_err(|e| trouble(&e))?;
+        pattern::fill(filled.as_mut_bytes(), dtype, tensor.seed);
+        let mut push = client.push_tensor(key, filled).timeout(*timeout);
+        if let Some(version) = version {
+            push = push.version(*version);
+        }
+        if let Some(to) = to {
+            push = push.to(to);
+        }
+        // The timer belongs to the runtime, too.
+        match runtime.block_on(async { tokio::time::timeout(patience, push.into_future()).await }) {
+            Ok(Ok(pushed)) => {
+                let (version, report) = (pushed.version, report(&pushed.report));
+                Ok(Answer::Pushed(Pushed { version, report, place: None }))
+            }
+            Ok(Err(error)) => Err(trouble(error.error())),
+            Err(_) => Ok(Answer::Done),
+        }
+    }
+
+    fn fetch_briefly(&self, order: &FetchOrder, patience: Duration) -> Result<Answer, Trouble> {
+        let (runtime, client) = self.face.as_ref().ok_or_else(|| unknown("async face"))?;
+        let fetch = client.fetch(&order.key).timeout(order.timeout);
+        let fetch = match order.select {
+            Select::Latest => fetch.latest(),
+            Select::Exactly(version) => fetch.exactly(version),
+            Select::AtLeast(version) => fetch.at_least(version),
+        };
+        match runtime.block_on(async { tokio::time::timeout(patience, fetch.into_future()).await }) {
+            Ok(Ok(tensor)) => Ok(Answer::Fetched(describe(&tensor))),
+            Ok(Err(error)) => Err(trouble(&error)),
+            Err(_) => Ok(Answer::Done),
+        }
     }
 }
 

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""Runs in the guest whatever needs an RDMA device: `make test-rdma` and `make soak-rdma`.
+
+Three kinds of tests:
+  device   every test of the workspace that is marked #[ignore = "needs an RDMA device: ..."]
+  verbs    the end-to-end suites between nodes that run over tcp in `make test`, here over verbs (TRANSFER_TEST_FABRIC)
+  hosts    two guests on a cable: two-hosts.sh
+
+Everything is built on this machine, by the same command as in `make test`. Each test program has a guest of its own: that costs five
+seconds, and when a mistake panics the kernel of a guest, the others still say what they have to say. Tests with "two_devices" in
+their names get a guest with two devices.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+MARK = 'needs an RDMA device'
+# The suites of transfer-tests that hold whatever carries, and which of their tests use no carrier.
+OVER_VERBS = {
+    'batches': (),
+    'deadlines': (),
+    'full_pools': (),
+    'killed_workers': (),
+    'lost_peers': (),
+    'prepared': (),
+    'round_trips': ('on_one_node',),
+    'three_nodes': (),
+}
+PROGRAMS = ('transferd', 'transferctl', 'digits', 'transfer-test-worker', 'transfer-test-soak')
+
+
+class Failed(Exception):
+    """What went wrong, for people."""
+
+
+def build():
+    """Builds the workspace; returns its test programs and, by name, its programs."""
+    command = [os.environ.get('CARGO', 'cargo'), 'build', '--workspace', '--all-targets']
+    built = subprocess.run([*command, '--message-format', 'json-render-diagnostics'], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if built.returncode:
+        raise Failed(f'{" ".join(command)} failed')
+    tests, programs = [], {}
+    for line in built.stdout.splitlines():
+        message = json.loads(line) if line.startswith('{') else {}
+        if message.get('reason') != 'compiler-artifact' or not message['executable']:
+            continue
+        name, executable = message['target']['name'], Path(message['executable'])
+        package = Path(message['manifest_path']).parent
+        if message['profile']['test']:
+            tests.append((package, name, executable))
+        elif 'bin' in message['target']['kind']:
+            programs[name] = executable
+    return sorted(tests), programs
+
+
+def marked(package):
+    """Whether a package has tests that need a device. Other tests that are ignored would run here too, and must not."""
+    reasons = set()
+    for source in package.rglob('*.rs'):
+        if 'target' not in source.relative_to(package).parts:
+            # An attribute and no comment. The text may be the name of a macro's argument or constant, which says nothing.
+            reasons.update(re.findall(r'^\s*#\[ignore(?: = "([^"]*)")?\]', source.read_text(), re.MULTILINE))
+    others = [reason for reason in reasons if not reason.startswith(MARK)]
+    mine = len(reasons) > len(others)
+    if mine and others:
+        raise Failed(f'{package.name} ignores tests for other reasons than "{MARK}: ...": {sorted(others)}')
+    return mine
+
+
+def names(executable, *arguments):
+    """The names of a program's tests."""
+    listed = subprocess.run([executable, '--list', '--format', 'terse', *arguments], stdout=subprocess.PIPE, text=True, check=True)
+    return [line.removesuffix(': test') for line in listed.stdout.splitlines() if line.endswith(': test')]
+
+
+class Suite:
+    """A test program with the tests of it that run in one guest."""
+
+    def __init__(self, title, package, executable, arguments, devices=1, environment=None):
+        self.title, self.package, self.executable = title, package, executable
+        self.arguments, self.devices, self.environment = arguments, devices, environment or {}
+        ignored = [] if '--ignored' in arguments else names(executable, '--ignored')
+        self.expected = [name for name in names(executable, *arguments) if name not in ignored]
+        self.passed, self.failed, self.seconds = [], [], 0
+
+    def run(self, stage, limit):
+        arguments = [stage / self.executable.name, *self.arguments, '--test-threads', '1']
+        environment = {**os.environ, 'TRANSFER_TEST_PROGRAMS': str(stage), 'CARGO_MANIFEST_DIR': str(self.package), **self.environment}
+        started = time.monotonic()
+        seen = in_guest(arguments, self.package, environment, limit, self.devices)
+        self.seconds = time.monotonic() - started
+        # What a test prints may stand between its name and its end.
+        ends = re.findall(r'^test (\S+)(?: - should panic)? \.\.\. (?:.*?)(ok|FAILED)$', seen, re.MULTILINE | re.DOTALL)
+        self.passed = [name for name, end in ends if end == 'ok']
+        self.failed = [name for name, end in ends if end == 'FAILED']
+
+    def missing(self):
+        return [name for name in self.expected if name not in self.passed and name not in self.failed]
+
+
+class TwoHosts:
+    """Two guests, each with a sidecar."""
+
+    title, expected = 'two hosts', ['two-hosts.sh']
+
+    def __init__(self):
+        self.passed, self.failed, self.seconds = [], [], 0
+
+    def run(self, stage, limit):
+        started = time.monotonic()
+        script = [HERE / 'two-hosts.sh', stage, str(limit)]
+        (self.passed if subprocess.run(script, stdin=subprocess.DEVNULL).returncode == 0 else self.failed).append('two-hosts.sh')
+        self.seconds = time.monotonic() - started
+
+    def missing(self):
+        return []
+
+
+def in_guest(arguments, folder, environment, limit, devices=1):
+    """Runs a command in a guest and shows what it says; returns that."""
+    # Two processors: one of the kernel's threads plays the device while a test waits busily for it.
+    options = ['--smp', '2', '--mem', '4096', '--devices', str(devices), '--timeout', str(limit)]
+    guest = subprocess.Popen([HERE / 'run.sh', *options, '--', *arguments], cwd=folder, env=environment,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors='replace')
+    seen = []
+    with guest:
+        for line in guest.stdout:
+            seen.append(line)
+            print(line, end='', flush=True)
+    if guest.returncode:
+        print(f'    the guest ended with {guest.returncode}', flush=True)
+    return ''.join(seen)
+
+
+def suites_of(tests):
+    """All suites, and nothing that has no test to run."""
+    suites = []
+    for package, name, executable in tests:
+        title = f'{package.name} {name}'
+        if marked(package):
+            one = Suite(title, package, executable, ['--ignored', '--skip', 'two_devices'])
+            two = Suite(f'{title}, two devices', package, executable, ['--ignored', 'two_devices'], devices=2)
+            suites += [one, two]
+        if package == ROOT / 'tests' and name in OVER_VERBS:
+            skipped = [word for skip in OVER_VERBS[name] for word in ('--skip', skip)]
+            over = {'TRANSFER_TEST_FABRIC': 'verbs'}
+            suites.append(Suite(f'{title}, over verbs', package, executable, skipped, environment=over))
+    return [suite for suite in suites if suite.expected] + [TwoHosts()]
+
+
+def report(suites):
+    """The table at the end. Whether all is well."""
+    width = max(len(suite.title) for suite in suites)
+    print(f'\n{"in the guest":{width}}  tests  passed  failed  no end  seconds')
+    for suite in suites:
+        counts = [len(suite.expected), len(suite.passed), len(suite.failed), len(suite.missing())]
+        print(f'{suite.title:{width}}  {counts[0]:5}  {counts[1]:6}  {counts[2]:6}  {counts[3]:6}  {suite.seconds:7.0f}')
+    bad = 0
+    for suite in suites:
+        for what, tests in (('FAILED', suite.failed), ('did not end', suite.missing())):
+            for name in tests:
+                print(f'{suite.title}: {name} {what}')
+                bad += 1
+    total = sum(len(suite.expected) for suite in suites)
+    print(f'{total} tests, {bad} not passed, {sum(suite.seconds for suite in suites):.0f} s')
+    return bad == 0
+
+
+def staged(programs, tests, folder):
+    """Links to what runs: a build that goes on meanwhile does not change it, as far as cargo writes new files."""
+    stage = Path(tempfile.mkdtemp(prefix='rdma-vm-', dir=folder))
+    missing = [name for name in PROGRAMS if name not in programs]
+    if missing:
+        raise Failed(f'cargo has built no {", ".join(missing)}')
+    for name, program in [(name, programs[name]) for name in PROGRAMS] + [(test.name, test) for test in tests]:
+        try:
+            os.link(program, stage / name)
+        except OSError:
+            shutil.copy(program, stage / name)
+    return stage
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('words', nargs='*', help='only suites that have one of these words in their titles')
+    parser.add_argument('--list', action='store_true', help='say what would run')
+    parser.add_argument('--timeout', type=int, default=900, metavar='S', help='how long one guest may run (%(default)s s)')
+    parser.add_argument('--soak', type=int, metavar='S', help='instead of tests: the soak, for so many seconds')
+    parser.add_argument('--seed', type=int, help='the seed of the soak; any where nothing is said')
+    options = parser.parse_args()
+    subprocess.run([HERE / 'setup.sh'], check=True, stdin=subprocess.DEVNULL)
+    tests, programs = build()
+    suites = [] if options.soak else suites_of(tests)
+    if options.words:
+        suites = [suite for suite in suites if any(word in suite.title for word in options.words)]
+    if options.list:
+        for suite in suites:
+            print(f'{suite.title}: {len(suite.expected)} tests')
+            print(''.join(f'    {name}\n' for name in suite.expected), end='')
+        return True
+    if not suites and not options.soak:
+        raise Failed(f'no suite is called {" or ".join(options.words)}; --list shows all')
+    executables = [suite.executable for suite in suites if isinstance(suite, Suite)]
+    stage = staged(programs, executables, programs['transferd'].parent.parent)
+    try:
+        if options.soak:
+            soak = [stage / 'transfer-test-soak', '--fabric', 'verbs', '--seconds', str(options.soak)]
+            soak += [] if options.seed is None else ['--seed', str(options.seed)]
+            environment = {**os.environ, 'TRANSFER_TEST_PROGRAMS': str(stage)}
+            # What it does last, it does until it is done: restarts and waiting for zero.
+            return 'soak passed' in in_guest(soak, ROOT, environment, options.soak + options.timeout)
+        for suite in suites:
+            print(f'\n==> {suite.title}: {len(suite.expected)} tests', flush=True)
+            suite.run(stage, options.timeout)
+        return report(suites)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+try:
+    sys.exit(0 if main() else 1)
+except Failed as error:
+    sys.exit(f'rdma-vm: {error}')
+except subprocess.CalledProcessError as error:
+    # It has said why.
+    sys.exit(f'rdma-vm: {error.cmd[0]} ended with {error.returncode}')
+except KeyboardInterrupt:
+    sys.exit(130)

@@ -1,0 +1,8 @@
+//! Everything at once, for as long as one likes: see `transfer_tests::soak`.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+
+fn main() {
+    transfer_tests::soak::run(&transfer_tests::soak::Options::parse());
+}

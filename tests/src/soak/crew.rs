@@ -1,0 +1,160 @@
+//! The sidecars and workers of a soak, and how they come back when they were ended.
+
+use super::leaks::Holdings;
+use crate::order::{Spec, Trouble};
+use crate::status::Counts;
+use crate::{Carrier, Scene, Worker, poll};
+
+/// How many workers each node has.
+pub(super) const WORKERS: usize = 3;
+/// How many nodes there are.
+pub(super) const NODES: usize = 2;
+
+/// A worker with room for its tensors, several versions of each.
+const ARENA_BYTES: u64 = 48 << 20;
+
+#[derive(Debug)]
+pub(super) struct Crew {
+    /// Dropped before the sidecars.
+    workers: Vec<Option<Worker>>,
+    /// How often each was started.
+    pub(super) starts: Vec<u64>,
+    /// How often each sidecar was started.
+    pub(super) restarts: [u64; NODES],
+    young: [Option<Holdings>; NODES],
+    /// For the names of greetings.
+    greetings: u64,
+    scene: Scene,
+}
+
+impl Crew {
+    pub(super) fn new(carrier: Carrier) -> Crew {
+        // For two slots of each key of each worker of the other node, and some fetches at a time.
+        let arguments = ["--pool-bytes", "112MiB", "--listen", "127.0.0.1:0"];
+        let scene = Scene::over(carrier, &[&arguments, &arguments]);
+        let workers = (0..NODES * WORKERS).map(|_| None).collect();
+        let starts = vec![0; NODES * WORKERS];
+        let mut crew = Crew { workers, starts, restarts: [0; NODES], young: [None; NODES], greetings: 0, scene };
+        (0..NODES * WORKERS).for_each(|i| crew.start(i));
+        crew.settle();
+        crew.note_young();
+        crew
+    }
+
+    /// The number of workers.
+    pub(super) fn len(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Where a worker is.
+    pub(super) fn node_of(worker: usize) -> usize {
+        worker / WORKERS
+    }
+
+    /// What it is called.
+    pub(super) fn name_of(worker: usize) -> String {
+        format!("w{worker}")
+    }
+
+    pub(super) fn worker(&mut self, worker: usize) -> &mut Worker {
+        self.workers[worker].as_mut().expect("it was started")
+    }
+
+    fn start(&mut self, worker: usize) {
+        let node = &self.scene.nodes[Crew::node_of(worker)];
+        let start = || Worker::of(node, &Crew::name_of(worker)).arena_bytes(ARENA_BYTES).with_async_face().try_start();
+        // The sidecar may not know yet that the one before it has ended.
+        let started = poll(start).unwrap_or_else(|trouble| panic!("worker {worker} does not come back: {trouble}"));
+        self.workers[worker] = Some(started);
+        self.starts[worker] += 1;
+    }
+
+    /// Ends a worker, by SIGKILL or in order, in the middle of what it does, and starts it again.
+    pub(super) fn restart_worker(&mut self, worker: usize, kill: bool) {
+        let old = self.workers[worker].take().expect("it was started");
+        if kill {
+            old.kill();
+        } else {
+            assert!(old.close().success(), "worker {worker} ends in order");
+        }
+        self.start(worker);
+        self.greet(worker);
+    }
+
+    /// Kills a sidecar in the middle of what it does, and starts it again, with its workers.
+    pub(super) fn restart_sidecar(&mut self, node: usize) {
+        self.hold_against_young(node);
+        self.scene.nodes[node].kill();
+        let mine = node * WORKERS..(node + 1) * WORKERS;
+        mine.clone().for_each(|worker| self.workers[worker] = None);
+        self.scene.nodes[node].restart();
+        self.restarts[node] += 1;
+        mine.for_each(|worker| self.start(worker));
+        self.settle();
+        self.note_young();
+    }
+
+    /// The others can push to this worker, and fetch from it.
+    fn greet(&mut self, worker: usize) {
+        for other in 0..self.len() {
+            if Crew::node_of(other) == Crew::node_of(worker) {
+                continue;
+            }
+            self.greetings += 1;
+            let (version, spec) = (self.greetings, Spec::bytes(1000, self.greetings));
+            for (from, to) in [(other, worker), (worker, other)] {
+                let key = format!("greeting/{from}/{to}");
+                let target = Crew::name_of(to);
+                let pushed = poll(|| -> Result<(), Trouble> {
+                    let push = self.worker(from).push(&key, spec.clone()).version(version).to(&target);
+                    match push.start().wait() {
+                        Err(trouble) if trouble.kind != "VersionNotRising" => Err(trouble),
+                        // The one before it has arrived, whatever its sender was told.
+                        _ => Ok(()),
+                    }
+                });
+                let fetched = pushed.and_then(|()| poll(|| self.worker(to).fetch(&key).at_least(version).start().wait()));
+                match fetched {
+                    Ok(fetched) => assert_eq!(fetched.sum, spec.sum(), "{key}"),
+                    Err(trouble) => panic!("worker {from} does not reach worker {to} again: {trouble}"),
+                }
+            }
+        }
+    }
+
+    /// Everybody reaches everybody.
+    fn settle(&mut self) {
+        (0..WORKERS).for_each(|worker| self.greet(worker));
+    }
+
+    fn note_young(&mut self) {
+        for (node, young) in self.young.iter_mut().enumerate() {
+            young.get_or_insert_with(|| Holdings::of(&self.scene.nodes[node]));
+        }
+    }
+
+    /// A sidecar has no more of the system than at its start, with the same workers and links.
+    fn hold_against_young(&mut self, node: usize) {
+        // Taken: the next one is another process.
+        let Some(young) = self.young[node].take() else { return };
+        let sidecar = &self.scene.nodes[node];
+        let now = young.until_again(sidecar);
+        println!("soak: sidecar {}: {young} at its start, {now} now", sidecar.name());
+    }
+
+    /// Everybody still reaches everybody; then all end, and nothing is left.
+    pub(super) fn end(mut self) {
+        self.settle();
+        (0..NODES).for_each(|node| self.hold_against_young(node));
+        for (number, worker) in self.workers.drain(..).enumerate() {
+            assert!(worker.expect("it was started").close().success(), "worker {number} ends in order");
+        }
+        for node in 0..NODES {
+            self.scene.nodes[node].until("nothing is left", |status| Counts::of(status).is_nothing());
+            if self.restarts[node] > 0 {
+                self.scene.note_idle_of(node);
+            }
+        }
+        self.scene.end();
+    }
+}

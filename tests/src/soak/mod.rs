@@ -1,0 +1,343 @@
+//! Everything at once, for as long as one likes: `transfer-test-soak --fabric verbs --seconds 600`.
+//!
+//! Two sidecars, three workers each. They push and fetch tensors of all sizes, with long and with short deadlines; some calls are given up in the
+//! middle; workers end, by SIGKILL or in order, and come back; sidecars are killed and come back. Every byte that is fetched is checked. A call
+//! that has time enough, and whose partners nobody has touched, must succeed. After each restart everybody must reach everybody again. At the
+//! end nothing may be left: no counter above zero, and no sidecar that holds more of the system than when it was young.
+//!
+//! What is done follows from the seed, which the first line says; when it is done follows from the machine.
+//!
+//! # Layout
+//! - this file: what is done, and what may come of it.
+//! - [`book`]: what was pushed. - [`crew`]: sidecars and workers. - [`leaks`]: descriptors and memory.
+
+mod book;
+mod crew;
+mod leaks;
+
+use crate::calls::{Ended, Pending};
+use crate::order::{Answer, FetchOrder, Order, PushOrder, Select, Trouble, Way};
+use crate::{Carrier, PATIENCE};
+use book::{Book, LARGEST};
+use crew::{Crew, NODES, WORKERS};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+/// How many calls are under way at a time.
+const AT_ONCE: usize = 16;
+
+/// What the program may be told.
+#[derive(Debug, clap::Parser)]
+#[command(about = "Everything at once, through two sidecars, with checks of every byte and of what is left at the end")]
+pub struct Options {
+    /// What has to carry: tcp, or verbs
+    #[arg(long, default_value = "tcp", value_parser = carrier)]
+    pub fabric: Carrier,
+    /// How long to go on before the end, which is checked
+    #[arg(long, default_value_t = 60)]
+    pub seconds: u64,
+    /// What is done follows from it. Default: another one each time
+    #[arg(long)]
+    pub seed: Option<u64>,
+}
+
+fn carrier(text: &str) -> Result<Carrier, String> {
+    let known = [Carrier::Tcp, Carrier::Verbs];
+    known.into_iter().find(|carrier| carrier.name() == text).ok_or_else(|| "a fabric is tcp or verbs".to_owned())
+}
+
+/// A call under way.
+#[derive(Debug)]
+struct Call {
+    pending: Pending<Answer>,
+    key: String,
+    /// Who makes it, and who else has to be there.
+    worker: usize,
+    partner: usize,
+    /// Whether it pushes.
+    pushes: bool,
+    /// The version that it pushes or wants.
+    version: u64,
+    /// Whether it has all the time that it needs.
+    is_patient: bool,
+    /// What the world was when it began.
+    world: World,
+}
+
+/// How often those were started who matter to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct World {
+    worker: u64,
+    partner: u64,
+    sidecars: [u64; NODES],
+}
+
+/// A key, and who has to do with it.
+#[derive(Debug, Clone)]
+struct Item {
+    key: String,
+    owner: usize,
+    /// Who it is pushed to, where it is.
+    target: Option<usize>,
+    largest: u64,
+}
+
+struct Soak {
+    carrier: Carrier,
+    random: SmallRng,
+    crew: Crew,
+    book: Book,
+    items: Vec<Item>,
+    calls: Vec<Call>,
+    /// Keys with a push under way: the next one waits for its end.
+    busy: HashSet<String>,
+    /// The newest version that is surely there.
+    there: HashMap<String, u64>,
+    counts: BTreeMap<String, u64>,
+}
+
+/// Runs it.
+///
+/// # Panics
+/// Where anything is not as it must be.
+pub fn run(options: &Options) {
+    let started = Instant::now();
+    let seed = options.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
+    println!("soak: {} s over {}, --seed {seed}", options.seconds, options.fabric.name());
+    let mut soak = Soak::new(options.fabric, seed);
+    let until = Instant::now() + Duration::from_secs(options.seconds);
+    let mut next_worker = soak.soon(2_000);
+    let mut next_sidecar = soak.soon(8_000);
+    let mut next_word = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < until {
+        if !soak.reap() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        while soak.calls.len() < AT_ONCE {
+            soak.begin_one();
+        }
+        if Instant::now() >= next_worker {
+            soak.restart_worker();
+            next_worker = soak.soon(2_000);
+        }
+        if Instant::now() >= next_sidecar {
+            soak.restart_sidecar();
+            next_sidecar = soak.soon(8_000);
+        }
+        if Instant::now() >= next_word {
+            println!("soak: {} s: {}", started.elapsed().as_secs(), soak.story());
+            next_word += Duration::from_secs(10);
+        }
+    }
+    // What is under way has its time still.
+    let patience = Instant::now() + 2 * PATIENCE;
+    while !soak.calls.is_empty() {
+        assert!(Instant::now() < patience, "these calls do not end: {:#?}", soak.calls);
+        soak.reap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let story = soak.story();
+    assert!(soak.counts.get("fetched").is_some_and(|n| *n > 0), "no fetch has succeeded: {story}");
+    assert!(soak.counts.get("pushed").is_some_and(|n| *n > 0), "no push has succeeded: {story}");
+    soak.crew.end();
+    println!("soak: {} s: {story}", started.elapsed().as_secs());
+    println!("soak passed: --seed {seed}");
+}
+
+impl Soak {
+    fn new(carrier: Carrier, seed: u64) -> Soak {
+        let crew = Crew::new(carrier);
+        let mut items = Vec::new();
+        for owner in 0..crew.len() {
+            for largest in LARGEST {
+                // The one of the same number on the other node.
+                let target = (owner + WORKERS) % crew.len();
+                items.push(Item { key: format!("w{owner}/own/{largest}"), owner, target: None, largest });
+                items.push(Item { key: format!("w{owner}/to/{largest}"), owner, target: Some(target), largest });
+            }
+        }
+        Soak {
+            carrier,
+            random: SmallRng::seed_from_u64(seed),
+            crew,
+            book: Book::default(),
+            items,
+            calls: Vec::new(),
+            busy: HashSet::new(),
+            there: HashMap::new(),
+            counts: BTreeMap::new(),
+        }
+    }
+
+    /// A moment at about this many milliseconds from now.
+    fn soon(&mut self, ms: u64) -> Instant {
+        Instant::now() + Duration::from_millis(self.random.random_range(ms / 4..2 * ms))
+    }
+
+    fn count(&mut self, what: &str) {
+        *self.counts.entry(what.to_owned()).or_default() += 1;
+    }
+
+    fn story(&self) -> String {
+        self.counts.iter().map(|(what, n)| format!("{what} {n}")).collect::<Vec<_>>().join(", ")
+    }
+
+    fn world(&self, worker: usize, partner: usize) -> World {
+        let starts = &self.crew.starts;
+        World { worker: starts[worker], partner: starts[partner], sidecars: self.crew.restarts }
+    }
+
+    /// From a microsecond to a quarter of a second, as many short ones as long ones.
+    fn moment(&mut self) -> Duration {
+        Duration::from_micros(1 << self.random.random_range(0..=18))
+    }
+
+    fn begin_one(&mut self) {
+        let item = self.items[self.random.random_range(0..self.items.len())].clone();
+        // Large ones take their time.
+        if item.largest > 1 << 20 && self.random.random_ratio(3, 4) {
+            return;
+        }
+        let is_patient = self.random.random_ratio(4, 5);
+        let timeout = if is_patient { PATIENCE } else { self.moment() };
+        // A brief call has a long deadline, and nobody waits for it.
+        let brief = (self.random.random_ratio(1, 10)).then(|| self.moment());
+        if self.random.random_bool(0.5) && !self.busy.contains(&item.key) {
+            self.begin_push(&item, timeout, brief);
+        } else {
+            self.begin_fetch(&item, timeout, brief);
+        }
+    }
+
+    fn begin_push(&mut self, item: &Item, timeout: Duration, brief: Option<Duration>) {
+        let len = self.random.random_range(0..=item.largest);
+        let (version, tensor) = self.book.next(&item.key, len);
+        let partner = item.target.unwrap_or(item.owner);
+        let order = PushOrder {
+            key: item.key.clone(),
+            tensor,
+            way: Way::Owned,
+            version: Some(version),
+            to: item.target.map(Crew::name_of),
+            timeout,
+            require: None,
+        };
+        let order = match brief {
+            Some(patience) => Order::PushBriefly(order, patience),
+            None => Order::Push(order),
+        };
+        self.busy.insert(item.key.clone());
+        self.begin(item, (item.owner, partner), true, version, timeout, order);
+    }
+
+    fn begin_fetch(&mut self, item: &Item, timeout: Duration, brief: Option<Duration>) {
+        let worker = self.random.random_range(0..self.crew.len());
+        let there = self.there.get(&item.key).copied();
+        // What may never come is not waited for.
+        let timeout = if there.is_some() { timeout } else { timeout.min(Duration::from_millis(300)) };
+        let select = there.map_or(Select::Latest, Select::AtLeast);
+        let order = FetchOrder { key: item.key.clone(), select, timeout, require: None, hold: None };
+        let order = match brief {
+            Some(patience) => Order::FetchBriefly(order, patience),
+            None => Order::Fetch(order),
+        };
+        self.begin(item, (worker, item.owner), false, there.unwrap_or(0), timeout, order);
+    }
+
+    fn begin(
+        &mut self,
+        item: &Item,
+        (worker, partner): (usize, usize),
+        pushes: bool,
+        version: u64,
+        timeout: Duration,
+        order: Order,
+    ) {
+        let world = self.world(worker, partner);
+        let pending = self.crew.worker(worker).order(order, Some);
+        let (key, is_patient) = (item.key.clone(), timeout == PATIENCE);
+        self.calls.push(Call { pending, key, worker, partner, pushes, version, is_patient, world });
+    }
+
+    /// Looks at what has ended. Whether anything has.
+    fn reap(&mut self) -> bool {
+        let mut ended = Vec::new();
+        let mut at = 0;
+        while at < self.calls.len() {
+            match self.calls[at].pending.now() {
+                Some(end) => ended.push((self.calls.swap_remove(at), end)),
+                None => at += 1,
+            }
+        }
+        let any = !ended.is_empty();
+        for (call, end) in ended {
+            self.conclude(&call, end);
+        }
+        any
+    }
+
+    fn conclude(&mut self, call: &Call, end: Ended<Answer>) {
+        if call.pushes {
+            self.busy.remove(&call.key);
+        }
+        let same_world = call.world == self.world(call.worker, call.partner);
+        match end {
+            Ended::Well(Answer::Fetched(fetched)) => {
+                assert!(fetched.version >= call.version, "{}: version {} is old", call.key, fetched.version);
+                self.book.check(self.carrier, &call.key, &fetched);
+                self.count("fetched");
+            }
+            Ended::Well(Answer::Pushed(pushed)) => {
+                assert_eq!(pushed.version, call.version, "{}", call.key);
+                if pushed.report.fabric != "local" {
+                    self.carrier.carried(&pushed.report);
+                }
+                if same_world {
+                    self.there.insert(call.key.clone(), pushed.version);
+                }
+                self.count("pushed");
+            }
+            Ended::Well(Answer::Done) => self.count("given up"),
+            Ended::Well(other) => panic!("{}: answered with {other:?}", call.key),
+            Ended::InTrouble(trouble) => self.trouble(call, &trouble, same_world),
+            Ended::Gone => {
+                assert!(!same_world, "worker {} has ended by itself", call.worker);
+                self.count("gone with their workers");
+            }
+        }
+    }
+
+    fn trouble(&mut self, call: &Call, trouble: &Trouble, same_world: bool) {
+        let late = ["Deadline", "PoolFull", "ArenaFull", "UnknownKey", "UnknownWorker", "PeerUnreachable"];
+        let lost = ["PeerLost", "SidecarGone", "KeyOwned", "NotOwner", "VersionNotRising"];
+        let kind = trouble.kind.as_str();
+        let what = if call.pushes { "push" } else { "fetch" };
+        let who = format!("{what} of {} by worker {}, version {}", call.key, call.worker, call.version);
+        let is_known = kind == "DirectoryUnreachable" || late.contains(&kind) || (!same_world && lost.contains(&kind));
+        assert!(is_known, "{who}, with nobody to blame: {trouble}");
+        assert!(!(call.is_patient && same_world), "{who} had time, and nobody was in the way: {trouble}");
+        self.count(if same_world { "too late" } else { "lost with restarts" });
+    }
+
+    fn restart_worker(&mut self) {
+        let worker = self.random.random_range(0..self.crew.len());
+        let kill = self.random.random_bool(0.7);
+        self.there.retain(|key, _| !key.starts_with(&format!("w{worker}/")));
+        self.crew.restart_worker(worker, kill);
+        self.count(if kill { "workers killed" } else { "workers closed" });
+    }
+
+    fn restart_sidecar(&mut self) {
+        let node = self.random.random_range(0..NODES);
+        // What was made there is gone, and what had landed there.
+        for item in &self.items {
+            if [Some(item.owner), item.target].into_iter().flatten().any(|w| Crew::node_of(w) == node) {
+                self.there.remove(&item.key);
+            }
+        }
+        self.crew.restart_sidecar(node);
+        self.count("sidecars killed");
+    }
+}

@@ -1,0 +1,121 @@
+//! Many tensors in one call, between two nodes: each arrives or says why it does not, and the others do not mind.
+
+use transfer_client::{BlockingClient, Client, DType, Error, FailureCode, TensorMut};
+use transfer_tests::order::Report;
+use transfer_tests::{Carrier, Scene, Spec, Worker, pattern};
+
+fn connect(worker: &transfer_tests::Sidecar, name: &str) -> BlockingClient {
+    BlockingClient::connect(worker.socket()).name(name).arena_bytes(16 << 20).call().expect("the sidecar takes workers")
+}
+
+/// Tensors of every size from nothing to more than a packet and more than a gather list's worth.
+fn specs(count: u64) -> Vec<Spec> {
+    (0..count).map(|i| Spec::bytes(i * i * 73, 1000 + i)).collect()
+}
+
+fn filled(client: &BlockingClient, spec: &Spec) -> TensorMut {
+    let mut tensor = client.allocate(DType::U8, &spec.shape).expect("there is room");
+    pattern::fill(tensor.as_mut_bytes(), DType::U8, spec.seed);
+    tensor
+}
+
+fn report(report: &transfer_client::Report) -> Report {
+    let transfer_client::Report { fabric, bytes, copied, .. } = *report;
+    Report { fabric: fabric.name().to_owned(), bytes, copied, text: report.to_string() }
+}
+
+#[test]
+fn fetched_at_once() {
+    let scene = Scene::two();
+    let (giver, taker) = (connect(scene.a(), "giver"), connect(scene.b(), "taker"));
+    let specs = specs(60);
+    let tensors: Vec<_> = (0..).zip(&specs).map(|(i, spec)| (format!("{i}"), filled(&giver, spec))).collect();
+    for pushed in giver.push_many(tensors).call() {
+        assert_eq!(pushed.expect("nothing is in the way").version, 1);
+    }
+    // One of them is nobody's; it says so at its deadline, and the rest is there.
+    let keys = (0..specs.len()).map(|i| i.to_string());
+    for (fetched, spec) in taker.fetch_many(keys).call().into_iter().zip(&specs) {
+        let tensor = fetched.expect("it is published");
+        assert_eq!(pattern::sum(tensor.as_bytes()), spec.sum(), "{spec:?}");
+        Carrier::chosen().carried(&report(tensor.report()));
+    }
+    let some = ["3", "nobody's", "4"];
+    let fetched = taker.fetch_many(some).timeout(std::time::Duration::from_millis(500)).call();
+    let sums = fetched.iter().map(|f| f.as_ref().ok().map(|t| pattern::sum(t.as_bytes())));
+    assert_eq!(sums.collect::<Vec<_>>(), [Some(specs[3].sum()), None, Some(specs[4].sum())]);
+    drop((fetched, giver, taker));
+    scene.end();
+}
+
+#[test]
+fn pushed_at_once() {
+    let scene = Scene::two();
+    let (giver, taker) = (connect(scene.a(), "giver"), connect(scene.b(), "taker"));
+    for version in 1..=3 {
+        let specs = specs(40);
+        let tensors: Vec<_> = (0..).zip(&specs).map(|(i, spec)| (format!("{i}"), filled(&giver, spec))).collect();
+        for pushed in giver.push_many(tensors).version(version).to("taker").call() {
+            Carrier::chosen().carried(&report(&pushed.expect("the taker is there").report));
+        }
+        let keys = (0..specs.len()).map(|i| i.to_string());
+        for (fetched, spec) in taker.fetch_many(keys).exactly(version).call().into_iter().zip(&specs) {
+            let tensor = fetched.expect("it has landed");
+            assert_eq!(pattern::sum(tensor.as_bytes()), spec.sum(), "version {version}: {spec:?}");
+            assert_eq!(tensor.report().fabric.name(), "local");
+        }
+    }
+    let lost = giver.push_many([("lost", filled(&giver, &Spec::bytes(10, 1)))]).to("nobody").call();
+    let error: Vec<_> = lost.into_iter().map(|l| l.expect_err("nobody is there").error().failure_code()).collect();
+    assert_eq!(error, [Some(FailureCode::UnknownWorker)]);
+    drop((giver, taker));
+    scene.end();
+}
+
+/// Futures that are dropped at any moment of a transfer. The pool has room for few of them: a slot that did not come back would show.
+#[test]
+fn given_up_in_the_middle() {
+    const LEN: u64 = 3 << 20;
+    let mut scene = Scene::two_with(&["--pool-bytes", "16MiB"]).with_bystanders();
+    let mut giver = scene.a().worker("giver");
+    let mut receiver = Worker::of(scene.b(), "receiver").start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let (taker, pusher) = runtime.block_on(async {
+        let taker = Client::connect(scene.b().socket()).name("taker").arena_bytes(0).await?;
+        let pusher = Client::connect(scene.a().socket()).name("pusher").arena_bytes(16 << 20).await?;
+        Ok::<_, Error>((taker, pusher))
+    })
+    .expect("the sidecars take workers");
+    for round in 1..=40_u64 {
+        let patience = std::time::Duration::from_micros(round * round * 30);
+        // Another size each time, so that the slot is asked for anew.
+        let spec = Spec::bytes(LEN + round, round);
+        giver.push("w", spec.clone()).version(round).get();
+        runtime.block_on(async {
+            let mut tensor = pusher.allocate_wait(DType::U8, &spec.shape, transfer_tests::PATIENCE).await.expect("room");
+            pattern::fill(tensor.as_mut_bytes(), DType::U8, spec.seed);
+            let push = pusher.push_tensor("x", tensor).version(round).to("receiver").timeout(transfer_tests::PATIENCE);
+            let fetch = taker.fetch("w").exactly(round).timeout(transfer_tests::PATIENCE);
+            let (fetched, pushed) = tokio::join!(
+                tokio::time::timeout(patience, fetch.into_future()),
+                tokio::time::timeout(patience, push.into_future())
+            );
+            if let Ok(fetched) = fetched {
+                assert_eq!(pattern::sum(fetched.expect("it is published").as_bytes()), spec.sum());
+            }
+            if let Ok(pushed) = pushed {
+                assert_eq!(pushed.expect("the receiver is there").version, round);
+            }
+        });
+    }
+    let last = Spec::bytes(LEN, 99);
+    giver.push("w", last.clone()).version(99).get();
+    giver.push("y", last.clone()).version(99).to("receiver").get();
+    let fetched = runtime.block_on(taker.fetch("w").exactly(99).into_future()).expect("it is published");
+    assert_eq!(pattern::sum(fetched.as_bytes()), last.sum());
+    assert_eq!(receiver.fetch("y").exactly(99).get().sum, last.sum());
+    scene.others_go_on();
+    drop((fetched, giver, receiver, taker, pusher));
+    drop(runtime);
+    scene.end();
+}

@@ -1,0 +1,232 @@
+//! What only an RDMA device can show: which fabric is chosen and why, a port that goes down, a device that goes away, a training job. What holds
+//! over every fabric is in the other suites, which `make test-rdma` runs over verbs too.
+
+use std::process::Command;
+use transfer_proto::v1::Fabric;
+use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, Spec, poll, programs, status};
+
+/// More than one message of a device may carry.
+const LEN: u64 = 9 << 20;
+
+const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
+
+fn two_over_verbs() -> Scene {
+    Scene::over(Carrier::Verbs, &[&LISTEN, &LISTEN])
+}
+
+/// A tool of the system, which must succeed.
+fn tool(words: &[&str]) {
+    let status = Command::new(words[0]).args(&words[1..]).status().unwrap_or_else(|e| panic!("{words:?}: {e}"));
+    assert!(status.success(), "{words:?}: {status}");
+}
+
+/// The network device below the RDMA device, in a state that ends with the test.
+struct Cable(String);
+
+impl Cable {
+    fn of_the_device() -> Cable {
+        Cable(std::env::var("RDMA_NETDEV").unwrap_or_else(|_| "dummy0".to_owned()))
+    }
+
+    fn down(&self) {
+        tool(&["ip", "link", "set", &self.0, "down"]);
+    }
+
+    fn up(&self) {
+        tool(&["ip", "link", "set", &self.0, "up"]);
+    }
+
+    fn add_device(&self) {
+        tool(&["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", &self.0]);
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        // The next test wants both, and this one may be panicking. A device that is there is not added twice.
+        let _ = Command::new("ip").args(["link", "set", &self.0, "up"]).status();
+        let _ = Command::new("rdma").args(["link", "add", "rxe0", "type", "rxe", "netdev", &self.0]).output();
+    }
+}
+
+/// A tensor goes each way, pushed and fetched, and all by this carrier.
+#[track_caller]
+fn both_ways(scene: &Scene, carrier: Carrier, seed: u64) {
+    let names = [format!("a-{seed}"), format!("b-{seed}")];
+    let mut workers = [scene.a().worker(&names[0]), scene.b().worker(&names[1])];
+    for from in [0, 1] {
+        let spec = Spec::bytes(LEN / 2, seed + from as u64);
+        let (fetched, pushed) = (format!("fetched-{from}-{seed}"), format!("pushed-{from}-{seed}"));
+        workers[from].push(&fetched, spec.clone()).get();
+        let there = workers[1 - from].fetch(&fetched).get();
+        assert_eq!(there.sum, spec.sum());
+        carrier.carried(&there.report);
+        let push = workers[from].push(&pushed, spec.clone()).to(&names[1 - from]).get();
+        carrier.carried(&push.report);
+        assert_eq!(workers[1 - from].fetch(&pushed).get().sum, spec.sum());
+    }
+    let closed = workers.map(|worker| worker.close().success());
+    assert_eq!(closed, [true, true]);
+}
+
+fn link_over(sidecar: &Sidecar, fabric: Fabric) -> bool {
+    sidecar.status().links.iter().any(|link| link.fabric() == fabric)
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn without_a_word_rdma_is_chosen() {
+    let scene = Scene::exactly(&[&LISTEN, &LISTEN]);
+    both_ways(&scene, Carrier::Verbs, 1);
+    assert!(link_over(scene.a(), Fabric::Verbs) && !link_over(scene.a(), Fabric::Tcp));
+    let none = status::finished(&scene.b().status(), Fabric::Tcp);
+    assert_eq!(none.transfers, 0);
+    scene.end();
+}
+
+/// One sidecar has a device and the other has not: TCP carries, and both say why it is not RDMA. Who requires RDMA gets an error that says so.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn with_one_that_has_none() {
+    let off = [&LISTEN[..], &["--verbs", "off"]].concat();
+    let on = [&LISTEN[..], &["--verbs", "on"]].concat();
+    let scene = Scene::exactly(&[&off, &on]);
+    both_ways(&scene, Carrier::Tcp, 1);
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    giver.push("w", Spec::bytes(5000, 1)).get();
+    let why = ["verbs", "is tcp", "node a has no verbs", "--verbs off"];
+    taker.fetch("w").require("verbs").trouble().expect("RequireUnmet", &why);
+    giver.push("x", Spec::bytes(5000, 1)).to("taker").require("verbs").trouble().expect("RequireUnmet", &why);
+    for node in &scene.nodes {
+        let link = node.status().links[0].clone();
+        assert!(link.why.contains("--verbs off"), "{link:?}");
+    }
+    drop((giver, taker));
+    scene.end();
+}
+
+/// The same where the operator of the other one requires it: there is no link at all, and what is tried says why.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn required_by_the_sidecar_and_not_there() {
+    let off = [&LISTEN[..], &["--verbs", "off"]].concat();
+    let required = [&LISTEN[..], Carrier::Verbs.arguments()].concat();
+    let scene = Scene::exactly(&[&off, &required]);
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    giver.push("w", Spec::bytes(5000, 1)).get();
+    let trouble = taker.fetch("w").timeout(PATIENCE / 10).trouble();
+    assert!(trouble.text.contains("verbs"), "{trouble}");
+    let trouble = giver.push("x", Spec::bytes(5000, 1)).to("taker").timeout(PATIENCE / 10).trouble();
+    assert!(trouble.text.contains("verbs"), "{trouble}");
+    drop((giver, taker));
+    scene.end();
+}
+
+/// The port goes down while tensors fly, and comes up again. What was under way fails, in time and with a reason; then all is well again.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_port_that_goes_down_and_up() {
+    let cable = Cable::of_the_device();
+    let scene = two_over_verbs();
+    both_ways(&scene, Carrier::Verbs, 1);
+    for round in 0..3 {
+        let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+        giver.push("w", Spec::bytes(LEN, round)).get();
+        let before = status::finished(&scene.b().status(), Fabric::Verbs).transfers;
+        let storms =
+            [giver.push("x", Spec::bytes(LEN, round)).to("taker").timeout(PATIENCE).storm(), taker.fetch("w").timeout(PATIENCE).storm()];
+        scene.b().until("tensors fly", |s| status::finished(s, Fabric::Verbs).transfers >= before + 2);
+        cable.down();
+        for storm in storms {
+            let trouble = storm.trouble();
+            assert!(trouble.can_retry, "{trouble}");
+            assert!(["PeerLost", "PeerUnreachable"].contains(&trouble.kind.as_str()), "{trouble}");
+        }
+        for node in &scene.nodes {
+            node.until("its link is down", |s| s.links.is_empty());
+        }
+        cable.up();
+        let again = poll(|| taker.fetch("w").start().wait()).unwrap_or_else(|trouble| panic!("never again: {trouble}"));
+        assert_eq!(again.sum, Spec::bytes(LEN, round).sum());
+        Carrier::Verbs.carried(&again.report);
+        assert!(giver.close().success() && taker.close().success());
+        for node in &scene.nodes {
+            node.until("nothing is left", |s| status::Counts::of(s).is_nothing());
+        }
+    }
+    both_ways(&scene, Carrier::Verbs, 50);
+    scene.end();
+}
+
+/// Two nodes, of which one is killed at any moment of a storm, again and again: the link is made anew each time.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn the_next_call_works_after_each_kill() {
+    let mut scene = two_over_verbs();
+    for round in 0..4_u64 {
+        let mut giver = scene.a().worker("giver");
+        let mut taker = scene.b().worker("taker");
+        giver.push("w", Spec::bytes(LEN, round)).version(round + 1).get();
+        let storm = taker.fetch("w").storm();
+        scene.a().until("tensors fly", |s| status::finished(s, Fabric::Verbs).transfers >= round || s.links.len() == 1);
+        scene.nodes[1].kill();
+        storm.trouble().expect("SidecarGone", &[]);
+        drop(taker);
+        scene.nodes[1].restart();
+        let mut taker = scene.b().worker("taker");
+        let fetched = poll(|| taker.fetch("w").start().wait()).unwrap_or_else(|trouble| panic!("never again: {trouble}"));
+        assert_eq!(fetched.sum, Spec::bytes(LEN, round).sum());
+        Carrier::Verbs.carried(&fetched.report);
+        assert!(giver.close().success() && taker.close().success());
+        scene.a().until("nothing is left", |s| status::Counts::of(s).is_nothing());
+    }
+    scene.note_idle_of(1);
+    scene.end();
+}
+
+/// The device is taken away, and comes back. The kernel waits for who has it open (rxe can take it from nobody), so the sidecars that had it are
+/// killed. Those that start without it say why, and TCP carries; with the device, RDMA does again.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_device_that_is_taken_away() {
+    let cable = Cable::of_the_device();
+    let mut scene = Scene::exactly(&[&LISTEN, &LISTEN]);
+    both_ways(&scene, Carrier::Verbs, 1);
+    let mut removal = Command::new("rdma").args(["link", "delete", "rxe0"]).spawn().expect("rdma is there");
+    scene.nodes.iter_mut().for_each(Sidecar::kill);
+    let removed = poll(|| removal.try_wait().expect("a child can be waited for").ok_or(()));
+    assert!(removed.is_ok_and(|status| status.success()), "the device is free, and can be deleted");
+    scene.nodes.iter_mut().for_each(Sidecar::restart);
+    both_ways(&scene, Carrier::Tcp, 10);
+    for node in &scene.nodes {
+        let states = node.status().fabric_states;
+        let verbs = states.iter().find(|state| state.fabric() == Fabric::Verbs).expect("it is told");
+        assert!(!verbs.available && !verbs.why_not.is_empty(), "{verbs:?}");
+    }
+    cable.add_device();
+    scene.nodes.iter_mut().for_each(Sidecar::kill);
+    scene.nodes.iter_mut().for_each(Sidecar::restart);
+    both_ways(&scene, Carrier::Verbs, 20);
+    scene.note_idle_of(0);
+    scene.note_idle_of(1);
+    scene.end();
+}
+
+/// The tutorial's training job, whose weights must be those of one process, bit for bit.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_training_job() {
+    let mut demo = Command::new(programs::digits());
+    demo.args(["demo", "--fabric", "verbs", "--steps", "60", "--rounds", "1", "--bulk-tensors", "3", "--bulk-mib", "9"]);
+    let output = demo.arg("--transferd").arg(programs::transferd()).output().expect("it can be started");
+    let text = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    // 1 is for the accuracy, which takes more steps.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{text}");
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines: Vec<_> = text.lines().map(words).collect();
+    let equal = |line: &&String| line.contains("yes, bit for bit");
+    assert_eq!(lines.iter().filter(equal).count(), 2, "over transfer and over gRPC messages: {text}");
+    for path in ["A to A 120 4.6 MB local 0 B", "A to B 60 2.3 MB verbs 0 B", "B to A 60 2.3 MB verbs 0 B", "A to B 3 28.3 MB verbs 0 B"] {
+        assert!(lines.iter().any(|line| line.starts_with(path)), "{path}: {text}");
+    }
+}
