@@ -63,6 +63,10 @@ pub struct LinkStatus {
     pub peer: Name,
     /// What carries it.
     pub fabric: FabricKind,
+    /// With how many rails it was made.
+    pub rails: usize,
+    /// How many of them live.
+    pub rails_live: usize,
     /// Messages and immediates that may be sent now.
     pub credits: u32,
     /// What waits for credits.

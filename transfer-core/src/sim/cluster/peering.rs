@@ -46,7 +46,7 @@ pub(super) enum Dial {
 
 impl Cluster {
     fn info(&self, node: usize) -> PeerInfo {
-        PeerInfo { name: self.nodes[node].name.clone(), incarnation: 1, receive_slots: self.receive_slots }
+        PeerInfo { name: self.nodes[node].name.clone(), incarnation: 1, receive_slots: self.nodes[node].receive_slots }
     }
 
     fn peering(&mut self, dial: Dial) {
