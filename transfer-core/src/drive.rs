@@ -6,7 +6,7 @@
 use crate::fabric::{DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::Reply;
-use crate::protocol::{Action, BufferAnswer, Control, Node, PeerInfo, SessionId, Write};
+use crate::protocol::{Action, BufferAnswer, Control, Node, PeerInfo, SessionId, Snapshot, Write};
 use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
@@ -133,6 +133,19 @@ impl<M> Driver<M> {
         self.next_link += 1;
         self.links.insert(link, LinkState { fabric, pending: Some(pending), blocked: VecDeque::new() });
         link
+    }
+
+    /// The counters of the node, with the rails of its links.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let mut snapshot = self.node.snapshot();
+        for link in &mut snapshot.links {
+            if let Some(state) = self.links.get(&link.link) {
+                let rails = self.fabrics[state.fabric].rails(link.link);
+                (link.rails, link.rails_live) = (rails.all, rails.live);
+            }
+        }
+        snapshot
     }
 
     /// Begins a link as its initiator. Returns it with what the peer has to know: the offer, and our receive slots.

@@ -13,7 +13,9 @@
 //! - [`wire`]: fixed-layout messages between sidecars, the landing header, and the records in a worker's rings.
 //! - [`alloc`]: sub-allocation of a segment with its records outside of it.
 //! - [`fabric`]: the contract of a fabric and what one may say about itself.
+//! - [`plan`]: which ranges of memory go into which write.
 //! - [`protocol`]: the sidecar's state machine: sessions, published tensors, links, push and pull.
+//! - [`rails`]: one link made of several: queue pairs, devices, sockets.
 //! - [`sim`]: the simulated fabric and its seeded schedules.
 #![forbid(unsafe_code)]
 
@@ -24,6 +26,7 @@ pub mod memory;
 pub mod op;
 pub mod plan;
 pub mod protocol;
+pub mod rails;
 pub mod sim;
 pub mod tensor;
 pub mod time;

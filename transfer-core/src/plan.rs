@@ -2,7 +2,7 @@
 //!
 //! A landing slot is filled by one or more writes. Its layout is the header, then the body's buffers as they lie at the sender, each
 //! padded to 64 bytes by the sender's own zeros. The last write to be posted carries the header, so that the header's arrival means
-//! that everything has arrived.
+//! that everything has arrived. Where a link has several rails, each long write is then cut into shares, one for each rail.
 
 use crate::fabric::Capabilities;
 use crate::memory::{LocalSlice, RemoteSlice};
@@ -48,6 +48,52 @@ pub fn pieces(header: LocalSlice, body: &[LocalSlice], slot: RemoteSlice, limits
     Some(out)
 }
 
+/// What one rail carries of a striped write: one write, or more where its gather list is too long for one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// Which of the rails: a place in the list that was asked for.
+    pub rail: usize,
+    /// Its writes, in the order of their bytes.
+    pub pieces: Vec<Piece>,
+}
+
+/// Cuts a write by byte range into at most `rails` shares of about the same size. Each begins at a multiple of
+/// `align` in the write; the first has the write's first bytes. No piece has more than `max_sge` elements. `None` where the lengths
+/// of `sgl` do not add up to `remote.len`.
+#[must_use]
+pub fn stripe(sgl: &[LocalSlice], remote: RemoteSlice, rails: usize, align: u64, max_sge: usize) -> Option<Vec<Share>> {
+    let gathered = sgl.iter().try_fold(0_u64, |sum, slice| sum.checked_add(slice.len))?;
+    if gathered != remote.len {
+        return None;
+    }
+    let rails = u64::try_from(rails.max(1)).ok()?;
+    let size = remote.len.div_ceil(rails).checked_next_multiple_of(align.max(1))?.max(align.max(1));
+    let mut shares = Vec::with_capacity(usize::try_from(remote.len.div_ceil(size)).ok()?.max(1));
+    let mut source = sgl.iter().copied();
+    let mut rest = LocalSlice { len: 0, ..*sgl.first()? };
+    let mut start = 0;
+    while start < remote.len || shares.is_empty() {
+        let end = remote.len.min(start + size);
+        let mut pieces = Vec::with_capacity(1);
+        while start < end || pieces.is_empty() {
+            let (mut list, first) = (GatherList::new(), start);
+            while start < end && list.len() < max_sge.max(1) {
+                if rest.len == 0 {
+                    rest = source.next()?;
+                    continue;
+                }
+                let take = rest.len.min(end - start);
+                list.push(rest.sub(0, take)?);
+                rest = rest.sub(take, rest.len - take)?;
+                start += take;
+            }
+            pieces.push(Piece { sgl: list, remote: remote.sub(first, start - first)? });
+        }
+        shares.push(Share { rail: shares.len(), pieces });
+    }
+    Some(shares)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,7 +125,53 @@ mod tests {
         assert_eq!(pieces(local(0, 64), &[], slot, &Capabilities::new()).unwrap().len(), 1);
     }
 
+    #[test]
+    fn lengths_that_do_not_add_up_are_not_striped() {
+        let remote = RemoteSlice::new(0, 10, RemoteKey(1));
+        assert_eq!(stripe(&[local(0, 9)], remote, 2, 64, 16), None);
+        assert_eq!(stripe(&[local(0, u64::MAX), local(0, 11)], remote, 2, 64, 16), None);
+        assert_eq!(stripe(&[local(0, 10)], remote, 2, 64, 16).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn shares_go_beyond_four_gib() {
+        let len = (9 << 32) + 5;
+        let shares = stripe(&[local(0, len)], RemoteSlice::new(1, len, RemoteKey(1)), 4, 4096, 16).unwrap();
+        assert_eq!(shares.len(), 4);
+        assert_eq!(shares.iter().flat_map(|s| &s.pieces).map(|p| p.remote.len).sum::<u64>(), len);
+    }
+
     proptest! {
+        #[test]
+        fn shares_cover_the_write_once(
+            lens in proptest::collection::vec(0u64..20_000, 1..20), rails in 1usize..5,
+            align in 1u64..5000, max_sge in 1usize..6
+        ) {
+            let total: u64 = lens.iter().sum();
+            let mut at = 0;
+            let sgl: Vec<_> = lens.iter().map(|l| { at += 30_000; local(at, *l) }).collect();
+            let remote = RemoteSlice::new(1 << 20, total, RemoteKey(1));
+            let shares = stripe(&sgl, remote, rails, align, max_sge).unwrap();
+            prop_assert!(shares.len() <= rails);
+            let largest = total.div_ceil(rails as u64).next_multiple_of(align).max(align);
+            let (mut address, mut sources) = (remote.address, Vec::new());
+            for (i, share) in shares.iter().enumerate() {
+                prop_assert_eq!(share.rail, i);
+                prop_assert_eq!((address - remote.address) % align, 0);
+                prop_assert!(share.pieces.iter().map(|p| p.remote.len).sum::<u64>() <= largest);
+                for piece in &share.pieces {
+                    prop_assert!(piece.sgl.len() <= max_sge && (piece.remote.len > 0 || total == 0));
+                    prop_assert_eq!(piece.remote.address, address);
+                    prop_assert_eq!(piece.sgl.iter().map(|s| s.len).sum::<u64>(), piece.remote.len);
+                    address += piece.remote.len;
+                    sources.extend(piece.sgl.iter().flat_map(|s| s.offset..s.offset + s.len));
+                }
+            }
+            prop_assert_eq!(address, remote.address + total);
+            let want: Vec<u64> = sgl.iter().flat_map(|s| s.offset..s.offset + s.len).collect();
+            prop_assert_eq!(sources, want);
+        }
+
         #[test]
         fn writes_cover_the_slot_once_in_order(
             lens in proptest::collection::vec(0u64..500, 0..20), max_sge in 1usize..6, max_bytes in 64u64..300

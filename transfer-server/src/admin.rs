@@ -60,6 +60,8 @@ impl v1::admin_server::Admin for AdminService {
             link: l.link.0,
             peer: l.peer.to_string(),
             fabric: v1::Fabric::from(Kind(l.fabric)).into(),
+            rails: u32::try_from(l.rails).unwrap_or(u32::MAX),
+            rails_live: u32::try_from(l.rails_live).unwrap_or(u32::MAX),
             credits: l.credits,
             queued: l.queued,
             pulls: l.pulls,

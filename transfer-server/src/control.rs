@@ -48,6 +48,8 @@ impl Control {
             ControlRequest::Connect { peer } => self.links.wanted(&peer),
             ControlRequest::PrepareBuffers { link, peer, asks } => self.links.prepare_buffers(link, peer, asks),
             ControlRequest::LinkUp { link, peer } => self.links.link_up(&peer, link),
+            // The engine's log has it, and the status of the link.
+            ControlRequest::RailDown { .. } => {}
             ControlRequest::LinkFailed { link, peer, why } | ControlRequest::LinkDown { link, peer, why } => {
                 self.links.link_down(&peer, link, &why)
             }

@@ -62,11 +62,28 @@ fn as_text(status: &StatusResponse) -> String {
             [s.session.to_string(), s.uid.to_string(), bytes(s.arena_bytes), count(s.leases), count(s.operations)];
         sessions.row(std::iter::once(s.worker.clone()).chain(numbers));
     }
-    let columns = ["peer", ">link", "fabric", ">credits", ">queued", ">pulls", ">serves", ">flows out", ">flows in"];
-    let mut links = Table::new(&[&columns[..], &["because"]].concat());
+    let mut links = Table::new(&[
+        "peer",
+        ">link",
+        "fabric",
+        ">rails",
+        ">credits",
+        ">queued",
+        ">pulls",
+        ">serves",
+        ">flows out",
+        ">flows in",
+        "because",
+    ]);
     for l in &status.links {
         let numbers = [u64::from(l.credits), l.queued, l.pulls, l.serves, l.flows_out, l.flows_in].map(count);
-        let who = [l.peer.clone(), l.link.to_string(), fabric_name(l.fabric)];
+        // A sidecar of before knew no rails.
+        let rails = match (l.rails_live, l.rails) {
+            (_, 0) => "1".to_owned(),
+            (live, all) if live == all => all.to_string(),
+            (live, all) => format!("{live} of {all}"),
+        };
+        let who = [l.peer.clone(), l.link.to_string(), fabric_name(l.fabric), rails];
         links.row(who.into_iter().chain(numbers).chain([l.why.clone()]));
     }
     let mut pools = Table::new(&[">uid", ">size", ">used", ">waiting"]);
@@ -148,7 +165,8 @@ fn as_json(status: &StatusResponse) -> Value {
                 "operations": s.operations })
     });
     let links = status.links.iter().map(|l| {
-        json!({ "link": l.link, "peer": l.peer, "fabric": fabric_name(l.fabric), "credits": l.credits, "queued": l.queued,
+        json!({ "link": l.link, "peer": l.peer, "fabric": fabric_name(l.fabric), "rails": l.rails.max(1),
+                "rails_live": if l.rails == 0 { 1 } else { l.rails_live }, "credits": l.credits, "queued": l.queued,
                 "pulls": l.pulls, "serves": l.serves, "flows_out": l.flows_out, "flows_in": l.flows_in, "why": l.why })
     });
     let pools = status

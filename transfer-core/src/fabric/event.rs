@@ -77,6 +77,18 @@ pub enum FabricEvent<'a> {
         /// What the word held before; the error says what the device said, and then the word may have been changed or not.
         old: Result<u64, String>,
     },
+    /// One rail of a link of several is dead and drained on this side; the others carry on, with what it did not bring over too.
+    /// For the last one [`FabricEvent::LinkDown`] is reported instead.
+    RailDown {
+        /// The link.
+        link: LinkId,
+        /// Which of its rails.
+        rail: usize,
+        /// Why.
+        reason: DownReason,
+        /// How many are left.
+        left: usize,
+    },
     /// The link is dead and drained. Its last event.
     LinkDown {
         /// The link.

@@ -52,6 +52,15 @@ impl fmt::Display for LinkId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkId(pub u64);
 
+/// How many rails a link has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkRails {
+    /// With how many it was made.
+    pub all: usize,
+    /// How many of them carry something still.
+    pub live: usize,
+}
+
 /// What a grant lets the peer do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GrantAccess {
@@ -112,6 +121,16 @@ pub trait Fabric: Send {
     /// [`FabricError::UnknownSegment`].
     fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError>;
 
+    /// Whether a slice can be posted from. For who posts parts of a list one by one ([`crate::rails`]): where a fabric does not tell, the
+    /// post of a part is refused when others are under way, and that ends the link.
+    ///
+    /// # Errors
+    /// [`PostError::BadLocalSlice`].
+    fn check_slice(&self, slice: &LocalSlice) -> Result<(), PostError> {
+        let _ = slice;
+        Ok(())
+    }
+
     /// Begins a link as its initiator: what the peer has to know.
     ///
     /// # Errors
@@ -129,6 +148,12 @@ pub trait Fabric: Send {
     /// # Errors
     /// [`FabricError::BadOffer`], or what the device says.
     fn connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError>;
+
+    /// The rails of a link. One, but for [`crate::rails::MultiRail`].
+    fn rails(&self, link: LinkId) -> LinkRails {
+        let _ = link;
+        LinkRails { all: 1, live: 1 }
+    }
 
     /// Ends a link. [`FabricEvent::LinkDown`] follows, here and at the peer. Unknown and dead links are ignored.
     fn disconnect(&mut self, link: LinkId, reason: DownReason);

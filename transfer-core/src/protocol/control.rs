@@ -104,6 +104,19 @@ pub enum Control {
         /// Why.
         why: String,
     },
+    /// A rail of a link of several died; the link goes on without it.
+    RailDown {
+        /// The link.
+        link: LinkId,
+        /// The peer.
+        peer: Name,
+        /// Which rail.
+        rail: usize,
+        /// How many are left.
+        left: usize,
+        /// Why.
+        why: String,
+    },
     /// A link died.
     LinkDown {
         /// The link.

@@ -128,4 +128,12 @@ impl Node {
         }
         self.actions.push_back(Action::Control(Control::LinkDown { link, peer, why: reason.to_string() }));
     }
+
+    /// The fabric sees to what was under way on that rail.
+    pub(super) fn rail_down(&mut self, link: LinkId, rail: usize, reason: &DownReason, left: usize) {
+        if let Some(l) = self.links.get(&link) {
+            let (peer, why) = (l.peer.name.clone(), reason.to_string());
+            self.actions.push_back(Action::Control(Control::RailDown { link, peer, rail, left, why }));
+        }
+    }
 }

@@ -208,6 +208,7 @@ impl Node {
                 #[cfg(test)]
                 self.deliver_too_early(now);
             }
+            FabricEvent::RailDown { link, rail, reason, left } => self.rail_down(link, rail, &reason, left),
             FabricEvent::LinkDown { link, reason } => self.link_down(now, link, &reason),
         }
     }

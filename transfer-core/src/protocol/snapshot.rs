@@ -66,6 +66,10 @@ pub struct LinkStatus {
     pub fabric: FabricKind,
     /// Which fabrics would have been better, and why they are not what carries it.
     pub passed_over: Vec<PassedOver>,
+    /// With how many rails it was made.
+    pub rails: usize,
+    /// How many of them live.
+    pub rails_live: usize,
     /// Messages and immediates that may be sent now.
     pub credits: u32,
     /// What waits for credits.

@@ -6,7 +6,8 @@ use super::{LinkStatus, PathStatus, PoolStatus, SessionStatus, Snapshot, TensorS
 use crate::fabric::FabricKind;
 
 impl Node {
-    /// The counters. After all sessions are gone, what is "now" is zero.
+    /// The counters. After all sessions are gone, what is "now" is zero. Only [`crate::drive::Driver::snapshot`] knows the links'
+    /// rails; here each has one.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let sessions: Vec<_> = self
@@ -29,6 +30,8 @@ impl Node {
                 peer: l.peer.name.clone(),
                 fabric: l.kind,
                 passed_over: l.peer.passed_over.clone(),
+                rails: 1,
+                rails_live: 1,
                 credits: l.credits,
                 queued: l.outbox.len() as u64,
                 pulls: l.pulls.len() as u64,

@@ -38,6 +38,9 @@ pub(super) struct Side {
     pub(super) grants: BTreeMap<u32, Grant>,
     /// What this side has posted and what has not arrived, in order.
     pub(super) pipe: VecDeque<Work>,
+    /// The connection is lost, and of what this side posts nothing arrives any more: what came later would have overtaken what
+    /// was lost.
+    pub(super) cut: bool,
     /// The pipe's next step stands in the agenda.
     pub(super) stepping: bool,
     /// What has arrived, and this side does not know yet, in order.
@@ -56,6 +59,7 @@ impl Side {
             free_slots: receive_slots,
             grants: BTreeMap::new(),
             pipe: VecDeque::new(),
+            cut: false,
             stepping: false,
             placed: VecDeque::new(),
             last_completion: Time(0),

@@ -28,10 +28,15 @@ impl Inner {
         c.lost = true;
         let cut = [self.chance(50), self.chance(50)];
         for (side, reason) in reasons.into_iter().enumerate() {
-            let at = self.soon();
+            let mut at = self.soon();
+            if self.chance(20) {
+                // By a retry that runs out, as on verbs, and not at once.
+                at = at + self.conditions.delay * 10;
+            }
             let Some(s) = self.connections[connection].sides[side].as_mut() else { continue };
             if cut[side] {
                 s.pipe.clear();
+                s.cut = true;
             }
             let (endpoint, link) = (s.endpoint, s.link);
             self.note(|| format!("{endpoint} will lose {link}: {reason}"));

@@ -129,6 +129,11 @@ impl Fabric for SimFabric {
         Ok(())
     }
 
+    fn check_slice(&self, slice: &LocalSlice) -> Result<(), PostError> {
+        let known = self.world.lock().slice(self.endpoint.0, *slice).is_some();
+        if known { Ok(()) } else { Err(PostError::BadLocalSlice(*slice)) }
+    }
+
     fn offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
         let mut w = self.world.lock();
         let connection = w.connections.len();

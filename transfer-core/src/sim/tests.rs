@@ -2,6 +2,7 @@
 
 use super::cluster::{Play, Tally, run};
 use crate::protocol::Broken;
+use crate::rails;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Plays one seed; the error has what went wrong.
@@ -62,6 +63,23 @@ fn late_packets_touch_nothing_that_was_delivered() {
     play_many("late", Play { late_packets: 50, ..Play::default() }, 100);
 }
 
+const RAILS: Play = Play { broken: None, late_packets: 0, calm: false, rails: true, broken_rails: None };
+
+#[test]
+fn while_one_rail_lives_everything_succeeds() {
+    play_many("calm rails", Play { calm: true, ..RAILS }, 150);
+}
+
+#[test]
+fn with_rails_that_die_the_rules_hold() {
+    play_many("rails", RAILS, 250);
+}
+
+#[test]
+fn late_packets_of_dead_rails_touch_nothing() {
+    play_many("late rails", Play { late_packets: 50, ..RAILS }, 100);
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in 0..5 {
@@ -106,4 +124,27 @@ fn forgotten_credits_are_noticed() {
 #[test]
 fn delivery_out_of_order_is_noticed() {
     is_noticed(Broken::DeliversOutOfOrder, Play { calm: true, ..Play::default() }, 300);
+}
+
+fn is_noticed_by_rails(rule: rails::Broken, how: Play, seeds: u64) {
+    let how = Play { broken_rails: Some(rule), ..how };
+    let Some((seed, why)) = first_that_notices(how, seeds) else {
+        panic!("{rule:?} was not noticed by {seeds} schedules");
+    };
+    println!("{rule:?} is noticed by seed {seed}: {why}");
+}
+
+#[test]
+fn posting_again_before_the_confirmation_is_noticed() {
+    is_noticed_by_rails(rails::Broken::RedoesUnconfirmed, RAILS, 300);
+}
+
+#[test]
+fn a_confirmation_before_the_end_is_drained_is_noticed() {
+    is_noticed_by_rails(rails::Broken::ConfirmsUndrained, RAILS, 2000);
+}
+
+#[test]
+fn forgotten_fences_are_noticed() {
+    is_noticed_by_rails(rails::Broken::ForgetsFences, RAILS, 300);
 }

@@ -9,6 +9,7 @@
 pub mod connecting;
 pub mod memory;
 pub mod pair;
+pub mod rails;
 pub mod random;
 pub mod refusals;
 #[cfg(test)]
@@ -43,7 +44,11 @@ pub trait Rig {
     /// Ends a fabric as the death of its process would.
     fn kill(&mut self, fabric: Self::Fabric) {
         drop(fabric);
+        self.killed();
     }
+
+    /// What the death of a fabric's process does besides dropping it.
+    fn killed(&mut self) {}
 }
 
 /// A rig's memory.

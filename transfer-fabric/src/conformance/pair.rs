@@ -18,6 +18,7 @@ pub enum Heard {
     Revoked(LinkId, RemoteKey),
     Message(LinkId, Vec<u8>),
     Immediate(LinkId, u32),
+    RailDown(LinkId, usize),
     Down(LinkId, DownReason),
 }
 
@@ -31,6 +32,7 @@ impl Heard {
             FabricEvent::Revoked { link, key } => Heard::Revoked(link, key),
             FabricEvent::Message { link, bytes } => Heard::Message(link, bytes.to_vec()),
             FabricEvent::Immediate { link, value, .. } => Heard::Immediate(link, value),
+            FabricEvent::RailDown { link, rail, .. } => Heard::RailDown(link, rail),
             FabricEvent::LinkDown { link, reason } => Heard::Down(link, reason),
             other => panic!("an event that the suite does not know: {other:?}"),
         }
@@ -45,6 +47,7 @@ impl Heard {
             | Heard::Revoked(link, _)
             | Heard::Message(link, _)
             | Heard::Immediate(link, _)
+            | Heard::RailDown(link, _)
             | Heard::Down(link, _) => *link,
         }
     }

@@ -1,6 +1,8 @@
 //! The suite over the simulated fabric, with grants that are immediate and grants that take their time.
 
 use super::Rig;
+use super::rails::Railed;
+use transfer_core::rails::inner_slots;
 use transfer_core::sim::{Conditions, Grants, MemoryId, SimFabric, World};
 
 struct SimRig(World);
@@ -38,8 +40,7 @@ impl Rig for SimRig {
         self.0.step();
     }
 
-    fn kill(&mut self, fabric: SimFabric) {
-        drop(fabric);
+    fn killed(&mut self) {
         for connection in 0..self.0.connections() {
             self.0.break_connection(connection, "the process died");
         }
@@ -52,4 +53,25 @@ mod immediate {
 
 mod delayed {
     crate::conformance_tests!(super::SimRig::new(super::Grants::Delayed));
+}
+
+/// Over these rails, of one fabric or more.
+fn railed(grants: Grants, rails: &[usize]) -> Railed<SimRig> {
+    let mut conditions = Conditions { grants, ..Conditions::calm() };
+    let capabilities = &mut conditions.capabilities;
+    capabilities.receive_slots = inner_slots(capabilities.receive_slots, rails.len());
+    capabilities.max_message_bytes += 1;
+    Railed::new(SimRig(World::new(7, conditions)), rails)
+}
+
+mod one_rail {
+    crate::conformance_tests!(super::railed(super::Grants::Delayed, &[0]));
+}
+
+mod two_rails {
+    crate::conformance_tests!(super::railed(super::Grants::Immediate, &[0, 0]));
+}
+
+mod three_rails_of_two_devices {
+    crate::conformance_tests!(super::railed(super::Grants::Delayed, &[0, 1, 0]));
 }

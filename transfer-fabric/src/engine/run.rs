@@ -159,6 +159,9 @@ impl Run {
     fn control(&mut self, control: ControlRequest) {
         match &control {
             ControlRequest::LinkUp { link, peer } => tracing::info!(%peer, %link, "link up"),
+            ControlRequest::RailDown { link, peer, rail, left, why } => {
+                tracing::warn!(%peer, %link, rail, left, why, "rail down");
+            }
             ControlRequest::LinkDown { link, peer, why } => tracing::warn!(%peer, %link, why, "link down"),
             ControlRequest::SessionClosed { worker, why, .. } => tracing::info!(%worker, why, "session closed"),
             _ => {}
@@ -255,7 +258,7 @@ impl Run {
             EngineCommand::BuffersPrepared { link, answers } => driver.node.buffers_prepared(now, link, answers),
             EngineCommand::PrepareFailed { link, asks, why } => driver.node.prepare_failed(link, &asks, &why),
             EngineCommand::ClaimAll => driver.node.claim_all(),
-            EngineCommand::Snapshot(answer) => answer(driver.node.snapshot()),
+            EngineCommand::Snapshot(answer) => answer(driver.snapshot()),
             EngineCommand::Describe(answer) => {
                 let shown = driver.fabrics().iter().map(|fabric| FabricDescription {
                     kind: fabric.kind(),

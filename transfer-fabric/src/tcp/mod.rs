@@ -73,6 +73,8 @@ pub struct TcpConfig {
     pub peer_timeout: Duration,
     /// Writes and messages posted and not completed, per link, before [`PostError::Full`].
     pub send_queue: usize,
+    /// Messages and immediates that the peer of a link may have under way. It costs nothing here but what they need themselves.
+    pub receive_slots: u32,
     /// About how many bytes one poll sends and receives per link, so that no link starves the others.
     pub round_bytes: usize,
     /// The kernel's buffers of each socket; `None`: as the kernel tunes them.
@@ -89,6 +91,7 @@ impl TcpConfig {
             handshake_timeout: Duration::from_secs(10),
             peer_timeout: Duration::from_secs(15),
             send_queue: 1024,
+            receive_slots: Capabilities::new().receive_slots,
             round_bytes: 2 << 20,
             socket_buffer_bytes: None,
         }
@@ -154,6 +157,7 @@ impl TcpFabric {
             capabilities.max_sge = MAX_SGE;
             capabilities.max_write_bytes = MAX_WRITE_BYTES;
             capabilities.max_message_bytes = MAX_MESSAGE_BYTES;
+            capabilities.receive_slots = config.receive_slots;
             // Into the socket; out of it is counted by the receiver.
             capabilities.sender_copies = 1;
             capabilities.receiver_copies = 1;
@@ -232,6 +236,10 @@ impl Fabric for TcpFabric {
             self.revoked(link, key);
         }
         Ok(())
+    }
+
+    fn check_slice(&self, slice: &LocalSlice) -> Result<(), PostError> {
+        self.regions.source(slice).map(drop)
     }
 
     fn offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {

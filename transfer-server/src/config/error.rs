@@ -141,4 +141,10 @@ pub enum ConfigError {
         /// The value.
         value: u32,
     },
+    /// More rails than a link can have, or none.
+    #[error("--tcp-rails {value}: a link has 1 to 4 rails")]
+    TcpRails {
+        /// The value.
+        value: u8,
+    },
 }

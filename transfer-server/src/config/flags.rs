@@ -1,6 +1,6 @@
 //! The command line of `transferd`, and the environment.
 
-use super::{Config, ConfigError, DirectoryPlace, Locking, Poll, Size, VerbsConfig};
+use super::{Config, ConfigError, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, Size, VerbsConfig};
 use clap::Parser;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,6 +42,11 @@ pub struct Flags {
     /// The IP address at which other nodes reach --data-listen; needed where that is a wildcard, like 0.0.0.0
     #[arg(long, env = "TRANSFER_DATA_ADVERTISE", value_name = "IP")]
     pub data_advertise: Option<std::net::IpAddr>,
+
+    /// Sockets of the tcp fabric between two nodes, 1 to 4: large tensors are spread over them, and one may die. The lower of both nodes'
+    /// numbers counts
+    #[arg(long, env = "TRANSFER_TCP_RAILS", value_name = "N", default_value_t = DEFAULT_TCP_RAILS)]
+    pub tcp_rails: u8,
 
     /// "embedded" hosts the directory here; otherwise the URL of the node that does
     #[arg(long, env = "TRANSFER_DIRECTORY", value_name = "embedded|http://HOST:PORT", default_value = "embedded")]
@@ -125,6 +130,7 @@ impl Flags {
             advertise: self.advertise,
             data_listen: self.data_listen,
             data_advertise: self.data_advertise,
+            tcp_rails: self.tcp_rails,
             directory,
             pool_bytes: self.pool_bytes,
             max_arena_bytes: self.max_arena_bytes,

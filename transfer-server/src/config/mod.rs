@@ -14,10 +14,14 @@ use clap::ValueEnum;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use transfer_core::fabric::FabricKind;
+use transfer_core::memory::RailKeys;
 use transfer_core::tensor::Name;
 
 /// The least memory with which anything works.
 const LEAST: Size = Size(64 << 10);
+
+/// How many sockets a link of the tcp fabric has. docs/performance.md has what more of them bring.
+pub(crate) const DEFAULT_TCP_RAILS: u8 = 1;
 
 /// Whether to lock memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -69,6 +73,8 @@ pub struct Config {
     pub data_listen: Option<SocketAddr>,
     /// The IP address at which other nodes reach that.
     pub data_advertise: Option<IpAddr>,
+    /// How many sockets of the tcp fabric a link has.
+    pub tcp_rails: u8,
     /// Who hosts the directory.
     pub directory: DirectoryPlace,
     /// The size of each landing pool.
@@ -104,6 +110,7 @@ impl Config {
             advertise: None,
             data_listen: None,
             data_advertise: None,
+            tcp_rails: DEFAULT_TCP_RAILS,
             directory: DirectoryPlace::Embedded,
             pool_bytes: Size(64 << 20),
             max_arena_bytes: Size(4 << 30),
@@ -130,6 +137,9 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.socket_mode & !0o777 != 0 || self.socket_mode & 0o600 != 0o600 {
             return Err(ConfigError::SocketMode { value: self.socket_mode });
+        }
+        if self.tcp_rails == 0 || usize::from(self.tcp_rails) > RailKeys::MAX_RAILS {
+            return Err(ConfigError::TcpRails { value: self.tcp_rails });
         }
         self.check_addresses()?;
         self.check_directory()?;

@@ -43,6 +43,9 @@ pub enum StartError {
         /// The fabric's words.
         source: FabricError,
     },
+    /// The rails that were asked for cannot be.
+    #[error("the rails of the tcp fabric: {0}")]
+    Rails(#[source] transfer_core::rails::RailsError),
     /// The data plane does not start.
     #[error("the data plane does not start: {0}")]
     Engine(#[from] EngineError),

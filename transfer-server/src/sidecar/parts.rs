@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::{NodeConfig, PassedOver};
+use transfer_core::rails::{MultiRail, RailsConfig, inner_slots};
 use transfer_fabric::engine::{BoxedFabric, Engine, EngineConfig, PollStrategy};
 use transfer_fabric::tcp::{TcpConfig, TcpFabric};
 use transfer_memory::segment::{Lock, Pages, PinnedBudget, SegmentOptions};
@@ -77,15 +78,15 @@ impl Parts {
             socket: config.socket.clone(),
             grpc: grpc.as_ref().map(|(_, bound)| *bound),
             admin_socket: config.admin_socket.clone(),
-            data: tcp.as_ref().map(TcpFabric::address),
+            data: tcp.as_ref().map(|(_, address)| *address),
         };
         // The best first.
-        let (mut fabrics, mut lacking) = (Vec::new(), Vec::new());
+        let (mut fabrics, mut lacking) = (Vec::<BoxedFabric>::new(), Vec::new());
         match verbs::fabric(&config)? {
             Ok(verbs) => fabrics.push(verbs),
             Err(why_not) => lacking.push(why_not),
         }
-        fabrics.extend(tcp.map(|tcp| Box::new(tcp) as BoxedFabric));
+        fabrics.extend(tcp.map(|(tcp, _)| tcp));
         let kinds: Vec<FabricKind> = fabrics.iter().map(|fabric| fabric.kind()).collect();
         check_require(config.require, &kinds, &lacking)?;
         let (node, require) = (config.node.clone(), config.require);
@@ -155,12 +156,19 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> 
     Ok((listener, bound))
 }
 
-fn tcp_fabric(config: &Config, address: SocketAddr) -> Result<TcpFabric, StartError> {
+/// The fabric, with its rails, and where it listens. One rail is one of several as far as peers can tell, so nodes with different
+/// numbers understand each other.
+fn tcp_fabric(config: &Config, address: SocketAddr) -> Result<(BoxedFabric, SocketAddr), StartError> {
     let mut tcp = TcpConfig::new(address);
     tcp.advertise = config.data_advertise.map(|ip| SocketAddr::new(ip, 0));
     // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
     tcp.handshake_timeout = FORM_DEADLINE - Duration::from_secs(1);
-    TcpFabric::new(tcp).map_err(|source| StartError::Fabric { address, source })
+    let rails = vec![0; usize::from(config.tcp_rails)];
+    tcp.receive_slots = inner_slots(tcp.receive_slots, rails.len());
+    let tcp = TcpFabric::new(tcp).map_err(|source| StartError::Fabric { address, source })?;
+    let bound = tcp.address();
+    let rails = MultiRail::new(vec![Box::new(tcp)], RailsConfig::new(&rails));
+    Ok((Box::new(rails.map_err(StartError::Rails)?), bound))
 }
 
 fn check_require(require: Option<FabricKind>, kinds: &[FabricKind], lacking: &[PassedOver]) -> Result<(), ConfigError> {

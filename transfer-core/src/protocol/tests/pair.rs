@@ -266,7 +266,7 @@ impl Pair {
                 self.links[i] = None;
                 self.downs.push(why);
             }
-            Control::SessionClosed { .. } => {}
+            Control::RailDown { .. } | Control::SessionClosed { .. } => {}
         }
     }
 

@@ -18,9 +18,10 @@ mod worker;
 
 use super::{Endpoint, MemoryId, SimFabric, SimMemory, World};
 use crate::drive::{Driver, Work};
-use crate::fabric::LinkId;
-use crate::memory::{LocalSlice, SegmentId};
+use crate::fabric::{Fabric, LinkId};
+use crate::memory::{LocalSlice, RailKeys, SegmentId};
 use crate::protocol::{Broken, BufferAsk, Control, Domain, Node, NodeConfig};
+use crate::rails::{self, MultiRail, RailsConfig};
 use crate::tensor::Name;
 use crate::time::Time;
 use calls::Call;
@@ -42,6 +43,10 @@ pub(crate) struct Play {
     pub(crate) late_packets: u32,
     /// No faults, no deaths, enough room and time: everything must succeed.
     pub(crate) calm: bool,
+    /// Links have rails, which die: in calm weather all but one of each link.
+    pub(crate) rails: bool,
+    /// A rule of the rails that is broken on purpose.
+    pub(crate) broken_rails: Option<rails::Broken>,
 }
 
 /// What a schedule has come to.
@@ -55,6 +60,7 @@ pub(crate) struct Tally {
     pub(crate) failures: [u64; 20],
     pub(crate) links: u64,
     pub(crate) links_lost: u64,
+    pub(crate) rails_lost: u64,
 }
 
 impl Tally {
@@ -66,6 +72,7 @@ impl Tally {
         self.prepared += other.prepared;
         self.links += other.links;
         self.links_lost += other.links_lost;
+        self.rails_lost += other.rails_lost;
         for (sum, n) in self.failures.iter_mut().zip(other.failures) {
             *sum += n;
         }
@@ -84,6 +91,8 @@ enum Happening {
     Connect(usize),
     /// A connection breaks.
     Break,
+    /// A rail breaks, and never the last of its link.
+    BreakRail,
     Directory(directory::Letter),
     Peering(Dial),
     Calling(Call),
@@ -104,6 +113,7 @@ struct Sidecar {
     dialing: BTreeMap<Name, u64>,
     /// Whose calls were taken.
     accepted: BTreeSet<Name>,
+    receive_slots: u32,
 }
 
 struct Cluster {
@@ -125,7 +135,8 @@ struct Cluster {
     keys: Vec<crate::tensor::Key>,
     delay: Duration,
     sizes: Vec<u64>,
-    receive_slots: u32,
+    /// How many rails each node's links have, where all have as many.
+    rails: usize,
     few_names: bool,
     ending: bool,
     tally: Tally,
@@ -145,12 +156,13 @@ pub(crate) fn run(seed: u64, play: Play, world_out: &mut Option<World>, record: 
 
 impl Cluster {
     fn add_node(&mut self, config: NodeConfig, cells: u64) -> usize {
-        let endpoint: Endpoint = self.world.endpoint();
+        let (endpoint, fabric) = self.fabric();
+        let receive_slots = fabric.capabilities().receive_slots;
         let memory = self.world.memory(usize::try_from(cells * 64).unwrap());
         let headers = LocalSlice { segment: SegmentId(0), offset: 0, len: cells * 64 };
         let name = config.name.clone();
         let node = Node::new(config, headers);
-        let mut driver = Driver::new(node, vec![Box::new(SimFabric::new(&self.world, endpoint))]);
+        let mut driver = Driver::new(node, vec![fabric]);
         driver.register(SegmentId(0), &memory).unwrap();
         self.nodes.push(Sidecar {
             name,
@@ -162,8 +174,28 @@ impl Cluster {
             links: BTreeMap::new(),
             dialing: BTreeMap::new(),
             accepted: BTreeSet::new(),
+            receive_slots,
         });
         self.nodes.len() - 1
+    }
+
+    /// A node's fabric, and an endpoint that knows its memory.
+    fn fabric(&mut self) -> (Endpoint, Box<dyn Fabric<Memory = MemoryId>>) {
+        let endpoint = self.world.endpoint();
+        let first = Box::new(SimFabric::new(&self.world, endpoint));
+        if !self.play.rails {
+            return (endpoint, first);
+        }
+        let mut inner: Vec<Box<dyn Fabric<Memory = MemoryId>>> = vec![first];
+        if self.rng.random() {
+            inner.push(Box::new(SimFabric::new(&self.world, self.world.endpoint())));
+        }
+        let count = if self.play.calm { self.rails } else { self.rng.random_range(1..=RailKeys::MAX_RAILS) };
+        let rails = (0..count).map(|_| self.rng.random_range(0..inner.len())).collect();
+        let stripe_bytes = [1, 64, 500][self.rng.random_range(0..3)];
+        let mut fabric = MultiRail::new(inner, RailsConfig { rails, stripe_bytes, align_bytes: 64 }).unwrap();
+        fabric.set_broken(self.play.broken_rails);
+        (endpoint, Box::new(fabric))
     }
 
     /// A new registered segment of a node.
@@ -249,6 +281,16 @@ impl Cluster {
                     self.world.break_connection(which, "the cable was pulled");
                 }
             }
+            Happening::BreakRail => {
+                let count = self.world.connections();
+                if count > 0 && !self.ending {
+                    let which = self.rng.random_range(0..count);
+                    // Those of a link were begun one after the other. One of them, another for each link, is spared.
+                    if which % self.rails != (which / self.rails) % self.rails {
+                        self.world.break_connection(which, "a cable was pulled");
+                    }
+                }
+            }
             Happening::Directory(letter) => self.letter(letter)?,
             Happening::Peering(dial) => self.dialing(dial),
             Happening::Calling(call) => self.called(call),
@@ -323,6 +365,12 @@ impl Cluster {
             Control::LinkFailed { peer, why, .. } => {
                 let now = self.now;
                 self.nodes[node].driver.node.connect_failed(now, &peer, &why);
+            }
+            Control::RailDown { link, peer, left, .. } => {
+                self.tally.rails_lost += 1;
+                if self.nodes[node].links.get(&link) != Some(&peer) || left == 0 {
+                    return Err(format!("a rail of {link} is down, {left} are left, and it was not up"));
+                }
             }
             Control::LinkDown { link, peer, why } => {
                 self.tally.links_lost += 1;

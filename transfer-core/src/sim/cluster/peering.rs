@@ -49,7 +49,7 @@ impl Cluster {
         PeerInfo {
             name: self.nodes[node].name.clone(),
             incarnation: 1,
-            receive_slots: self.receive_slots,
+            receive_slots: self.nodes[node].receive_slots,
             passed_over: Vec::new(),
         }
     }

@@ -3,8 +3,10 @@
 use super::content::Pushed;
 use super::worker::{What, Worker};
 use super::{Cluster, Directory, Happening, Play, Tally, World};
+use crate::memory::RailKeys;
 use crate::op::{Command, Fetch, OpId, Prepare, Push};
 use crate::protocol::{Domain, NodeConfig};
+use crate::rails::inner_slots;
 use crate::sim::Conditions;
 use crate::tensor::{DType, Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -17,6 +19,11 @@ use std::time::Duration;
 pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
     let mut conditions = Conditions::random(rng);
     conditions.late_packets = play.late_packets;
+    if play.rails {
+        let limits = &mut conditions.capabilities;
+        limits.receive_slots = inner_slots(limits.receive_slots, RailKeys::MAX_RAILS);
+        limits.max_message_bytes = 2048;
+    }
     let delay = conditions.delay;
     let world = World::new(seed, conditions.clone());
     let largest = [64, 1000, 4096][rng.random_range(0..3)];
@@ -43,7 +50,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         keys: (0..key_count).map(|i| Key::new(&format!("key{i}")).unwrap()).collect(),
         delay,
         sizes,
-        receive_slots: conditions.capabilities.receive_slots,
+        rails: 2 + usize::try_from(seed % 3).unwrap(),
         few_names: false,
         ending: false,
         tally: Tally::default(),
@@ -93,6 +100,8 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
     }
     if !play.calm {
         c.misfortunes();
+    } else if play.rails {
+        c.broken_cables();
     }
     c
 }
@@ -109,7 +118,8 @@ impl Cluster {
     fn misfortunes(&mut self) {
         let long = self.delay * 200;
         let span = u64::try_from(long.as_nanos()).unwrap();
-        for _ in 0..self.rng.random_range(0..4) {
+        let most = if self.play.rails { 16 } else { 4 };
+        for _ in 0..self.rng.random_range(0..most) {
             let at = Time(self.rng.random_range(0..span));
             self.later(at, Happening::Break);
         }
@@ -117,6 +127,14 @@ impl Cluster {
             let at = Time(self.rng.random_range(0..span));
             let who = self.rng.random_range(0..self.workers.len());
             self.later(at, Happening::Die(who));
+        }
+    }
+
+    fn broken_cables(&mut self) {
+        let span = u64::try_from((self.delay * 300).as_nanos()).unwrap();
+        for _ in 0..self.rng.random_range(0..12) {
+            let at = Time(self.rng.random_range(0..span));
+            self.later(at, Happening::BreakRail);
         }
     }
 

@@ -47,6 +47,14 @@ impl Rig for TcpRig {
 
 crate::conformance_tests!(TcpRig);
 
+mod one_rail {
+    crate::conformance_tests!(crate::conformance::rails::Railed::new(super::TcpRig, &[0]));
+}
+
+mod two_rails {
+    crate::conformance_tests!(crate::conformance::rails::Railed::new(super::TcpRig, &[0, 0]));
+}
+
 mod hostile;
 mod own;
 

@@ -1,0 +1,112 @@
+//! What is in a message of a rail, where a link has several. All integers are little-endian.
+//!
+//! | first byte | message | then |
+//! |---|---|---|
+//! | 1 | USER: a message of the link's user | its bytes |
+//! | 2 | WAIT: what follows in the link's order comes after these fences | first fence u64, how many u8 |
+//! | 3 | FENCE: what this rail carried for that fence has come | fence u64, bytes of it u64 |
+//! | 4 | RAIL_DOWN: the sender's end of that rail is dead and drained | rail u8, messages and immediates received on it u64 |
+
+/// A message of a rail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Frame<'a> {
+    User(&'a [u8]),
+    Wait { first: u64, count: u8 },
+    Fence { number: u64, bytes: u64 },
+    RailDown { rail: u8, received: u64 },
+}
+
+/// How many bytes a user's message grows by.
+pub(super) const OVERHEAD: usize = 1;
+
+impl<'a> Frame<'a> {
+    pub(super) fn encode(&self) -> Box<[u8]> {
+        let mut out = Vec::with_capacity(match self {
+            Frame::User(bytes) => OVERHEAD + bytes.len(),
+            _ => 17,
+        });
+        match self {
+            Frame::User(bytes) => {
+                out.push(1);
+                out.extend_from_slice(bytes);
+            }
+            Frame::Wait { first, count } => {
+                out.push(2);
+                out.extend(first.to_le_bytes());
+                out.push(*count);
+            }
+            Frame::Fence { number, bytes } => {
+                out.push(3);
+                out.extend(number.to_le_bytes());
+                out.extend(bytes.to_le_bytes());
+            }
+            Frame::RailDown { rail, received } => {
+                out.extend([4, *rail]);
+                out.extend(received.to_le_bytes());
+            }
+        }
+        out.into()
+    }
+
+    /// `None` for what is no frame.
+    pub(super) fn decode(bytes: &'a [u8]) -> Option<Frame<'a>> {
+        let (kind, rest) = bytes.split_first()?;
+        match kind {
+            1 => Some(Frame::User(rest)),
+            2 => {
+                let (first, rest) = u64_of(rest)?;
+                let [count] = *rest else { return None };
+                Some(Frame::Wait { first, count })
+            }
+            3 => {
+                let (number, rest) = u64_of(rest)?;
+                let (bytes, rest) = u64_of(rest)?;
+                rest.is_empty().then_some(Frame::Fence { number, bytes })
+            }
+            4 => {
+                let (rail, rest) = rest.split_first()?;
+                let (received, rest) = u64_of(rest)?;
+                rest.is_empty().then_some(Frame::RailDown { rail: *rail, received })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn u64_of(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    Some((u64::from_le_bytes(*number), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn frames_come_back() {
+        for frame in [
+            Frame::User(b""),
+            Frame::User(b"x"),
+            Frame::Wait { first: 1 << 40, count: 3 },
+            Frame::Fence { number: u64::MAX, bytes: 7 },
+            Frame::RailDown { rail: 3, received: 9 },
+        ] {
+            let bytes = frame.encode();
+            assert_eq!(Frame::decode(&bytes), Some(frame));
+            if !matches!(frame, Frame::User(_)) {
+                assert!((0..bytes.len()).all(|cut| Frame::decode(&bytes[..cut]).is_none()));
+            }
+        }
+        assert_eq!(Frame::decode(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_refused_or_understood(bytes: Vec<u8>) {
+            if let Some(frame) = Frame::decode(&bytes) {
+                prop_assert_eq!(&*frame.encode(), &bytes[..]);
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Any rig's fabric, with several rails.
+
+use super::{Memory, Rig};
+use transfer_core::fabric::Fabric;
+use transfer_core::rails::{MultiRail, RailsConfig};
+
+/// A rig whose fabrics are made of the other rig's.
+pub struct Railed<R> {
+    rig: R,
+    config: RailsConfig,
+}
+
+impl<R> Railed<R> {
+    /// Over these rails, and so short that the suite's longer writes are striped.
+    pub fn new(rig: R, rails: &[usize]) -> Railed<R> {
+        Railed { rig, config: RailsConfig { stripe_bytes: 32 << 10, ..RailsConfig::new(rails) } }
+    }
+}
+
+impl<R: Rig<Fabric: 'static>> Rig for Railed<R> {
+    type Fabric = MultiRail<Memory<R>>;
+
+    fn fabric(&mut self) -> Self::Fabric {
+        let count = self.config.rails.iter().max().map_or(0, |last| last + 1);
+        let inner = (0..count).map(|_| Box::new(self.rig.fabric()) as Box<dyn Fabric<Memory = Memory<R>>>);
+        MultiRail::new(inner.collect(), self.config.clone()).unwrap()
+    }
+
+    fn memory(&mut self, len: u64) -> Memory<R> {
+        self.rig.memory(len)
+    }
+
+    fn read_only_memory(&mut self, len: u64) -> Option<Memory<R>> {
+        self.rig.read_only_memory(len)
+    }
+
+    fn read(&mut self, memory: &Memory<R>, offset: u64, to: &mut [u8]) {
+        self.rig.read(memory, offset, to);
+    }
+
+    fn write(&mut self, memory: &Memory<R>, offset: u64, bytes: &[u8]) {
+        self.rig.write(memory, offset, bytes);
+    }
+
+    fn idle(&mut self) {
+        self.rig.idle();
+    }
+
+    fn killed(&mut self) {
+        self.rig.killed();
+    }
+}
