@@ -38,6 +38,8 @@ pub(super) struct Side {
     pub(super) grants: BTreeMap<u32, Grant>,
     /// What this side has posted and what has not arrived, in order.
     pub(super) pipe: VecDeque<Work>,
+    /// Some of what was posted is lost: nothing that is posted later may arrive.
+    pub(super) cut: bool,
     /// The pipe's next step stands in the agenda.
     pub(super) stepping: bool,
     /// What has arrived, and this side does not know yet, in order.
@@ -56,6 +58,7 @@ impl Side {
             free_slots: receive_slots,
             grants: BTreeMap::new(),
             pipe: VecDeque::new(),
+            cut: false,
             stepping: false,
             placed: VecDeque::new(),
             last_completion: Time(0),

@@ -32,6 +32,7 @@ impl Inner {
             let Some(s) = self.connections[connection].sides[side].as_mut() else { continue };
             if cut[side] {
                 s.pipe.clear();
+                s.cut = true;
             }
             let (endpoint, link) = (s.endpoint, s.link);
             self.note(|| format!("{endpoint} will lose {link}: {reason}"));

@@ -21,6 +21,9 @@ impl Inner {
     pub(super) fn enter(&mut self, connection: usize, from: SideNo, work: Work) {
         let Some(side) = self.connections[connection].sides[from].as_mut() else { return };
         side.outstanding += 1;
+        if side.cut {
+            return;
+        }
         side.pipe.push_back(work);
         if !side.stepping {
             side.stepping = true;
