@@ -32,7 +32,7 @@ pub mod status;
 pub mod worker;
 
 pub use carrier::Carrier;
-pub use order::{Fetched, Pushed, Spec, Trouble, Way};
+pub use order::{Change, Fetched, Pushed, Spec, Trouble, Way};
 pub use scene::Scene;
 pub use sidecar::Sidecar;
 pub use worker::Worker;

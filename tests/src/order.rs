@@ -94,6 +94,39 @@ pub struct FetchOrder {
     pub hold: Option<String>,
 }
 
+/// What is done to a counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// Read it.
+    Get,
+    /// Add this.
+    Add(u64),
+    /// Make it the second number where it is the first.
+    Swap(u64, u64),
+}
+
+/// See [`crate::Worker::count`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct CountOrder {
+    pub name: String,
+    pub change: Change,
+    /// How often, one after the other.
+    pub times: u64,
+    pub timeout: Duration,
+}
+
+/// See [`crate::Worker::meet`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct MeetOrder {
+    pub name: String,
+    pub members: u32,
+    /// How many rounds, one after the other.
+    pub times: u64,
+    pub timeout: Duration,
+}
+
 /// The rounds of a pair: one leads, one follows. In each round the leader pushes, the follower fetches exactly that version, checks it and
 /// pushes its own, and the leader fetches and checks that.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -127,6 +160,12 @@ pub enum Order {
     Release(String),
     /// End a key.
     Delete(String),
+    /// Open a counter, now and not again with [`Order::Count`]. Answered with the name of its home.
+    Open(String),
+    /// Operate on a counter; opened with the first.
+    Count(CountOrder),
+    /// Arrive at a barrier and wait.
+    Meet(MeetOrder),
     /// Say how much of the arena is free.
     ArenaFree,
     /// Push the tensor again and again, until something fails.
@@ -159,7 +198,31 @@ pub enum Answer {
     Sum(u64),
     /// Bytes, or a version, or rounds.
     Number(u64),
+    /// The home of a counter.
+    Home(String),
+    Counted(Counted),
+    Met(Met),
     Done,
+}
+
+/// The last operation on a counter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Counted {
+    pub old: u64,
+    /// Whether a swap was made.
+    pub swapped: bool,
+    pub path: String,
+    pub fabric: String,
+}
+
+/// The last round at a barrier, and in how many of them this worker was the last to arrive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Met {
+    pub round: u64,
+    pub led: u64,
+    pub path: String,
 }
 
 /// Where bytes lie: the file behind a mapping, and the place in it. Equal in two processes only if it is the same memory.

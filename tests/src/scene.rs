@@ -174,10 +174,18 @@ impl Scene {
     /// Where something is left.
     #[track_caller]
     pub fn end(mut self) {
+        // Counters and barriers stay, and so do their names in the directory.
+        let named: u64 = self.nodes.iter().map(|node| node.status().counters.unwrap_or_default().named).sum();
+        if let Some(idle) = self.idle.get_mut(&0) {
+            idle.keys += named;
+        }
         if let Some(mut bystanders) = self.bystanders.take() {
             bystanders.go_on();
             bystanders.stop();
-            for (node, still) in bystanders.nodes.iter().zip(&bystanders.still) {
+            for (node, still) in bystanders.nodes.iter().zip(&mut bystanders.still) {
+                if *node == 0 {
+                    still.keys += named;
+                }
                 self.nodes[*node].until_counts(still);
             }
             assert!(bystanders.leader.close().success());

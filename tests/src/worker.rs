@@ -1,7 +1,10 @@
 //! A worker, as a test commands it.
 
 use crate::calls::{FetchCall, Pending, PushCall, done, number, sum};
-use crate::order::{Answer, FetchOrder, Line, Order, PushOrder, Reply, Select, Spec, Trouble, Way};
+use crate::order::{
+    Answer, Change, CountOrder, Counted, FetchOrder, Line, MeetOrder, Met, Order, PushOrder, Reply, Select, Spec,
+    Trouble, Way,
+};
 use crate::process::{Process, Start};
 use crate::{PATIENCE, Sidecar, programs};
 use rustix::process::Signal;
@@ -12,6 +15,7 @@ use std::path::PathBuf;
 use std::process::{ChildStdin, ExitStatus};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// How a worker is to be started.
 #[derive(Debug)]
@@ -199,6 +203,23 @@ impl Worker {
     /// The client's.
     pub fn delete(&mut self, key: &str) -> Result<(), Trouble> {
         self.order(Order::Delete(key.to_owned()), done).wait()
+    }
+
+    /// Opens a counter. Answers its home.
+    pub fn open(&mut self, name: &str) -> Pending<String> {
+        self.order(Order::Open(name.to_owned()), |a| if let Answer::Home(home) = a { Some(home) } else { None })
+    }
+
+    /// Operates on a counter, so many times.
+    pub fn count(&mut self, name: &str, change: Change, times: u64) -> Pending<Counted> {
+        let order = CountOrder { name: name.to_owned(), change, times, timeout: PATIENCE / 2 };
+        self.order(Order::Count(order), |a| if let Answer::Counted(c) = a { Some(c) } else { None })
+    }
+
+    /// Arrives at a barrier, for so many rounds.
+    pub fn meet(&mut self, name: &str, members: u32, times: u64, timeout: Duration) -> Pending<Met> {
+        let order = MeetOrder { name: name.to_owned(), members, times, timeout };
+        self.order(Order::Meet(order), |a| if let Answer::Met(m) = a { Some(m) } else { None })
     }
 
     /// How much of the arena is free, in bytes.

@@ -176,10 +176,12 @@ impl Error {
                 | FailureCode::VersionNotRising
                 | FailureCode::KeyOwned
                 | FailureCode::PermissionDenied
+                | FailureCode::CounterLost
                 | FailureCode::Cancelled => Fault::Caller,
                 FailureCode::TooLarge
                 | FailureCode::PeerUnreachable
                 | FailureCode::PeerLost
+                | FailureCode::OutcomeUnknown
                 | FailureCode::RequireUnmet
                 | FailureCode::ShuttingDown
                 | FailureCode::DirectoryUnreachable => Fault::Operator,

@@ -150,7 +150,7 @@ pub(crate) fn conclude(session: &Arc<Session>, ended: Ended) -> Result<Tensor, E
         Ended::Answered(Outcome::Failed { failure, .. }) => Err(failure.into()),
         Ended::Answered(Outcome::Gone(gone)) => Err(gone.into()),
         // The table lets no other answer to a fetch pass.
-        Ended::Answered(Outcome::Pushed { .. } | Outcome::Done) => Err(Error::Ended),
+        Ended::Answered(_) => Err(Error::Ended),
         Ended::NotSent(error) => Err(error),
         Ended::NoAnswer { waited } => Err(Error::NoAnswer { waited }),
     }

@@ -1,7 +1,10 @@
 //! The client.
 
 use crate::allocate::AllocateWait;
+use crate::barrier::Barrier;
 use crate::connect::Connect;
+use crate::counter::Counter;
+use crate::counting::Counting;
 use crate::face::{Async, Blocking, Face};
 use crate::fetch::Fetch;
 use crate::keys::ToKey;
@@ -16,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use transfer_core::op::{Command, OpId, Prepare};
-use transfer_core::tensor::{DType, Key, Name, TensorMeta};
+use transfer_core::tensor::{DType, InvalidName, Key, Name, TensorMeta};
 use transfer_memory::socket::Socket;
 use transfer_memory::view::Element;
 
@@ -210,6 +213,19 @@ impl<F: Face> Handle<F> {
         Order::new(self.session.clone(), command)
     }
 
+    /// The counter of this name: the same one for every worker of the job. The first to ask makes it, with the value 0. At most 510
+    /// bytes; a sidecar is home to at most 4,096 counters and barriers in its life.
+    pub fn counter(&self, name: impl AsRef<str>) -> Counting<F, Counter<F>> {
+        Counter::open(&self.session, counter_name(name.as_ref(), Key::of_counter))
+    }
+
+    /// The barrier of this name, for as many members as the job's other callers say. Nothing is asked of the sidecar yet:
+    /// [`Barrier::wait`] does.
+    #[must_use]
+    pub fn barrier(&self, name: impl AsRef<str>, members: u32) -> Barrier<F> {
+        Barrier::new(self.session.clone(), counter_name(name.as_ref(), Key::of_barrier), members)
+    }
+
     /// Gets landing slots for tensors of this size that will be pushed under `key` to the sidecar of the worker `to`, so that the
     /// first push waits for nothing. Many of them at once travel in one call.
     pub fn prepare(&self, key: impl ToKey, dtype: DType, dims: impl AsRef<[u64]>, to: impl AsRef<str>) -> Order<F> {
@@ -219,6 +235,13 @@ impl<F: Face> Handle<F> {
     fn push<'a>(&self, key: impl ToKey, source: Result<Source<'a>, Error>) -> Push<'a, F> {
         Push::new(self.session.clone(), to_key(&key), source)
     }
+}
+
+/// Checks what the sidecar would refuse.
+fn counter_name(name: &str, key: fn(&Name) -> Result<Key, InvalidName>) -> Result<Name, Error> {
+    let name = Name::new(name)?;
+    key(&name)?;
+    Ok(name)
 }
 
 fn prepare(key: &impl ToKey, dtype: DType, dims: &[u64], to: &str) -> Result<Command, Error> {

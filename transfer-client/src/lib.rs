@@ -38,6 +38,19 @@
 //! With the feature `embedded`, `Client::embedded()` takes the place of `Client::connect(path)` and runs a sidecar inside of the process:
 //! for programs of one process, for examples and for tests.
 //!
+//! # Counters and barriers
+//! A counter exists once in the whole job, and so does a barrier; see [`Counter`] and [`Barrier`].
+//! ```no_run
+//! # use transfer_client::{Client, Error};
+//! # async fn example(client: Client) -> Result<(), Error> {
+//! let steps = client.counter("steps").await?;
+//! let first = steps.add(1).await?.old == 0;
+//! let round = client.barrier("epoch", 4).wait().await?;
+//! println!("first: {first}, last of round {}: {}", round.number, round.leader);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Rules
 //! - What is published is immutable: a push takes the tensor. It gives it back where it fails, see [`PushError::into_tensor`].
 //! - A fetched [`Tensor`] keeps its memory from being reused until its last clone, and the last Arrow array made of it, is dropped.
@@ -49,12 +62,16 @@
 //! - [`Handle`]: the client; [`Client`] and [`BlockingClient`] are its two faces.
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a tensor that is written, that is written no more, that was fetched.
 //! - [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`Order`], [`AllocateWait`], [`Connect`]: calls to be made.
+//! - [`Counter`], [`Barrier`], [`Counting`]: counters and barriers of the job, and calls about them.
 //! - [`Error`], [`PushError`]: what can go wrong, whose fault it is, and whether to try again.
 #![forbid(unsafe_code)]
 
 mod allocate;
+mod barrier;
 mod calls;
 mod connect;
+mod counter;
+mod counting;
 mod driver;
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -74,7 +91,10 @@ mod tensor;
 mod tensor_mut;
 
 pub use allocate::AllocateWait;
+pub use barrier::{Barrier, Round};
 pub use connect::Connect;
+pub use counter::{Counted, Counter, Swapped};
+pub use counting::{Counting, CountingCall};
 pub use error::{Error, Fault, PushError};
 pub use face::{Async, Blocking, Face, Running};
 pub use fetch::Fetch;
@@ -89,7 +109,7 @@ pub use tensor::Tensor;
 pub use tensor_mut::TensorMut;
 
 pub use transfer_core::fabric::FabricKind;
-pub use transfer_core::op::{Failure, FailureCode, Report};
+pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Report};
 pub use transfer_core::tensor::{DType, Key, TensorMeta};
 pub use transfer_memory::socket::Socket;
 pub use transfer_memory::view::{Bytes, Element, F8E4M3, F8E5M2, ViewError};

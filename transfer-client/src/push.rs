@@ -234,7 +234,7 @@ pub(crate) fn conclude(session: &Session, item: Submitting, ended: Ended) -> Res
         }
         Ended::Answered(Outcome::Gone(gone)) => gone.into(),
         // The table lets no other answer to a push pass.
-        Ended::Answered(Outcome::Fetched(_) | Outcome::Done) => Error::Ended,
+        Ended::Answered(_) => Error::Ended,
         Ended::NoAnswer { waited } => Error::NoAnswer { waited },
         Ended::NotSent(error) => {
             let tensor = match held {

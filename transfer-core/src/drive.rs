@@ -63,6 +63,8 @@ pub struct Driver<M> {
     /// The state machine. Events that concern no fabric are handed to it directly.
     pub node: Node,
     fabrics: Vec<Box<dyn Fabric<Memory = M>>>,
+    /// The one whose device operates on words: those of two devices are not atomic to each other.
+    atomics: Option<usize>,
     links: BTreeMap<LinkId, LinkState>,
     next_link: u32,
 }
@@ -93,7 +95,15 @@ impl<M> Driver<M> {
     /// A driver for this node. The first fabric of a kind serves that kind.
     #[must_use]
     pub fn new(node: Node, fabrics: Vec<Box<dyn Fabric<Memory = M>>>) -> Driver<M> {
-        Driver { node, fabrics, links: BTreeMap::new(), next_link: 1 }
+        let atomics = fabrics.iter().position(|f| f.capabilities().atomics);
+        Driver { node, fabrics, atomics, links: BTreeMap::new(), next_link: 1 }
+    }
+
+    /// The kind of the fabric whose device operates on words of memory, where there is one: then the node needs memory for
+    /// its counters, see [`Node::use_words`].
+    #[must_use]
+    pub fn atomic_fabric(&self) -> Option<FabricKind> {
+        self.atomics.map(|i| self.fabrics[i].kind())
     }
 
     /// The fabrics, to wait on.
@@ -211,9 +221,10 @@ impl<M> Driver<M> {
     /// Polls every fabric once and hands in what they report. Returns whether anything happened.
     pub fn poll_fabrics(&mut self, now: Time, memory: &impl HeaderMemory) -> bool {
         let mut active = false;
-        let Driver { node, fabrics, links, .. } = self;
-        for fabric in fabrics {
-            let (kind, capabilities) = (fabric.kind(), fabric.capabilities().clone());
+        let Driver { node, fabrics, atomics, links, .. } = self;
+        for (i, fabric) in fabrics.iter_mut().enumerate() {
+            let (kind, mut capabilities) = (fabric.kind(), fabric.capabilities().clone());
+            capabilities.atomics = *atomics == Some(i);
             active |= fabric.poll(&mut |event| {
                 // What the peer sends at once may be reported by the same poll: the node has to know the link by then.
                 match &event {
@@ -268,7 +279,20 @@ impl<M> Driver<M> {
                         self.fabrics[state.fabric].disconnect(link, reason);
                     }
                 }
-                Action::Send { link, .. } | Action::Grant { link, .. } | Action::Revoke { link, .. } => {
+                Action::LocalAtomic { work, word, op } => {
+                    let fabric = self.atomics.and_then(|i| self.fabrics.get_mut(i));
+                    let posted = match fabric {
+                        Some(fabric) => fabric.post_local_atomic(work, word, op).map_err(|e| e.to_string()),
+                        None => Err("no fabric has atomic operations".to_owned()),
+                    };
+                    if let Err(why) = posted {
+                        self.node.local_atomic_refused(work, &why);
+                    }
+                }
+                Action::Send { link, .. }
+                | Action::Grant { link, .. }
+                | Action::Revoke { link, .. }
+                | Action::Atomic { link, .. } => {
                     self.post(link, action, memory);
                 }
                 Action::Write(ref write) => self.post(write.link, action, memory),
@@ -315,6 +339,7 @@ fn try_post<M>(
         Action::Send { link, message } => fabric.post_send(*link, WorkId(u64::MAX), message),
         Action::Grant { link, range, access, tag } => fabric.grant(*link, *range, *access, *tag),
         Action::Revoke { link, key } => fabric.revoke(*link, *key),
+        Action::Atomic { link, work, remote, op } => fabric.post_atomic(*link, *work, *remote, *op),
         Action::Write(write) => {
             let Write { link, work, header, sgl, remote, immediate } = &**write;
             if let Some((cell, bytes)) = header
@@ -329,6 +354,7 @@ fn try_post<M>(
         | Action::SegmentUnused { .. }
         | Action::Disconnect { .. }
         | Action::Prepared { .. }
+        | Action::LocalAtomic { .. }
         | Action::Control(_) => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! These are the values; [`crate::wire::session`] has their bytes in the rings.
 
-use crate::fabric::FabricKind;
+use crate::fabric::{AtomicOp, FabricKind};
 use crate::memory::LocalSlice;
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use std::fmt;
@@ -43,6 +43,44 @@ pub enum Command {
         op: OpId,
         /// The key.
         key: Key,
+    },
+    /// Something about a counter or a barrier of the job.
+    Counter(CounterCommand),
+}
+
+/// See [`Command::Counter`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CounterCommand {
+    /// What to call it in the reply.
+    pub op: OpId,
+    /// The counter's or barrier's name; each of the two has names of its own.
+    pub name: Name,
+    /// What to do.
+    pub ask: CounterAsk,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// What is asked of a counter or a barrier.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CounterAsk {
+    /// Find the counter; make it, at this sidecar and with the value 0, where nobody has named it before. Answered by
+    /// [`Reply::CounterOpened`].
+    Open,
+    /// Operate on the counter that [`Reply::CounterOpened`] named. Answered by [`Reply::Counted`].
+    Operate {
+        /// The node where it lives.
+        home: Name,
+        /// Which counter of that name there.
+        identity: u64,
+        /// What to do.
+        op: AtomicOp,
+    },
+    /// Arrive at the barrier and wait for the others. Answered by [`Reply::Released`].
+    Wait {
+        /// How many arrivals make a round.
+        members: u32,
     },
 }
 
@@ -144,6 +182,35 @@ pub enum Reply {
         /// A transfer may still read the pushed range: [`Reply::Returned`] follows when it does not any more.
         kept: bool,
     },
+    /// The counter exists.
+    CounterOpened {
+        /// The operation.
+        op: OpId,
+        /// The node where it lives, as long as its sidecar does.
+        home: Name,
+        /// Tells it from those that had the name before.
+        identity: u64,
+    },
+    /// The operation on a counter is done.
+    Counted {
+        /// The operation.
+        op: OpId,
+        /// What the counter held before.
+        old: u64,
+        /// How it went.
+        report: CounterReport,
+    },
+    /// All have arrived at the barrier.
+    Released {
+        /// The operation.
+        op: OpId,
+        /// Which round this was, from 0.
+        round: u64,
+        /// This arrival was the last one of its round. There is one in each.
+        leader: bool,
+        /// How it went.
+        report: CounterReport,
+    },
     /// Nobody can reach this pushed range any more: it is the worker's again.
     Returned {
         /// Where it starts in the worker's arena.
@@ -175,6 +242,61 @@ impl fmt::Display for Report {
             "fabric={} bytes={} copied={} B queued={:?} waited={:?} flew={:?}",
             self.fabric, self.bytes, self.copied, self.queued, self.waited, self.flew
         )
+    }
+}
+
+/// Who did an operation on a counter. The numbers are part of the wire format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum CounterPath {
+    /// This worker's own sidecar, by its processor.
+    Here = 1,
+    /// This worker's own sidecar, by the device that does it for peers too.
+    Device = 2,
+    /// The device of the counter's home, with no message and no processor there.
+    OneSided = 3,
+    /// The sidecar of the counter's home, asked by a message.
+    Message = 4,
+}
+
+impl CounterPath {
+    /// The path with this number on the wire.
+    #[must_use]
+    pub fn from_wire(n: u8) -> Option<CounterPath> {
+        use CounterPath::{Device, Here, Message, OneSided};
+        [Here, Device, OneSided, Message].into_iter().find(|p| *p as u8 == n)
+    }
+
+    /// The name, as reports write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            CounterPath::Here => "here",
+            CounterPath::Device => "device",
+            CounterPath::OneSided => "one-sided",
+            CounterPath::Message => "message",
+        }
+    }
+}
+
+/// How an operation on a counter or barrier went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CounterReport {
+    /// Who did it.
+    pub path: CounterPath,
+    /// What carried it: the fabric of the link, or of the device; `Local` where no fabric had a part in it.
+    pub fabric: FabricKind,
+    /// From the request until it was on its way.
+    pub queued: Duration,
+    /// From there until it was done; at a barrier, until the last one came.
+    pub flew: Duration,
+}
+
+impl fmt::Display for CounterReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CounterReport { path, fabric, queued, flew } = self;
+        write!(f, "path={} fabric={fabric} queued={queued:?} flew={flew:?}", path.name())
     }
 }
 
@@ -240,12 +362,16 @@ pub enum FailureCode {
     ShuttingDown = 17,
     /// The directory cannot be reached.
     DirectoryUnreachable = 18,
+    /// The counter is not there any more: its home has ended or lost the name. Open it again; that makes a new one, at 0.
+    CounterLost = 19,
+    /// The operation was on its way when its link broke or its time was over: it may have been done, or not.
+    OutcomeUnknown = 20,
     /// A code from a newer peer.
     Unknown = 0xffff,
 }
 
 impl FailureCode {
-    const ALL: [FailureCode; 18] = [
+    const ALL: [FailureCode; 20] = [
         FailureCode::Invalid,
         FailureCode::UnknownKey,
         FailureCode::Deadline,
@@ -264,6 +390,8 @@ impl FailureCode {
         FailureCode::Busy,
         FailureCode::ShuttingDown,
         FailureCode::DirectoryUnreachable,
+        FailureCode::CounterLost,
+        FailureCode::OutcomeUnknown,
     ];
 
     /// The code with this number on the wire; [`FailureCode::Unknown`] for a number from the future.

@@ -47,7 +47,8 @@ impl v1::admin_server::Admin for AdminService {
         let Shown { me, started, budget, poll, engine, directory } = &*self.0;
         let snapshot = engine.snapshot().await.map_err(unavailable)?;
         let descriptions = engine.describe().await.map_err(unavailable)?;
-        let Snapshot { sessions, links, pools, tensors, blobs, leases, operations, slots, finished, failed } = snapshot;
+        let Snapshot { sessions, links, pools, tensors, blobs, leases, operations, slots, counters, finished, failed } =
+            snapshot;
         let sessions = sessions.into_iter().map(|s| v1::Session {
             session: s.session.0,
             worker: s.name.to_string(),
@@ -91,7 +92,16 @@ impl v1::admin_server::Admin for AdminService {
             sessions: sessions.collect(),
             links: links.collect(),
             pools: pools.collect(),
-            counters: Some(v1::Counters { tensors, blobs, leases, operations, slots, failed, finished }),
+            counters: Some(v1::Counters {
+                tensors,
+                blobs,
+                leases,
+                operations,
+                slots,
+                failed,
+                finished,
+                named: counters,
+            }),
             pinned_bytes: budget.used(),
             pinned_limit_bytes: budget.limit(),
             directory: Some(directory_state(directory)),

@@ -17,7 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Runtime;
-use transfer_client::{BlockingClient, Client, Error, Tensor};
+use transfer_client::{Blocking, BlockingClient, Client, Counter, Error, Tensor};
 
 /// What the worker's threads share.
 struct Agent {
@@ -25,6 +25,7 @@ struct Agent {
     /// For those with the async face: their exchange runs on it.
     face: Option<(Runtime, Client)>,
     held: Mutex<HashMap<String, Tensor>>,
+    counters: Mutex<HashMap<String, Counter<Blocking>>>,
     exchange: Mutex<Option<Arc<Exchange>>>,
 }
 
@@ -63,7 +64,7 @@ fn connect(socket: &str, name: &str, arena: u64, is_async: bool) -> Result<Agent
             (client.blocking(), Some((runtime, client)))
         }
     };
-    Ok(Agent { client, face, held: Mutex::default(), exchange: Mutex::default() })
+    Ok(Agent { client, face, held: Mutex::default(), counters: Mutex::default(), exchange: Mutex::default() })
 }
 
 fn work(agent: Result<Agent, Error>) -> ExitCode {

@@ -1,7 +1,10 @@
 //! The single orders.
 
 use super::{Agent, exchange::Exchange, lock, memory};
-use crate::order::{Answer, FetchOrder, Fetched, Order, PushOrder, Pushed, Report, Select, Trouble, Way};
+use crate::order::{
+    Answer, Change, CountOrder, Counted, FetchOrder, Fetched, MeetOrder, Met, Order, PushOrder, Pushed, Report, Select,
+    Trouble, Way,
+};
 use crate::pattern;
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -24,6 +27,14 @@ impl Agent {
                 tensor.map(|_| Answer::Done).ok_or_else(|| unknown(&name))
             }
             Order::Delete(key) => self.client.delete(key).call().map(|()| Answer::Done).map_err(|e| trouble(&e)),
+            Order::Open(name) => {
+                let counter = self.client.counter(&name).call().map_err(|e| trouble(&e))?;
+                let home = counter.home().to_owned();
+                lock(&self.counters).insert(name, counter);
+                Ok(Answer::Home(home))
+            }
+            Order::Count(count) => self.count(&count).map(Answer::Counted).map_err(|e| trouble(&e)),
+            Order::Meet(meet) => self.meet(&meet).map(Answer::Met).map_err(|e| trouble(&e)),
             Order::ArenaFree => Ok(Answer::Number(self.client.arena_free_bytes())),
             Order::PushStorm(push) => loop {
                 self.push(&push)?;
@@ -50,6 +61,47 @@ impl Agent {
 
     fn exchange(&self) -> Result<Arc<Exchange>, Trouble> {
         lock(&self.exchange).clone().ok_or_else(|| unknown("an exchange"))
+    }
+
+    fn count(&self, order: &CountOrder) -> Result<Counted, Error> {
+        let CountOrder { name, change, times, timeout } = order;
+        let known = lock(&self.counters).get(name).cloned();
+        let counter = match known {
+            Some(counter) => counter,
+            None => {
+                let counter = self.client.counter(name).timeout(*timeout).call()?;
+                lock(&self.counters).insert(name.clone(), counter.clone());
+                counter
+            }
+        };
+        let mut last = None;
+        for _ in 0..*times {
+            last = Some(match change {
+                Change::Get => counter.get().timeout(*timeout).call().map(|c| (c.old, false, c.report)),
+                Change::Add(n) => counter.add(*n).timeout(*timeout).call().map(|c| (c.old, false, c.report)),
+                Change::Swap(expected, new) => {
+                    counter.compare_swap(*expected, *new).timeout(*timeout).call().map(|c| {
+                        let (Ok(old) | Err(old)) = c.result;
+                        (old, c.result.is_ok(), c.report)
+                    })
+                }
+            }?);
+        }
+        let (old, swapped, report) = last.expect("at least once");
+        Ok(Counted { old, swapped, path: report.path.name().into(), fabric: report.fabric.name().into() })
+    }
+
+    fn meet(&self, order: &MeetOrder) -> Result<Met, Error> {
+        let MeetOrder { name, members, times, timeout } = order;
+        let barrier = self.client.barrier(name, *members);
+        let (mut led, mut last) = (0, None);
+        for _ in 0..*times {
+            let round = barrier.wait().timeout(*timeout).call()?;
+            led += u64::from(round.leader);
+            last = Some(round);
+        }
+        let last = last.expect("at least once");
+        Ok(Met { round: last.number, led, path: last.report.path.name().into() })
     }
 
     pub(super) fn push(&self, order: &PushOrder) -> Result<Pushed, Trouble> {

@@ -48,6 +48,7 @@ fn as_text(status: &StatusResponse) -> String {
         line("directory", directory_text(directory));
     }
     line("tensors", format!("{} published, {} ranges in reach", count(counters.tensors), count(counters.blobs)));
+    line("counters", format!("{} counters and barriers live here", count(counters.named)));
     line("now", {
         let (leases, operations, slots) = (count(counters.leases), count(counters.operations), count(counters.slots));
         format!(
@@ -200,6 +201,7 @@ fn as_json(status: &StatusResponse) -> Value {
         "counters": {
             "tensors": counters.tensors, "blobs": counters.blobs, "leases": counters.leases,
             "operations": counters.operations, "slots": counters.slots, "failed": counters.failed,
+            "named": counters.named,
             "finished": finished.collect::<Vec<_>>(),
         },
     })

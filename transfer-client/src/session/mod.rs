@@ -37,8 +37,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 use transfer_core::memory::LocalSlice;
-use transfer_core::op::{Command, Failure, LeaseId, OpId, Report};
-use transfer_core::tensor::{TensorMeta, Version};
+use transfer_core::op::{Command, CounterReport, Failure, LeaseId, OpId, Report};
+use transfer_core::tensor::{Name, TensorMeta, Version};
 use transfer_memory::arena::Arena;
 use transfer_memory::segment::MapError;
 use transfer_memory::session::{Segments, WorkerEnd, WorkerSocket};
@@ -58,6 +58,9 @@ pub(crate) enum Arrival {
     Fetched { op: OpId, landed: Landed },
     Deleted { op: OpId },
     Prepared { op: OpId },
+    CounterOpened { op: OpId, home: Name, identity: u64 },
+    Counted { op: OpId, old: u64, report: CounterReport },
+    Released { op: OpId, round: u64, leader: bool, report: CounterReport },
     Failed { op: OpId, failure: Failure, kept: bool },
     Returned { offset: u64 },
 }

@@ -74,6 +74,9 @@ impl Reader {
                     self.find_memory(session, slice, meta.len_bytes())?;
                     Arrival::Fetched { op, landed: Landed { lease, version, meta, slice, report } }
                 }
+                Reply::CounterOpened { op, home, identity } => Arrival::CounterOpened { op, home, identity },
+                Reply::Counted { op, old, report } => Arrival::Counted { op, old, report },
+                Reply::Released { op, round, leader, report } => Arrival::Released { op, round, leader, report },
                 other => return Err(Gone::Unknown { said: format!("{other:?}").into() }),
             };
             self.batch.push(arrival);

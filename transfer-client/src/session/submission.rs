@@ -4,7 +4,7 @@ use super::table::{Kind, Table};
 use super::{Gone, Held};
 use std::collections::VecDeque;
 use std::time::Instant;
-use transfer_core::op::{Command, OpId};
+use transfer_core::op::{Command, CounterAsk, CounterCommand, OpId};
 use transfer_core::wire::Writer;
 use transfer_core::wire::session::write_command;
 use transfer_memory::ring::Producer;
@@ -28,6 +28,9 @@ impl Submitting {
             Command::Push(_) => Kind::Push,
             Command::Fetch(_) => Kind::Fetch,
             Command::Prepare(_) => Kind::Prepare,
+            Command::Counter(CounterCommand { ask: CounterAsk::Operate { .. }, .. }) => Kind::Count,
+            Command::Counter(CounterCommand { ask: CounterAsk::Wait { .. }, .. }) => Kind::Wait,
+            Command::Counter(_) => Kind::OpenCounter,
             _ => Kind::Delete,
         }
     }
@@ -37,6 +40,7 @@ impl Submitting {
             Command::Push(push) => push.op = new,
             Command::Fetch(fetch) => fetch.op = new,
             Command::Prepare(prepare) => prepare.op = new,
+            Command::Counter(counter) => counter.op = new,
             Command::Cancel { op } | Command::Delete { op, .. } => *op = new,
             _ => {}
         }

@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::task::{Poll, Waker};
 use std::time::Instant;
-use transfer_core::op::{Command, Failure, OpId, Report};
-use transfer_core::tensor::Version;
+use transfer_core::op::{Command, CounterReport, Failure, OpId, Report};
+use transfer_core::tensor::{Name, Version};
 
 /// What kind of reply an operation expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,9 @@ pub(crate) enum Kind {
     Fetch,
     Delete,
     Prepare,
+    OpenCounter,
+    Count,
+    Wait,
 }
 
 /// How an operation ended.
@@ -35,6 +38,19 @@ pub(crate) enum Outcome {
     },
     Fetched(Landed),
     Done,
+    CounterOpened {
+        home: Name,
+        identity: u64,
+    },
+    Counted {
+        old: u64,
+        report: CounterReport,
+    },
+    Released {
+        round: u64,
+        leader: bool,
+        report: CounterReport,
+    },
     /// `lent` is the pushed range, which is ours again; none where it is kept.
     Failed {
         failure: Failure,
@@ -59,7 +75,12 @@ impl Effects {
         match outcome {
             Outcome::Fetched(landed) => self.orders.push(Command::Release { lease: landed.lease }),
             Outcome::Failed { lent, .. } => self.returned.extend(lent.map(|l| l.allocation)),
-            Outcome::Pushed { .. } | Outcome::Done | Outcome::Gone(_) => {}
+            Outcome::Pushed { .. }
+            | Outcome::Done
+            | Outcome::CounterOpened { .. }
+            | Outcome::Counted { .. }
+            | Outcome::Released { .. }
+            | Outcome::Gone(_) => {}
         }
     }
 }
@@ -177,6 +198,13 @@ impl Table {
             Arrival::Fetched { op, landed } => (op, Some(Kind::Fetch), Outcome::Fetched(landed)),
             Arrival::Prepared { op } => (op, Some(Kind::Prepare), Outcome::Done),
             Arrival::Deleted { op } => (op, Some(Kind::Delete), Outcome::Done),
+            Arrival::CounterOpened { op, home, identity } => {
+                (op, Some(Kind::OpenCounter), Outcome::CounterOpened { home, identity })
+            }
+            Arrival::Counted { op, old, report } => (op, Some(Kind::Count), Outcome::Counted { old, report }),
+            Arrival::Released { op, round, leader, report } => {
+                (op, Some(Kind::Wait), Outcome::Released { round, leader, report })
+            }
             Arrival::Failed { op, failure, kept } => {
                 let lent = match self.slot(op).map(|slot| &slot.state) {
                     Some(State::Waiting { lent, .. } | State::Abandoned { lent, .. }) if !kept => *lent,

@@ -1,7 +1,7 @@
 //! What the state machine wants done.
 
 use super::{Control, SessionId};
-use crate::fabric::{DownReason, GrantAccess, LinkId, WorkId};
+use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::Reply;
 use crate::plan::GatherList;
@@ -56,6 +56,27 @@ pub enum Action {
         link: LinkId,
         /// Which.
         key: RemoteKey,
+    },
+    /// Operate on a word of the peer; [`crate::fabric::FabricEvent::AtomicDone`] follows, or the link dies.
+    Atomic {
+        /// Whose.
+        link: LinkId,
+        /// Comes back with its completion.
+        work: WorkId,
+        /// The word.
+        remote: RemoteSlice,
+        /// What to do.
+        op: AtomicOp,
+    },
+    /// Operate on a word of this side, by the fabric that [`super::Node::use_words`] named;
+    /// [`crate::fabric::FabricEvent::LocalAtomicDone`] follows, or [`super::Node::local_atomic_refused`].
+    LocalAtomic {
+        /// Comes back with its completion.
+        work: WorkId,
+        /// The word.
+        word: LocalSlice,
+        /// What to do.
+        op: AtomicOp,
     },
     /// End a link.
     Disconnect {

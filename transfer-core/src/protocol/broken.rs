@@ -13,6 +13,8 @@ pub(crate) enum Broken {
     SkipsQuarantine,
     /// Each message gives back one credit too few.
     ForgetsCredits,
+    /// An operation on a counter whose link died is said not to have been done.
+    DeniesLostAdds,
     /// What has landed in a flow is delivered as its slots are closed, not as it came.
     DeliversOutOfOrder,
 }

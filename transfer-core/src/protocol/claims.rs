@@ -23,6 +23,9 @@ impl Node {
 
     /// The directory answered a claim.
     pub fn claimed(&mut self, now: Time, key: &Key, result: Result<(), super::ClaimRefused>) {
+        if key.reserved_for().is_some() {
+            return self.counter_claimed(now, key, result);
+        }
         let Some(id) = self.store.find(key.as_str()) else { return };
         let Some(record) = self.store.records.get_mut(id) else { return };
         let Owner::Claiming(claiming) = &mut record.owner else { return };
@@ -67,6 +70,7 @@ impl Node {
 
     /// Everything that is owned here has to be entered again: the directory is a new one.
     pub fn claim_all(&mut self) {
+        self.claim_all_counters();
         for id in self.store.records.ids(Record::is_owned) {
             let Some(record) = self.store.records.get(id) else { continue };
             let owner = match &record.owner {

@@ -1,5 +1,6 @@
 //! Finding the node of a worker, and the link to a node.
 
+use super::counters::CounterStage;
 use super::node::{Node, Peer};
 use super::ops::{FetchStage, Op, OpKind, PushStage};
 use super::slab::Id;
@@ -30,6 +31,7 @@ impl Node {
                 OpKind::Push { stage: PushStage::Connecting(_), .. }
                 | OpKind::Prepare { stage: PushStage::Connecting(_), .. },
             ) => self.enqueue_push(now, id, link),
+            Some(OpKind::Counter { stage: CounterStage::Connecting(_), .. }) => self.counter_connected(now, id, link),
             _ => {}
         }
     }
@@ -76,6 +78,10 @@ impl Node {
     /// A node cannot be reached: what an operation looks for there may be elsewhere when it is asked for again.
     pub(super) fn forget_node_of(&mut self, id: Id<Op>) {
         let Some(op) = self.ops.get(id) else { return };
+        if op.key.reserved_for().is_some() {
+            let key = op.key.clone();
+            return self.forget_home_of(&key);
+        }
         match op.target() {
             Some(to) => drop(self.worker_locations.remove(to)),
             None => drop(self.locations.remove(&op.key)),

@@ -1,5 +1,6 @@
 //! What comes in: messages, and the end of a link.
 
+use super::counters::{Request, unsent};
 use super::link::{Out, Purpose, SlotState};
 use super::node::{Node, Peer};
 use super::store::Source;
@@ -58,10 +59,12 @@ impl Node {
             Body::MetaDataUpdate { version, metadata_id, meta } => match role {
                 Role::Pull => self.pull_described(now, link, index, version, metadata_id, meta),
                 Role::Push => self.flow_described(link, index, metadata_id, meta),
+                Role::Counter => self.violation(link, "META_DATA_UPDATE about a counter"),
             },
             Body::ErrorStatus(failure) => match role {
                 Role::Pull => self.pull_failed(now, link, index, failure),
                 Role::Push => self.flow_refused(link, index, &failure),
+                Role::Counter => self.counter_refused(now, link, index, failure),
             },
             Body::BufferRequest { key, target, owner, metadata_id, meta } => {
                 self.buffer_request(now, link, index, (key, target, owner), metadata_id, meta);
@@ -70,8 +73,21 @@ impl Node {
             Body::BufferIdle { slot } => self.buffer_idle(now, link, index, slot),
             Body::BufferRecall => self.buffer_recall(link, index),
             Body::Recalled | Body::BufferRelease => self.flow_ended(now, link, index),
+            Body::Cancel if role == Role::Counter => self.cancel_wait(link, index),
+            Body::Cancelled if role == Role::Counter => self.wait_cancelled(link, index),
             Body::Cancel => self.cancel_serve(link, index),
             Body::Cancelled => self.pull_cancelled(link, index),
+            Body::CounterOpen { name, wants_grant } => {
+                self.counter_asked(now, link, index, name, Request::Open { wants_grant });
+            }
+            Body::BarrierWait { name, members } => {
+                self.counter_asked(now, link, index, name, Request::Wait { members });
+            }
+            Body::CounterOp { name, identity, op } => self.counter_op(now, link, index, (name, identity), op),
+            Body::CounterOpened { identity, word } => self.counter_opened(now, link, index, identity, word),
+            Body::CounterResult { old } => self.counter_result(now, link, index, old),
+            Body::BarrierReleased { round, leader } => self.barrier_released(now, link, index, round, leader),
+            Body::CounterEnded { name } => self.counter_ended_there(link, name),
             Body::Ping => self.send(link, role, index, Body::Pong),
             Body::Pong => self.pong(link, index),
             Body::Ack => {}
@@ -110,6 +126,7 @@ impl Node {
                 self.unhold(flight.blob);
             }
         }
+        let unsent = unsent(&l.outbox);
         for out in std::mem::take(&mut l.outbox) {
             if let Out::Write(write) = out {
                 if let Purpose::Push(op) = write.purpose {
@@ -119,6 +136,7 @@ impl Node {
             }
         }
         self.calls_lost(link);
+        self.counters_lost(link, &peer, std::mem::take(&mut l.counters), &unsent, &reason.to_string());
         self.serves_lost(link, l.serves);
         self.flows_in_lost(now, link, &l.flows_in);
         self.flows_out_lost(&l.flows_out, &lost("the link to"));

@@ -1,5 +1,6 @@
 //! One peer: credits, numbered names, what waits to be posted, and the landing slots that the peer may write to.
 
+use super::counters::LinkCounters;
 use super::names::{MetaCache, NamesIn, NamesOut};
 use super::pull::Pull;
 use super::push_in::InFlow;
@@ -129,6 +130,7 @@ pub(super) struct Link {
     pub(super) asks: Vec<BufferAsk>,
     /// Flows whose slots the peer asked for by a call, and the call.
     pub(super) called: HashMap<u32, u64>,
+    pub(super) counters: LinkCounters,
 }
 
 impl Link {
@@ -159,6 +161,7 @@ impl Link {
             flow_in_of: HashMap::new(),
             asks: Vec::new(),
             called: HashMap::new(),
+            counters: LinkCounters::default(),
         }
     }
 

@@ -11,6 +11,7 @@
 //! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
 //! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node.
+//! - `counters`: named counters and barriers of the job.
 //! - `push_out`, `push_in`, `flow_slots`: the two sides of a push to another node, and its landing slots.
 
 mod action;
@@ -22,6 +23,7 @@ mod claims;
 mod config;
 mod connect;
 mod control;
+mod counters;
 mod fetch;
 mod flow_slots;
 mod inbox;
@@ -52,6 +54,7 @@ pub use action::{Action, Write};
 pub(crate) use broken::Broken;
 pub use config::NodeConfig;
 pub use control::{ClaimRefused, Control, PassedOver, PeerInfo};
+pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
 pub use node::Node;
 pub use prepare::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
 pub use snapshot::{Domain, LinkStatus, PathStatus, PoolStatus, SessionId, SessionStatus, Snapshot, TensorStatus};

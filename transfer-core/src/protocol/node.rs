@@ -1,5 +1,6 @@
 //! The node: the parts put together, and the ways in and out.
 
+use super::counters::Counters;
 use super::link::Link;
 use super::pool::Pool;
 use super::prepare::Call;
@@ -54,6 +55,7 @@ pub struct Node {
     pub(super) asking: Vec<LinkId>,
     /// Calls of peers for slots that are being answered.
     pub(super) calls: BTreeMap<u64, Call>,
+    pub(super) counters: Counters,
     pub(super) finished: BTreeMap<u8, Finished>,
     pub(super) failed: u64,
 }
@@ -102,6 +104,7 @@ impl Node {
             starved: Vec::new(),
             asking: Vec::new(),
             calls: BTreeMap::new(),
+            counters: Counters::default(),
             finished: BTreeMap::new(),
             failed: 0,
         }
@@ -192,10 +195,14 @@ impl Node {
         match event {
             // Reported to whoever made the link, who then calls `link_up`. A message's bytes are the fabric's own already.
             FabricEvent::Connected { .. } | FabricEvent::SendDone { .. } => {}
-            // Nothing here posts them.
-            FabricEvent::AtomicDone { .. } | FabricEvent::LocalAtomicDone { .. } => {}
+            FabricEvent::AtomicDone { link, work, old } => self.atomic_done(now, link, work, old),
+            FabricEvent::LocalAtomicDone { work, old } => self.local_atomic_done(now, work, old),
             FabricEvent::WriteDone { link, work } => self.write_done(now, link, work),
-            FabricEvent::Granted { link, tag, remote } => self.granted(now, link, Id::from_u64(tag), remote),
+            FabricEvent::Granted { link, tag, remote } => {
+                if !self.word_granted(link, tag, remote) {
+                    self.granted(now, link, Id::from_u64(tag), remote);
+                }
+            }
             FabricEvent::Revoked { link, key } => self.revoked(now, link, key),
             FabricEvent::Message { link, bytes } => match Message::decode(bytes) {
                 Ok(message) => self.message(now, link, message),

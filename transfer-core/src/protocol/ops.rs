@@ -1,5 +1,6 @@
 //! Operations of workers that have to wait, and how they end.
 
+use super::counters::CounterStage;
 use super::node::Node;
 use super::pull::Pull;
 use super::push_out::OutFlow;
@@ -7,7 +8,7 @@ use super::slab::Id;
 use super::store::{Blob, Source, Waiter};
 use super::{Action, SessionId};
 use crate::fabric::{FabricKind, LinkId};
-use crate::op::{Failure, FailureCode, OpId, Reply};
+use crate::op::{CounterAsk, Failure, FailureCode, OpId, Reply};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
 use std::time::Duration;
@@ -41,13 +42,18 @@ pub(super) enum OpKind {
         meta: TensorMeta,
         stage: PushStage,
     },
+    /// On a counter or barrier; the operation's key is its reserved one.
+    Counter {
+        ask: CounterAsk,
+        stage: CounterStage,
+    },
 }
 
 impl Op {
     /// The worker that a push, or the preparation of one, is for.
     pub(super) fn target(&self) -> Option<&Name> {
         match &self.kind {
-            OpKind::Fetch { .. } => None,
+            OpKind::Fetch { .. } | OpKind::Counter { .. } => None,
             OpKind::Push { to, .. } => to.as_ref(),
             OpKind::Prepare { to, .. } => Some(to),
         }
@@ -56,7 +62,7 @@ impl Op {
     /// What a push, or the preparation of one, waits for.
     pub(super) fn stage_mut(&mut self) -> Option<&mut PushStage> {
         match &mut self.kind {
-            OpKind::Fetch { .. } => None,
+            OpKind::Fetch { .. } | OpKind::Counter { .. } => None,
             OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => Some(stage),
         }
     }
@@ -163,6 +169,7 @@ impl Node {
                 ),
                 FetchStage::Pulling(link, pull) => self.pull_deadline(*link, *pull, key, *select, after),
             },
+            OpKind::Counter { ask, stage } => self.counter_deadline(op, ask, stage, after),
             OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => {
                 let to = op.target().map_or("", Name::as_str);
                 match stage {
@@ -201,7 +208,9 @@ impl Node {
     pub(super) fn fail_op(&mut self, id: Id<Op>, failure: Failure) {
         if let Some(op) = self.detach_op(id) {
             match op.kind {
-                OpKind::Fetch { .. } | OpKind::Prepare { .. } => self.refuse(op.session, op.id, failure),
+                OpKind::Fetch { .. } | OpKind::Prepare { .. } | OpKind::Counter { .. } => {
+                    self.refuse(op.session, op.id, failure);
+                }
                 OpKind::Push { .. } => self.end_push_with_failure(&op, failure),
             }
         }
@@ -227,6 +236,7 @@ impl Node {
                 }
             }
             OpKind::Fetch { stage: FetchStage::Pulling(link, pull), .. } => self.cancel_pull(*link, *pull),
+            OpKind::Counter { stage, .. } => self.detach_counter(id, &op.key, stage),
             OpKind::Fetch { stage: FetchStage::Connecting(_), .. } | OpKind::Push { .. } | OpKind::Prepare { .. } => {}
         }
         Some(op)

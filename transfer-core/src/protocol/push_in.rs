@@ -85,7 +85,11 @@ impl Node {
         let (Some(key), Some(target), Some(owner)) = (look_up(names.0), look_up(names.1), look_up(names.2)) else {
             return self.violation(link, "BUFFER_REQUEST uses a name that it never told");
         };
-        self.flow_requested(link, index, Key::from(key), &target, owner, metadata_id, meta);
+        let key = Key::from(key);
+        if key.reserved_for().is_some() {
+            return self.violation(link, "BUFFER_REQUEST for the key of a counter or barrier");
+        }
+        self.flow_requested(link, index, key, &target, owner, metadata_id, meta);
     }
 
     /// A peer wants slots, by message or by call.

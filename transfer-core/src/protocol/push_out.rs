@@ -90,7 +90,7 @@ impl Node {
     /// What an operation pushes, or prepares to push.
     fn pushed_meta(&self, op: &Op) -> Option<TensorMeta> {
         match &op.kind {
-            OpKind::Fetch { .. } => None,
+            OpKind::Fetch { .. } | OpKind::Counter { .. } => None,
             OpKind::Push { blob, .. } => self.store.blobs.get(*blob).map(|b| b.meta.clone()),
             OpKind::Prepare { meta, .. } => Some(meta.clone()),
         }

@@ -81,6 +81,7 @@ impl Node {
                 }
             }
             Command::Delete { op, key } => self.delete(now, session, op, &key),
+            Command::Counter(command) => self.counter(now, session, command),
         }
     }
 

@@ -32,6 +32,8 @@ pub struct Snapshot {
     pub operations: u64,
     /// Landing slots that peers may write to, or that wait until they surely do not any more.
     pub slots: u64,
+    /// Counters and barriers that live here, until the sidecar ends.
+    pub counters: u64,
     /// Finished transfers since the start, per carrier.
     pub finished: Vec<PathStatus>,
     /// Operations that ended in failure since the start.

@@ -60,6 +60,7 @@ impl Node {
             leases: sessions.iter().map(|s| s.leases).sum(),
             operations: self.ops.len() as u64,
             slots: self.links.values().map(|l| l.slots.len() as u64).sum(),
+            counters: self.counters_here(),
             finished: finished.collect(),
             failed: self.failed,
             sessions,

@@ -52,6 +52,7 @@ impl Conditions {
             max_sge: [1, 2, 16][rng.random_range(0..3)],
             max_write_bytes: [64, 256, 1 << 30][rng.random_range(0..3)],
             receive_slots: [8, 16, 64, 256][rng.random_range(0..4)],
+            atomics: rng.random(),
             ..Capabilities::new()
         };
         Conditions {

@@ -1,6 +1,6 @@
 //! The two sides of a link, and what is under way between them.
 
-use crate::fabric::{DownReason, LinkId, WorkId};
+use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteSlice};
 use crate::plan::GatherList;
 use crate::time::Time;
@@ -73,6 +73,7 @@ pub(super) struct Grant {
     pub(super) number: u64,
     pub(super) range: LocalSlice,
     pub(super) remote: RemoteSlice,
+    pub(super) access: GrantAccess,
     pub(super) in_force: bool,
 }
 
@@ -95,6 +96,12 @@ pub(super) enum WorkKind {
         /// All of it, where its source may be gone before it lands.
         gathered: Option<Vec<u8>>,
     },
+    Atomic {
+        remote: RemoteSlice,
+        op: AtomicOp,
+        /// What the word held before, once it was operated on.
+        old: u64,
+    },
 }
 
 /// What an endpoint has to report.
@@ -103,6 +110,8 @@ pub(super) enum Event {
     Connected(LinkId),
     WriteDone(LinkId, WorkId),
     SendDone(LinkId, WorkId),
+    AtomicDone(LinkId, WorkId, u64),
+    LocalAtomicDone(WorkId, Result<u64, String>),
     Granted(LinkId, u64, RemoteSlice),
     Revoked(LinkId, u32),
     Message(LinkId, Vec<u8>),

@@ -6,8 +6,8 @@ use super::transit::digest_of;
 use super::world::{Endpoint, Happening, Inner, MemoryId, World};
 use crate::drive::{HeaderBytes, HeaderMemory};
 use crate::fabric::{
-    Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, LinkId, Offer, PostError,
-    WorkId,
+    AtomicOp, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, LinkId, Offer,
+    PostError, WorkId,
 };
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::plan::GatherList;
@@ -192,8 +192,13 @@ impl Fabric for SimFabric {
     }
 
     fn grant(&mut self, link: LinkId, range: LocalSlice, access: GrantAccess, tag: u64) -> Result<(), PostError> {
-        if access != GrantAccess::Write {
-            return Err(PostError::Unsupported { link, what: "open words to atomic operations" });
+        if access == GrantAccess::Atomic {
+            if !self.capabilities.atomics {
+                return Err(PostError::Unsupported { link, what: "open words to atomic operations" });
+            }
+            if !range.offset.is_multiple_of(8) || !range.len.is_multiple_of(8) {
+                return Err(PostError::BadLocalSlice(range));
+            }
         }
         let mut w = self.world.lock();
         let (connection, side) = w.side(self.endpoint, link)?;
@@ -207,7 +212,7 @@ impl Fabric for SimFabric {
         let remote = RemoteSlice::new(address, range.len, RemoteKey(key));
         if let Some(s) = w.connections[connection].sides[side].as_mut() {
             s.outstanding += 1;
-            s.grants.insert(key, Grant { number, range, remote, in_force: false });
+            s.grants.insert(key, Grant { number, range, remote, access, in_force: false });
         }
         match w.conditions.grants {
             Grants::Immediate => w.granted(connection, side, key, tag),
@@ -278,6 +283,37 @@ impl Fabric for SimFabric {
         Ok(())
     }
 
+    fn post_atomic(&mut self, link: LinkId, work: WorkId, remote: RemoteSlice, op: AtomicOp) -> Result<(), PostError> {
+        if !self.capabilities.atomics {
+            return Err(PostError::Unsupported { link, what: "operate on words of the peer" });
+        }
+        if remote.len != 8 {
+            return Err(PostError::Limit { what: "bytes of a word", value: remote.len, limit: 8 });
+        }
+        let mut w = self.world.lock();
+        let (connection, side) = w.side(self.endpoint, link)?;
+        w.note(|| format!("{} does {op:?} over {link} to {:#x}", self.endpoint.0, remote.address));
+        w.enter(connection, side, Work { id: work, kind: WorkKind::Atomic { remote, op, old: 0 } });
+        Ok(())
+    }
+
+    fn post_local_atomic(&mut self, work: WorkId, word: LocalSlice, op: AtomicOp) -> Result<(), FabricError> {
+        let refused = |why: &str| FabricError::Device { what: "an atomic operation", why: why.to_owned() };
+        if !self.capabilities.atomics {
+            return Err(refused("this world has none"));
+        }
+        if word.len != 8 || !word.offset.is_multiple_of(8) {
+            return Err(refused("it is not on a word"));
+        }
+        let mut w = self.world.lock();
+        if w.slice(self.endpoint.0, word).is_none() {
+            return Err(refused("the word is not in registered memory"));
+        }
+        let at = w.soon();
+        w.schedule(at, Happening::LocalAtomic { endpoint: self.endpoint.0, work, word, op });
+        Ok(())
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
         let bound = self.world.lock().rng.random_range(1..32);
         for reported in 0..bound {
@@ -287,6 +323,8 @@ impl Fabric for SimFabric {
                 Event::Connected(link) => sink(FabricEvent::Connected { link }),
                 Event::WriteDone(link, work) => sink(FabricEvent::WriteDone { link, work }),
                 Event::SendDone(link, work) => sink(FabricEvent::SendDone { link, work }),
+                Event::AtomicDone(link, work, old) => sink(FabricEvent::AtomicDone { link, work, old }),
+                Event::LocalAtomicDone(work, old) => sink(FabricEvent::LocalAtomicDone { work, old }),
                 Event::Granted(link, tag, remote) => sink(FabricEvent::Granted { link, tag, remote }),
                 Event::Revoked(link, key) => sink(FabricEvent::Revoked { link, key: RemoteKey(key) }),
                 Event::Message(link, bytes) => sink(FabricEvent::Message { link, bytes: &bytes }),

@@ -122,6 +122,11 @@ fn forgotten_credits_are_noticed() {
 }
 
 #[test]
+fn lost_adds_that_are_denied_are_noticed() {
+    is_noticed(Broken::DeniesLostAdds, Play::default(), 1000);
+}
+
+#[test]
 fn delivery_out_of_order_is_noticed() {
     is_noticed(Broken::DeliversOutOfOrder, Play { calm: true, ..Play::default() }, 300);
 }

@@ -2,7 +2,7 @@
 
 use super::connection::{Event, Grant, Late, SideNo, SideState, Work, WorkKind};
 use super::world::{Happening, Inner};
-use crate::fabric::DownReason;
+use crate::fabric::{AtomicOp, DownReason, GrantAccess};
 use crate::memory::{LocalSlice, RemoteSlice};
 use crate::plan::GatherList;
 use rand::Rng;
@@ -56,6 +56,10 @@ impl Inner {
                 let piece = (&*sgl, *remote, *immediate, *digest);
                 self.write_moves(connection, from, piece, placed, gathered.as_deref())
             }
+            WorkKind::Atomic { remote, op, old } => self.atomic_arrives(connection, to, *remote, *op).map(|value| {
+                *old = value;
+                true
+            }),
         };
         match arrived {
             Ok(true) => self.arrived(connection, from, work),
@@ -111,7 +115,7 @@ impl Inner {
             Some(bytes) => bytes.to_vec(),
             None => self.source(connection, from, sgl, digest).unwrap_or_else(|| vec![0; usize_of(remote.len)]),
         };
-        let grant = if remote.len > 0 { Some(self.check(connection, to, remote)?) } else { None };
+        let grant = if remote.len > 0 { Some(self.check(connection, to, remote, GrantAccess::Write)?) } else { None };
         let rest = remote.len - *placed;
         let piece = if rest == 0 || self.rng.random() { rest } else { self.rng.random_range(0..=rest) };
         if let Some(grant) = grant {
@@ -153,13 +157,51 @@ impl Inner {
         bytes
     }
 
-    fn check(&mut self, connection: usize, to: SideNo, remote: RemoteSlice) -> Result<Grant, String> {
+    /// Does what a peer's device asks of a word, which it answers with what the word held before.
+    fn atomic_arrives(
+        &mut self,
+        connection: usize,
+        to: SideNo,
+        remote: RemoteSlice,
+        op: AtomicOp,
+    ) -> Result<u64, String> {
+        if !remote.address.is_multiple_of(8) {
+            return Err(format!("an atomic operation on {remote:?}, which is no word"));
+        }
+        let grant = self.check(connection, to, remote, GrantAccess::Atomic)?;
+        let endpoint = self.connections[connection].sides[to].as_ref().map_or(0, |s| s.endpoint);
+        self.operate(endpoint, landing(&grant, remote), op).ok_or_else(|| format!("{remote:?} is not there"))
+    }
+
+    /// Operates on a word of an endpoint's registered memory.
+    pub(super) fn operate(&mut self, endpoint: usize, word: LocalSlice, op: AtomicOp) -> Option<u64> {
+        let old = u64::from_ne_bytes(self.slice(endpoint, word)?.try_into().ok()?);
+        let new = match op {
+            AtomicOp::FetchAdd(n) => Some(old.wrapping_add(n)),
+            AtomicOp::CompareSwap { expected, new } => (old == expected).then_some(new),
+            AtomicOp::Load => None,
+        };
+        if let Some(new) = new {
+            self.land(endpoint, word, &new.to_ne_bytes());
+        }
+        self.note(|| format!("{endpoint} {word} was {old}: {op:?}"));
+        Some(old)
+    }
+
+    fn check(
+        &mut self,
+        connection: usize,
+        to: SideNo,
+        remote: RemoteSlice,
+        access: GrantAccess,
+    ) -> Result<Grant, String> {
         let grant =
             self.connections[connection].sides[to].as_ref().and_then(|s| s.grants.get(&remote.key().0)).copied();
         let end = remote.address.checked_add(remote.len);
         match grant {
             Some(g)
                 if g.in_force
+                    && g.access == access
                     && remote.address >= g.remote.address
                     && end.is_some_and(|end| end <= g.remote.address + g.remote.len) =>
             {
@@ -188,6 +230,7 @@ impl Inner {
         let (endpoint, link) = (sender.endpoint, sender.link);
         let event = match &work.kind {
             WorkKind::Send(_) => Event::SendDone(link, work.id),
+            WorkKind::Atomic { old, .. } => Event::AtomicDone(link, work.id, *old),
             WorkKind::Write { sgl, digest, .. } => {
                 self.source(connection, from, sgl, *digest);
                 Event::WriteDone(link, work.id)

@@ -2,7 +2,7 @@
 
 use super::conditions::Conditions;
 use super::connection::{Connection, Event, Late, SideNo};
-use crate::fabric::{DownReason, LinkId};
+use crate::fabric::{AtomicOp, DownReason, LinkId, WorkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::time::Time;
 use crate::wire::message::Message;
@@ -61,6 +61,7 @@ pub(super) enum Happening {
     Connected { connection: usize, side: SideNo },
     Down { connection: usize, side: SideNo },
     Late(Late),
+    LocalAtomic { endpoint: usize, work: WorkId, word: LocalSlice, op: AtomicOp },
 }
 
 impl World {
@@ -213,6 +214,10 @@ impl Inner {
             Happening::Connected { connection, side } => self.connected(connection, side),
             Happening::Down { connection, side } => self.down(connection, side),
             Happening::Late(late) => self.late(&late),
+            Happening::LocalAtomic { endpoint, work, word, op } => {
+                let old = self.operate(endpoint, word, op).ok_or_else(|| "the word is gone".to_owned());
+                self.endpoints[endpoint].events.push_back(Event::LocalAtomicDone(work, old));
+            }
         }
         true
     }

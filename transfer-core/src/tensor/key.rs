@@ -7,6 +7,12 @@ use std::sync::Arc;
 /// The longest key or name, in bytes of UTF-8.
 pub const MAX_KEY_BYTES: usize = 512;
 
+/// Keys that begin with this are the protocol's own; see [`Key::of_counter`].
+const RESERVED: char = '\0';
+
+/// The longest name of a counter or barrier, in bytes of UTF-8: its key has two more.
+pub const MAX_COUNTER_NAME_BYTES: usize = MAX_KEY_BYTES - 2;
+
 /// A text that cannot be a key or a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -35,11 +41,23 @@ pub enum InvalidName {
         /// How many bytes were good.
         valid_up_to: usize,
     },
+    /// A key that begins as only the keys of counters and barriers do.
+    #[error("a key must not begin with a NUL character: those are the keys of counters and barriers")]
+    Reserved,
+    /// Longer than [`MAX_COUNTER_NAME_BYTES`].
+    #[error(
+        "the name of a counter or barrier must have at most {MAX_COUNTER_NAME_BYTES} bytes of UTF-8, this one has {len}"
+    )]
+    CounterTooLong {
+        /// The length found, in bytes.
+        len: usize,
+    },
 }
 
 fn check(what: &'static str, text: &str) -> Result<(), InvalidName> {
     match text.len() {
         0 => Err(InvalidName::Empty { what }),
+        _ if what == "key" && text.starts_with(RESERVED) => Err(InvalidName::Reserved),
         len if len > MAX_KEY_BYTES => Err(InvalidName::TooLong { what, len, start: text.chars().take(24).collect() }),
         _ => Ok(()),
     }
@@ -106,6 +124,71 @@ text_type!(
     Name,
     "name"
 );
+
+/// What a key that the protocol made for itself is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReservedFor {
+    /// A counter.
+    Counter,
+    /// A barrier.
+    Barrier,
+}
+
+impl ReservedFor {
+    const fn mark(self) -> char {
+        match self {
+            ReservedFor::Counter => 'c',
+            ReservedFor::Barrier => 'b',
+        }
+    }
+}
+
+impl Key {
+    /// The key by which the directory knows a counter. No tensor's key equals it.
+    ///
+    /// # Errors
+    /// [`InvalidName::CounterTooLong`].
+    pub fn of_counter(name: &Name) -> Result<Key, InvalidName> {
+        Key::reserved(ReservedFor::Counter, name)
+    }
+
+    /// The key by which the directory knows a barrier. No tensor's key and no counter's equals it.
+    ///
+    /// # Errors
+    /// [`InvalidName::CounterTooLong`].
+    pub fn of_barrier(name: &Name) -> Result<Key, InvalidName> {
+        Key::reserved(ReservedFor::Barrier, name)
+    }
+
+    fn reserved(what: ReservedFor, name: &Name) -> Result<Key, InvalidName> {
+        match name.as_str().len() {
+            len if len > MAX_COUNTER_NAME_BYTES => Err(InvalidName::CounterTooLong { len }),
+            _ => Ok(Key(format!("{RESERVED}{}{name}", what.mark()).into())),
+        }
+    }
+
+    /// What a reserved key is for, and the name there. `None` for a tensor's key.
+    #[must_use]
+    pub fn reserved_for(&self) -> Option<(ReservedFor, &str)> {
+        let rest = self.0.strip_prefix(RESERVED)?;
+        [ReservedFor::Counter, ReservedFor::Barrier]
+            .into_iter()
+            .find_map(|what| rest.strip_prefix(what.mark()).filter(|name| !name.is_empty()).map(|name| (what, name)))
+    }
+
+    /// A key as nodes and the directory write it to each other: a tensor's, or a reserved one.
+    ///
+    /// # Errors
+    /// [`InvalidName`].
+    pub fn of_directory(text: &str) -> Result<Key, InvalidName> {
+        if !text.starts_with(RESERVED) {
+            return Key::new(text);
+        }
+        check("reserved key", text)?;
+        let key = Key(Arc::from(text));
+        if key.reserved_for().is_some() { Ok(key) } else { Err(InvalidName::Reserved) }
+    }
+}
 
 // The same checks hold for both, so a link's table of names serves keys and workers alike.
 impl From<Name> for Key {
@@ -179,6 +262,25 @@ mod tests {
         assert!(e.to_string().contains("512") && e.to_string().contains("513"), "{e}");
         assert!(matches!(Key::new(""), Err(InvalidName::Empty { what: "key" })));
         assert!(matches!(Key::from_bytes(&[b'a', 0xff]), Err(InvalidName::NotUtf8 { valid_up_to: 1, .. })));
+    }
+
+    #[test]
+    fn counters_barriers_and_tensors_have_keys_of_their_own() {
+        let name = |text: &str| Name::new(text).unwrap();
+        let (counter, barrier) = (Key::of_counter(&name("x")).unwrap(), Key::of_barrier(&name("x")).unwrap());
+        assert_ne!(counter, barrier);
+        assert_eq!(counter.reserved_for(), Some((ReservedFor::Counter, "x")));
+        assert_eq!(barrier.reserved_for(), Some((ReservedFor::Barrier, "x")));
+        assert_eq!(Key::new("x").unwrap().reserved_for(), None);
+        for key in [&counter, &barrier] {
+            assert_eq!(Key::new(key.as_str()), Err(InvalidName::Reserved));
+            assert_eq!(Key::of_directory(key.as_str()).as_ref(), Ok(key));
+        }
+        assert!(Key::of_directory("\0x").is_err() && Key::of_directory("\0c").is_err());
+        assert!(Key::of_directory("x").is_ok());
+        assert!(Key::of_counter(&name(&"n".repeat(510))).is_ok());
+        let e = Key::of_counter(&name(&"n".repeat(511))).unwrap_err();
+        assert!(e.to_string().contains("510") && e.to_string().contains("511"), "{e}");
     }
 
     #[test]

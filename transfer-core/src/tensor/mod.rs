@@ -5,5 +5,5 @@ mod key;
 mod shape;
 
 pub use dtype::DType;
-pub use key::{InvalidName, Key, MAX_KEY_BYTES, Name, Select, Version};
+pub use key::{InvalidName, Key, MAX_COUNTER_NAME_BYTES, MAX_KEY_BYTES, Name, ReservedFor, Select, Version};
 pub use shape::{InvalidShape, MAX_RANK, Shape, TensorMeta};

@@ -138,36 +138,50 @@ pub struct SlotGrant {
 
 impl SlotGrant {
     pub(super) fn write(&self, w: &mut Writer) {
-        let keys = self.remote.keys.all();
-        let rails = (0..RailKeys::MAX_RAILS).filter(|rail| keys[*rail].is_some()).map(|rail| 1 << rail).sum();
-        w.u32(self.number.0).u32(rails).u64(self.capacity).u64(self.remote.address);
-        for key in keys.into_iter().flatten() {
-            w.u32(key.0);
-        }
+        w.u32(self.number.0).u32(rails_of(&self.remote.keys)).u64(self.capacity).u64(self.remote.address);
+        write_keys(w, &self.remote.keys);
     }
 
     pub(super) fn read(r: &mut Reader<'_>) -> Result<SlotGrant, WireError> {
         let number = SlotNumber(r.u32()?);
         let rails = r.u32()?;
         let (capacity, address) = (r.u64()?, r.u64()?);
-        if rails == 0 || rails >> RailKeys::MAX_RAILS != 0 {
-            let (what, value) = ("rails of a slot", u64::from(rails));
-            return Err(WireError::Value { what, value, expected: "1 to 15, a bit for each rail" });
-        }
         if capacity >= 1 << 63 {
             return Err(WireError::Value { what: "capacity of a slot", value: capacity, expected: "below 2^63" });
         }
-        let mut keys = [None; RailKeys::MAX_RAILS];
-        for (rail, key) in keys.iter_mut().enumerate() {
-            if rails & 1 << rail != 0 {
-                *key = Some(RemoteKey(r.u32()?));
-            }
-        }
+        let keys = read_keys(r, rails)?;
         let len = capacity + HEADER_BYTES;
-        let keys = RailKeys::new(&keys);
-        let keys = keys.ok_or(WireError::Value { what: "rails of a slot", value: 0, expected: "1 to 15" })?;
         Ok(SlotGrant { number, capacity, remote: RemoteSlice { address, len, keys } })
     }
+}
+
+/// A bit for each rail that has a key.
+pub(super) fn rails_of(keys: &RailKeys) -> u32 {
+    let keys = keys.all();
+    (0..RailKeys::MAX_RAILS).filter(|rail| keys[*rail].is_some()).map(|rail| 1 << rail).sum()
+}
+
+/// Writes the keys of those rails, in order.
+pub(super) fn write_keys(w: &mut Writer, keys: &RailKeys) {
+    for key in keys.all().into_iter().flatten() {
+        w.u32(key.0);
+    }
+}
+
+/// Reads the keys of those rails.
+pub(super) fn read_keys(r: &mut Reader<'_>, rails: u32) -> Result<RailKeys, WireError> {
+    let wrong =
+        WireError::Value { what: "rails of a slot", value: u64::from(rails), expected: "1 to 15, a bit for each rail" };
+    if rails >> RailKeys::MAX_RAILS != 0 {
+        return Err(wrong);
+    }
+    let mut keys = [None; RailKeys::MAX_RAILS];
+    for (rail, key) in keys.iter_mut().enumerate() {
+        if rails & 1 << rail != 0 {
+            *key = Some(RemoteKey(r.u32()?));
+        }
+    }
+    RailKeys::new(&keys).ok_or(wrong)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back
-//!         6  flags           u16   bit 0: the index is of a push flow, not of a pull request
+//!         6  flags           u16   whose the index is: 0 a pull request's, 1 a push flow's, 2 a counter request's
 //!         8  index           u32
 //!        12  checksum        u32   CRC32C of the message with this field zero
 //!        16  the body of its kind
@@ -13,9 +13,11 @@
 //! A name (a key, a worker's name) is sent once per link by [`Body::Name`] and then called by its number and generation. Names are
 //! numbered by the side that sends them; the two sides' tables are apart.
 
-use super::landing::SlotGrant;
+use super::landing::{SlotGrant, rails_of, read_keys, write_keys};
 use super::session::{cut, select};
 use super::{Reader, WireError, Writer, crc32c};
+use crate::fabric::AtomicOp;
+use crate::memory::RemoteSlice;
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Name, Select, TensorMeta, Version};
 
@@ -44,6 +46,28 @@ pub enum Role {
     Pull,
     /// A push: the index is the sender's flow.
     Push,
+    /// A counter or a barrier: the index is the request of whoever asks.
+    Counter,
+}
+
+impl Role {
+    const fn flags(self) -> u16 {
+        match self {
+            Role::Pull => 0,
+            Role::Push => 1,
+            Role::Counter => 2,
+        }
+    }
+
+    fn from_flags(flags: u16) -> Result<Role, WireError> {
+        let (what, value) = ("flags of a control message", u64::from(flags));
+        match flags {
+            0 => Ok(Role::Pull),
+            1 => Ok(Role::Push),
+            2 => Ok(Role::Counter),
+            _ => Err(WireError::Value { what, value, expected: "0 to 2" }),
+        }
+    }
 }
 
 /// A control message.
@@ -144,6 +168,53 @@ pub enum Body {
         /// Why.
         text: String,
     },
+    /// Counter: which one has this name, and may I operate on its word myself?
+    CounterOpen {
+        /// The counter's key.
+        name: NameRef,
+        /// Whether the asking side can use a grant.
+        wants_grant: bool,
+    },
+    /// Counter: this one; and here is its word, where it is granted.
+    CounterOpened {
+        /// Tells it from those that had the name before.
+        identity: u64,
+        /// Its word: 8 bytes.
+        word: Option<RemoteSlice>,
+    },
+    /// Counter: do this for me.
+    CounterOp {
+        /// The counter's key.
+        name: NameRef,
+        /// Which counter of that name.
+        identity: u64,
+        /// What to do.
+        op: AtomicOp,
+    },
+    /// Counter: it is done.
+    CounterResult {
+        /// What the counter held before.
+        old: u64,
+    },
+    /// Counter: it lost its name; what was granted counts on for nobody.
+    CounterEnded {
+        /// The counter's key.
+        name: NameRef,
+    },
+    /// Counter: one more arrival; answer when the round is complete.
+    BarrierWait {
+        /// The barrier's key.
+        name: NameRef,
+        /// How many arrivals make a round.
+        members: u32,
+    },
+    /// Counter: the round is complete.
+    BarrierReleased {
+        /// Which one.
+        round: u64,
+        /// Whether this was its last arrival.
+        leader: bool,
+    },
 }
 
 impl Body {
@@ -168,6 +239,13 @@ impl Body {
             Body::Ping => 15,
             Body::Pong => 16,
             Body::Goodbye { .. } => 17,
+            Body::CounterOpen { .. } => 18,
+            Body::CounterOpened { .. } => 19,
+            Body::CounterOp { .. } => 20,
+            Body::CounterResult { .. } => 21,
+            Body::CounterEnded { .. } => 22,
+            Body::BarrierWait { .. } => 23,
+            Body::BarrierReleased { .. } => 24,
         }
     }
 
@@ -192,7 +270,38 @@ impl Body {
             Body::Ping => "PING",
             Body::Pong => "PONG",
             Body::Goodbye { .. } => "GOODBYE",
+            Body::CounterOpen { .. } => "COUNTER_OPEN",
+            Body::CounterOpened { .. } => "COUNTER_OPENED",
+            Body::CounterOp { .. } => "COUNTER_OP",
+            Body::CounterResult { .. } => "COUNTER_RESULT",
+            Body::CounterEnded { .. } => "COUNTER_ENDED",
+            Body::BarrierWait { .. } => "BARRIER_WAIT",
+            Body::BarrierReleased { .. } => "BARRIER_RELEASED",
         }
+    }
+}
+
+const LOAD: u8 = 0;
+const FETCH_ADD: u8 = 1;
+const COMPARE_SWAP: u8 = 2;
+
+/// A kind and two numbers; those that the kind does not need are zero.
+pub(super) fn write_atomic(w: &mut Writer, op: AtomicOp) {
+    let (kind, a, b) = match op {
+        AtomicOp::Load => (LOAD, 0, 0),
+        AtomicOp::FetchAdd(n) => (FETCH_ADD, n, 0),
+        AtomicOp::CompareSwap { expected, new } => (COMPARE_SWAP, expected, new),
+    };
+    w.u8(kind).u64(a).u64(b);
+}
+
+pub(super) fn read_atomic(r: &mut Reader<'_>) -> Result<AtomicOp, WireError> {
+    let (kind, a, b) = (r.u8()?, r.u64()?, r.u64()?);
+    match kind {
+        LOAD => Ok(AtomicOp::Load),
+        FETCH_ADD => Ok(AtomicOp::FetchAdd(a)),
+        COMPARE_SWAP => Ok(AtomicOp::CompareSwap { expected: a, new: b }),
+        n => Err(WireError::Value { what: "operation on a counter", value: u64::from(n), expected: "0 to 2" }),
     }
 }
 
@@ -216,7 +325,7 @@ impl Message {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::reusing(Vec::with_capacity(128));
         w.u8(LAYOUT_VERSION).u8(self.body.kind()).u16(0).u16(self.credits);
-        w.u16(u16::from(self.role == Role::Push)).u32(self.index).u32(0);
+        w.u16(self.role.flags()).u32(self.index).u32(0);
         match &self.body {
             Body::Name { name, text } => {
                 write_name(&mut w, *name);
@@ -255,6 +364,33 @@ impl Message {
             }
             Body::Goodbye { text } => {
                 w.text(cut(text));
+            }
+            Body::CounterOpen { name, wants_grant } => {
+                write_name(&mut w, *name);
+                w.u8(u8::from(*wants_grant));
+            }
+            Body::CounterOpened { identity, word } => {
+                w.u64(*identity).u32(word.as_ref().map_or(0, |word| rails_of(&word.keys)));
+                if let Some(word) = word {
+                    w.u64(word.address);
+                    write_keys(&mut w, &word.keys);
+                }
+            }
+            Body::CounterOp { name, identity, op } => {
+                write_name(&mut w, *name);
+                w.u64(*identity);
+                write_atomic(&mut w, *op);
+            }
+            Body::CounterResult { old } => {
+                w.u64(*old);
+            }
+            Body::CounterEnded { name } => write_name(&mut w, *name),
+            Body::BarrierWait { name, members } => {
+                write_name(&mut w, *name);
+                w.u32(*members);
+            }
+            Body::BarrierReleased { round, leader } => {
+                w.u64(*round).u8(u8::from(*leader));
             }
             Body::BufferRecall
             | Body::Recalled
@@ -297,7 +433,7 @@ impl Message {
             });
         }
         let credits = r.u16()?;
-        let role = if r.u16()? & 1 == 0 { Role::Pull } else { Role::Push };
+        let role = Role::from_flags(r.u16()?)?;
         let index = r.u32()?;
         let found = r.u32()?;
         let mut copy = [0; MAX_MESSAGE_BYTES];
@@ -358,11 +494,28 @@ impl Message {
             15 => Body::Ping,
             16 => Body::Pong,
             17 => Body::Goodbye { text: String::from_utf8_lossy(r.text()?).into_owned() },
+            18 => Body::CounterOpen { name: read_name(r)?, wants_grant: r.u8()? != 0 },
+            19 => {
+                let (identity, rails) = (r.u64()?, r.u32()?);
+                let word = match rails {
+                    0 => None,
+                    rails => {
+                        let address = r.u64()?;
+                        Some(RemoteSlice { address, len: 8, keys: read_keys(r, rails)? })
+                    }
+                };
+                Body::CounterOpened { identity, word }
+            }
+            20 => Body::CounterOp { name: read_name(r)?, identity: r.u64()?, op: read_atomic(r)? },
+            21 => Body::CounterResult { old: r.u64()? },
+            22 => Body::CounterEnded { name: read_name(r)? },
+            23 => Body::BarrierWait { name: read_name(r)?, members: r.u32()? },
+            24 => Body::BarrierReleased { round: r.u64()?, leader: r.u8()? != 0 },
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
                     value: u64::from(n),
-                    expected: "1 to 17",
+                    expected: "1 to 24",
                 });
             }
         })
@@ -405,13 +558,23 @@ mod tests {
             Body::Ping,
             Body::Pong,
             Body::Goodbye { text: "bye".into() },
+            Body::CounterOpen { name, wants_grant: true },
+            Body::CounterOpened { identity: 3, word: None },
+            Body::CounterOpened { identity: 3, word: Some(RemoteSlice { len: 8, ..slot(4).remote }) },
+            Body::CounterOp { name, identity: 4, op: AtomicOp::Load },
+            Body::CounterOp { name, identity: 4, op: AtomicOp::FetchAdd(5) },
+            Body::CounterOp { name, identity: 4, op: AtomicOp::CompareSwap { expected: 6, new: 7 } },
+            Body::CounterResult { old: 8 },
+            Body::CounterEnded { name },
+            Body::BarrierWait { name, members: 9 },
+            Body::BarrierReleased { round: 10, leader: true },
         ]
     }
 
     #[test]
     fn every_message_reads_back_and_fits() {
         for body in bodies() {
-            for role in [Role::Pull, Role::Push] {
+            for role in [Role::Pull, Role::Push, Role::Counter] {
                 let m = Message { credits: 7, index: 0xdead_beef, role, body: body.clone() };
                 let bytes = m.encode();
                 assert!(bytes.len() <= MAX_MESSAGE_BYTES, "{} has {} bytes", body.name(), bytes.len());
@@ -434,9 +597,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_with_a_good_checksum_never_panics(kind in 0u8..20, body in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn garbage_with_a_good_checksum_never_panics(kind in 0u8..28, body in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut w = Writer::new();
-            w.u8(1).u8(kind).u16(u16::try_from(16 + body.len()).unwrap()).u16(0).u16(0).u32(0).u32(0).raw(&body);
+            w.u8(LAYOUT_VERSION).u8(kind).u16(u16::try_from(16 + body.len()).unwrap()).u16(0).u16(0).u32(0).u32(0).raw(&body);
             let sum = crc32c(w.as_slice());
             w.patch_u32(12, sum);
             let _ = Message::decode(w.as_slice());

@@ -3,10 +3,14 @@
 //! A record is one [`Command`] (submission ring, worker to sidecar) or one [`Reply`] (completion ring, sidecar to worker). The
 //! first byte is its kind. The largest is below [`MAX_RECORD_BYTES`].
 
+use super::message::{read_atomic, write_atomic};
 use super::{Reader, WireError, Writer};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Prepare, Push, Reply, Report};
+use crate::op::{
+    Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Failure, FailureCode, Fetch, LeaseId, OpId,
+    Prepare, Push, Reply, Report,
+};
 use crate::tensor::{Key, Name, Select, Version};
 use std::time::Duration;
 
@@ -19,6 +23,7 @@ const RELEASE: u8 = 3;
 const CANCEL: u8 = 4;
 const DELETE: u8 = 5;
 const PREPARE: u8 = 6;
+const COUNTER: u8 = 7;
 
 const PUSHED: u8 = 65;
 const FETCHED: u8 = 66;
@@ -26,6 +31,13 @@ const DELETED: u8 = 67;
 const FAILED: u8 = 68;
 const RETURNED: u8 = 69;
 const PREPARED: u8 = 70;
+const COUNTER_OPENED: u8 = 71;
+const COUNTED: u8 = 72;
+const RELEASED: u8 = 73;
+
+const OPEN: u8 = 0;
+const OPERATE: u8 = 1;
+const WAIT: u8 = 2;
 
 fn nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
@@ -63,6 +75,21 @@ fn read_report(r: &mut Reader<'_>) -> Result<Report, WireError> {
     })
 }
 
+fn write_counter_report(w: &mut Writer, r: &CounterReport) {
+    w.u8(r.path as u8).u8(r.fabric as u8).u64(nanos(r.queued)).u64(nanos(r.flew));
+}
+
+fn read_counter_report(r: &mut Reader<'_>) -> Result<CounterReport, WireError> {
+    let (path, fabric) = (r.u8()?, r.u8()?);
+    let wrong = WireError::Value { what: "path to a counter", value: u64::from(path), expected: "1 to 4" };
+    Ok(CounterReport {
+        path: CounterPath::from_wire(path).ok_or(wrong)?,
+        fabric: read_kind(fabric)?,
+        queued: Duration::from_nanos(r.u64()?),
+        flew: Duration::from_nanos(r.u64()?),
+    })
+}
+
 /// Appends a command's bytes.
 pub fn write_command(w: &mut Writer, command: &Command) {
     match command {
@@ -93,6 +120,21 @@ pub fn write_command(w: &mut Writer, command: &Command) {
         }
         Command::Delete { op, key } => {
             w.u8(DELETE).u64(op.0).text(key.as_str());
+        }
+        Command::Counter(c) => {
+            w.u8(COUNTER).u64(c.op.0).text(c.name.as_str()).u64(nanos(c.timeout));
+            match &c.ask {
+                CounterAsk::Open => {
+                    w.u8(OPEN);
+                }
+                CounterAsk::Operate { home, identity, op } => {
+                    w.u8(OPERATE).text(home.as_str()).u64(*identity);
+                    write_atomic(w, *op);
+                }
+                CounterAsk::Wait { members } => {
+                    w.u8(WAIT).u32(*members);
+                }
+            }
         }
     }
 }
@@ -161,11 +203,28 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
             timeout: Duration::from_nanos(r.u64()?),
         }),
         DELETE => Command::Delete { op: OpId(r.u64()?), key: Key::from_bytes(r.text()?)? },
+        COUNTER => {
+            let (op, name) = (OpId(r.u64()?), Name::from_bytes(r.text()?)?);
+            let timeout = Duration::from_nanos(r.u64()?);
+            let ask = match r.u8()? {
+                OPEN => CounterAsk::Open,
+                OPERATE => {
+                    let (home, identity) = (Name::from_bytes(r.text()?)?, r.u64()?);
+                    CounterAsk::Operate { home, identity, op: read_atomic(&mut r)? }
+                }
+                WAIT => CounterAsk::Wait { members: r.u32()? },
+                n => {
+                    let (what, value) = ("what is asked of a counter", u64::from(n));
+                    return Err(WireError::Value { what, value, expected: "0 to 2" });
+                }
+            };
+            Command::Counter(CounterCommand { op, name, ask, timeout })
+        }
         n => {
             return Err(WireError::Value {
                 what: "kind of submission record",
                 value: u64::from(n),
-                expected: "1 to 6",
+                expected: "1 to 7",
             });
         }
     };
@@ -193,6 +252,17 @@ pub fn write_reply(w: &mut Writer, reply: &Reply) {
         }
         Reply::Failed { op, failure, kept } => {
             w.u8(FAILED).u64(op.0).u16(failure.code as u16).u8(u8::from(*kept)).text(cut(&failure.text));
+        }
+        Reply::CounterOpened { op, home, identity } => {
+            w.u8(COUNTER_OPENED).u64(op.0).text(home.as_str()).u64(*identity);
+        }
+        Reply::Counted { op, old, report } => {
+            w.u8(COUNTED).u64(op.0).u64(*old);
+            write_counter_report(w, report);
+        }
+        Reply::Released { op, round, leader, report } => {
+            w.u8(RELEASED).u64(op.0).u64(*round).u8(u8::from(*leader));
+            write_counter_report(w, report);
         }
         Reply::Returned { offset } => {
             w.u8(RETURNED).u64(*offset);
@@ -235,11 +305,20 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
             Reply::Failed { op, failure: Failure { code, text }, kept }
         }
         RETURNED => Reply::Returned { offset: r.u64()? },
+        COUNTER_OPENED => {
+            let (op, home) = (OpId(r.u64()?), Name::from_bytes(r.text()?)?);
+            Reply::CounterOpened { op, home, identity: r.u64()? }
+        }
+        COUNTED => Reply::Counted { op: OpId(r.u64()?), old: r.u64()?, report: read_counter_report(&mut r)? },
+        RELEASED => {
+            let (op, round, leader) = (OpId(r.u64()?), r.u64()?, r.u8()? != 0);
+            Reply::Released { op, round, leader, report: read_counter_report(&mut r)? }
+        }
         n => {
             return Err(WireError::Value {
                 what: "kind of completion record",
                 value: u64::from(n),
-                expected: "65 to 70",
+                expected: "65 to 73",
             });
         }
     };
@@ -250,6 +329,7 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::AtomicOp;
     use crate::tensor::{DType, TensorMeta};
     use proptest::prelude::*;
 
@@ -268,6 +348,17 @@ mod tests {
     fn commands_and_replies_read_back_and_fit() {
         let key = Key::new(&"k".repeat(512)).unwrap();
         let meta = TensorMeta::of(DType::U8, &[1; 32]).unwrap();
+        let long = Name::new(&"n".repeat(512)).unwrap();
+        let counter = |ask| {
+            let (name, timeout) = (long.clone(), Duration::from_secs(2));
+            Command::Counter(CounterCommand { op: OpId(7), name, ask, timeout })
+        };
+        let counted = CounterReport {
+            path: CounterPath::OneSided,
+            fabric: FabricKind::Verbs,
+            queued: Duration::from_nanos(1),
+            flew: Duration::from_nanos(2),
+        };
         let commands = [
             Command::Push(Push {
                 op: OpId(1),
@@ -296,6 +387,14 @@ mod tests {
                 timeout: Duration::from_millis(5),
             }),
             Command::Delete { op: OpId(5), key },
+            counter(CounterAsk::Open),
+            counter(CounterAsk::Wait { members: 3 }),
+            counter(CounterAsk::Operate { home: long.clone(), identity: 4, op: AtomicOp::Load }),
+            counter(CounterAsk::Operate {
+                home: long.clone(),
+                identity: 4,
+                op: AtomicOp::CompareSwap { expected: 5, new: 6 },
+            }),
         ];
         for c in commands {
             let mut w = Writer::new();
@@ -318,6 +417,9 @@ mod tests {
             Reply::Prepared { op: OpId(10) },
             Reply::Failed { op: OpId(9), failure: Failure::new(FailureCode::Busy, "é".repeat(450)), kept: true },
             Reply::Returned { offset: 128 },
+            Reply::CounterOpened { op: OpId(1), home: long.clone(), identity: 2 },
+            Reply::Counted { op: OpId(1), old: 2, report: counted },
+            Reply::Released { op: OpId(1), round: 2, leader: true, report: counted },
         ];
         for c in replies {
             let mut w = Writer::new();

@@ -6,6 +6,7 @@
 
 #![allow(missing_docs, clippy::missing_panics_doc, clippy::unwrap_used, reason = "tests, used by tests only")]
 
+pub mod atomics;
 pub mod connecting;
 pub mod memory;
 pub mod pair;
@@ -69,6 +70,7 @@ macro_rules! conformance_tests {
                 both_directions_at_once;
             refusals: an_unknown_key, a_key_of_another_link, out_of_bounds, a_revoked_key, a_key_of_a_dead_link,
                 a_refused_write_raises_no_immediate;
+            atomics: words_are_read_added_to_and_swapped, own_words_are_operated_on_by_the_device, adds_from_both_sides_all_count, a_word_that_was_not_granted, a_word_whose_grant_was_revoked, words_are_aligned;
             random: mixed_operations;
         );
     };

@@ -14,6 +14,8 @@ pub enum Heard {
     Connected(LinkId),
     WriteDone(LinkId, WorkId),
     SendDone(LinkId, WorkId),
+    AtomicDone(LinkId, WorkId, u64),
+    LocalAtomicDone(WorkId, Result<u64, String>),
     Granted(LinkId, u64, RemoteSlice),
     Revoked(LinkId, RemoteKey),
     Message(LinkId, Vec<u8>),
@@ -28,6 +30,8 @@ impl Heard {
             FabricEvent::Connected { link } => Heard::Connected(link),
             FabricEvent::WriteDone { link, work } => Heard::WriteDone(link, work),
             FabricEvent::SendDone { link, work } => Heard::SendDone(link, work),
+            FabricEvent::AtomicDone { link, work, old } => Heard::AtomicDone(link, work, old),
+            FabricEvent::LocalAtomicDone { work, old } => Heard::LocalAtomicDone(work, old),
             FabricEvent::Granted { link, tag, remote } => Heard::Granted(link, tag, remote),
             FabricEvent::Revoked { link, key } => Heard::Revoked(link, key),
             FabricEvent::Message { link, bytes } => Heard::Message(link, bytes.to_vec()),
@@ -38,17 +42,20 @@ impl Heard {
         }
     }
 
-    pub fn link(&self) -> LinkId {
+    /// The link that it is about, if it is about one.
+    pub fn link(&self) -> Option<LinkId> {
         match self {
+            Heard::LocalAtomicDone(..) => None,
             Heard::Connected(link)
             | Heard::WriteDone(link, _)
             | Heard::SendDone(link, _)
+            | Heard::AtomicDone(link, ..)
             | Heard::Granted(link, ..)
             | Heard::Revoked(link, _)
             | Heard::Message(link, _)
             | Heard::Immediate(link, _)
             | Heard::RailDown(link, _)
-            | Heard::Down(link, _) => *link,
+            | Heard::Down(link, _) => Some(*link),
         }
     }
 }
@@ -118,8 +125,8 @@ impl<R: Rig> Pair<R> {
             moved |= fabric.poll(&mut |event| {
                 let event = Heard::of(event);
                 let link = event.link();
-                let dead = heard.iter().any(|earlier| matches!(earlier, Heard::Down(dead, _) if *dead == link));
-                assert!(!dead, "{event:?} after the end of {link}");
+                let dead = heard.iter().any(|earlier| matches!(earlier, Heard::Down(dead, _) if Some(*dead) == link));
+                assert!(!dead, "{event:?} after the end of its link");
                 heard.push(event);
             });
         }
@@ -171,9 +178,18 @@ impl<R: Rig> Pair<R> {
 
     /// Opens a range of `side`'s memory to the other side, and tells that by a message: only then the grant has to be in force.
     pub fn grant(&mut self, side: usize, link: Link, range: LocalSlice) -> RemoteSlice {
+        self.grant_for(side, link, range, GrantAccess::Write)
+    }
+
+    /// Opens words of `side`'s memory to operations of the other side.
+    pub fn grant_words(&mut self, side: usize, link: Link, range: LocalSlice) -> RemoteSlice {
+        self.grant_for(side, link, range, GrantAccess::Atomic)
+    }
+
+    fn grant_for(&mut self, side: usize, link: Link, range: LocalSlice, access: GrantAccess) -> RemoteSlice {
         let tag = self.new_work().0;
         let (id, peer) = (link.0[side], link.0[1 - side]);
-        self.fabric(side).grant(id, range, GrantAccess::Write, tag).unwrap();
+        self.fabric(side).grant(id, range, access, tag).unwrap();
         let remote = self.hear(side, "Granted", |h| match h {
             Heard::Granted(l, t, remote) if (*l, *t) == (id, tag) => Some(*remote),
             _ => None,

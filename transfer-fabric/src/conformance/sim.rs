@@ -9,7 +9,9 @@ struct SimRig(World);
 
 impl SimRig {
     fn new(grants: Grants) -> SimRig {
-        SimRig(World::new(7, Conditions { grants, ..Conditions::calm() }))
+        let mut conditions = Conditions { grants, ..Conditions::calm() };
+        conditions.capabilities.atomics = true;
+        SimRig(World::new(7, conditions))
     }
 }
 

@@ -32,7 +32,8 @@ pub enum EngineCommand {
     AddPool {
         /// Whose.
         domain: Domain,
-        /// Its number, not used before in this incarnation; not [`super::HEADER_SEGMENT`].
+        /// Its number, not used before in this incarnation; not [`super::HEADER_SEGMENT`] and not
+        /// [`super::COUNTER_SEGMENT`].
         id: SegmentId,
         /// The memory.
         segment: Segment,

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use transfer_core::fabric::{Fabric, FabricError};
 use transfer_core::memory::{LocalSlice, SegmentId};
-use transfer_core::protocol::NodeConfig;
+use transfer_core::protocol::{COUNTER_WORDS_BYTES, NodeConfig};
 use transfer_core::wire::landing::HEADER_BYTES;
 use transfer_memory::segment::{PinnedBudget, Segment, SegmentError, SegmentOptions};
 
@@ -36,6 +36,10 @@ pub type BoxedFabric = Box<dyn Fabric<Memory = Arc<Segment>>>;
 
 /// The segment of outgoing landing headers, which the engine makes for itself. All other numbers are the caller's to give.
 pub const HEADER_SEGMENT: SegmentId = SegmentId(0);
+
+/// The segment of the words of counters, which the engine makes for itself where a fabric's device operates on words. Apart from
+/// the headers, for where a device does not check bounds a grant of one word opens all of its segment.
+pub const COUNTER_SEGMENT: SegmentId = SegmentId(u32::MAX);
 
 /// Transfers that can be in flight at once, over all links; more wait.
 const HEADER_CELLS: u64 = 4096;
@@ -124,6 +128,10 @@ impl Engine {
         let node = transfer_core::protocol::Node::new(config.node, cells);
         let mut run = run::Run::new(node, config.fabrics, config.poll, inbox, bell.clone(), sink)?;
         run.add_segment(HEADER_SEGMENT, headers)?;
+        if run.needs_words() {
+            let options = SegmentOptions { len: COUNTER_WORDS_BYTES, ..config.segment };
+            run.add_words(Segment::create("transfer-counters", &options, &config.budget)?)?;
+        }
         let thread = std::thread::Builder::new()
             .name("transfer-data".into())
             .spawn(move || run.run())

@@ -4,15 +4,15 @@ use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDe
 use super::memory::Memory;
 use super::wait::{Pace, PollStrategy, Ready, Sleeper};
 use super::workers::{Ends, Workers};
-use super::{BoxedFabric, EngineError};
+use super::{BoxedFabric, COUNTER_SEGMENT, EngineError};
 use crossbeam_channel::Receiver;
 use hashbrown::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::drive::{Driver, Work};
-use transfer_core::memory::SegmentId;
-use transfer_core::protocol::{BufferAnswer, Domain, Node, SessionId};
+use transfer_core::memory::{LocalSlice, SegmentId};
+use transfer_core::protocol::{BufferAnswer, COUNTER_WORDS_BYTES, Domain, Node, SessionId};
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
 use transfer_memory::segment::Segment;
@@ -85,6 +85,21 @@ impl Run {
         let segment = Arc::new(segment);
         self.driver.register(id, &segment)?;
         self.memory.insert(id, segment);
+        Ok(())
+    }
+
+    /// Whether counters have to lie in registered memory.
+    pub(super) fn needs_words(&self) -> bool {
+        self.driver.atomic_fabric().is_some()
+    }
+
+    /// Gives the counters their memory, all zero.
+    pub(super) fn add_words(&mut self, segment: Segment) -> Result<(), EngineError> {
+        self.add_segment(COUNTER_SEGMENT, segment)?;
+        if let Some(kind) = self.driver.atomic_fabric() {
+            let words = LocalSlice { segment: COUNTER_SEGMENT, offset: 0, len: COUNTER_WORDS_BYTES };
+            self.driver.node.use_words(words, kind);
+        }
         Ok(())
     }
 

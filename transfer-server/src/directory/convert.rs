@@ -25,12 +25,14 @@ pub enum BadItem {
 pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
     Ok(match item.item.ok_or(BadItem::UnknownKind)? {
         NodeOneof::Hello(_) => return Err(BadItem::Hello),
-        NodeOneof::Claim(c) => NodeItem::Claim { claim: c.claim, key: Key::new(&c.key)?, owner: Name::new(&c.owner)? },
-        NodeOneof::Unclaim(u) => NodeItem::Unclaim { key: Key::new(&u.key)? },
+        NodeOneof::Claim(c) => {
+            NodeItem::Claim { claim: c.claim, key: Key::of_directory(&c.key)?, owner: Name::new(&c.owner)? }
+        }
+        NodeOneof::Unclaim(u) => NodeItem::Unclaim { key: Key::of_directory(&u.key)? },
         NodeOneof::WorkerUp(w) => NodeItem::WorkerUp { worker: Name::new(&w.worker)? },
         NodeOneof::WorkerDown(w) => NodeItem::WorkerDown { worker: Name::new(&w.worker)? },
-        NodeOneof::Resolve(r) => NodeItem::Resolve { key: Key::new(&r.key)?, newer_than: r.newer_than },
-        NodeOneof::StopResolve(s) => NodeItem::StopResolve { key: Key::new(&s.key)? },
+        NodeOneof::Resolve(r) => NodeItem::Resolve { key: Key::of_directory(&r.key)?, newer_than: r.newer_than },
+        NodeOneof::StopResolve(s) => NodeItem::StopResolve { key: Key::of_directory(&s.key)? },
         NodeOneof::ResolveWorker(r) => NodeItem::ResolveWorker { worker: Name::new(&r.worker)? },
         NodeOneof::ResolveNode(r) => NodeItem::ResolveNode { node: Name::new(&r.node)? },
     })
@@ -135,7 +137,7 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
             Answer::WorkerRefused { worker: Name::new(&w.worker)?, node: Name::new(&w.node)? }
         }
         DirectoryOneof::Located(l) => Answer::Located {
-            key: Key::new(&l.key)?,
+            key: Key::of_directory(&l.key)?,
             at: NodeAt { node: Name::new(&l.node)?, address: l.address.into(), incarnation: l.incarnation },
             sequence: l.sequence,
         },

@@ -58,7 +58,15 @@ impl Directory {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.workers.is_empty() && self.watches.is_empty() && self.asked.is_empty()
+        self.entries.len() as u64 == self.reserved()
+            && self.workers.is_empty()
+            && self.watches.is_empty()
+            && self.asked.is_empty()
+    }
+
+    /// Counters and barriers, which stay.
+    pub(super) fn reserved(&self) -> u64 {
+        self.entries.keys().filter(|key| Key::new(key).is_err()).count() as u64
     }
 
     fn apply(&mut self, from: usize, said: Said, names: &[Name], answer: &mut Vec<(usize, Heard)>) {

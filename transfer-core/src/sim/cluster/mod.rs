@@ -4,6 +4,7 @@
 //! - `script`: what a seed's cluster looks like, and what its workers do.
 //! - `worker`: a worker's own view: what it asked, what it holds; every reply is held against it.
 //! - `content`: bytes that tell which push they came from.
+//! - `counting`: counters and barriers, and what must be true of them.
 //! - `directory`: a small model of the directory, with delays.
 //! - `peering`: how links are made.
 //!
@@ -11,6 +12,7 @@
 
 mod calls;
 mod content;
+mod counting;
 mod directory;
 mod peering;
 mod script;
@@ -57,7 +59,11 @@ pub(crate) struct Tally {
     pub(crate) local_pushes: u64,
     pub(crate) remote_pushes: u64,
     pub(crate) prepared: u64,
-    pub(crate) failures: [u64; 20],
+    pub(crate) one_sided: u64,
+    pub(crate) by_message: u64,
+    pub(crate) at_home: u64,
+    pub(crate) met: u64,
+    pub(crate) failures: [u64; 22],
     pub(crate) links: u64,
     pub(crate) links_lost: u64,
     pub(crate) rails_lost: u64,
@@ -70,6 +76,10 @@ impl Tally {
         self.local_pushes += other.local_pushes;
         self.remote_pushes += other.remote_pushes;
         self.prepared += other.prepared;
+        self.one_sided += other.one_sided;
+        self.by_message += other.by_message;
+        self.at_home += other.at_home;
+        self.met += other.met;
         self.links += other.links;
         self.links_lost += other.links_lost;
         self.rails_lost += other.rails_lost;
@@ -140,6 +150,7 @@ struct Cluster {
     few_names: bool,
     ending: bool,
     tally: Tally,
+    counting: counting::Counting,
 }
 
 /// Plays one seed. The error says what went wrong.
@@ -164,6 +175,13 @@ impl Cluster {
         let node = Node::new(config, headers);
         let mut driver = Driver::new(node, vec![fabric]);
         driver.register(SegmentId(0), &memory).unwrap();
+        let words = driver.atomic_fabric().map(|kind| {
+            let words = self.world.memory(usize::try_from(counting::WORDS.len).unwrap());
+            driver.register(counting::WORDS.segment, &words).unwrap();
+            driver.node.use_words(counting::WORDS, kind);
+            words
+        });
+        self.counting.words.push(words);
         self.nodes.push(Sidecar {
             name,
             driver,
@@ -424,6 +442,7 @@ impl Cluster {
         if !self.directory.is_empty() {
             return Err(format!("the directory is left with {:?}", self.directory));
         }
+        self.check_counting()?;
         self.check_credits()
     }
 

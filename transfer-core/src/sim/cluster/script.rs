@@ -54,6 +54,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         few_names: false,
         ending: false,
         tally: Tally::default(),
+        counting: super::counting::Counting::default(),
     };
     let domains = if play.calm { 1 } else { c.rng.random_range(1..3) };
     for i in 0..node_count {
@@ -93,6 +94,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
             next_op: 0,
             seen: BTreeMap::new(),
             acts_left: c.rng.random_range(5..40),
+            counters: BTreeMap::new(),
         };
         c.workers.push(worker);
         let at = c.soon();
@@ -155,8 +157,13 @@ impl Cluster {
         } else {
             match self.rng.random_range(0..100) {
                 0..4 => self.prepare(worker),
-                4..50 => self.push(worker),
-                50..88 => self.fetch(worker),
+                4..20 => self.count(worker),
+                20..28 => {
+                    let members = self.rng.random_range(1..4);
+                    self.meet(worker, members);
+                }
+                28..60 => self.push(worker),
+                60..88 => self.fetch(worker),
                 88..94 => self.cancel(worker),
                 _ => self.delete(worker),
             }
@@ -167,7 +174,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn timeout(&mut self) -> Duration {
+    pub(super) fn timeout(&mut self) -> Duration {
         if self.play.calm {
             return Duration::from_secs(36_000);
         }
@@ -262,6 +269,13 @@ impl Cluster {
 
     /// Each key has one owner and one place. Everything that is asked for will be there.
     fn act_calmly(&mut self, worker: usize) {
+        if self.workers[worker].acts_left == 0 {
+            // Each comes once, and nobody goes before all have come.
+            return self.meet(worker, u32::try_from(self.workers.len()).unwrap());
+        }
+        if self.chance(20) {
+            return self.count(worker);
+        }
         let k = self.rng.random_range(0..self.keys.len());
         let key = self.keys[k].clone();
         if k % self.workers.len() == worker {

@@ -1,6 +1,7 @@
 //! A worker's own view: what it asked and what it holds. Every reply is held against it.
 
 use super::content::{bytes_of, scribble};
+use super::counting::Added;
 use super::directory::Said;
 use super::{Cluster, Happening};
 use crate::alloc::{Allocation, Allocator};
@@ -26,6 +27,8 @@ pub(super) struct Worker {
     /// The newest versions that it has had.
     pub(super) seen: BTreeMap<String, Version>,
     pub(super) acts_left: u32,
+    /// Counters that it has opened: home and identity.
+    pub(super) counters: BTreeMap<usize, (Name, u64)>,
 }
 
 pub(super) struct Arena {
@@ -57,6 +60,14 @@ pub(super) enum What {
     },
     Prepare,
     Delete,
+    OpenCounter(usize),
+    Count(Added),
+    /// At the barrier of this number, for so many; `floor` is the first round that it can be part of.
+    Meet {
+        barrier: u32,
+        members: u32,
+        floor: u64,
+    },
 }
 
 /// A tensor that is being read.
@@ -113,12 +124,15 @@ impl Cluster {
     pub(super) fn die(&mut self, worker: usize, why: &str) {
         let w = &mut self.workers[worker];
         let (Some(session), node) = (w.session.take(), w.node) else { return };
-        w.ops.clear();
+        let ops = std::mem::take(&mut w.ops);
         w.arena = None;
         for lease in std::mem::take(&mut w.leases).into_values() {
             self.world.unguard(lease.guard);
         }
         let now = self.now;
+        for asked in ops.values() {
+            self.counting_failed(&asked.what, None);
+        }
         self.world.note(|| format!("{} is gone", self.workers[worker].name));
         self.nodes[node].driver.node.session_closed(now, session, why);
         if !self.ending {
@@ -247,6 +261,7 @@ impl Cluster {
             Reply::Failed { op, failure, kept } => {
                 let what = self.ended(worker, op)?;
                 self.check_failure(&what, &failure)?;
+                self.counting_failed(&what, Some(&failure));
                 if let What::Push { offset, .. } = what {
                     self.push_ended(worker, offset);
                     if !kept {
@@ -256,18 +271,23 @@ impl Cluster {
                     return Err(format!("{op:?} is no push and keeps a range"));
                 }
             }
+            Reply::CounterOpened { op, home, identity } => self.counter_opened(worker, op, home, identity)?,
+            Reply::Counted { op, old, report } => self.counted(worker, op, old, &report)?,
+            Reply::Released { op, round, leader, .. } => self.met(worker, op, round, leader)?,
             Reply::Returned { offset } => self.comes_back(worker, offset)?,
         }
         Ok(())
     }
 
     fn check_failure(&mut self, what: &What, failure: &Failure) -> Result<(), String> {
-        self.tally.failures[usize::from(failure.code as u16).min(19)] += 1;
+        self.tally.failures[usize::from(failure.code as u16).min(21)] += 1;
         if self.play.calm {
             return Err(format!("in calm weather: {failure}"));
         }
         let possible = match failure.code {
-            FailureCode::Invalid | FailureCode::RequireUnmet | FailureCode::ShuttingDown | FailureCode::Unknown => {
+            FailureCode::Invalid => matches!(what, What::Meet { .. }),
+            FailureCode::OutcomeUnknown => matches!(what, What::Count(_) | What::Meet { .. }),
+            FailureCode::CounterLost | FailureCode::RequireUnmet | FailureCode::ShuttingDown | FailureCode::Unknown => {
                 false
             }
             FailureCode::VersionGone => matches!(what, What::Fetch { select: Select::Exactly(_), .. }),
@@ -279,7 +299,7 @@ impl Cluster {
         if possible { Ok(()) } else { Err(format!("it cannot be that {failure} ({:?})", failure.code)) }
     }
 
-    fn ended(&mut self, worker: usize, op: OpId) -> Result<What, String> {
+    pub(super) fn ended(&mut self, worker: usize, op: OpId) -> Result<What, String> {
         let w = &mut self.workers[worker];
         w.ops.remove(&op).map(|a| a.what).ok_or_else(|| format!("{op:?} of {} ends twice", w.name))
     }

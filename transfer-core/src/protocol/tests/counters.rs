@@ -1,0 +1,106 @@
+//! Counters and barriers over a link, one by one.
+
+use super::pair::{Pair, Worker, name};
+use crate::fabric::{AtomicOp, FabricEvent};
+use crate::op::{Command, CounterAsk, CounterCommand, FailureCode, OpId, Reply};
+use crate::tensor::{Key, Name};
+use crate::wire::message::{Body, Message, NameRef, Role};
+use std::time::Duration;
+
+fn ask(pair: &mut Pair, w: Worker, op: u64, text: &str, ask: CounterAsk) {
+    let timeout = Duration::from_secs(1);
+    pair.command(w, Command::Counter(CounterCommand { op: OpId(op), name: name(text), ask, timeout }));
+    pair.settle();
+}
+
+/// Opens a counter; its home and identity.
+fn open(pair: &mut Pair, w: Worker, text: &str) -> (Name, u64) {
+    ask(pair, w, 1, text, CounterAsk::Open);
+    let replies = pair.replies(w);
+    let [Reply::CounterOpened { home, identity, .. }] = &replies[..] else { panic!("{replies:?}") };
+    (home.clone(), *identity)
+}
+
+fn add(home: &Name, identity: u64) -> CounterAsk {
+    CounterAsk::Operate { home: home.clone(), identity, op: AtomicOp::FetchAdd(1) }
+}
+
+#[test]
+fn an_operation_is_one_message_and_its_answer() {
+    let mut pair = Pair::new();
+    let (here, there) = (pair.worker(0, "here"), pair.worker(1, "there"));
+    let (home, identity) = open(&mut pair, here, "x");
+    assert_eq!(open(&mut pair, there, "x"), (home.clone(), identity));
+    pair.posted();
+    ask(&mut pair, there, 2, "x", add(&home, identity));
+    assert_eq!(pair.posted(), ["COUNTER_OP", "COUNTER_RESULT"]);
+    assert!(matches!(pair.replies(there)[..], [Reply::Counted { old: 0, .. }]));
+    ask(&mut pair, here, 2, "x", add(&home, identity));
+    assert!(matches!(pair.replies(here)[..], [Reply::Counted { old: 1, .. }]));
+    ask(&mut pair, there, 3, "x", add(&home, identity + 1));
+    assert_eq!(pair.failed_with(there), FailureCode::CounterLost);
+    pair.ends_clean(&[(here, "here"), (there, "there")]);
+}
+
+#[test]
+fn a_wait_that_is_given_up_is_withdrawn() {
+    let mut pair = Pair::new();
+    let (here, there) = (pair.worker(0, "here"), pair.worker(1, "there"));
+    let wait = CounterAsk::Wait { members: 2 };
+    ask(&mut pair, here, 1, "x", wait.clone());
+    pair.wait(Duration::from_secs(2));
+    assert_eq!(pair.failed_with(here), FailureCode::Deadline);
+    ask(&mut pair, there, 1, "x", wait.clone());
+    pair.command(there, Command::Cancel { op: OpId(1) });
+    pair.settle();
+    assert_eq!(pair.failed_with(there), FailureCode::Cancelled);
+    ask(&mut pair, here, 2, "x", wait.clone());
+    assert_eq!(pair.replies(here), []);
+    ask(&mut pair, there, 2, "x", wait);
+    assert!(matches!(pair.replies(here)[..], [Reply::Released { round: 0, leader: false, .. }]));
+    assert!(matches!(pair.replies(there)[..], [Reply::Released { round: 0, leader: true, .. }]));
+    pair.ends_clean(&[(here, "here"), (there, "there")]);
+}
+
+/// A pair with a counter at node 0 that node 1 has opened. Node `to` then hears these of the other.
+fn hears(to: usize, messages: &[Message]) -> Pair {
+    let mut pair = Pair::new();
+    let (here, there) = (pair.worker(0, "here"), pair.worker(1, "there"));
+    open(&mut pair, here, "x");
+    open(&mut pair, there, "x");
+    let (now, link) = (pair.world.now(), pair.links[to].unwrap());
+    for message in messages {
+        let bytes = message.encode();
+        pair.nodes[to].node.fabric_event(now, FabricEvent::Message { link, bytes: &bytes }, None);
+    }
+    pair.settle();
+    // Both nodes go on.
+    assert_eq!(open(&mut pair, here, "x").0, name("a"));
+    pair
+}
+
+#[test]
+fn a_peer_that_lies_about_counters_loses_its_link() {
+    let message = |index, body| Message::new(Role::Counter, index, body);
+    let name_is = |text: Name| message(0, Body::Name { name: NameRef { id: 9, generation: 0 }, text });
+    let of = NameRef { id: 9, generation: 0 };
+    let (counter, barrier) = (Key::of_counter(&name("x")).unwrap(), Key::of_barrier(&name("x")).unwrap());
+    let op = Body::CounterOp { name: of, identity: 1, op: AtomicOp::Load };
+    let lies: Vec<(usize, Vec<Message>)> = vec![
+        (0, vec![message(1, op)]),
+        (0, vec![name_is(name("x")), message(1, Body::CounterOpen { name: of, wants_grant: true })]),
+        (0, vec![name_is(counter.into()), message(1, Body::BarrierWait { name: of, members: 2 })]),
+        (0, vec![name_is(barrier.clone().into()), message(1, Body::BarrierWait { name: of, members: 0 })]),
+        (0, vec![name_is(barrier.into()), message(1, Body::CounterOpen { name: of, wants_grant: false })]),
+        (1, vec![message(77, Body::CounterResult { old: 1 })]),
+        (1, vec![message(77, Body::CounterOpened { identity: 1, word: None })]),
+        (1, vec![message(77, Body::BarrierReleased { round: 0, leader: true })]),
+        (1, vec![message(77, Body::Cancelled)]),
+        (1, vec![message(77, Body::ErrorStatus(crate::op::Failure::new(FailureCode::Busy, "")))]),
+        (1, vec![message(0, Body::CounterEnded { name: of })]),
+    ];
+    for (i, (to, messages)) in lies.into_iter().enumerate() {
+        let pair = hears(to, &messages);
+        assert!(pair.downs.iter().any(|why| why.contains("broke the contract")), "lie {i}: {:?}", pair.downs);
+    }
+}
