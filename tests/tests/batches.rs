@@ -79,20 +79,23 @@ fn given_up_in_the_middle() {
     let mut scene = Scene::two_with(&["--pool-bytes", "16MiB"]).with_bystanders();
     let mut giver = scene.a().worker("giver");
     let mut receiver = Worker::of(scene.b(), "receiver").start();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-    let (taker, pusher) = runtime.block_on(async {
-        let taker = Client::connect(scene.b().socket()).name("taker").arena_bytes(0).await?;
-        let pusher = Client::connect(scene.a().socket()).name("pusher").arena_bytes(16 << 20).await?;
-        Ok::<_, Error>((taker, pusher))
-    })
-    .expect("the sidecars take workers");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let (taker, pusher) = runtime
+        .block_on(async {
+            let taker = Client::connect(scene.b().socket()).name("taker").arena_bytes(0).await?;
+            let pusher = Client::connect(scene.a().socket()).name("pusher").arena_bytes(16 << 20).await?;
+            Ok::<_, Error>((taker, pusher))
+        })
+        .expect("the sidecars take workers");
     for round in 1..=40_u64 {
         let patience = std::time::Duration::from_micros(round * round * 30);
         // Another size each time, so that the slot is asked for anew.
         let spec = Spec::bytes(LEN + round, round);
         giver.push("w", spec.clone()).version(round).get();
         runtime.block_on(async {
-            let mut tensor = pusher.allocate_wait(DType::U8, &spec.shape, transfer_tests::PATIENCE).await.expect("room");
+            let mut tensor =
+                pusher.allocate_wait(DType::U8, &spec.shape, transfer_tests::PATIENCE).await.expect("room");
             pattern::fill(tensor.as_mut_bytes(), DType::U8, spec.seed);
             let push = pusher.push_tensor("x", tensor).version(round).to("receiver").timeout(transfer_tests::PATIENCE);
             let fetch = taker.fetch("w").exactly(round).timeout(transfer_tests::PATIENCE);

@@ -133,8 +133,10 @@ fn a_port_that_goes_down_and_up() {
         let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
         giver.push("w", Spec::bytes(LEN, round)).get();
         let before = status::finished(&scene.b().status(), Fabric::Verbs).transfers;
-        let storms =
-            [giver.push("x", Spec::bytes(LEN, round)).to("taker").timeout(PATIENCE).storm(), taker.fetch("w").timeout(PATIENCE).storm()];
+        let storms = [
+            giver.push("x", Spec::bytes(LEN, round)).to("taker").timeout(PATIENCE).storm(),
+            taker.fetch("w").timeout(PATIENCE).storm(),
+        ];
         scene.b().until("tensors fly", |s| status::finished(s, Fabric::Verbs).transfers >= before + 2);
         cable.down();
         for storm in storms {
@@ -174,7 +176,8 @@ fn the_next_call_works_after_each_kill() {
         drop(taker);
         scene.nodes[1].restart();
         let mut taker = scene.b().worker("taker");
-        let fetched = poll(|| taker.fetch("w").start().wait()).unwrap_or_else(|trouble| panic!("never again: {trouble}"));
+        let fetched =
+            poll(|| taker.fetch("w").start().wait()).unwrap_or_else(|trouble| panic!("never again: {trouble}"));
         assert_eq!(fetched.sum, Spec::bytes(LEN, round).sum());
         Carrier::Verbs.carried(&fetched.report);
         assert!(giver.close().success() && taker.close().success());
@@ -217,7 +220,19 @@ fn a_device_that_is_taken_away() {
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_training_job() {
     let mut demo = Command::new(programs::digits());
-    demo.args(["demo", "--fabric", "verbs", "--steps", "60", "--rounds", "1", "--bulk-tensors", "3", "--bulk-mib", "9"]);
+    demo.args([
+        "demo",
+        "--fabric",
+        "verbs",
+        "--steps",
+        "60",
+        "--rounds",
+        "1",
+        "--bulk-tensors",
+        "3",
+        "--bulk-mib",
+        "9",
+    ]);
     let output = demo.arg("--transferd").arg(programs::transferd()).output().expect("it can be started");
     let text = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     // 1 is for the accuracy, which takes more steps.
@@ -226,7 +241,12 @@ fn a_training_job() {
     let lines: Vec<_> = text.lines().map(words).collect();
     let equal = |line: &&String| line.contains("yes, bit for bit");
     assert_eq!(lines.iter().filter(equal).count(), 2, "over transfer and over gRPC messages: {text}");
-    for path in ["A to A 120 4.6 MB local 0 B", "A to B 60 2.3 MB verbs 0 B", "B to A 60 2.3 MB verbs 0 B", "A to B 3 28.3 MB verbs 0 B"] {
+    for path in [
+        "A to A 120 4.6 MB local 0 B",
+        "A to B 60 2.3 MB verbs 0 B",
+        "B to A 60 2.3 MB verbs 0 B",
+        "A to B 3 28.3 MB verbs 0 B",
+    ] {
         assert!(lines.iter().any(|line| line.starts_with(path)), "{path}: {text}");
     }
 }

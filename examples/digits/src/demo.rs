@@ -43,7 +43,10 @@ pub struct Options {
 
 fn fabric(text: &str) -> Result<FabricKind, String> {
     let known = [FabricKind::Tcp, FabricKind::Verbs];
-    known.into_iter().find(|kind| kind.name() == text).ok_or_else(|| "a fabric between nodes is tcp or verbs".to_owned())
+    known
+        .into_iter()
+        .find(|kind| kind.name() == text)
+        .ok_or_else(|| "a fabric between nodes is tcp or verbs".to_owned())
 }
 
 /// Plays all acts and reports. Whatever happens, no process and no socket stays behind.

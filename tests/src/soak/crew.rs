@@ -113,7 +113,8 @@ impl Crew {
                         _ => Ok(()),
                     }
                 });
-                let fetched = pushed.and_then(|()| poll(|| self.worker(to).fetch(&key).at_least(version).start().wait()));
+                let fetched =
+                    pushed.and_then(|()| poll(|| self.worker(to).fetch(&key).at_least(version).start().wait()));
                 match fetched {
                     Ok(fetched) => assert_eq!(fetched.sum, spec.sum(), "{key}"),
                     Err(trouble) => panic!("worker {from} does not reach worker {to} again: {trouble}"),

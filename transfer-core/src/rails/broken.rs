@@ -2,7 +2,6 @@
 
 /// A rule of the rails that one side breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(not(test), expect(dead_code, reason = "only tests break rules"))]
 pub(crate) enum Broken {
     /// What a dead rail carried is done again before the peer has confirmed that its end is dead and drained.
     RedoesUnconfirmed,

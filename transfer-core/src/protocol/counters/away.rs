@@ -143,7 +143,7 @@ impl Node {
         found
     }
 
-    fn end_call(&mut self, link: LinkId, id: Id<Call>) -> Option<Call> {
+    fn forget_call(&mut self, link: LinkId, id: Id<Call>) -> Option<Call> {
         self.links.get_mut(&link)?.counters.calls.remove(id)
     }
 
@@ -160,7 +160,7 @@ impl Node {
         if let Some(word) = word.filter(|w| !w.address.is_multiple_of(WORD_BYTES) || w.len != WORD_BYTES) {
             return self.violation(link, &format!("COUNTER_OPENED with the word {word:?}, which is none"));
         }
-        let Some(call) = self.end_call(link, id) else { return };
+        let Some(call) = self.forget_call(link, id) else { return };
         let Some(l) = self.links.get_mut(&link) else { return };
         let word = word.filter(|_| l.limits.atomics);
         l.counters.opened.insert(call.key, Opened { identity, word });
@@ -185,7 +185,7 @@ impl Node {
     }
 
     fn call_counted(&mut self, now: Time, link: LinkId, id: Id<Call>, old: u64, path: CounterPath) {
-        let Some(call) = self.end_call(link, id) else { return };
+        let Some(call) = self.forget_call(link, id) else { return };
         let Some(kind) = self.links.get(&link).map(|l| l.kind) else { return };
         if let Some(op) = call.op {
             self.counted(now, op, old, (path, kind), call.posted);
@@ -202,7 +202,7 @@ impl Node {
             // CANCELLED still comes.
             return;
         }
-        let Some(call) = self.end_call(link, id) else { return };
+        let Some(call) = self.forget_call(link, id) else { return };
         if let Some(op) = call.op {
             self.released(now, op, (round, leader), (CounterPath::Message, kind), call.posted);
         }
@@ -218,7 +218,7 @@ impl Node {
             return;
         }
         let home = l.peer.name.clone();
-        let Some(call) = self.end_call(link, id) else { return };
+        let Some(call) = self.forget_call(link, id) else { return };
         if matches!(failure.code, FailureCode::NotOwner | FailureCode::CounterLost) {
             self.forget_opened(link, &call.key);
             if self.counters.homes.get(&call.key) == Some(&home) {
@@ -256,7 +256,7 @@ impl Node {
     /// CANCELLED, behind whatever was said before.
     pub(in super::super) fn wait_cancelled(&mut self, link: LinkId, index: u32) {
         if let Some(id) = self.call_of(link, index, "CANCELLED", &[CallState::Cancelling]) {
-            self.end_call(link, id);
+            self.forget_call(link, id);
         }
     }
 
