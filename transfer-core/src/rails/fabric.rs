@@ -555,6 +555,18 @@ impl<M: Clone> Fabric for MultiRail<M> {
         inner.chain([("rails", self.config.rails.len().to_string())]).collect()
     }
 
+    /// Those of the inner fabrics, added up by name.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut sums = Vec::<(&'static str, u64)>::new();
+        for (name, count) in self.inner.iter().flat_map(|fabric| fabric.counters()) {
+            match sums.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum += count,
+                None => sums.push((name, count)),
+            }
+        }
+        sums
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
         let mut moved = self.links.report(sink);
         let MultiRail { inner, links, .. } = self;
