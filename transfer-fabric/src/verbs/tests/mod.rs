@@ -13,6 +13,7 @@ mod counts;
 mod failures;
 mod managed;
 mod own;
+mod rails;
 
 /// Fabrics with this configuration, one for each side.
 struct VerbsRig(VerbsConfig);
