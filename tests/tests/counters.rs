@@ -101,6 +101,9 @@ fn a_worker_that_gives_up_or_dies_in_a_barrier_does_not_count() {
         late.expect("Deadline", &["\"pair\"", "2 members", "withdrawn"]);
         assert!(late.can_retry, "{late}");
     }
+    // The one from the other node is withdrawn by a message, and this comes behind it on the same link.
+    assert_eq!(first.meet("alone", 1, 1, LONG).get().round, 0);
+    assert_eq!(second.meet("alone", 1, 1, LONG).get().round, 1);
     let waits = first.meet("pair", 2, 1, LONG);
     scene.a().until("one waits", |s| operations_of(s, "first") == 1);
     for node in 0..2 {

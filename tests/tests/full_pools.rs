@@ -87,7 +87,9 @@ fn a_push_waits_for_its_readers() {
     let patient = giver.push("w", Spec::bytes(LEN, 4)).to("taker").timeout(PATIENCE).start();
     scene.others_go_on();
     taker.release("1");
-    patient.get();
+    if let Err(trouble) = patient.wait() {
+        panic!("{trouble}: {:#?} {:#?}", scene.a().status(), scene.b().status());
+    }
     assert_eq!(taker.fetch("w").get().sum, Spec::bytes(LEN, 4).sum());
     assert_eq!(taker.read("2"), Spec::bytes(LEN, 2).sum());
     drop((giver, taker));
