@@ -142,35 +142,6 @@ fn a_device_that_fails() {
     pair.works(again);
 }
 
-/// The device is deleted. The kernel takes a software device from nobody who has it open, so this ends only if fabrics that are dropped, with
-/// links up, let go of all that they had. Without a device, that is what opening one says; with a new one, it works.
-#[test]
-#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn a_device_that_is_deleted() {
-    let mut pair = Pair::new(VerbsRig(config()), LEN);
-    let link = pair.connect(0);
-    pair.works(link);
-    let name = pair.fabric(0).device_name().to_owned();
-    let named = VerbsConfig { device: Some(name.clone()), ..config() };
-    let mut deleting = Command::new("rdma").args(["link", "delete", &name]).spawn().unwrap();
-    drop(pair);
-    let start = Instant::now();
-    let deleted = loop {
-        if let Some(status) = deleting.try_wait().unwrap() {
-            break status;
-        }
-        assert!(start.elapsed() < Duration::from_secs(30), "somebody has the device open");
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let refused = VerbsFabric::open(named.clone()).unwrap_err().to_string();
-    ip(&["rdma", "link", "add", &name, "type", "rxe", "netdev", &netdev()]);
-    assert!(deleted.success());
-    assert!(refused.contains("device"), "{refused}");
-    let mut pair = Pair::new(VerbsRig(named), LEN);
-    let again = pair.connect(0);
-    pair.works(again);
-}
-
 /// The port's address goes and comes back, at whatever index; another one is used as soon as it is there.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
