@@ -267,7 +267,7 @@ def main():
         return True
     if not suites and not options.soak:
         raise Failed(f'no suite is called {" or ".join(options.words)}; --list shows all')
-    executables = [suite.executable for suite in suites if isinstance(suite, Suite)]
+    executables = {suite.executable for suite in suites if isinstance(suite, Suite)}
     stage = staged(programs, executables, programs['transferd'].parent.parent)
     try:
         if options.soak:
