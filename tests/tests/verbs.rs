@@ -207,7 +207,7 @@ fn two_devices_of_which_one_goes_down() {
     let told = ["--verbs-device", "rxe0,rxe1", "--verbs-queue-pairs", "2", "--pool-bytes", "128MiB"];
     let told = [&LISTEN[..], &told].concat();
     let mut scene = Scene::over(Carrier::Verbs, &[&told, &told]);
-    for round in 0..6 {
+    for round in 0..4 {
         let cable = Cable::of(round % 2);
         let mut workers: Vec<Worker> =
             scene.nodes.iter().map(|n| Worker::of(n, n.name()).arena_bytes(64 << 20).start()).collect();
