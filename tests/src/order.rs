@@ -168,6 +168,10 @@ pub enum Order {
     Meet(MeetOrder),
     /// Say how much of the arena is free.
     ArenaFree,
+    /// Write nonsense over all memory that is shared with the sidecar and can be written: the arena and both rings. From this seed.
+    Scribble(u64),
+    /// Leave a child behind that holds the sockets of this process open. Answered with its process id.
+    LeaveChild,
     /// Push the tensor again and again, until something fails.
     PushStorm(PushOrder),
     /// Fetch the latest again and again, reading each, until something fails.

@@ -1,6 +1,6 @@
 //! The single orders.
 
-use super::{Agent, exchange::Exchange, lock, memory};
+use super::{Agent, exchange::Exchange, lock, memory, vandal};
 use crate::order::{
     Answer, Change, CountOrder, Counted, FetchOrder, Fetched, MeetOrder, Met, Order, PushOrder, Pushed, Report, Select,
     Trouble, Way,
@@ -36,6 +36,11 @@ impl Agent {
             Order::Count(count) => self.count(&count).map(Answer::Counted).map_err(|e| trouble(&e)),
             Order::Meet(meet) => self.meet(&meet).map(Answer::Met).map_err(|e| trouble(&e)),
             Order::ArenaFree => Ok(Answer::Number(self.client.arena_free_bytes())),
+            Order::Scribble(seed) => {
+                vandal::scribble(seed).expect("this process can write its own memory");
+                Ok(Answer::Done)
+            }
+            Order::LeaveChild => Ok(Answer::Number(vandal::leave_child().expect("a child can be left").into())),
             Order::PushStorm(push) => loop {
                 self.push(&push)?;
             },
