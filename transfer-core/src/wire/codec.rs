@@ -215,6 +215,26 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// One byte that says yes or no; `what` names it.
+    ///
+    /// # Errors
+    /// [`WireError::Short`], [`WireError::Value`] for anything but 0 and 1.
+    pub fn flag(&mut self, what: &'static str) -> Result<bool, WireError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            n => Err(WireError::Value { what, value: u64::from(n), expected: "0 or 1" }),
+        }
+    }
+
+    /// Refuses a field that has no meaning here and is not zero.
+    ///
+    /// # Errors
+    /// [`WireError::Value`].
+    pub(super) fn zero(what: &'static str, value: u64) -> Result<(), WireError> {
+        if value == 0 { Ok(()) } else { Err(WireError::Value { what, value, expected: "0" }) }
+    }
+
     /// The bytes of a text: a 16-bit length, then as many bytes.
     ///
     /// # Errors

@@ -115,7 +115,8 @@ impl Header {
             waited_us: r.u32()?,
             name: r.u32()?,
         };
-        r.raw(16)?;
+        Reader::zero("first half of the zeros of a landing header", r.u64()?)?;
+        Reader::zero("second half of the zeros of a landing header", r.u64()?)?;
         let found = r.u32()?;
         let computed = crc32c(&bytes[..60]);
         if found != computed {
@@ -187,6 +188,32 @@ pub(super) fn read_keys(r: &mut Reader<'_>, rails: u32) -> Result<RailKeys, Wire
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fuzz_landing_header() {
+        let examples = [(0, 0), (u32::MAX, u64::MAX)].map(|(n, m)| {
+            let slot = SlotNumber(n);
+            let (version, body_len) = (Version(m), m);
+            Header { slot, index: n, metadata_id: n, version, body_len, pieces: n, waited_us: n, name: n }
+                .encode()
+                .to_vec()
+        });
+        let repair = |bytes: &mut Vec<u8>| {
+            bytes.resize(64, 0);
+            let sum = crc32c(&bytes[..60]);
+            bytes[60..].copy_from_slice(&sum.to_le_bytes());
+        };
+        transfer_fuzz::Target::new("landing-header", examples).repair(repair).run(|bytes| {
+            let Ok(bytes) = <&[u8; 64]>::try_from(bytes) else { return "another length".into() };
+            match Header::decode(bytes) {
+                Ok(header) => {
+                    assert_eq!(&header.encode(), bytes);
+                    "a header".into()
+                }
+                Err(e) => e.to_string(),
+            }
+        });
+    }
 
     #[test]
     fn a_header_reads_back_and_every_flipped_bit_is_seen() {

@@ -145,7 +145,10 @@ pub fn write_command(w: &mut Writer, command: &Command) {
 /// [`WireError::Value`] for an unknown kind.
 pub(super) fn select(kind: u8, version: u64) -> Result<Select, WireError> {
     match kind {
-        0 => Ok(Select::Latest),
+        0 => {
+            Reader::zero("version of the latest", version)?;
+            Ok(Select::Latest)
+        }
         1 => Ok(Select::AtLeast(Version(version))),
         2 => Ok(Select::Exactly(Version(version))),
         n => Err(WireError::Value { what: "version selector", value: u64::from(n), expected: "0 to 2" }),
@@ -162,8 +165,11 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
         PUSH => {
             let op = OpId(r.u64()?);
             let key = Key::from_bytes(r.text()?)?;
-            let has_version = r.u8()? != 0;
+            let has_version = r.flag("whether a version is given")?;
             let version = r.u64()?;
+            if !has_version {
+                Reader::zero("version that is not given", version)?;
+            }
             let meta = r.meta()?;
             let offset = r.u64()?;
             let to = match r.text()? {
@@ -300,7 +306,7 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
         FAILED => {
             let op = OpId(r.u64()?);
             let code = FailureCode::from_wire(r.u16()?);
-            let kept = r.u8()? != 0;
+            let kept = r.flag("whether the range is still being read")?;
             let text = String::from_utf8_lossy(r.text()?).into_owned();
             Reply::Failed { op, failure: Failure { code, text }, kept }
         }
@@ -311,7 +317,7 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
         }
         COUNTED => Reply::Counted { op: OpId(r.u64()?), old: r.u64()?, report: read_counter_report(&mut r)? },
         RELEASED => {
-            let (op, round, leader) = (OpId(r.u64()?), r.u64()?, r.u8()? != 0);
+            let (op, round, leader) = (OpId(r.u64()?), r.u64()?, r.flag("whether it was the last to arrive")?);
             Reply::Released { op, round, leader, report: read_counter_report(&mut r)? }
         }
         n => {
@@ -344,8 +350,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn commands_and_replies_read_back_and_fit() {
+    fn examples() -> (Vec<Command>, Vec<Reply>) {
         let key = Key::new(&"k".repeat(512)).unwrap();
         let meta = TensorMeta::of(DType::U8, &[1; 32]).unwrap();
         let long = Name::new(&"n".repeat(512)).unwrap();
@@ -359,7 +364,7 @@ mod tests {
             queued: Duration::from_nanos(1),
             flew: Duration::from_nanos(2),
         };
-        let commands = [
+        let commands = vec![
             Command::Push(Push {
                 op: OpId(1),
                 key: key.clone(),
@@ -396,14 +401,7 @@ mod tests {
                 op: AtomicOp::CompareSwap { expected: 5, new: 6 },
             }),
         ];
-        for c in commands {
-            let mut w = Writer::new();
-            write_command(&mut w, &c);
-            assert!(w.as_slice().len() <= MAX_RECORD_BYTES);
-            assert_eq!(read_command(w.as_slice()), Ok(c));
-            assert!(read_command(&w.as_slice()[..w.as_slice().len() - 1]).is_err());
-        }
-        let replies = [
+        let replies = vec![
             Reply::Pushed { op: OpId(1), version: Version(2), report: report() },
             Reply::Fetched {
                 op: OpId(1),
@@ -421,12 +419,62 @@ mod tests {
             Reply::Counted { op: OpId(1), old: 2, report: counted },
             Reply::Released { op: OpId(1), round: 2, leader: true, report: counted },
         ];
+        (commands, replies)
+    }
+
+    #[test]
+    fn commands_and_replies_read_back_and_fit() {
+        let (commands, replies) = examples();
+        for c in commands {
+            let mut w = Writer::new();
+            write_command(&mut w, &c);
+            assert!(w.as_slice().len() <= MAX_RECORD_BYTES);
+            assert_eq!(read_command(w.as_slice()), Ok(c));
+            assert!(read_command(&w.as_slice()[..w.as_slice().len() - 1]).is_err());
+        }
         for c in replies {
             let mut w = Writer::new();
             write_reply(&mut w, &c);
             assert!(w.as_slice().len() <= MAX_RECORD_BYTES);
             assert_eq!(read_reply(w.as_slice()), Ok(c));
         }
+    }
+
+    #[test]
+    fn fuzz_submission_record() {
+        let bytes_of = |command: &Command| {
+            let mut w = Writer::new();
+            write_command(&mut w, command);
+            w.into_vec()
+        };
+        let target = transfer_fuzz::Target::new("submission-record", examples().0.iter().map(bytes_of));
+        target.max_len(MAX_RECORD_BYTES).run(|bytes| match read_command(bytes) {
+            Ok(command) => {
+                assert_eq!(bytes_of(&command), bytes);
+                format!("kind {}", char::from(b'a' + bytes[0]))
+            }
+            Err(e) => e.to_string(),
+        });
+    }
+
+    #[test]
+    fn fuzz_completion_record() {
+        let bytes_of = |reply: &Reply| {
+            let mut w = Writer::new();
+            write_reply(&mut w, reply);
+            w.into_vec()
+        };
+        let target = transfer_fuzz::Target::new("completion-record", examples().1.iter().map(bytes_of));
+        target.max_len(MAX_RECORD_BYTES).run(|bytes| match read_reply(bytes) {
+            Ok(reply) => {
+                // What is for people to read may be cut, and a code that is not known here becomes "unknown".
+                if !matches!(reply, Reply::Failed { .. }) {
+                    assert_eq!(bytes_of(&reply), bytes);
+                }
+                format!("kind {}", char::from(b'g' + (bytes[0] - 65)))
+            }
+            Err(e) => e.to_string(),
+        });
     }
 
     proptest! {

@@ -264,6 +264,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn fuzz_session_message() {
+        let target = transfer_fuzz::Target::new("session-message", examples().iter().map(SessionMessage::encode));
+        target.run(|bytes| match SessionMessage::decode(bytes) {
+            Ok(message) => {
+                // A refusal is understood in any version, and its text may be cut.
+                if message.name() != "Refused" {
+                    assert_eq!(message.encode(), bytes);
+                }
+                message.name().to_owned()
+            }
+            Err(e) => e.to_string(),
+        });
+    }
+
     proptest! {
         #[test]
         fn garbage_is_an_error(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..8) {

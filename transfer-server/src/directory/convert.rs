@@ -172,8 +172,7 @@ pub(crate) fn node_response(at: &NodeAt) -> v1::ResolveResponse {
 mod tests {
     use super::*;
 
-    #[test]
-    fn everything_reads_back() {
+    fn examples() -> (Vec<NodeItem>, Vec<Answer>) {
         let (key, node, worker) = (Key::new("k").unwrap(), Name::new("n").unwrap(), Name::new("w").unwrap());
         let at = NodeAt { node: node.clone(), address: "h:1".into(), incarnation: 3 };
         let said = vec![
@@ -186,8 +185,6 @@ mod tests {
             NodeItem::ResolveWorker { worker: worker.clone() },
             NodeItem::ResolveNode { node: node.clone() },
         ];
-        let read: Result<Vec<_>, _> = node_update(said.clone()).items.into_iter().map(node_item).collect();
-        assert_eq!(read, Ok(said));
         let heard = vec![
             Answer::Claimed { claim: 1, sequence: 2 },
             Answer::ClaimRefused { claim: 1, owner: worker.clone(), node: node.clone() },
@@ -197,11 +194,64 @@ mod tests {
             Answer::WorkerLocated { worker: worker.clone(), node: Some(node.clone()) },
             Answer::WorkerLocated { worker, node: None },
             Answer::NodeLocated { node: node.clone(), at: Some(at) },
-            Answer::NodeLocated { node: node.clone(), at: None },
+            Answer::NodeLocated { node, at: None },
         ];
+        (said, heard)
+    }
+
+    #[test]
+    fn everything_reads_back() {
+        let (said, heard) = examples();
+        let read: Result<Vec<_>, _> = node_update(said.clone()).items.into_iter().map(node_item).collect();
+        assert_eq!(read, Ok(said));
         let read: Result<Vec<_>, _> = directory_update(heard.clone()).items.into_iter().map(answer).collect();
         assert_eq!(read, Ok(heard.into_iter().map(Some).collect()));
-        assert_eq!(answer(welcome(&node).items.remove(0)), Ok(None));
+        assert_eq!(answer(welcome(&Name::new("n").unwrap()).items.remove(0)), Ok(None));
+    }
+
+    /// What a stranger may say on an Attach stream: the messages' bytes, as gRPC hands them over, first or later in the stream.
+    #[test]
+    fn fuzz_node_update() {
+        use prost::Message;
+        let me = Hello { node: Name::new("n").unwrap(), address: "h:1".into(), incarnation: 1 };
+        let examples = [node_update(examples().0), hello_update(&me)].map(|update| update.encode_to_vec());
+        transfer_fuzz::Target::new("grpc-node-update", examples).run(|bytes| {
+            let Ok(update) = v1::NodeUpdate::decode(bytes) else { return "no message".into() };
+            let first = hello(update.clone());
+            if let Ok(hello) = &first {
+                assert_eq!(super::hello(hello_update(hello)), Ok(hello.clone()));
+            }
+            let items: Result<Vec<_>, _> = update.items.into_iter().map(node_item).collect();
+            match items {
+                Ok(items) => {
+                    let read: Result<Vec<_>, _> = node_update(items.clone()).items.into_iter().map(node_item).collect();
+                    assert_eq!(read, Ok(items));
+                    "items".into()
+                }
+                Err(e) => format!("{e}; {}", if first.is_ok() { "a Hello" } else { "no Hello" }),
+            }
+        });
+    }
+
+    #[test]
+    fn fuzz_directory_update() {
+        use prost::Message;
+        let examples = [directory_update(examples().1), welcome(&Name::new("n").unwrap())];
+        let target = transfer_fuzz::Target::new("grpc-directory-update", examples.map(|update| update.encode_to_vec()));
+        target.run(|bytes| {
+            let Ok(update) = v1::DirectoryUpdate::decode(bytes) else { return "no message".into() };
+            let answers: Result<Vec<_>, _> = update.items.into_iter().map(answer).collect();
+            match answers {
+                Ok(answers) => {
+                    let answers: Vec<_> = answers.into_iter().flatten().collect();
+                    let again = directory_update(answers.clone()).items.into_iter().map(answer);
+                    let read: Result<Vec<_>, _> = again.collect();
+                    assert_eq!(read, Ok(answers.into_iter().map(Some).collect()));
+                    "answers".into()
+                }
+                Err(e) => e.to_string(),
+            }
+        });
     }
 
     #[test]
