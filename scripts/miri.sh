@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if ! cargo +nightly miri --version >/dev/null 2>&1; then
-    printf 'miri is not run: it is not installed. With rustup: rustup toolchain install nightly --component miri\n' >&2
+    printf 'miri is not run: it is not installed. With rustup: rustup toolchain install nightly --component miri,rust-src\n' >&2
     exit 0
 fi
 # Property tests read and write their failures; a few cases of each are enough here, where each takes a thousand times as long.
