@@ -10,7 +10,7 @@
 //!
 //! # Layout
 //! - this file: what is done, and what may come of it.
-//! - [`book`]: what was pushed. - [`crew`]: sidecars and workers. - [`stops`]: who is stopped. - [`leaks`]: descriptors and memory.
+//! - `book`: what was pushed. - `crew`: sidecars and workers. - `stops`: who is stopped. - `leaks`: descriptors and memory.
 
 mod book;
 mod crew;
