@@ -6,15 +6,16 @@ Three kinds of tests:
   verbs    the end-to-end suites between nodes that run over tcp in `make test`, here over verbs (TRANSFER_TEST_FABRIC)
   hosts    two guests on a cable: two-hosts.sh
 
-Everything is built on this machine, by the same command as in `make test`. Each test program has a guest of its own: that costs five
-seconds, and when a mistake panics the kernel of a guest, the others still say what they have to say. Tests with "two_devices" in
-their names get a guest with two devices.
+Everything is built on this machine, by the same command as in `make test`. All test programs that want as many devices run in one guest,
+one after the other. When a mistake panics its kernel, the one that ran has failed, and a new guest goes on with the next one. Tests
+with "two_devices" in their names get a guest with two devices.
 """
 
 import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,11 +26,19 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MARK = 'needs an RDMA device'
+# Between two suites in the output of a guest. No program says this.
+BEGINS, ENDS = '==> suite', '<== suite'
+# What a suite may have left behind that took a device or its network away and failed: each begins with all of them.
+MEND = """for ((i = 0; i < {devices}; i++)); do
+    ip link set dummy$i up
+    [ -e /sys/class/infiniband/rxe$i ] || {{ echo "rxe$i is gone, and is added again"; rdma link add rxe$i type rxe netdev dummy$i; }}
+done"""
 # The suites of transfer-tests that hold whatever carries, and which of their tests use no carrier.
 OVER_VERBS = {
     'batches': (),
+    'counters': ('of_one_node',),
     'deadlines': (),
-    'full_pools': (),
+    'full_pools': ('a_full_arena',),
     'killed_workers': (),
     'lost_peers': (),
     'prepared': (),
@@ -84,7 +93,7 @@ def names(executable, *arguments):
 
 
 class Suite:
-    """A test program with the tests of it that run in one guest."""
+    """A test program with those of its tests that run in a guest."""
 
     def __init__(self, title, package, executable, arguments, devices=1, environment=None):
         self.title, self.package, self.executable = title, package, executable
@@ -92,13 +101,18 @@ class Suite:
         ignored = [] if '--ignored' in arguments else names(executable, '--ignored')
         self.expected = [name for name in names(executable, *arguments) if name not in ignored]
         self.passed, self.failed, self.seconds = [], [], 0
+        self.code = None
 
-    def run(self, stage, limit):
-        arguments = [stage / self.executable.name, *self.arguments, '--test-threads', '1']
-        environment = {**os.environ, 'TRANSFER_TEST_PROGRAMS': str(stage), 'CARGO_MANIFEST_DIR': str(self.package), **self.environment}
-        started = time.monotonic()
-        seen = in_guest(arguments, self.package, environment, limit, self.devices)
-        self.seconds = time.monotonic() - started
+    def command(self, stage, limit):
+        """What runs it, for a shell in the guest."""
+        environment = {'TRANSFER_TEST_PROGRAMS': str(stage), 'CARGO_MANIFEST_DIR': str(self.package), **self.environment}
+        arguments = [str(stage / self.executable.name), *self.arguments, '--test-threads', '1']
+        words = ['timeout', '-k', '5', str(limit), 'env', *(f'{name}={value}' for name, value in environment.items()), *arguments]
+        return f'cd {shlex.quote(str(self.package))} && {shlex.join(words)}'
+
+    def ended(self, seen, code, seconds):
+        """Takes what it has said. No code: the guest ended before it."""
+        self.code, self.seconds = code, seconds
         # What a test prints may stand between its name and its end.
         ends = re.findall(r'^test (\S+)(?: - should panic)? \.\.\. (?:.*?)(ok|FAILED)$', seen, re.MULTILINE | re.DOTALL)
         self.passed = [name for name, end in ends if end == 'ok']
@@ -107,11 +121,20 @@ class Suite:
     def missing(self):
         return [name for name in self.expected if name not in self.passed and name not in self.failed]
 
+    def trouble(self):
+        """What is wrong with all of it, where something is."""
+        if self.code is None:
+            return 'the guest ended in the middle of it'
+        if self.code == 124:
+            return 'it took too long'
+        # A program that fails without a test that fails has crashed.
+        return f'it ended with {self.code}' if self.code and not self.failed else None
+
 
 class TwoHosts:
     """Two guests, each with a sidecar."""
 
-    title, expected = 'two hosts', ['two-hosts.sh']
+    title, expected, devices = 'two hosts', ['two-hosts.sh'], 0
 
     def __init__(self):
         self.passed, self.failed, self.seconds = [], [], 0
@@ -125,25 +148,48 @@ class TwoHosts:
     def missing(self):
         return []
 
+    def trouble(self):
+        return None
 
-def in_guest(arguments, folder, environment, limit, devices=1):
-    """Runs a command in a guest and shows what it says; returns that."""
+
+def guest(arguments, environment, limit, devices=1):
+    """Runs a command in a guest: its lines, as they come. The last one is the exit code."""
     # Two processors: one of the kernel's threads plays the device while a test waits busily for it.
     options = ['--smp', '2', '--mem', '4096', '--devices', str(devices), '--timeout', str(limit)]
-    guest = subprocess.Popen([HERE / 'run.sh', *options, '--', *arguments], cwd=folder, env=environment,
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors='replace')
-    seen = []
-    with guest:
-        for line in guest.stdout:
-            seen.append(line)
-            print(line, end='', flush=True)
-    if guest.returncode:
-        print(f'    the guest ended with {guest.returncode}', flush=True)
-    return ''.join(seen)
+    started = subprocess.Popen([HERE / 'run.sh', *options, '--', *arguments], cwd=ROOT, env=environment,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors='replace')
+    with started:
+        yield from started.stdout
+    yield started.returncode
+
+
+def run_together(suites, stage, limit):
+    """Runs suites in one guest, one after the other; in another one those behind a suite that has ended its guest."""
+    while suites:
+        mend = MEND.format(devices=suites[0].devices)
+        script = []
+        for i, suite in enumerate(suites):
+            script += [mend, f'echo "{BEGINS} {i}"; ({suite.command(stage, limit)}) 2>&1; echo "{ENDS} {i} $?"']
+        at, seen, started = 0, [], time.monotonic()
+        for line in guest(['bash', '-c', '\n'.join(script)], dict(os.environ), limit * len(suites), suites[0].devices):
+            if isinstance(line, int):
+                code = line
+            elif line.startswith(BEGINS):
+                at, seen, started = int(line.split()[-1]), [], time.monotonic()
+                print(f'\n==> {suites[at].title}: {len(suites[at].expected)} tests', flush=True)
+            elif line.startswith(ENDS):
+                suites[at].ended(''.join(seen), int(line.split()[-1]), time.monotonic() - started)
+            else:
+                seen.append(line)
+                print(line, end='', flush=True)
+        if suites[at].code is None:
+            suites[at].ended(''.join(seen), None, time.monotonic() - started)
+            print(f'    the guest ended with {code}', flush=True)
+        suites = suites[at + 1:]
 
 
 def suites_of(tests):
-    """All suites, and nothing that has no test to run."""
+    """All suites. A package with marked tests has some to run, and so has a suite that runs over verbs, or somebody has renamed something."""
     suites = []
     for package, name, executable in tests:
         title = f'{package.name} {name}'
@@ -151,11 +197,19 @@ def suites_of(tests):
             one = Suite(title, package, executable, ['--ignored', '--skip', 'two_devices'])
             two = Suite(f'{title}, two devices', package, executable, ['--ignored', 'two_devices'], devices=2)
             suites += [one, two]
-        if package == ROOT / 'tests' and name in OVER_VERBS:
-            skipped = [word for skip in OVER_VERBS[name] for word in ('--skip', skip)]
-            over = {'TRANSFER_TEST_FABRIC': 'verbs'}
-            suites.append(Suite(f'{title}, over verbs', package, executable, skipped, environment=over))
-    return [suite for suite in suites if suite.expected] + [TwoHosts()]
+    for package in {package for package, _, _ in tests if marked(package)}:
+        if not any(suite.expected for suite in suites if suite.package == package):
+            raise Failed(f'{package.name} marks tests with "{MARK}", and its programs list none')
+    suites = [suite for suite in suites if suite.expected]
+    for name, skips in OVER_VERBS.items():
+        executable = next((test for package, other, test in tests if (package, other) == (ROOT / 'tests', name)), None)
+        skipped = [word for skip in skips for word in ('--skip', skip)]
+        over = {'TRANSFER_TEST_FABRIC': 'verbs'}
+        suite = executable and Suite(f'tests {name}, over verbs', ROOT / 'tests', executable, skipped, environment=over)
+        if not suite or not suite.expected:
+            raise Failed(f'there is no test in tests/tests/{name}.rs to run over verbs')
+        suites.append(suite)
+    return suites + [TwoHosts()]
 
 
 def report(suites):
@@ -167,12 +221,15 @@ def report(suites):
         print(f'{suite.title:{width}}  {counts[0]:5}  {counts[1]:6}  {counts[2]:6}  {counts[3]:6}  {suite.seconds:7.0f}')
     bad = 0
     for suite in suites:
+        if suite.trouble():
+            print(f'{suite.title}: {suite.trouble()}')
+            bad += 1
         for what, tests in (('FAILED', suite.failed), ('did not end', suite.missing())):
             for name in tests:
                 print(f'{suite.title}: {name} {what}')
                 bad += 1
     total = sum(len(suite.expected) for suite in suites)
-    print(f'{total} tests, {bad} not passed, {sum(suite.seconds for suite in suites):.0f} s')
+    print(f'{total} tests, {bad} not well, {sum(suite.seconds for suite in suites):.0f} s')
     return bad == 0
 
 
@@ -194,7 +251,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('words', nargs='*', help='only suites that have one of these words in their titles')
     parser.add_argument('--list', action='store_true', help='say what would run')
-    parser.add_argument('--timeout', type=int, default=900, metavar='S', help='how long one guest may run (%(default)s s)')
+    parser.add_argument('--timeout', type=int, default=600, metavar='S', help='how long one suite may run (%(default)s s)')
     parser.add_argument('--soak', type=int, metavar='S', help='instead of tests: the soak, for so many seconds')
     parser.add_argument('--seed', type=int, help='the seed of the soak; any where nothing is said')
     options = parser.parse_args()
@@ -218,10 +275,19 @@ def main():
             soak += [] if options.seed is None else ['--seed', str(options.seed)]
             environment = {**os.environ, 'TRANSFER_TEST_PROGRAMS': str(stage)}
             # What it does last, it does until it is done: restarts and waiting for zero.
-            return 'soak passed' in in_guest(soak, ROOT, environment, options.soak + options.timeout)
+            passed = False
+            for line in guest(soak, environment, options.soak + options.timeout):
+                if isinstance(line, int):
+                    print(f'    the guest ended with {line}', flush=True)
+                    return passed and line == 0
+                passed |= line.startswith('soak passed')
+                print(line, end='', flush=True)
+        for devices in sorted({suite.devices for suite in suites if suite.devices}):
+            run_together([suite for suite in suites if suite.devices == devices], stage, options.timeout)
         for suite in suites:
-            print(f'\n==> {suite.title}: {len(suite.expected)} tests', flush=True)
-            suite.run(stage, options.timeout)
+            if not suite.devices:
+                print(f'\n==> {suite.title}', flush=True)
+                suite.run(stage, options.timeout)
         return report(suites)
     finally:
         shutil.rmtree(stage, ignore_errors=True)

@@ -1,13 +1,25 @@
 //! Landing pools that are full: who needs room waits, hears so at its deadline, and gets it when there is some.
 
 use std::time::Duration;
-use transfer_tests::{Scene, Spec};
+use transfer_tests::{PATIENCE, Scene, Spec, Trouble};
 
 const LEN: u64 = 3 << 20;
 const SOON: Duration = Duration::from_millis(300);
 
 fn scene() -> Scene {
     Scene::two_with(&["--pool-bytes", "8MiB"]).with_bystanders()
+}
+
+/// What a call hears that gets no room. It needs the time to ask for it: with less, it would hear of its deadline and nothing else.
+fn told(mut call: impl FnMut(Duration) -> Trouble) -> Trouble {
+    let mut timeout = SOON;
+    loop {
+        let trouble = call(timeout);
+        if trouble.kind != "Deadline" || timeout > PATIENCE / 4 {
+            return trouble;
+        }
+        timeout *= 2;
+    }
 }
 
 #[test]
@@ -23,10 +35,10 @@ fn fetches_wait_for_room() {
     let used = scene.b().status().pools[0].used_bytes;
     assert!(used > 2 * LEN, "{used}");
     // Backpressure: it waits, and at its deadline it is told what for.
-    let trouble = taker.fetch("three").timeout(SOON).trouble();
+    let trouble = told(|timeout| taker.fetch("three").timeout(timeout).trouble());
     trouble.expect("PoolFull", &["\"three\"", "landing pool"]);
     assert!(trouble.can_retry, "{trouble}");
-    let patient = [taker.fetch("three").start(), taker.fetch("four").start()];
+    let patient = ["three", "four"].map(|key| taker.fetch(key).timeout(PATIENCE).start());
     scene.b().until("both wait for room", |s| s.pools[0].waiting == 2);
     // Small things of others have room, and do not wait behind them.
     scene.others_go_on();
@@ -47,10 +59,10 @@ fn pushes_wait_for_room() {
     taker.fetch("held").hold("held").get();
     // Two landing slots are needed.
     let push = |seed| Spec::bytes(LEN / 2, seed);
-    let trouble = giver.push("w", push(1)).to("taker").timeout(SOON).trouble();
+    let trouble = told(|timeout| giver.push("w", push(1)).to("taker").timeout(timeout).trouble());
     trouble.expect("PoolFull", &["\"w\"", "\"taker\"", "pool"]);
     assert!(trouble.can_retry, "{trouble}");
-    let patient = giver.push("w", push(2)).to("taker").start();
+    let patient = giver.push("w", push(2)).to("taker").timeout(PATIENCE).start();
     scene.b().until("it waits for room", |s| s.pools[0].waiting == 1);
     scene.others_go_on();
     taker.release("held");
@@ -69,12 +81,15 @@ fn a_push_waits_for_its_readers() {
         giver.push("w", Spec::bytes(LEN, version)).to("taker").get();
         taker.fetch("w").hold(&version.to_string()).get();
     }
-    let trouble = giver.push("w", Spec::bytes(LEN, 3)).to("taker").timeout(SOON).trouble();
+    let third = Spec::bytes(LEN, 3);
+    let trouble = told(|timeout| giver.push("w", third.clone()).to("taker").timeout(timeout).trouble());
     trouble.expect("PoolFull", &["\"w\"", "still being read"]);
-    let patient = giver.push("w", Spec::bytes(LEN, 4)).to("taker").start();
+    let patient = giver.push("w", Spec::bytes(LEN, 4)).to("taker").timeout(PATIENCE).start();
     scene.others_go_on();
     taker.release("1");
-    patient.get();
+    if let Err(trouble) = patient.wait() {
+        panic!("{trouble}: {:#?} {:#?}", scene.a().status(), scene.b().status());
+    }
     assert_eq!(taker.fetch("w").get().sum, Spec::bytes(LEN, 4).sum());
     assert_eq!(taker.read("2"), Spec::bytes(LEN, 2).sum());
     drop((giver, taker));
@@ -90,7 +105,7 @@ fn who_gives_up_lets_the_next_one_through() {
     giver.push("large", Spec::bytes(2 * LEN, 2)).get();
     giver.push("small", Spec::bytes(LEN, 3)).get();
     taker.fetch("held").hold("held").get();
-    let large = taker.fetch("large").timeout(SOON * 4).start();
+    let large = taker.fetch("large").timeout(SOON * 10).start();
     scene.b().until("the large one waits", |s| s.pools[0].waiting == 1);
     let small = taker.fetch("small").start();
     large.trouble().expect("PoolFull", &["\"large\""]);

@@ -65,11 +65,11 @@ impl NoRdma {
 pub fn run(options: &Options) -> Result<(), Error> {
     let devices = devices();
     if options.json {
-        println!("{:#}", as_json(&devices));
+        crate::output::outln!("{:#}", as_json(&devices));
     }
     let devices = devices?;
     if !options.json {
-        print!("{}", as_text(&devices, &choice()));
+        crate::output::out!("{}", as_text(&devices, &choice()));
     }
     Ok(())
 }

@@ -308,3 +308,13 @@ fn without_libibverbs_all_starts_and_says_why_there_is_no_rdma() {
         assert!(said.contains(&what.join(" ")) && said.contains(why), "{said}");
     }
 }
+
+/// As in `transferctl devices | head -0`.
+#[test]
+fn a_reader_that_goes_is_no_panic() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let Output { status, stderr, .. } = transferctl(&["doctor", "--json"]).stdout(writer).output().unwrap();
+    let said = String::from_utf8_lossy(&stderr);
+    assert_eq!((status.code(), said.as_ref()), (Some(141), ""));
+}

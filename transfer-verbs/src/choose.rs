@@ -117,6 +117,15 @@ pub fn port(wanted: &Wanted) -> Result<Chosen, ChooseError> {
     Ok(Chosen { context: contexts[device].clone(), port: port.clone(), gid: gid.map(|gid| gids[gid].clone()) })
 }
 
+/// Looks at a chosen port again: it may be down by now, and have other addresses, or the same at other places.
+pub fn again(context: &Context, port: u8, gid_index: Option<u32>) -> Result<Chosen, ChooseError> {
+    let device = context.device_name().to_owned();
+    let candidates = [Candidate { device, ports: vec![(context.port(port)?, context.gids(port)?)] }];
+    let Pick { gid, .. } = pick(&Wanted { device: None, port: Some(port), gid_index }, &candidates)?;
+    let (port, gids) = &candidates[0].ports[0];
+    Ok(Chosen { context: context.clone(), port: port.clone(), gid: gid.map(|gid| gids[gid].clone()) })
+}
+
 /// Places in the list of candidates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pick {

@@ -26,8 +26,8 @@ pub struct Options {
 pub async fn run(options: &Options) -> Result<(), Error> {
     let status = options.target.status().await?;
     match options.json {
-        true => println!("{:#}", as_json(&status)),
-        false => print!("{}", as_text(&status)),
+        true => crate::output::outln!("{:#}", as_json(&status)),
+        false => crate::output::out!("{}", as_text(&status)),
     }
     Ok(())
 }

@@ -37,9 +37,9 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         total += page.tensors.len() as u64;
         total_bytes += page.tensors.iter().map(|t| t.len_bytes).sum::<u64>();
         if options.json {
-            page.tensors.iter().for_each(|tensor| println!("{}", as_json(tensor)));
+            page.tensors.iter().for_each(|tensor| crate::output::outln!("{}", as_json(tensor)));
         } else if !page.tensors.is_empty() {
-            print!("{}", as_table(&page.tensors));
+            crate::output::out!("{}", as_table(&page.tensors));
         }
         page_token = page.next_page_token;
         if page_token.is_empty() {
@@ -47,7 +47,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         }
     }
     if !options.json {
-        println!("{} tensors, {}", count(total), bytes(total_bytes));
+        crate::output::outln!("{} tensors, {}", count(total), bytes(total_bytes));
     }
     Ok(())
 }

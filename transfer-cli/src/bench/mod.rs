@@ -146,8 +146,10 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     let command: Vec<String> = std::env::args().collect();
     let command = command.join(" ");
     if !options.json {
-        println!("command  {command}\n{machine}");
-        println!("runs     {runs}; medians, and the system's run against the baseline's of the same round\n");
+        crate::output::outln!("command  {command}\n{machine}");
+        crate::output::outln!(
+            "runs     {runs}; medians, and the system's run against the baseline's of the same round\n"
+        );
     }
     let all = options.suites.is_empty();
     let suites = if all { Suite::value_variants() } else { &options.suites };
@@ -164,7 +166,9 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
                 let summaries: Vec<Summary<'_>> = figures.iter().map(Figure::summary).collect();
                 measured.push(json!({ "suite": suite.name(), "figures": summaries }));
             }
-            Ok(figures) => bench.progress.suspend(|| println!("{}\n{}", suite.name(), figure::table(&figures))),
+            Ok(figures) => {
+                bench.progress.suspend(|| crate::output::outln!("{}\n{}", suite.name(), figure::table(&figures)))
+            }
             Err(e) => {
                 result = Err(e);
                 break;
@@ -175,7 +179,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     if options.json {
         let all =
             json!({ "command": command, "machine": machine, "runs": runs, "quick": options.quick, "suites": measured });
-        println!("{all:#}");
+        crate::output::outln!("{all:#}");
     }
     result
 }

@@ -55,8 +55,8 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     let facts = Facts::gather(&options.target).await;
     let findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(&facts)).collect();
     match options.json {
-        true => println!("{:#}", json!({ "checks": findings })),
-        false => findings.iter().for_each(|finding| println!("{}", line(finding))),
+        true => crate::output::outln!("{:#}", json!({ "checks": findings })),
+        false => findings.iter().for_each(|finding| crate::output::outln!("{}", line(finding))),
     }
     let failed = findings.iter().filter(|finding| finding.verdict == Verdict::Fail).count();
     if failed == 0 { Ok(()) } else { Err(Error::Unwell { failed, checks: findings.len() }) }

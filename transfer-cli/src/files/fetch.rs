@@ -59,7 +59,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     let story = format!("{key:?} version {version}: {}, {size}\n{}", tensor.meta(), tensor.report());
     match to_stdout {
         true => eprintln!("{story}"),
-        false => println!("{story}"),
+        false => crate::output::outln!("{story}"),
     }
     Ok(())
 }

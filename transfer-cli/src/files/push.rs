@@ -67,8 +67,8 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         push = push.to(to);
     }
     let pushed = push.await.map_err(|e| failed(e.into()))?;
-    println!("{:?} version {}: {meta}, {}", options.key, pushed.version, bytes(meta.len_bytes()));
-    println!("{}", pushed.report);
+    crate::output::outln!("{:?} version {}: {meta}, {}", options.key, pushed.version, bytes(meta.len_bytes()));
+    crate::output::outln!("{}", pushed.report);
 
     // Also with --to: what has landed elsewhere ends with the session of the worker that pushed it.
     match options.hold {
@@ -77,7 +77,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
             let _ = tokio::time::timeout(hold, interrupted).await;
         }
         None => {
-            println!("published until this ends: Ctrl-C");
+            crate::output::outln!("published until this ends: Ctrl-C");
             interrupted.await;
         }
     }

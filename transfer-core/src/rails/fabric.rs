@@ -65,36 +65,38 @@ impl<M> MultiRail<M> {
         if self.links.links.contains_key(&link) { Err(FabricError::WrongState { link, what }) } else { Ok(()) }
     }
 
-    /// Begins up to `count` inner links.
+    /// Begins up to `count` inner links, and the link of them. A rail that cannot be made is down from the beginning, and its offer is empty;
+    /// one at least has to be made.
     fn begin(
         &mut self,
         link: LinkId,
-        count: usize,
+        (count, offered): (usize, bool),
         mut begin: impl FnMut(&mut Inner<M>, LinkId, usize) -> Result<Offer, FabricError>,
-    ) -> Result<(Vec<(usize, LinkId)>, Offer), FabricError> {
-        let (mut rails, mut offers) = (Vec::new(), Vec::new());
+    ) -> Result<Offer, FabricError> {
+        let (mut rails, mut offers, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for (rail, fabric) in self.config.rails.iter().copied().enumerate().take(count) {
             let inner = self.links.new_inner();
-            match begin(&mut self.inner[fabric], inner, rail) {
-                Ok(offer) => offers.push(offer),
-                Err(error) => {
-                    self.give_up(&rails, "another rail cannot be made");
-                    return Err(of_link(error, link));
-                }
-            }
+            offers.push(begin(&mut self.inner[fabric], inner, rail).unwrap_or_else(|error| {
+                refused.push((rail, error));
+                Offer::default()
+            }));
             rails.push((fabric, inner));
         }
+        if refused.len() == rails.len() && !refused.is_empty() {
+            let (_, error) = refused.swap_remove(0);
+            return Err(of_link(error, link));
+        }
+        self.links.add(link, offered, &rails);
         let Some(offer) = offer::encode(&offers) else {
-            self.give_up(&rails, "an offer is too long");
+            self.links.remove(link, "an offer is too long");
+            self.end_rails();
             return Err(FabricError::Device { what: "offering rails", why: "an inner offer is too long".into() });
         };
-        Ok((rails, offer))
-    }
-
-    fn give_up(&mut self, rails: &[(usize, LinkId)], why: &str) {
-        for (fabric, inner) in rails {
-            self.inner[*fabric].disconnect(*inner, DownReason::Closed(why.to_owned()));
+        for (rail, error) in refused {
+            self.links.not_made(link, rail, &error);
         }
+        self.end_rails();
+        Ok(offer)
     }
 
     /// Ends what is to be ended.
@@ -348,18 +350,13 @@ impl<M: Clone> Fabric for MultiRail<M> {
 
     fn offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
         self.expect_new(link, "offer")?;
-        let (rails, offer) = self.begin(link, self.config.rails.len(), |fabric, inner, _| fabric.offer(inner))?;
-        self.links.add(link, true, &rails);
-        Ok(offer)
+        self.begin(link, (self.config.rails.len(), true), |fabric, inner, _| fabric.offer(inner))
     }
 
     fn accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError> {
         self.expect_new(link, "accept")?;
         let offers = offer::decode(peer).map_err(|why| FabricError::BadOffer { link, why: why.into() })?;
-        let (rails, offer) =
-            self.begin(link, offers.len(), |fabric, inner, rail| fabric.accept(inner, &offers[rail]))?;
-        self.links.add(link, false, &rails);
-        Ok(offer)
+        self.begin(link, (offers.len(), false), |fabric, inner, rail| fabric.accept(inner, &offers[rail]))
     }
 
     fn connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError> {
@@ -372,22 +369,30 @@ impl<M: Clone> Fabric for MultiRail<M> {
             return Err(bad("it has more rails than were offered"));
         }
         let spare = found.answered(answers.len(), &mut self.links.out);
-        let mut result = Ok(());
-        if found.is_dead() {
-            let why = "its rails died while it was offered".into();
-            result = Err(FabricError::Device { what: "connecting", why });
-        }
-        for (rail, answer) in found.rails.iter().zip(&answers).filter(|(rail, _)| !rail.is_down()) {
-            result = result.and_then(|()| self.inner[rail.fabric].connect(rail.inner, answer));
-        }
+        let rails: Vec<_> = found.rails.iter().map(|rail| (rail.fabric, rail.inner, rail.is_down())).collect();
         for rail in &spare {
             self.links.drop_rail(rail, "the peer has fewer rails");
         }
-        if result.is_err() {
-            self.links.remove(link, "another rail cannot be made");
+        let mut refused = None;
+        for (number, ((fabric, inner, _), answer)) in
+            rails.into_iter().zip(&answers).enumerate().filter(|(_, ((_, _, down), _))| !down)
+        {
+            if let Err(error) = self.inner[fabric].connect(inner, answer) {
+                self.links.not_made(link, number, &error);
+                refused.get_or_insert(error);
+            }
+        }
+        let dead = self.links.links.get(&link).is_none_or(Link::is_dead);
+        if dead {
+            self.links.remove(link, "no rail can be made");
         }
         self.end_rails();
-        result.map_err(|error| of_link(error, link))
+        if dead {
+            let died =
+                || FabricError::Device { what: "connecting", why: "its rails died while it was offered".to_owned() };
+            return Err(of_link(refused.unwrap_or_else(died), link));
+        }
+        Ok(())
     }
 
     fn rails(&self, link: LinkId) -> LinkRails {
@@ -553,6 +558,18 @@ impl<M: Clone> Fabric for MultiRail<M> {
     fn describe(&self) -> Vec<(&'static str, String)> {
         let inner = self.inner.iter().flat_map(|fabric| fabric.describe());
         inner.chain([("rails", self.config.rails.len().to_string())]).collect()
+    }
+
+    /// Those of the inner fabrics, added up by name.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut sums = Vec::<(&'static str, u64)>::new();
+        for (name, count) in self.inner.iter().flat_map(|fabric| fabric.counters()) {
+            match sums.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum += count,
+                None => sums.push((name, count)),
+            }
+        }
+        sums
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {

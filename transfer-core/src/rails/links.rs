@@ -4,7 +4,7 @@ use super::broken::Broken;
 use super::link::{Link, Phase};
 use super::rail::Rail;
 use super::{Out, Report};
-use crate::fabric::{DownReason, FabricEvent, LinkId};
+use crate::fabric::{DownReason, FabricError, FabricEvent, LinkId};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
@@ -51,6 +51,17 @@ impl Links {
     pub(super) fn drop_rail(&mut self, rail: &Rail, why: &str) {
         self.inner.remove(&rail.inner);
         self.out.disconnects.push((rail.fabric, rail.inner, DownReason::Closed(why.to_owned())));
+    }
+
+    /// A rail could not be made, and is down from the beginning.
+    pub(super) fn not_made(&mut self, id: LinkId, rail: usize, why: &FabricError) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let reason = DownReason::NotConnected(why.to_string());
+        let (fabric, inner) = (link.rails[rail].fabric, link.rails[rail].inner);
+        self.inner.remove(&inner);
+        // As far as it came.
+        self.out.disconnects.push((fabric, inner, reason.clone()));
+        link.down(rail, &reason, &mut self.out);
     }
 
     /// Hands out what waits to be reported. Answers whether there was anything.

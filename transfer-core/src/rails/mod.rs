@@ -32,6 +32,8 @@
 //! a new link has all of them. A rail that dies because somebody broke the contract takes the link with it, and so does one with an
 //! operation on a word under way, which must not be done twice.
 //!
+//! A rail that cannot be made when the link begins is one that died before it carried anything: the link has the others.
+//!
 //! # What it costs
 //! Each message grows by a byte, and each message or immediate behind a striped write costs a WAIT and a FENCE for each other rail.
 //! They use receive slots of the inner links, so the link has fewer: see [`Capabilities::receive_slots`].
@@ -52,8 +54,6 @@ mod link;
 mod links;
 mod offer;
 mod rail;
-#[cfg(test)]
-mod tests;
 
 #[cfg(test)]
 pub(crate) use broken::Broken;

@@ -15,6 +15,13 @@ impl<R> Railed<R> {
     pub fn new(rig: R, rails: &[usize]) -> Railed<R> {
         Railed { rig, config: RailsConfig { stripe_bytes: 32 << 10, ..RailsConfig::new(rails) } }
     }
+
+    /// Writes of twice as many bytes are striped.
+    #[must_use]
+    pub fn with_stripes_of(mut self, bytes: u64) -> Railed<R> {
+        self.config.stripe_bytes = bytes;
+        self
+    }
 }
 
 impl<R: Rig<Fabric: 'static>> Rig for Railed<R> {

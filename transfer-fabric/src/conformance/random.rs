@@ -148,9 +148,10 @@ fn hear<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, ends: &mut [
             } else {
                 // A second grant of the same range; the first stays until the link ends.
             }
-            pair.fabric(side)
-                .grant(link.0[side], Pair::<R>::slice(start, SLOT_BYTES), GrantAccess::Write, tag)
-                .unwrap();
+            let range = Pair::<R>::slice(start, SLOT_BYTES);
+            if let Err(error) = pair.fabric(side).grant(link.0[side], range, GrantAccess::Write, tag) {
+                panic!("{error}: {:?}", pair.dead(link));
+            }
         }
         Heard::Granted(_, tag, remote) => {
             ends[side].keys[tag as usize] = remote.key();

@@ -37,6 +37,7 @@ impl VerbsFabric {
             self.waiting.insert(id, Waiting::Answer(token));
             return Ok(offer::encode_cm_initiator(&token));
         }
+        self.device.look_again()?;
         let link = self.new_link(id, Stage::Offered, |queue_pair, device| {
             queue_pair.init(&device.init_attributes()).map_err(device_error("connecting"))
         })?;
@@ -52,6 +53,7 @@ impl VerbsFabric {
             let show = offer::decode_cm_initiator(peer).map_err(bad)?;
             return self.expect_guest(id, show);
         }
+        self.device.look_again()?;
         let peer = Endpoint::decode(peer, Role::Initiator, self.device.kind).map_err(bad)?;
         let deadline = self.clock.deadline_after(self.config.handshake_timeout);
         let mut link = self.new_link(id, Stage::Greeting { deadline }, |queue_pair, device| {

@@ -28,6 +28,8 @@ pub(super) struct Device {
     pub(super) gid: Option<GidEntry>,
     pub(super) kind: GidKind,
     pub(super) mtu: Mtu,
+    wanted_mtu: Option<Mtu>,
+    wanted_gid: Option<u32>,
     pub(super) max_elements: u32,
     pub(super) inline_bytes: u32,
     /// READs and atomic operations that a queue pair answers at a time.
@@ -58,7 +60,9 @@ impl Device {
             context,
             channel,
             kind: gid.as_ref().map_or(GidKind::InfiniBand, |gid| gid.kind),
-            mtu: config.mtu.map_or(port.mtu_active, |mtu| mtu.min(port.mtu_active)),
+            mtu: port.mtu_active,
+            wanted_mtu: config.mtu,
+            wanted_gid: config.gid_index,
             port,
             gid,
             max_elements: limits.max_sge.max(1),
@@ -75,8 +79,24 @@ impl Device {
             rnr_retry: config.rnr_retry,
             min_rnr_timer: config.min_rnr_timer,
         };
+        device.limit_mtu();
         device.find_limits(config)?;
         Ok(device)
+    }
+
+    fn limit_mtu(&mut self) {
+        self.mtu = self.wanted_mtu.map_or(self.port.mtu_active, |mtu| mtu.min(self.port.mtu_active));
+    }
+
+    /// Looks at the port again, before a link is made: one that went down and up may have its address at another index, or another one;
+    /// and over one that is down no link need be tried.
+    pub(super) fn look_again(&mut self) -> Result<(), FabricError> {
+        let found = choose::again(&self.context, self.port.number, self.wanted_gid);
+        let found = found.map_err(device_error("looking at the RDMA port"))?;
+        self.kind = found.gid.as_ref().map_or(GidKind::InfiniBand, |gid| gid.kind);
+        (self.port, self.gid) = (found.port, found.gid);
+        self.limit_mtu();
+        Ok(())
     }
 
     /// Finds how long a gather list and how many inline bytes a queue pair of the configured length can have. The device's own numbers

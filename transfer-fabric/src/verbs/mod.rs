@@ -70,8 +70,8 @@ use transfer_memory::segment::Segment;
 use transfer_verbs::{AsyncEvents, Completion, ProtectionDomain};
 use waking::{Look, Waking};
 
-/// The longest message.
-const MAX_MESSAGE_BYTES: usize = Capabilities::MIN_MESSAGE_BYTES;
+/// The longest message: what a user needs at least, and behind it room for what rails put around one.
+const MAX_MESSAGE_BYTES: usize = Capabilities::MIN_MESSAGE_BYTES + 64;
 
 /// Receives that no credit was given for: one for the peer's goodbye, and one so that there always is one, which a queue pair that the
 /// device stops hands back.
@@ -308,6 +308,10 @@ impl Fabric for VerbsFabric {
         let waits = if self.capabilities.isolation == Isolation::Grant { posted.collect() } else { Vec::new() };
         self.regions.deregister(segment, waits);
         Ok(())
+    }
+
+    fn check_slice(&self, slice: &LocalSlice) -> Result<(), PostError> {
+        self.regions.find(slice).map(drop)
     }
 
     fn offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {

@@ -100,7 +100,7 @@ impl VerbsFabric {
         }
     }
 
-    fn device_says(&mut self, event: AsyncEvent) {
+    pub(super) fn device_says(&mut self, event: AsyncEvent) {
         let words = event.words();
         if !event.is_fatal() {
             // Among them that a port went down: whether its links can go on, the retries will show.

@@ -94,14 +94,14 @@ fn errors_name_the_flag_the_value_and_what_is_right() {
 fn rdma_as_the_field_writes_it() {
     let plain = parse("").unwrap();
     assert_eq!(plain.verbs, VerbsConfig::default());
-    let line = "--listen 10.0.0.7:7471 --insecure --verbs on --verbs-device mlx5_0:1,mlx5_1 --verbs-port 2 --verbs-gid-index 3 \
+    let line = "--listen 10.0.0.7:7471 --insecure --verbs on --verbs-device mlx5_0:1 --verbs-port 2 --verbs-gid-index 3 \
                 --verbs-mtu 1024 --verbs-connect rdma-cm --verbs-listen 10.0.0.7:0 --verbs-timeout 18 --verbs-retry 3 \
                 --verbs-rnr-retry 0 --verbs-min-rnr-timer 1 --verbs-traffic-class 106 --verbs-service-level 3 \
                 --verbs-pkey-index 1 --isolation pool --verbs-queue-pairs 2";
     let device = |name: &str, port| DeviceName { name: name.into(), port };
     let wanted = VerbsConfig {
         wanted: UseVerbs::On,
-        devices: vec![device("mlx5_0", Some(1)), device("mlx5_1", None)],
+        devices: vec![device("mlx5_0", Some(1))],
         port: Some(2),
         gid_index: Some(3),
         mtu: Some(1024),
@@ -119,13 +119,15 @@ fn rdma_as_the_field_writes_it() {
     };
     assert_eq!(parse(line).unwrap().verbs, wanted);
     assert_eq!(VerbsConfig::default().patience().as_millis(), 469);
-    let twice = parse("--verbs-device mlx5_0 --verbs-device mlx5_1").unwrap();
-    assert_eq!(twice.verbs.devices, [device("mlx5_0", None), device("mlx5_1", None)]);
+    for line in ["--verbs-device mlx5_0:1 --verbs-device mlx5_1", "--verbs-device mlx5_0:1,mlx5_1"] {
+        let two = parse(line).unwrap();
+        assert_eq!(two.verbs.devices, [device("mlx5_0", Some(1)), device("mlx5_1", None)]);
+    }
 }
 
 #[test]
 fn errors_about_rdma_say_what_would_be_right() {
-    let cases: [(&str, &[&str]); 24] = [
+    let cases: [(&str, &[&str]); 25] = [
         ("--verbs maybe", &["--verbs", "maybe", "auto", "off"]),
         ("--verbs on", &["--verbs on", "--listen"]),
         ("--verbs-device mlx5/0", &["--verbs-device", "mlx5/0", "transferctl devices", "mlx5_0:1"]),
@@ -141,6 +143,10 @@ fn errors_about_rdma_say_what_would_be_right() {
         ("--verbs-listen 127.0.0.1:0", &["--verbs-listen 127.0.0.1:0", "--verbs-connect rdma-cm"]),
         ("--verbs-connect rdma-cm --verbs-listen 0.0.0.0:1 --insecure", &["--verbs-listen 0.0.0.0:1", "device"]),
         ("--verbs-connect rdma-cm --verbs-listen 10.0.0.7:1", &["--verbs-listen 10.0.0.7:1", "--insecure"]),
+        (
+            "--verbs-connect rdma-cm --verbs-listen 10.0.0.7:1 --insecure --verbs-device a,b",
+            &["--verbs-device a,b", "connection manager", "one device", "--verbs-connect"],
+        ),
         ("--verbs-timeout 0", &["--verbs-timeout 0", "for ever", "1 to 31"]),
         ("--verbs-timeout 32", &["--verbs-timeout 32", "1 to 31", "67 ms"]),
         ("--verbs-timeout 31", &["--verbs-timeout 31", "--verbs-retry 6", "10 minutes"]),
@@ -192,4 +198,13 @@ fn fuzz_command_line() {
             Err(e) => e.split(['\'', '"', '\n']).next().unwrap_or_default().chars().take(40).collect(),
         }
     });
+}
+
+#[test]
+fn how_many_rails_tcp_has() {
+    assert_eq!(parse("").unwrap().tcp_rails, DEFAULT_TCP_RAILS);
+    assert_eq!(parse("--tcp-rails 4").unwrap().tcp_rails, 4);
+    refused("--tcp-rails 0", &["--tcp-rails 0", "1 to 4"]);
+    refused("--tcp-rails 5", &["--tcp-rails 5", "1 to 4"]);
+    refused("--tcp-rails two", &["--tcp-rails", "two"]);
 }

@@ -256,6 +256,12 @@ impl VerbsConfig {
                 wrong: "is no address that other nodes can connect to",
                 right: "give an IP address of the device, as `transferctl devices` shows it in its GIDs",
             }),
+            (VerbsConnect::RdmaCm, Some(_)) if self.devices.len() > 1 => Err(ConfigError::Value {
+                flag: "--verbs-device",
+                value: self.devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(","),
+                wrong: "are several, and the RDMA connection manager listens at an address of one",
+                right: "name one device, or leave --verbs-connect at qp",
+            }),
             _ => Ok(()),
         }
     }

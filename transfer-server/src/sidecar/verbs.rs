@@ -1,11 +1,12 @@
 //! The fabric over RDMA verbs: made where the host and the configuration allow it, and otherwise the reason why not.
 
-use crate::config::{Config, ConfigError, IsolationChoice, Size, UseVerbs, VerbsConnect};
+use crate::config::{Config, ConfigError, DeviceName, IsolationChoice, Size, UseVerbs, VerbsConnect};
 use crate::locked;
 use crate::peering::FORM_DEADLINE;
 use std::time::Duration;
 use transfer_core::fabric::{FabricKind, Isolation};
 use transfer_core::protocol::PassedOver;
+use transfer_core::rails::{MultiRail, RailsConfig, inner_slots};
 use transfer_fabric::engine::BoxedFabric;
 use transfer_fabric::verbs::{Connecting, GrantReport, VerbsConfig, VerbsFabric};
 use transfer_verbs::Mtu;
@@ -31,14 +32,20 @@ pub(super) fn fabric(config: &Config) -> Result<Result<BoxedFabric, PassedOver>,
     }
 }
 
+/// One fabric for each device, and rails over all of them.
 fn make(config: &Config) -> Result<BoxedFabric, String> {
-    let settings = settings(config);
-    // The fabric does both again; its errors say what it was doing, which is no help here.
+    // The fabric does this again; its error says what it was doing, which is no help here.
     transfer_verbs::available().map_err(|e| e.to_string())?;
-    let wanted = Wanted { device: settings.device.clone(), port: settings.port, gid_index: settings.gid_index };
-    choose::port(&wanted).map_err(|e| e.to_string())?;
-    let fabric = VerbsFabric::open(settings).map_err(|e| e.to_string())?;
+    let (mut fabrics, mut rails) = (Vec::<BoxedFabric>::new(), Vec::new());
+    for (place, settings) in settings(config).into_iter().enumerate() {
+        let wanted = Wanted { device: settings.device.clone(), port: settings.port, gid_index: settings.gid_index };
+        choose::port(&wanted).map_err(|e| e.to_string())?;
+        fabrics.push(Box::new(VerbsFabric::open(settings).map_err(|e| e.to_string())?));
+        rails.extend(vec![place; config.verbs.queue_pairs.into()]);
+    }
     check_locked_memory(config.pool_bytes)?;
+    // One rail is one of several as far as peers can tell, so nodes with different numbers understand each other.
+    let fabric = MultiRail::new(fabrics, RailsConfig::new(&rails)).map_err(|e| e.to_string())?;
     Ok(Box::new(fabric))
 }
 
@@ -55,17 +62,14 @@ fn check_locked_memory(pool_bytes: Size) -> Result<(), String> {
     }
 }
 
-/// The fabric's settings, for the first device.
-fn settings(config: &Config) -> VerbsConfig {
+/// The settings of each device's fabric.
+fn settings(config: &Config) -> Vec<VerbsConfig> {
     let told = &config.verbs;
-    let first = told.devices.first();
     let rails = told.devices.len().max(1) * usize::from(told.queue_pairs);
-    if rails > 1 {
-        tracing::warn!(rails, "one queue pair of the first device is used: more cannot be yet");
-    }
-    VerbsConfig {
-        device: first.map(|device| device.name.clone()),
-        port: first.and_then(|device| device.port).or(told.port),
+    let defaults = VerbsConfig::default();
+    let of_any = VerbsConfig {
+        device: None,
+        port: told.port,
         gid_index: told.gid_index,
         connect: match (told.connect, told.listen) {
             (VerbsConnect::RdmaCm, Some(listen)) => Connecting::RdmaCm { listen },
@@ -85,9 +89,19 @@ fn settings(config: &Config) -> VerbsConfig {
         },
         // A key of one of several queue pairs may overtake the other ones' binds.
         grants: if rails > 1 { GrantReport::Completed } else { GrantReport::Posted },
+        receive_slots: inner_slots(defaults.receive_slots, rails),
         max_registered_bytes: config.pinned_limit.0,
         // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
         handshake_timeout: FORM_DEADLINE - Duration::from_secs(1),
-        ..VerbsConfig::default()
+        ..defaults
+    };
+    if told.devices.is_empty() {
+        return vec![of_any];
     }
+    let of = |device: &DeviceName| VerbsConfig {
+        device: Some(device.name.clone()),
+        port: device.port.or(told.port),
+        ..of_any.clone()
+    };
+    told.devices.iter().map(of).collect()
 }

@@ -44,6 +44,25 @@ fn a_stream_takes_one_doorbell_and_one_completion_for_sixteen_writes() {
     }
 }
 
+/// What a worker's push of 4 KiB takes once its slot is open: one WRITE behind one doorbell, and of the peer one receive and nothing posted.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_steady_push_is_one_write() {
+    let mut pair = Pair::new(VerbsRig(VerbsConfig { probe_interval: Duration::from_secs(3600), ..config() }), 1 << 16);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, slice(0, 4096));
+    for round in 0..20 {
+        let before = [0, 1].map(|side| pair.fabric(side).counters());
+        let work = pair.post_write(0, link, &[slice(0, 64), slice(4096, 4032)], remote, Some(round)).unwrap();
+        assert_eq!(pair.immediate(1, link), round);
+        pair.write_done(0, link, work);
+        let now = [0, 1].map(|side| pair.fabric(side).counters());
+        let [ours, theirs] = [0, 1].map(|side| now[side].work_requests() - before[side].work_requests());
+        assert_eq!((ours, now[0].writes - before[0].writes, now[0].doorbells - before[0].doorbells), (1, 1, 1));
+        assert_eq!((theirs, now[1].receives - before[1].receives), (0, 1));
+    }
+}
+
 /// A message that is alone leaves with the first poll, and so does the one behind it.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
@@ -69,6 +88,7 @@ fn forty_buffers_take_as_few_writes_as_elements_allow() {
     let mut pair = Pair::new(VerbsRig(config()), 2 * len);
     let link = pair.connect(0);
     let capabilities = pair.fabric(0).capabilities().clone();
+    assert_eq!((capabilities.sender_copies, capabilities.receiver_copies), (0, 0));
     let remote = pair.grant(1, link, slice(0, len));
     let bytes = pair.fill(0, len, len, 3);
     let header = slice(len, 64);

@@ -2,6 +2,7 @@
 
 use super::*;
 use std::process::Command;
+use transfer_verbs::{AsyncEvent, AsyncSource};
 
 const LEN: u64 = 1 << 16;
 
@@ -18,6 +19,10 @@ fn ip(arguments: &[&str]) {
 
 fn netdev() -> String {
     std::env::var("RDMA_NETDEV").unwrap_or_else(|_| "dummy0".to_owned())
+}
+
+fn address() -> String {
+    std::env::var("RDMA_IP").unwrap_or_else(|_| "10.77.0.1".to_owned())
 }
 
 /// Short times, so that a lost network is noticed soon.
@@ -39,11 +44,15 @@ fn link_down_and_up() {
     println!("{reasons:?}");
     ip(&["ip", "link", "set", &netdev(), "up"]);
     assert!(reasons.iter().flatten().all(|reason| matches!(reason, DownReason::Lost(_))), "{reasons:?}");
-    // Its address comes back a little after the port.
+    connects_again(&mut pair);
+}
+
+/// The port is up a little later than its network device.
+fn connects_again(pair: &mut Pair<VerbsRig>) {
     let start = Instant::now();
-    while transfer_verbs::choose::port(&transfer_verbs::choose::Wanted::default()).is_err() {
-        assert!(start.elapsed() < Duration::from_secs(10), "the port does not come back");
-        std::thread::sleep(Duration::from_millis(50));
+    while let Err(error) = pair.fabric(0).device.look_again() {
+        assert!(start.elapsed() < Duration::from_secs(10), "the port does not come back: {error}");
+        std::thread::sleep(Duration::from_millis(10));
     }
     let again = pair.connect(0);
     pair.works(again);
@@ -94,28 +103,87 @@ fn a_silent_death_is_heard_of_by_a_probe() {
     assert!(pair.fabric(0).counters().probes > 0);
 }
 
-/// The device is taken away while links are up: they die with that reason, what is asked afterwards is refused with it, and the next
-/// device works.
+/// The device says that it works no more: all links die with that reason, what is asked afterwards is refused with it, and operations on own
+/// words are answered. The software device never says so; what it would say is put in by hand.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn the_device_is_removed() {
+fn a_device_that_fails() {
     let mut pair = Pair::new(VerbsRig(impatient()), LEN);
-    let link = pair.connect(0);
+    let (link, offered) = (pair.connect(0), pair.new_link());
     pair.works(link);
-    let name = pair.fabric(0).device_name().to_owned();
-    // It may wait until everybody has closed the device.
-    let mut removing = Command::new("rdma").args(["link", "delete", &name]).spawn().unwrap();
+    pair.fabric(0).offer(offered.0[0]).unwrap();
+    pair.fabric(0).post_local_atomic(WorkId(9), slice(0, 8), AtomicOp::Load).unwrap();
+    let fatal = AsyncEvent { source: AsyncSource::Device, code: 8 };
+    pair.fabric(0).device_says(fatal);
+    pair.fabric(0).device_says(fatal);
+    let why = "rxe0 does not work any more: the device has failed".to_owned();
     let reasons = pair.dead(link);
-    println!("{reasons:?}");
-    println!("told by the device: {:?}", pair.fabric(0).broken);
-    assert!(reasons.iter().all(|reason| matches!(reason, DownReason::Lost(_))), "{reasons:?}");
-    let offered = pair.fabric(0).offer(LinkId(77));
-    let registered = pair.fabric(0).register(SegmentId(9), Arc::new(segment(4096)));
-    println!("afterwards: {offered:?} {registered:?}");
-    drop(pair);
-    removing.wait().unwrap();
-    ip(&["rdma", "link", "add", &name, "type", "rxe", "netdev", &netdev()]);
-    let mut pair = Pair::new(VerbsRig(config()), LEN);
+    assert_eq!(reasons[0], DownReason::Lost(why.clone()));
+    assert!(matches!(reasons[1], DownReason::Lost(_)), "{reasons:?}");
+    let down = Heard::Down(offered.0[0], DownReason::NotConnected(why.clone()));
+    pair.hear(0, "LinkDown", |heard| (*heard == down).then_some(()));
+    let answered = Heard::LocalAtomicDone(WorkId(9), Err(why.clone()));
+    pair.hear(0, "LocalAtomicDone", |heard| (*heard == answered).then_some(()));
+    let fabric = pair.fabric(0);
+    assert_eq!(fabric.post_send(link.0[0], WorkId(1), b"x"), Err(PostError::LinkDown(link.0[0])));
+    let refused = [
+        fabric.offer(LinkId(77)).unwrap_err(),
+        fabric.register(SegmentId(9), Arc::new(segment(4096))).unwrap_err(),
+        fabric.post_local_atomic(WorkId(1), slice(0, 8), AtomicOp::Load).unwrap_err(),
+    ];
+    assert!(refused.iter().all(|error| error.to_string().contains(&why)), "{refused:?}");
+    assert!(fabric.describe().contains(&("broken", why)));
+    fabric.deregister(Pair::<VerbsRig>::SEGMENT).unwrap();
+    // One that is opened anew works.
+    let (mut fabric, memory) = (pair.rig.fabric(), pair.sides[0].memory.clone());
+    fabric.register(Pair::<VerbsRig>::SEGMENT, memory).unwrap();
+    *pair.fabric(0) = fabric;
     let again = pair.connect(0);
     pair.works(again);
+}
+
+/// The port's address goes and comes back, at whatever index; another one is used as soon as it is there.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn an_address_that_changes() {
+    let mut pair = Pair::new(VerbsRig(config()), LEN);
+    let first = pair.fabric(0).device.gid.clone().unwrap();
+    let own = address();
+    for (address, other) in [("10.99.0.1", own.as_str()), (own.as_str(), "10.99.0.1")] {
+        ip(&["ip", "addr", "add", &format!("{address}/24"), "dev", &netdev()]);
+        ip(&["ip", "addr", "del", &format!("{other}/24"), "dev", &netdev()]);
+        let ends = format!("::ffff:{address}");
+        // The kernel's table follows a little later.
+        let start = Instant::now();
+        let link = loop {
+            let link = pair.connect(0);
+            if pair.fabric(0).describe().iter().any(|(what, is)| *what == "gid" && is.starts_with(&ends)) {
+                break link;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", pair.fabric(0).describe());
+        };
+        pair.works(link);
+    }
+    let last = pair.fabric(0).device.gid.clone().unwrap();
+    assert_eq!((last.gid, last.kind), (first.gid, first.kind));
+}
+
+/// Over a port that is down no link is tried: that is said at once.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_port_that_is_down_is_named() {
+    let mut pair = Pair::new(VerbsRig(config()), LEN);
+    ip(&["ip", "link", "set", &netdev(), "down"]);
+    let start = Instant::now();
+    let refused = loop {
+        match pair.fabric(0).offer(LinkId(1)) {
+            Err(error) => break error.to_string(),
+            Ok(_) => pair.fabric(0).disconnect(LinkId(1), DownReason::Closed("the port is up still".into())),
+        }
+        pair.round();
+        assert!(start.elapsed() < Duration::from_secs(10), "the port does not go down");
+    };
+    ip(&["ip", "link", "set", &netdev(), "up"]);
+    assert!(refused.contains("rxe0 port 1 down"), "{refused}");
+    connects_again(&mut pair);
 }

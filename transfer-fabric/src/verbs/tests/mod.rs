@@ -13,13 +13,14 @@ mod counts;
 mod failures;
 mod managed;
 mod own;
+mod rails;
 
 /// Fabrics with this configuration, one for each side.
 struct VerbsRig(VerbsConfig);
 
-/// Of the guest's device, with times that suit tests.
+/// Of the guest's device, with times that suit tests: patient where the machine below the guest is busy.
 fn config() -> VerbsConfig {
-    VerbsConfig { probe_interval: Duration::from_millis(500), ..VerbsConfig::default() }
+    VerbsConfig { probe_interval: Duration::from_millis(500), timeout: 16, ..VerbsConfig::default() }
 }
 
 /// Where the guest's device listens.
