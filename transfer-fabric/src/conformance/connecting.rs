@@ -120,10 +120,12 @@ pub fn many_links_at_once<R: Rig>(rig: R) {
 /// A fabric with a descriptor to wait on makes it readable when there is something to do, and leaves it quiet when there is nothing.
 pub fn a_sleeper_is_woken<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
-    let link = pair.connect(0);
     if pair.fabric(1).wait_fds().is_empty() {
         return;
     }
+    // It has slept before it had a link.
+    pair.fabric(1).arm();
+    let link = pair.connect(0);
     let waits = |pair: &mut Pair<R>, millis: i64| {
         let fabric = pair.fabric(1);
         fabric.arm();

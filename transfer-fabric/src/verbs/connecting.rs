@@ -132,8 +132,12 @@ impl VerbsFabric {
         let domain = self.regions.domain();
         let area = Area::new(domain, receives, self.send_slots())?;
         let need = sends + receives;
+        let queues = self.queues.len();
         let (number, queue) = self.queues.take(need, &self.device.context, &self.device.channel)?;
-        self.counters.completion_queues = self.queues.len() as u64;
+        if self.queues.len() > queues {
+            self.counters.completion_queues = self.queues.len() as u64;
+            self.waking.queue_made();
+        }
         let queue_pair = self.device.queue_pair(domain, &queue, sends, receives);
         let queue_pair = queue_pair.and_then(|queue_pair| init(queue_pair, &self.device));
         let queue_pair = queue_pair.inspect_err(|_| self.queues.give_back(number, need))?;

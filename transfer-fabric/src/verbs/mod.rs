@@ -373,7 +373,7 @@ impl Fabric for VerbsFabric {
         let segment = found.segment.clone();
         if self.loopback.is_none() {
             self.loopback = Some(Loopback::new(&self.device)?);
-            self.queue_made();
+            self.waking.queue_made();
         }
         self.loopback.as_mut().map_or(Ok(()), |loopback| loopback.post(work, &segment, word, op))
     }

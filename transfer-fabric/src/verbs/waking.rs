@@ -52,6 +52,11 @@ impl Waking {
         self.armed = false;
         self.polls = 0;
     }
+
+    /// A queue was made, which is not armed: maybe after the others were, and with nothing to come from those.
+    pub(super) fn queue_made(&mut self) {
+        *self = Waking::default();
+    }
 }
 
 impl VerbsFabric {
@@ -66,11 +71,6 @@ impl VerbsFabric {
         if let Some(error) = failed {
             self.device_failed(&error.to_string());
         }
-    }
-
-    /// A queue was made, which is not armed.
-    pub(super) fn queue_made(&mut self) {
-        self.waking = Waking::default();
     }
 
     /// Takes the events that are there.

@@ -17,6 +17,10 @@ use v1::peering_client::PeeringClient;
 /// How long the peer may take. Its pool may be full for a while.
 const CALL_DEADLINE: Duration = Duration::from_secs(12);
 
+/// How long a link that a peer names may take to be up here, and how often to look: each side hears by itself that it is up.
+const LINK_DEADLINE: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 impl Links {
     /// The engine wants landing slots at a peer.
     pub(crate) fn prepare_buffers(&self, link: LinkId, peer: Name, asks: Vec<BufferAsk>) {
@@ -61,10 +65,16 @@ impl Links {
         let link = LinkId(request.link);
         let asks: Result<Vec<_>, _> = request.buffers.into_iter().map(from_message).collect();
         let asks = asks.map_err(Status::invalid_argument)?;
-        let answers = self.engine().prepare_buffers(link, peer.clone(), request.incarnation, asks).await;
-        let answers = answers.map_err(|e| Status::unavailable(e.to_string()))?;
-        let Some(answers) = answers else {
-            return Err(Status::not_found(format!("there is no {link} to node {peer} in that incarnation")));
+        let until = tokio::time::Instant::now() + LINK_DEADLINE;
+        let answers = loop {
+            let answers = self.engine().prepare_buffers(link, peer.clone(), request.incarnation, asks.clone()).await;
+            match answers.map_err(|e| Status::unavailable(e.to_string()))? {
+                Some(answers) => break answers,
+                None if tokio::time::Instant::now() < until => tokio::time::sleep(LOOK_AGAIN).await,
+                None => {
+                    return Err(Status::not_found(format!("there is no {link} to node {peer} in that incarnation")));
+                }
+            }
         };
         Ok(v1::PrepareBuffersResponse { buffers: answers.into_iter().map(to_answer).collect() })
     }
