@@ -420,7 +420,7 @@ impl Message {
             return Err(WireError::Value {
                 what: "layout version of a control message",
                 value: u64::from(version),
-                expected: "1",
+                expected: "2",
             });
         }
         let kind = r.u8()?;

@@ -23,6 +23,8 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         let limits = &mut conditions.capabilities;
         limits.receive_slots = inner_slots(limits.receive_slots, RailKeys::MAX_RAILS);
         limits.max_message_bytes = 2048;
+        // An operation on a word that is under way when its rail dies takes the link along.
+        limits.atomics &= !play.calm;
     }
     let delay = conditions.delay;
     let world = World::new(seed, conditions.clone());
