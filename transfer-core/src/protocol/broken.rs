@@ -17,6 +17,8 @@ pub(crate) enum Broken {
     DeniesLostAdds,
     /// What has landed in a flow is delivered as its slots are closed, not as it came.
     DeliversOutOfOrder,
+    /// Slots that are called back are used again without waiting for RECALLED.
+    ReclaimsAtOnce,
 }
 
 impl Node {

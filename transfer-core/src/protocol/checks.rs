@@ -23,6 +23,13 @@ impl Node {
                 }
                 Some(_) => {}
             }
+            if let Some((_, link, _)) =
+                self.spare(*domain, *front).into_iter().find(|(_, link, _)| !self.links[link].reclaims(*domain))
+            {
+                return Err(format!(
+                    "{domain:?}: {front:?} waits for room, and flows of {link} hold some that they do not use"
+                ));
+            }
         }
         if let Some(blob) = self.store.blobs.ids(|b| b.refs == 0).first() {
             return Err(format!("blob {blob:?} has no references"));

@@ -98,15 +98,23 @@ impl Node {
                 flow.fresh.push(slot);
                 if flow.fresh.len() == flow.granting {
                     flow.state = InState::Ready;
+                    let domain = flow.domain;
                     let fresh = std::mem::take(&mut flow.fresh);
                     let slots: Vec<SlotGrant> = fresh.iter().filter_map(|s| l.grant_of(*s)).collect();
                     self.answer_flow(link, index, Ok(slots));
+                    self.feed_later(domain);
                 }
             }
-            InState::Ready => self.send(link, Role::Push, index, Body::BufferIdle { slot: grant }),
-            InState::Claiming | InState::WaitingForRoom | InState::Refused | InState::Recalling => {
-                self.drop_slot(link, slot);
+            InState::Ready => {
+                let domain = flow.domain;
+                self.send(link, Role::Push, index, Body::BufferIdle { slot: grant });
+                self.feed_later(domain);
             }
+            InState::Claiming
+            | InState::WaitingForRoom
+            | InState::Reclaiming
+            | InState::Without
+            | InState::Recalling => self.drop_slot(link, slot),
         }
     }
 

@@ -71,8 +71,9 @@ impl Node {
             }
             Body::BufferResponse { slots } => self.buffer_response(now, link, index, slots),
             Body::BufferIdle { slot } => self.buffer_idle(now, link, index, slot),
-            Body::BufferRecall => self.buffer_recall(link, index),
-            Body::Recalled | Body::BufferRelease => self.flow_ended(now, link, index),
+            Body::BufferRecall { why, round } => self.buffer_recall(now, link, index, why, round),
+            Body::Recalled { why, round } => self.recalled(now, link, index, why, round),
+            Body::BufferRelease => self.flow_ended(now, link, index),
             Body::Cancel if role == Role::Counter => self.cancel_wait(link, index),
             Body::Cancelled if role == Role::Counter => self.wait_cancelled(link, index),
             Body::Cancel => self.cancel_serve(link, index),

@@ -12,7 +12,7 @@ use crate::op::{Failure, FailureCode, Reply, Report};
 use crate::tensor::{Key, Name, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::{Header, SlotGrant};
-use crate::wire::message::{Body, Role};
+use crate::wire::message::{Body, Recall, Role};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -349,9 +349,10 @@ impl Node {
         }
     }
 
-    /// BUFFER_RECALL: the worker it goes to is gone.
-    pub(super) fn buffer_recall(&mut self, link: LinkId, index: u32) {
-        if let Some(id) = self.flow_named(link, index) {
+    /// BUFFER_RECALL. The answer goes behind what was written before; what is pushed from now on asks for slots again.
+    pub(super) fn buffer_recall(&mut self, now: Time, link: LinkId, index: u32, why: Recall, round: u32) {
+        let id = self.flow_named(link, index);
+        if let (Some(id), Recall::Ends) = (id, why) {
             let target = self.flow_out(link, id).map(|f| f.target.clone());
             if let Some(target) = target {
                 self.worker_locations.remove(&target);
@@ -359,7 +360,18 @@ impl Node {
                 self.flow_refused(link, index, &Failure::new(FailureCode::UnknownWorker, text));
             }
         }
-        self.send(link, Role::Push, index, Body::Recalled);
+        if let (Some(f), Recall::Room) = (id.and_then(|id| self.flow_out(link, id)), why) {
+            f.idle.clear();
+            // A request that crossed it asks for other slots already. The answer to a call may be of before or after: it does
+            // not count.
+            if f.state != FlowState::Requested || f.calling {
+                f.state = FlowState::New;
+            }
+        }
+        self.send(link, Role::Push, index, Body::Recalled { why, round });
+        if let (Some(id), Recall::Room) = (id, why) {
+            self.drain_flow(now, link, id);
+        }
     }
 
     /// A worker of ours is gone: its flows end, behind what was posted.

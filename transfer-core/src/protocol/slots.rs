@@ -47,6 +47,8 @@ impl Node {
                 if let (SlotUser::Flow(flow, _), AfterRevoke::Deliver(landing)) = (s.user, &after)
                     && let Some(flow) = l.flows_in.get_mut(flow)
                 {
+                    self.landings += 1;
+                    flow.used = self.landings;
                     flow.has_landed(slot, landing.header.version);
                 }
                 s.state = SlotState::Revoking(after);
@@ -178,10 +180,8 @@ impl Node {
     pub(super) fn want(&mut self, domain: Domain, want: Want) {
         if let Some(pool) = self.pools.get_mut(&domain) {
             pool.wants.push_back(want);
-            if pool.wants.len() > 1 {
-                // Those before may not want it any more.
-                self.feed_later(domain);
-            }
+            // Those before may not want it any more, and others may hold room that they do not use.
+            self.feed_later(domain);
         }
     }
 
@@ -190,6 +190,7 @@ impl Node {
         for domain in std::mem::take(&mut self.hungry) {
             while let Some(want) = self.pools.get(&domain).and_then(|p| p.wants.front().copied()) {
                 if !self.feed(domain, want) {
+                    self.reclaim(domain, want);
                     break;
                 }
                 if let Some(pool) = self.pools.get_mut(&domain) {

@@ -131,6 +131,11 @@ fn delivery_out_of_order_is_noticed() {
     is_noticed(Broken::DeliversOutOfOrder, Play { calm: true, ..Play::default() }, 300);
 }
 
+#[test]
+fn slots_used_again_before_they_are_recalled_are_noticed() {
+    is_noticed(Broken::ReclaimsAtOnce, Play::default(), 1000);
+}
+
 fn is_noticed_by_rails(rule: rails::Broken, how: Play, seeds: u64) {
     let how = Play { broken_rails: Some(rule), ..how };
     let Some((seed, why)) = first_that_notices(how, seeds) else {
@@ -146,7 +151,7 @@ fn posting_again_before_the_confirmation_is_noticed() {
 
 #[test]
 fn a_confirmation_before_the_end_is_drained_is_noticed() {
-    is_noticed_by_rails(rails::Broken::ConfirmsUndrained, RAILS, 2000);
+    is_noticed_by_rails(rails::Broken::ConfirmsUndrained, RAILS, 30_000);
 }
 
 #[test]
