@@ -50,6 +50,12 @@ impl Node {
         Ok(())
     }
 
+    /// The longest of the queues in which those that have ended may still stand.
+    pub(crate) fn longest_queue(&self) -> usize {
+        let flows = self.links.values().map(|l| l.flows_out.iter().map(|(_, f)| f.queued()).max().unwrap_or(0));
+        flows.chain(self.pools.values().map(|p| p.wants.len())).max().unwrap_or(0)
+    }
+
     /// Credits here, receive slots owed to the peer, and how many the peer has in all.
     pub(crate) fn credits(&self, link: LinkId) -> Option<(u32, u32, u32)> {
         self.links.get(&link).map(|l| (l.credits, l.owed, l.peer.receive_slots))

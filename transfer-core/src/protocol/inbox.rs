@@ -47,8 +47,7 @@ impl Node {
             Body::Name { name, text } => {
                 let limit = self.config.max_names_per_link;
                 let Some(l) = self.links.get_mut(&link) else { return };
-                if !l.names_in.enter(name, text, limit) {
-                    let what = format!("it numbers a name {}, the limit is {limit}", name.id);
+                if let Err(what) = l.names_in.enter(name, text, limit) {
                     self.violation(link, &what);
                 }
             }

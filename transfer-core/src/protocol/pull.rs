@@ -46,6 +46,13 @@ pub(super) enum PullState {
     Cancelling,
 }
 
+impl Pull {
+    /// Whether it stands in line for room.
+    pub(super) fn wants_room(&self) -> bool {
+        self.state == PullState::WaitingForRoom
+    }
+}
+
 impl Node {
     /// Asks a peer for a version. A slot goes along where the description is known and the speculative share has room.
     pub(super) fn start_pull(&mut self, now: Time, op_id: Id<Op>, link: LinkId) {
@@ -57,8 +64,12 @@ impl Node {
         if let Some(failure) = l.unmet(require) {
             return self.fail_op(op_id, failure);
         }
-        if !l.pulls.has_short_room() {
-            let text = format!("too many requests to node {:?} are under way", l.peer.name);
+        let limit = self.config.max_requests_per_link;
+        if l.pulls.len() >= limit || !l.pulls.has_short_room() {
+            let (peer, under_way) = (&l.peer.name, l.pulls.len());
+            let text = format!(
+                "{under_way} requests to node {peer:?} are under way or being called off, the limit is {limit}"
+            );
             return self.fail_op(op_id, Failure::new(FailureCode::Busy, text));
         }
         let described = l.meta_in.get(&key).cloned();

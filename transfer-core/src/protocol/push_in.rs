@@ -66,6 +66,12 @@ impl InState {
 }
 
 impl InFlow {
+    /// Whether it stands in line for room there.
+    pub(super) fn wants_room(&self, domain: Domain) -> bool {
+        let waits = self.state == InState::WaitingForRoom || self.state.takes_more();
+        waits && self.missing > 0 && self.domain == domain
+    }
+
     /// Something has landed. What lands first is published first, whichever slot is closed first.
     pub(super) fn has_landed(&mut self, slot: Id<Slot>, version: Version) {
         self.landed.push_back(slot);
@@ -127,7 +133,8 @@ impl Node {
             Err(failure) => return self.answer_flow(link, index, Err(failure)),
         };
         if full {
-            let text = format!("node {:?} takes no more keys from this peer", self.config.name);
+            let (node, limit) = (&self.config.name, self.config.max_requests_per_link);
+            let text = format!("node {node:?} takes at most {limit} keys at a time from one peer");
             return self.answer_flow(link, index, Err(Failure::new(FailureCode::Busy, text)));
         }
         let flow = InFlow {

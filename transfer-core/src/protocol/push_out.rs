@@ -3,6 +3,7 @@
 use super::link::{Out, OutWrite, Purpose};
 use super::node::Node;
 use super::ops::{Op, OpKind, PushStage};
+use super::pool::TIDY_AT;
 use super::serve::body_of;
 use super::slab::{Id, Slab};
 use super::store::Blob;
@@ -31,6 +32,8 @@ pub(super) struct OutFlow {
     meta: TensorMeta,
     idle: VecDeque<SlotGrant>,
     queue: VecDeque<Id<Op>>,
+    /// At this length of the queue those that have ended are taken out.
+    tidy_at: usize,
     next_version: u64,
 }
 
@@ -42,6 +45,13 @@ enum FlowState {
     Requested,
     /// Slots are granted.
     Ready,
+}
+
+#[cfg(test)]
+impl OutFlow {
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
 }
 
 impl Node {
@@ -58,7 +68,8 @@ impl Node {
         let flow = match l.flow_of.get(&(session, key.clone())) {
             Some(flow) => *flow,
             None if !l.flows_out.has_short_room() => {
-                let text = format!("too many keys are pushed to node {:?}", l.peer.name);
+                let text =
+                    format!("{} keys are pushed to node {:?} already, the limit", l.flows_out.len(), l.peer.name);
                 return self.fail_op(id, Failure::new(FailureCode::Busy, text));
             }
             None => {
@@ -74,6 +85,7 @@ impl Node {
                     meta,
                     idle: VecDeque::new(),
                     queue: VecDeque::new(),
+                    tidy_at: TIDY_AT,
                     next_version: 0,
                 });
                 l.flow_of.insert((session, key), flow);
@@ -81,6 +93,11 @@ impl Node {
             }
         };
         if let Some(f) = l.flows_out.get_mut(flow) {
+            if f.queue.len() >= f.tidy_at {
+                // While the first waits, those behind it may come and go.
+                f.queue.retain(|id| self.ops.get(*id).is_some());
+                f.tidy_at = (2 * f.queue.len()).max(TIDY_AT);
+            }
             f.queue.push_back(id);
         }
         self.push_stage(id, PushStage::Queued(link, flow));

@@ -2,7 +2,8 @@
 
 use super::link::{AfterRevoke, Landing, Slot, SlotState, SlotUser};
 use super::node::Node;
-use super::pool::Want;
+use super::pool::{TIDY_AT, Want};
+use super::pull::Pull;
 use super::slab::Id;
 use super::{Action, Domain};
 use crate::fabric::{GrantAccess, LinkId};
@@ -178,7 +179,20 @@ impl Node {
 
     /// Stands in line for room.
     pub(super) fn want(&mut self, domain: Domain, want: Want) {
-        if let Some(pool) = self.pools.get_mut(&domain) {
+        let Node { pools, links, .. } = self;
+        if let Some(pool) = pools.get_mut(&domain) {
+            if pool.wants.len() >= pool.tidy_at {
+                // While the first waits, those behind it may come and go.
+                pool.wants.retain(|want| match *want {
+                    Want::Pull(link, id) => {
+                        links.get(&link).and_then(|l| l.pulls.get(id)).is_some_and(Pull::wants_room)
+                    }
+                    Want::Flow(link, id) => {
+                        links.get(&link).and_then(|l| l.flows_in.get(id)).is_some_and(|f| f.wants_room(domain))
+                    }
+                });
+                pool.tidy_at = (2 * pool.wants.len()).max(TIDY_AT);
+            }
             pool.wants.push_back(want);
             // Those before may not want it any more, and others may hold room that they do not use.
             self.feed_later(domain);

@@ -5,3 +5,5 @@ mod hostile;
 mod pair;
 mod pulls;
 mod pushes;
+mod quotas;
+mod solo;
