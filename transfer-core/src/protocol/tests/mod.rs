@@ -7,3 +7,4 @@ mod pulls;
 mod pushes;
 mod quotas;
 mod solo;
+mod tables;
