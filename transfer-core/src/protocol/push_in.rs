@@ -308,6 +308,9 @@ impl Node {
     pub(super) fn flow_described(&mut self, link: LinkId, index: u32, metadata_id: u32, meta: TensorMeta) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(flow) = l.flow_in_of.get(&index).and_then(|id| l.flows_in.get_mut(*id)) else { return };
+        if !matches!(flow.state, InState::Ready | InState::Reclaiming | InState::Recalling) {
+            return self.violation(link, &format!("META_DATA_UPDATE for flow {index:#x}, which has no slots"));
+        }
         if meta.len_bytes() > flow.capacity {
             let what = format!("{meta} does not fit the {} bytes of flow {index:#x}", flow.capacity);
             return self.violation(link, &what);

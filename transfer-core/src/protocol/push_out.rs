@@ -49,6 +49,10 @@ enum FlowState {
 
 #[cfg(test)]
 impl OutFlow {
+    pub(super) fn state(&self) -> String {
+        format!("{:?}{}", self.state, if self.calling { ", call" } else { "" })
+    }
+
     pub(super) fn queued(&self) -> usize {
         self.queue.len()
     }
@@ -330,7 +334,7 @@ impl Node {
         let Some(id) = self.flow_named(link, index) else { return };
         let Some(f) = self.flow_out(link, id) else { return };
         let short = slots.iter().find(|s| s.capacity < f.capacity).map(|s| s.capacity);
-        if f.state != FlowState::Requested || short.is_some() {
+        if f.state != FlowState::Requested || f.calling || short.is_some() {
             let what = format!("BUFFER_RESPONSE for flow {index:#x} that was not asked for, or too small ({short:?})");
             return self.violation(link, &what);
         }

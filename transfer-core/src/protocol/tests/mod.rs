@@ -2,7 +2,9 @@
 
 mod counters;
 mod hostile;
+mod machines;
 mod pair;
+mod picture;
 mod pulls;
 mod pushes;
 mod quotas;

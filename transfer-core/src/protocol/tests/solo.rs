@@ -1,6 +1,7 @@
 //! One node whose peer, fabric and directory are the test: nothing happens that the test does not do.
 
 use super::pair::{POOL_BYTES, bytes, key, name};
+use crate::alloc::Allocation;
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::{Command, Fetch, OpId, Prepare, Push, Reply};
@@ -35,6 +36,7 @@ pub(super) struct Solo {
     pub(super) replies: Vec<Reply>,
     /// Why the node ended the link.
     pub(super) ended: Option<DownReason>,
+    taken: Option<Allocation>,
     unread: u16,
     keys: u32,
     ops: u64,
@@ -59,6 +61,7 @@ impl Solo {
             controls: Vec::new(),
             replies: Vec::new(),
             ended: None,
+            taken: None,
             unread: 0,
             keys: 0,
             ops: 0,
@@ -107,17 +110,14 @@ impl Solo {
         self.drain();
     }
 
-    /// The fabric has granted what it was asked to. Returns the grants.
-    pub(super) fn grant(&mut self) -> Vec<RemoteSlice> {
-        let mut granted = Vec::new();
+    /// The fabric has granted what it was asked to.
+    pub(super) fn grant(&mut self) {
         while let Some((range, tag)) = self.grants.pop_front() {
             self.keys += 1;
             let remote = RemoteSlice::new(range.offset, range.len, RemoteKey(self.keys));
-            granted.push(remote);
             self.node.fabric_event(self.now, FabricEvent::Granted { link: LINK, tag, remote }, None);
             self.drain();
         }
-        granted
     }
 
     pub(super) fn revoke(&mut self) {
@@ -134,6 +134,34 @@ impl Solo {
         // As the driver asks for it: only of a slot that is open.
         let bytes = self.node.landing_header(LINK, value).map(|_| header.encode());
         self.node.fabric_event(self.now, event, bytes.as_ref());
+        self.drain();
+    }
+
+    /// Takes the whole pool, or gives it back.
+    pub(super) fn fill_pool(&mut self) {
+        if let Some(pool) = self.node.pools.get_mut(&Domain(0)) {
+            self.taken = pool.alloc.allocate(pool.alloc.largest_free()).ok();
+        }
+    }
+
+    pub(super) fn free_pool(&mut self) -> bool {
+        let Some(range) = self.taken.take() else { return false };
+        self.node.free_range(Domain(0), range);
+        self.drain();
+        true
+    }
+
+    pub(super) fn has_to_grant(&self) -> bool {
+        !self.grants.is_empty()
+    }
+
+    pub(super) fn has_to_revoke(&self) -> bool {
+        !self.revokes.is_empty()
+    }
+
+    pub(super) fn lose_link(&mut self) {
+        let reason = DownReason::Lost("gone".into());
+        self.node.fabric_event(self.now, FabricEvent::LinkDown { link: LINK, reason }, None);
         self.drain();
     }
 
@@ -205,11 +233,6 @@ impl Solo {
             }
             self.drain();
         }
-    }
-
-    /// The names of what the node sent since the last call.
-    pub(super) fn said(&mut self) -> Vec<&'static str> {
-        std::mem::take(&mut self.sent).iter().map(|m| m.body.name()).collect()
     }
 
     /// The last message of that name.
