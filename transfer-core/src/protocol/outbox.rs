@@ -38,6 +38,8 @@ impl Node {
         names.map(|name| {
             let Some(l) = self.links.get_mut(&link) else { return NameRef { id: 0, generation: 0 } };
             let (number, new) = l.names_out.number(name, &names, limit);
+            #[cfg(test)]
+            let new = new && !(self.config.broken == Some(super::Broken::ReusesNames) && number.generation > 0);
             if new {
                 self.send(link, Role::Pull, 0, Body::Name { name: number, text: name.clone() });
             }

@@ -412,6 +412,10 @@ impl Node {
     }
 
     fn settle_speculation(&mut self, link: LinkId, id: Id<Pull>) {
+        #[cfg(test)]
+        if self.config.broken == Some(super::Broken::KeepsSpeculation) {
+            return;
+        }
         let Some(p) = self.pull_mut(link, id) else { return };
         let (bytes, domain) = (std::mem::take(&mut p.speculative), p.domain);
         if let Some(pool) = self.pools.get_mut(&domain) {

@@ -53,6 +53,13 @@ impl Node {
         match (why, flow.state) {
             (Recall::Ends, InState::Recalling) => self.flow_ended(now, link, index),
             (Recall::Ends, _) => self.violation(link, &format!("RECALLED for flow {index:#x}, which does not end")),
+            #[cfg(test)]
+            (Recall::Room, InState::WaitingForRoom | InState::Granting | InState::Ready)
+                if self.config.broken == Some(super::Broken::MixesRounds) && flow.round != round =>
+            {
+                flow.state = InState::Without;
+                self.drop_idle_slots(link, id);
+            }
             (Recall::Room, InState::Reclaiming) if flow.round == round => {
                 flow.state = InState::Without;
                 self.drop_idle_slots(link, id);

@@ -563,7 +563,7 @@ mod tests {
 
     fn bodies() -> Vec<Body> {
         let name = NameRef { id: 1, generation: 2 };
-        let meta = TensorMeta::of(DType::U8, &[1; 32]).unwrap();
+        let meta = TensorMeta::of(DType::U8, &[1; 32]).unwrap().with_metadata(1 << 20).unwrap();
         vec![
             Body::Name { name, text: Name::new(&"n".repeat(512)).unwrap() },
             Body::TensorRequest { key: name, select: Select::Exactly(Version(4)), metadata_id: 3, slot: Some(slot(4)) },
