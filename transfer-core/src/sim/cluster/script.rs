@@ -40,8 +40,8 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
     }
     sizes.sort_unstable();
     let node_count = rng.random_range(2..4);
-    let worker_count = rng.random_range(2..=node_count * 3);
-    let key_count = rng.random_range(1..8);
+    let worker_count = if play.tight { node_count } else { rng.random_range(2..=node_count * 3) };
+    let key_count = if play.tight { rng.random_range(4..16) } else { rng.random_range(1..8) };
     let mut c = Cluster {
         world,
         rng: rng.clone(),
@@ -82,10 +82,11 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         for domain in 0..domains {
             let slot = largest.next_multiple_of(64) + 64;
             let len = match c.rng.random_range(0..8) {
-                // What stays of every key, the slots of one flow, one for who fetches, and what may be set aside.
+                // What stays of every key that lands here, the slots of one flow, one for who fetches, and what may be set aside.
                 _ if play.tight => {
-                    let slots = (key_count + slots + 1) * slot;
-                    slots + slots / 2 / slot * slot
+                    let here = (0..key_count).filter(|k| (k + 1) % worker_count == i).count() as u64;
+                    let percent = c.nodes[node].config.speculative_percent;
+                    ((here + slots + 1) * 100).div_ceil(100 - percent) * slot
                 }
                 _ if play.calm => 1 << 20,
                 // Too small for the largest.
@@ -306,7 +307,7 @@ impl Cluster {
         let k = self.rng.random_range(0..self.keys.len());
         let key = self.keys[k].clone();
         if k % self.workers.len() == worker {
-            let to = (k % 2 == 1).then(|| (worker + 1) % self.workers.len());
+            let to = (k % 2 == 1 || self.play.tight).then(|| (worker + 1) % self.workers.len());
             self.push_this(worker, key, None, to);
         } else if self.pushed.iter().any(|p| p.key == key) {
             self.fetch_this(worker, key, Select::Latest);
