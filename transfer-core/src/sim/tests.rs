@@ -32,6 +32,8 @@ fn setting(name: &str, default: usize) -> usize {
 /// Plays many seeds. With `TRANSFER_SEED` only that one; `TRANSFER_SCHEDULES` says how many, where that is another number than the
 /// usual one. The `part` of several tests, which run beside each other, begins where the one before ends.
 fn play_many(test: &str, how: Play, usual: usize, part: u64) {
+    // Miri is a few hundred times slower.
+    let usual = if cfg!(miri) { 2 } else { usual };
     let count = setting("TRANSFER_SCHEDULES", usual) as u64;
     let (first, count) = match std::env::var("TRANSFER_SEED").ok().and_then(|s| s.parse().ok()) {
         Some(seed) => (seed, 1),
@@ -125,6 +127,7 @@ const MISTAKES_OF_RAILS: [(rails::Broken, u64); 3] = [
 ];
 
 #[test]
+#[cfg_attr(miri, ignore = "some need thousands of schedules")]
 fn every_mistake_is_noticed() {
     for (rule, how, seeds) in MISTAKES {
         let found = first_that_notices(Play { broken: Some(rule), ..how }, seeds);
@@ -134,6 +137,7 @@ fn every_mistake_is_noticed() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "some need thousands of schedules")]
 fn every_mistake_of_rails_is_noticed() {
     for (rule, seeds) in MISTAKES_OF_RAILS {
         let found = first_that_notices(Play { broken_rails: Some(rule), ..RAILS }, seeds);
