@@ -19,7 +19,9 @@ fn refused<R: Rig>(pair: &mut Pair<R>, link: Link, remote: RemoteSlice) {
     pair.dead(link);
     let now = pair.read(1, 0, LEN);
     assert!(now[64..] == before[64..], "a refused write touched memory");
-    assert!(now[..64] == bytes[..64] || now[..64] == before[..64], "a write behind a refused one was placed");
+    // Over several rails the refused one may end the link while the one before it is on its way: then a prefix of it is there.
+    let is_prefix = |cut: usize| now[..cut] == bytes[..cut] && now[cut..64] == before[cut..64];
+    assert!((0..=64).any(is_prefix), "a write behind a refused one was placed");
     let again = pair.connect(1);
     pair.works(again);
 }
