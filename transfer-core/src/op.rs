@@ -370,8 +370,35 @@ pub enum FailureCode {
     Unknown = 0xffff,
 }
 
+/// Whose fault a failure is: where to look for what has to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// The caller's: the same call fails again until the caller changes something.
+    Caller,
+    /// Another worker's or another sidecar's: it has not done its part, or is gone.
+    Peer,
+    /// Nobody's: memory, time or a limit did not suffice.
+    Resource,
+    /// What carries the messages: links, fabrics, the directory.
+    Transport,
+}
+
+impl Fault {
+    /// The name, as documents write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fault::Caller => "caller",
+            Fault::Peer => "peer",
+            Fault::Resource => "resource",
+            Fault::Transport => "transport",
+        }
+    }
+}
+
 impl FailureCode {
-    const ALL: [FailureCode; 20] = [
+    /// All that there are, in the order of their numbers.
+    pub(crate) const ALL: [FailureCode; 20] = [
         FailureCode::Invalid,
         FailureCode::UnknownKey,
         FailureCode::Deadline,
@@ -398,6 +425,26 @@ impl FailureCode {
     #[must_use]
     pub fn from_wire(n: u16) -> FailureCode {
         FailureCode::ALL.into_iter().find(|c| *c as u16 == n).unwrap_or(FailureCode::Unknown)
+    }
+
+    /// Whose fault it is.
+    #[must_use]
+    pub const fn fault(self) -> Fault {
+        use FailureCode as C;
+        match self {
+            C::Invalid
+            | C::VersionGone
+            | C::VersionNotRising
+            | C::KeyOwned
+            | C::RequireUnmet
+            | C::PermissionDenied
+            | C::Cancelled => Fault::Caller,
+            C::UnknownKey | C::UnknownWorker | C::NotOwner | C::ShuttingDown | C::CounterLost | C::Unknown => {
+                Fault::Peer
+            }
+            C::Deadline | C::TooLarge | C::PoolFull | C::Busy => Fault::Resource,
+            C::PeerUnreachable | C::PeerLost | C::DirectoryUnreachable | C::OutcomeUnknown => Fault::Transport,
+        }
     }
 
     /// Whether the same call may succeed later with nothing changed by the caller.

@@ -54,10 +54,10 @@ impl Node {
     pub(super) fn try_flow_slots(&mut self, domain: Domain, link: LinkId, id: Id<InFlow>) -> bool {
         let begins_with_less = self.still_holds_older(link, id);
         let Some(flow) = self.flow_in(link, id) else { return true };
-        let waits = flow.state == InState::WaitingForRoom;
-        if flow.missing == 0 || flow.domain != domain || !(waits || flow.state.takes_more()) {
+        if !flow.wants_room(domain) {
             return true;
         }
+        let waits = flow.state == InState::WaitingForRoom;
         let (capacity, round, missing) = (flow.capacity, flow.round, flow.missing);
         let Some(pool) = self.pools.get_mut(&domain) else { return true };
         let ranges: Vec<_> = (0..missing).map_while(|_| pool.slot(capacity).ok()).collect();
@@ -98,15 +98,23 @@ impl Node {
                 flow.fresh.push(slot);
                 if flow.fresh.len() == flow.granting {
                     flow.state = InState::Ready;
+                    let domain = flow.domain;
                     let fresh = std::mem::take(&mut flow.fresh);
                     let slots: Vec<SlotGrant> = fresh.iter().filter_map(|s| l.grant_of(*s)).collect();
                     self.answer_flow(link, index, Ok(slots));
+                    self.feed_later(domain);
                 }
             }
-            InState::Ready => self.send(link, Role::Push, index, Body::BufferIdle { slot: grant }),
-            InState::Claiming | InState::WaitingForRoom | InState::Refused | InState::Recalling => {
-                self.drop_slot(link, slot);
+            InState::Ready => {
+                let domain = flow.domain;
+                self.send(link, Role::Push, index, Body::BufferIdle { slot: grant });
+                self.feed_later(domain);
             }
+            InState::Claiming
+            | InState::WaitingForRoom
+            | InState::Reclaiming
+            | InState::Without
+            | InState::Recalling => self.drop_slot(link, slot),
         }
     }
 

@@ -47,8 +47,7 @@ impl Node {
             Body::Name { name, text } => {
                 let limit = self.config.max_names_per_link;
                 let Some(l) = self.links.get_mut(&link) else { return };
-                if !l.names_in.enter(name, text, limit) {
-                    let what = format!("it numbers a name {}, the limit is {limit}", name.id);
+                if let Err(what) = l.names_in.enter(name, text, limit) {
                     self.violation(link, &what);
                 }
             }
@@ -71,8 +70,9 @@ impl Node {
             }
             Body::BufferResponse { slots } => self.buffer_response(now, link, index, slots),
             Body::BufferIdle { slot } => self.buffer_idle(now, link, index, slot),
-            Body::BufferRecall => self.buffer_recall(link, index),
-            Body::Recalled | Body::BufferRelease => self.flow_ended(now, link, index),
+            Body::BufferRecall { why, round } => self.buffer_recall(now, link, index, why, round),
+            Body::Recalled { why, round } => self.recalled(now, link, index, why, round),
+            Body::BufferRelease => self.flow_ended(now, link, index),
             Body::Cancel if role == Role::Counter => self.cancel_wait(link, index),
             Body::Cancelled if role == Role::Counter => self.wait_cancelled(link, index),
             Body::Cancel => self.cancel_serve(link, index),

@@ -12,7 +12,7 @@
 //! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node.
 //! - `counters`: named counters and barriers of the job.
-//! - `push_out`, `push_in`, `flow_slots`: the two sides of a push to another node, and its landing slots.
+//! - `push_out`, `push_in`, `flow_slots`, `recall`: the two sides of a push to another node, and its landing slots.
 
 mod action;
 #[cfg(test)]
@@ -39,6 +39,7 @@ mod publish;
 mod pull;
 mod push_in;
 mod push_out;
+mod recall;
 mod serve;
 mod session;
 mod slab;

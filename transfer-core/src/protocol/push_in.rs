@@ -10,7 +10,7 @@ use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::{HEADER_BYTES, Header};
-use crate::wire::message::{Body, NameRef, Role};
+use crate::wire::message::NameRef;
 use std::collections::VecDeque;
 
 /// A key that a peer's worker pushes to one of ours.
@@ -34,6 +34,8 @@ pub(super) struct InFlow {
     pub(super) missing: usize,
     /// Slots that are being granted for the answer to the request.
     pub(super) granting: usize,
+    /// When it was used last, by the node's count of landings.
+    pub(super) used: u64,
     /// Slots granted since the request, while they are being collected for BUFFER_RESPONSE.
     pub(super) fresh: Vec<Id<Slot>>,
 }
@@ -48,9 +50,11 @@ pub(super) enum InState {
     Granting,
     /// The sender has slots, or will get them back.
     Ready,
-    /// It got none, and may ask again.
-    Refused,
-    /// The slots are called back, for the target is gone.
+    /// What its sender does not write into is called back, for others wait for the room.
+    Reclaiming,
+    /// It has none, for it was refused or has given them back. It may ask again.
+    Without,
+    /// The slots are called back, for the flow ends.
     Recalling,
 }
 
@@ -62,6 +66,12 @@ impl InState {
 }
 
 impl InFlow {
+    /// Whether it stands in line for room there.
+    pub(super) fn wants_room(&self, domain: Domain) -> bool {
+        let waits = self.state == InState::WaitingForRoom || self.state.takes_more();
+        waits && self.missing > 0 && self.domain == domain
+    }
+
     /// Something has landed. What lands first is published first, whichever slot is closed first.
     pub(super) fn has_landed(&mut self, slot: Id<Slot>, version: Version) {
         self.landed.push_back(slot);
@@ -123,7 +133,8 @@ impl Node {
             Err(failure) => return self.answer_flow(link, index, Err(failure)),
         };
         if full {
-            let text = format!("node {:?} takes no more keys from this peer", self.config.name);
+            let (node, limit) = (&self.config.name, self.config.max_requests_per_link);
+            let text = format!("node {node:?} takes at most {limit} keys at a time from one peer");
             return self.answer_flow(link, index, Err(Failure::new(FailureCode::Busy, text)));
         }
         let flow = InFlow {
@@ -140,6 +151,7 @@ impl Node {
             landed: VecDeque::new(),
             missing: 0,
             granting: 0,
+            used: 0,
             fresh: Vec::new(),
         };
         let Some(l) = self.links.get_mut(&link) else { return };
@@ -255,7 +267,7 @@ impl Node {
         match flow.state {
             // That one is answered by the end of the flow.
             InState::Recalling => return,
-            InState::Ready | InState::Refused if flow.key == *key => {}
+            InState::Ready | InState::Reclaiming | InState::Without if flow.key == *key => {}
             _ => {
                 return self.violation(link, "BUFFER_REQUEST for a flow that is for another key, or has no answer yet");
             }
@@ -270,7 +282,7 @@ impl Node {
             Ok(found) => found,
             Err(failure) => {
                 // What has landed stays published; the sender may ask for others.
-                flow.state = InState::Refused;
+                flow.state = InState::Without;
                 self.feed_later(before);
                 self.drop_idle_slots(link, id);
                 return self.answer_flow(link, index, Err(failure));
@@ -296,6 +308,9 @@ impl Node {
     pub(super) fn flow_described(&mut self, link: LinkId, index: u32, metadata_id: u32, meta: TensorMeta) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(flow) = l.flow_in_of.get(&index).and_then(|id| l.flows_in.get_mut(*id)) else { return };
+        if !matches!(flow.state, InState::Ready | InState::Reclaiming | InState::Recalling) {
+            return self.violation(link, &format!("META_DATA_UPDATE for flow {index:#x}, which has no slots"));
+        }
         if meta.len_bytes() > flow.capacity {
             let what = format!("{meta} does not fit the {} bytes of flow {index:#x}", flow.capacity);
             return self.violation(link, &what);
@@ -386,7 +401,7 @@ impl Node {
         self.publish(now, record, blob, version);
     }
 
-    /// RECALLED or BUFFER_RELEASE: the sender will not write any more.
+    /// The sender will not write any more, and the flow ends.
     pub(super) fn flow_ended(&mut self, now: Time, link: LinkId, index: u32) {
         let Some(l) = self.links.get(&link) else { return };
         let Some(id) = l.flow_in_of.get(&index).copied() else { return };
@@ -423,18 +438,6 @@ impl Node {
     pub(super) fn landed_key_ended(&mut self, landed: &Landed) {
         if let Some((link, id)) = landed.flow {
             self.recall(link, id);
-        }
-    }
-
-    /// Calls a flow's slots back. They stay as they are until the sender has said that it will not write any more.
-    pub(super) fn recall(&mut self, link: LinkId, id: Id<InFlow>) {
-        let Some(flow) = self.flow_in(link, id) else { return };
-        if flow.state != InState::Recalling {
-            flow.state = InState::Recalling;
-            let (index, domain) = (flow.index, flow.domain);
-            self.cut_call(link, index);
-            self.send(link, Role::Push, index, Body::BufferRecall);
-            self.feed_later(domain);
         }
     }
 

@@ -28,6 +28,18 @@ pub(super) struct Serve {
     writing: bool,
 }
 
+#[cfg(test)]
+impl Serve {
+    pub(super) fn state(&self) -> &'static str {
+        match (self.writing, self.blob, self.slot) {
+            (true, _, _) => "Writing",
+            (false, Some(_), _) => "Described",
+            (false, None, None) => "Waiting",
+            (false, None, Some(_)) => "Waiting, slot",
+        }
+    }
+}
+
 impl Node {
     /// TENSOR_REQUEST.
     #[allow(clippy::too_many_arguments)]

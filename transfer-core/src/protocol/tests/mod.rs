@@ -2,6 +2,11 @@
 
 mod counters;
 mod hostile;
+mod machines;
 mod pair;
+mod picture;
 mod pulls;
 mod pushes;
+mod quotas;
+mod solo;
+mod tables;
