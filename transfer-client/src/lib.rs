@@ -110,6 +110,6 @@ pub use tensor_mut::TensorMut;
 
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Report};
-pub use transfer_core::tensor::{DType, Key, TensorMeta};
+pub use transfer_core::tensor::{DType, Key, Life, Retention, TensorMeta, Until};
 pub use transfer_memory::socket::Socket;
 pub use transfer_memory::view::{Bytes, Element, F8E4M3, F8E5M2, ViewError};

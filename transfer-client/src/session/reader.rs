@@ -69,7 +69,7 @@ impl Reader {
                 Reply::Deleted { op } => Arrival::Deleted { op },
                 Reply::Prepared { op } => Arrival::Prepared { op },
                 Reply::Failed { op, failure, kept } => Arrival::Failed { op, failure, kept },
-                Reply::Returned { offset } => Arrival::Returned { offset },
+                Reply::Returned { offset, .. } => Arrival::Returned { offset },
                 Reply::Fetched { op, lease, version, meta, slice, report } => {
                     self.find_memory(session, slice, meta.len_bytes())?;
                     Arrival::Fetched { op, landed: Landed { lease, version, meta, slice, report } }

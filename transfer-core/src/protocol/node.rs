@@ -145,7 +145,7 @@ impl Node {
                 break;
             }
             self.timers.pop_first();
-            self.deadline(op);
+            self.deadline(now, op);
         }
     }
 

@@ -5,3 +5,6 @@ mod hostile;
 mod pair;
 mod pulls;
 mod pushes;
+mod retention;
+mod take_back;
+mod takeover;
