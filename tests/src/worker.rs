@@ -2,7 +2,7 @@
 
 use crate::calls::{FetchCall, Pending, PushCall, done, number, sum};
 use crate::order::{
-    Answer, Change, CountOrder, Counted, FetchOrder, Line, MeetOrder, Met, Order, PushOrder, Reply, Select, Spec,
+    Answer, Change, CountOrder, Counted, FetchOrder, Keep, Line, MeetOrder, Met, Order, PushOrder, Reply, Select, Spec,
     Trouble, Way,
 };
 use crate::process::{Process, Start};
@@ -176,7 +176,18 @@ impl Worker {
     /// Pushes a tensor.
     pub fn push(&mut self, key: &str, tensor: Spec) -> PushCall<'_> {
         let (key, timeout) = (key.to_owned(), PATIENCE / 2);
-        let order = PushOrder { key, tensor, way: Way::Owned, version: None, to: None, timeout, require: None };
+        let keep = Keep::default();
+        let order = PushOrder {
+            key,
+            tensor,
+            way: Way::Owned,
+            version: None,
+            to: None,
+            timeout,
+            require: None,
+            keep,
+            takeover: false,
+        };
         PushCall::new(self, order)
     }
 

@@ -5,6 +5,7 @@
 //! both when the thread that started them ends, however it ends.
 
 mod exchange;
+mod in_place;
 mod memory;
 mod work;
 

@@ -278,7 +278,8 @@ impl Honest {
             return wire.reply(&failed(push.op, FailureCode::VersionNotRising, false));
         }
         self.next += 1;
-        let blob = Blob { id: self.next, pushed: push.op, offset: push.offset, meta: push.meta.clone(), version, refs: 1 };
+        let blob =
+            Blob { id: self.next, pushed: push.op, offset: push.offset, meta: push.meta.clone(), version, refs: 1 };
         self.blobs.insert(blob.id, blob.clone());
         wire.heard.lock().unwrap().pushed += 1;
         let old = self.published.insert(push.key.clone(), blob);
