@@ -33,4 +33,6 @@ pub use sidecar::{Admission, Applicant, SidecarEnd, SidecarPolicy, SidecarSocket
 pub use worker::{FromSidecar, Returning, WorkerEnd, WorkerOptions, WorkerSocket};
 
 #[cfg(test)]
+mod returning_tests;
+#[cfg(test)]
 mod tests;

@@ -195,7 +195,7 @@ fn refusals_reach_the_worker() {
 
 #[test]
 fn garbage_is_answered_and_ends_the_session() {
-    for garbage in [&b"GET / HTTP/1.1"[..], b"TFSM", b"TFSM\x01\x00\x63\x00", b"TFSM\x01\x00\x01\x00\x00"] {
+    for garbage in [&b"GET / HTTP/1.1"[..], b"TFSM", b"TFSM\x02\x00\x63\x00", b"TFSM\x02\x00\x01\x00\x00"] {
         let (error, answer) = accept_from(garbage);
         assert!(matches!(error, SessionError::Message(_)), "{error}");
         assert_eq!(refusal(answer).code, RefusalCode::Malformed);
