@@ -26,6 +26,7 @@ pub struct WorkerStart {
     program: PathBuf,
     arena_bytes: u64,
     is_async: bool,
+    comes_back: bool,
     uid: Option<u32>,
 }
 
@@ -57,6 +58,13 @@ impl WorkerStart {
         self
     }
 
+    /// When its sidecar is restarted, it connects again by itself. Without this, its session is over then.
+    #[must_use]
+    pub fn that_comes_back(mut self) -> Self {
+        self.comes_back = true;
+        self
+    }
+
     /// It runs as this user, and as `program`, which that user can execute.
     #[must_use]
     pub fn user(mut self, uid: u32, program: PathBuf) -> Self {
@@ -84,7 +92,9 @@ impl WorkerStart {
     pub fn try_start(self) -> Result<Worker, Trouble> {
         let arena = self.arena_bytes.to_string();
         let face = if self.is_async { "async" } else { "blocking" };
-        let words: [&OsStr; 4] = [self.socket.as_ref(), self.name.as_ref(), arena.as_ref(), face.as_ref()];
+        let after = if self.comes_back { "comes-back" } else { "ends" };
+        let words: [&OsStr; 5] =
+            [self.socket.as_ref(), self.name.as_ref(), arena.as_ref(), face.as_ref(), after.as_ref()];
         let mut process = Process::start(Start {
             leash: &self.program,
             arguments: words.to_vec(),
@@ -133,6 +143,7 @@ impl Worker {
             program: programs::worker(),
             arena_bytes: 16 << 20,
             is_async: false,
+            comes_back: false,
             uid: None,
         }
     }

@@ -6,6 +6,10 @@ use transfer_tests::{Scene, Spec, Worker, poll};
 
 const LEN: u64 = 1 << 20;
 
+fn back(sidecar: &transfer_tests::Sidecar, name: &str) -> Worker {
+    Worker::of(sidecar, name).that_comes_back().start()
+}
+
 /// Asks until the worker's client is back.
 fn once_back<T>(mut ask: impl FnMut() -> Result<T, transfer_tests::Trouble>) -> T {
     let asked = poll(|| match ask() {
@@ -27,8 +31,8 @@ fn fetch(worker: &mut Worker, key: &str) -> (u64, u64) {
 fn what_was_published_is_back_and_what_was_fetched_stays() {
     for kill in [true, false] {
         let mut scene = Scene::two();
-        let (mut giver, mut near) = (scene.a().worker("giver"), scene.a().worker("near"));
-        let mut far = scene.b().worker("far");
+        let (mut giver, mut near) = (back(scene.a(), "giver"), back(scene.a(), "near"));
+        let mut far = back(scene.b(), "far");
         giver.push("k", Spec::bytes(LEN, 1)).version(5).keep(Until::Deleted).get();
         giver.push("k", Spec::bytes(LEN, 2)).version(6).get();
         giver.push("k", Spec::bytes(LEN, 3)).version(9).get();
@@ -43,7 +47,7 @@ fn what_was_published_is_back_and_what_was_fetched_stays() {
             assert_eq!(scene.nodes[0].terminate().code(), Some(0));
         }
         let trouble = waiting.trouble();
-        trouble.expect("SidecarGone", &["connects again"]);
+        trouble.expect("SidecarGone", &["connect again"]);
         assert!(trouble.can_retry);
         scene.nodes[0].restart();
         // The one that does nothing at all is back by itself.
@@ -72,8 +76,8 @@ fn what_was_published_is_back_and_what_was_fetched_stays() {
 #[test]
 fn memory_that_is_read_since_before_the_restart_is_not_used_again() {
     let mut scene = Scene::one();
-    let mut giver = Worker::of(scene.a(), "giver").arena_bytes(4 * LEN).start();
-    let mut reader = scene.a().worker("reader");
+    let mut giver = Worker::of(scene.a(), "giver").arena_bytes(4 * LEN).that_comes_back().start();
+    let mut reader = back(scene.a(), "reader");
     giver.push("k", Spec::bytes(LEN, 1)).get();
     reader.fetch("k").hold("old").get();
     // It cannot come back, and so cannot say that it still reads.
@@ -105,7 +109,7 @@ fn memory_that_is_read_since_before_the_restart_is_not_used_again() {
 #[test]
 fn restarts_in_a_row_lose_nothing() {
     let mut scene = Scene::one();
-    let mut giver = scene.a().worker("giver");
+    let mut giver = back(scene.a(), "giver");
     for key in 0..20 {
         giver.push(&format!("k{key}"), Spec::bytes(1000, key)).get();
     }
@@ -113,7 +117,7 @@ fn restarts_in_a_row_lose_nothing() {
         scene.nodes[0].kill();
         scene.nodes[0].restart();
     }
-    let mut taker = scene.a().worker("taker");
+    let mut taker = back(scene.a(), "taker");
     for key in 0..20 {
         assert_eq!(taker.fetch(&format!("k{key}")).get().sum, Spec::bytes(1000, key).sum());
     }

@@ -87,6 +87,7 @@ pub struct GateCall {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each call, and nearly every call comes to its largest")]
 enum Stage {
     Taking { key: Option<Result<Key, Error>>, version: Option<Version>, calls: Option<Calls> },
     Allocating(TensorMeta),

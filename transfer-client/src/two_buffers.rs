@@ -24,7 +24,7 @@ use transfer_core::tensor::{Key, TensorMeta, Until};
 /// # async fn example(client: Client) -> Result<(), Error> {
 /// let mut weights = client.two_buffers("w", DType::F32, [1024])?;
 /// for step in 1..100 {
-///     let mut next = weights.next().await?;
+///     let mut next = weights.turn().await?;
 ///     next.as_mut_slice::<f32>()?.fill(step as f32);
 ///     weights.push(next, step).await?;
 /// }
@@ -47,7 +47,7 @@ impl<F: Face> TwoBuffers<F> {
 
     /// The buffer whose turn it is, once nobody reads the version any more that it held. The newest version stays published meanwhile. It
     /// holds what was written two versions ago.
-    pub fn next(&mut self) -> Gate<F> {
+    pub fn turn(&mut self) -> Gate<F> {
         let session = self.client.session();
         match self.published.len() {
             2 => match self.published.front() {

@@ -77,7 +77,7 @@ fn every_dtype_and_the_empty_tensor_pass() {
 
 #[test]
 fn a_failed_push_gives_the_tensor_back_unless_it_is_kept() {
-    let (mut count, mut kept) = (0, (OpId(0), 0));
+    let (mut count, mut kept) = (0, (transfer_core::op::OpId(0), 0));
     let script = move |wire: &mut Wire, command: Command| {
         let Command::Push(push) = command else { return };
         count += 1;

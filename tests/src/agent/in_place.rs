@@ -43,7 +43,7 @@ impl Agent {
             InPlace::TwoBuffers => {
                 let mut weights = client.two_buffers(key, DType::U64, [*len])?;
                 for version in 1..=*last {
-                    let mut next = weights.next().timeout(PATIENCE).call()?;
+                    let mut next = weights.turn().timeout(PATIENCE).call()?;
                     write(&mut next, version)?;
                     weights.push(next, version).call()?;
                 }

@@ -19,7 +19,7 @@ pub enum Gone {
     Closed,
     /// The sidecar ended. The client connects again by itself; what was under way has failed, and may be tried again.
     #[error(
-        "the sidecar closed the connection: it has ended or was restarted; this client connects again as soon as it is there"
+        "the sidecar closed the connection: it has ended or was restarted; this client will connect again by itself"
     )]
     Away,
     /// The sidecar ended, and the one that came after it does not take this worker back.
