@@ -205,12 +205,12 @@ fn garbage_is_answered_and_ends_the_session() {
     assert_eq!(refusal(answer).code, RefusalCode::Malformed);
 
     let mut newer = SessionMessage::Hello { wanted_arena_bytes: 1, name: name("w") }.encode();
-    newer[4] = 2;
+    newer[4] = 3;
     let (error, answer) = accept_from(&newer);
-    assert_eq!(error, SessionError::Message(MessageError::Version { found: 2 }));
+    assert_eq!(error, SessionError::Message(MessageError::Version { found: 3 }));
     let refusal = refusal(answer);
     assert_eq!(refusal.code, RefusalCode::Version);
-    assert!(refusal.text.contains("version 2") && refusal.text.contains("version 1"), "{refusal}");
+    assert!(refusal.text.contains("version 3") && refusal.text.contains("version 2"), "{refusal}");
 }
 
 #[test]
