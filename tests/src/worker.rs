@@ -3,7 +3,7 @@
 use crate::calls::{FetchCall, Pending, PushCall, done, number, sum};
 use crate::container::{self, Container, SHARED};
 use crate::order::{
-    Answer, Change, CountOrder, Counted, FetchOrder, Line, MeetOrder, Met, Order, PushOrder, Reply, Select, Spec,
+    Answer, Change, CountOrder, Counted, FetchOrder, Keep, Line, MeetOrder, Met, Order, PushOrder, Reply, Select, Spec,
     Trouble, Way,
 };
 use crate::process::{Process, Start};
@@ -27,6 +27,7 @@ pub struct WorkerStart {
     program: PathBuf,
     arena_bytes: u64,
     is_async: bool,
+    comes_back: bool,
     uid: Option<u32>,
     container: Option<Container>,
 }
@@ -57,6 +58,13 @@ impl WorkerStart {
     #[must_use]
     pub fn with_async_face(mut self) -> Self {
         self.is_async = true;
+        self
+    }
+
+    /// When its sidecar is restarted, it connects again by itself. Without this, its session is over then.
+    #[must_use]
+    pub fn that_comes_back(mut self) -> Self {
+        self.comes_back = true;
         self
     }
 
@@ -94,7 +102,9 @@ impl WorkerStart {
     pub fn try_start(self) -> Result<Worker, Trouble> {
         let arena = self.arena_bytes.to_string();
         let face = if self.is_async { "async" } else { "blocking" };
-        let words: [&OsStr; 4] = [self.socket.as_ref(), self.name.as_ref(), arena.as_ref(), face.as_ref()];
+        let after = if self.comes_back { "comes-back" } else { "ends" };
+        let words: [&OsStr; 5] =
+            [self.socket.as_ref(), self.name.as_ref(), arena.as_ref(), face.as_ref(), after.as_ref()];
         let start = |arguments, mode| {
             Process::start(Start { leash: &self.program, arguments, mode, log: self.log.clone(), uid: self.uid })
         };
@@ -104,8 +114,8 @@ impl WorkerStart {
                 let shared = self.socket.parent().expect("a socket lies in a folder");
                 let socket = Path::new(SHARED).join(self.socket.file_name().expect("a socket has a name"));
                 // The first process of a container has no parent that it could see.
-                let [_, name, arena, face] = words;
-                let inside = ["work".as_ref(), "0".as_ref(), socket.as_os_str(), name, arena, face];
+                let [_, name, arena, face, after] = words;
+                let inside = ["work".as_ref(), "0".as_ref(), socket.as_os_str(), name, arena, face, after];
                 let words = container.words(shared, &container.worker(shared), &inside);
                 start(words.iter().map(AsRef::as_ref).collect(), "tied")
             }
@@ -153,6 +163,7 @@ impl Worker {
             program: programs::worker(),
             arena_bytes: 16 << 20,
             is_async: false,
+            comes_back: false,
             uid: None,
             container: None,
         }
@@ -197,7 +208,18 @@ impl Worker {
     /// Pushes a tensor.
     pub fn push(&mut self, key: &str, tensor: Spec) -> PushCall<'_> {
         let (key, timeout) = (key.to_owned(), PATIENCE / 2);
-        let order = PushOrder { key, tensor, way: Way::Owned, version: None, to: None, timeout, require: None };
+        let keep = Keep::default();
+        let order = PushOrder {
+            key,
+            tensor,
+            way: Way::Owned,
+            version: None,
+            to: None,
+            timeout,
+            require: None,
+            keep,
+            takeover: false,
+        };
         PushCall::new(self, order)
     }
 

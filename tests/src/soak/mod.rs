@@ -18,7 +18,7 @@ mod leaks;
 mod stops;
 
 use crate::calls::{Ended, Pending};
-use crate::order::{Answer, FetchOrder, Order, PushOrder, Select, Trouble, Way};
+use crate::order::{Answer, FetchOrder, Keep, Order, PushOrder, Select, Trouble, Way};
 use crate::{Carrier, PATIENCE};
 use book::{Book, LARGEST};
 use crew::{Crew, NODES, WORKERS};
@@ -248,6 +248,8 @@ impl Soak {
             to: item.target.map(Crew::name_of),
             timeout,
             require: None,
+            keep: Keep::default(),
+            takeover: false,
         };
         let order = match brief {
             Some(patience) => Order::PushBriefly(order, patience),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use stranger::{HELLO, Link, NAME, SEND, WRITE, call, good_call};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
-use transfer_core::tensor::{DType, Name, TensorMeta, Version};
+use transfer_core::tensor::{DType, Name, Retention, TensorMeta, Version};
 use transfer_core::wire::landing::Header;
 use transfer_core::wire::message::{Body, NameRef, Role};
 use transfer_proto::v1;
@@ -124,6 +124,7 @@ fn who_writes_outside_of_its_grant_writes_nowhere() {
             pieces: 1,
             waited_us: 0,
             name: 0,
+            retention: Retention::default(),
         };
         let landing = [&header.encode()[..], &bytes].concat();
         link.write(&slot.remote, 0, Some(slot.number.0), &landing);
@@ -158,7 +159,7 @@ fn who_answers_late_is_not_believed_and_who_answers_twice_is_left() {
     let say = |item| tell.try_send(v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(item) }] }).expect("room");
     use v1::node_item::Item;
     say(Item::Hello(v1::Hello { node: NAME.into(), address: "127.0.0.1:1".into(), incarnation: 1 }));
-    say(Item::Claim(v1::Claim { claim: 1, key: "lure".into(), owner: "lurer".into() }));
+    say(Item::Claim(v1::Claim { claim: 1, key: "lure".into(), owner: "lurer".into(), takeover: false }));
     let attached = runtime.block_on(async {
         let channel = Endpoint::from_shared(url).expect("an address").connect().await.expect("the directory is there");
         let mut client = v1::directory_client::DirectoryClient::new(channel);

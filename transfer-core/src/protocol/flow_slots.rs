@@ -5,6 +5,7 @@ use super::node::Node;
 use super::pool::Want;
 use super::push_in::{InFlow, InState};
 use super::slab::Id;
+use super::store::{Blob, Source};
 use super::{Action, Domain, Slot};
 use crate::fabric::{GrantAccess, LinkId};
 use crate::wire::landing::SlotGrant;
@@ -129,6 +130,24 @@ impl Node {
                 | None => {}
                 Some(_) => self.drop_slot(link, slot),
             }
+        }
+    }
+
+    /// What has landed in a slot stays beside newer versions: the range is the tensor's, and the flow gets another slot in its place.
+    pub(super) fn keep_slot(&mut self, link: LinkId, id: Id<InFlow>, slot: Id<Slot>, blob: Id<Blob>) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(slot) = l.slots.remove(slot) else { return };
+        let domain = slot.domain;
+        if let Some(b) = self.store.blobs.get_mut(blob) {
+            b.source = Source::Pool(Box::new(slot.range));
+        }
+        let SlotUser::Flow(of, round) = slot.user else { return };
+        let Some(flow) = l.flows_in.get_mut(of).filter(|f| f.round == round && f.state.takes_more()) else { return };
+        flow.missing += 1;
+        let Some(pool) = self.pools.get(&domain) else { return };
+        let want = Want::Flow(link, id);
+        if !pool.wants.contains(&want) && (!pool.wants.is_empty() || !self.try_flow_slots(domain, link, id)) {
+            self.want(domain, want);
         }
     }
 

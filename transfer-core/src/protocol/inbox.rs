@@ -75,7 +75,7 @@ impl Node {
             Body::BufferRelease => self.flow_ended(now, link, index),
             Body::Cancel if role == Role::Counter => self.cancel_wait(link, index),
             Body::Cancelled if role == Role::Counter => self.wait_cancelled(link, index),
-            Body::Cancel => self.cancel_serve(link, index),
+            Body::Cancel => self.cancel_serve(now, link, index),
             Body::Cancelled => self.pull_cancelled(link, index),
             Body::CounterOpen { name, wants_grant } => {
                 self.counter_asked(now, link, index, name, Request::Open { wants_grant });
@@ -137,7 +137,7 @@ impl Node {
         }
         self.calls_lost(link);
         self.counters_lost(link, &peer, std::mem::take(&mut l.counters), &unsent, &reason.to_string());
-        self.serves_lost(link, l.serves);
+        self.serves_lost(now, link, l.serves);
         self.flows_in_lost(now, link, &l.flows_in);
         self.flows_out_lost(&l.flows_out, &lost("the link to"));
         self.pulls_lost(&l.pulls, &lost("the link to"));

@@ -148,7 +148,7 @@ impl Node {
                 break;
             }
             self.timers.pop_first();
-            self.deadline(op);
+            self.deadline(now, op);
         }
     }
 

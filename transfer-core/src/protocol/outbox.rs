@@ -126,9 +126,7 @@ impl Node {
         }
         match flight.purpose {
             Purpose::Serve(index) => {
-                if let Some(l) = self.links.get_mut(&link) {
-                    l.serves.remove(&index);
-                }
+                self.serve_written(now, link, index);
                 self.unhold(flight.blob);
             }
             Purpose::Push(op) => self.push_landed(now, link, op, flight.blob),

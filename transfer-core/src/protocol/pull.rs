@@ -262,14 +262,8 @@ impl Node {
         let mut slice = pool.slice(&slot.range);
         slice.offset += HEADER_BYTES;
         slice.len = bytes;
-        let blob = self.store.blobs.insert(Blob {
-            slice,
-            meta,
-            version: header.version,
-            refs: 1,
-            domain: slot.domain,
-            source: Source::Pool(Box::new(slot.range)),
-        });
+        let blob = Blob::new(slice, meta, slot.domain, Source::Pool(Box::new(slot.range)));
+        let blob = self.store.blobs.insert(Blob { version: header.version, ..blob });
         if let Some(op) = self.finish_op(op) {
             let report = Report {
                 fabric: kind,
@@ -312,7 +306,7 @@ impl Node {
         }
         let Some(op) = op else { return };
         if failure.code == FailureCode::NotOwner {
-            self.look_again(now, op);
+            self.went_astray(now, op, failure);
         } else {
             if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(op) {
                 *stage = FetchStage::Waiting;

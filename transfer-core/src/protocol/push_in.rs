@@ -7,7 +7,7 @@ use super::store::{Blob, Claimant, Landed, Owner, Record, Source};
 use super::{Domain, SessionId};
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::{Failure, FailureCode};
-use crate::tensor::{Key, Name, TensorMeta, Version};
+use crate::tensor::{Key, Name, TensorMeta, Until, Version};
 use crate::time::Time;
 use crate::wire::landing::{HEADER_BYTES, Header};
 use crate::wire::message::NameRef;
@@ -181,16 +181,21 @@ impl Node {
         let record_id = self.store.find_or_make(&key);
         let Some(record) = self.store.records.get_mut(record_id) else { return };
         match &mut record.owner {
-            Owner::Nobody => self.claim(record_id, key, owner, Claimant::Flow(link, id), Vec::new()),
+            Owner::Nobody => self.claim(record_id, key, owner, Claimant::Flow(link, id), false, Vec::new()),
             // The same worker, come back over another link: a new epoch, which may start from a lower version.
             Owner::Landed(landed) if landed.owner == owner => {
                 let before = landed.flow.replace((link, id));
                 landed.target = target;
-                record.next_version = 0;
+                record.begin_epoch();
                 if let Some((old_link, old)) = before {
                     // It has not said that it will not write any more.
                     self.recall(old_link, old);
                 }
+                self.give_room(link, id);
+            }
+            Owner::Outlived(outlived) if outlived.owner == owner => {
+                record.owner = Owner::Landed(Box::new(Landed { owner, target, flow: Some((link, id)) }));
+                record.begin_epoch();
                 self.give_room(link, id);
             }
             Owner::Claiming(c) if c.owner == owner && !matches!(c.who, Claimant::Session(_)) => {
@@ -204,6 +209,10 @@ impl Node {
             }
             Owner::Landed(l) => {
                 let failure = super::claims::key_owned(&key, Some(&l.owner), &self.config.name);
+                self.refuse_flow(link, id, failure);
+            }
+            Owner::Outlived(o) => {
+                let failure = super::claims::key_owned(&key, Some(&o.owner), &self.config.name);
                 self.refuse_flow(link, id, failure);
             }
             Owner::Session(s) => {
@@ -222,7 +231,7 @@ impl Node {
         match target {
             Some(target) => {
                 r.owner = Owner::Landed(Box::new(Landed { owner, target, flow: Some((link, id)) }));
-                r.next_version = 0;
+                r.begin_epoch();
                 self.give_room(link, id);
             }
             // Sender, target or link went away meanwhile.
@@ -378,19 +387,14 @@ impl Node {
         let SlotState::Closed(landing) = &s.state else { return };
         let Landing { header, meta, copied } = &**landing;
         let (version, meta, copied) = (header.version, meta.clone(), *copied);
+        let retention = header.retention;
         let Some(pool) = self.pools.get(&s.domain) else { return };
         let mut slice = pool.slice(&s.range);
         slice.offset += HEADER_BYTES;
         slice.len = meta.len_bytes();
         let bytes = slice.len;
-        let blob = self.store.blobs.insert(Blob {
-            slice,
-            meta,
-            version,
-            refs: 1,
-            domain: s.domain,
-            source: Source::Slot(link, slot),
-        });
+        let blob = Blob::new(slice, meta, s.domain, Source::Slot(link, slot)).retained(retention);
+        let blob = self.store.blobs.insert(blob);
         s.state = SlotState::Held(blob);
         let kind: FabricKind = l.kind;
         let copied = copied + bytes * u64::from(l.limits.sender_copies);
@@ -398,6 +402,9 @@ impl Node {
         entry.transfers += 1;
         entry.bytes += bytes;
         entry.copied += copied;
+        if retention.until != Until::Replaced {
+            self.keep_slot(link, id, slot, blob);
+        }
         self.publish(now, record, blob, version);
     }
 
@@ -415,7 +422,11 @@ impl Node {
                 _ => false,
             };
             if ends {
-                self.end_key(now, record);
+                let owner = match self.store.records.get(record).map(|r| &r.owner) {
+                    Some(Owner::Landed(l)) => l.owner.clone(),
+                    _ => return self.end_key(now, record),
+                };
+                self.owner_left(now, record, owner);
             }
         }
     }
@@ -456,7 +467,7 @@ impl Node {
     pub(super) fn flows_in_lost(&mut self, now: Time, link: LinkId, flows: &Slab<InFlow>) {
         for (id, flow) in flows.iter() {
             let Some(record) = self.store.find(flow.key.as_str()) else { continue };
-            let published = self.store.records.get(record).is_some_and(|r| r.published.is_some());
+            let published = self.store.records.get(record).is_some_and(|r| r.published.is_some() || r.older.is_some());
             let mut ends = false;
             match self.store.records.get_mut(record).map(|r| &mut r.owner) {
                 Some(Owner::Landed(landed)) if landed.flow == Some((link, id)) => {

@@ -111,7 +111,7 @@ impl Node {
     /// What an operation pushes, or prepares to push.
     fn pushed_meta(&self, op: &Op) -> Option<TensorMeta> {
         match &op.kind {
-            OpKind::Fetch { .. } | OpKind::Counter { .. } => None,
+            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
             OpKind::Push { blob, .. } => self.store.blobs.get(*blob).map(|b| b.meta.clone()),
             OpKind::Prepare { meta, .. } => Some(meta.clone()),
         }
@@ -261,6 +261,7 @@ impl Node {
             pieces: 1,
             waited_us: 0,
             name,
+            retention: b.retention,
         };
         let body = body_of(b);
         self.post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Push(id) }));

@@ -248,6 +248,10 @@ impl Run {
             EngineCommand::Located { key, node, sequence } => driver.node.located(now, &key, &node, sequence),
             EngineCommand::WorkerLocated { worker, node } => driver.node.worker_located(now, &worker, node.as_ref()),
             EngineCommand::Claimed { key, result } => driver.node.claimed(now, &key, result),
+            EngineCommand::KeyLost { key, owner } => {
+                tracing::info!(key = key.as_str(), %owner, "the directory has entered another owner of a key");
+                driver.node.key_lost(now, &key, &owner);
+            }
             EngineCommand::BeginLink { peer, fabric, answer } => answer(driver.begin_link(&peer, fabric)),
             EngineCommand::AcceptLink { peer, fabric, offer, answer } => {
                 answer(driver.accept_link(peer, fabric, &offer));

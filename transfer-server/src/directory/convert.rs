@@ -26,7 +26,8 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
     Ok(match item.item.ok_or(BadItem::UnknownKind)? {
         NodeOneof::Hello(_) => return Err(BadItem::Hello),
         NodeOneof::Claim(c) => {
-            NodeItem::Claim { claim: c.claim, key: Key::of_directory(&c.key)?, owner: Name::new(&c.owner)? }
+            let (key, owner) = (Key::of_directory(&c.key)?, Name::new(&c.owner)?);
+            NodeItem::Claim { claim: c.claim, key, owner, takeover: c.takeover }
         }
         NodeOneof::Unclaim(u) => NodeItem::Unclaim { key: Key::of_directory(&u.key)? },
         NodeOneof::WorkerUp(w) => NodeItem::WorkerUp { worker: Name::new(&w.worker)? },
@@ -59,8 +60,8 @@ pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
 pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
     let message = |item| {
         let item = match item {
-            NodeItem::Claim { claim, key, owner } => {
-                NodeOneof::Claim(v1::Claim { claim, key: key.to_string(), owner: owner.to_string() })
+            NodeItem::Claim { claim, key, owner, takeover } => {
+                NodeOneof::Claim(v1::Claim { claim, key: key.to_string(), owner: owner.to_string(), takeover })
             }
             NodeItem::Unclaim { key } => NodeOneof::Unclaim(v1::Unclaim { key: key.to_string() }),
             NodeItem::WorkerUp { worker } => NodeOneof::WorkerUp(v1::WorkerUp { worker: worker.to_string() }),
@@ -90,6 +91,9 @@ pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
     let message = |answer| {
         let item = match answer {
             Answer::Claimed { claim, sequence } => DirectoryOneof::Claimed(v1::Claimed { claim, sequence }),
+            Answer::Lost { key, owner } => {
+                DirectoryOneof::Lost(v1::Lost { key: key.to_string(), owner: owner.to_string() })
+            }
             Answer::ClaimRefused { claim, owner, node } => DirectoryOneof::ClaimRefused(v1::ClaimRefused {
                 claim,
                 owner: owner.to_string(),
@@ -132,6 +136,7 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
         DirectoryOneof::ClaimRefused(c) => {
             Answer::ClaimRefused { claim: c.claim, owner: Name::new(&c.owner)?, node: Name::new(&c.node)? }
         }
+        DirectoryOneof::Lost(l) => Answer::Lost { key: Key::of_directory(&l.key)?, owner: Name::new(&l.owner)? },
         DirectoryOneof::WorkerAdmitted(w) => Answer::WorkerAdmitted { worker: Name::new(&w.worker)? },
         DirectoryOneof::WorkerRefused(w) => {
             Answer::WorkerRefused { worker: Name::new(&w.worker)?, node: Name::new(&w.node)? }
@@ -176,7 +181,7 @@ mod tests {
         let (key, node, worker) = (Key::new("k").unwrap(), Name::new("n").unwrap(), Name::new("w").unwrap());
         let at = NodeAt { node: node.clone(), address: "h:1".into(), incarnation: 3 };
         let said = vec![
-            NodeItem::Claim { claim: 1, key: key.clone(), owner: worker.clone() },
+            NodeItem::Claim { claim: 1, key: key.clone(), owner: worker.clone(), takeover: true },
             NodeItem::Unclaim { key: key.clone() },
             NodeItem::WorkerUp { worker: worker.clone() },
             NodeItem::WorkerDown { worker: worker.clone() },
@@ -188,6 +193,7 @@ mod tests {
         let heard = vec![
             Answer::Claimed { claim: 1, sequence: 2 },
             Answer::ClaimRefused { claim: 1, owner: worker.clone(), node: node.clone() },
+            Answer::Lost { key: key.clone(), owner: worker.clone() },
             Answer::WorkerAdmitted { worker: worker.clone() },
             Answer::WorkerRefused { worker: worker.clone(), node: node.clone() },
             Answer::Located { key, at: at.clone(), sequence: 9 },

@@ -4,7 +4,7 @@ use super::pair::{Pair, Worker, bytes};
 use crate::fabric::{FabricEvent, LinkId};
 use crate::memory::{RemoteKey, RemoteSlice};
 use crate::op::{FailureCode, Reply};
-use crate::tensor::{Select, Version};
+use crate::tensor::{Retention, Select, Version};
 use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
 use crate::wire::message::{Body, Message, NameRef, Recall, Role};
 
@@ -96,6 +96,7 @@ fn a_slot_that_waits() -> (Pair, Worker, Worker, LinkId, Header) {
         pieces: 1,
         waited_us: 0,
         name: 0,
+        retention: Retention::default(),
     };
     (pair, w, r, link, header)
 }

@@ -13,7 +13,7 @@ use crate::op::{Command, Failure, FailureCode};
 use crate::protocol::link::{AfterRevoke, SlotState};
 use crate::protocol::pull::PullState;
 use crate::protocol::{Control, PREPARED_METADATA_ID};
-use crate::tensor::{Select, Version};
+use crate::tensor::{Retention, Select, Version};
 use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
 use crate::wire::message::{Body, Recall, Role};
 use std::time::Duration;
@@ -69,7 +69,17 @@ fn write(solo: &mut Solo, role: Role) -> bool {
     let slots = solo.node.links[&LINK].slots.ids(|s| matches!(s.state, SlotState::Granted(_)));
     let slot = SlotNumber(slots.first().map_or(12345, |id| id.short()));
     let version = Version(if role == Role::Pull { 2 } else { 1 });
-    solo.land(&Header { slot, index, metadata_id, version, body_len: 8, pieces: 1, waited_us: 0, name: 0 });
+    solo.land(&Header {
+        slot,
+        index,
+        metadata_id,
+        version,
+        body_len: 8,
+        pieces: 1,
+        waited_us: 0,
+        name: 0,
+        retention: Retention::default(),
+    });
     true
 }
 

@@ -8,5 +8,8 @@ mod picture;
 mod pulls;
 mod pushes;
 mod quotas;
+mod retention;
 mod solo;
 mod tables;
+mod take_back;
+mod takeover;

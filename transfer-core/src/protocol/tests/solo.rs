@@ -6,7 +6,7 @@ use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId, W
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::{Command, Fetch, OpId, Prepare, Push, Reply};
 use crate::protocol::{Action, Control, Domain, Node, NodeConfig, PeerInfo, SessionId};
-use crate::tensor::Select;
+use crate::tensor::{Retention, Select};
 use crate::time::Time;
 use crate::wire::landing::{HEADER_BYTES, Header};
 use crate::wire::message::{Body, Message, NameRef, Role};
@@ -209,6 +209,8 @@ impl Solo {
             to,
             timeout,
             require: None,
+            retention: Retention::default(),
+            takeover: false,
         }));
         self.answer();
         op

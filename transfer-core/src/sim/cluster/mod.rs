@@ -466,7 +466,7 @@ impl Cluster {
                 self.tell_directory(node, directory::Said::StopResolve(key));
             }
             Control::ResolveWorker { worker } => self.tell_directory(node, directory::Said::ResolveWorker(worker)),
-            Control::Claim { key, owner } => self.tell_directory(node, directory::Said::Claim(key, owner)),
+            Control::Claim { key, owner, takeover: _ } => self.tell_directory(node, directory::Said::Claim(key, owner)),
             Control::Unclaim { key } => self.tell_directory(node, directory::Said::Unclaim(key)),
         }
         Ok(())

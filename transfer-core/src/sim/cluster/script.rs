@@ -228,7 +228,22 @@ impl Cluster {
         let what = What::Push { number, offset, version, remote: to.is_some() };
         let op = self.ask(worker, what, timeout);
         let to = to.map(|w| self.workers[w].name.clone());
-        self.command(worker, Command::Push(Push { op, key, version, meta, offset, to, timeout, require: None }));
+        let retention = crate::tensor::Retention::default();
+        self.command(
+            worker,
+            Command::Push(Push {
+                op,
+                key,
+                version,
+                meta,
+                offset,
+                to,
+                timeout,
+                require: None,
+                retention,
+                takeover: false,
+            }),
+        );
     }
 
     fn push(&mut self, worker: usize) {

@@ -280,7 +280,8 @@ impl Cluster {
             Reply::CounterOpened { op, home, identity } => self.counter_opened(worker, op, home, identity)?,
             Reply::Counted { op, old, report } => self.counted(worker, op, old, &report)?,
             Reply::Released { op, round, leader, .. } => self.met(worker, op, round, leader)?,
-            Reply::Returned { offset } => self.comes_back(worker, offset)?,
+            Reply::Returned { offset, .. } => self.comes_back(worker, offset)?,
+            Reply::TakenBack { op, .. } => return Err(format!("{op:?} is taken back, which nobody asked for")),
         }
         Ok(())
     }
