@@ -5,7 +5,7 @@
 
 use crate::fabric::{DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId};
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::Reply;
+use crate::op::{Command, Reply};
 use crate::protocol::{Action, BufferAnswer, Control, Node, PeerInfo, SessionId, Snapshot, Write};
 use crate::tensor::Name;
 use crate::time::Time;
@@ -216,6 +216,19 @@ impl<M> Driver<M> {
         if let Some(state) = self.links.remove(&link) {
             self.fabrics[state.fabric].disconnect(link, DownReason::Closed(why.to_owned()));
         }
+    }
+
+    /// What a worker commands.
+    ///
+    /// Who fetches may know from its sender that a version has landed here. A device has said so before this side has heard of it, so
+    /// the fabrics are heard first where that may be.
+    pub fn command(&mut self, now: Time, session: SessionId, command: Command, memory: &impl HeaderMemory) {
+        if let Command::Fetch(fetch) = &command
+            && self.node.lands_unheard(&fetch.key)
+        {
+            self.poll_fabrics(now, memory);
+        }
+        self.node.command(now, session, command);
     }
 
     /// Polls every fabric once and hands in what they report. Returns whether anything happened.

@@ -15,12 +15,13 @@ use crate::time::Time;
 pub(super) const MOST_ASTRAY: u32 = 16;
 
 impl Node {
-    pub(super) fn fetch(&mut self, now: Time, session: SessionId, fetch: Fetch) {
+    pub(super) fn fetch(&mut self, now: Time, session: SessionId, mut fetch: Fetch) {
         if let Some(failure) = self.is_busy(session) {
             return self.refuse(session, fetch.op, failure);
         }
         // The usual case needs no operation: it is published here.
         if let Some(record) = self.store.find(fetch.key.as_str()) {
+            fetch.select = self.settle(record, fetch.select);
             match self.pick(record, fetch.select) {
                 Picked::Blob(blob) => {
                     return match self.hand_over(now, session, fetch.op, blob, fetch.require, now) {

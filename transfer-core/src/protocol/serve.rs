@@ -53,15 +53,20 @@ impl Node {
         link: LinkId,
         index: u32,
         name: NameRef,
-        select: Select,
+        mut select: Select,
         metadata_id: u32,
         slot: Option<SlotGrant>,
     ) {
         let limit = self.config.max_requests_per_link;
-        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(l) = self.links.get(&link) else { return };
         let Some(key) = l.names_in.look_up(name).cloned().map(Key::from) else {
             return self.violation(link, &format!("it uses name {}.{}, which it never told", name.id, name.generation));
         };
+        let record_id = self.store.find(key.as_str());
+        if let Some(record) = record_id {
+            select = self.settle(record, select);
+        }
+        let Some(l) = self.links.get_mut(&link) else { return };
         if l.serves.contains_key(&index) {
             return self.violation(link, &format!("it uses request {index:#x} twice"));
         }
@@ -83,7 +88,6 @@ impl Node {
             writing: false,
         };
         l.serves.insert(index, serve);
-        let record_id = self.store.find(key.as_str());
         match record_id.and_then(|id| self.store.records.get_mut(id)) {
             Some(record) if record.is_owned() => {
                 record.wait(Waiter::Remote(link, index));

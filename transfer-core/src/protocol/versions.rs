@@ -5,6 +5,7 @@
 
 use super::node::Node;
 use super::ops::{Op, OpKind};
+use super::push_in::InFlow;
 use super::slab::Id;
 use super::store::{Blob, Outlived, Owner, Record, Waiter};
 use super::{Domain, SessionId};
@@ -49,6 +50,32 @@ impl Node {
             }
             _ => Picked::NotYet,
         }
+    }
+
+    /// What "the latest" means for a request that comes now: what has landed here and is being closed to its sender belongs to it,
+    /// for the sender may know that it is here.
+    pub(super) fn settle(&self, record: Id<Record>, select: Select) -> Select {
+        let landed = self.landing_flow(record).filter(|flow| !flow.landed.is_empty());
+        match (select, landed) {
+            (Select::Latest, Some(flow)) => Select::AtLeast(Version(flow.next_version.saturating_sub(1))),
+            _ => select,
+        }
+    }
+
+    /// The flow in which the key's versions land here.
+    fn landing_flow(&self, record: Id<Record>) -> Option<&InFlow> {
+        let Some(Owner::Landed(landed)) = self.store.records.get(record).map(|r| &r.owner) else { return None };
+        let (link, id) = landed.flow?;
+        self.links.get(&link)?.flows_in.get(id)
+    }
+
+    /// Whether versions of this key land here by a device that says so to the sender before it says so here.
+    #[must_use]
+    pub fn lands_unheard(&self, key: &Key) -> bool {
+        let Some(record) = self.store.find(key.as_str()) else { return false };
+        let Some(Owner::Landed(landed)) = self.store.records.get(record).map(|r| &r.owner) else { return false };
+        let link = landed.flow.and_then(|(link, _)| self.links.get(&link));
+        link.is_some_and(|link| link.limits.acknowledges_unheard)
     }
 
     /// Makes a blob the newest version of its key. The caller's reference becomes the publication's.

@@ -112,8 +112,8 @@ impl Run {
             let instant = Instant::now();
             let now = self.time(instant);
             let mut active = self.commands(now);
-            let Run { workers, driver, broken, .. } = &mut self;
-            if workers.take(|session, command| driver.node.command(now, session, command), broken) {
+            let Run { workers, driver, broken, memory, .. } = &mut self;
+            if workers.take(|session, command| driver.command(now, session, command, memory), broken) {
                 active = true;
                 // Before the fabrics are looked at: that costs system calls, and what is posted now leaves with them.
                 self.work(now);

@@ -31,7 +31,7 @@ pub(super) struct Machine {
 }
 
 /// The index of what the test, as the peer, began.
-const INDEX: u32 = 5;
+pub(super) const INDEX: u32 = 5;
 const LONG: Duration = Duration::from_secs(1000);
 
 fn grant(capacity: u64) -> SlotGrant {
@@ -381,7 +381,7 @@ fn granting() -> Solo {
     solo
 }
 
-fn ready() -> Solo {
+pub(super) fn ready() -> Solo {
     let mut solo = granting();
     solo.grant();
     solo

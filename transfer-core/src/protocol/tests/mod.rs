@@ -13,3 +13,4 @@ mod solo;
 mod tables;
 mod take_back;
 mod takeover;
+mod visible;
