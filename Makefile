@@ -10,9 +10,15 @@ RDMA ?=
 # How long `make soak-rdma` goes on, in seconds, and what it is told else, for instance SOAK_ARGS="--seed 17".
 SOAK ?= 600
 SOAK_ARGS ?=
+# How long `make chaos` goes on, in seconds, and what it is told else.
+CHAOS ?= 3600
+CHAOS_ARGS ?=
+# How long `make fuzz` keeps at each target, in seconds, and words that the targets have in their names: all, where nothing is said.
+FUZZ ?= 600
+FUZZ_TARGET ?= fuzz_
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-host test-rdma soak-rdma bench lint doc setup
+.PHONY: help demo test test-host test-rdma soak-rdma chaos fuzz loom miri bench lint doc setup
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +41,19 @@ test-rdma: setup ## Those that do, in a guest that has one (tests/rdma-vm)
 
 soak-rdma: setup ## Everything at once over RDMA in that guest, for 10 minutes
 	tests/rdma-vm/tests.py --soak $(SOAK) $(SOAK_ARGS)
+
+chaos: setup ## Kills, stops and restarts workers and sidecars at random under load, for an hour
+	$(CARGO) build --workspace --bins
+	$(TARGET)/debug/transfer-test-soak --stops --seconds $(CHAOS) $(CHAOS_ARGS)
+
+fuzz: setup ## Mutates what strangers may say, 10 minutes for each parser
+	TRANSFER_FUZZ_SECONDS=$(FUZZ) $(CARGO) test --workspace --lib -- --nocapture $(FUZZ_TARGET)
+
+loom: setup ## Tries every order of steps in the lock-free parts; also a part of `make test`
+	$(CARGO) test --package transfer-loom
+
+miri: ## Runs the core's tests under miri, which sees undefined behaviour, where it is installed
+	scripts/miri.sh
 
 bench: setup ## Runs the benchmarks; takes a while, and wants a quiet machine
 	$(CARGO) build --release --workspace --bins

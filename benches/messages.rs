@@ -33,6 +33,8 @@ fn main() -> Result<(), Failed> {
         to: None,
         timeout,
         require: None,
+        retention: transfer_core::tensor::Retention::default(),
+        takeover: false,
     };
     let fetch = Fetch { op: OpId(2), key, select: Select::Exactly(Version(7)), timeout, require: None };
     for (name, command) in [

@@ -79,6 +79,8 @@ impl Bench {
             to: None,
             timeout: TIMEOUT,
             require: None,
+            retention: transfer_core::tensor::Retention::default(),
+            takeover: false,
         };
         self.node.command(self.now(), PRODUCER, Command::Push(push));
         self.next += 1;

@@ -1,6 +1,6 @@
 //! Orders to a worker: how they are put together, and what comes of them.
 
-use crate::order::{Answer, FetchOrder, Fetched, Order, PushOrder, Pushed, Select, Trouble, Way};
+use crate::order::{Answer, FetchOrder, Fetched, Order, PushOrder, Pushed, Select, Trouble, Until, Way};
 use crate::{PATIENCE, Worker};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
@@ -150,6 +150,21 @@ impl PushCall<'_> {
 
     pub fn require(mut self, fabric: &str) -> Self {
         self.order.require = Some(fabric.to_owned());
+        self
+    }
+
+    pub fn keep(mut self, until: Until) -> Self {
+        self.order.keep.until = until;
+        self
+    }
+
+    pub fn outlive(mut self) -> Self {
+        self.order.keep.outlives = true;
+        self
+    }
+
+    pub fn takeover(mut self) -> Self {
+        self.order.takeover = true;
         self
     }
 

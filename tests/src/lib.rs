@@ -13,6 +13,7 @@
 //! - [`worker`], [`calls`]: a worker, as a test commands it, and its orders.
 //! - [`agent`]: the same worker from inside: the program `transfer-test-worker`.
 //! - [`soak`]: everything at once: the program `transfer-test-soak`.
+//! - [`container`]: either of them in namespaces of its own.
 //! - [`order`]: the lines between the two.
 //! - [`pattern`]: what tensors are filled with.
 //! - [`process`], [`programs`]: processes that end with the test, and where their programs are.
@@ -21,6 +22,7 @@
 pub mod agent;
 pub mod calls;
 pub mod carrier;
+pub mod container;
 pub mod order;
 pub mod pattern;
 pub mod process;

@@ -80,6 +80,49 @@ pub struct PushOrder {
     pub to: Option<String>,
     pub timeout: Duration,
     pub require: Option<String>,
+    pub keep: Keep,
+    pub takeover: bool,
+}
+
+/// How long a pushed version stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Keep {
+    pub until: Until,
+    pub outlives: bool,
+}
+
+/// Until what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum Until {
+    #[default]
+    Replaced,
+    Fetched(u32),
+    Deleted,
+}
+
+/// A way to publish weights that are updated in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InPlace {
+    /// A copy of each version.
+    Snapshot,
+    /// The update waits for the readers.
+    Gate,
+    /// Two buffers that take turns.
+    TwoBuffers,
+}
+
+/// See [`Order::Update`] and [`Order::Watch`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct UpdateOrder {
+    pub key: String,
+    pub way: InPlace,
+    /// How many elements, of 8 bytes.
+    pub len: u64,
+    /// The last version.
+    pub last: u64,
 }
 
 /// See [`crate::Worker::fetch`].
@@ -168,10 +211,21 @@ pub enum Order {
     Meet(MeetOrder),
     /// Say how much of the arena is free.
     ArenaFree,
+    /// Write nonsense over all memory that is shared with the sidecar and can be written: the arena and both rings. From this seed.
+    Scribble(u64),
+    /// Leave a child behind that holds the sockets of this process open. Answered with its process id.
+    LeaveChild,
     /// Push the tensor again and again, until something fails.
     PushStorm(PushOrder),
     /// Fetch the latest again and again, reading each, until something fails.
     FetchStorm(FetchOrder),
+    /// Take the newest version of a key back, and drop it.
+    TakeBack(String, Duration),
+    /// Publish versions 1 to the last of weights that are updated in place, as fast as it goes: every element is the version's number.
+    Update(UpdateOrder),
+    /// Fetch the newest again and again until the last version has come, and look at every element of each, twice. Answered with how
+    /// many versions were seen.
+    Watch(UpdateOrder),
     /// Begin an exchange. Answered at once.
     Exchange(ExchangeOrder),
     /// How many rounds are done.

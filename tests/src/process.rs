@@ -89,10 +89,9 @@ impl Process {
     /// # Panics
     /// Where it has ended already.
     pub fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw).expect("a process has an id");
         // The child is not reaped yet, so the number is its own.
-        assert!(self.ended.is_none(), "process {pid:?} has ended already");
-        kill_process(pid, signal).expect("a child can be signalled");
+        assert!(self.ended.is_none(), "process {} has ended already", self.id());
+        self::signal(self.id(), signal);
     }
 
     /// Whether it has ended, and how.
@@ -121,6 +120,15 @@ impl Process {
             self.wait();
         }
     }
+}
+
+/// Sends a signal to a process that is surely there still.
+///
+/// # Panics
+/// Where it is not.
+pub fn signal(process: u32, signal: Signal) {
+    let pid = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process has an id");
+    kill_process(pid, signal).expect("it is there and can be signalled");
 }
 
 impl Drop for Process {

@@ -27,6 +27,20 @@ pub fn worker() -> PathBuf {
     existing(&ready().unwrap_or_else(folder), "transfer-test-worker")
 }
 
+/// The same where every user can run it: a copy in `folder`, since the target folder may lie in somebody's home. It is called as logs are,
+/// which may stay when a scene ends.
+///
+/// # Panics
+/// Where it cannot be copied.
+#[must_use]
+pub fn worker_for_all(folder: &Path) -> PathBuf {
+    let copy = folder.join("worker.log");
+    // By another process: while this one had it open for writing, a child that another test starts at that moment would have it, too.
+    let status = Command::new("cp").arg(worker()).arg(&copy).status().expect("cp can be started");
+    assert!(status.success(), "the program can be copied");
+    copy
+}
+
 /// `transferd`, up to date with its sources.
 #[must_use]
 pub fn transferd() -> PathBuf {

@@ -1,6 +1,7 @@
 //! Sidecars, and bystanders who must notice nothing.
 
 use crate::calls::{done, number};
+use crate::container::Container;
 use crate::order::{ExchangeOrder, Order};
 use crate::status::Counts;
 use crate::{Carrier, Sidecar, Worker, poll};
@@ -75,12 +76,22 @@ impl Scene {
         Scene::exactly(&all.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
 
-    /// The same with these arguments and no others: what carries is for the sidecars to find out.
+    /// One sidecar in a container.
+    #[must_use]
+    pub fn contained(arguments: &[&str]) -> Scene {
+        Scene::start(Some(Container::new()), &[arguments])
+    }
+
+    /// Those of [`Scene::over`] with these arguments and no others: what carries is for the sidecars to find out.
     ///
     /// # Panics
     /// Where they do not start.
     #[must_use]
     pub fn exactly(arguments: &[&[&str]]) -> Scene {
+        Scene::start(None, arguments)
+    }
+
+    fn start(container: Option<Container>, arguments: &[&[&str]]) -> Scene {
         let folder = tempfile::Builder::new().prefix("transfer-test-").tempdir().expect("a folder");
         // Workers of other users come in, too.
         let open = std::fs::Permissions::from_mode(0o755);
@@ -92,7 +103,7 @@ impl Scene {
             if let Some(url) = &url {
                 arguments.extend(["--directory", url]);
             }
-            nodes.push(Sidecar::start(folder.path(), name, &arguments));
+            nodes.push(Sidecar::start_in(container, folder.path(), name, &arguments));
         }
         let mut scene = Scene { bystanders: None, nodes, idle: BTreeMap::new(), folder };
         (0..scene.nodes.len()).for_each(|node| scene.note_idle_of(node));

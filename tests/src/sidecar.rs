@@ -1,5 +1,6 @@
 //! A sidecar: `transferd` in a process of its own.
 
+use crate::container::{self, Container, SHARED};
 use crate::process::{Process, Start};
 use crate::status::{Admin, Counts};
 use crate::{Worker, poll, programs};
@@ -15,6 +16,7 @@ pub struct Sidecar {
     name: String,
     folder: PathBuf,
     arguments: Vec<String>,
+    container: Option<Container>,
     process: Process,
     admin: Admin,
     /// The line that says "ready".
@@ -28,10 +30,19 @@ impl Sidecar {
     /// Where it does not.
     #[must_use]
     pub fn start(folder: &Path, name: &str, arguments: &[&str]) -> Sidecar {
+        Sidecar::start_in(None, folder, name, arguments)
+    }
+
+    /// The same in a container, which shares the folder.
+    ///
+    /// # Panics
+    /// Where it does not.
+    #[must_use]
+    pub fn start_in(container: Option<Container>, folder: &Path, name: &str, arguments: &[&str]) -> Sidecar {
         let arguments: Vec<String> = arguments.iter().map(|&a| a.to_owned()).collect();
-        let (process, ready) = run(folder, name, &arguments);
+        let (process, ready) = run(container, folder, name, &arguments);
         let admin = Admin::at(admin_socket(folder, name));
-        Sidecar { name: name.to_owned(), folder: folder.to_owned(), arguments, process, admin, ready }
+        Sidecar { name: name.to_owned(), folder: folder.to_owned(), arguments, container, process, admin, ready }
     }
 
     /// Its node's name.
@@ -40,10 +51,10 @@ impl Sidecar {
         &self.name
     }
 
-    /// Its process id.
+    /// Its process id, as seen from here.
     #[must_use]
     pub fn process_id(&self) -> u32 {
-        self.process.id()
+        if self.container.is_some() { container::first_process(self.process.id()) } else { self.process.id() }
     }
 
     /// The folder of its sockets.
@@ -138,14 +149,28 @@ impl Sidecar {
         if let (Some(at), Some(address)) = (self.arguments.iter().position(|a| a == "--listen"), address) {
             self.arguments[at + 1] = address;
         }
-        (self.process, self.ready) = run(&self.folder, &self.name, &self.arguments);
+        (self.process, self.ready) = run(self.container, &self.folder, &self.name, &self.arguments);
         self.admin = Admin::at(self.admin_socket());
+    }
+
+    /// Stops its process, as a debugger does; [`Sidecar::go_on`] lets it run again.
+    pub fn freeze(&self) {
+        self.process.signal(Signal::STOP);
+    }
+
+    /// See [`Sidecar::freeze`].
+    pub fn go_on(&self) {
+        self.process.signal(Signal::CONT);
     }
 
     /// Ends it with SIGTERM and says how it ended.
     #[must_use]
     pub fn terminate(&mut self) -> ExitStatus {
-        self.process.signal(Signal::TERM);
+        match self.container {
+            None => self.process.signal(Signal::TERM),
+            // What made the container ends with the same status.
+            Some(_) => crate::process::signal(self.process_id(), Signal::TERM),
+        }
         self.process.wait()
     }
 }
@@ -154,19 +179,26 @@ fn admin_socket(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}-admin.sock"))
 }
 
-fn run(folder: &Path, name: &str, arguments: &[String]) -> (Process, String) {
+fn run(container: Option<Container>, folder: &Path, name: &str, arguments: &[String]) -> (Process, String) {
     let ready_file = folder.join(format!("{name}.ready"));
     // One that was killed has left it behind.
     let _ = std::fs::remove_file(&ready_file);
     let (leash, program) = (programs::worker(), programs::transferd());
-    let socket = folder.join(format!("{name}.sock"));
-    let admin = admin_socket(folder, name);
+    // What the folder is called where the sidecar runs.
+    let inside = if container.is_some() { Path::new(SHARED) } else { folder };
+    let socket = inside.join(format!("{name}.sock"));
+    let (admin, ready_inside) = (admin_socket(inside, name), inside.join(format!("{name}.ready")));
     let mut words: Vec<&OsStr> = vec!["--node".as_ref(), name.as_ref(), "--socket".as_ref(), socket.as_ref()];
-    words.extend(["--admin-socket".as_ref(), admin.as_os_str(), "--ready-file".as_ref(), ready_file.as_os_str()]);
+    words.extend(["--admin-socket".as_ref(), admin.as_os_str(), "--ready-file".as_ref(), ready_inside.as_os_str()]);
     words.extend(arguments.iter().map(OsStr::new));
+    let contained = container.map(|container| container.words(folder, &program, &words));
+    let arguments = match &contained {
+        None => Process::tied(&program, words),
+        Some(words) => words.iter().map(AsRef::as_ref).collect(),
+    };
     let mut process = Process::start(Start {
         leash: &leash,
-        arguments: Process::tied(&program, words),
+        arguments,
         mode: "tied",
         log: folder.join(format!("{name}.log")),
         uid: None,

@@ -1,8 +1,9 @@
 //! A worker, as a test commands it.
 
 use crate::calls::{FetchCall, Pending, PushCall, done, number, sum};
+use crate::container::{self, Container, SHARED};
 use crate::order::{
-    Answer, Change, CountOrder, Counted, FetchOrder, Line, MeetOrder, Met, Order, PushOrder, Reply, Select, Spec,
+    Answer, Change, CountOrder, Counted, FetchOrder, Keep, Line, MeetOrder, Met, Order, PushOrder, Reply, Select, Spec,
     Trouble, Way,
 };
 use crate::process::{Process, Start};
@@ -11,7 +12,7 @@ use rustix::process::Signal;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ExitStatus};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +27,9 @@ pub struct WorkerStart {
     program: PathBuf,
     arena_bytes: u64,
     is_async: bool,
+    comes_back: bool,
     uid: Option<u32>,
+    container: Option<Container>,
 }
 
 type Waiting = Arc<Mutex<HashMap<u64, Sender<Result<Answer, Trouble>>>>>;
@@ -37,6 +40,7 @@ pub struct Worker {
     name: String,
     incarnation: u64,
     process: Process,
+    is_contained: bool,
     stdin: Option<ChildStdin>,
     waiting: Waiting,
     next_id: u64,
@@ -57,10 +61,24 @@ impl WorkerStart {
         self
     }
 
+    /// When its sidecar is restarted, it connects again by itself. Without this, its session is over then.
+    #[must_use]
+    pub fn that_comes_back(mut self) -> Self {
+        self.comes_back = true;
+        self
+    }
+
     /// It runs as this user, and as `program`, which that user can execute.
     #[must_use]
     pub fn user(mut self, uid: u32, program: PathBuf) -> Self {
         (self.uid, self.program) = (Some(uid), program);
+        self
+    }
+
+    /// It runs in this container, which shares the folder of the sidecar's socket.
+    #[must_use]
+    pub fn contained(mut self, container: Container) -> Self {
+        self.container = Some(container);
         self
     }
 
@@ -84,14 +102,24 @@ impl WorkerStart {
     pub fn try_start(self) -> Result<Worker, Trouble> {
         let arena = self.arena_bytes.to_string();
         let face = if self.is_async { "async" } else { "blocking" };
-        let words: [&OsStr; 4] = [self.socket.as_ref(), self.name.as_ref(), arena.as_ref(), face.as_ref()];
-        let mut process = Process::start(Start {
-            leash: &self.program,
-            arguments: words.to_vec(),
-            mode: "work",
-            log: self.log,
-            uid: self.uid,
-        });
+        let after = if self.comes_back { "comes-back" } else { "ends" };
+        let words: [&OsStr; 5] =
+            [self.socket.as_ref(), self.name.as_ref(), arena.as_ref(), face.as_ref(), after.as_ref()];
+        let start = |arguments, mode| {
+            Process::start(Start { leash: &self.program, arguments, mode, log: self.log.clone(), uid: self.uid })
+        };
+        let mut process = match self.container {
+            None => start(words.to_vec(), "work"),
+            Some(container) => {
+                let shared = self.socket.parent().expect("a socket lies in a folder");
+                let socket = Path::new(SHARED).join(self.socket.file_name().expect("a socket has a name"));
+                // The first process of a container has no parent that it could see.
+                let [_, name, arena, face, after] = words;
+                let inside = ["work".as_ref(), "0".as_ref(), socket.as_os_str(), name, arena, face, after];
+                let words = container.words(shared, &container.worker(shared), &inside);
+                start(words.iter().map(AsRef::as_ref).collect(), "tied")
+            }
+        };
         let (stdin, stdout) = process.pipes();
         let (tell, told) = channel();
         let waiting: Waiting = Arc::new(Mutex::new(HashMap::from([(0, tell)])));
@@ -111,7 +139,9 @@ impl WorkerStart {
         let first = Pending::new(format!("{} connects", self.name), told, Some);
         match first.outcome().unwrap_or_else(|| panic!("worker {}:\n{}", self.name, process.last_words()))? {
             Answer::Connected { incarnation, .. } => {
-                Ok(Worker { name: self.name, incarnation, process, stdin: Some(stdin), waiting, next_id: 1 })
+                let is_contained = self.container.is_some();
+                let (name, stdin) = (self.name, Some(stdin));
+                Ok(Worker { name, incarnation, process, is_contained, stdin, waiting, next_id: 1 })
             }
             other => panic!("a worker begins with {other:?}"),
         }
@@ -133,7 +163,9 @@ impl Worker {
             program: programs::worker(),
             arena_bytes: 16 << 20,
             is_async: false,
+            comes_back: false,
             uid: None,
+            container: None,
         }
     }
 
@@ -149,10 +181,10 @@ impl Worker {
         self.incarnation
     }
 
-    /// The process id.
+    /// The process id, as seen from here.
     #[must_use]
     pub fn process_id(&self) -> u32 {
-        self.process.id()
+        if self.is_contained { container::first_process(self.process.id()) } else { self.process.id() }
     }
 
     /// Gives an order.
@@ -176,7 +208,18 @@ impl Worker {
     /// Pushes a tensor.
     pub fn push(&mut self, key: &str, tensor: Spec) -> PushCall<'_> {
         let (key, timeout) = (key.to_owned(), PATIENCE / 2);
-        let order = PushOrder { key, tensor, way: Way::Owned, version: None, to: None, timeout, require: None };
+        let keep = Keep::default();
+        let order = PushOrder {
+            key,
+            tensor,
+            way: Way::Owned,
+            version: None,
+            to: None,
+            timeout,
+            require: None,
+            keep,
+            takeover: false,
+        };
         PushCall::new(self, order)
     }
 

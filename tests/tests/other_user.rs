@@ -3,8 +3,6 @@
 //! Only root can start processes as somebody else, so these tests need to run as root, as they do in a container; elsewhere they say so
 //! and end.
 
-use std::path::PathBuf;
-use std::process::Command;
 use transfer_tests::{Scene, Spec, Worker, programs};
 
 /// Nobody in particular.
@@ -19,22 +17,13 @@ fn can_be_others() -> bool {
     root
 }
 
-/// The worker's program, where every user can run it: the target folder may lie in somebody's home.
-fn program(scene: &Scene) -> PathBuf {
-    let copy = scene.folder().join("worker.log");
-    // By another process: while this one had it open for writing, a child that another test starts at that moment would have it, too.
-    let status = Command::new("cp").arg(programs::worker()).arg(&copy).status().expect("cp can be started");
-    assert!(status.success(), "the program can be copied");
-    copy
-}
-
 #[test]
 fn another_user_s_tensors_cannot_be_read() {
     if !can_be_others() {
         return;
     }
     let mut scene = Scene::with(&[&["--socket-mode", "666", "--pool-bytes", "1MiB"]]);
-    let program = program(&scene);
+    let program = programs::worker_for_all(scene.folder());
     let stranger = |scene: &Scene| Worker::of(scene.a(), "stranger").user(UID, program.clone()).start();
     // Its landing pool stays.
     assert!(stranger(&scene).close().success());
@@ -87,7 +76,7 @@ fn pools_are_kept_apart() {
     }
     let arguments = ["--socket-mode", "666", "--pool-bytes", "8MiB"];
     let mut scene = Scene::two_with(&arguments);
-    let program = program(&scene);
+    let program = programs::worker_for_all(scene.folder());
     let start = |scene: &Scene, node: usize, name: &str| {
         Worker::of(&scene.nodes[node], name).user(UID, program.clone()).start()
     };
@@ -122,7 +111,7 @@ fn the_socket_s_mode_keeps_others_out() {
         return;
     }
     let scene = Scene::with(&[&["--socket-mode", "600", "--pool-bytes", "1MiB"]]).with_bystanders();
-    let stranger = Worker::of(scene.a(), "stranger").user(UID, program(&scene)).try_start();
+    let stranger = Worker::of(scene.a(), "stranger").user(UID, programs::worker_for_all(scene.folder())).try_start();
     stranger.expect_err("it may not come in").expect("Connect", &["ermission denied", "a.sock"]);
     scene.end();
 }

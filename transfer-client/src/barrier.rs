@@ -1,9 +1,10 @@
 //! A barrier of the job.
 
 use crate::Error;
+use crate::connection::Connection;
 use crate::counting::Counting;
 use crate::face::Face;
-use crate::session::{Outcome, Session};
+use crate::session::Outcome;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ use transfer_core::tensor::Name;
 /// know: whether the last member came in the very moment at which a wait from another node was given up. Then the round was complete, and
 /// counted it; [`Round::number`] of the next wait shows it.
 pub struct Barrier<F> {
-    session: Arc<Session>,
+    connection: Arc<Connection>,
     name: Result<Name, Error>,
     members: u32,
     face: PhantomData<F>,
@@ -63,8 +64,8 @@ pub struct Round {
 
 impl<F> Clone for Barrier<F> {
     fn clone(&self) -> Self {
-        let Barrier { session, name, members, .. } = self;
-        Barrier { session: session.clone(), name: name.clone(), members: *members, face: PhantomData }
+        let Barrier { connection, name, members, .. } = self;
+        Barrier { connection: connection.clone(), name: name.clone(), members: *members, face: PhantomData }
     }
 }
 
@@ -76,14 +77,14 @@ impl<F> fmt::Debug for Barrier<F> {
 }
 
 impl<F: Face> Barrier<F> {
-    pub(crate) fn new(session: Arc<Session>, name: Result<Name, Error>, members: u32) -> Self {
-        Barrier { session, name, members, face: PhantomData }
+    pub(crate) fn new(connection: Arc<Connection>, name: Result<Name, Error>, members: u32) -> Self {
+        Barrier { connection, name, members, face: PhantomData }
     }
 
     /// Arrives, and waits until all have.
     pub fn wait(&self) -> Counting<F, Round> {
         let ask = CounterAsk::Wait { members: self.members };
-        Counting::new(&self.session, self.name.clone(), ask, |outcome| match outcome {
+        Counting::new(&self.connection.session(), self.name.clone(), ask, |outcome| match outcome {
             Outcome::Released { round, leader, report } => Some(Round { number: round, leader, report }),
             _ => None,
         })

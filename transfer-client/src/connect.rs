@@ -1,5 +1,6 @@
 //! Beginning a session.
 
+use crate::connection::{Connection, Way};
 use crate::driver;
 use crate::face::{Async, Blocking, Face};
 use crate::session::{Keep, Session};
@@ -42,6 +43,7 @@ pub struct Connect<F> {
     arena_bytes: u64,
     timeout: Option<Duration>,
     spin: Duration,
+    comes_back: bool,
     face: PhantomData<F>,
 }
 
@@ -68,6 +70,7 @@ impl<F: Face> Connect<F> {
             arena_bytes: DEFAULT_ARENA_BYTES,
             timeout: None,
             spin: if cpus >= 4 { DEFAULT_SPIN } else { Duration::ZERO },
+            comes_back: true,
             face: PhantomData,
         }
     }
@@ -98,7 +101,14 @@ impl<F: Face> Connect<F> {
         self
     }
 
-    fn begin(self) -> Result<Handle<F>, Error> {
+    /// Whether the client connects again by itself when the sidecar was restarted, and publishes again what was published: it does, where
+    /// nothing is said and the sidecar was found by its path. Without it, the end of the sidecar is the end of the client.
+    pub fn come_back(mut self, comes_back: bool) -> Self {
+        self.comes_back = comes_back;
+        self
+    }
+
+    fn begin(self, runtime: Option<tokio::runtime::Handle>) -> Result<Handle<F>, Error> {
         let name = match self.name {
             Some(name) => name?,
             None => Name::new(&format!("worker-{}", std::process::id()))?,
@@ -107,8 +117,13 @@ impl<F: Face> Connect<F> {
         let timeout = self.timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT + prefault);
         let until = Instant::now() + timeout;
         let options = WorkerOptions { name: name.clone(), arena_bytes: self.arena_bytes, timeout };
+        let mut way = None;
         let (end, keep): (_, Keep) = match self.target {
-            Target::Path(path) => (WorkerEnd::connect(&path, &options), None),
+            Target::Path(path) => {
+                let end = WorkerEnd::connect(&path, &options);
+                way = self.comes_back.then(|| Way { path, name: name.clone(), timeout, spin: self.spin, runtime });
+                (end, None)
+            }
             Target::Socket(socket) => (WorkerEnd::join(socket, &options), None),
             #[cfg(feature = "embedded")]
             Target::Embedded => {
@@ -123,9 +138,20 @@ impl<F: Face> Connect<F> {
             _ => return Err(Error::Connect(SessionError::Unexpected { expected: "a doorbell", found: "a segment" })),
         }
         let (node, incarnation) = (end.node.clone(), end.incarnation);
-        let session = Session::start(end, self.spin, keep).map_err(|e| Error::Connect(SessionError::Ring(e.into())))?;
+        let session = Session::start(end, self.spin, keep, way.is_some());
+        let session = session.map_err(|e| Error::Connect(SessionError::Ring(e.into())))?;
+        let connection = Connection::new(session);
+        if let Some(way) = way {
+            connection.come_back_by(way).map_err(|e| {
+                let source = transfer_memory::Errno::from_io_error(&e).unwrap_or(transfer_memory::Errno::AGAIN);
+                Error::Connect(SessionError::Socket(SocketError::System {
+                    step: "start the thread that comes back for",
+                    source,
+                }))
+            })?;
+        }
         tracing::debug!(%name, %node, incarnation, "session with the sidecar begun");
-        Ok(Handle::new(session, name, node, incarnation))
+        Ok(Handle::new(connection, name, node))
     }
 }
 
@@ -135,7 +161,7 @@ impl Connect<Blocking> {
     /// # Errors
     /// [`Error::Connect`], [`Error::Name`].
     pub fn call(self) -> Result<Handle<Blocking>, Error> {
-        self.begin()
+        self.begin(None)
     }
 }
 
@@ -145,14 +171,15 @@ impl IntoFuture for Connect<Async> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let begun = tokio::task::spawn_blocking(move || self.begin()).await;
+            let runtime = tokio::runtime::Handle::current();
+            let begun = tokio::task::spawn_blocking(move || self.begin(Some(runtime))).await;
             let handle = match begun {
                 Ok(handle) => handle?,
                 Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
                 // The runtime is shutting down.
                 Err(_) => return Err(Error::Connect(SessionError::Socket(SocketError::Closed))),
             };
-            driver::spawn(handle.session())?;
+            driver::spawn(&handle.session())?;
             Ok(handle)
         })
     }

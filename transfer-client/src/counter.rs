@@ -1,9 +1,10 @@
 //! A counter of the job.
 
 use crate::Error;
+use crate::connection::Connection;
 use crate::counting::Counting;
 use crate::face::Face;
-use crate::session::{Outcome, Session};
+use crate::session::Outcome;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ use transfer_core::tensor::Name;
 /// from another node is one READ, FETCH_ADD or CMP_AND_SWP, and costs its home no message and no processor; the home's own
 /// operations go through the same device. Else the home's sidecar does it. [`CounterReport::path`] tells.
 pub struct Counter<F> {
-    session: Arc<Session>,
+    connection: Arc<Connection>,
     name: Name,
     home: Name,
     identity: u64,
@@ -72,9 +73,9 @@ pub struct Swapped {
 
 impl<F> Clone for Counter<F> {
     fn clone(&self) -> Self {
-        let Counter { session, name, home, identity, .. } = self;
-        let (session, name, home) = (session.clone(), name.clone(), home.clone());
-        Counter { session, name, home, identity: *identity, face: PhantomData }
+        let Counter { connection, name, home, identity, .. } = self;
+        let (connection, name, home) = (connection.clone(), name.clone(), home.clone());
+        Counter { connection, name, home, identity: *identity, face: PhantomData }
     }
 }
 
@@ -85,12 +86,12 @@ impl<F> fmt::Debug for Counter<F> {
 }
 
 impl<F: Face> Counter<F> {
-    pub(crate) fn open(session: &Arc<Session>, name: Result<Name, Error>) -> Counting<F, Counter<F>> {
+    pub(crate) fn open(connection: &Arc<Connection>, name: Result<Name, Error>) -> Counting<F, Counter<F>> {
         let found = name.as_ref().ok().cloned();
-        let of = session.clone();
-        Counting::new(session, name, CounterAsk::Open, move |outcome| match outcome {
+        let of = connection.clone();
+        Counting::new(&connection.session(), name, CounterAsk::Open, move |outcome| match outcome {
             Outcome::CounterOpened { home, identity } => {
-                Some(Counter { session: of, name: found?, home, identity, face: PhantomData })
+                Some(Counter { connection: of, name: found?, home, identity, face: PhantomData })
             }
             _ => None,
         })
@@ -128,7 +129,7 @@ impl<F: Face> Counter<F> {
 
     fn operate<T>(&self, op: AtomicOp, make: impl FnOnce(u64, CounterReport) -> T + Send + 'static) -> Counting<F, T> {
         let ask = CounterAsk::Operate { home: self.home.clone(), identity: self.identity, op };
-        Counting::new(&self.session, Ok(self.name.clone()), ask, move |outcome| match outcome {
+        Counting::new(&self.connection.session(), Ok(self.name.clone()), ask, move |outcome| match outcome {
             Outcome::Counted { old, report } => Some(make(old, report)),
             _ => None,
         })

@@ -71,6 +71,12 @@ pub enum Error {
         /// The tensor's description.
         meta: TensorMeta,
     },
+    /// A tensor that was to be taken back, and that this process reads itself: it was pushed frozen, or more than once.
+    #[error("{meta} cannot be taken back: it was pushed frozen, or more than once, and this process may still read it")]
+    NotAlone {
+        /// The tensor's description.
+        meta: TensorMeta,
+    },
     /// More bytes than the whole arena has.
     #[error(
         "{wanted_bytes} bytes do not fit into an arena of {arena_bytes}; ask for a larger one with arena_bytes() at connect"
@@ -118,7 +124,7 @@ pub enum Error {
         reason: String,
     },
     /// The session is over. What it handed out stays readable; connect again.
-    #[error("the session with the sidecar is over: {0}; what was fetched stays readable, connect again for more")]
+    #[error("the session with the sidecar is over: {0}; what was fetched stays readable{advice}", advice = advice(.0))]
     SidecarGone(#[from] Gone),
     /// The sidecar has not answered in time, not even that the deadline has passed.
     #[error("the sidecar has not answered within {waited:?}; is it stopped, or starved of CPU?")]
@@ -129,6 +135,13 @@ pub enum Error {
     /// A future was polled again after it had ended.
     #[error("the call has ended already; its future must not be polled any more")]
     Ended,
+}
+
+fn advice(gone: &Gone) -> &'static str {
+    match gone {
+        Gone::Away => "",
+        _ => ", connect again for more",
+    }
 }
 
 /// Who has to change something before a call can succeed.
@@ -153,13 +166,13 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later with nothing changed by the caller. Not so for [`Error::SidecarGone`]: that takes a new
-    /// client.
+    /// Whether the same call may succeed later with nothing changed by the caller. For [`Error::SidecarGone`] only with [`Gone::Away`],
+    /// where the client connects again by itself: any other takes a new client.
     #[must_use]
     pub fn can_retry(&self) -> bool {
         match self {
             Error::Failed(failure) => failure.code.can_retry(),
-            Error::ArenaFull { .. } | Error::NoAnswer { .. } => true,
+            Error::ArenaFull { .. } | Error::NoAnswer { .. } | Error::SidecarGone(Gone::Away) => true,
             Error::Connect(SessionError::Refused(refusal)) => refusal.code.is_temporary(),
             Error::Connect(SessionError::Address(_) | SessionError::Socket(_)) => true,
             _ => false,

@@ -3,16 +3,18 @@
 use crate::allocate::AllocateWait;
 use crate::barrier::Barrier;
 use crate::connect::Connect;
+use crate::connection::Connection;
 use crate::counter::Counter;
 use crate::counting::Counting;
 use crate::face::{Async, Blocking, Face};
 use crate::fetch::Fetch;
+use crate::gate::Gate;
 use crate::keys::ToKey;
 use crate::many::{FetchMany, PushMany};
 use crate::order::Order;
 use crate::push::{Push, Source};
 use crate::session::Session;
-use crate::{Error, Frozen, TensorMut, foreign};
+use crate::{Error, Frozen, TensorMut, TwoBuffers, foreign};
 use arrow_array::Array;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -33,7 +35,7 @@ pub type BlockingClient = Handle<Blocking>;
 /// What [`Client`] and [`BlockingClient`] have in common: everything but how a call is made.
 #[derive(Debug)]
 pub struct Handle<F> {
-    session: Arc<Session>,
+    connection: Arc<Connection>,
     about: Arc<About>,
     face: PhantomData<F>,
 }
@@ -42,12 +44,11 @@ pub struct Handle<F> {
 struct About {
     name: Name,
     node: Name,
-    incarnation: u64,
 }
 
 impl<F> Clone for Handle<F> {
     fn clone(&self) -> Self {
-        Handle { session: self.session.clone(), about: self.about.clone(), face: PhantomData }
+        Handle { connection: self.connection.clone(), about: self.about.clone(), face: PhantomData }
     }
 }
 
@@ -73,7 +74,7 @@ impl Handle<Async> {
     /// The same session for threads that block. It may be used from any thread, but for those of the runtime.
     #[must_use]
     pub fn blocking(&self) -> BlockingClient {
-        Handle { session: self.session.clone(), about: self.about.clone(), face: PhantomData }
+        Handle { connection: self.connection.clone(), about: self.about.clone(), face: PhantomData }
     }
 }
 
@@ -96,12 +97,13 @@ impl Handle<Blocking> {
 }
 
 impl<F: Face> Handle<F> {
-    pub(crate) fn new(session: Arc<Session>, name: Name, node: Name, incarnation: u64) -> Self {
-        Handle { session, about: Arc::new(About { name, node, incarnation }), face: PhantomData }
+    pub(crate) fn new(connection: Arc<Connection>, name: Name, node: Name) -> Self {
+        Handle { connection, about: Arc::new(About { name, node }), face: PhantomData }
     }
 
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.session
+    /// The session of now.
+    pub(crate) fn session(&self) -> Arc<Session> {
+        self.connection.session()
     }
 
     /// This worker's name.
@@ -119,19 +121,21 @@ impl<F: Face> Handle<F> {
     /// Which run of the sidecar this is a session with: another number after it was restarted.
     #[must_use]
     pub fn incarnation(&self) -> u64 {
-        self.about.incarnation
+        self.session().incarnation()
     }
 
     /// The size of the arena, in bytes.
     #[must_use]
     pub fn arena_bytes(&self) -> u64 {
-        self.session.arena().mapping().len()
+        self.session().arena().mapping().len()
     }
 
     /// What is free in the arena, in however many pieces, in bytes.
     #[must_use]
     pub fn arena_free_bytes(&self) -> u64 {
-        self.session.arena().free_bytes()
+        let session = self.session();
+        session.home().sweep();
+        session.arena().free_bytes()
     }
 
     /// Allocates a tensor in the arena: pinned memory that fabrics can read as it lies. It holds what an earlier tensor left there.
@@ -140,14 +144,14 @@ impl<F: Face> Handle<F> {
     /// [`Error::ArenaFull`], [`Error::TooLargeForArena`], [`Error::Shape`].
     pub fn allocate(&self, dtype: DType, dims: impl AsRef<[u64]>) -> Result<TensorMut, Error> {
         let meta = TensorMeta::of(dtype, dims.as_ref())?;
-        Ok(TensorMut::new(self.session.allocate(meta.len_bytes())?, meta))
+        Ok(TensorMut::new(self.session().allocate(meta.len_bytes())?, meta))
     }
 
     /// As [`Handle::allocate`], and waits up to `timeout` for room: for tensors that are replaced, fetched by everybody who wanted them, or
     /// dropped.
     pub fn allocate_wait(&self, dtype: DType, dims: impl AsRef<[u64]>, timeout: Duration) -> AllocateWait<F> {
         let meta = TensorMeta::of(dtype, dims.as_ref()).map_err(Error::from);
-        AllocateWait::new(self.session.clone(), meta, timeout)
+        AllocateWait::new(self.session(), meta, timeout)
     }
 
     /// Publishes a tensor under `key`. No byte moves, until somebody fetches it elsewhere, or with [`Push::to`].
@@ -190,50 +194,72 @@ impl<F: Face> Handle<F> {
         self.push(key, source)
     }
 
+    /// Publishes a copy of a tensor that stays writable: a *snapshot* of weights that are updated in place. The bytes are copied once, which
+    /// the report counts; see [`TwoBuffers`](crate::TwoBuffers) for the other ways.
+    pub fn push_snapshot<'a>(&self, key: impl ToKey, tensor: &'a TensorMut) -> Push<'a, F> {
+        self.push(key, Ok(Source::Bytes(tensor.as_bytes(), tensor.meta().clone())))
+    }
+
+    /// Takes the newest version of this worker's own `key` back, to be updated in place, without a copy: from the moment of the call nobody
+    /// gets it any more, and once all who read it are done, here and on other nodes, it is writable again. Fetches wait for the next push of
+    /// the key meanwhile. Where the readers take longer than the call may, it fails, and the version is published again. A tensor that was
+    /// pushed as [`Frozen`] cannot be taken back.
+    pub fn gate(&self, key: impl ToKey) -> Gate<F> {
+        Gate::new(self.session(), to_key(&key))
+    }
+
+    /// Two buffers of that size that take turns under `key`; see [`TwoBuffers`].
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::Shape`].
+    pub fn two_buffers(&self, key: impl ToKey, dtype: DType, dims: impl AsRef<[u64]>) -> Result<TwoBuffers<F>, Error> {
+        Ok(TwoBuffers::new(self.clone(), to_key(&key)?, TensorMeta::of(dtype, dims.as_ref())?))
+    }
+
     /// Publishes many tensors at once: one look at the ring, one doorbell, one wait.
     pub fn push_many<K: ToKey>(&self, tensors: impl IntoIterator<Item = (K, TensorMut)>) -> PushMany<F> {
         let items = tensors.into_iter().map(|(key, tensor)| (to_key(&key), tensor)).collect();
-        PushMany::new(self.session.clone(), items)
+        PushMany::new(self.session(), items)
     }
 
     /// Fetches the tensor under `key`; waits until there is one. Read-only, and with no copy where the fabric allows.
     pub fn fetch(&self, key: impl ToKey) -> Fetch<F> {
-        Fetch::new(self.session.clone(), to_key(&key))
+        Fetch::new(self.session(), to_key(&key))
     }
 
     /// Fetches many tensors at once: one look at the ring, one doorbell, one wait.
     pub fn fetch_many<K: ToKey>(&self, keys: impl IntoIterator<Item = K>) -> FetchMany<F> {
-        FetchMany::new(self.session.clone(), keys.into_iter().map(|key| to_key(&key)).collect())
+        FetchMany::new(self.session(), keys.into_iter().map(|key| to_key(&key)).collect())
     }
 
     /// Ends a key of this worker's. Tensors of it that are being read stay until they are not.
     pub fn delete(&self, key: impl ToKey) -> Order<F> {
         // The session numbers it.
         let command = to_key(&key).map(|key| Command::Delete { op: OpId(0), key });
-        Order::new(self.session.clone(), command)
+        Order::new(self.session(), command)
     }
 
     /// The counter of this name: the same one for every worker of the job. The first to ask makes it, with the value 0. At most 510
     /// bytes; a sidecar is home to at most 4,096 counters and barriers in its life.
     pub fn counter(&self, name: impl AsRef<str>) -> Counting<F, Counter<F>> {
-        Counter::open(&self.session, counter_name(name.as_ref(), Key::of_counter))
+        Counter::open(&self.connection, counter_name(name.as_ref(), Key::of_counter))
     }
 
     /// The barrier of this name, for as many members as the job's other callers say. Nothing is asked of the sidecar yet:
     /// [`Barrier::wait`] does.
     #[must_use]
     pub fn barrier(&self, name: impl AsRef<str>, members: u32) -> Barrier<F> {
-        Barrier::new(self.session.clone(), counter_name(name.as_ref(), Key::of_barrier), members)
+        Barrier::new(self.connection.clone(), counter_name(name.as_ref(), Key::of_barrier), members)
     }
 
     /// Gets landing slots for tensors of this size that will be pushed under `key` to the sidecar of the worker `to`, so that the
     /// first push waits for nothing. Many of them at once travel in one call.
     pub fn prepare(&self, key: impl ToKey, dtype: DType, dims: impl AsRef<[u64]>, to: impl AsRef<str>) -> Order<F> {
-        Order::new(self.session.clone(), prepare(&key, dtype, dims.as_ref(), to.as_ref()))
+        Order::new(self.session(), prepare(&key, dtype, dims.as_ref(), to.as_ref()))
     }
 
     fn push<'a>(&self, key: impl ToKey, source: Result<Source<'a>, Error>) -> Push<'a, F> {
-        Push::new(self.session.clone(), to_key(&key), source)
+        Push::new(self.session(), to_key(&key), source)
     }
 }
 

@@ -56,7 +56,10 @@
 //! - A fetched [`Tensor`] keeps its memory from being reused until its last clone, and the last Arrow array made of it, is dropped.
 //! - Every wait has a deadline, 30 s where nothing is said.
 //! - Dropping a future gives the call up. Nothing leaks: what it may still bring is released.
-//! - When the sidecar ends, every call fails with [`Error::SidecarGone`]; what was fetched stays readable. Connect again for more.
+//! - When the sidecar ends, the calls under way fail with [`Error::SidecarGone`], and what was fetched stays readable. The client connects
+//!   again by itself and publishes again what was published; see [`Connect::come_back`]. Counts of fetches
+//!   ([`Until::Fetched`]) begin anew then, and what has landed at other nodes is theirs.
+//! - What is published never changes. For weights that are updated in place, see [`TwoBuffers`].
 //!
 //! # Layout
 //! - [`Handle`]: the client; [`Client`] and [`BlockingClient`] are its two faces.
@@ -70,6 +73,7 @@ mod allocate;
 mod barrier;
 mod calls;
 mod connect;
+mod connection;
 mod counter;
 mod counting;
 mod driver;
@@ -80,6 +84,7 @@ mod face;
 mod fetch;
 mod foreign;
 mod frozen;
+mod gate;
 mod handle;
 mod keys;
 mod many;
@@ -89,6 +94,7 @@ mod push;
 mod session;
 mod tensor;
 mod tensor_mut;
+mod two_buffers;
 
 pub use allocate::AllocateWait;
 pub use barrier::{Barrier, Round};
@@ -99,6 +105,7 @@ pub use error::{Error, Fault, PushError};
 pub use face::{Async, Blocking, Face, Running};
 pub use fetch::Fetch;
 pub use frozen::Frozen;
+pub use gate::Gate;
 pub use handle::{BlockingClient, Client, Handle};
 pub use keys::ToKey;
 pub use many::{FetchMany, PushMany};
@@ -107,9 +114,10 @@ pub use push::{Push, Pushed};
 pub use session::Gone;
 pub use tensor::Tensor;
 pub use tensor_mut::TensorMut;
+pub use two_buffers::TwoBuffers;
 
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Report};
-pub use transfer_core::tensor::{DType, Key, TensorMeta};
+pub use transfer_core::tensor::{DType, Key, Life, Retention, TensorMeta, Until};
 pub use transfer_memory::socket::Socket;
 pub use transfer_memory::view::{Bytes, Element, F8E4M3, F8E5M2, ViewError};

@@ -4,7 +4,7 @@ use crate::Error;
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Command, OpId, Push};
-use transfer_core::tensor::{Key, Name, TensorMeta, Version};
+use transfer_core::tensor::{Key, Name, Retention, TensorMeta, Version};
 
 /// How long a call may take where the caller does not say.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -15,13 +15,23 @@ pub(crate) struct PushOptions {
     pub(crate) to: Option<Name>,
     pub(crate) timeout: Duration,
     pub(crate) require: Option<FabricKind>,
+    pub(crate) retention: Retention,
+    pub(crate) takeover: bool,
     /// What was wrong with them.
     pub(crate) error: Option<Error>,
 }
 
 impl PushOptions {
     pub(crate) fn new() -> PushOptions {
-        PushOptions { version: None, to: None, timeout: DEFAULT_TIMEOUT, require: None, error: None }
+        PushOptions {
+            version: None,
+            to: None,
+            timeout: DEFAULT_TIMEOUT,
+            require: None,
+            retention: Retention::default(),
+            takeover: false,
+            error: None,
+        }
     }
 
     pub(crate) fn set_to(&mut self, worker: &str) {
@@ -42,11 +52,13 @@ impl PushOptions {
             to: self.to.clone(),
             timeout,
             require: self.require,
+            retention: self.retention,
+            takeover: self.takeover,
         })
     }
 }
 
-/// The methods that say which version, where to, how long, and over what: of one push and of a batch alike.
+/// The methods that say which version, where to, how long, over what, and how long it stays: of one push and of a batch alike.
 macro_rules! push_options {
     ($($options:ident).+) => {
         /// The version that it shall have, above the key's last one: the training step, for instance. Without it: the last one plus
@@ -72,6 +84,29 @@ macro_rules! push_options {
         /// What must carry it. Where that is not possible, it fails and says why.
         pub fn require(mut self, fabric: ::transfer_core::fabric::FabricKind) -> Self {
             self.$($options).+.require = Some(fabric);
+            self
+        }
+
+        /// Until what the version stays: until a newer one is published, where nothing is said. One that stays longer is found beside
+        /// newer ones by [`Fetch::exactly`](crate::Fetch::exactly), and its memory is not free until then.
+        pub fn keep(mut self, until: ::transfer_core::tensor::Until) -> Self {
+            self.$($options).+.retention.until = until;
+            self
+        }
+
+        /// The version outlives this worker: it stays where it lies, on the terms of [`keep`](Self::keep), until its sidecar ends. A
+        /// worker of the same name and user goes on with the key, or deletes it; any other one has to [take it
+        /// over](Self::takeover). The whole arena of a worker that is gone stays in memory for it.
+        pub fn outlive(mut self) -> Self {
+            self.$($options).+.retention.life = ::transfer_core::tensor::Life::Sidecar;
+            self
+        }
+
+        /// Takes the key from the worker that owns it, wherever that is. What that one published ends, except for those who are reading
+        /// it, and its next push fails with [`KeyOwned`](crate::FailureCode::KeyOwned). Versions begin anew. Not together with `to`
+        /// another node.
+        pub fn takeover(mut self) -> Self {
+            self.$($options).+.takeover = true;
             self
         }
     };

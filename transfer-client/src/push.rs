@@ -221,11 +221,13 @@ pub(crate) fn conclude(session: &Session, item: Submitting, ended: Ended) -> Res
     };
     let error = match ended {
         Ended::Answered(Outcome::Pushed { version, report }) => return Ok(Pushed { version: version.0, report }),
-        Ended::Answered(Outcome::Failed { failure, lent }) => {
-            let tensor = match lent {
-                Some(lent) if lent.owned => session.take_back(lent).map(|block| TensorMut::new(block, push.meta)),
-                Some(lent) => {
-                    session.give_back(lent);
+        Ended::Answered(Outcome::Failed { failure, loan }) => {
+            let tensor = match loan {
+                Some(loan) if loan.lent.owned && loan.formers.is_empty() => {
+                    session.take_back(loan.lent).map(|block| TensorMut::new(block, push.meta))
+                }
+                Some(loan) => {
+                    session.give_back(*loan);
                     None
                 }
                 None => None,

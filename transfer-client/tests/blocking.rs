@@ -77,19 +77,19 @@ fn every_dtype_and_the_empty_tensor_pass() {
 
 #[test]
 fn a_failed_push_gives_the_tensor_back_unless_it_is_kept() {
-    let (mut count, mut kept) = (0, 0);
+    let (mut count, mut kept) = (0, (transfer_core::op::OpId(0), 0));
     let script = move |wire: &mut Wire, command: Command| {
         let Command::Push(push) = command else { return };
         count += 1;
         match count {
             1 => wire.reply(&failed(push.op, FailureCode::KeyOwned, false)),
             2 => {
-                kept = push.offset;
+                kept = (push.op, push.offset);
                 wire.reply(&failed(push.op, FailureCode::Deadline, true));
             }
             _ => {
                 // What was kept is returned at last.
-                wire.reply(&Reply::Returned { offset: kept });
+                wire.reply(&Reply::Returned { pushed: kept.0, offset: kept.1 });
                 wire.reply(&failed(push.op, FailureCode::PoolFull, false));
             }
         }

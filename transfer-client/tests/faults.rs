@@ -62,7 +62,7 @@ fn a_sidecar_that_answers_what_was_not_asked_is_left() {
     let wrong = [
         |_: OpId| Reply::Deleted { op: OpId(77) },
         |op: OpId| Reply::Pushed { op, version: Version(1), report: report(0) },
-        |_: OpId| Reply::Returned { offset: 64 },
+        |_: OpId| Reply::Returned { pushed: OpId(77), offset: 64 },
     ];
     for wrong in wrong {
         let (_sidecar, client) = start(

@@ -5,7 +5,7 @@
 
 use crate::fabric::{DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId};
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::Reply;
+use crate::op::{Command, Reply};
 use crate::protocol::{Action, BufferAnswer, Control, Node, PeerInfo, SessionId, Snapshot, Write};
 use crate::tensor::Name;
 use crate::time::Time;
@@ -218,6 +218,19 @@ impl<M> Driver<M> {
         }
     }
 
+    /// What a worker commands.
+    ///
+    /// Who fetches may know from its sender that a version has landed here. A device has said so before this side has heard of it, so
+    /// the fabrics are heard first where that may be.
+    pub fn command(&mut self, now: Time, session: SessionId, command: Command, memory: &impl HeaderMemory) {
+        if let Command::Fetch(fetch) = &command
+            && self.node.lands_unheard(&fetch.key)
+        {
+            self.poll_fabrics(now, memory);
+        }
+        self.node.command(now, session, command);
+    }
+
     /// Polls every fabric once and hands in what they report. Returns whether anything happened.
     pub fn poll_fabrics(&mut self, now: Time, memory: &impl HeaderMemory) -> bool {
         let mut active = false;
@@ -311,22 +324,30 @@ impl<M> Driver<M> {
             Err(PostError::Full(_)) => state.blocked.push_back(action),
             // LinkDown is reported by an event, which settles what was posted.
             Err(PostError::LinkDown(_)) => {}
-            Err(e) => self.fabrics[state.fabric].disconnect(link, DownReason::Closed(e.to_string())),
+            Err(e) => refused(&mut self.node, &mut *self.fabrics[state.fabric], link, &action, &e),
         }
     }
 
     fn retry_blocked(&mut self, memory: &mut impl HeaderMemory) {
-        let Driver { links, fabrics, .. } = self;
+        let Driver { node, links, fabrics, .. } = self;
         for (link, state) in links {
             while let Some(action) = state.blocked.front() {
                 match try_post(&mut *fabrics[state.fabric], action, memory) {
                     Err(PostError::Full(_)) => break,
                     Ok(()) | Err(PostError::LinkDown(_)) => {}
-                    Err(e) => fabrics[state.fabric].disconnect(*link, DownReason::Closed(e.to_string())),
+                    Err(e) => refused(node, &mut *fabrics[state.fabric], *link, action, &e),
                 }
                 state.blocked.pop_front();
             }
         }
+    }
+}
+
+/// A fabric does not take a post. An operation on a word can be asked for by a message instead; everything else ends the link.
+fn refused<M>(node: &mut Node, fabric: &mut dyn Fabric<Memory = M>, link: LinkId, action: &Action, why: &PostError) {
+    match (action, why) {
+        (Action::Atomic { work, .. }, PostError::Unsupported { .. }) => node.atomic_refused(link, *work),
+        _ => fabric.disconnect(link, DownReason::Closed(why.to_string())),
     }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::fabric::{AtomicOp, FabricKind};
 use crate::memory::LocalSlice;
-use crate::tensor::{Key, Name, Select, TensorMeta, Version};
+use crate::tensor::{Key, Name, Retention, Select, TensorMeta, Version};
 use std::fmt;
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ pub enum Command {
     },
     /// Get landing slots for a push to come, so that its first step waits for nothing.
     Prepare(Prepare),
+    /// Take a published version back, to write its memory again.
+    TakeBack(TakeBack),
     /// End a key that this worker owns.
     Delete {
         /// What to call it in the reply.
@@ -103,6 +105,10 @@ pub struct Push {
     pub timeout: Duration,
     /// What must carry it.
     pub require: Option<FabricKind>,
+    /// How long it stays.
+    pub retention: Retention,
+    /// Whether to take the key from whoever owns it.
+    pub takeover: bool,
 }
 
 /// See [`Command::Prepare`].
@@ -117,6 +123,20 @@ pub struct Prepare {
     /// The worker at whose sidecar it will land.
     pub to: Name,
     /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// See [`Command::TakeBack`]: from here on nobody gets that version any more, and once nobody reads it, it is the worker's to write.
+/// Where that takes too long, it is published again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakeBack {
+    /// What to call it in the reply.
+    pub op: OpId,
+    /// The key.
+    pub key: Key,
+    /// Which version; `None` is the newest.
+    pub version: Option<Version>,
+    /// How long its readers may take.
     pub timeout: Duration,
 }
 
@@ -168,6 +188,17 @@ pub enum Reply {
         /// The operation.
         op: OpId,
     },
+    /// Nobody can reach that version any more: its range is the worker's to write.
+    TakenBack {
+        /// The operation.
+        op: OpId,
+        /// Which version it was.
+        version: Version,
+        /// The push that published it.
+        pushed: OpId,
+        /// Where it starts in the worker's arena.
+        offset: u64,
+    },
     /// The key is gone.
     Deleted {
         /// The operation.
@@ -213,6 +244,8 @@ pub enum Reply {
     },
     /// Nobody can reach this pushed range any more: it is the worker's again.
     Returned {
+        /// The push that lent it.
+        pushed: OpId,
         /// Where it starts in the worker's arena.
         offset: u64,
     },
@@ -370,8 +403,35 @@ pub enum FailureCode {
     Unknown = 0xffff,
 }
 
+/// Whose fault a failure is: where to look for what has to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// The caller's: the same call fails again until the caller changes something.
+    Caller,
+    /// Another worker's or another sidecar's: it has not done its part, or is gone.
+    Peer,
+    /// Nobody's: memory, time or a limit did not suffice.
+    Resource,
+    /// What carries the messages: links, fabrics, the directory.
+    Transport,
+}
+
+impl Fault {
+    /// The name, as documents write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fault::Caller => "caller",
+            Fault::Peer => "peer",
+            Fault::Resource => "resource",
+            Fault::Transport => "transport",
+        }
+    }
+}
+
 impl FailureCode {
-    const ALL: [FailureCode; 20] = [
+    /// All that there are, in the order of their numbers.
+    pub(crate) const ALL: [FailureCode; 20] = [
         FailureCode::Invalid,
         FailureCode::UnknownKey,
         FailureCode::Deadline,
@@ -398,6 +458,26 @@ impl FailureCode {
     #[must_use]
     pub fn from_wire(n: u16) -> FailureCode {
         FailureCode::ALL.into_iter().find(|c| *c as u16 == n).unwrap_or(FailureCode::Unknown)
+    }
+
+    /// Whose fault it is.
+    #[must_use]
+    pub const fn fault(self) -> Fault {
+        use FailureCode as C;
+        match self {
+            C::Invalid
+            | C::VersionGone
+            | C::VersionNotRising
+            | C::KeyOwned
+            | C::RequireUnmet
+            | C::PermissionDenied
+            | C::Cancelled => Fault::Caller,
+            C::UnknownKey | C::UnknownWorker | C::NotOwner | C::ShuttingDown | C::CounterLost | C::Unknown => {
+                Fault::Peer
+            }
+            C::Deadline | C::TooLarge | C::PoolFull | C::Busy => Fault::Resource,
+            C::PeerUnreachable | C::PeerLost | C::DirectoryUnreachable | C::OutcomeUnknown => Fault::Transport,
+        }
     }
 
     /// Whether the same call may succeed later with nothing changed by the caller.

@@ -180,7 +180,7 @@ fn directory_state(directory: &DirectoryClient) -> v1::DirectoryState {
 }
 
 fn tensor(status: TensorStatus) -> v1::Tensor {
-    let TensorStatus { key, owner, version, meta, slice, readers } = status;
+    let TensorStatus { key, owner, version, meta, slice, readers, retention, older } = status;
     v1::Tensor {
         key: key.to_string(),
         owner: owner.to_string(),
@@ -190,6 +190,8 @@ fn tensor(status: TensorStatus) -> v1::Tensor {
         readers,
         segment: slice.segment.0,
         offset: slice.offset,
+        retention: retention.to_string(),
+        older,
     }
 }
 

@@ -43,7 +43,7 @@ impl Control {
             ControlRequest::Resolve { key, newer_than } => self.directory.ask(Ask::Resolve { key, newer_than }),
             ControlRequest::StopResolve { key } => self.directory.ask(Ask::StopResolve { key }),
             ControlRequest::ResolveWorker { worker } => self.directory.ask(Ask::ResolveWorker { worker }),
-            ControlRequest::Claim { key, owner } => self.directory.ask(Ask::Claim { key, owner }),
+            ControlRequest::Claim { key, owner, takeover } => self.directory.ask(Ask::Claim { key, owner, takeover }),
             ControlRequest::Unclaim { key } => self.directory.ask(Ask::Unclaim { key }),
             ControlRequest::Connect { peer } => self.links.wanted(&peer),
             ControlRequest::PrepareBuffers { link, peer, asks } => self.links.prepare_buffers(link, peer, asks),
@@ -68,6 +68,7 @@ fn command(news: News) -> EngineCommand {
             });
             EngineCommand::Claimed { key, result }
         }
+        News::Lost { key, owner } => EngineCommand::KeyLost { key, owner },
         News::Located { key, node, sequence } => EngineCommand::Located { key, node, sequence },
         News::WorkerLocated { worker, node } => EngineCommand::WorkerLocated { worker, node },
     }

@@ -1,11 +1,13 @@
 //! The worker from inside: connects, carries out the orders that come on stdin, answers on stdout, and ends when stdin does.
 //!
-//! `transfer-test-worker work PARENT SOCKET NAME ARENA_BYTES async|blocking` is that worker.
+//! `transfer-test-worker work PARENT SOCKET NAME ARENA_BYTES async|blocking comes-back|ends` is that worker.
 //! `transfer-test-worker tied PARENT PROGRAM ARGUMENT...` becomes another program, tied to the test as the worker is: the kernel kills
-//! both when the thread that started them ends, however it ends.
+//! both when the thread that started them ends, however it ends. In a container, where the parent is out of sight, PARENT is 0.
 
 mod exchange;
+mod in_place;
 mod memory;
+mod vandal;
 mod work;
 
 use crate::order::{Answer, Line, Reply, Trouble};
@@ -39,28 +41,30 @@ pub fn main() -> ExitCode {
     let [what, parent, rest @ ..] = &arguments[..] else { panic!("started by hand? {arguments:?}") };
     set_parent_process_death_signal(Some(Signal::KILL)).expect("the kernel ties a process to its parent");
     // A parent that was gone before sends no signal any more.
-    let now = getppid().map(|pid| pid.as_raw_nonzero().get().to_string());
-    assert_eq!(now.as_ref(), Some(parent), "the test is gone");
+    let now = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    assert_eq!(now.to_string(), *parent, "the test is gone");
     match (what.as_str(), rest) {
         ("tied", [program, arguments @ ..]) => {
             let error = Command::new(program).args(arguments).exec();
             panic!("{program} cannot be started: {error}");
         }
-        ("work", [socket, name, arena, face]) => {
+        ("work", [socket, name, arena, face, after]) => {
             let arena = arena.parse().expect("arena bytes are a number");
-            work(connect(socket, name, arena, face == "async"))
+            work(connect(socket, name, arena, face == "async", after == "comes-back"))
         }
         _ => panic!("started by hand? {arguments:?}"),
     }
 }
 
-fn connect(socket: &str, name: &str, arena: u64, is_async: bool) -> Result<Agent, Error> {
+fn connect(socket: &str, name: &str, arena: u64, is_async: bool, comes_back: bool) -> Result<Agent, Error> {
     let (client, face) = match is_async {
-        false => (BlockingClient::connect(socket).name(name).arena_bytes(arena).call()?, None),
+        false => (BlockingClient::connect(socket).name(name).arena_bytes(arena).come_back(comes_back).call()?, None),
         true => {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
             let runtime = runtime.expect("a runtime can be made");
-            let client = runtime.block_on(async { Client::connect(socket).name(name).arena_bytes(arena).await })?;
+            let client = runtime.block_on(async {
+                Client::connect(socket).name(name).arena_bytes(arena).come_back(comes_back).await
+            })?;
             (client.blocking(), Some((runtime, client)))
         }
     };

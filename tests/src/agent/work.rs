@@ -1,9 +1,9 @@
 //! The single orders.
 
-use super::{Agent, exchange::Exchange, lock, memory};
+use super::{Agent, exchange::Exchange, lock, memory, vandal};
 use crate::order::{
     Answer, Change, CountOrder, Counted, FetchOrder, Fetched, MeetOrder, Met, Order, PushOrder, Pushed, Report, Select,
-    Trouble, Way,
+    Trouble, Until, Way,
 };
 use crate::pattern;
 use std::future::IntoFuture;
@@ -36,6 +36,11 @@ impl Agent {
             Order::Count(count) => self.count(&count).map(Answer::Counted).map_err(|e| trouble(&e)),
             Order::Meet(meet) => self.meet(&meet).map(Answer::Met).map_err(|e| trouble(&e)),
             Order::ArenaFree => Ok(Answer::Number(self.client.arena_free_bytes())),
+            Order::Scribble(seed) => {
+                vandal::scribble(seed).expect("this process can write its own memory");
+                Ok(Answer::Done)
+            }
+            Order::LeaveChild => Ok(Answer::Number(vandal::leave_child().expect("a child can be left").into())),
             Order::PushStorm(push) => loop {
                 self.push(&push)?;
             },
@@ -43,6 +48,11 @@ impl Agent {
                 let got = self.fetch(&fetch)?;
                 assert!(got.len > 0, "a storm is over tensors");
             },
+            Order::TakeBack(key, timeout) => {
+                self.client.gate(key).timeout(timeout).call().map(|_| Answer::Done).map_err(|e| trouble(&e))
+            }
+            Order::Update(order) => self.update(&order).map(|()| Answer::Done).map_err(|e| trouble(&e)),
+            Order::Watch(order) => self.watch(&order).map(Answer::Number).map_err(|e| trouble(&e)),
             Order::Exchange(order) => {
                 let exchange = Arc::new(Exchange::new(order));
                 *lock(&self.exchange) = Some(exchange.clone());
@@ -105,7 +115,7 @@ impl Agent {
     }
 
     pub(super) fn push(&self, order: &PushOrder) -> Result<Pushed, Trouble> {
-        let PushOrder { key, tensor, way, version, to, timeout, require } = order;
+        let PushOrder { key, tensor, way, version, to, timeout, require, keep, takeover } = order;
         let dtype = pattern::dtype(&tensor.dtype);
         let mut place = None;
         let (frozen, foreign);
@@ -139,6 +149,17 @@ impl Agent {
         }
         if let Some(require) = require {
             push = push.require(fabric(require));
+        }
+        push = push.keep(match keep.until {
+            Until::Replaced => transfer_client::Until::Replaced,
+            Until::Fetched(n) => transfer_client::Until::Fetched(n.try_into().expect("at least once")),
+            Until::Deleted => transfer_client::Until::Deleted,
+        });
+        if keep.outlives {
+            push = push.outlive();
+        }
+        if *takeover {
+            push = push.takeover();
         }
         let pushed = push.call().map_err(|e| trouble(e.error()))?;
         Ok(Pushed { version: pushed.version, report: report(&pushed.report), place })

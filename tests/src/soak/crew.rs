@@ -1,12 +1,14 @@
 //! The sidecars and workers of a soak, and how they come back when they were ended.
 
 use super::leaks::Holdings;
+use super::stops::{Member, Stops};
 use crate::order::{Spec, Trouble};
 use crate::status::Counts;
 use crate::{Carrier, Scene, Worker, poll};
+use std::time::Duration;
 
 /// How many workers each node has.
-pub(super) const WORKERS: usize = 3;
+pub(super) const WORKERS: usize = 2;
 /// How many nodes there are.
 pub(super) const NODES: usize = 2;
 
@@ -24,6 +26,8 @@ pub(super) struct Crew {
     young: [Option<Holdings>; NODES],
     /// For the names of greetings.
     greetings: u64,
+    /// Who is stopped now.
+    pub(super) stops: Stops,
     scene: Scene,
 }
 
@@ -34,7 +38,15 @@ impl Crew {
         let scene = Scene::over(carrier, &[&arguments, &arguments]);
         let workers = (0..NODES * WORKERS).map(|_| None).collect();
         let starts = vec![0; NODES * WORKERS];
-        let mut crew = Crew { workers, starts, restarts: [0; NODES], young: [None; NODES], greetings: 0, scene };
+        let mut crew = Crew {
+            workers,
+            starts,
+            restarts: [0; NODES],
+            young: [None; NODES],
+            greetings: 0,
+            stops: Stops::default(),
+            scene,
+        };
         (0..NODES * WORKERS).for_each(|i| crew.start(i));
         crew.settle();
         crew.note_young();
@@ -60,6 +72,42 @@ impl Crew {
         self.workers[worker].as_mut().expect("it was started")
     }
 
+    /// Stops one of them with SIGSTOP, in the middle of what it does.
+    pub(super) fn stop(&mut self, member: Member, lasts: Duration) {
+        if self.stops.add(member, lasts) {
+            match member {
+                Member::Worker(worker) => self.worker(worker).freeze(),
+                Member::Sidecar(node) => self.scene.nodes[node].freeze(),
+            }
+        }
+    }
+
+    /// Lets those go on whose time it is. After a sidecar's long stop everybody must reach everybody again.
+    pub(super) fn let_go_on(&mut self) {
+        let (due, was_long) = self.stops.take_due();
+        self.wake(due);
+        if was_long {
+            // Who is stopped reaches nobody.
+            self.let_all_go_on();
+            self.settle();
+        }
+    }
+
+    /// Lets all go on.
+    pub(super) fn let_all_go_on(&mut self) {
+        let all = self.stops.take_all();
+        self.wake(all);
+    }
+
+    fn wake(&mut self, members: Vec<Member>) {
+        for member in members {
+            match member {
+                Member::Worker(worker) => self.worker(worker).go_on(),
+                Member::Sidecar(node) => self.scene.nodes[node].go_on(),
+            }
+        }
+    }
+
     fn start(&mut self, worker: usize) {
         let node = &self.scene.nodes[Crew::node_of(worker)];
         let start = || Worker::of(node, &Crew::name_of(worker)).arena_bytes(ARENA_BYTES).with_async_face().try_start();
@@ -71,9 +119,15 @@ impl Crew {
 
     /// Ends a worker, by SIGKILL or in order, in the middle of what it does, and starts it again.
     pub(super) fn restart_worker(&mut self, worker: usize, kill: bool) {
+        if !kill {
+            self.let_all_go_on();
+        }
+        self.stops.take_if(Member::Worker(worker));
         let old = self.workers[worker].take().expect("it was started");
         if kill {
+            // One that is stopped, too.
             old.kill();
+            self.let_all_go_on();
         } else {
             assert!(old.close().success(), "worker {worker} ends in order");
         }
@@ -83,10 +137,19 @@ impl Crew {
 
     /// Kills a sidecar in the middle of what it does, and starts it again, with its workers.
     pub(super) fn restart_sidecar(&mut self, node: usize) {
-        self.hold_against_young(node);
+        // One that is stopped is killed as it is: it has nothing to show.
+        if !self.stops.take_if(Member::Sidecar(node)) {
+            self.let_all_go_on();
+            self.hold_against_young(node);
+        }
+        self.young[node] = None;
         self.scene.nodes[node].kill();
         let mine = node * WORKERS..(node + 1) * WORKERS;
-        mine.clone().for_each(|worker| self.workers[worker] = None);
+        for worker in mine.clone() {
+            self.stops.take_if(Member::Worker(worker));
+            self.workers[worker] = None;
+        }
+        self.let_all_go_on();
         self.scene.nodes[node].restart();
         self.restarts[node] += 1;
         mine.for_each(|worker| self.start(worker));
@@ -145,6 +208,7 @@ impl Crew {
 
     /// Everybody still reaches everybody; then all end, and nothing is left.
     pub(super) fn end(mut self) {
+        self.let_all_go_on();
         self.settle();
         (0..NODES).for_each(|node| self.hold_against_young(node));
         for (number, worker) in self.workers.drain(..).enumerate() {

@@ -1,22 +1,24 @@
-//! Everything at once, for as long as one likes: `transfer-test-soak --fabric verbs --seconds 600`.
+//! Everything at once, for as long as one likes: `transfer-test-soak --fabric verbs --seconds 600`, `transfer-test-soak --stops`.
 //!
-//! Two sidecars, three workers each. They push and fetch tensors of all sizes, with long and with short deadlines; some calls are given up in the
-//! middle; workers end, by SIGKILL or in order, and come back; sidecars are killed and come back. Every byte that is fetched is checked. A call
-//! that has time enough, and whose partners nobody has touched, must succeed. After each restart everybody must reach everybody again. At the
+//! Two sidecars, two workers each. They push and fetch tensors of all sizes, with long and with short deadlines; some calls are given up in the
+//! middle; workers end, by SIGKILL or in order, and come back; sidecars are killed and come back; with `--stops`, both are stopped with SIGSTOP at random, for a moment or, a
+//! sidecar, for longer than its peers wait for it. Every byte that is fetched is checked. A call
+//! that has time enough, and whose partners nobody has touched, must succeed; a short stop is no excuse. After each restart everybody must reach everybody again. At the
 //! end nothing may be left: no counter above zero, and no sidecar that holds more of the system than when it was young.
 //!
 //! What is done follows from the seed, which the first line says; when it is done follows from the machine.
 //!
 //! # Layout
 //! - this file: what is done, and what may come of it.
-//! - [`book`]: what was pushed. - [`crew`]: sidecars and workers. - [`leaks`]: descriptors and memory.
+//! - `book`: what was pushed. - `crew`: sidecars and workers. - `stops`: who is stopped. - `leaks`: descriptors and memory.
 
 mod book;
 mod crew;
 mod leaks;
+mod stops;
 
 use crate::calls::{Ended, Pending};
-use crate::order::{Answer, FetchOrder, Order, PushOrder, Select, Trouble, Way};
+use crate::order::{Answer, FetchOrder, Keep, Order, PushOrder, Select, Trouble, Way};
 use crate::{Carrier, PATIENCE};
 use book::{Book, LARGEST};
 use crew::{Crew, NODES, WORKERS};
@@ -24,6 +26,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
+use stops::{LONG, Member};
 
 /// How many calls are under way at a time.
 const AT_ONCE: usize = 16;
@@ -41,6 +44,9 @@ pub struct Options {
     /// What is done follows from it. Default: another one each time
     #[arg(long)]
     pub seed: Option<u64>,
+    /// Stop workers and sidecars with SIGSTOP, too
+    #[arg(long)]
+    pub stops: bool,
 }
 
 fn carrier(text: &str) -> Result<Carrier, String> {
@@ -72,6 +78,9 @@ struct World {
     worker: u64,
     partner: u64,
     sidecars: [u64; NODES],
+    /// How many long stops of sidecars have begun, and whether one is under way.
+    long_stops: u64,
+    in_long_stop: bool,
 }
 
 /// A key, and who has to do with it.
@@ -110,6 +119,7 @@ pub fn run(options: &Options) {
     let until = Instant::now() + Duration::from_secs(options.seconds);
     let mut next_worker = soak.soon(2_000);
     let mut next_sidecar = soak.soon(8_000);
+    let mut next_stop = soak.soon(3_000);
     let mut next_word = Instant::now() + Duration::from_secs(10);
     while Instant::now() < until {
         if !soak.reap() {
@@ -118,19 +128,27 @@ pub fn run(options: &Options) {
         while soak.calls.len() < AT_ONCE {
             soak.begin_one();
         }
-        if Instant::now() >= next_worker {
+        soak.crew.let_go_on();
+        // A long stop takes its time; restarts would end it.
+        let may_restart = !soak.crew.stops.has_long();
+        if may_restart && Instant::now() >= next_worker {
             soak.restart_worker();
             next_worker = soak.soon(2_000);
         }
-        if Instant::now() >= next_sidecar {
+        if may_restart && Instant::now() >= next_sidecar {
             soak.restart_sidecar();
             next_sidecar = soak.soon(8_000);
+        }
+        if options.stops && Instant::now() >= next_stop {
+            soak.stop_one();
+            next_stop = soak.soon(3_000);
         }
         if Instant::now() >= next_word {
             println!("soak: {} s: {}", started.elapsed().as_secs(), soak.story());
             next_word += Duration::from_secs(10);
         }
     }
+    soak.crew.let_all_go_on();
     // What is under way has its time still.
     let patience = Instant::now() + 2 * PATIENCE;
     while !soak.calls.is_empty() {
@@ -186,7 +204,14 @@ impl Soak {
 
     fn world(&self, worker: usize, partner: usize) -> World {
         let starts = &self.crew.starts;
-        World { worker: starts[worker], partner: starts[partner], sidecars: self.crew.restarts }
+        let stops = &self.crew.stops;
+        World {
+            worker: starts[worker],
+            partner: starts[partner],
+            sidecars: self.crew.restarts,
+            long_stops: stops.long(),
+            in_long_stop: stops.has_long(),
+        }
     }
 
     /// From a microsecond to a quarter of a second, as many short ones as long ones.
@@ -223,6 +248,8 @@ impl Soak {
             to: item.target.map(Crew::name_of),
             timeout,
             require: None,
+            keep: Keep::default(),
+            takeover: false,
         };
         let order = match brief {
             Some(patience) => Order::PushBriefly(order, patience),
@@ -282,7 +309,7 @@ impl Soak {
         if call.pushes {
             self.busy.remove(&call.key);
         }
-        let same_world = call.world == self.world(call.worker, call.partner);
+        let same_world = call.world == self.world(call.worker, call.partner) && !call.world.in_long_stop;
         match end {
             Ended::Well(Answer::Fetched(fetched)) => {
                 assert!(fetched.version >= call.version, "{}: version {} is old", call.key, fetched.version);
@@ -311,7 +338,7 @@ impl Soak {
 
     fn trouble(&mut self, call: &Call, trouble: &Trouble, same_world: bool) {
         let late = ["Deadline", "PoolFull", "ArenaFull", "UnknownKey", "UnknownWorker", "PeerUnreachable"];
-        let lost = ["PeerLost", "SidecarGone", "KeyOwned", "NotOwner", "VersionNotRising"];
+        let lost = ["PeerLost", "NoAnswer", "SidecarGone", "KeyOwned", "NotOwner", "VersionNotRising"];
         let kind = trouble.kind.as_str();
         let what = if call.pushes { "push" } else { "fetch" };
         let who = format!("{what} of {} by worker {}, version {}", call.key, call.worker, call.version);
@@ -339,5 +366,22 @@ impl Soak {
         }
         self.crew.restart_sidecar(node);
         self.count("sidecars killed");
+    }
+
+    fn stop_one(&mut self) {
+        let random = &mut self.random;
+        let (member, what) = match random.random_range(0..24) {
+            0 => (Member::Sidecar(random.random_range(0..NODES)), "sidecars stopped for long"),
+            1..6 => (Member::Sidecar(random.random_range(0..NODES)), "sidecars stopped"),
+            _ => (Member::Worker(random.random_range(0..NODES * WORKERS)), "workers stopped"),
+        };
+        let ms = match (member, what) {
+            (Member::Sidecar(_), "sidecars stopped") => random.random_range(1..=LONG.as_millis() as u64),
+            // The fabric and gRPC give up after 15 s.
+            (Member::Sidecar(_), _) => random.random_range(5_000..20_000),
+            (Member::Worker(_), _) => random.random_range(1..3_000),
+        };
+        self.crew.stop(member, Duration::from_millis(ms));
+        self.count(what);
     }
 }

@@ -53,7 +53,9 @@ pub async fn run(options: &Options) -> Result<(), Error> {
 }
 
 fn as_table(tensors: &[Tensor]) -> Table {
-    let mut table = Table::new(&["key", "owner", ">version", "tensor", ">size", ">readers", ">segment", ">offset"]);
+    let mut table = Table::new(&[
+        "key", "owner", ">version", "tensor", ">size", ">readers", ">older", "stays", ">segment", ">offset",
+    ]);
     for t in tensors {
         table.row([
             t.key.clone(),
@@ -62,6 +64,8 @@ fn as_table(tensors: &[Tensor]) -> Table {
             tensor_name(t.tensor.as_ref()),
             bytes(t.len_bytes),
             count(u64::from(t.readers)),
+            count(u64::from(t.older)),
+            t.retention.clone(),
             t.segment.to_string(),
             t.offset.to_string(),
         ]);
@@ -74,6 +78,6 @@ fn as_json(tensor: &Tensor) -> Value {
     json!({
         "key": tensor.key, "owner": tensor.owner, "version": tensor.version, "dtype": dtype_name(meta.dtype),
         "shape": meta.shape, "len_bytes": tensor.len_bytes, "readers": tensor.readers, "segment": tensor.segment,
-        "offset": tensor.offset,
+        "offset": tensor.offset, "retention": tensor.retention, "older": tensor.older,
     })
 }

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use transfer_client::{DType, TensorMeta};
+use transfer_client::{DType, TensorMeta, Until};
 
 /// What `transferctl push` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -35,6 +35,15 @@ pub struct Options {
     /// End after this long. A tensor lives as long as the worker that pushed it, so without --hold this waits until it is interrupted
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub hold: Option<Duration>,
+    /// Until what it stays: `replaced` by a newer version, `deleted`, or `fetched:N` times
+    #[arg(long, value_name = "WHAT", default_value = "replaced", value_parser = until)]
+    pub until: Until,
+    /// It stays when this ends, which it does at once: until the sidecar does
+    #[arg(long, conflicts_with = "hold")]
+    pub outlive: bool,
+    /// Take the key from the worker that owns it
+    #[arg(long)]
+    pub takeover: bool,
     /// How long the push may take
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
@@ -43,6 +52,17 @@ pub struct Options {
 fn dtype(text: &str) -> Result<DType, String> {
     let names = || DType::ALL.map(DType::name).join(", ");
     DType::from_name(text).ok_or_else(|| format!("an element type is one of {}", names()))
+}
+
+fn until(text: &str) -> Result<Until, String> {
+    match (text, text.strip_prefix("fetched:")) {
+        ("replaced", _) => Ok(Until::Replaced),
+        ("deleted", _) => Ok(Until::Deleted),
+        (_, Some(times)) => {
+            times.parse().map(Until::Fetched).map_err(|_| format!("{times:?} is no count of 1 or more"))
+        }
+        _ => Err("it is replaced, deleted, or fetched:N".to_owned()),
+    }
 }
 
 /// Publishes, reports, and waits.
@@ -66,10 +86,20 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     if let Some(to) = &options.to {
         push = push.to(to);
     }
+    push = push.keep(options.until);
+    if options.outlive {
+        push = push.outlive();
+    }
+    if options.takeover {
+        push = push.takeover();
+    }
     let pushed = push.await.map_err(|e| failed(e.into()))?;
     crate::output::outln!("{:?} version {}: {meta}, {}", options.key, pushed.version, bytes(meta.len_bytes()));
     crate::output::outln!("{}", pushed.report);
 
+    if options.outlive {
+        return Ok(());
+    }
     // Also with --to: what has landed elsewhere ends with the session of the worker that pushed it.
     match options.hold {
         Some(hold) => {

@@ -17,6 +17,17 @@ pub enum Gone {
         "the sidecar closed the connection: it has ended, was restarted, or threw this worker out (its log says why)"
     )]
     Closed,
+    /// The sidecar ended. The client connects again by itself; what was under way has failed, and may be tried again.
+    #[error(
+        "the sidecar closed the connection: it has ended or was restarted; this client will connect again by itself"
+    )]
+    Away,
+    /// The sidecar ended, and the one that came after it does not take this worker back.
+    #[error("the sidecar was restarted, and does not take this worker back: {why}")]
+    NotTakenBack {
+        /// Why.
+        why: Arc<str>,
+    },
     /// The socket failed, or the sidecar broke the rules of a session, or passed a segment that cannot be mapped.
     #[error(transparent)]
     Session(SessionError),

@@ -1,5 +1,7 @@
 //! Ranges of the arena on their way to the sidecar and back.
 
+use super::home::Former;
+use std::sync::Arc;
 use transfer_core::memory::ALIGNMENT;
 use transfer_memory::arena::{Arena, Block, Shared};
 
@@ -10,6 +12,8 @@ pub(crate) enum Held {
     Own(Block),
     /// Part of an allocation that is frozen, and that others in this process read.
     Shared(SharedRange),
+    /// What the sidecar held before its restart, and is to hold again; with the sessions in which it did.
+    Again(Lent, Vec<Arc<Former>>),
 }
 
 /// A range that was pushed, as both sides call it.
@@ -23,13 +27,6 @@ pub(crate) struct Lent {
     pub(crate) owned: bool,
 }
 
-impl Lent {
-    /// Whether it starts inside of its allocation.
-    pub(crate) fn is_inside(&self) -> bool {
-        self.offset != self.allocation
-    }
-}
-
 impl Held {
     /// What it will be called once it is lent.
     pub(crate) fn to_lend(&self) -> Lent {
@@ -38,9 +35,18 @@ impl Held {
                 let offset = block.slice().offset;
                 Lent { offset, allocation: offset, owned: true }
             }
+            Held::Again(lent, _) => *lent,
             Held::Shared(range) => {
                 Lent { offset: range.shared.slice.offset, allocation: range.shared.allocation, owned: false }
             }
+        }
+    }
+
+    /// Sessions before this one in which the sidecar held it.
+    pub(crate) fn formers(&self) -> Vec<Arc<Former>> {
+        match self {
+            Held::Again(_, formers) => formers.clone(),
+            Held::Own(_) | Held::Shared(_) => Vec::new(),
         }
     }
 
@@ -49,6 +55,8 @@ impl Held {
         match self {
             Held::Own(block) => drop(block.lend()),
             Held::Shared(mut range) => range.arena = None,
+            // It is counted as lent since then.
+            Held::Again(..) => {}
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Allocating in the arena.
 
+use super::loans::Loan;
 use super::{Lent, Session};
 use crate::Error;
 use std::task::Waker;
@@ -13,7 +14,7 @@ impl Session {
 
     /// The arena.
     pub(crate) fn arena(&self) -> &Arena {
-        &self.arena
+        &self.home.arena
     }
 
     /// Allocates `len_bytes`.
@@ -21,14 +22,19 @@ impl Session {
     /// # Errors
     /// [`Error::ArenaFull`], [`Error::TooLargeForArena`].
     pub(crate) fn allocate(&self, len_bytes: u64) -> Result<Block, Error> {
-        self.arena.allocate(len_bytes).map_err(|e| {
-            let arena_bytes = self.arena.mapping().len();
+        let arena = self.arena();
+        let allocated = match arena.allocate(len_bytes) {
+            Err(AllocError::NoRoom { .. }) if self.home.sweep() => arena.allocate(len_bytes),
+            allocated => allocated,
+        };
+        allocated.map_err(|e| {
+            let arena_bytes = arena.mapping().len();
             let (free_bytes, largest_free_bytes) = match e {
                 AllocError::TooLong { .. } => return Error::TooLargeForArena { wanted_bytes: len_bytes, arena_bytes },
                 AllocError::NoRoom { free_bytes, largest_free, .. } => (free_bytes, largest_free),
-                _ => (self.arena.free_bytes(), 0),
+                _ => (arena.free_bytes(), 0),
             };
-            let in_use_bytes = self.arena.used_bytes();
+            let in_use_bytes = arena.used_bytes();
             Error::ArenaFull { wanted_bytes: len_bytes, free_bytes, largest_free_bytes, in_use_bytes, arena_bytes }
         })
     }
@@ -60,13 +66,13 @@ impl Session {
 
     /// A range whose push failed is its owner's again. None where it is not: the sidecar broke the rules.
     pub(crate) fn take_back(&self, lent: Lent) -> Option<Block> {
-        self.arena.take_back(lent.allocation).ok()
+        self.arena().take_back(lent.allocation).ok()
     }
 
     /// The sidecar does not hold this range any more.
-    pub(crate) fn give_back(&self, lent: Lent) {
-        // It was lent, says the table.
-        let _ = self.arena.give_back(lent.allocation);
+    pub(crate) fn give_back(&self, loan: Loan) {
+        // It was lent, say the loans.
+        let _ = self.home.give_back(loan.lent.allocation, loan.formers);
         self.room.wake_all();
     }
 }

@@ -11,7 +11,9 @@
 
 mod gone;
 mod held;
+mod home;
 mod lead;
+mod loans;
 mod memory;
 mod reader;
 mod submission;
@@ -20,7 +22,9 @@ mod wait;
 
 pub use gone::Gone;
 pub(crate) use held::{Held, Lent, SharedRange};
+pub(crate) use home::{Former, Home};
 use lead::Driver;
+pub(crate) use loans::Loan;
 use reader::Reader;
 use submission::Submission;
 pub(crate) use submission::Submitting;
@@ -38,7 +42,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 use transfer_core::memory::LocalSlice;
 use transfer_core::op::{Command, CounterReport, Failure, LeaseId, OpId, Report};
-use transfer_core::tensor::{Name, TensorMeta, Version};
+use transfer_core::tensor::{Key, Name, TensorMeta, Version};
 use transfer_memory::arena::Arena;
 use transfer_memory::segment::MapError;
 use transfer_memory::session::{Segments, WorkerEnd, WorkerSocket};
@@ -62,7 +66,8 @@ pub(crate) enum Arrival {
     Counted { op: OpId, old: u64, report: CounterReport },
     Released { op: OpId, round: u64, leader: bool, report: CounterReport },
     Failed { op: OpId, failure: Failure, kept: bool },
-    Returned { offset: u64 },
+    Returned { pushed: OpId },
+    TakenBack { op: OpId, pushed: OpId },
 }
 
 /// What a fetch handed out.
@@ -82,7 +87,10 @@ pub(crate) struct Session {
     submission: Mutex<Submission>,
     table: Mutex<Table>,
     segments: Segments,
-    arena: Arena,
+    home: Arc<Home>,
+    incarnation: u64,
+    /// Whether another one follows when the sidecar ends.
+    renews: bool,
     /// Who waits for room in the arena.
     room: Waiters,
     /// Who waits for room in the submission ring.
@@ -99,23 +107,80 @@ impl Session {
     ///
     /// # Errors
     /// Never, with what a handshake gives: an arena that can be written.
-    pub(crate) fn start(end: WorkerEnd, max_spin: Duration, keep: Keep) -> Result<Arc<Session>, MapError> {
-        let WorkerEnd { socket, submission, completion, arena_id, arena, segments, .. } = end;
-        let arena = Arena::new(arena_id, arena)?;
-        Ok(Arc::new(Session {
+    pub(crate) fn start(
+        end: WorkerEnd,
+        max_spin: Duration,
+        keep: Keep,
+        renews: bool,
+    ) -> Result<Arc<Session>, MapError> {
+        let arena = Arena::new(end.arena_id, end.arena.clone())?;
+        let home = end.arena_fd.try_clone().map(|fd| Arc::new(Home::new(arena.clone(), fd)));
+        let (home, renews) = match home {
+            Ok(home) => (home, renews),
+            Err(e) => {
+                tracing::warn!("no descriptor to come back with after a restart of the sidecar: {e}");
+                return Err(MapError::ReadOnly { offset: 0, len: 0 });
+            }
+        };
+        Ok(Session::over(end, max_spin, keep, renews, home))
+    }
+
+    /// The session that follows one that is over.
+    pub(crate) fn follow(&self, end: WorkerEnd, max_spin: Duration) -> Arc<Session> {
+        Session::over(end, max_spin, None, true, self.home.clone())
+    }
+
+    fn over(end: WorkerEnd, max_spin: Duration, keep: Keep, renews: bool, home: Arc<Home>) -> Arc<Session> {
+        let WorkerEnd { socket, submission, completion, segments, incarnation, .. } = end;
+        Arc::new(Session {
             socket,
             reader: Mutex::new(Reader::new(completion, max_spin)),
             submission: Mutex::new(Submission::new(submission)),
             table: Mutex::default(),
             segments,
-            arena,
+            home,
+            incarnation,
+            renews,
             room: Waiters::default(),
             space: Waiters::default(),
             followers: Mutex::default(),
             driver: Driver::default(),
             backlog: AtomicBool::new(false),
             _keep: keep,
-        }))
+        })
+    }
+
+    /// The sidecar's, which this is a session with.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// The arena, over all its sessions.
+    pub(crate) fn home(&self) -> &Arc<Home> {
+        &self.home
+    }
+
+    /// Waits until this session is over, and reads meanwhile where nobody else does. Answers why.
+    pub(crate) fn wait_for_end(&self) -> Gone {
+        self.block_on(|_| match self.gone() {
+            Some(gone) => ControlFlow::Break(gone),
+            None => ControlFlow::Continue(Instant::now() + PATIENCE),
+        })
+    }
+
+    /// What the sidecar held when this session ended: what was published, in its order, and the rest.
+    pub(crate) fn take_loans(&self) -> (Vec<Loan>, Vec<Loan>) {
+        self.table.lock().loans.take()
+    }
+
+    /// In which sessions before this one the version that is to be taken back was lent already.
+    pub(crate) fn formers_of(&self, key: &Key, version: Option<Version>) -> Vec<Arc<Former>> {
+        self.table.lock().loans.find(key, version).map_or_else(Vec::new, |loan| loan.formers.clone())
+    }
+
+    /// The sidecar that came after this one does not want this worker.
+    pub(crate) fn never_back(&self, why: &str) {
+        self.table.lock().end_for_good(Gone::NotTakenBack { why: why.into() });
     }
 
     /// The driver's place.
@@ -212,8 +277,8 @@ impl Session {
     fn carry_out(&self, effects: &mut Effects) -> Result<(), Gone> {
         let mut result = Ok(());
         if !effects.returned.is_empty() {
-            for allocation in effects.returned.drain(..) {
-                result = result.and(self.arena.give_back(allocation).map_err(Gone::from));
+            for loan in effects.returned.drain(..) {
+                result = result.and(self.home.give_back(loan.lent.allocation, loan.formers).map_err(Gone::from));
             }
             self.room.wake_all();
         }
@@ -287,6 +352,7 @@ impl Session {
     /// Ends the session: whatever waits fails, and whatever is asked from now on.
     fn end(&self, gone: &Gone) {
         let mut effects = Effects::default();
+        let gone = if self.renews && *gone == Gone::Closed { &Gone::Away } else { gone };
         self.table.lock().end(gone, &mut effects);
         self.carry_out_or_end(&mut effects);
         self.space.wake_all();
@@ -309,7 +375,7 @@ impl Session {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("arena", &self.arena.id()).finish_non_exhaustive()
+        f.debug_struct("Session").field("arena", &self.home.arena.id()).finish_non_exhaustive()
     }
 }
 

@@ -69,7 +69,8 @@ impl Reader {
                 Reply::Deleted { op } => Arrival::Deleted { op },
                 Reply::Prepared { op } => Arrival::Prepared { op },
                 Reply::Failed { op, failure, kept } => Arrival::Failed { op, failure, kept },
-                Reply::Returned { offset } => Arrival::Returned { offset },
+                Reply::Returned { pushed, .. } => Arrival::Returned { pushed },
+                Reply::TakenBack { op, pushed, .. } => Arrival::TakenBack { op, pushed },
                 Reply::Fetched { op, lease, version, meta, slice, report } => {
                     self.find_memory(session, slice, meta.len_bytes())?;
                     Arrival::Fetched { op, landed: Landed { lease, version, meta, slice, report } }
@@ -111,7 +112,13 @@ impl Reader {
         match session.socket.try_receive()? {
             None => return Ok(false),
             Some(FromSidecar::Doorbell) => session.hear_doorbell(),
-            Some(FromSidecar::Segment(passed)) => drop(session.segments.adopt(passed)?),
+            Some(FromSidecar::Segment(passed)) => {
+                session.segments.adopt(passed)?;
+                // Whoever owns it looks for the mark only when the sidecar is gone: it must not have been before.
+                if !session.socket.is_open() {
+                    return Err(Gone::Closed);
+                }
+            }
             Some(FromSidecar::Retired(id)) => session.segments.forget(id),
             Some(other) => return Err(Gone::Unknown { said: format!("{other:?}").into() }),
         }

@@ -31,6 +31,7 @@ impl Submitting {
             Command::Counter(CounterCommand { ask: CounterAsk::Operate { .. }, .. }) => Kind::Count,
             Command::Counter(CounterCommand { ask: CounterAsk::Wait { .. }, .. }) => Kind::Wait,
             Command::Counter(_) => Kind::OpenCounter,
+            Command::TakeBack(_) => Kind::TakeBack,
             _ => Kind::Delete,
         }
     }
@@ -40,6 +41,7 @@ impl Submitting {
             Command::Push(push) => push.op = new,
             Command::Fetch(fetch) => fetch.op = new,
             Command::Prepare(prepare) => prepare.op = new,
+            Command::TakeBack(take_back) => take_back.op = new,
             Command::Counter(counter) => counter.op = new,
             Command::Cancel { op } | Command::Delete { op, .. } => *op = new,
             _ => {}
@@ -77,9 +79,13 @@ impl Submission {
             return Ok(());
         }
         while let Some(item) = todo.get_mut(*next) {
-            let lent = item.held.as_ref().map(Held::to_lend);
-            let op = table.begin(item.kind(), item.overdue, lent)?;
+            let op = table.begin(item.kind(), item.overdue)?;
             item.set_op(op);
+            match (&item.command, &item.held) {
+                (Command::Push(push), Some(held)) => table.loans.lend(push, held.to_lend(), held.formers()),
+                (Command::Delete { op, key }, _) => table.loans.deleting(*op, key),
+                _ => {}
+            }
             match self.push(&item.command) {
                 Ok(true) => {}
                 not_written => {

@@ -9,11 +9,11 @@
 //!
 //! Every operation gets exactly one reply, so a slot is used again only after it, and with another generation.
 
-use super::{Arrival, Gone, Landed, Lent};
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use super::loans::{Loan, Loans};
+use super::{Arrival, Gone, Landed};
 use std::task::{Poll, Waker};
 use std::time::Instant;
+use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Command, CounterReport, Failure, OpId, Report};
 use transfer_core::tensor::{Name, Version};
 
@@ -27,6 +27,7 @@ pub(crate) enum Kind {
     OpenCounter,
     Count,
     Wait,
+    TakeBack,
 }
 
 /// How an operation ended.
@@ -51,10 +52,14 @@ pub(crate) enum Outcome {
         leader: bool,
         report: CounterReport,
     },
-    /// `lent` is the pushed range, which is ours again; none where it is kept.
+    /// `loan` is the pushed range, which is ours again; none where it is kept.
     Failed {
         failure: Failure,
-        lent: Option<Lent>,
+        loan: Option<Box<Loan>>,
+    },
+    /// The pushed range is ours again.
+    TakenBack {
+        loan: Box<Loan>,
     },
     Gone(Gone),
 }
@@ -65,8 +70,8 @@ pub(crate) struct Effects {
     pub(crate) wakers: Vec<Waker>,
     /// Releases and cancellations.
     pub(crate) orders: Vec<Command>,
-    /// Allocations of the arena that the sidecar holds once less.
-    pub(crate) returned: Vec<u64>,
+    /// What the sidecar does not hold any more.
+    pub(crate) returned: Vec<Loan>,
 }
 
 impl Effects {
@@ -74,7 +79,8 @@ impl Effects {
     fn discard(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Fetched(landed) => self.orders.push(Command::Release { lease: landed.lease }),
-            Outcome::Failed { lent, .. } => self.returned.extend(lent.map(|l| l.allocation)),
+            Outcome::Failed { loan, .. } => self.returned.extend(loan.map(|l| *l)),
+            Outcome::TakenBack { loan } => self.returned.push(*loan),
             Outcome::Pushed { .. }
             | Outcome::Done
             | Outcome::CounterOpened { .. }
@@ -88,8 +94,8 @@ impl Effects {
 #[derive(Debug)]
 enum State {
     Vacant { next: Option<u32> },
-    Waiting { kind: Kind, overdue: Instant, lent: Option<Lent>, waker: Option<Waker> },
-    Abandoned { kind: Kind, lent: Option<Lent> },
+    Waiting { kind: Kind, overdue: Instant, waker: Option<Waker> },
+    Abandoned { kind: Kind },
     Done(Outcome),
 }
 
@@ -103,8 +109,7 @@ struct Slot {
 pub(crate) struct Table {
     slots: Vec<Slot>,
     vacant: Option<u32>,
-    /// Pushed ranges that start inside of an allocation, by where they start: where the allocation does, and how often they are pushed.
-    inside: HashMap<u64, (u64, u32)>,
+    pub(crate) loans: Loans,
     gone: Option<Gone>,
 }
 
@@ -113,18 +118,15 @@ fn split(op: OpId) -> (usize, u32) {
 }
 
 impl Table {
-    /// Makes room for a reply. `lent` is what a push lends to the sidecar.
+    /// Makes room for a reply.
     ///
     /// # Errors
     /// Why the session is over.
-    pub(crate) fn begin(&mut self, kind: Kind, overdue: Instant, lent: Option<Lent>) -> Result<OpId, Gone> {
+    pub(crate) fn begin(&mut self, kind: Kind, overdue: Instant) -> Result<OpId, Gone> {
         if let Some(gone) = &self.gone {
             return Err(gone.clone());
         }
-        if let Some(lent) = lent.filter(Lent::is_inside) {
-            self.inside.entry(lent.offset).or_insert((lent.allocation, 0)).1 += 1;
-        }
-        let state = State::Waiting { kind, overdue, lent, waker: None };
+        let state = State::Waiting { kind, overdue, waker: None };
         let index = match self.vacant {
             Some(index) => {
                 let slot = &mut self.slots[index as usize];
@@ -145,9 +147,9 @@ impl Table {
 
     /// Takes a [`Table::begin`] back, for a command that was not sent.
     pub(crate) fn undo(&mut self, op: OpId) {
-        if let Some(State::Waiting { lent: Some(lent), .. }) = self.vacate(op) {
-            self.allocation_of(lent.offset);
-        }
+        self.vacate(op);
+        self.loans.end(op);
+        self.loans.deleted(op, false);
     }
 
     /// The outcome of an operation, once; or `waker` is woken when there is one.
@@ -171,8 +173,8 @@ impl Table {
     pub(crate) fn abandon(&mut self, op: OpId, effects: &mut Effects) {
         let Some(slot) = self.slot(op) else { return };
         match &slot.state {
-            State::Waiting { kind, lent, .. } => {
-                slot.state = State::Abandoned { kind: *kind, lent: *lent };
+            State::Waiting { kind, .. } => {
+                slot.state = State::Abandoned { kind: *kind };
                 effects.orders.push(Command::Cancel { op });
             }
             State::Done(_) => {
@@ -190,14 +192,28 @@ impl Table {
     /// A reply to what was not asked.
     pub(crate) fn resolve(&mut self, arrival: Arrival, effects: &mut Effects) -> Result<(), Gone> {
         let (op, answers, outcome) = match arrival {
-            Arrival::Returned { offset } => {
-                effects.returned.push(self.allocation_of(offset));
+            Arrival::Returned { pushed } => {
+                let Some(loan) = self.loans.end(pushed) else { return Err(Gone::Unasked { op: pushed.0 }) };
+                effects.returned.push(loan);
                 return Ok(());
             }
-            Arrival::Pushed { op, version, report } => (op, Some(Kind::Push), Outcome::Pushed { version, report }),
+            Arrival::Pushed { op, version, report } => {
+                // What has landed elsewhere is that sidecar's.
+                if report.fabric == FabricKind::Local {
+                    self.loans.published(op, version);
+                }
+                (op, Some(Kind::Push), Outcome::Pushed { version, report })
+            }
+            Arrival::TakenBack { op, pushed } => {
+                let Some(loan) = self.loans.end(pushed) else { return Err(Gone::Unasked { op: pushed.0 }) };
+                (op, Some(Kind::TakeBack), Outcome::TakenBack { loan: Box::new(loan) })
+            }
             Arrival::Fetched { op, landed } => (op, Some(Kind::Fetch), Outcome::Fetched(landed)),
             Arrival::Prepared { op } => (op, Some(Kind::Prepare), Outcome::Done),
-            Arrival::Deleted { op } => (op, Some(Kind::Delete), Outcome::Done),
+            Arrival::Deleted { op } => {
+                self.loans.deleted(op, true);
+                (op, Some(Kind::Delete), Outcome::Done)
+            }
             Arrival::CounterOpened { op, home, identity } => {
                 (op, Some(Kind::OpenCounter), Outcome::CounterOpened { home, identity })
             }
@@ -206,14 +222,9 @@ impl Table {
                 (op, Some(Kind::Wait), Outcome::Released { round, leader, report })
             }
             Arrival::Failed { op, failure, kept } => {
-                let lent = match self.slot(op).map(|slot| &slot.state) {
-                    Some(State::Waiting { lent, .. } | State::Abandoned { lent, .. }) if !kept => *lent,
-                    _ => None,
-                };
-                if let Some(lent) = lent {
-                    self.allocation_of(lent.offset);
-                }
-                (op, None, Outcome::Failed { failure, lent })
+                self.loans.deleted(op, false);
+                let loan = if kept { None } else { self.loans.end(op).map(Box::new) };
+                (op, None, Outcome::Failed { failure, loan })
             }
         };
         let unasked = Err(Gone::Unasked { op: op.0 });
@@ -248,6 +259,11 @@ impl Table {
         }
     }
 
+    /// No session will follow this one, which is over.
+    pub(crate) fn end_for_good(&mut self, gone: Gone) {
+        self.gone = Some(gone);
+    }
+
     /// Why the session is over, if it is.
     pub(crate) fn gone(&self) -> Option<&Gone> {
         self.gone.as_ref()
@@ -278,32 +294,40 @@ impl Table {
         self.vacant = Some(split(op).0 as u32);
         Some(state)
     }
-
-    /// One push of the range at `offset` less. Where its allocation starts.
-    fn allocation_of(&mut self, offset: u64) -> u64 {
-        let Entry::Occupied(mut e) = self.inside.entry(offset) else { return offset };
-        let (allocation, pushes) = e.get_mut();
-        *pushes -= 1;
-        let allocation = *allocation;
-        if *e.get() == (allocation, 0) {
-            e.remove();
-        }
-        allocation
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use transfer_core::op::{FailureCode, LeaseId};
+    use crate::session::Lent;
+    use std::time::Duration;
+    use transfer_core::op::{FailureCode, LeaseId, Push};
+    use transfer_core::tensor::{DType, Key, Retention, TensorMeta};
 
     fn failed(op: OpId, kept: bool) -> Arrival {
         Arrival::Failed { op, failure: Failure::new(FailureCode::Busy, "busy"), kept }
     }
 
     fn push(table: &mut Table, offset: u64, allocation: u64) -> OpId {
-        let lent = Lent { offset, allocation, owned: offset == allocation };
-        table.begin(Kind::Push, Instant::now(), Some(lent)).unwrap()
+        let op = table.begin(Kind::Push, Instant::now()).unwrap();
+        let push = Push {
+            op,
+            key: Key::new("k").unwrap(),
+            version: None,
+            meta: TensorMeta::of(DType::U8, &[1]).unwrap(),
+            offset,
+            to: None,
+            timeout: Duration::ZERO,
+            require: None,
+            retention: Retention::default(),
+            takeover: false,
+        };
+        table.loans.lend(&push, Lent { offset, allocation, owned: offset == allocation }, Vec::new());
+        op
+    }
+
+    fn returned(effects: &Effects) -> Vec<u64> {
+        effects.returned.iter().map(|loan| loan.lent.allocation).collect()
     }
 
     #[test]
@@ -315,7 +339,7 @@ mod tests {
         assert_eq!(effects.wakers.len(), 1);
         // An answer that nobody has taken yet is not overwritten.
         assert_eq!(table.resolve(failed(first, false), &mut effects), Err(Gone::Unasked { op: first.0 }));
-        assert!(matches!(table.poll(first, Waker::noop()), Poll::Ready(Outcome::Failed { lent: Some(_), .. })));
+        assert!(matches!(table.poll(first, Waker::noop()), Poll::Ready(Outcome::Failed { loan: Some(_), .. })));
         assert!(table.poll(first, Waker::noop()).is_pending());
         let second = push(&mut table, 0, 0);
         assert_eq!((table.slots.len(), first == second), (1, false));
@@ -331,15 +355,16 @@ mod tests {
         table.undo(ops[2]);
         table.resolve(failed(ops[0], false), &mut effects).unwrap();
         assert!(effects.returned.is_empty(), "whoever takes the outcome gives it back");
-        table.resolve(Arrival::Returned { offset: 128 }, &mut effects).unwrap();
-        assert_eq!(effects.returned, [64]);
-        assert!(table.inside.is_empty());
+        table.resolve(Arrival::Returned { pushed: ops[1] }, &mut effects).unwrap();
+        assert_eq!(returned(&effects), [64]);
+        let twice = table.resolve(Arrival::Returned { pushed: ops[1] }, &mut effects);
+        assert_eq!(twice, Err(Gone::Unasked { op: ops[1].0 }));
     }
 
     #[test]
     fn what_is_abandoned_leaves_nothing_behind() {
         let (mut table, mut effects) = (Table::default(), Effects::default());
-        let fetch = |table: &mut Table| table.begin(Kind::Fetch, Instant::now(), None).unwrap();
+        let fetch = |table: &mut Table| table.begin(Kind::Fetch, Instant::now()).unwrap();
         let landed = |lease| Landed {
             lease: LeaseId(lease),
             version: Version(1),
@@ -370,7 +395,7 @@ mod tests {
         let op = push(&mut table, 64, 64);
         table.abandon(op, &mut effects);
         table.resolve(failed(op, false), &mut effects).unwrap();
-        assert_eq!(effects.returned, [64]);
+        assert_eq!(returned(&effects), [64]);
         assert!(table.slots.iter().all(|slot| matches!(slot.state, State::Vacant { .. })));
     }
 
@@ -381,6 +406,6 @@ mod tests {
         table.end(&Gone::Closed, &mut effects);
         table.end(&Gone::Unasked { op: 1 }, &mut effects);
         assert!(matches!(table.poll(op, Waker::noop()), Poll::Ready(Outcome::Gone(Gone::Closed))));
-        assert_eq!(table.begin(Kind::Fetch, Instant::now(), None), Err(Gone::Closed));
+        assert_eq!(table.begin(Kind::Fetch, Instant::now()), Err(Gone::Closed));
     }
 }

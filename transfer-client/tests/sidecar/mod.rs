@@ -231,6 +231,7 @@ pub struct Honest {
 #[derive(Clone)]
 struct Blob {
     id: u64,
+    pushed: OpId,
     offset: u64,
     meta: TensorMeta,
     version: Version,
@@ -277,7 +278,8 @@ impl Honest {
             return wire.reply(&failed(push.op, FailureCode::VersionNotRising, false));
         }
         self.next += 1;
-        let blob = Blob { id: self.next, offset: push.offset, meta: push.meta.clone(), version, refs: 1 };
+        let blob =
+            Blob { id: self.next, pushed: push.op, offset: push.offset, meta: push.meta.clone(), version, refs: 1 };
         self.blobs.insert(blob.id, blob.clone());
         wire.heard.lock().unwrap().pushed += 1;
         let old = self.published.insert(push.key.clone(), blob);
@@ -318,7 +320,7 @@ impl Honest {
         let blob = self.blobs.get_mut(&id).unwrap();
         blob.refs -= 1;
         if blob.refs == 0 {
-            wire.reply(&Reply::Returned { offset: blob.offset });
+            wire.reply(&Reply::Returned { pushed: blob.pushed, offset: blob.offset });
             wire.heard.lock().unwrap().pushed -= 1;
             self.blobs.remove(&id);
         }

@@ -79,6 +79,9 @@ pub struct Capabilities {
     /// Whether peers can change words of this side's memory with no help of its processor: [`super::Fabric::post_atomic`]. Where it
     /// is so, this side must use [`super::Fabric::post_local_atomic`] on those words.
     pub atomics: bool,
+    /// Whether a device acknowledges a write to its sender before this side's [`super::Fabric::poll`] has reported the immediate. It
+    /// is there to be polled by then.
+    pub acknowledges_unheard: bool,
 }
 
 /// How closely a grant opens what it is for.
@@ -107,6 +110,7 @@ impl Capabilities {
             checks_bounds: true,
             isolation: Isolation::Grant,
             atomics: false,
+            acknowledges_unheard: false,
         }
     }
 }

@@ -17,6 +17,18 @@ pub(crate) enum Broken {
     DeniesLostAdds,
     /// What has landed in a flow is delivered as its slots are closed, not as it came.
     DeliversOutOfOrder,
+    /// Slots that are called back are used again without waiting for RECALLED.
+    ReclaimsAtOnce,
+    /// What a landed header says of its slot and length is believed.
+    BelievesHeaders,
+    /// RECALLED counts whichever round of slots it speaks of.
+    MixesRounds,
+    /// A number of a full table of names gets a new meaning without a word to the peer.
+    ReusesNames,
+    /// What was set aside for a version to come is not given back when it has come.
+    KeepsSpeculation,
+    /// A released lease does not count as released.
+    ForgetsReleases,
 }
 
 impl Node {

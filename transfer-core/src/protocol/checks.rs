@@ -23,6 +23,13 @@ impl Node {
                 }
                 Some(_) => {}
             }
+            if let Some((_, link, _)) =
+                self.spare(*domain, *front).into_iter().find(|(_, link, _)| !self.links[link].reclaims(*domain))
+            {
+                return Err(format!(
+                    "{domain:?}: {front:?} waits for room, and flows of {link} hold some that they do not use"
+                ));
+            }
         }
         if let Some(blob) = self.store.blobs.ids(|b| b.refs == 0).first() {
             return Err(format!("blob {blob:?} has no references"));
@@ -41,6 +48,12 @@ impl Node {
             return Err(format!("speculative, records, timers, cells, arenas, flights, counters: {left:?}"));
         }
         Ok(())
+    }
+
+    /// The longest of the queues in which those that have ended may still stand.
+    pub(crate) fn longest_queue(&self) -> usize {
+        let flows = self.links.values().map(|l| l.flows_out.iter().map(|(_, f)| f.queued()).max().unwrap_or(0));
+        flows.chain(self.pools.values().map(|p| p.wants.len())).max().unwrap_or(0)
     }
 
     /// Credits here, receive slots owed to the peer, and how many the peer has in all.

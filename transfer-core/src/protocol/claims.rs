@@ -3,22 +3,81 @@
 use super::node::Node;
 use super::ops::Op;
 use super::slab::Id;
-use super::store::{Claimant, Owner, Record, Waiter};
+use super::store::{Claimant, Claiming, Owner, Record, Waiter};
 use super::{Action, Control};
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 
 impl Node {
-    pub(super) fn claim(&mut self, record: Id<Record>, key: Key, owner: Name, who: Claimant, pushes: Vec<Id<Op>>) {
+    pub(super) fn claim(
+        &mut self,
+        record: Id<Record>,
+        key: Key,
+        owner: Name,
+        who: Claimant,
+        takeover: bool,
+        pushes: Vec<Id<Op>>,
+    ) {
+        let (behind, before) = (Vec::new(), None);
+        let claiming = Claiming { owner: owner.clone(), who, takeover, before, behind, pushes };
         if let Some(r) = self.store.records.get_mut(record) {
-            let claiming = super::store::Claiming { owner: owner.clone(), who, pushes };
             r.owner = Owner::Claiming(Box::new(claiming));
             if std::mem::take(&mut r.resolving) {
                 self.actions.push_back(Action::Control(Control::StopResolve { key: key.clone() }));
             }
-            self.actions.push_back(Action::Control(Control::Claim { key, owner }));
+            self.actions.push_back(Action::Control(Control::Claim { key, owner, takeover }));
         }
+    }
+
+    /// Takes a key over for a worker of this sidecar. What its owner published stays until the directory has answered.
+    pub(super) fn take_over(&mut self, record: Id<Record>, op: Op) {
+        let Some(owner) = self.sessions.get(&op.session).map(|s| s.name.clone()) else { return };
+        let (key, who) = (op.key.clone(), Claimant::Session(op.session));
+        let id = self.keep_op(op);
+        let Some(r) = self.store.records.get_mut(record) else { return };
+        if let Owner::Claiming(claiming) = &mut r.owner {
+            return claiming.behind.push(id);
+        }
+        let mut before = std::mem::replace(&mut r.owner, Owner::Nobody);
+        let flow = if let Owner::Landed(landed) = &mut before { landed.flow.take() } else { None };
+        let (behind, before) = (Vec::new(), Some(before));
+        let claiming = Claiming { owner: owner.clone(), who, takeover: true, before, behind, pushes: vec![id] };
+        r.owner = Owner::Claiming(Box::new(claiming));
+        if let Some((link, flow)) = flow {
+            self.recall(link, flow);
+        }
+        self.actions.push_back(Action::Control(Control::Claim { key, owner, takeover: true }));
+    }
+
+    /// The directory has given a key of this node to another owner.
+    pub fn key_lost(&mut self, now: Time, key: &Key, owner: &Name) {
+        if key.reserved_for().is_some() {
+            return;
+        }
+        let Some(id) = self.store.find(key.as_str()) else { return };
+        let Some(record) = self.store.records.get_mut(id) else { return };
+        match &mut record.owner {
+            Owner::Nobody => return,
+            // The answer to this claim decides who has it next.
+            Owner::Claiming(claiming) => {
+                claiming.before = None;
+                self.end_versions(id, false);
+                return;
+            }
+            // One worker that pushes the same key to several nodes: each has what it got.
+            Owner::Session(session) if self.sessions.get(session).is_some_and(|s| s.name == *owner) => return,
+            Owner::Landed(landed) if landed.owner == *owner => return,
+            Owner::Session(_) | Owner::Landed(_) | Owner::Outlived(_) => {}
+        }
+        if let Owner::Landed(landed) = std::mem::replace(&mut record.owner, Owner::Nobody) {
+            self.landed_key_ended(&landed);
+        }
+        if let Some(record) = self.store.records.get_mut(id) {
+            record.next_version = 0;
+        }
+        self.end_versions(id, false);
+        self.owner_gone(now, id);
     }
 
     /// The directory answered a claim.
@@ -28,15 +87,28 @@ impl Node {
         }
         let Some(id) = self.store.find(key.as_str()) else { return };
         let Some(record) = self.store.records.get_mut(id) else { return };
-        let Owner::Claiming(claiming) = &mut record.owner else { return };
+        let Owner::Claiming(claiming) = &mut record.owner else {
+            // What was entered already is entered again after the directory's restart, unless another was faster.
+            if let Err(super::ClaimRefused::Owned { owner, .. }) = result {
+                self.key_lost(now, key, &owner);
+            }
+            return;
+        };
         let who = claiming.who;
         let owner = claiming.owner.clone();
         let pushes = std::mem::take(&mut claiming.pushes);
+        let behind = std::mem::take(&mut claiming.behind);
+        let before = claiming.before.take();
+        if before.is_some() && result.is_ok() {
+            // It is another worker's now.
+            self.end_versions(id, false);
+        }
+        let Some(record) = self.store.records.get_mut(id) else { return };
         match (result, who) {
             (Ok(()), Claimant::Gone) => self.end_key(now, id),
             (Ok(()), Claimant::Session(session)) => {
                 record.owner = Owner::Session(session);
-                record.next_version = 0;
+                record.begin_epoch();
                 self.locations.remove(key);
                 for op in pushes {
                     if let Some(op) = self.finish_op(op) {
@@ -56,14 +128,22 @@ impl Node {
                         format!("the directory cannot be asked who owns key {key:?}: {why}"),
                     ),
                 };
-                record.owner = Owner::Nobody;
+                let is_free = before.is_none();
+                record.owner = before.unwrap_or(Owner::Nobody);
                 for op in pushes {
                     self.fail_op(op, failure.clone());
                 }
                 if let Claimant::Flow(link, flow) = who {
                     self.refuse_flow(link, flow, failure);
                 }
-                self.owner_gone(now, id);
+                if is_free {
+                    self.owner_gone(now, id);
+                }
+            }
+        }
+        for op in behind {
+            if let Some(op) = self.finish_op(op) {
+                self.push_here(now, op);
             }
         }
     }
@@ -73,15 +153,17 @@ impl Node {
         self.claim_all_counters();
         for id in self.store.records.ids(Record::is_owned) {
             let Some(record) = self.store.records.get(id) else { continue };
+            let takeover = matches!(&record.owner, Owner::Claiming(c) if c.takeover);
             let owner = match &record.owner {
                 Owner::Nobody => continue,
                 Owner::Claiming(c) => Some(c.owner.clone()),
                 Owner::Session(s) => self.sessions.get(s).map(|s| s.name.clone()),
                 Owner::Landed(l) => Some(l.owner.clone()),
+                Owner::Outlived(o) => Some(o.owner.clone()),
             };
             if let Some(owner) = owner {
                 let key = record.key.clone();
-                self.actions.push_back(Action::Control(Control::Claim { key, owner }));
+                self.actions.push_back(Action::Control(Control::Claim { key, owner, takeover }));
             }
         }
         for id in self.store.records.ids(|r| r.resolving) {
@@ -103,7 +185,7 @@ impl Node {
         let Some(record) = self.store.records.get_mut(id) else { return };
         let owner = std::mem::replace(&mut record.owner, Owner::Nobody);
         record.next_version = 0;
-        let (key, published) = (record.key.clone(), record.published.take());
+        let key = record.key.clone();
         match owner {
             Owner::Claiming(mut claiming) if claiming.who != Claimant::Gone => {
                 // The answer has to be awaited, or the entry would stay in the directory for ever.
@@ -114,13 +196,10 @@ impl Node {
             }
             Owner::Nobody => {}
             Owner::Landed(landed) => self.landed_key_ended(&landed),
-            Owner::Claiming(_) | Owner::Session(_) => {}
+            Owner::Claiming(_) | Owner::Session(_) | Owner::Outlived(_) => {}
         }
         self.actions.push_back(Action::Control(Control::Unclaim { key }));
-        if let Some(blob) = published {
-            self.store.published -= 1;
-            self.unhold(blob);
-        }
+        self.end_versions(id, false);
         self.owner_gone(now, id);
     }
 
@@ -131,7 +210,7 @@ impl Node {
         for waiter in record.take_waiters() {
             match waiter {
                 Waiter::Local(op) => self.look_again(now, op),
-                Waiter::Remote(link, index) => self.not_owner(link, index, &key),
+                Waiter::Remote(link, index) => self.not_owner(now, link, index, &key),
             }
         }
         self.tidy_record(id);

@@ -16,8 +16,10 @@ pub struct NodeConfig {
     pub speculative_percent: u64,
     /// The most operations that one session may have waiting; more are refused with `Busy`.
     pub max_ops_per_session: usize,
-    /// The most requests that one peer may have waiting here; more are refused with `Busy`.
+    /// The most requests that one peer may have waiting here, and that may wait at one peer; more are refused with `Busy`.
     pub max_requests_per_link: usize,
+    /// The most messages and writes that may wait for a peer to take them; then its link ends.
+    pub max_queued_per_link: usize,
     /// The most names that a link keeps numbered in each direction.
     pub max_names_per_link: usize,
     /// What must carry transfers between nodes, for every caller that does not say itself.
@@ -38,6 +40,7 @@ impl NodeConfig {
             speculative_percent: 12,
             max_ops_per_session: 1 << 16,
             max_requests_per_link: 1 << 16,
+            max_queued_per_link: 1 << 19,
             max_names_per_link: 1 << 16,
             require: None,
             #[cfg(test)]

@@ -68,6 +68,8 @@ pub enum Control {
         key: Key,
         /// The owner's worker name.
         owner: Name,
+        /// Whether to take it from whoever has it; that one's node hears [`super::Node::key_lost`].
+        takeover: bool,
     },
     /// A key ended here.
     Unclaim {

@@ -5,30 +5,35 @@ use super::ops::{FetchStage, Op, OpKind};
 use super::publish::version_gone;
 use super::slab::Id;
 use super::store::Waiter;
+use super::versions::Picked;
 use super::{Action, Control, SessionId};
-use crate::op::Fetch;
+use crate::op::{Failure, FailureCode, Fetch};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 
+/// How often a fetch follows a key that is not where the directory said.
+pub(super) const MOST_ASTRAY: u32 = 16;
+
 impl Node {
-    pub(super) fn fetch(&mut self, now: Time, session: SessionId, fetch: Fetch) {
+    pub(super) fn fetch(&mut self, now: Time, session: SessionId, mut fetch: Fetch) {
         if let Some(failure) = self.is_busy(session) {
             return self.refuse(session, fetch.op, failure);
         }
         // The usual case needs no operation: it is published here.
-        if let Some(record) = self.store.find(fetch.key.as_str()).and_then(|id| self.store.records.get(id))
-            && let Some(blob) = record.published
-            && let Some(version) = self.store.blobs.get(blob).map(|b| b.version)
-        {
-            if fetch.select.takes(version) {
-                return match self.hand_over(now, session, fetch.op, blob, fetch.require, now) {
-                    Ok(()) => {}
-                    Err(failure) => self.refuse(session, fetch.op, failure),
-                };
-            }
-            if fetch.select.missed(version) {
-                let failure = version_gone(&fetch.key, fetch.select, version);
-                return self.refuse(session, fetch.op, failure);
+        if let Some(record) = self.store.find(fetch.key.as_str()) {
+            fetch.select = self.settle(record, fetch.select);
+            match self.pick(record, fetch.select) {
+                Picked::Blob(blob) => {
+                    return match self.hand_over(now, session, fetch.op, blob, fetch.require, now) {
+                        Ok(()) => self.fetched_here(now, record, blob),
+                        Err(failure) => self.refuse(session, fetch.op, failure),
+                    };
+                }
+                Picked::Gone(newest) => {
+                    let failure = version_gone(&fetch.key, fetch.select, newest);
+                    return self.refuse(session, fetch.op, failure);
+                }
+                Picked::NotYet => {}
             }
         }
         let id = self.keep_op(Op {
@@ -38,7 +43,7 @@ impl Node {
             since: now,
             deadline: now + fetch.timeout,
             require: fetch.require,
-            kind: OpKind::Fetch { select: fetch.select, stage: FetchStage::Waiting },
+            kind: OpKind::Fetch { select: fetch.select, stage: FetchStage::Waiting, astray: 0 },
         });
         self.start_fetch(now, id);
     }
@@ -99,10 +104,24 @@ impl Node {
         for waiter in record.take_waiters() {
             match waiter {
                 Waiter::Local(op) => self.fetch_from(now, op, node),
-                Waiter::Remote(link, index) => self.not_owner(link, index, key),
+                Waiter::Remote(link, index) => self.not_owner(now, link, index, key),
             }
         }
         self.store.tidy(id);
+    }
+
+    /// A node that was said to own the key does not. The directory is asked for a newer entry, but not for ever: two that each say it
+    /// is the other's would keep a fetch going until its deadline, and be asked all the while.
+    pub(super) fn went_astray(&mut self, now: Time, id: Id<Op>, why: Failure) {
+        let Some(Op { kind: OpKind::Fetch { astray, stage, .. }, .. }) = self.ops.get_mut(id) else { return };
+        *astray += 1;
+        if *astray <= MOST_ASTRAY {
+            return self.look_again(now, id);
+        }
+        *stage = FetchStage::Waiting;
+        let text =
+            format!("{}; that was the answer {MOST_ASTRAY} times, each after asking the directory anew", why.text);
+        self.fail_op(id, Failure::new(FailureCode::NotOwner, text));
     }
 
     /// The remembered owner of a key was the wrong one: ask the directory for a newer entry.

@@ -5,6 +5,7 @@ use super::node::Node;
 use super::pool::Want;
 use super::push_in::{InFlow, InState};
 use super::slab::Id;
+use super::store::{Blob, Source};
 use super::{Action, Domain, Slot};
 use crate::fabric::{GrantAccess, LinkId};
 use crate::wire::landing::SlotGrant;
@@ -54,10 +55,10 @@ impl Node {
     pub(super) fn try_flow_slots(&mut self, domain: Domain, link: LinkId, id: Id<InFlow>) -> bool {
         let begins_with_less = self.still_holds_older(link, id);
         let Some(flow) = self.flow_in(link, id) else { return true };
-        let waits = flow.state == InState::WaitingForRoom;
-        if flow.missing == 0 || flow.domain != domain || !(waits || flow.state.takes_more()) {
+        if !flow.wants_room(domain) {
             return true;
         }
+        let waits = flow.state == InState::WaitingForRoom;
         let (capacity, round, missing) = (flow.capacity, flow.round, flow.missing);
         let Some(pool) = self.pools.get_mut(&domain) else { return true };
         let ranges: Vec<_> = (0..missing).map_while(|_| pool.slot(capacity).ok()).collect();
@@ -98,15 +99,23 @@ impl Node {
                 flow.fresh.push(slot);
                 if flow.fresh.len() == flow.granting {
                     flow.state = InState::Ready;
+                    let domain = flow.domain;
                     let fresh = std::mem::take(&mut flow.fresh);
                     let slots: Vec<SlotGrant> = fresh.iter().filter_map(|s| l.grant_of(*s)).collect();
                     self.answer_flow(link, index, Ok(slots));
+                    self.feed_later(domain);
                 }
             }
-            InState::Ready => self.send(link, Role::Push, index, Body::BufferIdle { slot: grant }),
-            InState::Claiming | InState::WaitingForRoom | InState::Refused | InState::Recalling => {
-                self.drop_slot(link, slot);
+            InState::Ready => {
+                let domain = flow.domain;
+                self.send(link, Role::Push, index, Body::BufferIdle { slot: grant });
+                self.feed_later(domain);
             }
+            InState::Claiming
+            | InState::WaitingForRoom
+            | InState::Reclaiming
+            | InState::Without
+            | InState::Recalling => self.drop_slot(link, slot),
         }
     }
 
@@ -121,6 +130,24 @@ impl Node {
                 | None => {}
                 Some(_) => self.drop_slot(link, slot),
             }
+        }
+    }
+
+    /// What has landed in a slot stays beside newer versions: the range is the tensor's, and the flow gets another slot in its place.
+    pub(super) fn keep_slot(&mut self, link: LinkId, id: Id<InFlow>, slot: Id<Slot>, blob: Id<Blob>) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(slot) = l.slots.remove(slot) else { return };
+        let domain = slot.domain;
+        if let Some(b) = self.store.blobs.get_mut(blob) {
+            b.source = Source::Pool(Box::new(slot.range));
+        }
+        let SlotUser::Flow(of, round) = slot.user else { return };
+        let Some(flow) = l.flows_in.get_mut(of).filter(|f| f.round == round && f.state.takes_more()) else { return };
+        flow.missing += 1;
+        let Some(pool) = self.pools.get(&domain) else { return };
+        let want = Want::Flow(link, id);
+        if !pool.wants.contains(&want) && (!pool.wants.is_empty() || !self.try_flow_slots(domain, link, id)) {
+            self.want(domain, want);
         }
     }
 

@@ -47,8 +47,7 @@ impl Node {
             Body::Name { name, text } => {
                 let limit = self.config.max_names_per_link;
                 let Some(l) = self.links.get_mut(&link) else { return };
-                if !l.names_in.enter(name, text, limit) {
-                    let what = format!("it numbers a name {}, the limit is {limit}", name.id);
+                if let Err(what) = l.names_in.enter(name, text, limit) {
                     self.violation(link, &what);
                 }
             }
@@ -71,11 +70,12 @@ impl Node {
             }
             Body::BufferResponse { slots } => self.buffer_response(now, link, index, slots),
             Body::BufferIdle { slot } => self.buffer_idle(now, link, index, slot),
-            Body::BufferRecall => self.buffer_recall(link, index),
-            Body::Recalled | Body::BufferRelease => self.flow_ended(now, link, index),
+            Body::BufferRecall { why, round } => self.buffer_recall(now, link, index, why, round),
+            Body::Recalled { why, round } => self.recalled(now, link, index, why, round),
+            Body::BufferRelease => self.flow_ended(now, link, index),
             Body::Cancel if role == Role::Counter => self.cancel_wait(link, index),
             Body::Cancelled if role == Role::Counter => self.wait_cancelled(link, index),
-            Body::Cancel => self.cancel_serve(link, index),
+            Body::Cancel => self.cancel_serve(now, link, index),
             Body::Cancelled => self.pull_cancelled(link, index),
             Body::CounterOpen { name, wants_grant } => {
                 self.counter_asked(now, link, index, name, Request::Open { wants_grant });
@@ -137,7 +137,7 @@ impl Node {
         }
         self.calls_lost(link);
         self.counters_lost(link, &peer, std::mem::take(&mut l.counters), &unsent, &reason.to_string());
-        self.serves_lost(link, l.serves);
+        self.serves_lost(now, link, l.serves);
         self.flows_in_lost(now, link, &l.flows_in);
         self.flows_out_lost(&l.flows_out, &lost("the link to"));
         self.pulls_lost(&l.pulls, &lost("the link to"));

@@ -6,13 +6,14 @@
 //! - `node`: the parts put together; time, links, and what fabrics report.
 //! - `session`, `ops`: workers, their operations and how those end.
 //! - `fetch`, `connect`: finding a key's owner, a worker's node, the link to a node.
-//! - `publish`, `claims`: publishing, and who may.
+//! - `publish`, `claims`: publishing, and who may. `versions`: a key's versions, and how long each stays.
+//! - `take_back`: a version whose memory its worker wants to write again.
 //! - `store`, `leases`: what is published, who can still reach it, who waits for it; how memory goes back.
 //! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
 //! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node.
 //! - `counters`: named counters and barriers of the job.
-//! - `push_out`, `push_in`, `flow_slots`: the two sides of a push to another node, and its landing slots.
+//! - `push_out`, `push_in`, `flow_slots`, `recall`: the two sides of a push to another node, and its landing slots.
 
 mod action;
 #[cfg(test)]
@@ -39,6 +40,7 @@ mod publish;
 mod pull;
 mod push_in;
 mod push_out;
+mod recall;
 mod serve;
 mod session;
 mod slab;
@@ -46,8 +48,10 @@ mod slots;
 mod snapshot;
 mod status;
 mod store;
+mod take_back;
 #[cfg(test)]
 mod tests;
+mod versions;
 
 pub use action::{Action, Write};
 #[cfg(test)]

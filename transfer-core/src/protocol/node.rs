@@ -56,6 +56,8 @@ pub struct Node {
     /// Calls of peers for slots that are being answered.
     pub(super) calls: BTreeMap<u64, Call>,
     pub(super) counters: Counters,
+    /// Counts what has landed in flows.
+    pub(super) landings: u64,
     pub(super) finished: BTreeMap<u8, Finished>,
     pub(super) failed: u64,
 }
@@ -105,6 +107,7 @@ impl Node {
             asking: Vec::new(),
             calls: BTreeMap::new(),
             counters: Counters::default(),
+            landings: 0,
             finished: BTreeMap::new(),
             failed: 0,
         }
@@ -145,7 +148,7 @@ impl Node {
                 break;
             }
             self.timers.pop_first();
-            self.deadline(op);
+            self.deadline(now, op);
         }
     }
 

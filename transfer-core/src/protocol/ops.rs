@@ -28,9 +28,12 @@ pub(super) enum OpKind {
     Fetch {
         select: Select,
         stage: FetchStage,
+        /// How often a node that was said to own the key did not.
+        astray: u32,
     },
     Push {
         version: Option<Version>,
+        takeover: bool,
         to: Option<Name>,
         blob: Id<Blob>,
         stage: PushStage,
@@ -41,6 +44,10 @@ pub(super) enum OpKind {
         to: Name,
         meta: TensorMeta,
         stage: PushStage,
+    },
+    /// Taking a version back; nobody finds it meanwhile.
+    TakeBack {
+        blob: Id<Blob>,
     },
     /// On a counter or barrier; the operation's key is its reserved one.
     Counter {
@@ -53,7 +60,7 @@ impl Op {
     /// The worker that a push, or the preparation of one, is for.
     pub(super) fn target(&self) -> Option<&Name> {
         match &self.kind {
-            OpKind::Fetch { .. } | OpKind::Counter { .. } => None,
+            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
             OpKind::Push { to, .. } => to.as_ref(),
             OpKind::Prepare { to, .. } => Some(to),
         }
@@ -62,7 +69,7 @@ impl Op {
     /// What a push, or the preparation of one, waits for.
     pub(super) fn stage_mut(&mut self) -> Option<&mut PushStage> {
         match &mut self.kind {
-            OpKind::Fetch { .. } | OpKind::Counter { .. } => None,
+            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
             OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => Some(stage),
         }
     }
@@ -141,12 +148,12 @@ impl Node {
     }
 
     /// An operation's time is over: it fails, and says what it was waiting for.
-    pub(super) fn deadline(&mut self, id: Id<Op>) {
+    pub(super) fn deadline(&mut self, now: Time, id: Id<Op>) {
         let Some(op) = self.ops.get(id) else { return };
         let after = for_people(op.deadline.since(op.since));
         let key = &op.key;
         let failure = match &op.kind {
-            OpKind::Fetch { select, stage } => match stage {
+            OpKind::Fetch { select, stage, .. } => match stage {
                 FetchStage::Waiting => {
                     let record = self.store.find(key.as_str()).and_then(|r| self.store.records.get(r));
                     match record.and_then(|r| r.published).and_then(|b| self.store.blobs.get(b)) {
@@ -169,6 +176,7 @@ impl Node {
                 ),
                 FetchStage::Pulling(link, pull) => self.pull_deadline(*link, *pull, key, *select, after),
             },
+            OpKind::TakeBack { blob } => self.still_read(key, *blob, after),
             OpKind::Counter { ask, stage } => self.counter_deadline(op, ask, stage, after),
             OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => {
                 let to = op.target().map_or("", Name::as_str);
@@ -201,14 +209,14 @@ impl Node {
                 }
             }
         };
-        self.fail_op(id, failure);
+        self.give_up(now, id, failure);
     }
 
     /// Ends an operation with a failure, whatever it was waiting for.
     pub(super) fn fail_op(&mut self, id: Id<Op>, failure: Failure) {
         if let Some(op) = self.detach_op(id) {
             match op.kind {
-                OpKind::Fetch { .. } | OpKind::Prepare { .. } | OpKind::Counter { .. } => {
+                OpKind::Fetch { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => {
                     self.refuse(op.session, op.id, failure);
                 }
                 OpKind::Push { .. } => self.end_push_with_failure(&op, failure),
@@ -218,7 +226,7 @@ impl Node {
 
     /// Ends an operation whose worker is gone.
     pub(super) fn drop_op(&mut self, id: Id<Op>) {
-        if let Some(Op { kind: OpKind::Push { blob, .. }, .. }) = self.detach_op(id) {
+        if let Some(Op { kind: OpKind::Push { blob, .. } | OpKind::TakeBack { blob }, .. }) = self.detach_op(id) {
             self.unhold(blob);
         }
     }
@@ -236,6 +244,11 @@ impl Node {
                 }
             }
             OpKind::Fetch { stage: FetchStage::Pulling(link, pull), .. } => self.cancel_pull(*link, *pull),
+            OpKind::TakeBack { blob } => {
+                if let Some(blob) = self.store.blobs.get_mut(*blob) {
+                    blob.awaited = None;
+                }
+            }
             OpKind::Counter { stage, .. } => self.detach_counter(id, &op.key, stage),
             OpKind::Fetch { stage: FetchStage::Connecting(_), .. } | OpKind::Push { .. } | OpKind::Prepare { .. } => {}
         }

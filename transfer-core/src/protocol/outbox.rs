@@ -18,8 +18,13 @@ impl Node {
     }
 
     pub(super) fn post(&mut self, link: LinkId, out: Out) {
+        let limit = self.config.max_queued_per_link;
         if let Some(l) = self.links.get_mut(&link) {
             l.outbox.push_back(out);
+            if l.outbox.len() > limit {
+                self.violation(link, &format!("it takes nothing: {limit} messages and writes wait for it, the limit"));
+                return;
+            }
             if !l.dirty {
                 l.dirty = true;
                 self.dirty.push(link);
@@ -33,6 +38,8 @@ impl Node {
         names.map(|name| {
             let Some(l) = self.links.get_mut(&link) else { return NameRef { id: 0, generation: 0 } };
             let (number, new) = l.names_out.number(name, &names, limit);
+            #[cfg(test)]
+            let new = new && !(self.config.broken == Some(super::Broken::ReusesNames) && number.generation > 0);
             if new {
                 self.send(link, Role::Pull, 0, Body::Name { name: number, text: name.clone() });
             }
@@ -119,9 +126,7 @@ impl Node {
         }
         match flight.purpose {
             Purpose::Serve(index) => {
-                if let Some(l) = self.links.get_mut(&link) {
-                    l.serves.remove(&index);
-                }
+                self.serve_written(now, link, index);
                 self.unhold(flight.blob);
             }
             Purpose::Push(op) => self.push_landed(now, link, op, flight.blob),

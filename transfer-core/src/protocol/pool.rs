@@ -18,10 +18,15 @@ pub(super) enum Want {
     Flow(LinkId, Id<InFlow>),
 }
 
+/// How long a queue may be before those that have ended are taken out of it.
+pub(super) const TIDY_AT: usize = 64;
+
 pub(super) struct Pool {
     pub(super) segment: SegmentId,
     pub(super) alloc: Allocator,
     pub(super) wants: VecDeque<Want>,
+    /// At this length of the queue those that do not wait any more are taken out.
+    pub(super) tidy_at: usize,
     /// Bytes that requests hold for versions which may not be published yet.
     pub(super) speculative: u64,
 }
@@ -33,7 +38,7 @@ pub(super) fn slot_bytes(body: u64) -> Option<u64> {
 
 impl Pool {
     pub(super) fn new(segment: SegmentId, len_bytes: u64) -> Pool {
-        Pool { segment, alloc: Allocator::new(len_bytes), wants: VecDeque::new(), speculative: 0 }
+        Pool { segment, alloc: Allocator::new(len_bytes), wants: VecDeque::new(), tidy_at: TIDY_AT, speculative: 0 }
     }
 
     pub(super) fn slot(&mut self, body: u64) -> Result<Allocation, AllocError> {

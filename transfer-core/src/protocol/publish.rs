@@ -1,10 +1,10 @@
-//! Publishing: what a worker pushes becomes visible, and those who wait for it are served.
+//! Publishing: what a worker pushes becomes a version of its key, if it may.
 
 use super::claims::key_owned;
 use super::node::Node;
 use super::ops::{Op, OpKind, PushStage};
 use super::slab::Id;
-use super::store::{Blob, Claimant, Owner, Record, Source, Waiter};
+use super::store::{Blob, Claimant, Lent, Owner, Record, Source};
 use super::{Action, SessionId};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{ALIGNMENT, LocalSlice, padded};
@@ -30,20 +30,18 @@ impl Node {
         if let Some(failure) = self.is_busy(session) {
             return self.refuse(session, push.op, failure);
         }
+        let local = push.to.as_ref().is_none_or(|to| self.workers.contains_key(to));
+        if push.takeover && !local {
+            let text = "a push that takes a key over publishes it at its own sidecar: push it there first, then to the other worker";
+            return self.refuse(session, push.op, Failure::new(FailureCode::Invalid, text));
+        }
         let Some(s) = self.sessions.get(&session) else { return };
         let slice = LocalSlice { segment: s.arena, offset: push.offset, len };
-        let blob = Blob {
-            slice,
-            meta: push.meta,
-            version: Version(0),
-            refs: 1,
-            domain: s.domain,
-            source: Source::Arena(Some(session)),
-        };
+        let lent = Lent { session, pushed: push.op };
+        let blob = Blob::new(slice, push.meta, s.domain, Source::Arena(Some(lent))).retained(push.retention);
         if let Some(arena) = self.arenas.get_mut(&slice.segment) {
             arena.blobs += 1;
         }
-        let local = push.to.as_ref().is_none_or(|to| self.workers.contains_key(to));
         let blob = self.store.blobs.insert(blob);
         let op = Op {
             session,
@@ -54,6 +52,7 @@ impl Node {
             require: push.require,
             kind: OpKind::Push {
                 version: push.version,
+                takeover: push.takeover,
                 to: push.to,
                 blob,
                 stage: PushStage::Claiming,
@@ -68,6 +67,7 @@ impl Node {
         let record_id = self.store.find_or_make(&op.key);
         let Some(record) = self.store.records.get_mut(record_id) else { return };
         let Some(session) = self.sessions.get(&op.session) else { return };
+        let takes_over = matches!(op.kind, OpKind::Push { takeover: true, .. });
         match &mut record.owner {
             Owner::Session(owner) if *owner == op.session => {
                 self.publish_op(now, record_id, op);
@@ -86,8 +86,25 @@ impl Node {
                 let (key, owner) = (op.key.clone(), session.name.clone());
                 let who = Claimant::Session(op.session);
                 let id = self.keep_op(op);
-                self.claim(record_id, key, owner, who, vec![id]);
+                self.claim(record_id, key, owner, who, takes_over, vec![id]);
             }
+            // The same worker pushed from another node before; it has come to this one.
+            Owner::Landed(landed) if landed.owner == session.name => {
+                let flow = landed.flow;
+                record.owner = Owner::Session(op.session);
+                record.begin_epoch();
+                if let Some((link, flow)) = flow {
+                    self.recall(link, flow);
+                }
+                self.publish_op(now, record_id, op);
+            }
+            // The directory has the key under this worker's name still.
+            Owner::Outlived(outlived) if outlived.owner == session.name && outlived.domain == session.domain => {
+                record.owner = Owner::Session(op.session);
+                record.begin_epoch();
+                self.publish_op(now, record_id, op);
+            }
+            _ if takes_over => self.take_over(record_id, op),
             Owner::Session(other) => {
                 let owner = self.sessions.get(other).map(|s| s.name.clone());
                 self.refuse_owned(op, owner.as_ref());
@@ -96,18 +113,12 @@ impl Node {
                 let owner = claiming.owner.clone();
                 self.refuse_owned(op, Some(&owner));
             }
-            // The same worker pushed from another node before; it has come to this one.
-            Owner::Landed(landed) if landed.owner == session.name => {
-                let flow = landed.flow;
-                record.owner = Owner::Session(op.session);
-                record.next_version = 0;
-                if let Some((link, flow)) = flow {
-                    self.recall(link, flow);
-                }
-                self.publish_op(now, record_id, op);
-            }
             Owner::Landed(landed) => {
                 let owner = landed.owner.clone();
+                self.refuse_owned(op, Some(&owner));
+            }
+            Owner::Outlived(outlived) => {
+                let owner = outlived.owner.clone();
                 self.refuse_owned(op, Some(&owner));
             }
         }
@@ -152,73 +163,14 @@ impl Node {
         self.actions.push_back(Action::Reply { session: op.session, reply });
     }
 
-    /// Makes a blob the newest version of its key. The caller's reference becomes the publication's.
-    pub(super) fn publish(&mut self, now: Time, record: Id<Record>, blob: Id<Blob>, version: Version) {
-        if let Some(b) = self.store.blobs.get_mut(blob) {
-            b.version = version;
-        }
-        let Some(r) = self.store.records.get_mut(record) else { return };
-        r.next_version = version.0.saturating_add(1);
-        match r.published.replace(blob) {
-            Some(old) => self.unhold(old),
-            None => self.store.published += 1,
-        }
-        self.serve_waiters(now, record);
-    }
-
-    /// Answers everybody whose version is there, or can never be.
-    pub(super) fn serve_waiters(&mut self, now: Time, record: Id<Record>) {
-        let Some(r) = self.store.records.get_mut(record) else { return };
-        let Some(blob) = r.published else { return };
-        if r.waiters.is_none() {
-            return;
-        }
-        let waiters = r.take_waiters();
-        let key = r.key.clone();
-        let Some(version) = self.store.blobs.get(blob).map(|b| b.version) else { return };
-        for waiter in waiters {
-            let select = match waiter {
-                Waiter::Local(id) => match self.ops.get(id).map(|op| &op.kind) {
-                    Some(OpKind::Fetch { select, .. }) => *select,
-                    _ => continue,
-                },
-                Waiter::Remote(link, index) => match self.serve_select(link, index) {
-                    Some(select) => select,
-                    None => continue,
-                },
-            };
-            if select.takes(version) {
-                match waiter {
-                    Waiter::Local(id) => {
-                        if let Some(op) = self.finish_op(id)
-                            && let Err(failure) = self.hand_over(now, op.session, op.id, blob, op.require, op.since)
-                        {
-                            self.refuse(op.session, op.id, failure);
-                        }
-                    }
-                    Waiter::Remote(link, index) => self.serve_published(now, link, index, blob),
-                }
-            } else if select.missed(version) {
-                let failure = version_gone(&key, select, version);
-                match waiter {
-                    Waiter::Local(id) => self.fail_op(id, failure),
-                    Waiter::Remote(link, index) => self.end_serve(link, index, failure),
-                }
-            } else if let Some(r) = self.store.records.get_mut(record) {
-                r.wait(waiter);
-            }
-        }
-    }
-
-    pub(super) fn not_owner(&mut self, link: LinkId, index: u32, key: &Key) {
+    pub(super) fn not_owner(&mut self, now: Time, link: LinkId, index: u32, key: &Key) {
         let text = format!("node {:?} does not own key {key:?}", self.config.name);
-        self.end_serve(link, index, Failure::new(FailureCode::NotOwner, text));
+        self.end_serve(now, link, index, Failure::new(FailureCode::NotOwner, text));
     }
 
-    pub(super) fn end_serve(&mut self, link: LinkId, index: u32, failure: Failure) {
-        let blob = self.links.get_mut(&link).and_then(|l| l.serves.remove(&index)).and_then(|s| s.blob);
-        if let Some(blob) = blob {
-            self.unhold(blob);
+    pub(super) fn end_serve(&mut self, now: Time, link: LinkId, index: u32, failure: Failure) {
+        if let Some(serve) = self.links.get_mut(&link).and_then(|l| l.serves.remove(&index)) {
+            self.serve_ended(now, &serve, false);
         }
         self.send(link, Role::Pull, index, Body::ErrorStatus(failure));
     }

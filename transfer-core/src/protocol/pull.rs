@@ -1,6 +1,6 @@
 //! Pulling, the receiver's side: ask, grant a slot, wait for the write.
 
-use super::link::{Landing, Link, SlotUser};
+use super::link::{AfterRevoke, Landing, Link, SlotState, SlotUser};
 use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
 use super::pool::Want;
@@ -46,6 +46,13 @@ pub(super) enum PullState {
     Cancelling,
 }
 
+impl Pull {
+    /// Whether it stands in line for room.
+    pub(super) fn wants_room(&self) -> bool {
+        self.state == PullState::WaitingForRoom
+    }
+}
+
 impl Node {
     /// Asks a peer for a version. A slot goes along where the description is known and the speculative share has room.
     pub(super) fn start_pull(&mut self, now: Time, op_id: Id<Op>, link: LinkId) {
@@ -57,8 +64,12 @@ impl Node {
         if let Some(failure) = l.unmet(require) {
             return self.fail_op(op_id, failure);
         }
-        if !l.pulls.has_short_room() {
-            let text = format!("too many requests to node {:?} are under way", l.peer.name);
+        let limit = self.config.max_requests_per_link;
+        if l.pulls.len() >= limit || !l.pulls.has_short_room() {
+            let (peer, under_way) = (&l.peer.name, l.pulls.len());
+            let text = format!(
+                "{under_way} requests to node {peer:?} are under way or being called off, the limit is {limit}"
+            );
             return self.fail_op(op_id, Failure::new(FailureCode::Busy, text));
         }
         let described = l.meta_in.get(&key).cloned();
@@ -158,7 +169,7 @@ impl Node {
         if p.state == PullState::Cancelling {
             return;
         }
-        if p.state != PullState::Asked || !p.select.takes(version) {
+        if p.state != PullState::Asked || has_landed(&l.slots, p.slot) || !p.select.takes(version) {
             return self.violation(link, &format!("META_DATA_UPDATE for request {index:#x}, which did not ask for it"));
         }
         let len = meta.len_bytes();
@@ -251,14 +262,8 @@ impl Node {
         let mut slice = pool.slice(&slot.range);
         slice.offset += HEADER_BYTES;
         slice.len = bytes;
-        let blob = self.store.blobs.insert(Blob {
-            slice,
-            meta,
-            version: header.version,
-            refs: 1,
-            domain: slot.domain,
-            source: Source::Pool(Box::new(slot.range)),
-        });
+        let blob = Blob::new(slice, meta, slot.domain, Source::Pool(Box::new(slot.range)));
+        let blob = self.store.blobs.insert(Blob { version: header.version, ..blob });
         if let Some(op) = self.finish_op(op) {
             let report = Report {
                 fabric: kind,
@@ -277,13 +282,22 @@ impl Node {
     /// ERROR_STATUS: it will not come.
     pub(super) fn pull_failed(&mut self, now: Time, link: LinkId, index: u32, failure: Failure) {
         let Some(id) = self.pull_of(link, index) else { return };
-        let Some(p) = self.pull_mut(link, id) else { return };
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(p) = l.pulls.get_mut(id) else { return };
         if p.state == PullState::Cancelling {
             // CANCELLED still comes, and ends it.
             return;
         }
-        let (op, slot) = (p.op.take(), p.slot.take());
+        if p.state == PullState::Preparing || has_landed(&l.slots, p.slot) {
+            return self.violation(
+                link,
+                &format!("ERROR_STATUS for request {index:#x}, which it does not know or has answered"),
+            );
+        }
+        let (op, slot, domain) = (p.op.take(), p.slot.take(), p.domain);
         self.settle_speculation(link, id);
+        // It may have stood first in line for room.
+        self.feed_later(domain);
         if let Some(l) = self.links.get_mut(&link) {
             l.pulls.remove(id);
         }
@@ -292,7 +306,7 @@ impl Node {
         }
         let Some(op) = op else { return };
         if failure.code == FailureCode::NotOwner {
-            self.look_again(now, op);
+            self.went_astray(now, op, failure);
         } else {
             if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(op) {
                 *stage = FetchStage::Waiting;
@@ -392,6 +406,10 @@ impl Node {
     }
 
     fn settle_speculation(&mut self, link: LinkId, id: Id<Pull>) {
+        #[cfg(test)]
+        if self.config.broken == Some(super::Broken::KeepsSpeculation) {
+            return;
+        }
         let Some(p) = self.pull_mut(link, id) else { return };
         let (bytes, domain) = (std::mem::take(&mut p.speculative), p.domain);
         if let Some(pool) = self.pools.get_mut(&domain) {
@@ -404,7 +422,13 @@ impl Link {
     /// What the peer is told of an open slot.
     pub(super) fn grant_of(&self, id: Id<Slot>) -> Option<SlotGrant> {
         let slot = self.slots.get(id)?;
-        let super::link::SlotState::Granted(remote) = slot.state else { return None };
+        let SlotState::Granted(remote) = slot.state else { return None };
         Some(SlotGrant { number: crate::wire::landing::SlotNumber(id.short()), capacity: slot.capacity, remote })
     }
+}
+
+/// Whether the answer of a request is in this slot of its.
+fn has_landed(slots: &Slab<Slot>, slot: Option<Id<Slot>>) -> bool {
+    let state = slot.and_then(|id| slots.get(id)).map(|s| &s.state);
+    matches!(state, Some(SlotState::Revoking(AfterRevoke::Deliver(_))))
 }

@@ -7,10 +7,10 @@ use super::store::{Blob, Claimant, Landed, Owner, Record, Source};
 use super::{Domain, SessionId};
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::{Failure, FailureCode};
-use crate::tensor::{Key, Name, TensorMeta, Version};
+use crate::tensor::{Key, Name, TensorMeta, Until, Version};
 use crate::time::Time;
 use crate::wire::landing::{HEADER_BYTES, Header};
-use crate::wire::message::{Body, NameRef, Role};
+use crate::wire::message::NameRef;
 use std::collections::VecDeque;
 
 /// A key that a peer's worker pushes to one of ours.
@@ -34,6 +34,8 @@ pub(super) struct InFlow {
     pub(super) missing: usize,
     /// Slots that are being granted for the answer to the request.
     pub(super) granting: usize,
+    /// When it was used last, by the node's count of landings.
+    pub(super) used: u64,
     /// Slots granted since the request, while they are being collected for BUFFER_RESPONSE.
     pub(super) fresh: Vec<Id<Slot>>,
 }
@@ -48,9 +50,11 @@ pub(super) enum InState {
     Granting,
     /// The sender has slots, or will get them back.
     Ready,
-    /// It got none, and may ask again.
-    Refused,
-    /// The slots are called back, for the target is gone.
+    /// What its sender does not write into is called back, for others wait for the room.
+    Reclaiming,
+    /// It has none, for it was refused or has given them back. It may ask again.
+    Without,
+    /// The slots are called back, for the flow ends.
     Recalling,
 }
 
@@ -62,6 +66,12 @@ impl InState {
 }
 
 impl InFlow {
+    /// Whether it stands in line for room there.
+    pub(super) fn wants_room(&self, domain: Domain) -> bool {
+        let waits = self.state == InState::WaitingForRoom || self.state.takes_more();
+        waits && self.missing > 0 && self.domain == domain
+    }
+
     /// Something has landed. What lands first is published first, whichever slot is closed first.
     pub(super) fn has_landed(&mut self, slot: Id<Slot>, version: Version) {
         self.landed.push_back(slot);
@@ -123,7 +133,8 @@ impl Node {
             Err(failure) => return self.answer_flow(link, index, Err(failure)),
         };
         if full {
-            let text = format!("node {:?} takes no more keys from this peer", self.config.name);
+            let (node, limit) = (&self.config.name, self.config.max_requests_per_link);
+            let text = format!("node {node:?} takes at most {limit} keys at a time from one peer");
             return self.answer_flow(link, index, Err(Failure::new(FailureCode::Busy, text)));
         }
         let flow = InFlow {
@@ -140,6 +151,7 @@ impl Node {
             landed: VecDeque::new(),
             missing: 0,
             granting: 0,
+            used: 0,
             fresh: Vec::new(),
         };
         let Some(l) = self.links.get_mut(&link) else { return };
@@ -169,16 +181,21 @@ impl Node {
         let record_id = self.store.find_or_make(&key);
         let Some(record) = self.store.records.get_mut(record_id) else { return };
         match &mut record.owner {
-            Owner::Nobody => self.claim(record_id, key, owner, Claimant::Flow(link, id), Vec::new()),
+            Owner::Nobody => self.claim(record_id, key, owner, Claimant::Flow(link, id), false, Vec::new()),
             // The same worker, come back over another link: a new epoch, which may start from a lower version.
             Owner::Landed(landed) if landed.owner == owner => {
                 let before = landed.flow.replace((link, id));
                 landed.target = target;
-                record.next_version = 0;
+                record.begin_epoch();
                 if let Some((old_link, old)) = before {
                     // It has not said that it will not write any more.
                     self.recall(old_link, old);
                 }
+                self.give_room(link, id);
+            }
+            Owner::Outlived(outlived) if outlived.owner == owner => {
+                record.owner = Owner::Landed(Box::new(Landed { owner, target, flow: Some((link, id)) }));
+                record.begin_epoch();
                 self.give_room(link, id);
             }
             Owner::Claiming(c) if c.owner == owner && !matches!(c.who, Claimant::Session(_)) => {
@@ -192,6 +209,10 @@ impl Node {
             }
             Owner::Landed(l) => {
                 let failure = super::claims::key_owned(&key, Some(&l.owner), &self.config.name);
+                self.refuse_flow(link, id, failure);
+            }
+            Owner::Outlived(o) => {
+                let failure = super::claims::key_owned(&key, Some(&o.owner), &self.config.name);
                 self.refuse_flow(link, id, failure);
             }
             Owner::Session(s) => {
@@ -210,7 +231,7 @@ impl Node {
         match target {
             Some(target) => {
                 r.owner = Owner::Landed(Box::new(Landed { owner, target, flow: Some((link, id)) }));
-                r.next_version = 0;
+                r.begin_epoch();
                 self.give_room(link, id);
             }
             // Sender, target or link went away meanwhile.
@@ -255,7 +276,7 @@ impl Node {
         match flow.state {
             // That one is answered by the end of the flow.
             InState::Recalling => return,
-            InState::Ready | InState::Refused if flow.key == *key => {}
+            InState::Ready | InState::Reclaiming | InState::Without if flow.key == *key => {}
             _ => {
                 return self.violation(link, "BUFFER_REQUEST for a flow that is for another key, or has no answer yet");
             }
@@ -270,7 +291,7 @@ impl Node {
             Ok(found) => found,
             Err(failure) => {
                 // What has landed stays published; the sender may ask for others.
-                flow.state = InState::Refused;
+                flow.state = InState::Without;
                 self.feed_later(before);
                 self.drop_idle_slots(link, id);
                 return self.answer_flow(link, index, Err(failure));
@@ -296,6 +317,9 @@ impl Node {
     pub(super) fn flow_described(&mut self, link: LinkId, index: u32, metadata_id: u32, meta: TensorMeta) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(flow) = l.flow_in_of.get(&index).and_then(|id| l.flows_in.get_mut(*id)) else { return };
+        if !matches!(flow.state, InState::Ready | InState::Reclaiming | InState::Recalling) {
+            return self.violation(link, &format!("META_DATA_UPDATE for flow {index:#x}, which has no slots"));
+        }
         if meta.len_bytes() > flow.capacity {
             let what = format!("{meta} does not fit the {} bytes of flow {index:#x}", flow.capacity);
             return self.violation(link, &what);
@@ -363,19 +387,14 @@ impl Node {
         let SlotState::Closed(landing) = &s.state else { return };
         let Landing { header, meta, copied } = &**landing;
         let (version, meta, copied) = (header.version, meta.clone(), *copied);
+        let retention = header.retention;
         let Some(pool) = self.pools.get(&s.domain) else { return };
         let mut slice = pool.slice(&s.range);
         slice.offset += HEADER_BYTES;
         slice.len = meta.len_bytes();
         let bytes = slice.len;
-        let blob = self.store.blobs.insert(Blob {
-            slice,
-            meta,
-            version,
-            refs: 1,
-            domain: s.domain,
-            source: Source::Slot(link, slot),
-        });
+        let blob = Blob::new(slice, meta, s.domain, Source::Slot(link, slot)).retained(retention);
+        let blob = self.store.blobs.insert(blob);
         s.state = SlotState::Held(blob);
         let kind: FabricKind = l.kind;
         let copied = copied + bytes * u64::from(l.limits.sender_copies);
@@ -383,10 +402,13 @@ impl Node {
         entry.transfers += 1;
         entry.bytes += bytes;
         entry.copied += copied;
+        if retention.until != Until::Replaced {
+            self.keep_slot(link, id, slot, blob);
+        }
         self.publish(now, record, blob, version);
     }
 
-    /// RECALLED or BUFFER_RELEASE: the sender will not write any more.
+    /// The sender will not write any more, and the flow ends.
     pub(super) fn flow_ended(&mut self, now: Time, link: LinkId, index: u32) {
         let Some(l) = self.links.get(&link) else { return };
         let Some(id) = l.flow_in_of.get(&index).copied() else { return };
@@ -400,7 +422,11 @@ impl Node {
                 _ => false,
             };
             if ends {
-                self.end_key(now, record);
+                let owner = match self.store.records.get(record).map(|r| &r.owner) {
+                    Some(Owner::Landed(l)) => l.owner.clone(),
+                    _ => return self.end_key(now, record),
+                };
+                self.owner_left(now, record, owner);
             }
         }
     }
@@ -426,18 +452,6 @@ impl Node {
         }
     }
 
-    /// Calls a flow's slots back. They stay as they are until the sender has said that it will not write any more.
-    pub(super) fn recall(&mut self, link: LinkId, id: Id<InFlow>) {
-        let Some(flow) = self.flow_in(link, id) else { return };
-        if flow.state != InState::Recalling {
-            flow.state = InState::Recalling;
-            let (index, domain) = (flow.index, flow.domain);
-            self.cut_call(link, index);
-            self.send(link, Role::Push, index, Body::BufferRecall);
-            self.feed_later(domain);
-        }
-    }
-
     /// A worker of ours is gone, and with it what others push to it.
     pub(super) fn flows_in_target_gone(&mut self, session: SessionId) {
         let links: Vec<_> = self.links.keys().copied().collect();
@@ -453,7 +467,7 @@ impl Node {
     pub(super) fn flows_in_lost(&mut self, now: Time, link: LinkId, flows: &Slab<InFlow>) {
         for (id, flow) in flows.iter() {
             let Some(record) = self.store.find(flow.key.as_str()) else { continue };
-            let published = self.store.records.get(record).is_some_and(|r| r.published.is_some());
+            let published = self.store.records.get(record).is_some_and(|r| r.published.is_some() || r.older.is_some());
             let mut ends = false;
             match self.store.records.get_mut(record).map(|r| &mut r.owner) {
                 Some(Owner::Landed(landed)) if landed.flow == Some((link, id)) => {

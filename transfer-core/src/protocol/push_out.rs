@@ -3,6 +3,7 @@
 use super::link::{Out, OutWrite, Purpose};
 use super::node::Node;
 use super::ops::{Op, OpKind, PushStage};
+use super::pool::TIDY_AT;
 use super::serve::body_of;
 use super::slab::{Id, Slab};
 use super::store::Blob;
@@ -12,7 +13,7 @@ use crate::op::{Failure, FailureCode, Reply, Report};
 use crate::tensor::{Key, Name, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::{Header, SlotGrant};
-use crate::wire::message::{Body, Role};
+use crate::wire::message::{Body, Recall, Role};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ pub(super) struct OutFlow {
     meta: TensorMeta,
     idle: VecDeque<SlotGrant>,
     queue: VecDeque<Id<Op>>,
+    /// At this length of the queue those that have ended are taken out.
+    tidy_at: usize,
     next_version: u64,
 }
 
@@ -42,6 +45,17 @@ enum FlowState {
     Requested,
     /// Slots are granted.
     Ready,
+}
+
+#[cfg(test)]
+impl OutFlow {
+    pub(super) fn state(&self) -> String {
+        format!("{:?}{}", self.state, if self.calling { ", call" } else { "" })
+    }
+
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
 }
 
 impl Node {
@@ -58,7 +72,8 @@ impl Node {
         let flow = match l.flow_of.get(&(session, key.clone())) {
             Some(flow) => *flow,
             None if !l.flows_out.has_short_room() => {
-                let text = format!("too many keys are pushed to node {:?}", l.peer.name);
+                let text =
+                    format!("{} keys are pushed to node {:?} already, the limit", l.flows_out.len(), l.peer.name);
                 return self.fail_op(id, Failure::new(FailureCode::Busy, text));
             }
             None => {
@@ -74,6 +89,7 @@ impl Node {
                     meta,
                     idle: VecDeque::new(),
                     queue: VecDeque::new(),
+                    tidy_at: TIDY_AT,
                     next_version: 0,
                 });
                 l.flow_of.insert((session, key), flow);
@@ -81,6 +97,11 @@ impl Node {
             }
         };
         if let Some(f) = l.flows_out.get_mut(flow) {
+            if f.queue.len() >= f.tidy_at {
+                // While the first waits, those behind it may come and go.
+                f.queue.retain(|id| self.ops.get(*id).is_some());
+                f.tidy_at = (2 * f.queue.len()).max(TIDY_AT);
+            }
             f.queue.push_back(id);
         }
         self.push_stage(id, PushStage::Queued(link, flow));
@@ -90,7 +111,7 @@ impl Node {
     /// What an operation pushes, or prepares to push.
     fn pushed_meta(&self, op: &Op) -> Option<TensorMeta> {
         match &op.kind {
-            OpKind::Fetch { .. } | OpKind::Counter { .. } => None,
+            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
             OpKind::Push { blob, .. } => self.store.blobs.get(*blob).map(|b| b.meta.clone()),
             OpKind::Prepare { meta, .. } => Some(meta.clone()),
         }
@@ -240,6 +261,7 @@ impl Node {
             pieces: 1,
             waited_us: 0,
             name,
+            retention: b.retention,
         };
         let body = body_of(b);
         self.post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Push(id) }));
@@ -313,7 +335,7 @@ impl Node {
         let Some(id) = self.flow_named(link, index) else { return };
         let Some(f) = self.flow_out(link, id) else { return };
         let short = slots.iter().find(|s| s.capacity < f.capacity).map(|s| s.capacity);
-        if f.state != FlowState::Requested || short.is_some() {
+        if f.state != FlowState::Requested || f.calling || short.is_some() {
             let what = format!("BUFFER_RESPONSE for flow {index:#x} that was not asked for, or too small ({short:?})");
             return self.violation(link, &what);
         }
@@ -349,9 +371,10 @@ impl Node {
         }
     }
 
-    /// BUFFER_RECALL: the worker it goes to is gone.
-    pub(super) fn buffer_recall(&mut self, link: LinkId, index: u32) {
-        if let Some(id) = self.flow_named(link, index) {
+    /// BUFFER_RECALL. The answer goes behind what was written before; what is pushed from now on asks for slots again.
+    pub(super) fn buffer_recall(&mut self, now: Time, link: LinkId, index: u32, why: Recall, round: u32) {
+        let id = self.flow_named(link, index);
+        if let (Some(id), Recall::Ends) = (id, why) {
             let target = self.flow_out(link, id).map(|f| f.target.clone());
             if let Some(target) = target {
                 self.worker_locations.remove(&target);
@@ -359,7 +382,18 @@ impl Node {
                 self.flow_refused(link, index, &Failure::new(FailureCode::UnknownWorker, text));
             }
         }
-        self.send(link, Role::Push, index, Body::Recalled);
+        if let (Some(f), Recall::Room) = (id.and_then(|id| self.flow_out(link, id)), why) {
+            f.idle.clear();
+            // A request that crossed it asks for other slots already. The answer to a call may be of before or after: it does
+            // not count.
+            if f.state != FlowState::Requested || f.calling {
+                f.state = FlowState::New;
+            }
+        }
+        self.send(link, Role::Push, index, Body::Recalled { why, round });
+        if let (Some(id), Recall::Room) = (id, why) {
+            self.drain_flow(now, link, id);
+        }
     }
 
     /// A worker of ours is gone: its flows end, behind what was posted.

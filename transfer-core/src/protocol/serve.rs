@@ -7,7 +7,7 @@ use super::store::{Blob, Waiter};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode};
 use crate::plan::GatherList;
-use crate::tensor::{Key, Select};
+use crate::tensor::{Key, Retention, Select};
 use crate::time::Time;
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::{Body, NameRef, Role};
@@ -22,10 +22,26 @@ pub(super) struct Serve {
     slot: Option<SlotGrant>,
     since: Time,
     waited_us: u32,
-    /// Set once the version is there; it is held until the request ends.
+    /// Set once the version is there; it is held until the write is posted, or the request ends.
     pub(super) blob: Option<Id<Blob>>,
+    /// The same, until the request ends: it counts as being fetched.
+    fetching: Option<Id<Blob>>,
+    /// The peer has given it up while the write was on its way.
+    cancelled: bool,
     /// The write is posted, or about to be, and owns the reference.
     writing: bool,
+}
+
+#[cfg(test)]
+impl Serve {
+    pub(super) fn state(&self) -> &'static str {
+        match (self.writing, self.blob, self.slot) {
+            (true, _, _) => "Writing",
+            (false, Some(_), _) => "Described",
+            (false, None, None) => "Waiting",
+            (false, None, Some(_)) => "Waiting, slot",
+        }
+    }
 }
 
 impl Node {
@@ -37,15 +53,20 @@ impl Node {
         link: LinkId,
         index: u32,
         name: NameRef,
-        select: Select,
+        mut select: Select,
         metadata_id: u32,
         slot: Option<SlotGrant>,
     ) {
         let limit = self.config.max_requests_per_link;
-        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(l) = self.links.get(&link) else { return };
         let Some(key) = l.names_in.look_up(name).cloned().map(Key::from) else {
             return self.violation(link, &format!("it uses name {}.{}, which it never told", name.id, name.generation));
         };
+        let record_id = self.store.find(key.as_str());
+        if let Some(record) = record_id {
+            select = self.settle(record, select);
+        }
+        let Some(l) = self.links.get_mut(&link) else { return };
         if l.serves.contains_key(&index) {
             return self.violation(link, &format!("it uses request {index:#x} twice"));
         }
@@ -62,10 +83,11 @@ impl Node {
             since: now,
             waited_us: 0,
             blob: None,
+            fetching: None,
+            cancelled: false,
             writing: false,
         };
         l.serves.insert(index, serve);
-        let record_id = self.store.find(key.as_str());
         match record_id.and_then(|id| self.store.records.get_mut(id)) {
             Some(record) if record.is_owned() => {
                 record.wait(Waiter::Remote(link, index));
@@ -73,7 +95,7 @@ impl Node {
                     self.serve_waiters(now, id);
                 }
             }
-            _ => self.not_owner(link, index, &key),
+            _ => self.not_owner(now, link, index, &key),
         }
     }
 
@@ -89,8 +111,12 @@ impl Node {
         let Some(b) = self.store.blobs.get_mut(blob) else { return };
         b.refs += 1;
         serve.blob = Some(blob);
+        serve.fetching = Some(blob);
         serve.waited_us = u32::try_from(now.since(serve.since).as_micros()).unwrap_or(u32::MAX);
         let (version, meta) = (b.version, b.meta.clone());
+        self.fetch_begins(blob);
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(serve) = l.serves.get_mut(&index) else { return };
         let known = match l.meta_out.get(&serve.key) {
             Some((id, known)) if *known == meta => Some(*id),
             _ => None,
@@ -143,23 +169,44 @@ impl Node {
             pieces: 1,
             waited_us: serve.waited_us,
             name: serve.name,
+            retention: Retention::default(),
         };
         let body = body_of(b);
         self.post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Serve(index) }));
     }
 
     /// CANCEL. The answer goes behind whatever data is on its way.
-    pub(super) fn cancel_serve(&mut self, link: LinkId, index: u32) {
+    pub(super) fn cancel_serve(&mut self, now: Time, link: LinkId, index: u32) {
         let Some(l) = self.links.get_mut(&link) else { return };
-        if l.serves.get(&index).is_some_and(|s| !s.writing)
-            && let Some(serve) = l.serves.remove(&index)
-        {
-            match serve.blob {
-                Some(blob) => self.unhold(blob),
-                None => self.forget_remote_waiter(link, index, &serve.key),
+        match l.serves.get_mut(&index) {
+            Some(serve) if serve.writing => serve.cancelled = true,
+            _ => {
+                if let Some(serve) = l.serves.remove(&index) {
+                    if serve.blob.is_none() {
+                        self.forget_remote_waiter(link, index, &serve.key);
+                    }
+                    self.serve_ended(now, &serve, false);
+                }
             }
         }
         self.send(link, Role::Pull, index, Body::Cancelled);
+    }
+
+    /// The write is placed at the peer.
+    pub(super) fn serve_written(&mut self, now: Time, link: LinkId, index: u32) {
+        if let Some(serve) = self.links.get_mut(&link).and_then(|l| l.serves.remove(&index)) {
+            self.serve_ended(now, &serve, !serve.cancelled);
+        }
+    }
+
+    /// A request has ended: what it still holds is let go, and it counts as a fetch where it went `well`.
+    pub(super) fn serve_ended(&mut self, now: Time, serve: &Serve, well: bool) {
+        if let Some(blob) = serve.fetching {
+            self.remote_fetch_ends(now, &serve.key, blob, well);
+        }
+        if let Some(blob) = serve.blob {
+            self.unhold(blob);
+        }
     }
 
     fn forget_remote_waiter(&mut self, link: LinkId, index: u32, key: &Key) {
@@ -171,15 +218,14 @@ impl Node {
         }
     }
 
-    pub(super) fn serves_lost(&mut self, link: LinkId, serves: HashMap<u32, Serve>) {
+    pub(super) fn serves_lost(&mut self, now: Time, link: LinkId, serves: HashMap<u32, Serve>) {
         let mut serves: Vec<_> = serves.into_iter().collect();
         serves.sort_unstable_by_key(|(index, _)| *index);
         for (index, serve) in serves {
-            match serve.blob {
-                Some(blob) => self.unhold(blob),
-                None if !serve.writing => self.forget_remote_waiter(link, index, &serve.key),
-                None => {}
+            if serve.fetching.is_none() {
+                self.forget_remote_waiter(link, index, &serve.key);
             }
+            self.serve_ended(now, &serve, false);
         }
     }
 }

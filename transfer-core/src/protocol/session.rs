@@ -51,13 +51,22 @@ impl Node {
         self.flows_out_abandoned(session);
         self.flows_in_target_gone(session);
         let owned = self.store.records.ids(|r| match &r.owner {
-            Owner::Session(s) => *s == session,
-            Owner::Claiming(c) => c.who == Claimant::Session(session),
-            Owner::Landed(l) => l.target == session,
-            Owner::Nobody => false,
+            owner @ (Owner::Session(_) | Owner::Landed(_)) => owner.is_of(session),
+            Owner::Claiming(c) => {
+                c.who == Claimant::Session(session) || c.before.as_ref().is_some_and(|o| o.is_of(session))
+            }
+            Owner::Nobody | Owner::Outlived(_) => false,
         });
         for record in owned {
-            self.end_key(now, record);
+            let owner = match self.store.records.get(record).map(|r| &r.owner) {
+                Some(Owner::Landed(landed)) => landed.owner.clone(),
+                Some(Owner::Claiming(c)) if c.who != Claimant::Session(session) => {
+                    self.former_owner_left(record, gone.name.clone(), gone.domain);
+                    continue;
+                }
+                _ => gone.name.clone(),
+            };
+            self.owner_left(now, record, owner);
         }
         if let Some(arena) = self.arenas.get_mut(&gone.arena) {
             arena.abandoned = true;
@@ -77,9 +86,10 @@ impl Node {
             Command::Cancel { op } => {
                 if let Some(id) = self.sessions.get(&session).and_then(|s| s.ops.get(&op)).copied() {
                     let text = "given up by its caller";
-                    self.fail_op(id, Failure::new(FailureCode::Cancelled, text));
+                    self.give_up(now, id, Failure::new(FailureCode::Cancelled, text));
                 }
             }
+            Command::TakeBack(command) => self.take_back(now, session, command),
             Command::Delete { op, key } => self.delete(now, session, op, &key),
             Command::Counter(command) => self.counter(now, session, command),
         }
@@ -87,9 +97,13 @@ impl Node {
 
     pub(super) fn delete(&mut self, now: Time, session: SessionId, op: OpId, key: &Key) {
         let record = self.store.find(key.as_str());
-        let owner = record.and_then(|id| self.store.records.get(id)).map(|r| &r.owner);
-        match (owner, record) {
-            (Some(Owner::Session(s)), Some(id)) if *s == session => {
+        let mine = record.and_then(|id| self.store.records.get(id)).is_some_and(|r| match &r.owner {
+            Owner::Session(s) => *s == session,
+            Owner::Outlived(outlived) => self.is_heir(session, outlived),
+            Owner::Nobody | Owner::Claiming(_) | Owner::Landed(_) => false,
+        });
+        match record {
+            Some(id) if mine => {
                 self.end_key(now, id);
                 self.actions.push_back(Action::Reply { session, reply: Reply::Deleted { op } });
             }

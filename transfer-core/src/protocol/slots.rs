@@ -2,13 +2,16 @@
 
 use super::link::{AfterRevoke, Landing, Slot, SlotState, SlotUser};
 use super::node::Node;
-use super::pool::Want;
+use super::pool::{TIDY_AT, Want};
+use super::pull::Pull;
 use super::slab::Id;
 use super::{Action, Domain};
 use crate::fabric::{GrantAccess, LinkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use crate::tensor::TensorMeta;
 use crate::time::Time;
+#[cfg(test)]
+use crate::wire::landing::SlotNumber;
 use crate::wire::landing::{HEADER_BYTES, Header};
 
 /// A slot, its key, and what has landed in it unless nobody wants it any more.
@@ -47,6 +50,8 @@ impl Node {
                 if let (SlotUser::Flow(flow, _), AfterRevoke::Deliver(landing)) = (s.user, &after)
                     && let Some(flow) = l.flows_in.get_mut(flow)
                 {
+                    self.landings += 1;
+                    flow.used = self.landings;
                     flow.has_landed(slot, landing.header.version);
                 }
                 s.state = SlotState::Revoking(after);
@@ -76,6 +81,13 @@ impl Node {
             return Err(format!("immediate {value:#x} names a slot that is not open to it"));
         };
         let header = Header::decode(bytes).map_err(|e| e.to_string())?;
+        #[cfg(test)]
+        let header = match self.config.broken {
+            Some(super::Broken::BelievesHeaders) => {
+                Header { slot: SlotNumber(value), body_len: header.body_len % (1 << 40), ..header }
+            }
+            _ => header,
+        };
         if header.slot.0 != value {
             return Err(format!("the header names {}, the immediate {value:#x}", header.slot));
         }
@@ -176,12 +188,23 @@ impl Node {
 
     /// Stands in line for room.
     pub(super) fn want(&mut self, domain: Domain, want: Want) {
-        if let Some(pool) = self.pools.get_mut(&domain) {
-            pool.wants.push_back(want);
-            if pool.wants.len() > 1 {
-                // Those before may not want it any more.
-                self.feed_later(domain);
+        let Node { pools, links, .. } = self;
+        if let Some(pool) = pools.get_mut(&domain) {
+            if pool.wants.len() >= pool.tidy_at {
+                // While the first waits, those behind it may come and go.
+                pool.wants.retain(|want| match *want {
+                    Want::Pull(link, id) => {
+                        links.get(&link).and_then(|l| l.pulls.get(id)).is_some_and(Pull::wants_room)
+                    }
+                    Want::Flow(link, id) => {
+                        links.get(&link).and_then(|l| l.flows_in.get(id)).is_some_and(|f| f.wants_room(domain))
+                    }
+                });
+                pool.tidy_at = (2 * pool.wants.len()).max(TIDY_AT);
             }
+            pool.wants.push_back(want);
+            // Those before may not want it any more, and others may hold room that they do not use.
+            self.feed_later(domain);
         }
     }
 
@@ -190,6 +213,7 @@ impl Node {
         for domain in std::mem::take(&mut self.hungry) {
             while let Some(want) = self.pools.get(&domain).and_then(|p| p.wants.front().copied()) {
                 if !self.feed(domain, want) {
+                    self.reclaim(domain, want);
                     break;
                 }
                 if let Some(pool) = self.pools.get_mut(&domain) {

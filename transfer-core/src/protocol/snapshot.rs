@@ -3,7 +3,7 @@
 use super::PassedOver;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::LocalSlice;
-use crate::tensor::{Key, Name, TensorMeta, Version};
+use crate::tensor::{Key, Name, Retention, TensorMeta, Version};
 
 /// A worker's connection, as the state machine numbers it. Never reused within one incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -127,4 +127,8 @@ pub struct TensorStatus {
     pub slice: LocalSlice,
     /// How many leases there are on that version.
     pub readers: u32,
+    /// How long that version stays.
+    pub retention: Retention,
+    /// How many older versions stay beside it.
+    pub older: u32,
 }

@@ -76,7 +76,7 @@ impl Node {
             .store
             .records
             .iter()
-            .filter(|(_, r)| r.published.is_some() && r.key.as_str().starts_with(prefix) && r.key.as_str() > after)
+            .filter(|(_, r)| r.newest().is_some() && r.key.as_str().starts_with(prefix) && r.key.as_str() > after)
             .map(|(id, r)| (r.key.as_str(), id))
             .collect();
         if keys.len() > limit {
@@ -87,11 +87,13 @@ impl Node {
         keys.into_iter()
             .filter_map(|(_, id)| {
                 let record = self.store.records.get(id)?;
-                let blob = self.store.blobs.get(record.published?)?;
+                let blob = self.store.blobs.get(record.newest()?)?;
                 let owner = match &record.owner {
                     Owner::Session(s) => self.sessions.get(s)?.name.clone(),
                     Owner::Landed(l) => l.owner.clone(),
-                    Owner::Claiming(_) | Owner::Nobody => return None,
+                    Owner::Outlived(o) => o.owner.clone(),
+                    Owner::Claiming(c) => c.owner.clone(),
+                    Owner::Nobody => return None,
                 };
                 Some(TensorStatus {
                     key: record.key.clone(),
@@ -100,6 +102,8 @@ impl Node {
                     meta: blob.meta.clone(),
                     slice: blob.slice,
                     readers: blob.refs - 1,
+                    retention: blob.retention,
+                    older: record.count() - 1,
                 })
             })
             .collect()

@@ -6,7 +6,8 @@ use super::{Domain, Op, SessionId, Slot};
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, SegmentId};
-use crate::tensor::{Key, Name, TensorMeta, Version};
+use crate::op::OpId;
+use crate::tensor::{Key, Name, Retention, TensorMeta, Until, Version};
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
@@ -20,16 +21,62 @@ pub(super) struct Blob {
     pub(super) refs: u32,
     pub(super) domain: Domain,
     pub(super) source: Source,
+    /// How long it stays published.
+    pub(super) retention: Retention,
+    /// How often it may still be fetched. Counted where its retention says so.
+    pub(super) left: u32,
+    /// Fetches that were counted and have not ended: a peer is getting it.
+    pub(super) under_way: u32,
+    /// It was published before the epoch of the newest version began.
+    pub(super) past: bool,
+    /// Its worker waits until nobody else can reach it.
+    pub(super) awaited: Option<Id<Op>>,
+}
+
+impl Blob {
+    /// One that is not published yet, with one reference.
+    pub(super) fn new(slice: LocalSlice, meta: TensorMeta, domain: Domain, source: Source) -> Blob {
+        let (version, retention) = (Version(0), Retention::default());
+        Blob {
+            slice,
+            meta,
+            version,
+            refs: 1,
+            domain,
+            source,
+            retention,
+            left: u32::MAX,
+            under_way: 0,
+            past: false,
+            awaited: None,
+        }
+    }
+
+    /// The same, to be published for so long.
+    pub(super) fn retained(mut self, retention: Retention) -> Blob {
+        if let Until::Fetched(n) = retention.until {
+            self.left = n.get();
+        }
+        self.retention = retention;
+        self
+    }
 }
 
 /// Where a blob's memory goes when nobody can reach it any more.
 pub(super) enum Source {
     /// Back to the worker whose arena it lies in. `None`: the worker has it back already.
-    Arena(Option<SessionId>),
+    Arena(Option<Lent>),
     /// Back to the pool of its domain.
     Pool(Box<Allocation>),
     /// To the sender that fills this landing slot.
     Slot(LinkId, Id<Slot>),
+}
+
+/// Who lent a range, and by which of its pushes.
+#[derive(Clone, Copy)]
+pub(super) struct Lent {
+    pub(super) session: SessionId,
+    pub(super) pushed: OpId,
 }
 
 /// Who may publish a key here.
@@ -42,11 +89,36 @@ pub(super) enum Owner {
     Session(SessionId),
     /// A worker elsewhere that pushes to one of ours.
     Landed(Box<Landed>),
+    /// Nobody, but what its last owner published outlives it.
+    Outlived(Box<Outlived>),
+}
+
+impl Owner {
+    /// Whether the key ends with this session: it publishes it, or it is the one that another pushes to.
+    pub(super) fn is_of(&self, session: SessionId) -> bool {
+        match self {
+            Owner::Session(s) => *s == session,
+            Owner::Landed(landed) => landed.target == session,
+            Owner::Nobody | Owner::Claiming(_) | Owner::Outlived(_) => false,
+        }
+    }
+}
+
+pub(super) struct Outlived {
+    /// The worker that may go on with it.
+    pub(super) owner: Name,
+    pub(super) domain: Domain,
 }
 
 pub(super) struct Claiming {
     pub(super) owner: Name,
     pub(super) who: Claimant,
+    /// Whether it takes the key over.
+    pub(super) takeover: bool,
+    /// Whose it is until then, and again if the directory refuses.
+    pub(super) before: Option<Owner>,
+    /// Takeovers by others, which go on after the answer.
+    pub(super) behind: Vec<Id<Op>>,
     /// Pushes that wait for the answer, in order.
     pub(super) pushes: Vec<Id<Op>>,
 }
@@ -78,9 +150,15 @@ pub(super) enum Waiter {
 pub(super) struct Record {
     pub(super) key: Key,
     pub(super) owner: Owner,
+    /// The newest version.
     pub(super) published: Option<Id<Blob>>,
+    /// Versions that stay beside it, in the order in which they were published. Boxed, as below.
+    #[allow(clippy::box_collection)]
+    pub(super) older: Option<Box<Vec<Id<Blob>>>>,
     /// The lowest version that may be published next.
     pub(super) next_version: u64,
+    /// The next version is the first of an epoch.
+    pub(super) epoch_begins: bool,
     /// Boxed, for most keys have none most of the time and there may be millions of keys.
     #[allow(clippy::box_collection)]
     pub(super) waiters: Option<Box<Vec<Waiter>>>,
@@ -110,8 +188,25 @@ impl Record {
         !matches!(self.owner, Owner::Nobody)
     }
 
+    /// What was published last and is there.
+    pub(super) fn newest(&self) -> Option<Id<Blob>> {
+        self.published.or_else(|| self.older.as_ref()?.last().copied())
+    }
+
+    /// How many versions are there.
+    pub(super) fn count(&self) -> u32 {
+        let older = self.older.as_ref().map_or(0, |o| o.len());
+        u32::try_from(older + usize::from(self.published.is_some())).unwrap_or(u32::MAX)
+    }
+
+    /// Somebody else publishes this key from here on, at whatever version.
+    pub(super) fn begin_epoch(&mut self) {
+        self.next_version = 0;
+        self.epoch_begins = true;
+    }
+
     fn is_needed(&self) -> bool {
-        self.is_owned() || self.published.is_some() || self.waiters.is_some()
+        self.is_owned() || self.published.is_some() || self.older.is_some() || self.waiters.is_some()
     }
 }
 
@@ -143,7 +238,9 @@ impl Store {
                     key: key.clone(),
                     owner: Owner::Nobody,
                     published: None,
+                    older: None,
                     next_version: 0,
+                    epoch_begins: false,
                     waiters: None,
                     resolving: false,
                 });

@@ -397,7 +397,8 @@ impl<M: Clone> Fabric for MultiRail<M> {
 
     fn rails(&self, link: LinkId) -> LinkRails {
         self.links.links.get(&link).map_or(LinkRails { all: 0, live: 0 }, |link| {
-            let live = link.rails.iter().filter(|rail| rail.is_up()).count();
+            // Of a link of one rail nothing is told but its end.
+            let live = link.rails.iter().filter(|rail| link.is_single() || rail.is_up()).count();
             LinkRails { all: link.rails.len(), live }
         })
     }

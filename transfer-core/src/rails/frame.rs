@@ -84,6 +84,24 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
+    fn fuzz_rails_frame() {
+        let examples = [
+            Frame::User(b"message"),
+            Frame::Wait { first: 1, count: 2 },
+            Frame::Fence { number: 1, bytes: 2 },
+            Frame::RailDown { rail: 3, received: 4 },
+        ];
+        let examples = examples.map(|frame| frame.encode().into_vec());
+        transfer_fuzz::Target::new("rails-frame", examples).run(|bytes| match Frame::decode(bytes) {
+            Some(frame) => {
+                assert_eq!(*frame.encode(), *bytes);
+                format!("kind {}", char::from(b'g' + bytes[0]))
+            }
+            None => "no frame".into(),
+        });
+    }
+
+    #[test]
     fn frames_come_back() {
         for frame in [
             Frame::User(b""),

@@ -62,6 +62,7 @@ pub use fabric::MultiRail;
 
 use crate::fabric::{DownReason, FabricEvent, LinkId, WorkId};
 use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
+use frame::Frame;
 use link::WorkKind;
 use std::collections::VecDeque;
 
@@ -110,4 +111,12 @@ struct Out {
     reports: VecDeque<Report>,
     /// Inner links to end: the fabric's place, and its name for it.
     disconnects: Vec<(usize, LinkId, DownReason)>,
+}
+
+/// What a message of a rail is, for people who read a trace: a message of the link's user, or a word between the rails.
+pub(crate) fn spoken(bytes: &[u8]) -> Option<Result<&[u8], String>> {
+    Some(match Frame::decode(bytes)? {
+        Frame::User(message) => Ok(message),
+        word => Err(format!("{word:?}")),
+    })
 }

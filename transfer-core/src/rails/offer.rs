@@ -42,6 +42,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn fuzz_rails_offer() {
+        let inner = |n: usize| (0..n).map(|i| Offer(vec![i as u8; 25 * i])).collect::<Vec<_>>();
+        let examples = (1..=MAX_RAILS).map(|n| encode(&inner(n)).unwrap().0);
+        transfer_fuzz::Target::new("rails-offer", examples).run(|bytes| match decode(&Offer(bytes.to_vec())) {
+            Ok(inner) => {
+                assert_eq!(encode(&inner).unwrap().0, bytes);
+                format!("{} rails", ["no", "one", "two", "three", "four"][inner.len()])
+            }
+            Err(why) => why.to_owned(),
+        });
+    }
+
     proptest! {
         #[test]
         fn offers_come_back(inner in proptest::collection::vec(any::<Vec<u8>>(), 1..=MAX_RAILS)) {

@@ -29,6 +29,8 @@ pub struct Conditions {
     /// How often, in percent, a write is repeated with other bytes after its immediate was reported: a packet that comes late.
     /// It goes through the grant that it was made for, or nowhere.
     pub late_packets: u32,
+    /// How often, in percent, the header of a landed transfer says what is not so. A side that believes one is a fault.
+    pub lies: u32,
 }
 
 impl Conditions {
@@ -42,6 +44,7 @@ impl Conditions {
             capabilities: Capabilities::new(),
             send_queue: 128,
             late_packets: 0,
+            lies: 0,
         }
     }
 
@@ -62,6 +65,7 @@ impl Conditions {
             capabilities,
             send_queue: [2, 4, 16, 128][rng.random_range(0..4)],
             late_packets: 0,
+            lies: 0,
         }
     }
 }

@@ -115,7 +115,7 @@ pub(super) enum Event {
     Granted(LinkId, u64, RemoteSlice),
     Revoked(LinkId, u32),
     Message(LinkId, Vec<u8>),
-    Immediate { link: LinkId, value: u32, len_bytes: u64, late: Option<Late> },
+    Immediate { link: LinkId, value: u32, len_bytes: u64, late: Option<Late>, lies: bool },
     Down(LinkId, DownReason),
 }
 

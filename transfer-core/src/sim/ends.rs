@@ -55,6 +55,7 @@ impl Inner {
             return;
         }
         s.state = SideState::Down;
+        let ended = (s.endpoint, s.link);
         s.placed.clear();
         let mut keys: Vec<u32> = s.grants.keys().copied().collect();
         s.grants.clear();
@@ -74,6 +75,7 @@ impl Inner {
             s.pipe = pipe;
         }
         self.retired_keys.append(&mut keys);
+        self.lied.remove(&ended);
         self.note(|| format!("{endpoint} {link} is down: {reason}"));
         self.endpoints[endpoint].events.push_back(Event::Down(link, reason));
     }

@@ -1,4 +1,4 @@
-//! Schedules: thousands of seeds, each a cluster with its misfortunes.
+//! Schedules: a hundred thousand seeds, each a cluster with its misfortunes; and mistakes made on purpose, which they must notice.
 
 use super::cluster::{Play, Tally, run};
 use crate::protocol::Broken;
@@ -29,11 +29,15 @@ fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
-/// Plays many seeds. With `TRANSFER_SEED` only that one; `TRANSFER_SCHEDULES` says how many.
-fn play_many(what: &str, how: Play, usual: usize) {
+/// Plays many seeds. With `TRANSFER_SEED` only that one; `TRANSFER_SCHEDULES` says how many, where that is another number than the
+/// usual one. The `part` of several tests, which run beside each other, begins where the one before ends.
+fn play_many(test: &str, how: Play, usual: usize, part: u64) {
+    // Miri is a few hundred times slower.
+    let usual = if cfg!(miri) { 2 } else { usual };
+    let count = setting("TRANSFER_SCHEDULES", usual) as u64;
     let (first, count) = match std::env::var("TRANSFER_SEED").ok().and_then(|s| s.parse().ok()) {
         Some(seed) => (seed, 1),
-        None => (0, setting("TRANSFER_SCHEDULES", usual) as u64),
+        None => (part * count, count),
     };
     let mut tally = Tally::default();
     for seed in first..first + count {
@@ -41,51 +45,54 @@ fn play_many(what: &str, how: Play, usual: usize) {
             Ok(one) => tally.add(&one),
             Err(why) => {
                 replay(seed, how);
-                panic!("{what}: seed {seed}: {why}\nplay it again with TRANSFER_SEED={seed}");
+                panic!(
+                    "seed {seed}: {why}\nplay it again, with all that happened: TRANSFER_SEED={seed} TRANSFER_TRACE_LINES=1000000 \
+                     cargo test --package transfer-core --lib {test}"
+                );
             }
         }
     }
-    println!("{what}: {count} schedules, {tally:?}");
+    println!("{test}: {count} schedules from {first}, {tally:?}");
 }
 
-#[test]
-fn in_calm_weather_everything_succeeds() {
-    play_many("calm", Play { calm: true, ..Play::default() }, 100);
+/// Tests that play this many schedules each, one after the other's seeds.
+macro_rules! schedules {
+    ($($name:ident: $how:expr, $usual:expr, $part:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                play_many(stringify!($name), $how, $usual, $part);
+            }
+        )*
+    };
 }
 
-#[test]
-fn in_any_weather_the_rules_hold() {
-    play_many("any", Play::default(), 250);
-}
+const RAILS: Play = Play { rails: true, ..Play::USUAL };
+const CALM: Play = Play { calm: true, ..Play::USUAL };
+const RESTARTS: Play = Play { restarts: true, ..Play::USUAL };
 
-#[test]
-fn late_packets_touch_nothing_that_was_delivered() {
-    play_many("late", Play { late_packets: 50, ..Play::default() }, 100);
-}
-
-const RAILS: Play = Play { broken: None, late_packets: 0, calm: false, rails: true, broken_rails: None };
-
-#[test]
-fn while_one_rail_lives_everything_succeeds() {
-    play_many("calm rails", Play { calm: true, ..RAILS }, 150);
-}
-
-#[test]
-fn with_rails_that_die_the_rules_hold() {
-    play_many("rails", RAILS, 250);
-}
-
-#[test]
-fn late_packets_of_dead_rails_touch_nothing() {
-    play_many("late rails", Play { late_packets: 50, ..RAILS }, 100);
+// 100,000 in all.
+schedules! {
+    in_any_weather_the_rules_hold_1: Play::USUAL, 10_000, 0;
+    in_any_weather_the_rules_hold_2: Play::USUAL, 10_000, 1;
+    in_any_weather_the_rules_hold_3: Play::USUAL, 10_000, 2;
+    while_sidecars_and_directories_restart_the_rules_hold_1: RESTARTS, 10_000, 0;
+    while_sidecars_and_directories_restart_the_rules_hold_2: RESTARTS, 10_000, 1;
+    in_calm_weather_everything_succeeds: CALM, 8_000, 0;
+    where_room_is_short_everything_succeeds_in_its_turn: Play { tight: true, ..CALM }, 8_000, 0;
+    late_packets_touch_nothing_that_was_delivered: Play { late_packets: 50, ..Play::USUAL }, 8_000, 0;
+    a_header_that_lies_ends_its_link: Play { lies: 10, ..Play::USUAL }, 8_000, 0;
+    while_one_rail_lives_everything_succeeds: Play { calm: true, ..RAILS }, 6_000, 0;
+    with_rails_that_die_the_rules_hold: RAILS, 8_000, 0;
+    late_packets_of_dead_rails_touch_nothing: Play { late_packets: 50, ..RAILS }, 4_000, 0;
 }
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    for seed in 0..5 {
+    for (seed, how) in (0..4).flat_map(|seed| [(seed, Play::USUAL), (seed, RESTARTS), (seed, RAILS)]) {
         let traces = [0, 1].map(|_| {
             let mut world = None;
-            run(seed, Play::default(), &mut world, true).unwrap();
+            run(seed, how, &mut world, true).unwrap();
             world.unwrap().trace()
         });
         assert!(!traces[0].is_empty());
@@ -98,58 +105,52 @@ fn first_that_notices(how: Play, seeds: u64) -> Option<(u64, String)> {
     (0..seeds).find_map(|seed| play(seed, how).err().map(|why| (seed, why)))
 }
 
-fn is_noticed(rule: Broken, how: Play, seeds: u64) {
-    let how = Play { broken: Some(rule), ..how };
-    let Some((seed, why)) = first_that_notices(how, seeds) else {
-        panic!("{rule:?} was not noticed by {seeds} schedules");
-    };
-    println!("{rule:?} is noticed by seed {seed}: {why}");
+/// The mistakes, what notices them, and within how many seeds. docs/protocol.md lists them.
+const MISTAKES: [(Broken, Play, u64); 11] = [
+    (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 1000),
+    (Broken::SkipsQuarantine, Play::USUAL, 1000),
+    (Broken::ForgetsCredits, Play::USUAL, 1000),
+    (Broken::DeniesLostAdds, Play::USUAL, 5000),
+    (Broken::DeliversOutOfOrder, CALM, 2000),
+    (Broken::ReclaimsAtOnce, Play::USUAL, 1000),
+    (Broken::BelievesHeaders, Play { lies: 10, ..Play::USUAL }, 1000),
+    (Broken::MixesRounds, Play::USUAL, 30_000),
+    (Broken::ReusesNames, Play::USUAL, 1000),
+    (Broken::KeepsSpeculation, Play::USUAL, 1000),
+    (Broken::ForgetsReleases, Play::USUAL, 1000),
+];
+
+const MISTAKES_OF_RAILS: [(rails::Broken, u64); 3] = [
+    (rails::Broken::RedoesUnconfirmed, 1000),
+    (rails::Broken::ConfirmsUndrained, 30_000),
+    (rails::Broken::ForgetsFences, 1000),
+];
+
+#[test]
+#[cfg_attr(miri, ignore = "some need thousands of schedules")]
+fn every_mistake_is_noticed() {
+    for (rule, how, seeds) in MISTAKES {
+        let found = first_that_notices(Play { broken: Some(rule), ..how }, seeds);
+        let (seed, why) = found.unwrap_or_else(|| panic!("{rule:?} was not noticed by {seeds} schedules"));
+        println!("{rule:?} is noticed by seed {seed}: {why}");
+    }
 }
 
 #[test]
-fn delivery_before_the_revoke_is_noticed() {
-    is_noticed(Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::default() }, 300);
+#[cfg_attr(miri, ignore = "some need thousands of schedules")]
+fn every_mistake_of_rails_is_noticed() {
+    for (rule, seeds) in MISTAKES_OF_RAILS {
+        let found = first_that_notices(Play { broken_rails: Some(rule), ..RAILS }, seeds);
+        let (seed, why) = found.unwrap_or_else(|| panic!("{rule:?} was not noticed by {seeds} schedules"));
+        println!("{rule:?} is noticed by seed {seed}: {why}");
+    }
 }
 
 #[test]
-fn a_slot_without_quarantine_is_noticed() {
-    is_noticed(Broken::SkipsQuarantine, Play::default(), 300);
-}
-
-#[test]
-fn forgotten_credits_are_noticed() {
-    is_noticed(Broken::ForgetsCredits, Play::default(), 300);
-}
-
-#[test]
-fn lost_adds_that_are_denied_are_noticed() {
-    is_noticed(Broken::DeniesLostAdds, Play::default(), 1000);
-}
-
-#[test]
-fn delivery_out_of_order_is_noticed() {
-    is_noticed(Broken::DeliversOutOfOrder, Play { calm: true, ..Play::default() }, 300);
-}
-
-fn is_noticed_by_rails(rule: rails::Broken, how: Play, seeds: u64) {
-    let how = Play { broken_rails: Some(rule), ..how };
-    let Some((seed, why)) = first_that_notices(how, seeds) else {
-        panic!("{rule:?} was not noticed by {seeds} schedules");
-    };
-    println!("{rule:?} is noticed by seed {seed}: {why}");
-}
-
-#[test]
-fn posting_again_before_the_confirmation_is_noticed() {
-    is_noticed_by_rails(rails::Broken::RedoesUnconfirmed, RAILS, 300);
-}
-
-#[test]
-fn a_confirmation_before_the_end_is_drained_is_noticed() {
-    is_noticed_by_rails(rails::Broken::ConfirmsUndrained, RAILS, 2000);
-}
-
-#[test]
-fn forgotten_fences_are_noticed() {
-    is_noticed_by_rails(rails::Broken::ForgetsFences, RAILS, 300);
+fn the_document_lists_the_mistakes() {
+    let document = include_str!("../../../docs/protocol.md");
+    let names = MISTAKES.iter().map(|(rule, _, _)| format!("{rule:?}"));
+    for name in names.chain(MISTAKES_OF_RAILS.iter().map(|(rule, _)| format!("{rule:?}"))) {
+        assert!(document.contains(&format!("| `{name}` |")), "docs/protocol.md does not list {name}");
+    }
 }

@@ -5,6 +5,7 @@ use super::world::{Happening, Inner};
 use crate::fabric::{AtomicOp, DownReason, GrantAccess};
 use crate::memory::{LocalSlice, RemoteSlice};
 use crate::plan::GatherList;
+use crate::wire::landing::{Header, SlotNumber};
 use rand::Rng;
 
 impl Inner {
@@ -111,13 +112,15 @@ impl Inner {
         gathered: Option<&[u8]>,
     ) -> Result<bool, String> {
         let to = 1 - from;
-        let bytes = match gathered {
+        let mut bytes = match gathered {
             Some(bytes) => bytes.to_vec(),
             None => self.source(connection, from, sgl, digest).unwrap_or_else(|| vec![0; usize_of(remote.len)]),
         };
+        // Once, before any of it lands.
+        let lies = immediate.is_some() && *placed == 0 && self.chance(self.conditions.lies) && self.lie(&mut bytes);
         let grant = if remote.len > 0 { Some(self.check(connection, to, remote, GrantAccess::Write)?) } else { None };
         let rest = remote.len - *placed;
-        let piece = if rest == 0 || self.rng.random() { rest } else { self.rng.random_range(0..=rest) };
+        let piece = if rest == 0 || lies || self.rng.random() { rest } else { self.rng.random_range(0..=rest) };
         if let Some(grant) = grant {
             let range = landing(&grant, remote).sub(*placed, piece).unwrap_or(grant.range);
             let endpoint = self.connections[connection].sides[to].as_ref().map_or(0, |s| s.endpoint);
@@ -139,8 +142,24 @@ impl Inner {
         };
         let link = self.link(connection, to);
         self.note(|| format!("{endpoint} gets {link} immediate {value:#x} of {} bytes", remote.len));
-        self.endpoints[endpoint].events.push_back(Event::Immediate { link, value, len_bytes: remote.len, late });
+        self.endpoints[endpoint].events.push_back(Event::Immediate { link, value, len_bytes: remote.len, late, lies });
         Ok(true)
+    }
+
+    /// Makes a landing header say what is not so.
+    fn lie(&mut self, bytes: &mut [u8]) -> bool {
+        let Some(first) = bytes.first_chunk_mut() else { return false };
+        let Ok(mut header) = Header::decode(first) else { return false };
+        match self.rng.random_range(0..3) {
+            0 => header.slot = SlotNumber(header.slot.0 ^ 1),
+            1 => header.body_len += 1 << 40,
+            _ => {
+                first[20] ^= 1;
+                return true;
+            }
+        }
+        *first = header.encode();
+        true
     }
 
     /// What a write gathers, which must be what it was when it was posted.

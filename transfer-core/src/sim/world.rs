@@ -8,7 +8,7 @@ use crate::time::Time;
 use crate::wire::message::Message;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A piece of the world's memory: how simulated fabrics are handed a segment.
@@ -39,6 +39,8 @@ pub(super) struct Inner {
     pub(super) next_key: u32,
     pub(super) retired_keys: Vec<u32>,
     agenda: BTreeMap<(Time, u64), Happening>,
+    /// Links over which a header lied, by endpoint, until they are down.
+    pub(super) lied: BTreeSet<(usize, LinkId)>,
     guards: BTreeMap<GuardId, (MemoryId, u64, u64)>,
     faults: Vec<String>,
     trace: Option<Vec<String>>,
@@ -79,6 +81,7 @@ impl World {
             next_key: 1,
             retired_keys: Vec::new(),
             agenda: BTreeMap::new(),
+            lied: BTreeSet::new(),
             guards: BTreeMap::new(),
             faults: Vec::new(),
             trace: None,
@@ -189,6 +192,24 @@ impl World {
         self.lock().connections.len()
     }
 
+    /// The process at an endpoint dies: all its connections break.
+    pub fn kill(&self, endpoint: Endpoint) {
+        let mut w = self.lock();
+        for connection in 0..w.connections.len() {
+            let c = &w.connections[connection];
+            if !c.lost && c.sides.iter().flatten().any(|side| side.endpoint == endpoint.0) {
+                w.lose(connection, [0, 1].map(|_| DownReason::Lost("the process died".into())));
+            }
+        }
+        w.lied.retain(|(at, _)| *at != endpoint.0);
+    }
+
+    /// Links over which a header lied, and which live on.
+    #[must_use]
+    pub fn lies_believed(&self) -> Vec<LinkId> {
+        self.lock().lied.iter().map(|(_, link)| *link).collect()
+    }
+
     /// Breaks a connection, by its number in the order of their beginnings.
     pub fn break_connection(&self, connection: usize, why: &str) {
         let mut w = self.lock();
@@ -297,13 +318,22 @@ impl Inner {
     }
 
     pub(super) fn note_message(&mut self, what: &str, endpoint: usize, link: LinkId, bytes: &[u8]) {
-        self.note(|| match Message::decode(bytes) {
-            Ok(m) => {
-                let text = format!("{:?}", m.body);
-                let short: String = text.chars().take(150).collect();
-                format!("{endpoint} {what} {link} {} index={:#x} credits={} {short}", m.body.name(), m.index, m.credits)
+        self.note(|| {
+            let decoded = Message::decode(bytes).map_err(|e| format!("unreadable: {e}"));
+            let decoded = decoded.or_else(|e| match crate::rails::spoken(bytes) {
+                Some(Ok(message)) => Message::decode(message).map_err(|e| format!("unreadable: {e}")),
+                Some(Err(word)) => Err(word),
+                None => Err(e),
+            });
+            match decoded {
+                Ok(m) => {
+                    let text = format!("{:?}", m.body);
+                    let short: String = text.chars().take(150).collect();
+                    let (name, index, credits) = (m.body.name(), m.index, m.credits);
+                    format!("{endpoint} {what} {link} {name} index={index:#x} credits={credits} {short}")
+                }
+                Err(word) => format!("{endpoint} {what} {link} {word}"),
             }
-            Err(e) => format!("{endpoint} {what} {link} unreadable: {e}"),
         });
     }
 }

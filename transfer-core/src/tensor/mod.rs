@@ -1,9 +1,11 @@
-//! What is moved: element types, shapes, keys and versions.
+//! What is moved: element types, shapes, keys, versions, and how long those stay.
 
 mod dtype;
 mod key;
+mod retention;
 mod shape;
 
 pub use dtype::DType;
 pub use key::{InvalidName, Key, MAX_COUNTER_NAME_BYTES, MAX_KEY_BYTES, Name, ReservedFor, Select, Version};
-pub use shape::{InvalidShape, MAX_RANK, Shape, TensorMeta};
+pub use retention::{Life, Retention, Until};
+pub use shape::{InvalidShape, MAX_METADATA_BYTES, MAX_RANK, Shape, TensorMeta};

@@ -1,11 +1,15 @@
 //! Shapes, and the description of a dense tensor.
 
 use super::DType;
+use crate::memory::padded;
 use smallvec::SmallVec;
 use std::fmt;
 
 /// The most dimensions a tensor may have.
 pub const MAX_RANK: usize = 32;
+
+/// The most bytes of metadata that may lie in front of a tensor's body.
+pub const MAX_METADATA_BYTES: u32 = 4 << 20;
 
 /// A shape that cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +28,12 @@ pub enum InvalidShape {
         dtype: DType,
         /// The shape.
         shape: Shape,
+    },
+    /// More than [`MAX_METADATA_BYTES`].
+    #[error("a tensor has at most {MAX_METADATA_BYTES} bytes of metadata in front of it, this one has {bytes}")]
+    MetadataTooLong {
+        /// The number found.
+        bytes: u32,
     },
 }
 
@@ -63,10 +73,15 @@ impl fmt::Debug for Shape {
 }
 
 /// The description of a dense tensor, row-major: element type and shape. Its size in bytes is known to fit.
+///
+/// What else there is to say of it, in bytes that nobody on the way looks at, lies in front of the body, in the same range, padded
+/// to whole [`ALIGNMENT`](crate::memory::ALIGNMENT)s: a schema and the lengths of a batch's buffers, for instance. So metadata of any
+/// length is written with the bytes that it describes, and a message only tells how long it is.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct TensorMeta {
     dtype: DType,
     shape: Shape,
+    metadata_bytes: u32,
 }
 
 impl TensorMeta {
@@ -76,7 +91,7 @@ impl TensorMeta {
     /// [`InvalidShape::TooLarge`] where the size in bytes is not below 2^63.
     pub fn new(dtype: DType, shape: Shape) -> Result<TensorMeta, InvalidShape> {
         match checked_len(dtype, &shape) {
-            Some(_) => Ok(TensorMeta { dtype, shape }),
+            Some(_) => Ok(TensorMeta { dtype, shape, metadata_bytes: 0 }),
             None => Err(InvalidShape::TooLarge { dtype, shape }),
         }
     }
@@ -87,6 +102,36 @@ impl TensorMeta {
     /// Any [`InvalidShape`].
     pub fn of(dtype: DType, dims: &[u64]) -> Result<TensorMeta, InvalidShape> {
         TensorMeta::new(dtype, Shape::new(dims)?)
+    }
+
+    /// The same with so many bytes of metadata in front of the body.
+    ///
+    /// # Errors
+    /// [`InvalidShape::MetadataTooLong`], or [`InvalidShape::TooLarge`] where both together are.
+    pub fn with_metadata(self, metadata_bytes: u32) -> Result<TensorMeta, InvalidShape> {
+        if metadata_bytes > MAX_METADATA_BYTES {
+            return Err(InvalidShape::MetadataTooLong { bytes: metadata_bytes });
+        }
+        let TensorMeta { dtype, shape, .. } = self;
+        if in_front(metadata_bytes)
+            .checked_add(checked_len(dtype, &shape).unwrap_or(u64::MAX))
+            .is_none_or(|n| n >= 1 << 63)
+        {
+            return Err(InvalidShape::TooLarge { dtype, shape });
+        }
+        Ok(TensorMeta { dtype, shape, metadata_bytes })
+    }
+
+    /// How many bytes of metadata lie in front of the body, without padding.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> u32 {
+        self.metadata_bytes
+    }
+
+    /// Where the body begins in the tensor's range, in bytes.
+    #[must_use]
+    pub fn body_offset(&self) -> u64 {
+        in_front(self.metadata_bytes)
     }
 
     /// The element type.
@@ -101,11 +146,16 @@ impl TensorMeta {
         &self.shape
     }
 
-    /// The size in bytes.
+    /// The size in bytes, with what lies in front of the body.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
-        checked_len(self.dtype, &self.shape).unwrap_or(0)
+        self.body_offset() + checked_len(self.dtype, &self.shape).unwrap_or(0)
     }
+}
+
+/// The room that so much metadata takes.
+fn in_front(metadata_bytes: u32) -> u64 {
+    padded(u64::from(metadata_bytes)).unwrap_or(0)
 }
 
 fn checked_len(dtype: DType, shape: &Shape) -> Option<u64> {
@@ -119,7 +169,11 @@ fn checked_len(dtype: DType, shape: &Shape) -> Option<u64> {
 
 impl fmt::Display for TensorMeta {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.dtype, self.shape)
+        write!(f, "{}{}", self.dtype, self.shape)?;
+        match self.metadata_bytes {
+            0 => Ok(()),
+            n => write!(f, " behind {n} B of metadata"),
+        }
     }
 }
 
@@ -138,6 +192,18 @@ mod tests {
         assert_eq!(TensorMeta::of(DType::F32, &[4096, 4096]).unwrap().len_bytes(), 64 << 20);
         assert_eq!(TensorMeta::of(DType::C64, &[]).unwrap().len_bytes(), 8);
         assert_eq!(TensorMeta::of(DType::F64, &[u64::MAX, 0, u64::MAX]).unwrap().len_bytes(), 0);
+    }
+
+    #[test]
+    fn metadata_lies_in_front_of_the_body() {
+        let meta = TensorMeta::of(DType::F32, &[10]).unwrap().with_metadata(65).unwrap();
+        assert_eq!((meta.metadata_bytes(), meta.body_offset(), meta.len_bytes()), (65, 128, 168));
+        let too_long = MAX_METADATA_BYTES + 1;
+        assert!(
+            matches!(meta.with_metadata(too_long), Err(InvalidShape::MetadataTooLong { bytes }) if bytes == too_long)
+        );
+        let large = TensorMeta::of(DType::U8, &[(1 << 63) - 1]).unwrap();
+        assert!(matches!(large.with_metadata(1), Err(InvalidShape::TooLarge { .. })));
     }
 
     #[test]

@@ -52,6 +52,9 @@ pub enum WireError {
     Shape(#[from] InvalidShape),
 }
 
+/// The bit beside a rank that says that the length of the metadata follows the dimensions.
+const WITH_METADATA: u8 = 0x80;
+
 /// Appends little-endian fields to a buffer.
 #[derive(Debug, Default)]
 pub struct Writer {
@@ -112,12 +115,16 @@ impl Writer {
         self.raw(&v.as_bytes()[..end])
     }
 
-    /// Element type, rank, dimensions.
+    /// Element type, rank, dimensions; then how much metadata lies in front of the body, where there is some.
     pub fn meta(&mut self, v: &TensorMeta) -> &mut Writer {
+        let metadata = if v.metadata_bytes() > 0 { WITH_METADATA } else { 0 };
         self.u8(v.dtype() as u8);
-        self.u8(u8::try_from(v.shape().dims().len()).unwrap_or(u8::MAX));
+        self.u8(u8::try_from(v.shape().dims().len()).unwrap_or(u8::MAX) | metadata);
         for d in v.shape().dims() {
             self.u64(*d);
+        }
+        if v.metadata_bytes() > 0 {
+            self.u32(v.metadata_bytes());
         }
         self
     }
@@ -215,6 +222,26 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// One byte that says yes or no; `what` names it.
+    ///
+    /// # Errors
+    /// [`WireError::Short`], [`WireError::Value`] for anything but 0 and 1.
+    pub fn flag(&mut self, what: &'static str) -> Result<bool, WireError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            n => Err(WireError::Value { what, value: u64::from(n), expected: "0 or 1" }),
+        }
+    }
+
+    /// Refuses a field that has no meaning here and is not zero.
+    ///
+    /// # Errors
+    /// [`WireError::Value`].
+    pub(super) fn zero(what: &'static str, value: u64) -> Result<(), WireError> {
+        if value == 0 { Ok(()) } else { Err(WireError::Value { what, value, expected: "0" }) }
+    }
+
     /// The bytes of a text: a 16-bit length, then as many bytes.
     ///
     /// # Errors
@@ -235,7 +262,8 @@ impl<'a> Reader<'a> {
             value: u64::from(n),
             expected: "1 to 16",
         })?;
-        let rank = usize::from(self.u8()?);
+        let rank = self.u8()?;
+        let (has_metadata, rank) = (rank & WITH_METADATA != 0, usize::from(rank & !WITH_METADATA));
         if rank > MAX_RANK {
             return Err(InvalidShape::RankTooHigh { rank }.into());
         }
@@ -243,7 +271,17 @@ impl<'a> Reader<'a> {
         for d in &mut dims[..rank] {
             *d = self.u64()?;
         }
-        Ok(TensorMeta::new(dtype, Shape::new(&dims[..rank])?)?)
+        let meta = TensorMeta::new(dtype, Shape::new(&dims[..rank])?)?;
+        if !has_metadata {
+            return Ok(meta);
+        }
+        match self.u32()? {
+            0 => {
+                let what = "length of the metadata in front of a tensor";
+                Err(WireError::Value { what, value: 0, expected: "above 0, or not there" })
+            }
+            bytes => Ok(meta.with_metadata(bytes)?),
+        }
     }
 
     /// What is left.

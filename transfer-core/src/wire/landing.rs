@@ -14,13 +14,17 @@
 //!        32  pieces       u32   writes of this transfer, over all rails
 //!        36  waited       u32   microseconds that the request waited for its version
 //!        40  name         u32   number of the key in this link's table
-//!        44  zero         16 bytes
+//!        44  until        u8    push: 0 replaced, 1 fetched so often, 2 deleted
+//!        45  life         u8    push: 0 the session of the worker that owns it, 1 the sidecar where it has landed
+//!        46  fetches      u32   push: how often, until fetched; 0 else
+//!        50  zero         10 bytes
 //!        60  checksum     u32   CRC32C of bytes 0 to 59
 //! ```
 
+use super::session::{read_retention, write_retention};
 use super::{Reader, WireError, Writer, crc32c};
 use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
-use crate::tensor::Version;
+use crate::tensor::{Retention, Version};
 use std::fmt;
 
 /// Length of the header in bytes; the body starts here, so it keeps the alignment of its slot.
@@ -75,6 +79,8 @@ pub struct Header {
     pub waited_us: u32,
     /// Number of the key in the link's table of the side that asked.
     pub name: u32,
+    /// Push: how long the version stays where it has landed.
+    pub retention: Retention,
 }
 
 impl Header {
@@ -83,7 +89,9 @@ impl Header {
     pub fn encode(&self) -> [u8; HEADER_BYTES as usize] {
         let mut w = Writer::new();
         w.u32(MAGIC).u32(self.slot.0).u32(self.index).u32(self.metadata_id).u64(self.version.0);
-        w.u64(self.body_len).u32(self.pieces).u32(self.waited_us).u32(self.name).raw(&[0; 16]);
+        w.u64(self.body_len).u32(self.pieces).u32(self.waited_us).u32(self.name);
+        write_retention(&mut w, self.retention);
+        w.raw(&[0; 10]);
         let sum = crc32c(w.as_slice());
         w.u32(sum);
         let mut out = [0; HEADER_BYTES as usize];
@@ -114,8 +122,10 @@ impl Header {
             pieces: r.u32()?,
             waited_us: r.u32()?,
             name: r.u32()?,
+            retention: read_retention(&mut r)?,
         };
-        r.raw(16)?;
+        Reader::zero("first zeros of a landing header", r.u64()?)?;
+        Reader::zero("last zeros of a landing header", r.u16()?.into())?;
         let found = r.u32()?;
         let computed = crc32c(&bytes[..60]);
         if found != computed {
@@ -187,6 +197,45 @@ pub(super) fn read_keys(r: &mut Reader<'_>, rails: u32) -> Result<RailKeys, Wire
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::{Life, Until};
+    use std::num::NonZeroU32;
+
+    #[test]
+    fn fuzz_landing_header() {
+        let examples = [(0, 0), (u32::MAX, u64::MAX)].map(|(n, m)| {
+            let slot = SlotNumber(n);
+            let (version, body_len) = (Version(m), m);
+            let retention =
+                Retention { until: NonZeroU32::new(n).map_or(Until::Deleted, Until::Fetched), life: Life::Session };
+            let header = Header {
+                slot,
+                index: n,
+                metadata_id: n,
+                version,
+                body_len,
+                pieces: n,
+                waited_us: n,
+                name: n,
+                retention,
+            };
+            header.encode().to_vec()
+        });
+        let repair = |bytes: &mut Vec<u8>| {
+            bytes.resize(64, 0);
+            let sum = crc32c(&bytes[..60]);
+            bytes[60..].copy_from_slice(&sum.to_le_bytes());
+        };
+        transfer_fuzz::Target::new("landing-header", examples).repair(repair).run(|bytes| {
+            let Ok(bytes) = <&[u8; 64]>::try_from(bytes) else { return "another length".into() };
+            match Header::decode(bytes) {
+                Ok(header) => {
+                    assert_eq!(&header.encode(), bytes);
+                    "a header".into()
+                }
+                Err(e) => e.to_string(),
+            }
+        });
+    }
 
     #[test]
     fn a_header_reads_back_and_every_flipped_bit_is_seen() {
@@ -199,6 +248,7 @@ mod tests {
             pieces: 5,
             waited_us: 6,
             name: 8,
+            retention: Retention { until: Until::Deleted, life: Life::Sidecar },
         };
         let bytes = h.encode();
         assert_eq!(Header::decode(&bytes), Ok(h));

@@ -1,7 +1,7 @@
 //! Control messages between sidecars.
 //!
 //! ```text
-//! offset  0  layout version  u8    1
+//! offset  0  layout version  u8    3
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back
@@ -22,7 +22,7 @@ use crate::op::{Failure, FailureCode};
 use crate::tensor::{Name, Select, TensorMeta, Version};
 
 /// The layout's version. A peer that speaks another one is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 2;
+pub const LAYOUT_VERSION: u8 = 3;
 
 /// No message is longer, in bytes; every fabric can send this much at once.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -66,6 +66,25 @@ impl Role {
             1 => Ok(Role::Push),
             2 => Ok(Role::Counter),
             _ => Err(WireError::Value { what, value, expected: "0 to 2" }),
+        }
+    }
+}
+
+/// Why slots are called back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Recall {
+    /// The flow ends: the worker that it is for is gone, or its key has ended.
+    Ends,
+    /// Others wait for the room. The flow goes on, and its sender asks for slots again when it needs some.
+    Room,
+}
+
+impl Recall {
+    fn from_wire(n: u8) -> Result<Recall, WireError> {
+        match n {
+            0 => Ok(Recall::Ends),
+            1 => Ok(Recall::Room),
+            _ => Err(WireError::Value { what: "reason of a recall", value: u64::from(n), expected: "0 or 1" }),
         }
     }
 }
@@ -148,9 +167,19 @@ pub enum Body {
         slot: SlotGrant,
     },
     /// Push: the receiver wants the slots of this flow back.
-    BufferRecall,
+    BufferRecall {
+        /// What for.
+        why: Recall,
+        /// Which round of slots: how often the sender has asked for others since its first request. Comes back.
+        round: u32,
+    },
     /// Push: the sender will not write into them any more. Behind its data.
-    Recalled,
+    Recalled {
+        /// As in the BUFFER_RECALL that this answers.
+        why: Recall,
+        /// As in the BUFFER_RECALL that this answers.
+        round: u32,
+    },
     /// Push: the sender ends the flow by itself; its owner is gone.
     BufferRelease,
     /// Pull: I do not want it any more.
@@ -230,8 +259,8 @@ impl Body {
             Body::BufferRequest { .. } => 6,
             Body::BufferResponse { .. } => 7,
             Body::BufferIdle { .. } => 8,
-            Body::BufferRecall => 9,
-            Body::Recalled => 10,
+            Body::BufferRecall { .. } => 9,
+            Body::Recalled { .. } => 10,
             Body::BufferRelease => 11,
             Body::Cancel => 12,
             Body::Cancelled => 13,
@@ -261,8 +290,8 @@ impl Body {
             Body::BufferRequest { .. } => "BUFFER_REQUEST",
             Body::BufferResponse { .. } => "BUFFER_RESPONSE",
             Body::BufferIdle { .. } => "BUFFER_IDLE",
-            Body::BufferRecall => "BUFFER_RECALL",
-            Body::Recalled => "RECALLED",
+            Body::BufferRecall { .. } => "BUFFER_RECALL",
+            Body::Recalled { .. } => "RECALLED",
             Body::BufferRelease => "BUFFER_RELEASE",
             Body::Cancel => "CANCEL",
             Body::Cancelled => "CANCELLED",
@@ -298,8 +327,14 @@ pub(super) fn write_atomic(w: &mut Writer, op: AtomicOp) {
 pub(super) fn read_atomic(r: &mut Reader<'_>) -> Result<AtomicOp, WireError> {
     let (kind, a, b) = (r.u8()?, r.u64()?, r.u64()?);
     match kind {
-        LOAD => Ok(AtomicOp::Load),
-        FETCH_ADD => Ok(AtomicOp::FetchAdd(a)),
+        LOAD => {
+            Reader::zero("numbers of a load", a | b)?;
+            Ok(AtomicOp::Load)
+        }
+        FETCH_ADD => {
+            Reader::zero("second number of an addition", b)?;
+            Ok(AtomicOp::FetchAdd(a))
+        }
         COMPARE_SWAP => Ok(AtomicOp::CompareSwap { expected: a, new: b }),
         n => Err(WireError::Value { what: "operation on a counter", value: u64::from(n), expected: "0 to 2" }),
     }
@@ -392,14 +427,10 @@ impl Message {
             Body::BarrierReleased { round, leader } => {
                 w.u64(*round).u8(u8::from(*leader));
             }
-            Body::BufferRecall
-            | Body::Recalled
-            | Body::BufferRelease
-            | Body::Cancel
-            | Body::Cancelled
-            | Body::Ack
-            | Body::Ping
-            | Body::Pong => {}
+            Body::BufferRecall { why, round } | Body::Recalled { why, round } => {
+                w.u8(u8::from(*why == Recall::Room)).u32(*round);
+            }
+            Body::BufferRelease | Body::Cancel | Body::Cancelled | Body::Ack | Body::Ping | Body::Pong => {}
         }
         let len = u16::try_from(w.as_slice().len()).unwrap_or(u16::MAX);
         w.patch_u16(2, len);
@@ -420,7 +451,7 @@ impl Message {
             return Err(WireError::Value {
                 what: "layout version of a control message",
                 value: u64::from(version),
-                expected: "2",
+                expected: "3",
             });
         }
         let kind = r.u8()?;
@@ -453,7 +484,8 @@ impl Message {
             1 => Body::Name { name: read_name(r)?, text: Name::from_bytes(r.text()?)? },
             2 => {
                 let key = read_name(r)?;
-                let (kind, has_slot, _) = (r.u8()?, r.u8()? != 0, r.u16()?);
+                let (kind, has_slot) = (r.u8()?, r.flag("whether a slot follows a TENSOR_REQUEST")?);
+                Reader::zero("zeros of a TENSOR_REQUEST", r.u16()?.into())?;
                 let metadata_id = r.u32()?;
                 let select = select(kind, r.u64()?)?;
                 let slot = if has_slot { Some(SlotGrant::read(r)?) } else { None };
@@ -485,8 +517,8 @@ impl Message {
                 Body::BufferResponse { slots }
             }
             8 => Body::BufferIdle { slot: SlotGrant::read(r)? },
-            9 => Body::BufferRecall,
-            10 => Body::Recalled,
+            9 => Body::BufferRecall { why: Recall::from_wire(r.u8()?)?, round: r.u32()? },
+            10 => Body::Recalled { why: Recall::from_wire(r.u8()?)?, round: r.u32()? },
             11 => Body::BufferRelease,
             12 => Body::Cancel,
             13 => Body::Cancelled,
@@ -494,7 +526,7 @@ impl Message {
             15 => Body::Ping,
             16 => Body::Pong,
             17 => Body::Goodbye { text: String::from_utf8_lossy(r.text()?).into_owned() },
-            18 => Body::CounterOpen { name: read_name(r)?, wants_grant: r.u8()? != 0 },
+            18 => Body::CounterOpen { name: read_name(r)?, wants_grant: r.flag("whether a grant is of use")? },
             19 => {
                 let (identity, rails) = (r.u64()?, r.u32()?);
                 let word = match rails {
@@ -510,7 +542,7 @@ impl Message {
             21 => Body::CounterResult { old: r.u64()? },
             22 => Body::CounterEnded { name: read_name(r)? },
             23 => Body::BarrierWait { name: read_name(r)?, members: r.u32()? },
-            24 => Body::BarrierReleased { round: r.u64()?, leader: r.u8()? != 0 },
+            24 => Body::BarrierReleased { round: r.u64()?, leader: r.flag("whether it was the last to arrive")? },
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
@@ -538,7 +570,7 @@ mod tests {
 
     fn bodies() -> Vec<Body> {
         let name = NameRef { id: 1, generation: 2 };
-        let meta = TensorMeta::of(DType::U8, &[1; 32]).unwrap();
+        let meta = TensorMeta::of(DType::U8, &[1; 32]).unwrap().with_metadata(1 << 20).unwrap();
         vec![
             Body::Name { name, text: Name::new(&"n".repeat(512)).unwrap() },
             Body::TensorRequest { key: name, select: Select::Exactly(Version(4)), metadata_id: 3, slot: Some(slot(4)) },
@@ -549,8 +581,8 @@ mod tests {
             Body::BufferRequest { key: name, target: name, owner: name, metadata_id: 1, meta },
             Body::BufferResponse { slots: vec![slot(4); MAX_SLOTS_PER_MESSAGE] },
             Body::BufferIdle { slot: slot(2) },
-            Body::BufferRecall,
-            Body::Recalled,
+            Body::BufferRecall { why: Recall::Ends, round: 0 },
+            Body::Recalled { why: Recall::Room, round: 5 },
             Body::BufferRelease,
             Body::Cancel,
             Body::Cancelled,
@@ -593,6 +625,34 @@ mod tests {
                 assert!(Message::decode(&b).is_err());
             }
         }
+    }
+
+    #[test]
+    fn fuzz_control_message() {
+        let examples = bodies().into_iter().enumerate().map(|(i, body)| {
+            let role = [Role::Pull, Role::Push, Role::Counter][i % 3];
+            Message { credits: i as u16, index: i as u32, role, body }.encode()
+        });
+        let repair = |bytes: &mut Vec<u8>| {
+            bytes.resize(bytes.len().clamp(16, MAX_MESSAGE_BYTES), 0);
+            let len = bytes.len() as u16;
+            bytes[2..4].copy_from_slice(&len.to_le_bytes());
+            bytes[12..16].fill(0);
+            let sum = crc32c(bytes);
+            bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+        };
+        transfer_fuzz::Target::new("control-message", examples).repair(repair).run(|bytes| {
+            match Message::decode(bytes) {
+                Ok(message) => {
+                    // What is for people to read may be cut, and a code that is not known here becomes "unknown".
+                    if !matches!(message.body, Body::ErrorStatus(_) | Body::Goodbye { .. }) {
+                        assert_eq!(message.encode(), bytes);
+                    }
+                    message.body.name().to_owned()
+                }
+                Err(e) => e.to_string(),
+            }
+        });
     }
 
     proptest! {

@@ -14,6 +14,10 @@ pub fn connects_in_both_directions<R: Rig>(rig: R) {
     pair.works(a);
     pair.works(b);
     pair.works(a);
+    for side in [0, 1] {
+        let rails = pair.fabric(side).rails(a.0[side]);
+        assert_eq!((rails.live, rails.all > 0), (rails.all, true));
+    }
 }
 
 pub fn states_are_checked<R: Rig>(rig: R) {

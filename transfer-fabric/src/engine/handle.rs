@@ -68,6 +68,13 @@ pub enum EngineCommand {
         /// Whether it is ours now.
         result: Result<(), ClaimRefused>,
     },
+    /// The directory has given a key of this node to another owner.
+    KeyLost {
+        /// The key.
+        key: Key,
+        /// Its owner now.
+        owner: Name,
+    },
     /// Begin a link as its initiator.
     BeginLink {
         /// The peer.

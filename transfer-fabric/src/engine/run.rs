@@ -112,8 +112,8 @@ impl Run {
             let instant = Instant::now();
             let now = self.time(instant);
             let mut active = self.commands(now);
-            let Run { workers, driver, broken, .. } = &mut self;
-            if workers.take(|session, command| driver.node.command(now, session, command), broken) {
+            let Run { workers, driver, broken, memory, .. } = &mut self;
+            if workers.take(|session, command| driver.command(now, session, command, memory), broken) {
                 active = true;
                 // Before the fabrics are looked at: that costs system calls, and what is posted now leaves with them.
                 self.work(now);
@@ -248,6 +248,10 @@ impl Run {
             EngineCommand::Located { key, node, sequence } => driver.node.located(now, &key, &node, sequence),
             EngineCommand::WorkerLocated { worker, node } => driver.node.worker_located(now, &worker, node.as_ref()),
             EngineCommand::Claimed { key, result } => driver.node.claimed(now, &key, result),
+            EngineCommand::KeyLost { key, owner } => {
+                tracing::info!(key = key.as_str(), %owner, "the directory has entered another owner of a key");
+                driver.node.key_lost(now, &key, &owner);
+            }
             EngineCommand::BeginLink { peer, fabric, answer } => answer(driver.begin_link(&peer, fabric)),
             EngineCommand::AcceptLink { peer, fabric, offer, answer } => {
                 answer(driver.accept_link(peer, fabric, &offer));

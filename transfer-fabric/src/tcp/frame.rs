@@ -161,6 +161,29 @@ mod tests {
     }
 
     #[test]
+    fn fuzz_tcp_frame() {
+        let examples = Kind::ALL.map(|kind| {
+            let remote = RemoteSlice::new(1 << 40, 4096, RemoteKey(7));
+            Header { kind, immediate: Some(9), remote, placed: 3 }.encode().to_vec()
+        });
+        let repair = |bytes: &mut Vec<u8>| {
+            bytes.resize(HEADER_BYTES, 0);
+            let sum = crc32c(&bytes[..SUM_AT]);
+            bytes[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        };
+        transfer_fuzz::Target::new("tcp-frame", examples).repair(repair).run(|bytes| {
+            let Ok(bytes) = <&[u8; HEADER_BYTES]>::try_from(bytes) else { return "another length".into() };
+            match Header::decode(bytes) {
+                Ok(header) => {
+                    assert_eq!(&header.encode(), bytes);
+                    format!("{:?}", header.kind)
+                }
+                Err(e) => e.to_string(),
+            }
+        });
+    }
+
+    #[test]
     fn unknown_kinds_and_reserved_bits_are_refused() {
         for (at, value, error) in [(5, 99, BadFrame::Kind(99)), (6, 2, BadFrame::Reserved), (40, 1, BadFrame::Reserved)]
         {

@@ -107,6 +107,28 @@ mod tests {
         assert!(token.is(&token) && !token.is(&Token::random()));
     }
 
+    #[test]
+    fn fuzz_tcp_offer() {
+        let token = Token([7; TOKEN_BYTES]);
+        let at = |address: &str| encode_acceptor(&token, address.parse().unwrap()).0;
+        let examples = [encode_initiator(&token).0, at("127.0.0.1:80"), at("[2001:db8::1]:65535")];
+        transfer_fuzz::Target::new("tcp-offer", examples).run(|bytes| {
+            let offer = Offer(bytes.to_vec());
+            match (decode_initiator(&offer), decode_acceptor(&offer)) {
+                (Ok(token), Err(_)) => {
+                    assert_eq!(encode_initiator(&token), offer);
+                    "an initiator's".into()
+                }
+                (Err(_), Ok((token, address))) => {
+                    assert_eq!(encode_acceptor(&token, address), offer);
+                    "an acceptor's".into()
+                }
+                (Err(a), Err(b)) => format!("{a}, {b}"),
+                both => panic!("of both sides: {both:?}"),
+            }
+        });
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_refused_or_understood(mut bytes: Vec<u8>, ours: bool) {

@@ -154,6 +154,7 @@ impl VerbsFabric {
             capabilities.checks_bounds = isolation == Isolation::Grant && bounds::are_checked(&device)?;
             // A word is opened by a window, whatever a grant for writing is opened by.
             capabilities.atomics = device.atomics && device.windows;
+            capabilities.acknowledges_unheard = true;
             capabilities
         };
         Ok(VerbsFabric {

@@ -326,6 +326,40 @@ mod tests {
         }
     }
 
+    #[test]
+    fn fuzz_verbs_offer() {
+        let token = Token([7; TOKEN_BYTES]);
+        let infiniband = Endpoint { kind: GidKind::InfiniBand, gid: Gid([0; 16]), lid: 3, ..endpoint() };
+        let ipv6 = Endpoint { kind: GidKind::RoceV2Ipv6, gid: Gid([0x20; 16]), ..endpoint() };
+        let pairs = [endpoint(), infiniband, ipv6].map(|e| e.encode(Role::Acceptor).0);
+        let at = |address: &str| encode_cm_acceptor(&token, address.parse().unwrap()).0;
+        let cm = [encode_cm_initiator(&token).0, at("10.77.0.1:4791"), at("[fe80::1]:1")];
+        transfer_fuzz::Target::new("verbs-offer", pairs.into_iter().chain(cm)).run(|bytes| {
+            let offer = Offer(bytes.to_vec());
+            let mut said = String::new();
+            for (kind, role) in KINDS.into_iter().flat_map(|kind| [(kind, Role::Initiator), (kind, Role::Acceptor)]) {
+                match Endpoint::decode(&offer, role, kind) {
+                    Ok(endpoint) => {
+                        assert_eq!(endpoint.encode(role), offer);
+                        return format!("{kind}");
+                    }
+                    Err(e) => said = e.to_string(),
+                }
+            }
+            if let Ok(token) = decode_cm_initiator(&offer) {
+                assert_eq!(encode_cm_initiator(&token), offer);
+                return "a token".into();
+            }
+            match decode_cm_acceptor(&offer) {
+                Ok((token, address)) => {
+                    assert_eq!(encode_cm_acceptor(&token, address), offer);
+                    format!("a token and {}", if address.is_ipv4() { "IP" } else { "IP of sixteen bytes" })
+                }
+                Err(e) => format!("{said}; {e}"),
+            }
+        });
+    }
+
     proptest! {
         #[test]
         fn nonsense_is_refused_or_makes_sense(mut bytes in proptest::collection::vec(any::<u8>(), 0..80), head in 0_usize..8) {

@@ -30,25 +30,34 @@
 //! reads the new tail and does not sleep. `producer_sleeps` and `head` are the same with the roles exchanged, for a
 //! producer that waits for room.
 
+//!
+//! # Proof
+//! The crate `transfer-loom` compiles these files with the atomics of a model checker, and a ring so small that it is full and wraps all
+//! the time (`cfg(loom)`); the memory of a ring, `region`, is then another.
+
 mod consumer;
+pub(crate) mod layout;
 mod producer;
+#[cfg(not(loom))]
 mod region;
 
+#[cfg(loom)]
+use crate::region;
 pub use consumer::Consumer;
+pub use layout::RingRange;
 pub use producer::Producer;
-pub use region::RingRange;
 
 use crate::segment::MapError;
 
 /// The longest record, in bytes.
-pub const MAX_RECORD_BYTES: usize = 2048;
+pub const MAX_RECORD_BYTES: usize = if cfg!(loom) { 12 } else { 2048 };
 
 /// The size of a ring's header, in bytes.
 pub const HEADER_BYTES: u64 = 512;
 
 /// The smallest capacity, in bytes. A record of the largest size fits into any empty ring of it, wherever the indexes
 /// stand.
-pub const MIN_CAPACITY: u32 = 8192;
+pub const MIN_CAPACITY: u32 = if cfg!(loom) { 32 } else { 8192 };
 
 /// The largest capacity, in bytes.
 pub const MAX_CAPACITY: u32 = 1 << 30;
@@ -128,5 +137,6 @@ pub enum RingError {
     },
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests;

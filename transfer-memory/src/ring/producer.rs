@@ -71,7 +71,7 @@ impl Producer {
         let flag = &self.region.header().consumer_sleeps.0;
         // Pairs with the fence in `Consumer::prepare_sleep`.
         fence(Ordering::SeqCst);
-        flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
+        flag.load(Ordering::Relaxed) != 0 && flag.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Publishes, and announces that this side will sleep until there is room for a record of `len` bytes. `false`
@@ -112,7 +112,7 @@ impl Producer {
         Ok(())
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn region(&self) -> &Region {
         &self.region
     }

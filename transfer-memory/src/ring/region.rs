@@ -1,50 +1,11 @@
 //! The memory of a ring, without the rules of using it.
 
-use super::{HEADER_BYTES, MAX_CAPACITY, MIN_CAPACITY, RingError};
+use super::layout::Header;
+use super::{HEADER_BYTES, RingError, RingRange};
 use crate::segment::{MapError, Mapping};
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::AtomicU32;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-
-/// Where in a mapping a ring lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RingRange {
-    /// Where its header starts, in bytes from the mapping's start; a multiple of 128.
-    pub offset: u64,
-    /// The size of its data in bytes; a power of two from [`MIN_CAPACITY`] to [`MAX_CAPACITY`].
-    pub capacity: u32,
-}
-
-impl RingRange {
-    /// The size in bytes, header included.
-    #[must_use]
-    pub fn len_bytes(&self) -> u64 {
-        HEADER_BYTES + u64::from(self.capacity)
-    }
-
-    fn is_valid(&self) -> bool {
-        self.offset.is_multiple_of(128)
-            && self.capacity.is_power_of_two()
-            && (MIN_CAPACITY..=MAX_CAPACITY).contains(&self.capacity)
-    }
-}
-
-/// A field alone in the two cache lines that prefetchers fetch together.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-pub(super) struct Line<T>(pub(super) T);
-
-/// What the two sides tell each other; `super` describes it.
-#[derive(Debug, Default)]
-#[repr(C)]
-pub(super) struct Header {
-    pub(super) tail: Line<AtomicU64>,
-    pub(super) head: Line<AtomicU64>,
-    pub(super) consumer_sleeps: Line<AtomicU32>,
-    pub(super) producer_sleeps: Line<AtomicU32>,
-}
-
-const _: () = assert!(size_of::<Header>() as u64 == HEADER_BYTES);
 
 /// The memory of one ring.
 #[derive(Debug)]
@@ -58,6 +19,8 @@ pub(super) struct Region {
 
 // SAFETY: the pointers are into the mapping, which is Send and Sync and lives as long as the region.
 unsafe impl Send for Region {}
+
+const _: () = assert!(size_of::<Header>() as u64 == HEADER_BYTES);
 
 impl Region {
     /// The ring at `range` of `mapping`, which must be writable.

@@ -183,6 +183,59 @@ proptest! {
     }
 }
 
+/// Input: the producer's word (8 bytes), the consumer's (8 bytes), then what is in the ring, from its start on.
+#[test]
+fn fuzz_ring() {
+    let mapping = mapping();
+    let words = |tail: u64, head: u64| [tail.to_le_bytes(), head.to_le_bytes()].concat();
+    let record = |len: u32| [&len.to_le_bytes()[..], &vec![7; entry_bytes(len as usize) as usize - 4]].concat();
+    let examples = [
+        [words(8, 0), record(0)].concat(),
+        [words(16 + 104, 16), record(5), record(96)].concat(),
+        [words(2056 * 3, 0), record(2048), record(2047), record(2046)].concat(),
+        [words(16, 8), record(4), u32::MAX.to_le_bytes().to_vec()].concat(),
+    ];
+    transfer_fuzz::Target::new("ring", examples).max_len(16 + MIN_CAPACITY as usize).run(|bytes| {
+        let Some((words, data)) = bytes.split_at_checked(16) else { return "too short".into() };
+        let word = |at: usize| u64::from_le_bytes(words[at..at + 8].try_into().unwrap());
+        let mut p = Producer::new(mapping.clone(), RANGE).unwrap();
+        let mut c = Consumer::new(mapping.clone(), RANGE).unwrap();
+        let start = RANGE.offset + HEADER_BYTES;
+        mapping.copy_in(start, &vec![0; MIN_CAPACITY as usize]).unwrap();
+        mapping.copy_in(start, data).unwrap();
+        p.region().header().tail.0.store(word(0), Ordering::Relaxed);
+        p.region().header().head.0.store(word(8), Ordering::Relaxed);
+        let mut buffer = [0; MAX_RECORD_BYTES];
+        let (mut records, mut taken) = (0, 0);
+        let read = loop {
+            match c.try_pop(&mut buffer) {
+                Ok(Some(record)) => {
+                    records += 1;
+                    taken += entry_bytes(record.len());
+                    assert!(taken <= word(0) && taken <= MIN_CAPACITY.into(), "more than was published");
+                }
+                Ok(None) => break "all is read".to_owned(),
+                Err(e) => {
+                    assert_eq!(c.try_pop(&mut buffer), Err(e), "an error stays");
+                    break e.to_string();
+                }
+            }
+        };
+        // The consumer has said how far it is; what it says is set back to the stranger's word.
+        p.region().header().head.0.store(word(8), Ordering::Relaxed);
+        let mut pushed = 0;
+        let written = loop {
+            match p.try_push(&[1; 2000]) {
+                Ok(true) => pushed += 1,
+                Ok(false) => break "full".to_owned(),
+                Err(e) => break e.to_string(),
+            }
+        };
+        assert!(pushed <= MIN_CAPACITY / 2008, "{pushed} records of 2,000 bytes");
+        format!("{read}; {written}; {}", if records > 0 { "some" } else { "none" })
+    });
+}
+
 #[test]
 fn absurd_indexes_end_it() {
     let (mut p, mut c) = ring();

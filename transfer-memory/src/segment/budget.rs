@@ -79,6 +79,7 @@ impl Drop for Reservation {
     }
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -51,6 +51,11 @@ pub enum SegmentError {
         /// "shrunk", "grown" or "shrunk and grown".
         can: &'static str,
     },
+    /// A memfd that others could still map for writing.
+    #[error(
+        "the memfd received for an arena can still be mapped for writing: F_SEAL_FUTURE_WRITE and F_SEAL_SEAL must be set"
+    )]
+    StillWritable,
     /// A memfd of another size than announced.
     #[error("the memfd received for a segment has {found} bytes, {expected} were announced")]
     WrongSize {

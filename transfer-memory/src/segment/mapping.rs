@@ -1,7 +1,7 @@
 //! A segment as one process sees it.
 
 use super::{MapError, Reservation, SegmentError};
-use rustix::fd::BorrowedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
@@ -34,6 +34,8 @@ pub struct Mapping {
     access: Access,
     /// What this mapping pins stays counted until it is unmapped.
     _pinned: Option<Reservation>,
+    /// The open file that marks it as read.
+    _mark: Option<OwnedFd>,
 }
 
 // SAFETY: the mapping is valid in every thread of the process, is unmapped only in `Drop`, and all safe access goes
@@ -63,7 +65,13 @@ impl Mapping {
             .map_err(|source| SegmentError::System { step: "map", len, source })?;
         // mmap never returns the null page unless asked to with MAP_FIXED.
         let base = NonNull::new(base.cast::<u8>()).ok_or(SegmentError::BadLength { len, max })?;
-        Ok(Mapping { base, len: size, access, _pinned: pinned })
+        Ok(Mapping { base, len: size, access, _pinned: pinned, _mark: None })
+    }
+
+    /// The same mapping, which keeps the open file that marks it.
+    pub(super) fn marked_by(mut self, mark: OwnedFd) -> Mapping {
+        self._mark = Some(mark);
+        self
     }
 
     /// Fills the page tables, and the pages themselves where the mapping is writable, so that no later access faults.

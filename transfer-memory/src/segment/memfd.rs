@@ -150,6 +150,15 @@ impl Segment {
     /// [`SegmentError::NotMemfd`], [`SegmentError::Unsealed`] where its size could change under the mapping,
     /// [`SegmentError::WrongSize`] where it is not `expected_len` bytes, [`SegmentError::System`].
     pub fn adopt(fd: OwnedFd, access: Access, expected_len: u64) -> Result<Segment, SegmentError> {
+        Segment::adopt_counted(fd, access, expected_len, None)
+    }
+
+    fn adopt_counted(
+        fd: OwnedFd,
+        access: Access,
+        expected_len: u64,
+        pinned: Option<super::Reservation>,
+    ) -> Result<Segment, SegmentError> {
         // The seals come first: once they are set, the size that is read next is final.
         let seals = fs::fcntl_get_seals(&fd).map_err(|source| SegmentError::NotMemfd { source })?;
         let can = match (seals.contains(SealFlags::SHRINK), seals.contains(SealFlags::GROW)) {
@@ -167,7 +176,7 @@ impl Segment {
         if found != expected_len {
             return Err(SegmentError::WrongSize { found, expected: expected_len });
         }
-        let mapping = Mapping::map(fd.as_fd(), expected_len, access, None)?;
+        let mapping = Mapping::map(fd.as_fd(), expected_len, access, pinned)?;
         mapping.prefault()?;
         let pages = match fs::fstatfs(&fd) {
             Ok(file_system) if file_system.f_type as u64 & 0xffff_ffff == HUGETLBFS_MAGIC => {
@@ -177,6 +186,47 @@ impl Segment {
         };
         let achieved = Achieved { pages, huge_refused: None, locked: false, lock_refused: None };
         Ok(Segment { fd, mapping: Arc::new(mapping), achieved })
+    }
+
+    /// Maps what a sidecar passed to a reader, and marks it as read in that incarnation for as long as the mapping lives; see
+    /// [`is_marked`](super::is_marked).
+    ///
+    /// # Errors
+    /// As [`Segment::adopt`].
+    pub fn adopt_to_read(fd: OwnedFd, expected_len: u64, incarnation: u64) -> Result<Arc<Mapping>, SegmentError> {
+        let failed = |source| SegmentError::System { step: "mark", len: expected_len, source };
+        super::marks::mark(fd.as_fd(), incarnation).map_err(failed)?;
+        let Segment { fd, mapping, .. } = Segment::adopt(fd, Access::ReadOnly, expected_len)?;
+        match Arc::try_unwrap(mapping) {
+            Ok(mapping) => Ok(Arc::new(mapping.marked_by(fd))),
+            Err(shared) => Ok(shared),
+        }
+    }
+
+    /// Maps the arena of a worker that had it from another incarnation of this sidecar, read-only, which is all that the seals allow and
+    /// all that is needed: it is locked and counted in `budget`, as one that is made here.
+    ///
+    /// # Errors
+    /// As [`Segment::adopt`] and [`Segment::create`]; [`SegmentError::StillWritable`] where others than the worker could map it for
+    /// writing.
+    pub fn take_again(
+        fd: OwnedFd,
+        expected_len: u64,
+        lock: Lock,
+        budget: &PinnedBudget,
+    ) -> Result<Segment, SegmentError> {
+        let pinned = budget.reserve(expected_len)?;
+        let mut segment = Segment::adopt_counted(fd, Access::ReadOnly, expected_len, Some(pinned))?;
+        if !segment.writers_sealed()? {
+            return Err(SegmentError::StillWritable);
+        }
+        let refused = if lock == Lock::No { None } else { segment.mapping.lock().err() };
+        if let (Lock::Require, Some(source)) = (lock, refused) {
+            return Err(SegmentError::NotLocked { len: expected_len, source });
+        }
+        segment.achieved.locked = lock != Lock::No && refused.is_none();
+        segment.achieved.lock_refused = refused;
+        Ok(segment)
     }
 
     /// Seals the segment against every further writer: from now on it can be mapped read-only and no other way, by
@@ -215,6 +265,12 @@ impl Segment {
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// Gives the descriptor away; the mapping stays as long as somebody has it.
+    #[must_use]
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
     }
 
     /// The length in bytes: what was asked for, rounded up to whole pages. Never 0.

@@ -15,11 +15,14 @@ mod budget;
 mod copy;
 mod error;
 mod mapping;
+mod marks;
 mod memfd;
 
 pub use budget::{BudgetExceeded, PinnedBudget, Reservation};
 pub use error::{MapError, SegmentError};
 pub use mapping::{Access, Mapping};
+pub use marks::is_marked;
+pub(crate) use marks::reopen;
 pub use memfd::{Achieved, Lock, MemoryKind, PageKind, Pages, Segment, SegmentOptions};
 
 #[cfg(test)]

@@ -116,6 +116,8 @@ pub enum RefusalCode {
     NoMemory,
     /// 7: the sidecar failed in some other way.
     Internal,
+    /// 8: the arena that came back is not one that this sidecar can take again.
+    BadArena,
     /// A number that this version does not know.
     Other(u16),
 }
@@ -130,6 +132,7 @@ impl RefusalCode {
             RefusalCode::ArenaTooLarge => 5,
             RefusalCode::NoMemory => 6,
             RefusalCode::Internal => 7,
+            RefusalCode::BadArena => 8,
             RefusalCode::Other(n) => n,
         }
     }
@@ -143,6 +146,7 @@ impl RefusalCode {
             5 => RefusalCode::ArenaTooLarge,
             6 => RefusalCode::NoMemory,
             7 => RefusalCode::Internal,
+            8 => RefusalCode::BadArena,
             n => RefusalCode::Other(n),
         }
     }
@@ -174,7 +178,7 @@ pub enum MessageError {
         found: u16,
     },
     /// There is no such kind of message.
-    #[error("its kind is {kind}; this side knows 1 to 5")]
+    #[error("its kind is {kind}; this side knows 1 to 7")]
     UnknownKind {
         /// The kind.
         kind: u16,

@@ -11,6 +11,7 @@
 //! | 4 | Mapped | session u64 | |
 //! | 5 | SegmentPassed | segment u32, bytes u64 | the segment |
 //! | 6 | SegmentRetired | segment u32 | |
+//! | 7 | Return | incarnation u64 that it had a session with, arena bytes u64, worker's name | its arena |
 
 use super::{MessageError, Refusal, RefusalCode};
 use crate::ring::RingRange;
@@ -18,7 +19,7 @@ use transfer_core::memory::SegmentId;
 use transfer_core::tensor::Name;
 
 /// The version of the session's messages that this library speaks.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 const MAGIC: &[u8; 4] = b"TFSM";
 
@@ -45,6 +46,7 @@ pub(super) enum SessionMessage {
     Mapped { session: u64 },
     SegmentPassed { segment: SegmentId, len: u64 },
     SegmentRetired { segment: SegmentId },
+    Return { incarnation: u64, arena_len: u64, name: Name },
 }
 
 impl SessionMessage {
@@ -56,6 +58,7 @@ impl SessionMessage {
             SessionMessage::Mapped { .. } => "Mapped",
             SessionMessage::SegmentPassed { .. } => "SegmentPassed",
             SessionMessage::SegmentRetired { .. } => "SegmentRetired",
+            SessionMessage::Return { .. } => "Return",
         }
     }
 
@@ -99,6 +102,12 @@ impl SessionMessage {
                 out.u16(6);
                 out.u32(segment.0);
             }
+            SessionMessage::Return { incarnation, arena_len, name } => {
+                out.u16(7);
+                out.u64(*incarnation);
+                out.u64(*arena_len);
+                out.text(name.as_str());
+            }
         }
         out.0
     }
@@ -119,6 +128,7 @@ impl SessionMessage {
             4 => "Mapped",
             5 => "SegmentPassed",
             6 => "SegmentRetired",
+            7 => "Return",
             kind => return Err(MessageError::UnknownKind { kind }),
         };
         let mut r = Reader { message, ..head };
@@ -141,7 +151,11 @@ impl SessionMessage {
             }),
             4 => SessionMessage::Mapped { session: r.u64()? },
             5 => SessionMessage::SegmentPassed { segment: SegmentId(r.u32()?), len: r.u64()? },
-            _ => SessionMessage::SegmentRetired { segment: SegmentId(r.u32()?) },
+            6 => SessionMessage::SegmentRetired { segment: SegmentId(r.u32()?) },
+            _ => {
+                let (incarnation, arena_len) = (r.u64()?, r.u64()?);
+                SessionMessage::Return { incarnation, arena_len, name: Name::from_bytes(r.text()?)? }
+            }
         };
         match r.at == bytes.len() {
             true => Ok(decoded),
@@ -229,6 +243,7 @@ mod tests {
             SessionMessage::Mapped { session: 7 },
             SessionMessage::SegmentPassed { segment: SegmentId(9), len: 10 },
             SessionMessage::SegmentRetired { segment: SegmentId(9) },
+            SessionMessage::Return { incarnation: 1, arena_len: 2, name: Name::new("trainer-0").unwrap() },
         ]
     }
 
@@ -264,12 +279,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn fuzz_session_message() {
+        let target = transfer_fuzz::Target::new("session-message", examples().iter().map(SessionMessage::encode));
+        target.run(|bytes| match SessionMessage::decode(bytes) {
+            Ok(message) => {
+                // A refusal is understood in any version, and its text may be cut.
+                if message.name() != "Refused" {
+                    assert_eq!(message.encode(), bytes);
+                }
+                message.name().to_owned()
+            }
+            Err(e) => e.to_string(),
+        });
+    }
+
     proptest! {
         #[test]
         fn garbage_is_an_error(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..8) {
             prop_assert!(bytes.starts_with(MAGIC) || SessionMessage::decode(&bytes).is_err());
             if bytes.len() >= 8 {
-                bytes[..8].copy_from_slice(&[b'T', b'F', b'S', b'M', 1, 0, kind, 0]);
+                bytes[..8].copy_from_slice(&[b'T', b'F', b'S', b'M', 2, 0, kind, 0]);
                 if let Ok(message) = SessionMessage::decode(&bytes) && message.name() != "Refused" {
                     prop_assert_eq!(message.encode(), bytes);
                 }

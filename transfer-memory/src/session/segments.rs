@@ -1,7 +1,7 @@
 //! The segments that a worker has mapped.
 
 use super::SessionError;
-use crate::segment::{Access, Mapping, Segment};
+use crate::segment::{Mapping, Segment};
 use crate::view::{Bytes, Owner};
 use parking_lot::RwLock;
 use rustix::fd::OwnedFd;
@@ -21,11 +21,23 @@ pub struct PassedSegment {
 }
 
 /// The segments that a worker has mapped, by number. Thread-safe.
-#[derive(Debug, Default)]
-pub struct Segments(RwLock<HashMap<SegmentId, Arc<Mapping>>>);
+#[derive(Debug)]
+pub struct Segments {
+    known: RwLock<HashMap<SegmentId, Arc<Mapping>>>,
+    /// The sidecar's, by which this process marks what it maps.
+    incarnation: u64,
+}
 
 impl Segments {
-    /// Maps a passed segment read-only, unless it is mapped already, and keeps the mapping until it is forgotten.
+    /// None yet, of a sidecar of this incarnation.
+    #[must_use]
+    pub fn new(incarnation: u64) -> Segments {
+        Segments { known: RwLock::default(), incarnation }
+    }
+
+    /// Maps a passed segment read-only, unless it is mapped already, and keeps the mapping until it is forgotten. As long as anything
+    /// keeps it, it is marked as read; see [`is_marked`](crate::segment::is_marked). The mark counts for who looks after this sidecar's
+    /// end: whoever adopts must find the sidecar alive once this has returned, before it uses the mapping.
     ///
     /// # Errors
     /// [`SessionError::Segment`] where the descriptor is not what was announced, [`SessionError::SegmentChanged`].
@@ -38,19 +50,19 @@ impl Segments {
             };
         }
         // Outside of the lock: filling the page tables of a large segment takes a while.
-        let segment = Segment::adopt(fd, Access::ReadOnly, len)?;
-        Ok(self.0.write().entry(id).or_insert_with(|| segment.mapping().clone()).clone())
+        let mapping = Segment::adopt_to_read(fd, len, self.incarnation)?;
+        Ok(self.known.write().entry(id).or_insert(mapping).clone())
     }
 
     /// Adds a mapping that is there already.
     pub fn insert(&self, id: SegmentId, mapping: Arc<Mapping>) {
-        self.0.write().insert(id, mapping);
+        self.known.write().insert(id, mapping);
     }
 
     /// The mapping of a segment, if it is known.
     #[must_use]
     pub fn get(&self, id: SegmentId) -> Option<Arc<Mapping>> {
-        self.0.read().get(&id).cloned()
+        self.known.read().get(&id).cloned()
     }
 
     /// A view of a range that the sidecar has leased to this worker. The lease ends when `owner` is dropped, with the
@@ -69,6 +81,6 @@ impl Segments {
 
     /// Drops a mapping that is not needed any more; its memory is unmapped with the last view of it.
     pub fn forget(&self, id: SegmentId) {
-        self.0.write().remove(&id);
+        self.known.write().remove(&id);
     }
 }

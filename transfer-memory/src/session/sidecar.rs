@@ -3,7 +3,7 @@
 use super::message::{SessionMessage, Welcome};
 use super::{MessageError, PROTOCOL_VERSION, Refusal, RefusalCode, SessionError};
 use crate::ring::{Consumer, Producer, RingRange};
-use crate::segment::{Lock, Pages, PinnedBudget, Segment, SegmentError, SegmentOptions};
+use crate::segment::{Lock, Pages, PinnedBudget, Segment, SegmentError, SegmentOptions, reopen};
 use crate::socket::{Credentials, Message, Socket};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -117,6 +117,12 @@ fn refusal_of(e: &SessionError) -> Refusal {
         SessionError::Message(MessageError::Version { .. }) => RefusalCode::Version,
         SessionError::Segment(SegmentError::Budget(_) | SegmentError::NotLocked { .. }) => RefusalCode::NoMemory,
         SessionError::Segment(SegmentError::System { source: crate::Errno::NOMEM, .. }) => RefusalCode::NoMemory,
+        SessionError::Segment(
+            SegmentError::NotMemfd { .. }
+            | SegmentError::Unsealed { .. }
+            | SegmentError::StillWritable
+            | SegmentError::WrongSize { .. },
+        ) => RefusalCode::BadArena,
         SessionError::Message(_) | SessionError::Unexpected { .. } | SessionError::Descriptors { .. } => {
             RefusalCode::Malformed
         }
@@ -139,6 +145,8 @@ struct Prepared {
     welcome: Welcome,
     rings: Segment,
     arena: Segment,
+    /// It is the worker's own, who has it.
+    offered: bool,
     submission: Consumer,
     completion: Producer,
 }
@@ -149,15 +157,13 @@ fn admit(
     approve: impl FnOnce(&Applicant) -> Result<Admission, Refusal>,
     deadline: Instant,
 ) -> Result<Prepared, SessionError> {
-    let (wanted_arena_bytes, name) = match receive(socket, "Hello", deadline)? {
-        SessionMessage::Hello { wanted_arena_bytes, name } => (wanted_arena_bytes, name),
-        other => return Err(SessionError::Unexpected { expected: "Hello", found: other.name() }),
-    };
+    let (wanted_arena_bytes, name, offered) = hear_applicant(socket, policy, deadline)?;
     let max = policy.max_arena_bytes;
     if wanted_arena_bytes > max {
         let text = format!("an arena of {wanted_arena_bytes} bytes was asked for, this sidecar grants at most {max}");
         return Err(SessionError::TurnedAway(Refusal { code: RefusalCode::ArenaTooLarge, text }));
     }
+    let is_offered = offered.is_some();
     let applicant = Applicant { name, peer: socket.peer()?, wanted_arena_bytes };
     let admission = approve(&applicant).map_err(SessionError::TurnedAway)?;
 
@@ -168,7 +174,11 @@ fn admit(
     let options = SegmentOptions { len: rings_len, pages: Pages::Base, lock: policy.lock };
     let rings = Segment::create(&label("rings"), &options, &policy.budget)?;
     let options = SegmentOptions { len: admission.arena_bytes.max(1), pages: policy.pages, lock: policy.lock };
-    let arena = Segment::create(&label("arena"), &options, &policy.budget)?;
+    let arena = match offered {
+        None => Segment::create(&label("arena"), &options, &policy.budget)?,
+        // Everything about it is looked at again: whoever offers it may be lying.
+        Some(fd) => Segment::take_again(fd, wanted_arena_bytes, policy.lock, &policy.budget)?,
+    };
     let welcome = Welcome {
         session: admission.session,
         incarnation: policy.incarnation,
@@ -181,14 +191,15 @@ fn admit(
     };
     let submission = Consumer::new(rings.mapping().clone(), submission)?;
     let completion = Producer::new(rings.mapping().clone(), completion)?;
-    Ok(Prepared { applicant, admission, welcome, rings, arena, submission, completion })
+    Ok(Prepared { applicant, admission, welcome, rings, arena, offered: is_offered, submission, completion })
 }
 
 impl Prepared {
     fn finish(self, socket: Socket, deadline: Instant) -> Result<SidecarEnd, SessionError> {
         let session = self.admission.session;
         let welcome = SessionMessage::Welcome(self.welcome).encode();
-        socket.send(&welcome, &[self.rings.fd(), self.arena.fd()], deadline)?;
+        let both = [self.rings.fd(), self.arena.fd()];
+        socket.send(&welcome, if self.offered { &both[..1] } else { &both }, deadline)?;
         match receive(&socket, "Mapped", deadline)? {
             SessionMessage::Mapped { session: found } if found == session => {}
             SessionMessage::Mapped { .. } => {
@@ -209,6 +220,35 @@ impl Prepared {
             arena_id: self.admission.arena,
             arena: self.arena,
         })
+    }
+}
+
+/// How much arena the worker wants, its name, and the arena that it offers again.
+fn hear_applicant(
+    socket: &Socket,
+    policy: &SidecarPolicy,
+    deadline: Instant,
+) -> Result<(u64, Name, Option<OwnedFd>), SessionError> {
+    let expected = "Hello";
+    let Message::Bytes { bytes, mut descriptors } = socket.receive(1, deadline)? else {
+        return Err(SessionError::Unexpected { expected, found: "a doorbell" });
+    };
+    let found = descriptors.len();
+    match (SessionMessage::decode(&bytes)?, descriptors.pop()) {
+        (SessionMessage::Hello { wanted_arena_bytes, name }, None) => Ok((wanted_arena_bytes, name, None)),
+        (SessionMessage::Hello { .. }, Some(_)) => {
+            Err(SessionError::Descriptors { message: expected, expected: 0, found })
+        }
+        (SessionMessage::Return { incarnation, .. }, _) if incarnation == policy.incarnation => {
+            let text = "the session that this worker comes back from was with this same run of the sidecar, which may still be \
+                        reading its arena: begin a new session";
+            Err(SessionError::TurnedAway(Refusal { code: RefusalCode::NotAllowed, text: text.to_owned() }))
+        }
+        (SessionMessage::Return { arena_len, name, .. }, Some(fd)) => Ok((arena_len, name, Some(fd))),
+        (SessionMessage::Return { .. }, None) => {
+            Err(SessionError::Descriptors { message: "Return", expected: 1, found })
+        }
+        (other, _) => Err(SessionError::Unexpected { expected, found: other.name() }),
     }
 }
 
@@ -259,7 +299,10 @@ impl SidecarSocket {
             return Err(SessionError::StillWritable { segment: id });
         }
         let message = SessionMessage::SegmentPassed { segment: id, len: segment.len() };
-        Ok(self.0.send(&message.encode(), &[segment.fd()], deadline)?)
+        // An open file of the worker's own: what it marks is its own then, and ends with it.
+        let failed = |source| SegmentError::System { step: "open anew", len: segment.len(), source };
+        let fd = reopen(segment.fd()).map_err(failed)?;
+        Ok(self.0.send(&message.encode(), &[fd.as_fd()], deadline)?)
     }
 
     /// Tells the worker that a segment that was passed to it will not be named again. Never waits.

@@ -5,6 +5,7 @@ use super::{PassedSegment, Segments, SessionError};
 use crate::ring::{Consumer, Producer};
 use crate::segment::{Access, Mapping, Segment};
 use crate::socket::{Message, Socket, SocketError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +22,17 @@ pub struct WorkerOptions {
     pub arena_bytes: u64,
     /// How long the handshake may take. The sidecar prefaults the arena meanwhile, at some GiB each second.
     pub timeout: Duration,
+}
+
+/// What a worker comes back with after its sidecar's restart.
+#[derive(Debug)]
+pub struct Returning {
+    /// The incarnation that its last session was with.
+    pub incarnation: u64,
+    /// Its arena.
+    pub arena: Arc<Mapping>,
+    /// The descriptor of that.
+    pub arena_fd: OwnedFd,
 }
 
 /// What a worker holds of a session that has begun.
@@ -42,6 +54,8 @@ pub struct WorkerEnd {
     pub arena_id: SegmentId,
     /// The memory that this worker, and nobody else but the sidecar, may write.
     pub arena: Arc<Mapping>,
+    /// Its descriptor, to be offered again to the sidecar's next incarnation.
+    pub arena_fd: OwnedFd,
     /// The segments mapped so far: the arena.
     pub segments: Segments,
 }
@@ -73,13 +87,42 @@ impl WorkerEnd {
             Ok(()) | Err(SocketError::Closed) => {}
             Err(e) => return Err(e.into()),
         }
-        let (welcome, rings, arena) = receive_welcome(&socket, deadline)?;
+        let (welcome, [rings, arena]) = receive_welcome(&socket, deadline)?;
+        let arena = Segment::adopt(arena, Access::ReadWrite, welcome.arena_len)?;
+        let mapping = arena.mapping().clone();
+        WorkerEnd::finish(socket, welcome, rings, mapping, arena.into_fd(), deadline)
+    }
+
+    /// Comes back to the sidecar that listens at `path` after its restart, with the arena that an earlier incarnation made.
+    ///
+    /// # Errors
+    /// As [`WorkerEnd::connect`].
+    pub fn come_back(path: &Path, name: &Name, timeout: Duration, with: Returning) -> Result<WorkerEnd, SessionError> {
+        let deadline = Instant::now() + timeout;
+        let socket = Socket::connect(path, deadline)?;
+        let Returning { incarnation, arena, arena_fd } = with;
+        let offer = SessionMessage::Return { incarnation, arena_len: arena.len(), name: name.clone() };
+        match socket.send(&offer.encode(), &[arena_fd.as_fd()], deadline) {
+            Ok(()) | Err(SocketError::Closed) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let (welcome, [rings]) = receive_welcome(&socket, deadline)?;
+        WorkerEnd::finish(socket, welcome, rings, arena, arena_fd, deadline)
+    }
+
+    fn finish(
+        socket: Socket,
+        welcome: Welcome,
+        rings: OwnedFd,
+        arena: Arc<Mapping>,
+        arena_fd: OwnedFd,
+        deadline: Instant,
+    ) -> Result<WorkerEnd, SessionError> {
         let rings = Segment::adopt(rings, Access::ReadWrite, welcome.rings_len)?;
         let submission = Producer::new(rings.mapping().clone(), welcome.submission)?;
         let completion = Consumer::new(rings.mapping().clone(), welcome.completion)?;
-        let arena = Segment::adopt(arena, Access::ReadWrite, welcome.arena_len)?.mapping().clone();
         socket.send(&SessionMessage::Mapped { session: welcome.session }.encode(), &[], deadline)?;
-        let segments = Segments::default();
+        let segments = Segments::new(welcome.incarnation);
         segments.insert(welcome.arena, arena.clone());
         Ok(WorkerEnd {
             socket: WorkerSocket(socket),
@@ -90,24 +133,28 @@ impl WorkerEnd {
             completion,
             arena_id: welcome.arena,
             arena,
+            arena_fd,
             segments,
         })
     }
 }
 
-fn receive_welcome(socket: &Socket, deadline: Instant) -> Result<(Welcome, OwnedFd, OwnedFd), SessionError> {
+fn receive_welcome<const N: usize>(
+    socket: &Socket,
+    deadline: Instant,
+) -> Result<(Welcome, [OwnedFd; N]), SessionError> {
     let expected = "Welcome";
-    let Message::Bytes { bytes, descriptors } = socket.receive(2, deadline)? else {
+    let Message::Bytes { bytes, descriptors } = socket.receive(N, deadline)? else {
         return Err(SessionError::Unexpected { expected, found: "a doorbell" });
     };
     match SessionMessage::decode(&bytes)? {
         SessionMessage::Welcome(welcome) => {
-            let [rings, arena] = descriptors.try_into().map_err(|found: Vec<_>| SessionError::Descriptors {
+            let descriptors = descriptors.try_into().map_err(|found: Vec<_>| SessionError::Descriptors {
                 message: expected,
-                expected: 2,
+                expected: N,
                 found: found.len(),
             })?;
-            Ok((welcome, rings, arena))
+            Ok((welcome, descriptors))
         }
         SessionMessage::Refused(refusal) => Err(SessionError::Refused(refusal)),
         other => Err(SessionError::Unexpected { expected, found: other.name() }),
@@ -167,6 +214,16 @@ fn understood(message: Message) -> Result<FromSidecar, SessionError> {
         },
         SessionMessage::SegmentRetired { segment } => Ok(FromSidecar::Retired(segment)),
         other => Err(SessionError::Unexpected { expected: "SegmentPassed", found: other.name() }),
+    }
+}
+
+impl WorkerSocket {
+    /// Whether the sidecar's end is open. What it has said may not have been read yet.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::empty())];
+        let found = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })));
+        found == Ok(0)
     }
 }
 

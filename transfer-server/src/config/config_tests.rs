@@ -164,6 +164,43 @@ fn errors_about_rdma_say_what_would_be_right() {
 }
 
 #[test]
+fn fuzz_size() {
+    let examples =
+        ["0", "4096", "64MiB", "1 GiB", "3TiB", "18446744073709551615B"].map(|text| text.as_bytes().to_vec());
+    transfer_fuzz::Target::new("size", examples).max_len(64).run(|bytes| {
+        match String::from_utf8_lossy(bytes).parse::<Size>() {
+            Ok(size) => {
+                assert_eq!(size.to_string().parse(), Ok(size));
+                "a size".into()
+            }
+            Err(e) => e.to_string(),
+        }
+    });
+}
+
+/// A command line, its words apart by spaces. It goes to the checks as far as it is understood, and what they accept has no contradiction left.
+#[test]
+fn fuzz_command_line() {
+    let examples = [
+        "--node b --listen 127.0.0.1:0 --directory http://127.0.0.1:7471 --pool-bytes 1GiB --require tcp --lock require",
+        "--listen 0.0.0.0:7471 --insecure --advertise [::1]:5 --data-listen [::]:0 --data-advertise 10.0.0.1 --tcp-rails 4",
+        "--socket /a/b --admin-socket c --socket-mode 666 --pinned-limit 2GiB --max-arena-bytes 64KiB --poll busy --huge-pages",
+        "--verbs on --verbs-listen 127.0.0.1:0 --listen [::1]:0 --ready-file x --lock no",
+    ];
+    let examples = examples.map(|text| text.as_bytes().to_vec());
+    transfer_fuzz::Target::new("command-line", examples).max_len(512).bound(2 << 20).rounds(3_000).run(|bytes| {
+        match parse(&String::from_utf8_lossy(bytes)) {
+            Ok(config) => {
+                assert_eq!(config.check(), Ok(()));
+                "a configuration".into()
+            }
+            // What comes behind is the usage, or has the value in it.
+            Err(e) => e.split(['\'', '"', '\n']).next().unwrap_or_default().chars().take(40).collect(),
+        }
+    });
+}
+
+#[test]
 fn how_many_rails_tcp_has() {
     assert_eq!(parse("").unwrap().tcp_rails, DEFAULT_TCP_RAILS);
     assert_eq!(parse("--tcp-rails 4").unwrap().tcp_rails, 4);

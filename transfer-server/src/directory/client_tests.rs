@@ -37,7 +37,7 @@ impl Node {
     }
 
     fn claim(&self, k: &str, owner: &str) {
-        self.client.ask(Ask::Claim { key: key(k), owner: name(owner) });
+        self.client.ask(Ask::Claim { key: key(k), owner: name(owner), takeover: false });
     }
 }
 

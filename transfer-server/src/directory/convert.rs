@@ -26,7 +26,8 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
     Ok(match item.item.ok_or(BadItem::UnknownKind)? {
         NodeOneof::Hello(_) => return Err(BadItem::Hello),
         NodeOneof::Claim(c) => {
-            NodeItem::Claim { claim: c.claim, key: Key::of_directory(&c.key)?, owner: Name::new(&c.owner)? }
+            let (key, owner) = (Key::of_directory(&c.key)?, Name::new(&c.owner)?);
+            NodeItem::Claim { claim: c.claim, key, owner, takeover: c.takeover }
         }
         NodeOneof::Unclaim(u) => NodeItem::Unclaim { key: Key::of_directory(&u.key)? },
         NodeOneof::WorkerUp(w) => NodeItem::WorkerUp { worker: Name::new(&w.worker)? },
@@ -59,8 +60,8 @@ pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
 pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
     let message = |item| {
         let item = match item {
-            NodeItem::Claim { claim, key, owner } => {
-                NodeOneof::Claim(v1::Claim { claim, key: key.to_string(), owner: owner.to_string() })
+            NodeItem::Claim { claim, key, owner, takeover } => {
+                NodeOneof::Claim(v1::Claim { claim, key: key.to_string(), owner: owner.to_string(), takeover })
             }
             NodeItem::Unclaim { key } => NodeOneof::Unclaim(v1::Unclaim { key: key.to_string() }),
             NodeItem::WorkerUp { worker } => NodeOneof::WorkerUp(v1::WorkerUp { worker: worker.to_string() }),
@@ -90,6 +91,9 @@ pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
     let message = |answer| {
         let item = match answer {
             Answer::Claimed { claim, sequence } => DirectoryOneof::Claimed(v1::Claimed { claim, sequence }),
+            Answer::Lost { key, owner } => {
+                DirectoryOneof::Lost(v1::Lost { key: key.to_string(), owner: owner.to_string() })
+            }
             Answer::ClaimRefused { claim, owner, node } => DirectoryOneof::ClaimRefused(v1::ClaimRefused {
                 claim,
                 owner: owner.to_string(),
@@ -132,6 +136,7 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
         DirectoryOneof::ClaimRefused(c) => {
             Answer::ClaimRefused { claim: c.claim, owner: Name::new(&c.owner)?, node: Name::new(&c.node)? }
         }
+        DirectoryOneof::Lost(l) => Answer::Lost { key: Key::of_directory(&l.key)?, owner: Name::new(&l.owner)? },
         DirectoryOneof::WorkerAdmitted(w) => Answer::WorkerAdmitted { worker: Name::new(&w.worker)? },
         DirectoryOneof::WorkerRefused(w) => {
             Answer::WorkerRefused { worker: Name::new(&w.worker)?, node: Name::new(&w.node)? }
@@ -172,12 +177,11 @@ pub(crate) fn node_response(at: &NodeAt) -> v1::ResolveResponse {
 mod tests {
     use super::*;
 
-    #[test]
-    fn everything_reads_back() {
+    fn examples() -> (Vec<NodeItem>, Vec<Answer>) {
         let (key, node, worker) = (Key::new("k").unwrap(), Name::new("n").unwrap(), Name::new("w").unwrap());
         let at = NodeAt { node: node.clone(), address: "h:1".into(), incarnation: 3 };
         let said = vec![
-            NodeItem::Claim { claim: 1, key: key.clone(), owner: worker.clone() },
+            NodeItem::Claim { claim: 1, key: key.clone(), owner: worker.clone(), takeover: true },
             NodeItem::Unclaim { key: key.clone() },
             NodeItem::WorkerUp { worker: worker.clone() },
             NodeItem::WorkerDown { worker: worker.clone() },
@@ -186,22 +190,74 @@ mod tests {
             NodeItem::ResolveWorker { worker: worker.clone() },
             NodeItem::ResolveNode { node: node.clone() },
         ];
-        let read: Result<Vec<_>, _> = node_update(said.clone()).items.into_iter().map(node_item).collect();
-        assert_eq!(read, Ok(said));
         let heard = vec![
             Answer::Claimed { claim: 1, sequence: 2 },
             Answer::ClaimRefused { claim: 1, owner: worker.clone(), node: node.clone() },
+            Answer::Lost { key: key.clone(), owner: worker.clone() },
             Answer::WorkerAdmitted { worker: worker.clone() },
             Answer::WorkerRefused { worker: worker.clone(), node: node.clone() },
             Answer::Located { key, at: at.clone(), sequence: 9 },
             Answer::WorkerLocated { worker: worker.clone(), node: Some(node.clone()) },
             Answer::WorkerLocated { worker, node: None },
             Answer::NodeLocated { node: node.clone(), at: Some(at) },
-            Answer::NodeLocated { node: node.clone(), at: None },
+            Answer::NodeLocated { node, at: None },
         ];
+        (said, heard)
+    }
+
+    #[test]
+    fn everything_reads_back() {
+        let (said, heard) = examples();
+        let read: Result<Vec<_>, _> = node_update(said.clone()).items.into_iter().map(node_item).collect();
+        assert_eq!(read, Ok(said));
         let read: Result<Vec<_>, _> = directory_update(heard.clone()).items.into_iter().map(answer).collect();
         assert_eq!(read, Ok(heard.into_iter().map(Some).collect()));
-        assert_eq!(answer(welcome(&node).items.remove(0)), Ok(None));
+        assert_eq!(answer(welcome(&Name::new("n").unwrap()).items.remove(0)), Ok(None));
+    }
+
+    /// What a stranger may say on an Attach stream: the messages' bytes, as gRPC hands them over, first or later in the stream.
+    #[test]
+    fn fuzz_node_update() {
+        use prost::Message;
+        let me = Hello { node: Name::new("n").unwrap(), address: "h:1".into(), incarnation: 1 };
+        let examples = [node_update(examples().0), hello_update(&me)].map(|update| update.encode_to_vec());
+        transfer_fuzz::Target::new("grpc-node-update", examples).run(|bytes| {
+            let Ok(update) = v1::NodeUpdate::decode(bytes) else { return "no message".into() };
+            let first = hello(update.clone());
+            if let Ok(hello) = &first {
+                assert_eq!(super::hello(hello_update(hello)), Ok(hello.clone()));
+            }
+            let items: Result<Vec<_>, _> = update.items.into_iter().map(node_item).collect();
+            match items {
+                Ok(items) => {
+                    let read: Result<Vec<_>, _> = node_update(items.clone()).items.into_iter().map(node_item).collect();
+                    assert_eq!(read, Ok(items));
+                    "items".into()
+                }
+                Err(e) => format!("{e}; {}", if first.is_ok() { "a Hello" } else { "no Hello" }),
+            }
+        });
+    }
+
+    #[test]
+    fn fuzz_directory_update() {
+        use prost::Message;
+        let examples = [directory_update(examples().1), welcome(&Name::new("n").unwrap())];
+        let target = transfer_fuzz::Target::new("grpc-directory-update", examples.map(|update| update.encode_to_vec()));
+        target.run(|bytes| {
+            let Ok(update) = v1::DirectoryUpdate::decode(bytes) else { return "no message".into() };
+            let answers: Result<Vec<_>, _> = update.items.into_iter().map(answer).collect();
+            match answers {
+                Ok(answers) => {
+                    let answers: Vec<_> = answers.into_iter().flatten().collect();
+                    let again = directory_update(answers.clone()).items.into_iter().map(answer);
+                    let read: Result<Vec<_>, _> = again.collect();
+                    assert_eq!(read, Ok(answers.into_iter().map(Some).collect()));
+                    "answers".into()
+                }
+                Err(e) => e.to_string(),
+            }
+        });
     }
 
     #[test]

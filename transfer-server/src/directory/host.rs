@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn claim(claim: u64, key: &str) -> NodeItem {
-        NodeItem::Claim { claim, key: Key::new(key).unwrap(), owner: Name::new("w").unwrap() }
+        NodeItem::Claim { claim, key: Key::new(key).unwrap(), owner: Name::new("w").unwrap(), takeover: false }
     }
 
     #[tokio::test]

@@ -25,6 +25,8 @@ pub enum NodeItem {
         key: Key,
         /// The owner's worker name.
         owner: Name,
+        /// Whether to take it from whoever has it.
+        takeover: bool,
     },
     /// A key ended here. No answer.
     Unclaim {
@@ -83,6 +85,13 @@ pub enum Answer {
         owner: Name,
         /// Its node.
         node: Name,
+    },
+    /// A key that was entered for this node is entered for another one now.
+    Lost {
+        /// The key.
+        key: Key,
+        /// Its owner.
+        owner: Name,
     },
     /// The worker is entered.
     WorkerAdmitted {

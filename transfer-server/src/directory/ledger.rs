@@ -11,7 +11,7 @@ use transfer_core::tensor::{Key, Name};
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// Enter a key. One [`News::Claimed`].
-    Claim { key: Key, owner: Name },
+    Claim { key: Key, owner: Name, takeover: bool },
     /// Remove a key.
     Unclaim { key: Key },
     /// Watch a key. One [`News::Located`].
@@ -35,6 +35,8 @@ pub(crate) enum News {
     Attached,
     /// Answers [`Ask::Claim`].
     Claimed { key: Key, result: Result<(), Refused> },
+    /// The directory has given a key of this node to another owner, or to another node of the same.
+    Lost { key: Key, owner: Name },
     /// Answers [`Ask::Resolve`].
     Located { key: Key, node: Name, sequence: u64 },
     /// Answers [`Ask::ResolveWorker`].
@@ -52,7 +54,7 @@ pub(crate) enum Refused {
 
 #[derive(Debug)]
 enum Logged {
-    Claim { claim: u64, key: Key, owner: Name, since: Instant },
+    Claim { claim: u64, key: Key, owner: Name, takeover: bool, since: Instant },
     Unclaim { key: Key },
 }
 
@@ -74,11 +76,12 @@ impl Ledger {
     /// Notes a wish. Answers what to say to the directory, where this node is attached.
     pub(crate) fn ask(&mut self, ask: Ask, now: Instant) -> Option<NodeItem> {
         Some(match ask {
-            Ask::Claim { key, owner } => {
+            Ask::Claim { key, owner, takeover } => {
                 self.next_claim += 1;
                 let claim = self.next_claim;
-                self.log.push_back(Logged::Claim { claim, key: key.clone(), owner: owner.clone(), since: now });
-                NodeItem::Claim { claim, key, owner }
+                let (logged, owned) = (key.clone(), owner.clone());
+                self.log.push_back(Logged::Claim { claim, key: logged, owner: owned, takeover, since: now });
+                NodeItem::Claim { claim, key, owner, takeover }
             }
             Ask::Unclaim { key } => {
                 if !self.log.is_empty() {
@@ -116,8 +119,8 @@ impl Ledger {
     pub(crate) fn replay(&self) -> Vec<NodeItem> {
         let workers = self.workers.keys().map(|worker| NodeItem::WorkerUp { worker: worker.clone() });
         let log = self.log.iter().map(|logged| match logged {
-            Logged::Claim { claim, key, owner, .. } => {
-                NodeItem::Claim { claim: *claim, key: key.clone(), owner: owner.clone() }
+            Logged::Claim { claim, key, owner, takeover, .. } => {
+                NodeItem::Claim { claim: *claim, key: key.clone(), owner: owner.clone(), takeover: *takeover }
             }
             Logged::Unclaim { key } => NodeItem::Unclaim { key: key.clone() },
         });
@@ -140,6 +143,7 @@ impl Ledger {
                 let key = self.answered(claim)?;
                 Some(News::Claimed { key, result: Err(Refused::Owned { owner, node }) })
             }
+            Answer::Lost { key, owner } => Some(News::Lost { key, owner }),
             Answer::WorkerAdmitted { worker } => {
                 if let Some(answer) = self.workers.get_mut(&worker)?.take() {
                     // Who asked may have given up.
@@ -224,7 +228,7 @@ mod tests {
     }
 
     fn claim(k: &str) -> Ask {
-        Ask::Claim { key: key(k), owner: name("w") }
+        Ask::Claim { key: key(k), owner: name("w"), takeover: false }
     }
 
     fn claimed(k: &str) -> Option<News> {

@@ -107,9 +107,12 @@ impl Registry {
             return;
         }
         match item {
-            NodeItem::Claim { claim, key, owner } => match self.claim(from, &key, &owner) {
-                Ok(sequence) => {
+            NodeItem::Claim { claim, key, owner, takeover } => match self.claim(from, &key, &owner, takeover) {
+                Ok((sequence, before)) => {
                     answer(from, Answer::Claimed { claim, sequence });
+                    if let Some(before) = before.filter(|node| *node != from) {
+                        answer(before, Answer::Lost { key: key.clone(), owner });
+                    }
                     for node in self.watches.remove(&key).into_iter().flatten() {
                         if let Some(at) = self.nodes.get(&from) {
                             answer(node, Answer::Located { key: key.clone(), at: at.clone(), sequence });
@@ -168,18 +171,27 @@ impl Registry {
         }
     }
 
-    fn claim(&mut self, from: NodeNo, key: &Key, owner: &Name) -> Result<u64, (Name, Name)> {
+    /// Enters a key. Answers the entry's number, and the node that had the key before.
+    fn claim(
+        &mut self,
+        from: NodeNo,
+        key: &Key,
+        owner: &Name,
+        takeover: bool,
+    ) -> Result<(u64, Option<NodeNo>), (Name, Name)> {
         if let Some(KeyAt { owner: other, at, .. }) = self.key(key)
             && other != *owner
+            && !takeover
         {
             return Err((other, at.node));
         }
         self.sequence += 1;
         let holder = Holder { owner: self.owners.take(owner), node: from, sequence: self.sequence };
-        if let Some(before) = self.entries.insert(key, holder) {
+        let before = self.entries.insert(key, holder);
+        if let Some(before) = before {
             self.owners.give_back(before.owner);
         }
-        Ok(self.sequence)
+        Ok((self.sequence, before.map(|b| b.node)))
     }
 
     /// The entry for a key.

@@ -30,7 +30,7 @@ impl World {
     }
 
     fn claim(&mut self, from: NodeNo, k: &str, owner: &str) -> Answer {
-        let mut heard = self.say(from, NodeItem::Claim { claim: 7, key: key(k), owner: name(owner) });
+        let mut heard = self.say(from, NodeItem::Claim { claim: 7, key: key(k), owner: name(owner), takeover: false });
         assert_eq!(heard[0].0, from);
         heard.remove(0).1
     }
@@ -78,7 +78,7 @@ fn a_watch_is_answered_once() {
     w.say(c, NodeItem::StopResolve { key: key("k") });
     assert_eq!(w.registry.counts().watches, 1);
 
-    let heard = w.say(a, NodeItem::Claim { claim: 1, key: key("k"), owner: name("ps") });
+    let heard = w.say(a, NodeItem::Claim { claim: 1, key: key("k"), owner: name("ps"), takeover: false });
     let at = NodeAt { node: name("a"), address: "a:1".into(), incarnation: 1 };
     let located = |sequence| Answer::Located { key: key("k"), at: at.clone(), sequence };
     assert_eq!(heard, [(a, Answer::Claimed { claim: 1, sequence: 1001 }), (b, located(1001))]);
@@ -86,7 +86,7 @@ fn a_watch_is_answered_once() {
     // Found at once, unless the entry is the one that proved wrong.
     assert_eq!(w.say(c, resolve(1000)), [(c, located(1001))]);
     assert_eq!(w.say(c, resolve(1001)), []);
-    let heard = w.say(a, NodeItem::Claim { claim: 2, key: key("k"), owner: name("ps") });
+    let heard = w.say(a, NodeItem::Claim { claim: 2, key: key("k"), owner: name("ps"), takeover: false });
     assert_eq!(heard, [(a, Answer::Claimed { claim: 2, sequence: 1002 }), (c, located(1002))]);
     assert_eq!(w.registry.counts().watches, 0);
 }
@@ -103,7 +103,7 @@ fn what_a_node_entered_goes_with_it() {
     assert_eq!(w.registry.counts(), Counts { keys: 1, workers: 0, nodes: 1, watches: 0 });
     assert_eq!(w.claim(b, "k", "other"), Answer::Claimed { claim: 7, sequence: 1003 });
     // Late words of the dead node change nothing.
-    assert_eq!(w.say(a, NodeItem::Claim { claim: 1, key: key("z"), owner: name("ps") }), []);
+    assert_eq!(w.say(a, NodeItem::Claim { claim: 1, key: key("z"), owner: name("ps"), takeover: false }), []);
     w.registry.detach(a);
     assert_eq!(w.registry.counts().keys, 2);
 }

@@ -143,8 +143,11 @@ fn from_slot(slot: v1::LandingSlot, flow: u32) -> Result<SlotGrant, String> {
     let mut keys = [None; RailKeys::MAX_RAILS];
     for v1::RailKey { rail, key } in remote.keys {
         let place = keys.get_mut(rail as usize);
-        *place.ok_or_else(|| format!("a slot of flow {flow:#x} has a key for rail {rail}; there are 0 to 3"))? =
-            Some(RemoteKey(key));
+        let place =
+            place.ok_or_else(|| format!("a slot of flow {flow:#x} has a key for rail {rail}; there are 0 to 3"))?;
+        if place.replace(RemoteKey(key)).is_some() {
+            return Err(format!("a slot of flow {flow:#x} has two keys for rail {rail}; one is right"));
+        }
     }
     let keys = RailKeys::new(&keys).ok_or_else(|| format!("a slot of flow {flow:#x} has no key"))?;
     let remote = RemoteSlice { address: remote.address, len: remote.len_bytes, keys };
@@ -155,8 +158,7 @@ fn from_slot(slot: v1::LandingSlot, flow: u32) -> Result<SlotGrant, String> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn requests_and_answers_read_back() {
+    fn examples() -> (BufferAsk, [BufferAnswer; 2]) {
         let ask = BufferAsk {
             flow: 7,
             key: Key::new("grad/0").unwrap(),
@@ -164,13 +166,38 @@ mod tests {
             target: Name::new("ps").unwrap(),
             owner: Name::new("worker-0").unwrap(),
         };
-        assert_eq!(from_message(to_message(&ask)), Ok(ask.clone()));
         let keys = RailKeys::new(&[None, Some(RemoteKey(9)), Some(RemoteKey(0))]).unwrap();
         let remote = RemoteSlice { address: 4096, len: 64 + 128, keys };
         let slot = SlotGrant { number: SlotNumber(5), capacity: 128, remote };
-        for answer in [(7, Ok(vec![slot, slot])), (8, Err(Failure::new(FailureCode::TooLarge, "too large")))] {
+        (ask, [(7, Ok(vec![slot, slot])), (8, Err(Failure::new(FailureCode::TooLarge, "too large")))])
+    }
+
+    #[test]
+    fn requests_and_answers_read_back() {
+        let (ask, answers) = examples();
+        assert_eq!(from_message(to_message(&ask)), Ok(ask.clone()));
+        for answer in answers {
             assert_eq!(from_answer(to_answer(answer.clone())), Ok(answer));
         }
+    }
+
+    #[test]
+    fn fuzz_prepare_buffers() {
+        use prost::Message;
+        let (ask, answers) = examples();
+        let examples = std::iter::once(to_message(&ask).encode_to_vec());
+        let examples = examples.chain(answers.map(|answer| to_answer(answer).encode_to_vec()));
+        transfer_fuzz::Target::new("grpc-prepare-buffers", examples).run(|bytes| {
+            let asked = v1::BufferRequest::decode(bytes).map_err(|_| "no request".to_owned()).and_then(from_message);
+            if let Ok(ask) = &asked {
+                assert_eq!(from_message(to_message(ask)).as_ref(), Ok(ask));
+            }
+            let told = v1::BufferResponse::decode(bytes).map_err(|_| "no response".to_owned()).and_then(from_answer);
+            if let Ok(answer) = &told {
+                assert_eq!(from_answer(to_answer(answer.clone())).as_ref(), Ok(answer));
+            }
+            format!("{:?}; {:?}", asked.map(|_| "an ask"), told.map(|_| "an answer"))
+        });
     }
 
     #[test]
@@ -186,5 +213,6 @@ mod tests {
         assert!(refused(63, vec![]).contains("63"));
         assert!(refused(64, vec![]).contains("no key"));
         assert!(refused(64, vec![v1::RailKey { rail: 4, key: 1 }]).contains("rail 4"));
+        assert!(refused(64, vec![v1::RailKey { rail: 2, key: 1 }; 2]).contains("two keys for rail 2"));
     }
 }

@@ -330,3 +330,39 @@ async fn a_call_that_makes_no_sense_is_refused() {
     let answer = client.connect(good).await.unwrap().into_inner();
     assert_eq!((answer.node.as_str(), answer.incarnation, answer.receive_slots), ("a", 5, 32));
 }
+
+/// What any process that reaches the port may say in a Connect call, and in the details of a refusal.
+#[test]
+fn fuzz_connect() {
+    use prost::Message;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let node = runtime.block_on(Node::start(&Directory::new(name("a")), "b", |_| ()));
+    let good = v1::ConnectRequest {
+        protocol_version: PROTOCOL_VERSION,
+        node: "c".into(),
+        incarnation: 5,
+        fabric: v1::Fabric::Tcp.into(),
+        offer: vec![1; 22],
+        receive_slots: 256,
+        link: 9,
+        to: "b".into(),
+        passed_over: vec![v1::PassedOver { fabric: v1::Fabric::Verbs.into(), why: "no device".into() }],
+    };
+    let refusal = v1::FabricRefusal { fabric: v1::Fabric::Tcp.into() };
+    let examples = [good.encode_to_vec(), refusal.encode_to_vec()];
+    transfer_fuzz::Target::new("grpc-connect", examples).run(|bytes| {
+        let refusal = tonic::Status::with_details(Code::Internal, "", bytes.to_vec().into());
+        let refuses = choice::is_refusal(&refusal, FabricKind::Tcp);
+        let Ok(request) = v1::ConnectRequest::decode(bytes) else { return format!("no message; {refuses}") };
+        match node.links.check(request.clone()) {
+            Ok((info, fabric, offer)) => {
+                assert!(info.receive_slots > 0 && info.name != name("b") && fabric == FabricKind::Tcp);
+                assert_eq!((offer.0, info.incarnation), (request.offer, request.incarnation));
+                assert!(info.passed_over.iter().all(|passed| !passed.why.chars().any(char::is_control)));
+                format!("{} reasons", if info.passed_over.is_empty() { "no" } else { "some" })
+            }
+            // The name of the peer and its words may be in it.
+            Err(status) => format!("{:?}", status.code()),
+        }
+    });
+}

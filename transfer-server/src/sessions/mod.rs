@@ -9,6 +9,8 @@ use crate::engine::{EngineClient, EngineCommand};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -28,6 +30,9 @@ const APPLICANT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long an applicant waits for a worker of the same name, which may just have gone.
 const WORKER_PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long an applicant waits for the name of a worker whose process has ended. The engine will notice that, however busy it is.
+const DEAD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Gives workers their sessions. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -52,11 +57,30 @@ struct Shared {
 }
 
 /// A name in use.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Held {
     session: u64,
     /// The handshake is over.
     open: bool,
+    /// Readable once the holder's process has ended. `None` before the handshake is over, and where the kernel has none to give.
+    process: Option<OwnedFd>,
+}
+
+impl Held {
+    /// Its process has ended, and the engine is about to notice.
+    fn is_dead(&self) -> bool {
+        let Some(process) = &self.process else { return false };
+        let found = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        matches!(found, Ok(n) if n > 0)
+    }
+
+    fn patience(&self) -> Duration {
+        match (self.open, self.is_dead()) {
+            (true, false) => WORKER_PATIENCE,
+            (true, true) => DEAD_PATIENCE,
+            (false, _) => APPLICANT_PATIENCE,
+        }
+    }
 }
 
 /// A worker's name is taken from here on, unless this is dropped.
@@ -68,11 +92,12 @@ struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    /// The session is open.
-    fn keep(mut self) {
+    /// The session is open. `process` is readable once its process has ended.
+    fn keep(mut self, process: Option<OwnedFd>) {
         self.kept = true;
-        if let Some(held) = self.shared.workers.lock().get_mut(&self.worker) {
-            held.open |= held.session == self.session;
+        if let Some(held) = self.shared.workers.lock().get_mut(&self.worker).filter(|h| h.session == self.session) {
+            held.open = true;
+            held.process = process;
         }
         self.shared.changed.notify_all();
     }
@@ -120,10 +145,12 @@ impl Sessions {
         match accepted {
             Ok(end) => {
                 let domain = Domain(end.peer.uid);
+                // Where there is no descriptor left, the name is only waited for as long as that of a living worker.
+                let process = end.pidfd.as_ref().and_then(|fd| fd.try_clone().ok());
                 if shared.engine.send(EngineCommand::OpenSession { end, domain }).is_ok()
                     && let Some(reserved) = reserved
                 {
-                    reserved.keep();
+                    reserved.keep(process);
                 }
             }
             Err(e @ SessionError::TurnedAway(_)) => tracing::warn!("{e}"),
@@ -167,14 +194,17 @@ impl Shared {
         let now = Instant::now();
         let mut workers = self.workers.lock();
         while let Some(held) = workers.get(worker) {
-            let patience = if held.open { WORKER_PATIENCE } else { APPLICANT_PATIENCE };
-            if self.changed.wait_until(&mut workers, now + patience).timed_out() {
+            let until = now + held.patience();
+            if self.changed.wait_until(&mut workers, until).timed_out()
+                // It may have died meanwhile.
+                && workers.get(worker).is_none_or(|held| now + held.patience() <= Instant::now())
+            {
                 break;
             }
         }
         match workers.entry(worker.clone()) {
             Entry::Vacant(free) => {
-                free.insert(Held { session, open: false });
+                free.insert(Held { session, open: false, process: None });
                 Ok(Reserved { shared: self, worker: worker.clone(), session, kept: false })
             }
             Entry::Occupied(taken) => {

@@ -146,6 +146,8 @@ impl Worker {
             to: None,
             timeout: SOON,
             require: None,
+            retention: Default::default(),
+            takeover: false,
         };
         self.submit(&Command::Push(push));
         loop {

@@ -184,6 +184,15 @@ impl Node {
         self.call_counted(now, link, Id::from_u64(work.0), old, CounterPath::OneSided);
     }
 
+    /// The device that operates on words does not reach the peer any more, the link does: the home is asked.
+    pub(crate) fn atomic_refused(&mut self, link: LinkId, work: WorkId) {
+        let Some(call) = self.forget_call(link, Id::from_u64(work.0)) else { return };
+        let Some((id, (_, ask))) = call.op.and_then(|op| Some((op, self.counter_ask(op)?))) else { return };
+        if let CounterAsk::Operate { identity, op, .. } = ask {
+            self.call(call.posted, id, link, CallState::Asked, |name| Body::CounterOp { name, identity, op });
+        }
+    }
+
     fn call_counted(&mut self, now: Time, link: LinkId, id: Id<Call>, old: u64, path: CounterPath) {
         let Some(call) = self.forget_call(link, id) else { return };
         let Some(kind) = self.links.get(&link).map(|l| l.kind) else { return };

@@ -188,7 +188,11 @@ impl Node {
         let claiming = Claiming { ops: vec![id], peers: Vec::new() };
         self.counters.by_key.insert(key.clone(), Entry::Claiming(claiming));
         self.counter_stage(id, CounterStage::Claiming);
-        self.actions.push_back(Action::Control(Control::Claim { key, owner: self.config.name.clone() }));
+        self.actions.push_back(Action::Control(Control::Claim {
+            key,
+            owner: self.config.name.clone(),
+            takeover: false,
+        }));
     }
 
     /// The directory answered a claim.
@@ -287,7 +291,11 @@ impl Node {
         let mut keys: Vec<Key> = homes.map(|(key, _)| key.clone()).collect();
         keys.sort_unstable();
         for key in keys {
-            self.actions.push_back(Action::Control(Control::Claim { key, owner: self.config.name.clone() }));
+            self.actions.push_back(Action::Control(Control::Claim {
+                key,
+                owner: self.config.name.clone(),
+                takeover: false,
+            }));
         }
     }
 

@@ -4,9 +4,9 @@ use super::pair::{Pair, Worker, bytes};
 use crate::fabric::{FabricEvent, LinkId};
 use crate::memory::{RemoteKey, RemoteSlice};
 use crate::op::{FailureCode, Reply};
-use crate::tensor::{Select, Version};
+use crate::tensor::{Retention, Select, Version};
 use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
-use crate::wire::message::{Body, Message, NameRef, Role};
+use crate::wire::message::{Body, Message, NameRef, Recall, Role};
 
 /// Two nodes with a link, over which a tensor has gone. Node 1 then hears this of node 0.
 fn hears(bytes_of: &[u8]) -> Pair {
@@ -60,7 +60,9 @@ fn late_words_about_what_has_ended_are_no_offence() {
     };
     let idle = Body::BufferIdle { slot: grant };
     let answer = Body::BufferResponse { slots: vec![grant] };
-    for body in [Body::BufferRelease, Body::Recalled, Body::BufferRecall, Body::Pong, idle, answer] {
+    let (recall, recalled) =
+        (Body::BufferRecall { why: Recall::Room, round: 0 }, Body::Recalled { why: Recall::Ends, round: 0 });
+    for body in [Body::BufferRelease, recalled, recall, Body::Pong, idle, answer] {
         pair.nodes[0].node.send(link, Role::Push, 1234, body);
         pair.settle();
         assert_eq!(pair.downs, [""; 0]);
@@ -94,6 +96,7 @@ fn a_slot_that_waits() -> (Pair, Worker, Worker, LinkId, Header) {
         pieces: 1,
         waited_us: 0,
         name: 0,
+        retention: Retention::default(),
     };
     (pair, w, r, link, header)
 }

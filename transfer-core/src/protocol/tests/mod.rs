@@ -2,6 +2,15 @@
 
 mod counters;
 mod hostile;
+mod machines;
 mod pair;
+mod picture;
 mod pulls;
 mod pushes;
+mod quotas;
+mod retention;
+mod solo;
+mod tables;
+mod take_back;
+mod takeover;
+mod visible;

@@ -6,7 +6,7 @@ use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Prepare, Push, Reply};
 use crate::protocol::{ClaimRefused, Control, Domain, Node, NodeConfig, PassedOver, PeerInfo, SessionId};
 use crate::sim::{Conditions, MemoryId, SimFabric, SimMemory, World};
-use crate::tensor::{DType, Key, Name, Select, TensorMeta, Version};
+use crate::tensor::{DType, Key, Name, Retention, Select, TensorMeta, Version};
 use crate::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -48,6 +48,9 @@ pub(super) struct Pair {
     pub(super) links: [Option<LinkId>; 2],
     pub(super) downs: Vec<String>,
     read: usize,
+    /// Of the pushes to come.
+    pub(super) retention: Retention,
+    pub(super) takeover: bool,
 }
 
 impl Pair {
@@ -85,6 +88,8 @@ impl Pair {
             links: [None; 2],
             downs: Vec::new(),
             read: 0,
+            retention: Retention::default(),
+            takeover: false,
         }
     }
 
@@ -129,7 +134,18 @@ impl Pair {
         self.world.write(w.arena, offset, &vec![fill; meta.len_bytes() as usize]);
         let (to, timeout) = (to.map(name), Duration::from_secs(1));
         let version = version.map(Version);
-        let push = Push { op, key: key(text), version, meta, offset, to, timeout, require: None };
+        let push = Push {
+            op,
+            key: key(text),
+            version,
+            meta,
+            offset,
+            to,
+            timeout,
+            require: None,
+            retention: self.retention,
+            takeover: self.takeover,
+        };
         self.command(w, Command::Push(push));
         op
     }
@@ -213,15 +229,18 @@ impl Pair {
     fn control(&mut self, i: usize, now: Time, control: Control) {
         let node_name = |i: usize| name(["a", "b"][i]);
         match control {
-            Control::Claim { key, owner } => {
+            Control::Claim { key, owner, takeover } => {
                 let found = self.owners.get(key.as_str()).filter(|(other, _, _)| *other != owner).cloned();
-                if let Some((owner, node, _)) = found {
+                if let Some((owner, node, _)) = found.filter(|_| !takeover) {
                     let node = node_name(node);
                     return self.nodes[i].node.claimed(now, &key, Err(ClaimRefused::Owned { owner, node }));
                 }
                 self.sequence += 1;
-                self.owners.insert(key.to_string(), (owner, i, self.sequence));
+                let before = self.owners.insert(key.to_string(), (owner.clone(), i, self.sequence));
                 self.nodes[i].node.claimed(now, &key, Ok(()));
+                if let Some((_, node, _)) = before.filter(|(_, node, _)| *node != i) {
+                    self.nodes[node].node.key_lost(now, &key, &owner);
+                }
                 let (found, rest) = std::mem::take(&mut self.watches).into_iter().partition(|(_, k, _)| *k == key);
                 self.watches = rest;
                 let found: Vec<(usize, Key, u64)> = found;

@@ -181,3 +181,26 @@ fn nobody_has_that_key() {
     assert_eq!(pair.failed_with(r), FailureCode::UnknownKey);
     pair.ends_clean(&[(r, "r")]);
 }
+
+#[test]
+fn metadata_that_fits_no_message_comes_with_the_bytes_that_it_describes() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    let meta = TensorMeta::of(DType::F32, &[10]).unwrap().with_metadata(5000).unwrap();
+    pair.push(w, "pulled", meta.clone(), 1, None);
+    pair.fetch(r, "pulled", Select::Latest);
+    pair.settle();
+    let (lease, _, got, content) = pair.fetched(r);
+    assert_eq!((got, content), (meta.clone(), vec![1; 5056 + 40]));
+    assert_eq!(pair.posted(), ["NAME", "TENSOR_REQUEST", "META_DATA_UPDATE", "TENSOR_RE_REQUEST", "WRITE"]);
+    pair.release(r, lease);
+    pair.push(w, "pushed", meta.clone(), 2, Some("r"));
+    pair.settle();
+    pair.fetch(r, "pushed", Select::Latest);
+    pair.settle();
+    let (lease, _, got, content) = pair.fetched(r);
+    assert_eq!((got, content), (meta, vec![2; 5056 + 40]));
+    pair.release(r, lease);
+    pair.replies(w);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}

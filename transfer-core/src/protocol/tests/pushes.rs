@@ -170,3 +170,59 @@ fn a_worker_that_comes_over_to_the_node_of_its_target_keeps_its_key() {
     assert_eq!(pair.downs, [""; 0]);
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
+
+/// Whether the push has ended well.
+fn landed(pair: &mut Pair, w: Worker) -> bool {
+    pair.replies(w).iter().any(|r| matches!(r, Reply::Pushed { .. }))
+}
+
+#[test]
+fn slots_that_lie_idle_go_to_those_who_wait() {
+    // Room for four slots, and each of three keys is given two.
+    let size = POOL_BYTES / 4 - 64;
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
+    for round in 1..4 {
+        for key in ["one", "two", "three"] {
+            pair.push(w, key, bytes(size), round, Some("ps"));
+            pair.settle();
+            assert!(landed(&mut pair, w), "{key} in round {round}");
+        }
+    }
+    let posted = pair.posted();
+    assert!(posted.iter().any(|m| m == "BUFFER_RECALL") && posted.iter().any(|m| m == "RECALLED"), "{posted:?}");
+    for key in ["one", "two", "three"] {
+        pair.fetch(r, key, Select::Latest);
+        pair.settle();
+        let (lease, _, _, got) = pair.fetched(r);
+        assert_eq!(got[..8], [3; 8], "{key}");
+        pair.release(r, lease);
+    }
+    assert_eq!(pair.downs, [""; 0]);
+    pair.ends_clean(&[(w, "w"), (r, "ps")]);
+}
+
+#[test]
+fn an_operator_gets_idle_slots_back_and_what_is_published_stays() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
+    step(&mut pair, w, (r, "ps"), bytes(1000), 1);
+    pair.push(w, "k", bytes(1000), 2, Some("ps"));
+    pair.settle();
+    pair.replies(w);
+    pair.posted();
+    let used = |pair: &Pair| pair.nodes[1].node.snapshot().pools.iter().map(|p| p.used).sum::<u64>();
+    let before = used(&pair);
+    assert_eq!(pair.nodes[1].node.recall_idle_slots(), 1);
+    pair.settle();
+    assert_eq!(pair.posted(), ["BUFFER_RECALL", "RECALLED"]);
+    assert_eq!(used(&pair) * 2, before, "one of two slots");
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    let (lease, version, _, got) = pair.fetched(r);
+    assert_eq!((version, got), (2, vec![2; 1000]));
+    pair.release(r, lease);
+    pair.posted();
+    assert_eq!(step(&mut pair, w, (r, "ps"), bytes(1000), 3), ["BUFFER_REQUEST", "BUFFER_RESPONSE", "WRITE"]);
+    pair.ends_clean(&[(w, "w"), (r, "ps")]);
+}

@@ -28,10 +28,9 @@ impl Cluster {
 
     pub(super) fn called(&mut self, call: Call) {
         self.world.note(|| format!("{call:?}"));
-        let now = self.now;
         match call {
             Call::Arrives { from, link, to, asks } => match self.pairs.get(&(from, link)) {
-                Some(theirs) => {
+                Some((_, theirs)) => {
                     self.next_number += 1;
                     self.calls.insert(self.next_number, (from, link, asks.clone()));
                     self.nodes[to].driver.node.prepare_buffers(*theirs, self.next_number, asks);
@@ -39,6 +38,7 @@ impl Cluster {
                 None => self.calling(Call::Failed { from, link, asks }),
             },
             Call::Answered { from, link, answers } => {
+                let now = self.clock(from);
                 self.nodes[from].driver.node.buffers_prepared(now, link, answers);
             }
             Call::Failed { from, link, asks } => {

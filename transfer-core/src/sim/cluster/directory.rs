@@ -57,16 +57,31 @@ impl Directory {
         self.asked.remove(&(node, key.to_string()));
     }
 
+    /// A watch may be left here, of a question that the answer to an earlier one has settled; its answer would be dropped.
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.len() as u64 == self.reserved()
-            && self.workers.is_empty()
-            && self.watches.is_empty()
-            && self.asked.is_empty()
+        self.entries.len() as u64 == self.reserved() && self.workers.is_empty() && self.asked.is_empty()
     }
 
     /// Counters and barriers, which stay.
     pub(super) fn reserved(&self) -> u64 {
         self.entries.keys().filter(|key| Key::new(key).is_err()).count() as u64
+    }
+
+    /// A node is gone, and with it what it said.
+    pub(super) fn forget_node(&mut self, node: usize) {
+        self.entries.retain(|_, (_, at, _)| *at != node);
+        self.workers.retain(|_, at| *at != node);
+        self.watches.retain(|_, waiting| {
+            waiting.retain(|n| *n != node);
+            !waiting.is_empty()
+        });
+        self.asked.retain(|(n, _), _| *n != node);
+    }
+
+    /// It is a new one: it knows of no key.
+    pub(super) fn forget_keys(&mut self) {
+        self.entries.clear();
+        self.watches.clear();
     }
 
     fn apply(&mut self, from: usize, said: Said, names: &[Name], answer: &mut Vec<(usize, Heard)>) {
@@ -137,7 +152,6 @@ impl Cluster {
     }
 
     pub(super) fn letter(&mut self, letter: Letter) -> Result<(), String> {
-        let now = self.now;
         match letter {
             Letter::To(from, said) => {
                 self.world.note(|| format!("the directory hears {from}: {said:?}"));
@@ -159,6 +173,7 @@ impl Cluster {
             }
             Letter::From(node, heard) => {
                 self.world.note(|| format!("{node} hears of the directory: {heard:?}"));
+                let now = self.clock(node);
                 let n = &mut self.nodes[node].driver.node;
                 match heard {
                     Heard::Claimed(key, result) => n.claimed(now, &key, result),

@@ -7,6 +7,7 @@
 //! - `counting`: counters and barriers, and what must be true of them.
 //! - `directory`: a small model of the directory, with delays.
 //! - `peering`: how links are made.
+//! - `misfortune`: sidecars and directories that are started again, clocks that jump, links that are made twice.
 //!
 //! [`run`] plays one seed. It ends with the first thing that is wrong.
 
@@ -14,6 +15,7 @@ mod calls;
 mod content;
 mod counting;
 mod directory;
+mod misfortune;
 mod peering;
 mod script;
 mod worker;
@@ -49,6 +51,26 @@ pub(crate) struct Play {
     pub(crate) rails: bool,
     /// A rule of the rails that is broken on purpose.
     pub(crate) broken_rails: Option<rails::Broken>,
+    /// Sidecars die and come back, the directory too, links are made twice, and clocks jump. There are no counters.
+    pub(crate) restarts: bool,
+    /// In calm weather: pools that hold what is published and the slots of one flow more, and everybody has to wait.
+    pub(crate) tight: bool,
+    /// Headers that lie, in percent.
+    pub(crate) lies: u32,
+}
+
+impl Play {
+    /// As usual.
+    pub(crate) const USUAL: Play = Play {
+        broken: None,
+        late_packets: 0,
+        calm: false,
+        rails: false,
+        broken_rails: None,
+        restarts: false,
+        tight: false,
+        lies: 0,
+    };
 }
 
 /// What a schedule has come to.
@@ -67,6 +89,7 @@ pub(crate) struct Tally {
     pub(crate) links: u64,
     pub(crate) links_lost: u64,
     pub(crate) rails_lost: u64,
+    pub(crate) restarts: u64,
 }
 
 impl Tally {
@@ -83,6 +106,7 @@ impl Tally {
         self.links += other.links;
         self.links_lost += other.links_lost;
         self.rails_lost += other.rails_lost;
+        self.restarts += other.restarts;
         for (sum, n) in self.failures.iter_mut().zip(other.failures) {
             *sum += n;
         }
@@ -108,6 +132,14 @@ enum Happening {
     Calling(Call),
     /// A node that slept goes on.
     WakeUp,
+    /// A sidecar dies, and is started again.
+    Restart(usize),
+    /// The directory forgets everything, and everybody tells it again.
+    NewDirectory,
+    /// A node's clock jumps.
+    Jump(usize),
+    /// A node makes another link where one is up.
+    Redial(usize),
 }
 
 /// A sidecar.
@@ -118,6 +150,13 @@ struct Sidecar {
     /// What every segment of this node is, and whose user's.
     segments: BTreeMap<SegmentId, (MemoryId, Domain)>,
     next_segment: u32,
+    /// What it is started with, and its pools.
+    config: NodeConfig,
+    cells: u64,
+    pools: Vec<(Domain, u64)>,
+    endpoint: Endpoint,
+    /// How far its clock is ahead.
+    ahead: Duration,
     asleep_until: Time,
     links: BTreeMap<LinkId, Name>,
     dialing: BTreeMap<Name, u64>,
@@ -136,7 +175,7 @@ struct Cluster {
     next_session: u64,
     nodes: Vec<Sidecar>,
     /// What the peer of a node's link calls it.
-    pairs: BTreeMap<(usize, LinkId), LinkId>,
+    pairs: BTreeMap<(usize, LinkId), (usize, LinkId)>,
     /// Calls for landing slots that are being answered: whose, and over which of its links.
     calls: BTreeMap<u64, (usize, LinkId, Vec<BufferAsk>)>,
     workers: Vec<Worker>,
@@ -167,12 +206,19 @@ pub(crate) fn run(seed: u64, play: Play, world_out: &mut Option<World>, record: 
 
 impl Cluster {
     fn add_node(&mut self, config: NodeConfig, cells: u64) -> usize {
+        let (sidecar, words) = self.start_node(config, cells);
+        self.counting.words.push(words);
+        self.nodes.push(sidecar);
+        self.nodes.len() - 1
+    }
+
+    fn start_node(&mut self, config: NodeConfig, cells: u64) -> (Sidecar, Option<MemoryId>) {
         let (endpoint, fabric) = self.fabric();
         let receive_slots = fabric.capabilities().receive_slots;
         let memory = self.world.memory(usize::try_from(cells * 64).unwrap());
         let headers = LocalSlice { segment: SegmentId(0), offset: 0, len: cells * 64 };
         let name = config.name.clone();
-        let node = Node::new(config, headers);
+        let node = Node::new(config.clone(), headers);
         let mut driver = Driver::new(node, vec![fabric]);
         driver.register(SegmentId(0), &memory).unwrap();
         let words = driver.atomic_fabric().map(|kind| {
@@ -181,20 +227,24 @@ impl Cluster {
             driver.node.use_words(counting::WORDS, kind);
             words
         });
-        self.counting.words.push(words);
-        self.nodes.push(Sidecar {
+        let sidecar = Sidecar {
             name,
             driver,
             memory: SimMemory::new(&self.world, endpoint),
             segments: BTreeMap::new(),
             next_segment: 1,
+            config,
+            cells,
+            pools: Vec::new(),
+            endpoint,
+            ahead: Duration::ZERO,
             asleep_until: Time(0),
             links: BTreeMap::new(),
             dialing: BTreeMap::new(),
             accepted: BTreeSet::new(),
             receive_slots,
-        });
-        self.nodes.len() - 1
+        };
+        (sidecar, words)
     }
 
     /// A node's fabric, and an endpoint that knows its memory.
@@ -229,7 +279,9 @@ impl Cluster {
 
     fn add_pool(&mut self, node: usize, domain: Domain, len: u64) {
         let (segment, _) = self.add_segment(node, domain, len);
-        self.nodes[node].driver.node.add_pool(domain, segment, len);
+        let n = &mut self.nodes[node];
+        n.driver.node.add_pool(domain, segment, len);
+        n.pools.push((domain, len));
     }
 
     fn later(&mut self, at: Time, what: Happening) {
@@ -254,7 +306,7 @@ impl Cluster {
     fn play_out(&mut self) -> Result<(), String> {
         let mut rounds = 0u64;
         loop {
-            let awake = |n: &Sidecar| n.driver.node.next_deadline().map(|at| at.max(n.asleep_until));
+            let awake = |n: &Sidecar| n.driver.node.next_deadline().map(|at| (at - n.ahead).max(n.asleep_until));
             let deadline = self.nodes.iter().filter_map(awake).min();
             let mine = self.agenda.first_key_value().map(|((at, _), _)| *at);
             let next = [deadline, mine, self.world.next_time()].into_iter().flatten().min();
@@ -313,6 +365,10 @@ impl Cluster {
             Happening::Peering(dial) => self.dialing(dial),
             Happening::Calling(call) => self.called(call),
             Happening::WakeUp => {}
+            Happening::Restart(node) => self.restart(node),
+            Happening::NewDirectory => self.new_directory(),
+            Happening::Jump(node) => self.jump(node),
+            Happening::Redial(node) => self.redial(node),
         }
         Ok(())
     }
@@ -335,7 +391,7 @@ impl Cluster {
     }
 
     fn poll(&mut self, node: usize) -> Result<(), String> {
-        let now = self.now;
+        let now = self.clock(node);
         for _ in 0..1000 {
             let n = &mut self.nodes[node];
             if n.driver.node.next_deadline().is_some_and(|at| at <= now) {
@@ -381,7 +437,7 @@ impl Cluster {
                 self.nodes[node].links.insert(link, peer);
             }
             Control::LinkFailed { peer, why, .. } => {
-                let now = self.now;
+                let now = self.clock(node);
                 self.nodes[node].driver.node.connect_failed(now, &peer, &why);
             }
             Control::RailDown { link, peer, left, .. } => {
@@ -395,7 +451,8 @@ impl Cluster {
                 if self.nodes[node].links.remove(&link) != Some(peer) {
                     return Err(format!("{link} is down and was not up"));
                 }
-                if self.play.late_packets == 0 && (why.contains("contract") || why.contains("refused by")) {
+                let honest = self.play.late_packets + self.play.lies == 0;
+                if honest && (why.contains("contract") || why.contains("refused by")) {
                     return Err(format!("node {}: {link}: {why}", self.nodes[node].name));
                 }
             }
@@ -409,7 +466,7 @@ impl Cluster {
                 self.tell_directory(node, directory::Said::StopResolve(key));
             }
             Control::ResolveWorker { worker } => self.tell_directory(node, directory::Said::ResolveWorker(worker)),
-            Control::Claim { key, owner } => self.tell_directory(node, directory::Said::Claim(key, owner)),
+            Control::Claim { key, owner, takeover: _ } => self.tell_directory(node, directory::Said::Claim(key, owner)),
             Control::Unclaim { key } => self.tell_directory(node, directory::Said::Unclaim(key)),
         }
         Ok(())
@@ -441,6 +498,10 @@ impl Cluster {
         }
         if !self.directory.is_empty() {
             return Err(format!("the directory is left with {:?}", self.directory));
+        }
+        let believed = self.world.lies_believed();
+        if !believed.is_empty() {
+            return Err(format!("over {believed:?} a header lied, and was believed"));
         }
         self.check_counting()?;
         self.check_credits()

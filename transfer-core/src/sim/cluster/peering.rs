@@ -48,7 +48,7 @@ impl Cluster {
     fn info(&self, node: usize) -> PeerInfo {
         PeerInfo {
             name: self.nodes[node].name.clone(),
-            incarnation: 1,
+            incarnation: self.nodes[node].config.incarnation,
             receive_slots: self.nodes[node].receive_slots,
             passed_over: Vec::new(),
         }
@@ -74,7 +74,7 @@ impl Cluster {
 
     fn fails(&mut self, from: usize, to: usize, attempt: u64, why: &str) {
         if self.is_current(from, to, attempt) {
-            let (now, peer) = (self.now, self.nodes[to].name.clone());
+            let (now, peer) = (self.clock(from), self.nodes[to].name.clone());
             self.nodes[from].dialing.remove(&peer);
             self.nodes[from].driver.node.connect_failed(now, &peer, why);
         }
@@ -106,8 +106,8 @@ impl Cluster {
                 let info = self.info(from);
                 match self.nodes[to].driver.accept_link(info, FabricKind::Sim, &offer) {
                     Ok((theirs, offer, _)) => {
-                        self.pairs.insert((from, link), theirs);
-                        self.pairs.insert((to, theirs), link);
+                        self.pairs.insert((from, link), (to, theirs));
+                        self.pairs.insert((to, theirs), (from, link));
                         self.nodes[to].accepted.insert(caller);
                         self.peering(Dial::Answered { from, to, attempt, link, offer });
                     }

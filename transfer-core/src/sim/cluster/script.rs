@@ -19,20 +19,29 @@ use std::time::Duration;
 pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
     let mut conditions = Conditions::random(rng);
     conditions.late_packets = play.late_packets;
+    conditions.lies = play.lies;
     if play.rails {
         let limits = &mut conditions.capabilities;
         limits.receive_slots = inner_slots(limits.receive_slots, RailKeys::MAX_RAILS);
         limits.max_message_bytes = 2048;
+        // An operation on a word that is under way when its rail dies takes the link along.
+        limits.atomics &= !play.calm;
     }
     let delay = conditions.delay;
     let world = World::new(seed, conditions.clone());
-    let largest = [64, 1000, 4096][rng.random_range(0..3)];
+    // Where room is short, slots are all of one size: a pool in pieces is another matter.
+    let largest = if play.tight { 64 } else { [64, 1000, 4096][rng.random_range(0..3)] };
     let mut sizes: Vec<u64> = (0..rng.random_range(1..5)).map(|_| rng.random_range(0..=largest)).collect();
-    sizes.push(0);
+    if play.tight {
+        sizes.retain(|size| *size > 0);
+        sizes.push(64);
+    } else {
+        sizes.push(0);
+    }
     sizes.sort_unstable();
     let node_count = rng.random_range(2..4);
-    let worker_count = rng.random_range(2..=node_count * 3);
-    let key_count = rng.random_range(1..8);
+    let worker_count = if play.tight { node_count } else { rng.random_range(2..=node_count * 3) };
+    let key_count = if play.tight { rng.random_range(4..16) } else { rng.random_range(1..8) };
     let mut c = Cluster {
         world,
         rng: rng.clone(),
@@ -60,7 +69,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
     for i in 0..node_count {
         let mut config = NodeConfig::new(Name::new(&format!("node{i}")).unwrap(), 1);
         config.slots_per_flow = c.rng.random_range(2..4);
-        config.speculative_percent = [0, 12, 60][c.rng.random_range(0..3)];
+        config.speculative_percent = [0, 12, if play.tight { 30 } else { 60 }][c.rng.random_range(0..3)];
         config.broken = play.broken;
         if !play.calm {
             config.max_names_per_link = c.names_per_link(i);
@@ -73,6 +82,12 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         for domain in 0..domains {
             let slot = largest.next_multiple_of(64) + 64;
             let len = match c.rng.random_range(0..8) {
+                // What stays of every key that lands here, the slots of one flow, one for who fetches, and what may be set aside.
+                _ if play.tight => {
+                    let here = (0..key_count).filter(|k| (k + 1) % worker_count == i).count() as u64;
+                    let percent = c.nodes[node].config.speculative_percent;
+                    ((here + slots + 1) * 100).div_ceil(100 - percent) * slot
+                }
                 _ if play.calm => 1 << 20,
                 // Too small for the largest.
                 0 => slot,
@@ -125,6 +140,9 @@ impl Cluster {
             let at = Time(self.rng.random_range(0..span));
             self.later(at, Happening::Break);
         }
+        if self.play.restarts {
+            self.great_misfortunes(span);
+        }
         for _ in 0..self.rng.random_range(0..4) {
             let at = Time(self.rng.random_range(0..span));
             let who = self.rng.random_range(0..self.workers.len());
@@ -157,6 +175,7 @@ impl Cluster {
         } else {
             match self.rng.random_range(0..100) {
                 0..4 => self.prepare(worker),
+                4..28 if self.play.restarts => self.fetch(worker),
                 4..20 => self.count(worker),
                 20..28 => {
                     let members = self.rng.random_range(1..4);
@@ -188,7 +207,16 @@ impl Cluster {
             1 if size.is_multiple_of(2) => (DType::U8, vec![2, size / 2]),
             _ => (DType::U8, vec![size]),
         };
-        TensorMeta::of(dtype, &dims).unwrap()
+        let meta = TensorMeta::of(dtype, &dims).unwrap();
+        // Where the room is measured out there is none for more.
+        let room = self.sizes.last().map_or(0, |largest| largest.next_multiple_of(64) - size);
+        match u32::try_from(room / 64 * 64).unwrap() {
+            room if room > 0 && self.rng.random_range(0..4) == 0 => {
+                let metadata = self.rng.random_range(1..=room);
+                meta.with_metadata(metadata).unwrap()
+            }
+            _ => meta,
+        }
     }
 
     fn push_this(&mut self, worker: usize, key: Key, version: Option<Version>, to: Option<usize>) {
@@ -200,7 +228,22 @@ impl Cluster {
         let what = What::Push { number, offset, version, remote: to.is_some() };
         let op = self.ask(worker, what, timeout);
         let to = to.map(|w| self.workers[w].name.clone());
-        self.command(worker, Command::Push(Push { op, key, version, meta, offset, to, timeout, require: None }));
+        let retention = crate::tensor::Retention::default();
+        self.command(
+            worker,
+            Command::Push(Push {
+                op,
+                key,
+                version,
+                meta,
+                offset,
+                to,
+                timeout,
+                require: None,
+                retention,
+                takeover: false,
+            }),
+        );
     }
 
     fn push(&mut self, worker: usize) {
@@ -279,7 +322,7 @@ impl Cluster {
         let k = self.rng.random_range(0..self.keys.len());
         let key = self.keys[k].clone();
         if k % self.workers.len() == worker {
-            let to = (k % 2 == 1).then(|| (worker + 1) % self.workers.len());
+            let to = (k % 2 == 1 || self.play.tight).then(|| (worker + 1) % self.workers.len());
             self.push_this(worker, key, None, to);
         } else if self.pushed.iter().any(|p| p.key == key) {
             self.fetch_this(worker, key, Select::Latest);

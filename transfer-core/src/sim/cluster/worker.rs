@@ -79,6 +79,12 @@ pub(super) struct Lease {
     bytes: Vec<u8>,
 }
 
+impl Lease {
+    pub(super) fn guard(&self) -> GuardId {
+        self.guard
+    }
+}
+
 impl Worker {
     pub(super) fn check_gone(&self) -> Result<(), String> {
         match self.session {
@@ -129,7 +135,7 @@ impl Cluster {
         for lease in std::mem::take(&mut w.leases).into_values() {
             self.world.unguard(lease.guard);
         }
-        let now = self.now;
+        let now = self.clock(node);
         for asked in ops.values() {
             self.counting_failed(&asked.what, None);
         }
@@ -163,7 +169,7 @@ impl Cluster {
     pub(super) fn command(&mut self, worker: usize, command: Command) {
         let w = &self.workers[worker];
         let Some(session) = w.session else { return };
-        let (now, node) = (self.now, w.node);
+        let (now, node) = (self.clock(w.node), w.node);
         self.world.note(|| format!("{} asks {command:?}", self.workers[worker].name));
         self.nodes[node].driver.node.command(now, session, command);
     }
@@ -274,7 +280,8 @@ impl Cluster {
             Reply::CounterOpened { op, home, identity } => self.counter_opened(worker, op, home, identity)?,
             Reply::Counted { op, old, report } => self.counted(worker, op, old, &report)?,
             Reply::Released { op, round, leader, .. } => self.met(worker, op, round, leader)?,
-            Reply::Returned { offset } => self.comes_back(worker, offset)?,
+            Reply::Returned { offset, .. } => self.comes_back(worker, offset)?,
+            Reply::TakenBack { op, .. } => return Err(format!("{op:?} is taken back, which nobody asked for")),
         }
         Ok(())
     }
@@ -348,7 +355,9 @@ impl Cluster {
     pub(super) fn check_deadlines(&self) -> Result<(), String> {
         for w in &self.workers {
             for (op, asked) in &w.ops {
-                if asked.deadline + self.delay * 10 < self.now {
+                let jumps =
+                    if self.play.restarts { self.delay * super::misfortune::LONGEST_JUMP } else { Duration::ZERO };
+                if asked.deadline + self.delay * 10 + jumps < self.now {
                     return Err(format!("{op:?} of {} did not end at its deadline {:?}", w.name, asked.deadline));
                 }
             }

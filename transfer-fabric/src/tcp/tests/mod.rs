@@ -57,6 +57,7 @@ mod two_rails {
 
 mod hostile;
 mod own;
+mod stream;
 
 /// Polls until something is answered.
 fn until<T>(fabric: &mut TcpFabric, mut answer: impl FnMut(FabricEvent<'_>) -> Option<T>) -> T {

@@ -1,0 +1,47 @@
+//! Inputs that must not be forgotten: a text file for each target, one input in hexadecimal digits on each line, `#` before remarks.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+/// Where the inputs of a target are.
+#[must_use]
+pub fn path(target: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "corpus", &format!("{target}.hex")].iter().collect()
+}
+
+/// The inputs of a target; none where it has no file.
+///
+/// # Panics
+/// Where a line is no bytes.
+#[must_use]
+pub fn read(target: &str) -> Vec<Vec<u8>> {
+    let text = std::fs::read_to_string(path(target)).unwrap_or_default();
+    let inputs = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    inputs.map(|line| bytes(line.trim()).unwrap_or_else(|| panic!("{target}.hex: {line:?} is no bytes"))).collect()
+}
+
+/// Adds inputs to those of a target, and answers where they are. One of no bytes is what mutations come to by themselves.
+///
+/// # Panics
+/// Where the file cannot be written.
+pub fn add(target: &str, remark: &str, inputs: &[&[u8]]) -> PathBuf {
+    let path = path(target);
+    let mut text = format!("# {}\n", remark.lines().next().unwrap_or_default());
+    for input in inputs.iter().filter(|input| !input.is_empty()) {
+        for byte in *input {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text.push('\n');
+    }
+    let file = File::options().create(true).append(true).open(&path);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    path
+}
+
+fn bytes(line: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = line.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
+    let pairs = digits.filter(|digits| digits.len().is_multiple_of(2))?;
+    Some(pairs.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}

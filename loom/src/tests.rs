@@ -1,0 +1,134 @@
+//! The models. Each is run in every order that its steps can have.
+
+use crate::budget::PinnedBudget;
+use crate::region::Memory;
+use crate::ring::{Consumer, MAX_RECORD_BYTES, MIN_CAPACITY, Producer, RingRange};
+use crate::segment::Mapping;
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+use std::sync::Arc;
+
+const RANGE: RingRange = RingRange { offset: 0, capacity: MIN_CAPACITY };
+
+fn ring() -> (Producer, Consumer) {
+    let mapping = Arc::new(Mapping(Arc::new(Memory::new(RANGE.capacity))));
+    let producer = Producer::new(mapping.clone(), RANGE).expect("a good range");
+    (producer, Consumer::new(mapping, RANGE).expect("a good range"))
+}
+
+fn record(number: u8) -> Vec<u8> {
+    // Of different lengths, so that the end of the data is met in more than one way.
+    vec![number; [12, 4, 9][usize::from(number) % 3]]
+}
+
+/// One side's doorbell: a ring that comes before anybody waits is not lost, as a byte in a socket is not.
+#[derive(Clone)]
+struct Bell(Arc<(Mutex<bool>, Condvar)>);
+
+impl Bell {
+    /// One that has rung already: the first wait ends for nothing.
+    fn rung(is_rung: bool) -> Bell {
+        Bell(Arc::new((Mutex::new(is_rung), Condvar::new())))
+    }
+
+    fn ring(&self) {
+        *self.0.0.lock().expect("nobody panics") = true;
+        self.0.1.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut rung = self.0.0.lock().expect("nobody panics");
+        while !*rung {
+            rung = self.0.1.wait(rung).expect("nobody panics");
+        }
+        *rung = false;
+    }
+}
+
+fn push_all(mut producer: Producer, records: u8, own: &Bell, others: &Bell) {
+    for number in 1..=records {
+        while !producer.try_push(&record(number)).expect("the consumer keeps to the rules") {
+            let is_full = producer.prepare_wait(MAX_RECORD_BYTES).expect("the consumer keeps to the rules");
+            if producer.should_wake() {
+                others.ring();
+            }
+            if is_full {
+                own.wait();
+            }
+        }
+        producer.publish();
+        if producer.should_wake() {
+            others.ring();
+        }
+    }
+}
+
+fn pop_all(mut consumer: Consumer, records: u8, own: &Bell, others: &Bell) {
+    let mut buffer = [0; MAX_RECORD_BYTES];
+    let mut next = 1;
+    while next <= records {
+        while let Some(found) = consumer.try_pop(&mut buffer).expect("the producer keeps to the rules") {
+            assert_eq!(found, record(next), "record {next} is torn, lost or out of order");
+            next += 1;
+            if consumer.should_wake() {
+                others.ring();
+            }
+        }
+        if next <= records && consumer.prepare_sleep() {
+            own.wait();
+            consumer.awake();
+        }
+    }
+}
+
+/// A lost wake-up is a deadlock here, and loom says so.
+fn conversation(records: u8, preemptions: usize, for_nothing: bool) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    let runs = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counted = runs.clone();
+    model.check(move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let (producer, consumer) = ring();
+        let (for_producer, for_consumer) = (Bell::rung(for_nothing), Bell::rung(for_nothing));
+        let bells = (for_producer.clone(), for_consumer.clone());
+        let pushing = thread::spawn(move || push_all(producer, records, &bells.0, &bells.1));
+        pop_all(consumer, records, &for_consumer, &for_producer);
+        pushing.join().expect("the producer ends");
+    });
+    println!("{records} records: {} runs", runs.load(std::sync::atomic::Ordering::Relaxed));
+}
+
+#[test]
+fn a_record_comes_whole_and_its_wake_up_is_not_lost() {
+    conversation(1, 3, false);
+}
+
+/// Three do not fit at once, and the third begins at the start again: both sides have to sleep and be woken.
+#[test]
+fn a_full_ring_goes_round() {
+    conversation(4, 2, false);
+}
+
+/// A doorbell may be an old one.
+#[test]
+fn who_is_woken_for_nothing_sleeps_again() {
+    conversation(4, 2, true);
+}
+
+#[test]
+fn a_budget_is_never_exceeded_and_all_of_it_comes_back() {
+    loom::model(|| {
+        let budget = PinnedBudget::new(100);
+        let other = budget.clone();
+        let reserve = |budget: &PinnedBudget, len| {
+            let reserved = budget.reserve(len).ok();
+            assert!(budget.used() <= 100);
+            reserved
+        };
+        let there = thread::spawn(move || reserve(&other, 60).is_some());
+        let here = reserve(&budget, 50).is_some();
+        assert!(there.join().expect("it ends") || here, "one of them fits");
+        assert_eq!(budget.used(), 0);
+    });
+}

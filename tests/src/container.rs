@@ -1,0 +1,95 @@
+//! Containers, as far as it matters to shared memory: a process with user, pid, ipc, net and mount namespaces of its own, that has one
+//! directory in common with others, at another path, and neither `/tmp` nor `/dev/shm`.
+
+use crate::{poll, programs};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// Where the shared directory is inside.
+pub const SHARED: &str = "/mnt/shared";
+
+/// The namespaces that each has of its own.
+const OWN: [&str; 5] = ["user", "pid", "ipc", "net", "mnt"];
+
+/// What becomes the container's first process. $1: the shared directory, $2: the program; then its arguments.
+const SCRIPT: &str = "set -e
+mount -t tmpfs none /mnt
+mkdir /mnt/shared /mnt/programs
+mount --bind \"$1\" /mnt/shared
+mount --bind \"$(dirname \"$2\")\" /mnt/programs
+mount -t tmpfs none /tmp
+mount -t tmpfs none /dev/shm
+mount -t proc proc /proc
+program=/mnt/programs/$(basename \"$2\")
+shift 2
+exec \"$program\" \"$@\"
+";
+
+/// A container to be made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Container {
+    uid: Option<u32>,
+}
+
+impl Container {
+    /// One that this test's user makes: root inside is that user outside.
+    #[must_use]
+    pub fn new() -> Container {
+        Container { uid: None }
+    }
+
+    /// One that another user makes: root inside is that user outside.
+    #[must_use]
+    pub fn of_user(uid: u32) -> Container {
+        Container { uid: Some(uid) }
+    }
+
+    /// The program of workers, where this container's user can run it. `shared` takes a copy, if need be.
+    #[must_use]
+    pub fn worker(&self, shared: &Path) -> PathBuf {
+        if self.uid.is_some() { programs::worker_for_all(shared) } else { programs::worker() }
+    }
+
+    /// The words that start a program in it.
+    #[must_use]
+    pub fn words(&self, shared: &Path, program: &Path, arguments: &[&OsStr]) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(uid) = self.uid {
+            let uid = uid.to_string();
+            words.extend(["setpriv", "--reuid", &uid, "--regid", &uid, "--clear-groups"].map(OsString::from));
+        }
+        let unshare = ["unshare", "--user", "--map-root-user", "--pid", "--ipc", "--net", "--mount", "--fork"];
+        words.extend(unshare.map(OsString::from));
+        words.extend(["--kill-child", "sh", "-c", SCRIPT, "sh"].map(OsString::from));
+        words.extend([shared.as_os_str(), program.as_os_str()].map(OsString::from));
+        words.extend(arguments.iter().map(OsString::from));
+        words
+    }
+}
+
+/// The first process of a container, by the number that it has out here. `made_by` is the process that made the container.
+///
+/// # Panics
+/// Where there is none.
+#[must_use]
+pub fn first_process(made_by: u32) -> u32 {
+    let path = format!("/proc/{made_by}/task/{made_by}/children");
+    let child = poll(|| {
+        let children = std::fs::read_to_string(&path).map_err(|e| e.to_string())?;
+        children.split_whitespace().next().and_then(|n| n.parse().ok()).ok_or_else(|| "it has no child".to_owned())
+    });
+    child.unwrap_or_else(|why| panic!("{path}: {why}"))
+}
+
+/// The namespaces of a process, those that a container has of its own.
+///
+/// # Panics
+/// Where the process is gone.
+#[must_use]
+pub fn namespaces(process: u32) -> Vec<PathBuf> {
+    let read = |kind| {
+        let path = format!("/proc/{process}/ns/{kind}");
+        std::fs::read_link(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
+    };
+    OWN.map(read).into()
+}

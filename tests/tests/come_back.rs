@@ -1,0 +1,128 @@
+//! Workers that live on while their sidecar is restarted: what they had published is back, and they do nothing for it.
+
+use std::time::Duration;
+use transfer_tests::order::Until;
+use transfer_tests::{Scene, Spec, Worker, poll};
+
+const LEN: u64 = 1 << 20;
+
+fn back(sidecar: &transfer_tests::Sidecar, name: &str) -> Worker {
+    Worker::of(sidecar, name).that_comes_back().start()
+}
+
+/// Asks until the worker's client is back.
+fn once_back<T>(mut ask: impl FnMut() -> Result<T, transfer_tests::Trouble>) -> T {
+    let asked = poll(|| match ask() {
+        Err(trouble) if trouble.kind == "SidecarGone" => {
+            assert!(trouble.can_retry, "{trouble}");
+            Err(trouble)
+        }
+        answer => Ok(answer),
+    });
+    asked.expect("it comes back").unwrap_or_else(|trouble| panic!("{trouble}"))
+}
+
+fn fetch(worker: &mut Worker, key: &str) -> (u64, u64) {
+    let got = once_back(|| worker.fetch(key).start().wait());
+    (got.version, got.sum)
+}
+
+#[test]
+fn what_was_published_is_back_and_what_was_fetched_stays() {
+    for kill in [true, false] {
+        let mut scene = Scene::two();
+        let (mut giver, mut near) = (back(scene.a(), "giver"), back(scene.a(), "near"));
+        let mut far = back(scene.b(), "far");
+        giver.push("k", Spec::bytes(LEN, 1)).version(5).keep(Until::Deleted).get();
+        giver.push("k", Spec::bytes(LEN, 2)).version(6).get();
+        giver.push("k", Spec::bytes(LEN, 3)).version(9).get();
+        giver.push("deleted", Spec::bytes(LEN, 4)).get();
+        giver.delete("deleted").expect("it is the giver's");
+        near.fetch("k").hold("old").get();
+        let waiting = near.fetch("k").at_least(10).start();
+        scene.a().until("a fetch waits", |s| s.sessions.iter().any(|s| s.operations == 1));
+        if kill {
+            scene.nodes[0].kill();
+        } else {
+            assert_eq!(scene.nodes[0].terminate().code(), Some(0));
+        }
+        let trouble = waiting.trouble();
+        trouble.expect("SidecarGone", &["connect again"]);
+        assert!(trouble.can_retry);
+        scene.nodes[0].restart();
+        // The one that does nothing at all is back by itself.
+        scene.a().until("both are back", |s| s.sessions.len() == 2);
+        assert_eq!(fetch(&mut near, "k"), (9, Spec::bytes(LEN, 3).sum()));
+        assert_eq!(fetch(&mut giver, "k"), (9, Spec::bytes(LEN, 3).sum()));
+        assert_eq!(near.fetch("k").exactly(5).get().sum, Spec::bytes(LEN, 1).sum());
+        near.fetch("k").exactly(6).trouble().expect("VersionGone", &["v6"]);
+        near.fetch("deleted").timeout(Duration::from_millis(100)).trouble().expect("UnknownKey", &["deleted"]);
+        let got = poll(|| far.fetch("k").start().wait().map_err(|t| t.to_string()));
+        assert_eq!(got.map(|g| (g.version, g.sum)), Ok((9, Spec::bytes(LEN, 3).sum())));
+        assert_eq!(near.read("old"), Spec::bytes(LEN, 3).sum());
+        giver.push("k", Spec::bytes(LEN, 5)).version(10).get();
+        assert_eq!(near.fetch("k").get().version, 10);
+        drop((giver, near, far));
+        for node in [0, 1] {
+            scene.nodes[node].until("all have left", |s| s.sessions.is_empty());
+            scene.note_idle_of(node);
+        }
+        scene.end();
+    }
+}
+
+/// What a reader fetched before the restart stays as it is, also when the version is replaced after it: the new sidecar knows nothing of
+/// that reader, but the kernel does.
+#[test]
+fn memory_that_is_read_since_before_the_restart_is_not_used_again() {
+    let mut scene = Scene::one();
+    let mut giver = Worker::of(scene.a(), "giver").arena_bytes(4 * LEN).that_comes_back().start();
+    let mut reader = back(scene.a(), "reader");
+    giver.push("k", Spec::bytes(LEN, 1)).get();
+    reader.fetch("k").hold("old").get();
+    // It cannot come back, and so cannot say that it still reads.
+    reader.freeze();
+    scene.nodes[0].kill();
+    scene.nodes[0].restart();
+    scene.a().until("the giver is back", |s| s.sessions.len() == 1);
+    for version in 2..50 {
+        let seed = version;
+        once_back(|| giver.push("k", Spec::bytes(LEN, seed)).start().wait());
+    }
+    assert!(giver.arena_free() <= 2 * LEN, "one version is the newest, one is still being read");
+    reader.go_on();
+    assert_eq!(reader.read("old"), Spec::bytes(LEN, 1).sum());
+    reader.release("old");
+    reader.kill();
+    let freed = poll(|| match giver.arena_free() {
+        free if free >= 3 * LEN => Ok(()),
+        free => Err(free),
+    });
+    assert_eq!(freed, Ok(()), "with its last reader it is free");
+    drop(giver);
+    scene.a().until("all have left", |s| s.sessions.is_empty());
+    scene.note_idle_of(0);
+    scene.end();
+}
+
+/// Restarted again and again, while it is coming back, too.
+#[test]
+fn restarts_in_a_row_lose_nothing() {
+    let mut scene = Scene::one();
+    let mut giver = back(scene.a(), "giver");
+    for key in 0..20 {
+        giver.push(&format!("k{key}"), Spec::bytes(1000, key)).get();
+    }
+    for _ in 0..5 {
+        scene.nodes[0].kill();
+        scene.nodes[0].restart();
+    }
+    let mut taker = back(scene.a(), "taker");
+    for key in 0..20 {
+        assert_eq!(taker.fetch(&format!("k{key}")).get().sum, Spec::bytes(1000, key).sum());
+    }
+    drop((giver, taker));
+    scene.a().until("all have left", |s| s.sessions.is_empty());
+    scene.note_idle_of(0);
+    scene.end();
+}

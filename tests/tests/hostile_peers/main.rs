@@ -1,0 +1,226 @@
+//! Peers that break the rules, and one that is stopped: each loses its link, and everybody else goes on.
+
+mod stranger;
+
+use std::time::Duration;
+use stranger::{HELLO, Link, NAME, SEND, WRITE, call, good_call};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
+use transfer_core::tensor::{DType, Name, Retention, TensorMeta, Version};
+use transfer_core::wire::landing::Header;
+use transfer_core::wire::message::{Body, NameRef, Role};
+use transfer_proto::v1;
+use transfer_tests::status::operations_of;
+use transfer_tests::{Scene, Sidecar, Spec};
+
+const LEN: u64 = 3 << 20;
+
+fn until_no_link(sidecar: &Sidecar) {
+    sidecar.until("the stranger has no link", |s| s.links.iter().all(|l| l.peer != NAME));
+}
+
+fn name_ref(id: u32) -> NameRef {
+    NameRef { id, generation: 0 }
+}
+
+fn scene() -> Scene {
+    Scene::two().with_bystanders()
+}
+
+#[test]
+fn what_is_no_frame_and_no_message_ends_the_link() {
+    let mut scene = scene();
+    let garbage: Vec<u8> = (0..4096_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    type Says<'a> = &'a dyn Fn(&mut Link);
+    let offences: [(&str, Says<'_>); 6] = [
+        ("does not start with TTCP", &|link| link.raw(&garbage)),
+        ("of version 9", &|link| link.raw(&[b"TTCP\x09", &garbage[..43]].concat())),
+        ("opens nothing", &|link| link.frame(WRITE, 0xBAD, 0, None, &garbage)),
+        ("greeting", &|link| link.frame(HELLO, 0, 0, None, &[7; 16])),
+        ("", &|link| link.frame(SEND, 0, 0, None, &garbage[..200])),
+        ("", &|link| link.frame(SEND, 0, 0, None, &[&[1], &garbage[..200]].concat())),
+    ];
+    for (words, offend) in offences {
+        let mut link = Link::to(scene.a());
+        offend(&mut link);
+        let refusal = link.refusal();
+        assert!(refusal.contains(words), "{refusal:?} should contain {words:?}");
+        until_no_link(scene.a());
+        scene.others_go_on();
+    }
+    scene.end();
+}
+
+#[test]
+fn another_version_is_refused_by_name() {
+    let mut scene = scene();
+    let mut other = good_call();
+    other.protocol_version += 1;
+    let refused = call(scene.a(), other.clone()).expect_err("another version");
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+    for word in [NAME, &format!("version {}", other.protocol_version), "the same release"] {
+        assert!(refused.message().contains(word), "{word:?} is missing in {refused}");
+    }
+    until_no_link(scene.a());
+    scene.others_go_on();
+    scene.end();
+}
+
+/// A token that is shown twice, one that nobody gave, and a peer that calls and never comes.
+#[test]
+fn a_link_is_for_whom_it_was_made_and_for_once() {
+    let mut scene = scene();
+    let (token, address) = call(scene.a(), good_call()).expect("a good call");
+    let mut first = Link::at(address);
+    first.frame(HELLO, 0, 0, None, &token);
+    assert_eq!(first.next().map(|(kind, _)| kind), Some(2), "it is welcome");
+    for wrong in [token, [1; 16]] {
+        let mut second = Link::at(address);
+        second.frame(HELLO, 0, 0, None, &wrong);
+        assert!(second.refusal().contains("token"));
+    }
+    scene.a().until("the first has its link", |s| s.links.iter().any(|l| l.peer == NAME));
+    drop(first);
+    until_no_link(scene.a());
+    // A call, and no socket until the time for it is over, which is 5 seconds; later is as good.
+    let (late, address) = call(scene.a(), good_call()).expect("a good call");
+    std::thread::sleep(Duration::from_secs(6));
+    scene.others_go_on();
+    let mut tardy = Link::at(address);
+    tardy.frame(HELLO, 0, 0, None, &late);
+    assert!(tardy.refusal().contains("token"));
+    until_no_link(scene.a());
+    scene.others_go_on();
+    scene.end();
+}
+
+/// Landing slots in all due form; then it writes beyond them, and where it has written already.
+#[test]
+fn who_writes_outside_of_its_grant_writes_nowhere() {
+    let mut scene = scene();
+    for again in [false, true] {
+        let mut target = scene.a().worker("target");
+        let mut link = Link::to(scene.a());
+        for (id, text) in ["loot", "target", "thief"].into_iter().enumerate() {
+            let text = Name::new(text).expect("a name");
+            link.say(Role::Push, 0, Body::Name { name: name_ref(id as u32), text });
+        }
+        let (key, target_ref, owner) = (name_ref(0), name_ref(1), name_ref(2));
+        let meta = TensorMeta::of(DType::U8, &[1000]).expect("a shape");
+        link.say(Role::Push, 1, Body::BufferRequest { key, target: target_ref, owner, metadata_id: 1, meta });
+        let (_, slots) = link.hear("BUFFER_RESPONSE", |body| match body {
+            Body::BufferResponse { slots } => Some(slots.clone()),
+            Body::ErrorStatus(failure) => panic!("{failure:?}"),
+            _ => None,
+        });
+        let slot = slots[0];
+        let bytes = transfer_tests::pattern::bytes_of(&Spec::bytes(1000, 5));
+        let header = Header {
+            slot: slot.number,
+            index: 1,
+            metadata_id: 1,
+            version: Version(1),
+            body_len: 1000,
+            pieces: 1,
+            waited_us: 0,
+            name: 0,
+            retention: Retention::default(),
+        };
+        let landing = [&header.encode()[..], &bytes].concat();
+        link.write(&slot.remote, 0, Some(slot.number.0), &landing);
+        let landed = target.fetch("loot").hold("loot").get();
+        assert_eq!(landed.sum, Spec::bytes(1000, 5).sum());
+        if again {
+            // What is published cannot be written any more: its key is gone.
+            link.write(&slot.remote, 64, None, &[0xee; 100]);
+        } else {
+            // The other slot is open, and ends where it ends.
+            link.write(&slots[1].remote, slots[1].remote.len - 8, None, &[0xee; 64]);
+        }
+        let refusal = link.refusal();
+        assert!(refusal.contains("opens"), "{refusal}");
+        until_no_link(scene.a());
+        assert_eq!(target.read("loot"), Spec::bytes(1000, 5).sum(), "what was published has changed");
+        scene.others_go_on();
+        drop(target);
+        scene.a().until("it is gone", |s| s.sessions.iter().all(|s| s.worker != "target"));
+    }
+    scene.end();
+}
+
+/// It owns a key, as far as the directory knows, and does not answer in time. Then it answers, and then it answers again.
+#[test]
+fn who_answers_late_is_not_believed_and_who_answers_twice_is_left() {
+    let mut scene = scene();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let url = format!("http://{}", scene.a().address());
+    let (tell, told) = tokio::sync::mpsc::channel(8);
+    let say = |item| tell.try_send(v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(item) }] }).expect("room");
+    use v1::node_item::Item;
+    say(Item::Hello(v1::Hello { node: NAME.into(), address: "127.0.0.1:1".into(), incarnation: 1 }));
+    say(Item::Claim(v1::Claim { claim: 1, key: "lure".into(), owner: "lurer".into(), takeover: false }));
+    let attached = runtime.block_on(async {
+        let channel = Endpoint::from_shared(url).expect("an address").connect().await.expect("the directory is there");
+        let mut client = v1::directory_client::DirectoryClient::new(channel);
+        let mut answers = client.attach(ReceiverStream::new(told)).await.expect("it may attach").into_inner();
+        // Its welcome, then the answer to the claim.
+        for _ in 0..2 {
+            answers.message().await.expect("the directory answers").expect("and goes on");
+        }
+        answers
+    });
+    let mut link = Link::to(scene.a());
+    let mut taker = scene.a().worker("taker");
+    let fetch = taker.fetch("lure").timeout(Duration::from_secs(2)).start();
+    let (index, ()) = link.hear("TENSOR_REQUEST", |body| matches!(body, Body::TensorRequest { .. }).then_some(()));
+    fetch.trouble().expect("Deadline", &["\"lure\""]);
+    link.hear("CANCEL", |body| matches!(body, Body::Cancel).then_some(()));
+    scene.others_go_on();
+    let meta = TensorMeta::of(DType::U8, &[1000]).expect("a shape");
+    link.say(Role::Pull, index, Body::MetaDataUpdate { version: Version(1), metadata_id: 1, meta });
+    link.say(Role::Pull, index, Body::Cancelled);
+    scene.a().until("nothing of the fetch is left", |s| {
+        s.links.iter().any(|l| l.peer == NAME && l.pulls == 0) && operations_of(s, "taker") == 0
+    });
+    link.say(Role::Pull, index, Body::Cancelled);
+    assert_ne!(link.refusal(), "", "it should be told why");
+    until_no_link(scene.a());
+    scene.others_go_on();
+    drop((taker, attached, tell, runtime));
+    scene.end();
+}
+
+/// A sidecar that is stopped, as by a debugger or a host that swaps: whoever waits for it hears in the end that it is lost, and once it runs
+/// again everything works as before.
+#[test]
+fn a_stopped_sidecar_is_lost_to_others_and_comes_back() {
+    let mut scene = Scene::two().with_bystanders_at([0, 0]);
+    let (mut here, mut there) = (scene.a().worker("here"), scene.b().worker("there"));
+    there.push("in", Spec::bytes(LEN, 1)).get();
+    here.fetch("in").hold("in").get();
+    let waiting = here.fetch("in").at_least(100).start();
+    let storm = here.push("out", Spec::bytes(LEN, 2)).to("there").storm();
+    scene.b().until("pushes come, and the fetch waits", |s| {
+        s.counters.as_ref().is_some_and(|c| c.blobs > 1) && s.links.iter().any(|l| l.serves == 1)
+    });
+    scene.b().freeze();
+    scene.others_go_on();
+    let lost = ["PeerLost", "PeerUnreachable", "Deadline", "UnknownWorker", "UnknownKey"];
+    for trouble in [storm.trouble(), waiting.trouble()] {
+        assert!(lost.contains(&trouble.kind.as_str()) && trouble.can_retry, "{trouble}");
+    }
+    assert_eq!(here.read("in"), Spec::bytes(LEN, 1).sum());
+    scene.others_go_on();
+    scene.b().go_on();
+    scene.b().until("it has its directory again", |s| s.directory.as_ref().is_some_and(|d| d.attached));
+    // Its worker has noticed nothing: the same session, the same tensor.
+    let fetched = transfer_tests::poll(|| here.fetch("in").start().wait()).expect("it can be reached again");
+    assert_eq!(fetched.sum, Spec::bytes(LEN, 1).sum());
+    let pushed = || here.push("again", Spec::bytes(LEN, 3)).to("there").start().wait();
+    transfer_tests::poll(pushed).expect("it can be reached again");
+    assert_eq!(there.fetch("again").get().sum, Spec::bytes(LEN, 3).sum());
+    scene.others_go_on();
+    drop((here, there));
+    scene.end();
+}

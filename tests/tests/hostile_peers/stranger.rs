@@ -1,0 +1,150 @@
+//! A sidecar of its own making: it says to a real one whatever a test wants.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Instant;
+use transfer_core::memory::RemoteSlice;
+use transfer_core::wire::crc32c;
+use transfer_core::wire::message::{Body, LAYOUT_VERSION, Message, Role};
+use transfer_proto::v1;
+use transfer_tests::{PATIENCE, Sidecar};
+
+/// What the stranger calls itself.
+pub(crate) const NAME: &str = "stranger";
+
+/// Frames of the tcp fabric; docs/protocol.md has their bytes.
+pub(crate) const HELLO: u8 = 1;
+pub(crate) const WRITE: u8 = 3;
+pub(crate) const SEND: u8 = 4;
+pub(crate) const REFUSE: u8 = 6;
+
+const TOKEN: [u8; 16] = [7; 16];
+
+/// A call for a link that a sidecar of this version would make.
+pub(crate) fn good_call() -> v1::ConnectRequest {
+    let tcp = [&b"TTCP\x01i"[..], &TOKEN].concat();
+    // A link of one rail; its messages go as they are.
+    let offer = [&b"RAIL\x01\x01"[..], &(tcp.len() as u16).to_le_bytes(), &tcp].concat();
+    v1::ConnectRequest {
+        protocol_version: LAYOUT_VERSION.into(),
+        node: NAME.into(),
+        incarnation: 1,
+        fabric: v1::Fabric::Tcp.into(),
+        offer,
+        receive_slots: 256,
+        link: 1,
+        to: String::new(),
+        passed_over: Vec::new(),
+    }
+}
+
+/// Makes the call, and answers with what is on offer: the token that has to be shown, and where.
+pub(crate) fn call(sidecar: &Sidecar, request: v1::ConnectRequest) -> Result<([u8; 16], SocketAddr), tonic::Status> {
+    let answer = sidecar.admin().call(|channel| async {
+        let mut peering = v1::peering_client::PeeringClient::new(channel);
+        Ok::<_, tonic::Status>(peering.connect(request).await?.into_inner())
+    })?;
+    let tcp = answer.offer.strip_prefix(b"RAIL\x01\x01").expect("a link of one rail")[2..].to_vec();
+    let (token, place) = tcp.strip_prefix(b"TTCP\x01a").expect("an acceptor's offer").split_at(16);
+    let ip: [u8; 4] = place[2..].try_into().expect("an IPv4 address");
+    let port = u16::from_le_bytes([place[0], place[1]]);
+    Ok((token.try_into().expect("16 bytes"), SocketAddr::new(IpAddr::from(ip), port)))
+}
+
+/// The socket of a link.
+pub(crate) struct Link {
+    stream: TcpStream,
+}
+
+impl Link {
+    /// A link to that sidecar, in all due form.
+    pub(crate) fn to(sidecar: &Sidecar) -> Link {
+        let (token, address) = call(sidecar, good_call()).expect("a good call");
+        let mut link = Link::at(address);
+        link.frame(HELLO, 0, 0, None, &token);
+        assert_eq!(link.next().map(|(kind, body)| (kind, body == TOKEN)), Some((2, true)), "it is welcome");
+        sidecar.until("the stranger has a link", |s| s.links.iter().any(|l| l.peer == NAME));
+        link
+    }
+
+    /// Any socket to there.
+    pub(crate) fn at(address: SocketAddr) -> Link {
+        let stream = TcpStream::connect(address).expect("somebody listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+        Link { stream }
+    }
+
+    /// Bytes as they are. The other side may have closed by now.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// A frame.
+    pub(crate) fn frame(&mut self, kind: u8, key: u32, address: u64, immediate: Option<u32>, body: &[u8]) {
+        let mut bytes = b"TTCP\x01".to_vec();
+        bytes.extend([kind, immediate.is_some().into(), 0]);
+        bytes.extend(immediate.unwrap_or(0).to_le_bytes());
+        bytes.extend(key.to_le_bytes());
+        bytes.extend(address.to_le_bytes());
+        bytes.extend((body.len() as u64).to_le_bytes());
+        bytes.extend([0; 12]);
+        bytes.extend(crc32c(&bytes).to_le_bytes());
+        bytes.extend(body);
+        self.raw(&bytes);
+    }
+
+    /// A write into a range that was granted, from `at` on.
+    pub(crate) fn write(&mut self, to: &RemoteSlice, at: u64, immediate: Option<u32>, body: &[u8]) {
+        self.frame(WRITE, to.key().0, to.address + at, immediate, body);
+    }
+
+    /// A control message.
+    pub(crate) fn say(&mut self, role: Role, index: u32, body: Body) {
+        let message = Message::new(role, index, body).encode();
+        self.frame(SEND, 0, 0, None, &message);
+    }
+
+    /// The next frame: its kind and body. `None` at the end of the stream.
+    pub(crate) fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+        let mut header = [0; 48];
+        self.exact(&mut header)?;
+        let len = u64::from_le_bytes(header[24..32].try_into().expect("8 bytes"));
+        let mut body = vec![0; usize::try_from(len).expect("a length")];
+        self.exact(&mut body)?;
+        Some((header[5], body))
+    }
+
+    fn exact(&mut self, to: &mut [u8]) -> Option<()> {
+        match self.stream.read_exact(to) {
+            Ok(()) => Some(()),
+            Err(e) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => None,
+            Err(e) => panic!("nothing comes: {e}"),
+        }
+    }
+
+    /// Reads on until a message is what is looked for; its index with it.
+    pub(crate) fn hear<T>(&mut self, what: &str, take: impl Fn(&Body) -> Option<T>) -> (u32, T) {
+        let until = Instant::now() + PATIENCE;
+        while let Some((kind, body)) = self.next() {
+            assert!(Instant::now() < until, "{what} does not come");
+            if kind == SEND {
+                let message = Message::decode(&body).expect("a real sidecar keeps to the layout");
+                if let Some(taken) = take(&message.body) {
+                    return (message.index, taken);
+                }
+            }
+        }
+        panic!("the link has ended before {what} came");
+    }
+
+    /// Reads on to the end of the stream: what was said last, where that was a refusal.
+    pub(crate) fn refusal(&mut self) -> String {
+        let mut last = String::new();
+        while let Some((kind, body)) = self.next() {
+            if kind == REFUSE {
+                last = String::from_utf8_lossy(&body).into_owned();
+            }
+        }
+        last
+    }
+}

@@ -1,0 +1,205 @@
+//! Workers that break the rules: each harms itself alone.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use transfer_core::op::{Command, Fetch, OpId};
+use transfer_core::tensor::{Key, Name, Select};
+use transfer_core::wire::Writer;
+use transfer_core::wire::session::write_command;
+use transfer_memory::ring::MAX_RECORD_BYTES;
+use transfer_memory::session::{WorkerEnd, WorkerOptions};
+use transfer_tests::calls::{done, number};
+use transfer_tests::order::Order;
+use transfer_tests::status::operations_of;
+use transfer_tests::{PATIENCE, Scene, Sidecar, Spec, poll};
+
+const LEN: u64 = 3 << 20;
+
+/// One and two sidecars.
+fn scenes() -> [Scene; 2] {
+    [Scene::one().with_bystanders(), Scene::two().with_bystanders()]
+}
+
+fn until_gone(sidecar: &Sidecar, worker: &str) {
+    sidecar.until("it is gone", |s| s.sessions.iter().all(|s| s.worker != worker));
+}
+
+/// A worker with nothing between the test and its rings.
+fn bare(sidecar: &Sidecar) -> WorkerEnd {
+    let name = Name::new("bare").expect("a name");
+    let options = WorkerOptions { name, arena_bytes: 1 << 20, timeout: PATIENCE };
+    WorkerEnd::connect(&sidecar.socket(), &options).expect("it may come in")
+}
+
+/// Its arena, the submission ring and the completion ring, index words included, while all of them are in use.
+#[test]
+fn one_that_scribbles_over_its_arena_and_its_rings() {
+    for mut scene in scenes() {
+        for seed in 1..=4 {
+            let (mut vandal, mut taker) = (scene.a().worker("vandal"), scene.b().worker("taker"));
+            let mut victim = scene.b().worker("victim");
+            // Keys of their own each time: those of the one before may end a little later.
+            let key = |what: &str| format!("{what} {seed}");
+            victim.push(&key("safe"), Spec::bytes(LEN, seed)).get();
+            taker.fetch(&key("safe")).hold("safe").get();
+            vandal.push(&key("its own"), Spec::bytes(LEN, seed)).get();
+            taker.fetch(&key("its own")).hold("its own").get();
+            let storms = [
+                vandal.push(&key("far"), Spec::bytes(LEN, seed)).to("taker").storm(),
+                vandal.push(&key("near"), Spec::bytes(100, seed)).storm(),
+                vandal.fetch(&key("safe")).storm(),
+            ];
+            // They go round a few times.
+            scene.others_go_on();
+            vandal.order(Order::Scribble(seed), done).get();
+            scene.others_go_on();
+            // Whoever notices first ends it: the sidecar the session, for a bad record, or the client its calls, for a bad reply.
+            for storm in storms {
+                let kind = storm.trouble().kind;
+                assert!(["SidecarGone", "NoAnswer", "Deadline"].contains(&kind.as_str()), "{kind}");
+            }
+            assert_eq!(taker.read("safe"), Spec::bytes(LEN, seed).sum(), "another worker's tensor has changed");
+            // What it had published is its own memory: it can be read, and may be anything.
+            taker.read("its own");
+            vandal.kill();
+            drop((taker, victim));
+            until_gone(scene.a(), "vandal");
+            for name in ["taker", "victim"] {
+                until_gone(scene.b(), name);
+            }
+            scene.others_go_on();
+        }
+        scene.end();
+    }
+}
+
+/// Doorbells without end, with nothing in the ring.
+#[test]
+fn one_that_floods_its_doorbell() {
+    for mut scene in scenes() {
+        let flooder = bare(scene.a());
+        let (is_over, rings) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    flooder.socket.ring().expect("it is no offence");
+                    rings.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            while rings.load(Ordering::Relaxed) < 100_000 {
+                scene.others_go_on();
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        drop(flooder);
+        until_gone(scene.a(), "bare");
+        scene.end();
+    }
+}
+
+/// Commands without end, and neither a doorbell nor a reply is ever taken: its rings fill up, and nothing is taken from it any more.
+#[test]
+fn one_that_never_reads() {
+    for mut scene in scenes() {
+        let mut giver = scene.b().worker("giver");
+        giver.push("w", Spec::bytes(1000, 1)).get();
+        let mut silent = bare(scene.a());
+        let mut record = Writer::new();
+        let mut submitted = 0_u64;
+        let mut fill = || {
+            let op = OpId(submitted + 1);
+            let key = Key::new("w").expect("a key");
+            record = Writer::reusing(std::mem::take(&mut record).into_vec());
+            let fetch = Fetch { op, key, select: Select::Latest, timeout: PATIENCE, require: None };
+            write_command(&mut record, &Command::Fetch(fetch));
+            let fits = silent.submission.try_push(record.as_slice()).expect("the sidecar keeps to the rules");
+            silent.submission.publish();
+            if silent.submission.should_wake() {
+                silent.socket.ring().expect("the session goes on");
+            }
+            submitted += u64::from(fits);
+            fits
+        };
+        // Full for a second on end: nothing is taken.
+        let (until, mut full_since) = (Instant::now() + PATIENCE, None);
+        while full_since.is_none_or(|since: Instant| since.elapsed() < Duration::from_secs(1)) {
+            assert!(Instant::now() < until, "commands are taken from it without end");
+            full_since = if fill() { None } else { full_since.or(Some(Instant::now())) };
+        }
+        scene.others_go_on();
+        assert_eq!(giver.fetch("w").get().sum, Spec::bytes(1000, 1).sum());
+        // It gets what it has asked for as soon as it reads.
+        let mut buffer = [0; MAX_RECORD_BYTES];
+        let mut replies = 0;
+        let read = poll(|| {
+            while silent.completion.try_pop(&mut buffer).expect("the sidecar keeps to the rules").is_some() {
+                replies += 1;
+            }
+            if silent.completion.should_wake() {
+                silent.socket.ring().expect("the session goes on");
+            }
+            if replies == submitted { Ok(()) } else { Err(replies) }
+        });
+        assert_eq!(read, Ok(()), "of {submitted} replies");
+        // With all these leases in its hands it goes away.
+        drop(silent);
+        until_gone(scene.a(), "bare");
+        scene.others_go_on();
+        drop(giver);
+        scene.end();
+    }
+}
+
+/// Its child has the socket, which stays open after its death. The process is what counts.
+#[test]
+fn one_that_forks_and_dies() {
+    for mut scene in scenes() {
+        let (mut forker, mut taker) = (scene.a().worker("forker"), scene.b().worker("taker"));
+        forker.push("w", Spec::bytes(LEN, 1)).get();
+        taker.fetch("w").hold("w").get();
+        let child = forker.order(Order::LeaveChild, number).get();
+        let child = i32::try_from(child).ok().and_then(rustix::process::Pid::from_raw).expect("a process id");
+        forker.kill();
+        until_gone(scene.a(), "forker");
+        assert!(rustix::process::test_kill_process(child).is_ok(), "the child should live still");
+        assert_eq!(taker.read("w"), Spec::bytes(LEN, 1).sum());
+        scene.others_go_on();
+        // Its name and its key are free while the child lives.
+        let mut heir = scene.a().worker("forker");
+        heir.push("w", Spec::bytes(10, 2)).get();
+        assert_eq!(taker.fetch("w").get().sum, Spec::bytes(10, 2).sum());
+        rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("the child is there");
+        drop((heir, taker));
+        scene.end();
+    }
+}
+
+/// Stopped in the middle of everything, told much meanwhile, and killed without ever having run again.
+#[test]
+fn one_that_is_stopped_for_ever() {
+    for mut scene in scenes() {
+        let (mut giver, mut stopped) = (scene.a().worker("giver"), scene.b().worker("stopped"));
+        giver.push("w", Spec::bytes(LEN, 1)).get();
+        stopped.fetch("w").hold("w").get();
+        let storms = [
+            stopped.push("theirs", Spec::bytes(LEN, 2)).to("giver").storm(),
+            stopped.fetch("w").storm(),
+            stopped.push("own", Spec::bytes(100, 3)).storm(),
+        ];
+        let waiting = stopped.fetch("w").at_least(1_000_000).start();
+        scene.b().until("it is busy", |s| operations_of(s, "stopped") > 1);
+        stopped.freeze();
+        // Pushed to it until there is no slot: its sidecar stands in for it, and holds the newest.
+        for seed in 2..8 {
+            giver.push("w", Spec::bytes(LEN, seed)).get();
+            giver.push("for it", Spec::bytes(LEN, seed)).to("stopped").get();
+        }
+        scene.others_go_on();
+        stopped.kill();
+        drop((storms, waiting));
+        until_gone(scene.b(), "stopped");
+        scene.others_go_on();
+        drop(giver);
+        scene.end();
+    }
+}

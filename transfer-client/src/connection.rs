@@ -1,0 +1,180 @@
+//! The sessions of a client, one after the other: when the sidecar was restarted, another one follows by itself.
+//!
+//! A thread sleeps on the session's socket, and wakes up for its end alone. It connects again with the same arena, publishes again what
+//! was published, and lets the calls to come have the new session. Calls that were under way have failed by then.
+
+use crate::calls::{Calls, Ended, deadline};
+use crate::driver;
+use crate::session::{Former, Gone, Held, Loan, Outcome, Session};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use transfer_core::op::Command;
+use transfer_core::tensor::Name;
+use transfer_memory::Errno;
+use transfer_memory::session::{FromSidecar, RefusalCode, Returning, SessionError, WorkerEnd};
+
+/// The first pause between two tries to come back, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// How long publishing again may take.
+const PUBLISHING: Duration = Duration::from_secs(30);
+
+/// What it takes to come back.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub(crate) path: PathBuf,
+    pub(crate) name: Name,
+    pub(crate) timeout: Duration,
+    pub(crate) spin: Duration,
+    /// Where the driver of an async client runs.
+    pub(crate) runtime: Option<Handle>,
+}
+
+/// The session of now.
+#[derive(Debug)]
+pub(crate) struct Connection(Mutex<Arc<Session>>);
+
+impl Connection {
+    pub(crate) fn new(session: Arc<Session>) -> Arc<Connection> {
+        Arc::new(Connection(Mutex::new(session)))
+    }
+
+    pub(crate) fn session(&self) -> Arc<Session> {
+        self.0.lock().clone()
+    }
+
+    /// Starts the thread that comes back. It ends with the connection.
+    pub(crate) fn come_back_by(self: &Arc<Self>, way: Way) -> std::io::Result<()> {
+        let connection = Arc::downgrade(self);
+        let thread = std::thread::Builder::new().name("transfer-return".into()).stack_size(256 << 10);
+        thread.spawn(move || while stays(&connection, &way).is_some() {}).map(drop)
+    }
+}
+
+/// Sees one session to its end, and the next one to its beginning. `None` where none follows.
+fn stays(connection: &Weak<Connection>, way: &Way) -> Option<()> {
+    wait_for_hangup(connection)?;
+    let over = connection.upgrade()?.session();
+    if over.wait_for_end() != Gone::Away {
+        return None;
+    }
+    let (mut published, held) = over.take_loans();
+    let former = Arc::new(Former::new(over.incarnation(), &over));
+    published.iter_mut().for_each(|loan| loan.formers.push(former.clone()));
+    let mut pause = PAUSES.0;
+    let next = loop {
+        connection.upgrade()?;
+        match come_back(&over, way, &mut published) {
+            Ok(next) => break next,
+            Err(SessionError::Refused(refusal)) if is_final(refusal.code) => {
+                tracing::error!(worker = %way.name, %refusal, "the sidecar does not take this worker back after its restart");
+                over.never_back(&refusal.text);
+                return None;
+            }
+            Err(e) => tracing::debug!(worker = %way.name, "not back yet: {e}"),
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSES.1);
+    };
+    tracing::info!(worker = %way.name, incarnation = next.incarnation(), "back after a restart of the sidecar");
+    *connection.upgrade()?.0.lock() = next.clone();
+    for mut loan in held {
+        loan.formers.push(former.clone());
+        next.give_back(loan);
+    }
+    if let Some(runtime) = &way.runtime {
+        let _inside = runtime.enter();
+        if let Err(e) = driver::spawn(&next) {
+            tracing::error!(worker = %way.name, "nothing drives the session after the restart: {e}");
+        }
+    }
+    Some(())
+}
+
+/// Sleeps until the session's socket is closed by either side.
+fn wait_for_hangup(connection: &Weak<Connection>) -> Option<()> {
+    let fd = connection.upgrade()?.session().socket().try_clone_to_owned().ok()?;
+    loop {
+        // Only its end: doorbells are for others.
+        match poll(&mut [PollFd::new(&fd, PollFlags::empty())], None) {
+            Ok(_) => return Some(()),
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Whether trying again is of no use.
+fn is_final(code: RefusalCode) -> bool {
+    matches!(code, RefusalCode::Version | RefusalCode::NotAllowed | RefusalCode::BadArena | RefusalCode::ArenaTooLarge)
+}
+
+fn come_back(over: &Arc<Session>, way: &Way, published: &mut Vec<Loan>) -> Result<Arc<Session>, SessionError> {
+    let home = over.home();
+    let system = |e: std::io::Error| {
+        let source = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+        SessionError::Socket(transfer_memory::socket::SocketError::System { step: "duplicate a descriptor", source })
+    };
+    let with = Returning {
+        incarnation: over.incarnation(),
+        arena: home.arena.mapping().clone(),
+        arena_fd: home.fd.try_clone().map_err(system)?,
+    };
+    let end = WorkerEnd::come_back(&way.path, &way.name, way.timeout, with)?;
+    match end.socket.receive(Instant::now() + way.timeout)? {
+        FromSidecar::Doorbell => {}
+        _ => return Err(SessionError::Unexpected { expected: "a doorbell", found: "a segment" }),
+    }
+    let next = over.follow(end, way.spin);
+    publish_again(&next, published);
+    match next.gone() {
+        None => Ok(next),
+        Some(gone) => {
+            // Others may have fetched from it already.
+            let former = Arc::new(Former::new(next.incarnation(), &next));
+            let (again, held) = next.take_loans();
+            published.extend(again.into_iter().chain(held));
+            published.iter_mut().for_each(|loan| loan.formers.push(former.clone()));
+            tracing::debug!("lost again while publishing: {gone}");
+            Err(SessionError::Socket(transfer_memory::socket::SocketError::Closed))
+        }
+    }
+}
+
+/// Publishes what was published. What cannot be, because another owns the key by now, is the arena's again. Leaves in `published` what
+/// was not sent.
+fn publish_again(session: &Arc<Session>, published: &mut Vec<Loan>) {
+    let started = Instant::now();
+    let mut calls = Calls::new(session.clone(), started, deadline(started, PUBLISHING));
+    for loan in published.iter() {
+        let mut push = loan.push.clone();
+        // It stayed at this sidecar, wherever it was for.
+        (push.to, push.timeout, push.takeover, push.require) = (None, PUBLISHING, false, None);
+        calls.add(Command::Push(push), Some(Held::Again(loan.lent, loan.formers.clone())));
+    }
+    let _: () = session.block_on(|waker| match calls.step(waker) {
+        ControlFlow::Break(()) => ControlFlow::Break(()),
+        ControlFlow::Continue(at) => ControlFlow::Continue(at),
+    });
+    let unsent = published.drain(..).zip(calls.take()).filter_map(|(loan, (item, ended))| match ended {
+        Ended::NotSent(_) => Some(loan),
+        Ended::Answered(Outcome::Failed { failure, loan: failed }) => {
+            if let Some(failed) = failed {
+                tracing::warn!(key = %loan.push.key, "not published again after the sidecar's restart: {failure}");
+                session.give_back(*failed);
+            }
+            None
+        }
+        Ended::Answered(_) | Ended::NoAnswer { .. } => {
+            drop(item);
+            None
+        }
+    });
+    let unsent: Vec<Loan> = unsent.collect();
+    *published = unsent;
+}

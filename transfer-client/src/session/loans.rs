@@ -1,0 +1,166 @@
+//! What the sidecar holds of the arena, push by push: so that it goes back where it came from, and so that what is published can be
+//! published again after the sidecar's restart.
+
+use super::Lent;
+use super::home::Former;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use transfer_core::op::{OpId, Push};
+use transfer_core::tensor::{Key, Until, Version};
+
+/// A range that was pushed.
+#[derive(Debug)]
+pub(crate) struct Loan {
+    pub(crate) lent: Lent,
+    /// Sessions before this one in which it was lent already.
+    pub(crate) formers: Vec<Arc<Former>>,
+    /// The push, as it was made; its version is set once it is known.
+    pub(crate) push: Push,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It has no answer yet, or has failed and is still being read, or it has been replaced, or has landed elsewhere.
+    Held,
+    /// It is published here; the number tells the order.
+    Published(u64),
+}
+
+/// All of them, by their push.
+#[derive(Debug, Default)]
+pub(crate) struct Loans {
+    by_push: HashMap<OpId, Loan>,
+    /// What is published of each key, in order.
+    published: HashMap<Key, Vec<OpId>>,
+    /// The keys of deletions under way.
+    deleting: HashMap<OpId, Key>,
+    next: u64,
+}
+
+impl Loans {
+    pub(crate) fn lend(&mut self, push: &Push, lent: Lent, formers: Vec<Arc<Former>>) {
+        self.by_push.insert(push.op, Loan { lent, formers, push: push.clone(), state: State::Held });
+    }
+
+    /// A push has been answered: it is published at this sidecar.
+    pub(crate) fn published(&mut self, push: OpId, version: Version) {
+        let Some(loan) = self.by_push.get_mut(&push) else { return };
+        self.next += 1;
+        loan.state = State::Published(self.next);
+        loan.push.version = Some(version);
+        let ops = self.published.entry(loan.push.key.clone()).or_default();
+        ops.retain(|op| match self.by_push.get_mut(op) {
+            // What stays until it is replaced is replaced now.
+            Some(before) if before.push.retention.until == Until::Replaced => {
+                before.state = State::Held;
+                false
+            }
+            before => before.is_some(),
+        });
+        ops.push(push);
+    }
+
+    /// A deletion is under way.
+    pub(crate) fn deleting(&mut self, op: OpId, key: &Key) {
+        self.deleting.insert(op, key.clone());
+    }
+
+    /// A deletion has ended.
+    pub(crate) fn deleted(&mut self, op: OpId, well: bool) {
+        if let Some(key) = self.deleting.remove(&op)
+            && well
+        {
+            for op in self.published.remove(&key).unwrap_or_default() {
+                if let Some(loan) = self.by_push.get_mut(&op) {
+                    loan.state = State::Held;
+                }
+            }
+        }
+    }
+
+    /// The sidecar does not hold it any more.
+    pub(crate) fn end(&mut self, push: OpId) -> Option<Loan> {
+        let loan = self.by_push.remove(&push)?;
+        if let State::Published(_) = loan.state
+            && let Some(ops) = self.published.get_mut(&loan.push.key)
+        {
+            ops.retain(|op| *op != push);
+            if ops.is_empty() {
+                self.published.remove(&loan.push.key);
+            }
+        }
+        Some(loan)
+    }
+
+    /// The published version of a key: that one, or the newest.
+    pub(crate) fn find(&self, key: &Key, version: Option<Version>) -> Option<&Loan> {
+        let ops = self.published.get(key)?;
+        let loans = ops.iter().rev().filter_map(|op| self.by_push.get(op));
+        loans.into_iter().find(|loan| version.is_none() || loan.push.version == version)
+    }
+
+    /// Everything, at the end of a session: what was published, in its order, and what was not.
+    pub(crate) fn take(&mut self) -> (Vec<Loan>, Vec<Loan>) {
+        self.published.clear();
+        self.deleting.clear();
+        let (mut published, mut held) = (BTreeMap::new(), Vec::new());
+        for loan in std::mem::take(&mut self.by_push).into_values() {
+            match loan.state {
+                State::Published(at) => drop(published.insert(at, loan)),
+                State::Held => held.push(loan),
+            }
+        }
+        (published.into_values().collect(), held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use transfer_core::tensor::{DType, Retention, TensorMeta};
+
+    fn lend(loans: &mut Loans, op: u64, key: &str, until: Until) {
+        let push = Push {
+            op: OpId(op),
+            key: Key::new(key).unwrap(),
+            version: None,
+            meta: TensorMeta::of(DType::U8, &[1]).unwrap(),
+            offset: op * 64,
+            to: None,
+            timeout: Duration::ZERO,
+            require: None,
+            retention: Retention { until, ..Retention::default() },
+            takeover: false,
+        };
+        loans.lend(&push, Lent { offset: op * 64, allocation: op * 64, owned: true }, Vec::new());
+    }
+
+    #[test]
+    fn what_is_published_is_known_in_its_order_and_what_was_replaced_or_deleted_is_not() {
+        let mut loans = Loans::default();
+        for (op, key, until) in [
+            (1, "a", Until::Replaced),
+            (2, "a", Until::Deleted),
+            (3, "b", Until::Replaced),
+            (4, "a", Until::Replaced),
+            (5, "a", Until::Replaced),
+            (6, "gone", Until::Deleted),
+        ] {
+            lend(&mut loans, op, key, until);
+            if op != 5 {
+                loans.published(OpId(op), Version(op));
+            }
+        }
+        loans.deleting(OpId(7), &Key::new("gone").unwrap());
+        loans.deleted(OpId(7), true);
+        assert_eq!(loans.find(&Key::new("a").unwrap(), None).unwrap().push.version, Some(Version(4)));
+        assert!(loans.end(OpId(3)).is_some() && loans.end(OpId(3)).is_none());
+        let (published, mut held) = loans.take();
+        let versions: Vec<_> = published.iter().map(|l| l.push.version.unwrap().0).collect();
+        assert_eq!(versions, [2, 4]);
+        held.sort_by_key(|l| l.lent.offset);
+        assert_eq!(held.iter().map(|l| l.lent.offset / 64).collect::<Vec<_>>(), [1, 5, 6]);
+    }
+}

@@ -1,0 +1,69 @@
+//! Weights that are updated in place: two buffers that take turns.
+
+use crate::face::Face;
+use crate::gate::Gate;
+use crate::push::Push;
+use crate::{Handle, TensorMut};
+use std::collections::VecDeque;
+use transfer_core::tensor::{Key, TensorMeta, Until};
+
+/// Two buffers of one key that take turns, for a producer that writes out of place: while readers have the one, the other is written.
+///
+/// # Three ways for weights that change all the time
+/// What is published never changes. So weights that are updated in place cannot be published as they are; there are three ways, and each is
+/// asked for by its name:
+///
+/// | way | costs | the update waits |
+/// |---|---|---|
+/// | [`push_snapshot`](Handle::push_snapshot) | a copy for each version, which the report counts | for room in the arena |
+/// | [`gate`](Handle::gate) | no copy, and fetches wait while the update is made | for all readers of the newest version |
+/// | [`TwoBuffers`] | no copy, twice the memory | for the readers of the version before the newest |
+///
+/// ```no_run
+/// # use transfer_client::{Client, DType, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let mut weights = client.two_buffers("w", DType::F32, [1024])?;
+/// for step in 1..100 {
+///     let mut next = weights.turn().await?;
+///     next.as_mut_slice::<f32>()?.fill(step as f32);
+///     weights.push(next, step).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TwoBuffers<F> {
+    client: Handle<F>,
+    key: Key,
+    meta: TensorMeta,
+    /// The versions that the buffers were published as, the older one first.
+    published: VecDeque<u64>,
+}
+
+impl<F: Face> TwoBuffers<F> {
+    pub(crate) fn new(client: Handle<F>, key: Key, meta: TensorMeta) -> Self {
+        TwoBuffers { client, key, meta, published: VecDeque::new() }
+    }
+
+    /// The buffer whose turn it is, once nobody reads the version any more that it held. The newest version stays published meanwhile. It
+    /// holds what was written two versions ago.
+    pub fn turn(&mut self) -> Gate<F> {
+        let session = self.client.session();
+        match self.published.len() {
+            2 => match self.published.front() {
+                Some(version) => Gate::of(session, self.key.clone(), *version, self.meta.clone()),
+                None => Gate::fresh(session, self.meta.clone()),
+            },
+            _ => Gate::fresh(session, self.meta.clone()),
+        }
+    }
+
+    /// Publishes the buffer as that version, which has to be above the last one. It stays until its turn comes again.
+    pub fn push(&mut self, buffer: TensorMut, version: u64) -> Push<'static, F> {
+        if self.published.len() == 2 {
+            self.published.pop_front();
+        }
+        self.published.push_back(version);
+        self.client.push_tensor(&self.key, buffer).version(version).keep(Until::Deleted)
+    }
+}

@@ -1,0 +1,126 @@
+//! Slots that are called back: because their flow ends, or because others wait for the room.
+//!
+//! A slot that a sender may write to is not the pool's, however long it lies idle. So where somebody waits for room, each
+//! peer is asked for what it does not write into: one flow at a time, the one that was used least of late. RECALLED comes behind
+//! the sender's data; only then are the slots closed. What was published of the flow stays. Every peer is asked at once, so one
+//! that does not answer holds nobody up.
+
+use super::Domain;
+use super::link::{SlotState, SlotUser};
+use super::node::Node;
+use super::pool::Want;
+use super::push_in::{InFlow, InState};
+use super::slab::Id;
+use crate::fabric::LinkId;
+use crate::time::Time;
+use crate::wire::message::{Body, Recall, Role};
+use std::collections::BTreeSet;
+
+/// A flow whose sender could give something back: when it was used last, and where it is.
+type Spare = (u64, LinkId, Id<InFlow>);
+
+impl Node {
+    /// Calls a flow's slots back, for it ends. They stay as they are until the sender has said that it will not write any more.
+    pub(super) fn recall(&mut self, link: LinkId, id: Id<InFlow>) {
+        let Some(flow) = self.flow_in(link, id) else { return };
+        if flow.state != InState::Recalling {
+            flow.state = InState::Recalling;
+            let (index, domain, round) = (flow.index, flow.domain, flow.round);
+            self.cut_call(link, index);
+            self.send(link, Role::Push, index, Body::BufferRecall { why: Recall::Ends, round });
+            self.feed_later(domain);
+        }
+    }
+
+    /// Calls those slots of a flow back that its sender does not write into. The flow goes on.
+    fn recall_room(&mut self, link: LinkId, id: Id<InFlow>) {
+        let Some(flow) = self.flow_in(link, id) else { return };
+        flow.state = InState::Reclaiming;
+        flow.missing = 0;
+        let (index, round) = (flow.index, flow.round);
+        self.send(link, Role::Push, index, Body::BufferRecall { why: Recall::Room, round });
+        #[cfg(test)]
+        if self.config.broken == Some(super::Broken::ReclaimsAtOnce) {
+            self.drop_idle_slots(link, id);
+        }
+    }
+
+    /// RECALLED.
+    pub(super) fn recalled(&mut self, now: Time, link: LinkId, index: u32, why: Recall, round: u32) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(id) = l.flow_in_of.get(&index).copied() else { return };
+        let Some(flow) = l.flows_in.get_mut(id) else { return };
+        match (why, flow.state) {
+            (Recall::Ends, InState::Recalling) => self.flow_ended(now, link, index),
+            (Recall::Ends, _) => self.violation(link, &format!("RECALLED for flow {index:#x}, which does not end")),
+            #[cfg(test)]
+            (Recall::Room, InState::WaitingForRoom | InState::Granting | InState::Ready)
+                if self.config.broken == Some(super::Broken::MixesRounds) && flow.round != round =>
+            {
+                flow.state = InState::Without;
+                self.drop_idle_slots(link, id);
+            }
+            (Recall::Room, InState::Reclaiming) if flow.round == round => {
+                flow.state = InState::Without;
+                self.drop_idle_slots(link, id);
+                self.feed_later_for(link, id);
+            }
+            // The sender asked for others meanwhile, or the flow ends.
+            (Recall::Room, _) => {}
+        }
+    }
+
+    fn feed_later_for(&mut self, link: LinkId, id: Id<InFlow>) {
+        if let Some(domain) = self.flow_in(link, id).map(|f| f.domain) {
+            self.feed_later(domain);
+        }
+    }
+
+    /// Somebody waits for room in vain: every peer is asked for what one of its flows does not use.
+    pub(super) fn reclaim(&mut self, domain: Domain, want: Want) {
+        for (_, link, id) in self.spare(domain, want) {
+            if self.links.get(&link).is_some_and(|l| !l.reclaims(domain)) {
+                self.recall_room(link, id);
+            }
+        }
+    }
+
+    /// Flows with slots that nobody writes into, those first that were used least of late.
+    pub(super) fn spare(&self, domain: Domain, want: Want) -> Vec<Spare> {
+        let mut spare = Vec::new();
+        for (link, l) in &self.links {
+            let idle = l.slots.iter().filter_map(|(_, slot)| match (slot.user, &slot.state) {
+                (SlotUser::Flow(id, _), SlotState::Granted(_)) => Some(id),
+                _ => None,
+            });
+            for id in idle.collect::<BTreeSet<_>>() {
+                if let Some(flow) = l.flows_in.get(id)
+                    && flow.domain == domain
+                    && flow.state == InState::Ready
+                    && want != Want::Flow(*link, id)
+                {
+                    spare.push((flow.used, *link, id));
+                }
+            }
+        }
+        spare.sort_unstable();
+        spare
+    }
+
+    /// Calls back all slots into which nobody writes, of all flows: they ask again when they need some. Returns of how many.
+    pub fn recall_idle_slots(&mut self) -> usize {
+        let flows = |l: &super::link::Link| l.flows_in.ids(|f| f.state == InState::Ready);
+        let all: Vec<_> = self.links.iter().flat_map(|(link, l)| flows(l).into_iter().map(|id| (*link, id))).collect();
+        for (link, id) in &all {
+            self.recall_room(*link, *id);
+        }
+        all.len()
+    }
+}
+
+impl super::link::Link {
+    /// Whether a flow of this link was asked for room there and has not answered.
+    pub(super) fn reclaims(&self, domain: Domain) -> bool {
+        self.flows_in.iter().any(|(_, f)| f.state == InState::Reclaiming && f.domain == domain)
+    }
+}

@@ -1,0 +1,125 @@
+//! Taking a published version back: nobody gets it any more, and once its readers are done its memory is its worker's to write.
+//!
+//! This is what weights that are updated in place stand on. Fetches meanwhile wait for the next version; where the readers take too
+//! long, or the worker gives up, the version is published again and nothing has happened.
+
+use super::node::Node;
+use super::ops::{Op, OpKind};
+use super::slab::Id;
+use super::store::{Blob, Lent, Owner, Record, Source};
+use super::versions::Picked;
+use super::{Action, SessionId};
+use crate::op::{Failure, FailureCode, Reply, TakeBack};
+use crate::tensor::{Key, Select, Until};
+use crate::time::Time;
+use std::time::Duration;
+
+impl Node {
+    pub(super) fn take_back(&mut self, now: Time, session: SessionId, command: TakeBack) {
+        let TakeBack { op, key, version, timeout } = command;
+        if let Some(failure) = self.is_busy(session) {
+            return self.refuse(session, op, failure);
+        }
+        let (record, blob) =
+            match self.find_to_take_back(session, &key, version.map_or(Select::Latest, Select::Exactly)) {
+                Ok(found) => found,
+                Err(failure) => return self.refuse(session, op, failure),
+            };
+        self.take_version(record, blob);
+        let kind = OpKind::TakeBack { blob };
+        let id = self.keep_op(Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind });
+        if let Some(b) = self.store.blobs.get_mut(blob) {
+            b.awaited = Some(id);
+            if b.refs == 1 {
+                self.taken_back(id, blob);
+            }
+        }
+    }
+
+    fn find_to_take_back(
+        &self,
+        session: SessionId,
+        key: &Key,
+        select: Select,
+    ) -> Result<(Id<Record>, Id<Blob>), Failure> {
+        let owns = |r: &Id<Record>| {
+            self.store.records.get(*r).is_some_and(|r| matches!(r.owner, Owner::Session(s) if s == session))
+        };
+        let Some(record) = self.store.find(key.as_str()).filter(owns) else {
+            let text = format!("key {key:?} is not owned by this worker at this sidecar");
+            return Err(Failure::new(FailureCode::NotOwner, text));
+        };
+        let Picked::Blob(blob) = self.pick(record, select) else {
+            let text = format!("{select} of key {key:?} is not published any more");
+            return Err(Failure::new(FailureCode::VersionGone, text));
+        };
+        match self.store.blobs.get(blob).map(|b| &b.source) {
+            Some(Source::Arena(Some(lent))) if lent.session == session => Ok((record, blob)),
+            _ => {
+                let text = format!(
+                    "{select} of key {key:?} does not lie in this worker's arena: an earlier session pushed it"
+                );
+                Err(Failure::new(FailureCode::Invalid, text))
+            }
+        }
+    }
+
+    /// Nobody but the operation holds it any more.
+    pub(super) fn taken_back(&mut self, op: Id<Op>, blob: Id<Blob>) {
+        let (Some(op), Some(blob)) = (self.finish_op(op), self.store.blobs.remove(blob)) else { return };
+        let Source::Arena(Some(Lent { pushed, .. })) = blob.source else { return };
+        // No word of its return: the reply is that.
+        self.leave_arena(blob.slice, None);
+        let reply = Reply::TakenBack { op: op.id, version: blob.version, pushed, offset: blob.slice.offset };
+        self.actions.push_back(Action::Reply { session: op.session, reply });
+    }
+
+    /// Why a version could not be taken back in time.
+    pub(super) fn still_read(&self, key: &Key, blob: Id<Blob>, after: Duration) -> Failure {
+        let (version, readers) = self.store.blobs.get(blob).map_or((0, 0), |b| (b.version.0, b.refs - 1));
+        let text = format!(
+            "version {version} of key {key:?} is still being read in {readers} places after {after:?}; it is published again"
+        );
+        Failure::new(FailureCode::Deadline, text)
+    }
+
+    /// Ends an operation that takes too long, or that its caller does not want any more.
+    pub(super) fn give_up(&mut self, now: Time, id: Id<Op>, failure: Failure) {
+        let taking = match self.ops.get(id) {
+            Some(Op { kind: OpKind::TakeBack { blob }, key, session, .. }) => Some((*blob, key.clone(), *session)),
+            _ => None,
+        };
+        self.fail_op(id, failure);
+        if let Some((blob, key, session)) = taking {
+            self.publish_again(now, blob, &key, session);
+        }
+    }
+
+    fn publish_again(&mut self, now: Time, blob: Id<Blob>, key: &Key, session: SessionId) {
+        let Some(b) = self.store.blobs.get(blob) else { return };
+        let (version, stays) = (b.version.0, b.retention.until != Until::Replaced);
+        let record = self.store.find(key.as_str());
+        let Some(id) = record else { return self.unhold(blob) };
+        match self.store.records.get_mut(id) {
+            Some(r) if matches!(r.owner, Owner::Session(s) if s == session) => {
+                if r.published.is_none() && r.next_version == version.saturating_add(1) {
+                    r.published = Some(blob);
+                    self.store.published += 1;
+                } else if stays {
+                    let older = r.older.get_or_insert_default();
+                    // In the order of publication, which within one owner's time is that of the versions.
+                    let at = older
+                        .iter()
+                        .take_while(|o| self.store.blobs.get(**o).is_some_and(|o| o.past || o.version.0 < version));
+                    let at = at.count();
+                    older.insert(at, blob);
+                } else {
+                    return self.unhold(blob);
+                }
+                self.serve_waiters(now, id);
+            }
+            // The key has ended meanwhile, or is another's.
+            _ => self.unhold(blob),
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! The four machines of a transfer between nodes: each driven into each of its states, where each of its events happens.
+//!
+//! What comes of it is what docs/protocol.md has in its tables, and what docs/protocol-states.svg draws. With
+//! `TRANSFER_UPDATE_DOCS=1` this test writes both anew.
+
+use super::pair::{bytes, key};
+use super::picture;
+use super::solo::{KEY, LINK, ME, SESSION, Solo, YOU};
+use super::tables::{DOCUMENT, table};
+use crate::fabric::DownReason;
+use crate::memory::{RemoteKey, RemoteSlice};
+use crate::op::{Command, Failure, FailureCode};
+use crate::protocol::link::{AfterRevoke, SlotState};
+use crate::protocol::pull::PullState;
+use crate::protocol::{Control, PREPARED_METADATA_ID};
+use crate::tensor::{Retention, Select, Version};
+use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
+use crate::wire::message::{Body, Recall, Role};
+use std::time::Duration;
+
+type State = (&'static str, fn() -> Solo);
+/// Does it; `false` where it cannot happen in this state.
+type Event = (&'static str, fn(&mut Solo) -> bool);
+
+/// A machine: what it is called, its states and events, and how its state is seen.
+pub(super) struct Machine {
+    pub(super) title: &'static str,
+    states: &'static [State],
+    events: &'static [Event],
+    observe: fn(&Solo) -> Option<String>,
+}
+
+/// The index of what the test, as the peer, began.
+pub(super) const INDEX: u32 = 5;
+const LONG: Duration = Duration::from_secs(1000);
+
+fn grant(capacity: u64) -> SlotGrant {
+    let remote = RemoteSlice::new(0, capacity + HEADER_BYTES, RemoteKey(99));
+    SlotGrant { number: SlotNumber::new(3, 1), capacity, remote }
+}
+
+fn error(code: FailureCode) -> Body {
+    Body::ErrorStatus(Failure::new(code, "a test"))
+}
+
+fn link_down(solo: &mut Solo) -> bool {
+    solo.lose_link();
+    true
+}
+
+fn granted(solo: &mut Solo) -> bool {
+    let can = solo.has_to_grant();
+    solo.grant();
+    can
+}
+
+fn revoked(solo: &mut Solo) -> bool {
+    let can = solo.has_to_revoke();
+    solo.revoke();
+    can
+}
+
+/// A write lands in the first slot that is open, or in one that is not.
+fn write(solo: &mut Solo, role: Role) -> bool {
+    let (index, metadata_id) = match role {
+        Role::Pull => (pull(solo), 1),
+        _ => (INDEX, PREPARED_METADATA_ID),
+    };
+    let slots = solo.node.links[&LINK].slots.ids(|s| matches!(s.state, SlotState::Granted(_)));
+    let slot = SlotNumber(slots.first().map_or(12345, |id| id.short()));
+    let version = Version(if role == Role::Pull { 2 } else { 1 });
+    solo.land(&Header {
+        slot,
+        index,
+        metadata_id,
+        version,
+        body_len: 8,
+        pieces: 1,
+        waited_us: 0,
+        name: 0,
+        retention: Retention::default(),
+    });
+    true
+}
+
+// ---- a pull, at its receiver ----
+
+fn pull(solo: &Solo) -> u32 {
+    solo.node.links[&LINK].pulls.iter().last().map_or(0x77777, |(id, _)| id.short())
+}
+
+fn pull_state(solo: &Solo) -> Option<String> {
+    let l = solo.node.links.get(&LINK)?;
+    let (_, pull) = l.pulls.iter().last()?;
+    let slot = pull.slot.and_then(|id| l.slots.get(id)).map(|s| &s.state);
+    Some(match slot {
+        Some(SlotState::Revoking(AfterRevoke::Deliver(_))) if pull.state != PullState::Cancelling => {
+            "Landed".to_owned()
+        }
+        Some(SlotState::Granted(_)) => format!("{:?}, slot", pull.state),
+        _ => format!("{:?}", pull.state),
+    })
+}
+
+fn describe(solo: &mut Solo) {
+    let body = Body::MetaDataUpdate { version: Version(2), metadata_id: 1, meta: bytes(8) };
+    solo.hear(Role::Pull, pull(solo), body);
+}
+
+fn asked() -> Solo {
+    let mut solo = Solo::new(|_| {});
+    solo.fetch(Select::AtLeast(Version(2)));
+    solo
+}
+
+fn preparing() -> Solo {
+    let mut solo = asked();
+    describe(&mut solo);
+    solo.grant();
+    write(&mut solo, Role::Pull);
+    solo.revoke();
+    solo.fetch(Select::AtLeast(Version(2)));
+    solo
+}
+
+fn asked_with_slot() -> Solo {
+    let mut solo = preparing();
+    solo.grant();
+    solo
+}
+
+fn given_up(solo: &mut Solo) -> bool {
+    let Some((_, op)) = solo.node.ops.iter().last() else { return false };
+    let op = op.id;
+    solo.command(Command::Cancel { op });
+    true
+}
+
+const PULL: Machine = Machine {
+    title: "A pull at its receiver",
+    states: &[
+        ("none", || Solo::new(|_| {})),
+        ("Preparing", preparing),
+        ("Asked", asked),
+        ("Asked, slot", asked_with_slot),
+        ("WaitingForRoom", || {
+            let mut solo = asked();
+            solo.fill_pool();
+            describe(&mut solo);
+            solo
+        }),
+        ("Granting", || {
+            let mut solo = asked();
+            describe(&mut solo);
+            solo
+        }),
+        ("Landed", || {
+            let mut solo = asked_with_slot();
+            write(&mut solo, Role::Pull);
+            solo
+        }),
+        ("Cancelling", || {
+            let mut solo = asked();
+            given_up(&mut solo);
+            solo
+        }),
+        ("Cancelling, slot", || {
+            let mut solo = asked_with_slot();
+            given_up(&mut solo);
+            solo
+        }),
+    ],
+    events: &[
+        ("META_DATA_UPDATE", |solo| {
+            describe(solo);
+            true
+        }),
+        ("ERROR_STATUS", |solo| {
+            solo.hear(Role::Pull, pull(solo), error(FailureCode::VersionGone));
+            true
+        }),
+        ("CANCELLED", |solo| {
+            solo.hear(Role::Pull, pull(solo), Body::Cancelled);
+            true
+        }),
+        ("WRITE", |solo| write(solo, Role::Pull)),
+        ("room", Solo::free_pool),
+        ("granted", granted),
+        ("revoked", revoked),
+        ("given up", given_up),
+        ("link down", link_down),
+    ],
+    observe: pull_state,
+};
+
+// ---- a pull, at the owner ----
+
+fn request(solo: &mut Solo, slot: bool) {
+    let (metadata_id, slot) = (u32::from(slot), slot.then(|| grant(8)));
+    let body = Body::TensorRequest { key: KEY, select: Select::AtLeast(Version(2)), metadata_id, slot };
+    solo.hear(Role::Pull, INDEX, body);
+}
+
+fn owner() -> Solo {
+    let mut solo = Solo::new(|_| {});
+    solo.push(None, LONG);
+    solo
+}
+
+fn waiting() -> Solo {
+    let mut solo = owner();
+    request(&mut solo, false);
+    solo
+}
+
+fn described() -> Solo {
+    let mut solo = waiting();
+    solo.push(None, LONG);
+    solo
+}
+
+fn writing() -> Solo {
+    let mut solo = described();
+    solo.hear(Role::Pull, INDEX, Body::TensorReRequest { slot: grant(8) });
+    solo
+}
+
+const SERVE: Machine = Machine {
+    title: "A pull at the owner",
+    states: &[
+        ("none", owner),
+        ("Waiting", waiting),
+        ("Waiting, slot", || {
+            let mut solo = owner();
+            let body = Body::TensorRequest { key: KEY, select: Select::Latest, metadata_id: 0, slot: None };
+            solo.hear(Role::Pull, INDEX + 1, body);
+            solo.hear(Role::Pull, INDEX + 1, Body::Cancel);
+            request(&mut solo, true);
+            solo
+        }),
+        ("Described", described),
+        ("Writing", writing),
+    ],
+    events: &[
+        ("TENSOR_REQUEST", |solo| {
+            request(solo, false);
+            true
+        }),
+        ("TENSOR_RE_REQUEST", |solo| {
+            solo.hear(Role::Pull, INDEX, Body::TensorReRequest { slot: grant(8) });
+            true
+        }),
+        ("CANCEL", |solo| {
+            solo.hear(Role::Pull, INDEX, Body::Cancel);
+            true
+        }),
+        ("published", |solo| {
+            solo.push(None, LONG);
+            true
+        }),
+        ("key ends", |solo| {
+            let op = solo.op();
+            solo.command(Command::Delete { op, key: key("k") });
+            true
+        }),
+        ("placed", |solo| {
+            let can = !solo.writes.is_empty();
+            solo.placed();
+            can
+        }),
+        ("link down", link_down),
+    ],
+    observe: |solo| solo.node.links.get(&LINK)?.serves.get(&INDEX).map(|s| s.state().to_owned()),
+};
+
+// ---- a push, at its sender ----
+
+fn flow_out(solo: &Solo) -> u32 {
+    solo.node.links[&LINK].flows_out.iter().last().map_or(0x77777, |(id, _)| id.short())
+}
+
+fn requested() -> Solo {
+    let mut solo = Solo::new(|_| {});
+    solo.push(Some("you"), LONG);
+    solo
+}
+
+fn respond(solo: &mut Solo) -> bool {
+    solo.hear(Role::Push, flow_out(solo), Body::BufferResponse { slots: vec![grant(8); 2] });
+    true
+}
+
+fn calling() -> Solo {
+    let mut solo = Solo::new(|_| {});
+    solo.prepare();
+    solo
+}
+
+fn recall(solo: &mut Solo, why: Recall) -> bool {
+    solo.hear(Role::Push, flow_out(solo), Body::BufferRecall { why, round: 0 });
+    true
+}
+
+fn session_ends(solo: &mut Solo) -> bool {
+    solo.node.session_closed(solo.now, SESSION, "it died");
+    solo.drain();
+    true
+}
+
+const SENDER: Machine = Machine {
+    title: "A push at its sender",
+    states: &[
+        ("none", || Solo::new(|_| {})),
+        ("New", || {
+            let mut solo = requested();
+            solo.hear(Role::Push, flow_out(&solo), error(FailureCode::Busy));
+            solo
+        }),
+        ("Requested", requested),
+        ("Requested, call", calling),
+        ("New, call", || {
+            let mut solo = calling();
+            recall(&mut solo, Recall::Ends);
+            solo
+        }),
+        ("Ready", || {
+            let mut solo = requested();
+            respond(&mut solo);
+            solo
+        }),
+    ],
+    events: &[
+        ("push", |solo| {
+            solo.push(Some("you"), LONG);
+            true
+        }),
+        ("BUFFER_RESPONSE", respond),
+        ("call answered", |solo| {
+            let asks = solo.controls.iter().any(|c| matches!(c, Control::PrepareBuffers { .. }));
+            if asks {
+                let answer = (flow_out(solo), Ok(vec![grant(8); 2]));
+                solo.node.buffers_prepared(solo.now, LINK, vec![answer]);
+                solo.drain();
+            }
+            asks
+        }),
+        ("BUFFER_IDLE", |solo| {
+            solo.hear(Role::Push, flow_out(solo), Body::BufferIdle { slot: grant(8) });
+            true
+        }),
+        ("ERROR_STATUS", |solo| {
+            solo.hear(Role::Push, flow_out(solo), error(FailureCode::Busy));
+            true
+        }),
+        ("RECALL, it ends", |solo| recall(solo, Recall::Ends)),
+        ("RECALL, for room", |solo| recall(solo, Recall::Room)),
+        ("session ends", session_ends),
+        ("link down", link_down),
+    ],
+    observe: |solo| solo.node.links.get(&LINK)?.flows_out.iter().last().map(|(_, f)| f.state()),
+};
+
+// ---- a push, at its receiver ----
+
+fn buffer_request(solo: &mut Solo) -> bool {
+    let metadata_id = PREPARED_METADATA_ID;
+    let body = Body::BufferRequest { key: KEY, target: ME, owner: YOU, metadata_id, meta: bytes(8) };
+    solo.hear(Role::Push, INDEX, body);
+    true
+}
+
+fn claiming() -> Solo {
+    let mut solo = Solo::new(|_| {});
+    buffer_request(&mut solo);
+    solo
+}
+
+fn granting() -> Solo {
+    let mut solo = claiming();
+    solo.answer();
+    solo
+}
+
+pub(super) fn ready() -> Solo {
+    let mut solo = granting();
+    solo.grant();
+    solo
+}
+
+fn reclaiming() -> Solo {
+    let mut solo = ready();
+    solo.node.recall_idle_slots();
+    solo.drain();
+    solo
+}
+
+fn recalled(solo: &mut Solo, why: Recall) -> bool {
+    solo.hear(Role::Push, INDEX, Body::Recalled { why, round: 0 });
+    true
+}
+
+const RECEIVER: Machine = Machine {
+    title: "A push at its receiver",
+    states: &[
+        ("none", || Solo::new(|_| {})),
+        ("Claiming", claiming),
+        ("WaitingForRoom", || {
+            let mut solo = claiming();
+            solo.fill_pool();
+            solo.answer();
+            solo
+        }),
+        ("Granting", granting),
+        ("Ready", ready),
+        ("Reclaiming", reclaiming),
+        ("Without", || {
+            let mut solo = reclaiming();
+            recalled(&mut solo, Recall::Room);
+            solo
+        }),
+        ("Recalling", || {
+            let mut solo = ready();
+            session_ends(&mut solo);
+            solo
+        }),
+    ],
+    events: &[
+        ("BUFFER_REQUEST", buffer_request),
+        ("META_DATA_UPDATE", |solo| {
+            let body = Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta: bytes(4) };
+            solo.hear(Role::Push, INDEX, body);
+            true
+        }),
+        ("WRITE", |solo| write(solo, Role::Push)),
+        ("RECALLED, it ends", |solo| recalled(solo, Recall::Ends)),
+        ("RECALLED, for room", |solo| recalled(solo, Recall::Room)),
+        ("BUFFER_RELEASE", |solo| {
+            solo.hear(Role::Push, INDEX, Body::BufferRelease);
+            true
+        }),
+        ("claimed", |solo| {
+            let can = solo.controls.iter().any(|c| matches!(c, Control::Claim { .. }));
+            solo.answer();
+            can
+        }),
+        ("room", Solo::free_pool),
+        ("granted", granted),
+        ("room is wanted", |solo| {
+            let can = solo.node.recall_idle_slots() > 0;
+            solo.drain();
+            can
+        }),
+        ("target gone", session_ends),
+        ("link down", link_down),
+    ],
+    observe: |solo| {
+        let l = solo.node.links.get(&LINK)?;
+        l.flow_in_of.get(&INDEX).and_then(|id| l.flows_in.get(*id)).map(|f| format!("{:?}", f.state))
+    },
+};
+
+impl Machine {
+    /// What really happens, as rows of cells; the header first.
+    pub(super) fn rows(&self) -> Vec<Vec<String>> {
+        let head = std::iter::once("state").chain(self.events.iter().map(|(name, _)| *name));
+        let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
+        for (state, make) in self.states {
+            let mut row = vec![(*state).to_owned()];
+            for (event, happens) in self.events {
+                let mut solo = make();
+                let before = (self.observe)(&solo);
+                assert_eq!(before.as_deref().unwrap_or("none"), *state, "{}: before {event}", self.title);
+                assert_eq!(solo.ended, None, "{}: {state}", self.title);
+                let can = happens(&mut solo);
+                row.push(match (&solo.ended, (self.observe)(&solo)) {
+                    _ if !can => String::new(),
+                    (Some(DownReason::Violation(_)), _) => "violation".to_owned(),
+                    (Some(other), _) => panic!("{}: {state}, {event}: {other}", self.title),
+                    (None, after) if after == before => "=".to_owned(),
+                    (None, Some(after)) => after,
+                    (None, None) => "gone".to_owned(),
+                });
+            }
+            rows.push(row);
+        }
+        rows
+    }
+}
+
+fn markdown(rows: &[Vec<String>]) -> String {
+    let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | ")).replace("|  |", "| |").replace("|  |", "| |");
+    let mut out = line(&rows[0]);
+    out.push_str(&format!("|{}\n", "---|".repeat(rows[0].len())));
+    rows[1..].iter().for_each(|row| out.push_str(&line(row)));
+    out
+}
+
+/// Writes the tables and the picture anew.
+fn update(found: &[(&str, Vec<Vec<String>>)], drawn: &str) {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
+    let mut text = DOCUMENT.to_owned();
+    for (title, rows) in found {
+        let heading = format!("### {title}\n");
+        let at = text.find(&heading).unwrap() + heading.len();
+        let rest = &text[at..];
+        let start = at + rest.find("\n|").map_or(0, |n| n + 1);
+        let end = start + text[start..].find("\n\n").map_or(0, |n| n + 1);
+        text.replace_range(start..end, &markdown(rows));
+    }
+    std::fs::write(format!("{docs}/protocol.md"), text).unwrap();
+    std::fs::write(format!("{docs}/protocol-states.svg"), drawn).unwrap();
+}
+
+#[test]
+fn every_state_meets_every_event_as_the_document_says() {
+    let found: Vec<_> = [PULL, SERVE, SENDER, RECEIVER].iter().map(|m| (m.title, m.rows())).collect();
+    let drawn = picture::draw(&found);
+    if std::env::var_os("TRANSFER_UPDATE_DOCS").is_some() {
+        return update(&found, &drawn);
+    }
+    let how = "run this test with TRANSFER_UPDATE_DOCS=1 where the code is right";
+    for (title, rows) in &found {
+        assert_eq!(table(&format!("### {title}")), *rows, "{title}: {how}");
+    }
+    assert!(include_str!("../../../../docs/protocol-states.svg") == drawn, "docs/protocol-states.svg is old: {how}");
+}

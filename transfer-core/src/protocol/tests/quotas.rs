@@ -1,0 +1,158 @@
+//! Limits: what one peer, one worker or one slow consumer can take of a node.
+
+use super::pair::{POOL_BYTES, Pair, bytes};
+use super::solo::{LINK, SESSION, Solo};
+use crate::fabric::DownReason;
+use crate::op::{Command, FailureCode, OpId, Reply};
+use crate::tensor::Select;
+use crate::time::Time;
+use crate::wire::message::{Body, Role};
+use std::time::Duration;
+
+fn failure(solo: &mut Solo) -> (FailureCode, String) {
+    let replies = std::mem::take(&mut solo.replies);
+    let [Reply::Failed { failure, .. }] = &replies[..] else { panic!("{replies:?}") };
+    (failure.code, failure.text.clone())
+}
+
+#[test]
+fn fetches_that_wait_at_one_peer_have_a_quota_and_the_error_says_it() {
+    let mut solo = Solo::new(|config| config.max_requests_per_link = 2);
+    let first = solo.fetch(Select::Latest);
+    solo.fetch(Select::Latest);
+    assert_eq!(solo.replies, []);
+    solo.fetch(Select::Latest);
+    let (code, text) = failure(&mut solo);
+    assert_eq!(code, FailureCode::Busy);
+    assert!(text.contains("2 requests to node \"there\"") && text.contains("the limit is 2"), "{text}");
+    // What was called off counts until the peer has said that it will not come.
+    solo.command(Command::Cancel { op: first });
+    solo.replies.clear();
+    solo.fetch(Select::Latest);
+    assert_eq!(failure(&mut solo).0, FailureCode::Busy);
+    let index = solo.last("CANCEL").index;
+    solo.hear(Role::Pull, index, Body::Cancelled);
+    solo.fetch(Select::Latest);
+    assert_eq!(solo.replies, []);
+}
+
+#[test]
+fn requests_of_one_peer_have_a_quota_and_the_error_says_it() {
+    let mut solo = Solo::new(|config| config.max_requests_per_link = 2);
+    solo.push(None, Duration::from_secs(1));
+    solo.replies.clear();
+    let later = Select::AtLeast(crate::tensor::Version(9));
+    for index in 0..3 {
+        let body = Body::TensorRequest { key: super::solo::KEY, select: later, metadata_id: 0, slot: None };
+        solo.hear(Role::Pull, index, body);
+    }
+    let Body::ErrorStatus(failure) = &solo.last("ERROR_STATUS").body else { unreachable!() };
+    assert_eq!((failure.code, solo.last("ERROR_STATUS").index), (FailureCode::Busy, 2));
+    assert!(failure.text.contains("at most 2 requests of a peer"), "{failure}");
+    assert_eq!(solo.ended, None);
+}
+
+#[test]
+fn operations_of_one_worker_have_a_quota_and_the_error_says_it() {
+    let mut solo = Solo::new(|config| config.max_ops_per_session = 3);
+    let ops: Vec<OpId> = (0..3).map(|_| solo.fetch(Select::Latest)).collect();
+    solo.fetch(Select::Latest);
+    let (code, text) = failure(&mut solo);
+    assert_eq!(code, FailureCode::Busy);
+    assert!(text.contains("3 operations waiting, the limit"), "{text}");
+    solo.command(Command::Cancel { op: ops[0] });
+    solo.replies.clear();
+    solo.fetch(Select::Latest);
+    assert_eq!(solo.replies, []);
+}
+
+#[test]
+fn a_push_to_a_consumer_that_does_not_drain_waits_and_fails_with_its_deadline() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
+    // Two slots: both versions are read and not given back.
+    let mut leases = Vec::new();
+    for fill in 1..3 {
+        pair.push(w, "k", bytes(100), fill, Some("ps"));
+        pair.settle();
+        pair.fetch(r, "k", Select::Latest);
+        pair.settle();
+        leases.push(pair.fetched(r).0);
+    }
+    pair.replies(w);
+    let used = |pair: &Pair| pair.nodes[1].node.snapshot().pools.iter().map(|p| p.used).sum::<u64>();
+    let before = used(&pair);
+    for fill in 3..6 {
+        pair.push(w, "k", bytes(100), fill, Some("ps"));
+    }
+    pair.settle();
+    assert_eq!(pair.replies(w), [], "they wait");
+    pair.wait(Duration::from_secs(2));
+    let replies = pair.replies(w);
+    assert_eq!(replies.len(), 3);
+    for reply in &replies {
+        let Reply::Failed { failure, .. } = reply else { panic!("{reply:?}") };
+        assert_eq!(failure.code, FailureCode::PoolFull);
+        assert!(failure.text.contains("still being read"), "{failure}");
+    }
+    assert_eq!(used(&pair), before);
+    // Once it drains, the next push goes through.
+    for lease in leases {
+        pair.release(r, lease);
+    }
+    pair.push(w, "k", bytes(100), 9, Some("ps"));
+    pair.settle();
+    assert!(pair.replies(w).iter().any(|r| matches!(r, Reply::Pushed { .. })));
+    pair.ends_clean(&[(w, "w"), (r, "ps")]);
+}
+
+#[test]
+fn a_queue_whose_first_waits_long_does_not_grow_with_those_that_give_up() {
+    let mut solo = Solo::new(|_| {});
+    solo.push(Some("you"), Duration::from_secs(1000));
+    for _ in 0..1000 {
+        solo.push(Some("you"), Duration::from_nanos(1));
+        solo.now = Time(solo.now.0 + 10);
+        solo.node.timeout(solo.now);
+        solo.drain();
+    }
+    assert_eq!(solo.replies.len(), 1000);
+    assert!(solo.node.longest_queue() <= 65, "{}", solo.node.longest_queue());
+}
+
+#[test]
+fn a_line_for_room_does_not_grow_with_those_that_give_up() {
+    let mut solo = Solo::new(|_| {});
+    // Nobody else gets room while this flow is first in line: its slots together are the whole pool.
+    let fill = solo.node.pools[&crate::protocol::Domain(0)].alloc.len_bytes();
+    let taken = solo.node.pools.get_mut(&crate::protocol::Domain(0)).unwrap().alloc.allocate(fill).unwrap();
+    for n in 0..1000 {
+        let op = solo.fetch(Select::Latest);
+        let index = solo.last("TENSOR_REQUEST").index;
+        let meta = bytes(POOL_BYTES / 2);
+        solo.hear(Role::Pull, index, Body::MetaDataUpdate { version: crate::tensor::Version(1), metadata_id: 1, meta });
+        if n > 0 {
+            solo.command(Command::Cancel { op });
+            solo.hear(Role::Pull, index, Body::Cancelled);
+        }
+    }
+    assert!(solo.node.longest_queue() <= 65, "{}", solo.node.longest_queue());
+    let pool = solo.node.pools.get_mut(&crate::protocol::Domain(0)).unwrap();
+    pool.alloc.free(taken).unwrap();
+    solo.node.session_closed(solo.now, SESSION, "the end");
+    solo.drain();
+}
+
+#[test]
+fn a_peer_that_asks_and_never_takes_the_answers_loses_its_link() {
+    let mut solo = Solo::new(|config| config.max_queued_per_link = 100);
+    for _ in 0..10_000 {
+        // As many credits as a bare ACK needs, and no more.
+        solo.hear_greedily(u16::from(solo.node.credits(LINK).is_some_and(|(credits, _, _)| credits == 0)), Body::Ping);
+        if solo.ended.is_some() {
+            break;
+        }
+    }
+    let Some(DownReason::Violation(why)) = &solo.ended else { panic!("{:?}", solo.ended) };
+    assert!(why.contains("100 messages and writes wait for it, the limit"), "{why}");
+}

@@ -1,0 +1,225 @@
+//! How long versions stay.
+
+use super::pair::{Pair, Worker, bytes, key};
+use crate::op::{Command, FailureCode, OpId, Reply};
+use crate::tensor::{Life, Retention, Select, Until, Version};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const SESSION: Life = Life::Session;
+
+fn fetched_times(n: u32) -> Retention {
+    Retention { until: Until::Fetched(NonZeroU32::new(n).unwrap()), life: SESSION }
+}
+
+fn exactly(version: u64) -> Select {
+    Select::Exactly(Version(version))
+}
+
+/// Fetches and releases. The version, and what is in it.
+fn take(pair: &mut Pair, r: Worker, select: Select) -> (u64, Vec<u8>) {
+    pair.fetch(r, "k", select);
+    pair.settle();
+    let (lease, version, _, got) = pair.fetched(r);
+    pair.release(r, lease);
+    pair.settle();
+    (version, got)
+}
+
+fn refused(pair: &mut Pair, r: Worker, select: Select) -> FailureCode {
+    pair.fetch(r, "k", select);
+    pair.settle();
+    pair.failed_with(r)
+}
+
+/// At the sidecar of the one that pushes, and from the other.
+fn readers(pair: &mut Pair) -> [(Worker, Worker, &'static str); 2] {
+    let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));
+    [(w, near, "near"), (w, far, "far")]
+}
+
+#[test]
+fn a_version_that_is_kept_until_deleted_stays_beside_newer_ones() {
+    for i in 0..2 {
+        let mut pair = Pair::new();
+        let all = readers(&mut pair);
+        let (w, r, _) = all[i];
+        pair.retention = Retention { until: Until::Deleted, life: SESSION };
+        pair.push(w, "k", bytes(100), 1, None);
+        pair.push(w, "k", bytes(100), 2, None);
+        pair.retention = Retention::default();
+        pair.push(w, "k", bytes(100), 3, None);
+        pair.push(w, "k", bytes(100), 4, None);
+        pair.settle();
+        let replies = pair.replies(w);
+        let returned = replies.iter().filter(|r| matches!(r, Reply::Returned { .. })).count();
+        assert_eq!(returned, 1, "only the third was replaced: {replies:?}");
+        assert_eq!(take(&mut pair, r, Select::Latest), (4, vec![4; 100]));
+        assert_eq!(take(&mut pair, r, exactly(1)), (1, vec![1; 100]));
+        assert_eq!(take(&mut pair, r, exactly(2)), (2, vec![2; 100]));
+        assert_eq!(refused(&mut pair, r, exactly(3)), FailureCode::VersionGone);
+        pair.command(w, Command::Delete { op: OpId(1), key: key("k") });
+        pair.settle();
+        let returned = pair.replies(w).iter().filter(|r| matches!(r, Reply::Returned { .. })).count();
+        assert_eq!(returned, 3);
+        pair.ends_clean(&all.map(|(_, r, name)| (r, name)).into_iter().chain([(w, "w")]).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_version_is_fetched_as_often_as_was_said_and_then_it_is_gone() {
+    for i in 0..2 {
+        let mut pair = Pair::new();
+        let all = readers(&mut pair);
+        let (w, r, _) = all[i];
+        pair.retention = fetched_times(2);
+        pair.push(w, "k", bytes(100), 1, None);
+        pair.push(w, "k", bytes(100), 2, None);
+        pair.settle();
+        pair.replies(w);
+        assert_eq!(take(&mut pair, r, exactly(1)).0, 1);
+        assert_eq!(pair.replies(w), []);
+        assert_eq!(take(&mut pair, r, exactly(1)).0, 1);
+        assert!(matches!(pair.replies(w)[..], [Reply::Returned { .. }]), "it goes back after the second");
+        assert_eq!(refused(&mut pair, r, exactly(1)), FailureCode::VersionGone);
+        assert_eq!(take(&mut pair, r, Select::Latest).0, 2);
+        assert_eq!(take(&mut pair, r, Select::Latest).0, 2);
+        // The newest is used up: the next fetch waits for the one after it.
+        pair.fetch(r, "k", Select::Latest);
+        pair.settle();
+        assert_eq!(pair.replies(r), []);
+        pair.push(w, "k", bytes(100), 3, None);
+        pair.settle();
+        assert_eq!(pair.fetched(r).1, 3);
+        pair.ends_clean(&all.map(|(_, r, name)| (r, name)).into_iter().chain([(w, "w")]).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn each_waiter_takes_one_and_no_more_get_it_than_were_said() {
+    let mut pair = Pair::new();
+    let all = readers(&mut pair);
+    let (w, near, far) = (all[0].0, all[0].1, all[1].1);
+    for _ in 0..2 {
+        pair.fetch(near, "k", Select::Latest);
+        pair.fetch(far, "k", Select::Latest);
+    }
+    pair.settle();
+    pair.retention = fetched_times(3);
+    pair.push(w, "k", bytes(100), 1, None);
+    pair.settle();
+    let got = |replies: Vec<Reply>| replies.iter().filter(|r| matches!(r, Reply::Fetched { .. })).count();
+    assert_eq!(got(pair.replies(near)) + got(pair.replies(far)), 3);
+    pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
+}
+
+#[test]
+fn a_peer_that_gives_up_has_fetched_nothing() {
+    let mut pair = Pair::new();
+    let all = readers(&mut pair);
+    let (w, near, far) = (all[0].0, all[0].1, all[1].1);
+    pair.retention = fetched_times(1);
+    pair.push(w, "k", bytes(100), 1, None);
+    let op = pair.fetch(far, "k", Select::Latest);
+    // The owner has told what it looks like, and keeps it for that request.
+    let told = |pair: &Pair| pair.nodes[0].node.snapshot().links.iter().any(|l| l.serves == 1);
+    while !told(&pair) {
+        pair.poll();
+        assert!(pair.world.step());
+    }
+    pair.fetch(near, "k", Select::Latest);
+    assert_eq!(pair.replies(near), []);
+    pair.command(far, Command::Cancel { op });
+    pair.settle();
+    assert_eq!(pair.failed_with(far), FailureCode::Cancelled);
+    assert_eq!(pair.fetched(near).1, 1);
+    pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
+}
+
+#[test]
+fn what_outlives_its_worker_is_there_for_all_and_for_the_next_of_its_name() {
+    for i in 0..2 {
+        let mut pair = Pair::new();
+        let all = readers(&mut pair);
+        let (w, r, _) = all[i];
+        pair.retention = Retention { until: Until::Replaced, life: Life::Sidecar };
+        pair.push(w, "k", bytes(100), 1, None);
+        pair.push_version(w, "k", Some(7), bytes(100), 2, None);
+        pair.settle();
+        pair.leave(w, "w");
+        pair.settle();
+        assert_eq!(take(&mut pair, r, Select::Latest), (7, vec![2; 100]));
+        // Nobody else may have the key, and the next of its name begins where it likes.
+        pair.push(all[0].1, "k", bytes(8), 9, None);
+        pair.settle();
+        assert_eq!(pair.failed_with(all[0].1), FailureCode::KeyOwned);
+        let heir = pair.worker(0, "w");
+        assert_eq!(take(&mut pair, r, Select::Latest).0, 7);
+        pair.retention = Retention::default();
+        pair.push_version(heir, "k", Some(3), bytes(100), 3, None);
+        pair.settle();
+        assert_eq!(take(&mut pair, r, Select::Latest), (3, vec![3; 100]));
+        pair.ends_clean(&[(all[0].1, "near"), (all[1].1, "far"), (heir, "w")]);
+    }
+}
+
+#[test]
+fn of_an_earlier_epoch_only_the_exact_version_is_found() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
+    pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar };
+    pair.push_version(w, "k", Some(10), bytes(8), 1, None);
+    pair.push_version(w, "k", Some(11), bytes(8), 2, None);
+    pair.settle();
+    pair.leave(w, "w");
+    let heir = pair.worker(0, "w");
+    pair.push_version(heir, "k", Some(1), bytes(8), 3, None);
+    pair.settle();
+    assert_eq!(take(&mut pair, r, Select::Latest).0, 1);
+    assert_eq!(take(&mut pair, r, exactly(10)), (10, vec![1; 8]));
+    pair.fetch(r, "k", Select::AtLeast(Version(5)));
+    pair.settle();
+    assert_eq!(pair.replies(r), [], "it waits for this epoch's");
+    // The same number again takes the place of the earlier one.
+    pair.push_version(heir, "k", Some(11), bytes(8), 4, None);
+    pair.settle();
+    assert_eq!(pair.fetched(r).1, 11);
+    assert_eq!(take(&mut pair, r, exactly(11)), (11, vec![4; 8]));
+    pair.command(heir, Command::Delete { op: OpId(1), key: key("k") });
+    pair.settle();
+    pair.ends_clean(&[(heir, "w"), (r, "r")]);
+}
+
+#[test]
+fn what_landed_elsewhere_stays_as_it_was_told_and_its_flow_goes_on() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar };
+    for fill in 1..6 {
+        pair.push(w, "k", bytes(1000), fill, Some("r"));
+        pair.settle();
+        assert!(matches!(pair.replies(w)[0], Reply::Pushed { .. }), "two slots are enough for any number");
+    }
+    for version in 1..6u8 {
+        assert_eq!(take(&mut pair, r, exactly(version.into())), (version.into(), vec![version; 1000]));
+    }
+    pair.leave(w, "w");
+    pair.settle();
+    assert_eq!(take(&mut pair, r, Select::Latest).0, 5);
+    let heir = pair.worker(0, "w");
+    pair.retention = fetched_times(1);
+    pair.push(heir, "k", bytes(1000), 9, Some("r"));
+    pair.settle();
+    assert_eq!(take(&mut pair, r, Select::Latest), (1, vec![9; 1000]));
+    pair.wait(Duration::from_millis(1));
+    // Its owner's end is the end of what does not outlive it, and of nothing else.
+    pair.leave(heir, "w");
+    pair.settle();
+    assert_eq!(take(&mut pair, r, exactly(3)).0, 3);
+    assert_eq!(pair.nodes[1].node.snapshot().slots, 0);
+    let last = pair.worker(1, "w");
+    pair.command(last, Command::Delete { op: OpId(1), key: key("k") });
+    pair.settle();
+    assert!(matches!(pair.replies(last)[..], [Reply::Deleted { .. }]));
+    pair.ends_clean(&[(last, "w"), (r, "r")]);
+}

@@ -1,0 +1,244 @@
+//! One node whose peer, fabric and directory are the test: nothing happens that the test does not do.
+
+use super::pair::{POOL_BYTES, bytes, key, name};
+use crate::alloc::Allocation;
+use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId, WorkId};
+use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
+use crate::op::{Command, Fetch, OpId, Prepare, Push, Reply};
+use crate::protocol::{Action, Control, Domain, Node, NodeConfig, PeerInfo, SessionId};
+use crate::tensor::{Retention, Select};
+use crate::time::Time;
+use crate::wire::landing::{HEADER_BYTES, Header};
+use crate::wire::message::{Body, Message, NameRef, Role};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+pub(super) const LINK: LinkId = LinkId(7);
+pub(super) const SESSION: SessionId = SessionId(1);
+const ARENA: SegmentId = SegmentId(2);
+const ARENA_BYTES: u64 = 1 << 20;
+
+/// What the test, as the peer, calls the key `k`, the worker `me` of this node and the worker `you` of its own.
+pub(super) const KEY: NameRef = NameRef { id: 0, generation: 0 };
+pub(super) const ME: NameRef = NameRef { id: 1, generation: 0 };
+pub(super) const YOU: NameRef = NameRef { id: 2, generation: 0 };
+
+/// A node `here` with a worker `me`, and a link to a node `there`.
+pub(super) struct Solo {
+    pub(super) node: Node,
+    pub(super) now: Time,
+    /// What the node sent.
+    pub(super) sent: Vec<Message>,
+    pub(super) writes: Vec<WorkId>,
+    grants: VecDeque<(LocalSlice, u64)>,
+    revokes: VecDeque<RemoteKey>,
+    pub(super) controls: Vec<Control>,
+    pub(super) replies: Vec<Reply>,
+    /// Why the node ended the link.
+    pub(super) ended: Option<DownReason>,
+    taken: Option<Allocation>,
+    unread: u16,
+    keys: u32,
+    ops: u64,
+}
+
+impl Solo {
+    pub(super) fn new(change: impl FnOnce(&mut NodeConfig)) -> Solo {
+        let mut config = NodeConfig::new(name("here"), 1);
+        change(&mut config);
+        let mut node = Node::new(config, LocalSlice { segment: SegmentId(0), offset: 0, len: 64 * HEADER_BYTES });
+        node.add_pool(Domain(0), SegmentId(1), POOL_BYTES);
+        node.session_opened(SESSION, name("me"), Domain(0), ARENA, ARENA_BYTES);
+        let peer = PeerInfo { name: name("there"), incarnation: 1, receive_slots: 256, passed_over: Vec::new() };
+        node.link_up(Time(0), LINK, peer, FabricKind::Sim, Capabilities::new());
+        let mut solo = Solo {
+            node,
+            now: Time(0),
+            sent: Vec::new(),
+            writes: Vec::new(),
+            grants: VecDeque::new(),
+            revokes: VecDeque::new(),
+            controls: Vec::new(),
+            replies: Vec::new(),
+            ended: None,
+            taken: None,
+            unread: 0,
+            keys: 0,
+            ops: 0,
+        };
+        for (number, text) in [(KEY, "k"), (ME, "me"), (YOU, "you")] {
+            solo.hear(Role::Pull, 0, Body::Name { name: number, text: name(text) });
+        }
+        solo
+    }
+
+    /// Does as the driver does, and notes it.
+    pub(super) fn drain(&mut self) {
+        while let Some(action) = self.node.poll_action() {
+            match action {
+                Action::Send { message, .. } => {
+                    self.unread += 1;
+                    self.sent.push(Message::decode(&message).unwrap());
+                }
+                Action::Write(write) => {
+                    self.unread += u16::from(write.immediate.is_some());
+                    self.writes.push(write.work);
+                }
+                Action::Grant { range, tag, .. } => self.grants.push_back((range, tag)),
+                Action::Revoke { key, .. } => self.revokes.push_back(key),
+                Action::Control(control) => self.controls.push(control),
+                Action::Reply { reply, .. } => self.replies.push(reply),
+                Action::Disconnect { reason, .. } => self.ended = Some(reason),
+                _ => {}
+            }
+        }
+        self.node.check().unwrap();
+    }
+
+    /// The peer says something, and gives back what the node has used.
+    pub(super) fn hear(&mut self, role: Role, index: u32, body: Body) {
+        let credits = std::mem::take(&mut self.unread);
+        let bytes = Message { credits, index, role, body }.encode();
+        self.node.fabric_event(self.now, FabricEvent::Message { link: LINK, bytes: &bytes }, None);
+        self.drain();
+    }
+
+    /// The peer says something and gives nothing back.
+    pub(super) fn hear_greedily(&mut self, credits: u16, body: Body) {
+        let bytes = Message { credits, index: 0, role: Role::Pull, body }.encode();
+        self.node.fabric_event(self.now, FabricEvent::Message { link: LINK, bytes: &bytes }, None);
+        self.drain();
+    }
+
+    /// The fabric has granted what it was asked to.
+    pub(super) fn grant(&mut self) {
+        while let Some((range, tag)) = self.grants.pop_front() {
+            self.keys += 1;
+            let remote = RemoteSlice::new(range.offset, range.len, RemoteKey(self.keys));
+            self.node.fabric_event(self.now, FabricEvent::Granted { link: LINK, tag, remote }, None);
+            self.drain();
+        }
+    }
+
+    pub(super) fn revoke(&mut self) {
+        while let Some(key) = self.revokes.pop_front() {
+            self.node.fabric_event(self.now, FabricEvent::Revoked { link: LINK, key }, None);
+            self.drain();
+        }
+    }
+
+    /// The peer's write with this header has landed.
+    pub(super) fn land(&mut self, header: &Header) {
+        let (value, len_bytes) = (header.slot.0, HEADER_BYTES + header.body_len);
+        let event = FabricEvent::Immediate { link: LINK, value, len_bytes, copied: 0 };
+        // As the driver asks for it: only of a slot that is open.
+        let bytes = self.node.landing_header(LINK, value).map(|_| header.encode());
+        self.node.fabric_event(self.now, event, bytes.as_ref());
+        self.drain();
+    }
+
+    /// Takes the whole pool, or gives it back.
+    pub(super) fn fill_pool(&mut self) {
+        if let Some(pool) = self.node.pools.get_mut(&Domain(0)) {
+            self.taken = pool.alloc.allocate(pool.alloc.largest_free()).ok();
+        }
+    }
+
+    pub(super) fn free_pool(&mut self) -> bool {
+        let Some(range) = self.taken.take() else { return false };
+        self.node.free_range(Domain(0), range);
+        self.drain();
+        true
+    }
+
+    pub(super) fn has_to_grant(&self) -> bool {
+        !self.grants.is_empty()
+    }
+
+    pub(super) fn has_to_revoke(&self) -> bool {
+        !self.revokes.is_empty()
+    }
+
+    pub(super) fn lose_link(&mut self) {
+        let reason = DownReason::Lost("gone".into());
+        self.node.fabric_event(self.now, FabricEvent::LinkDown { link: LINK, reason }, None);
+        self.drain();
+    }
+
+    /// What the node posted is placed.
+    pub(super) fn placed(&mut self) {
+        for work in std::mem::take(&mut self.writes) {
+            self.node.fabric_event(self.now, FabricEvent::WriteDone { link: LINK, work }, None);
+            self.drain();
+        }
+    }
+
+    pub(super) fn command(&mut self, command: Command) {
+        self.node.command(self.now, SESSION, command);
+        self.drain();
+    }
+
+    pub(super) fn op(&mut self) -> OpId {
+        self.ops += 1;
+        OpId(self.ops)
+    }
+
+    /// The worker `me` fetches `k`, which the directory says is there.
+    pub(super) fn fetch(&mut self, select: Select) -> OpId {
+        let op = self.op();
+        let timeout = Duration::from_secs(1);
+        self.command(Command::Fetch(Fetch { op, key: key("k"), select, timeout, require: None }));
+        if self.controls.iter().any(|c| matches!(c, Control::Resolve { .. })) {
+            self.controls.clear();
+            self.node.located(self.now, &key("k"), &name("there"), 1);
+            self.drain();
+        }
+        op
+    }
+
+    /// The worker `me` pushes 8 bytes as `k`.
+    pub(super) fn push(&mut self, to: Option<&str>, timeout: Duration) -> OpId {
+        let op = self.op();
+        let (to, offset) = (to.map(name), op.0 % 1000 * 64);
+        self.command(Command::Push(Push {
+            op,
+            key: key("k"),
+            version: None,
+            meta: bytes(8),
+            offset,
+            to,
+            timeout,
+            require: None,
+            retention: Retention::default(),
+            takeover: false,
+        }));
+        self.answer();
+        op
+    }
+
+    pub(super) fn prepare(&mut self) {
+        let op = self.op();
+        let timeout = Duration::from_secs(1);
+        self.command(Command::Prepare(Prepare { op, key: key("k"), meta: bytes(8), to: name("you"), timeout }));
+        self.answer();
+    }
+
+    /// The directory says where the worker `you` is, and that a key is free.
+    pub(super) fn answer(&mut self) {
+        for control in std::mem::take(&mut self.controls) {
+            match control {
+                Control::ResolveWorker { worker } => {
+                    self.node.worker_located(self.now, &worker, Some(&name("there")));
+                }
+                Control::Claim { key, .. } => self.node.claimed(self.now, &key, Ok(())),
+                other => self.controls.push(other),
+            }
+            self.drain();
+        }
+    }
+
+    /// The last message of that name.
+    pub(super) fn last(&self, name: &str) -> &Message {
+        self.sent.iter().rev().find(|m| m.body.name() == name).unwrap()
+    }
+}

@@ -1,0 +1,48 @@
+//! What has landed counts, also while it is being closed to its sender.
+
+use super::machines::{INDEX, ready};
+use super::solo::{LINK, Solo};
+use crate::op::Reply;
+use crate::protocol::PREPARED_METADATA_ID;
+use crate::protocol::link::SlotState;
+use crate::tensor::{Retention, Select, Version};
+use crate::wire::landing::{Header, SlotNumber};
+
+fn land(solo: &mut Solo, version: u64) {
+    let open = solo.node.links[&LINK].slots.ids(|s| matches!(s.state, SlotState::Granted(_)));
+    solo.land(&Header {
+        slot: SlotNumber(open[0].short()),
+        index: INDEX,
+        metadata_id: PREPARED_METADATA_ID,
+        version: Version(version),
+        body_len: 8,
+        pieces: 1,
+        waited_us: 0,
+        name: 0,
+        retention: Retention::default(),
+    });
+}
+
+fn fetched(solo: &mut Solo) -> Vec<Version> {
+    let versions = solo.replies.drain(..).filter_map(|reply| match reply {
+        Reply::Fetched { version, .. } => Some(version),
+        _ => None,
+    });
+    versions.collect()
+}
+
+/// The sender hears of its push before this side has closed the slot. Who asks then gets what was pushed, not the one before.
+#[test]
+fn the_latest_is_what_has_landed() {
+    let mut solo = ready();
+    land(&mut solo, 1);
+    solo.revoke();
+    solo.fetch(Select::Latest);
+    assert_eq!(fetched(&mut solo), [Version(1)]);
+    land(&mut solo, 2);
+    solo.fetch(Select::Latest);
+    solo.fetch(Select::AtLeast(Version(1)));
+    assert_eq!(fetched(&mut solo), [Version(1)], "the second asks for no more than is there");
+    solo.revoke();
+    assert_eq!(fetched(&mut solo), [Version(2)]);
+}

@@ -1,0 +1,273 @@
+//! The versions of a key: the newest, those that stay beside it, which of them answers a fetch, and when each one ends.
+//!
+//! Versions rise within an *epoch*: the time in which one session, or one flow, owns the key. With the first version of a new epoch,
+//! what stays of the ones before can only be asked for exactly.
+
+use super::node::Node;
+use super::ops::{Op, OpKind};
+use super::push_in::InFlow;
+use super::slab::Id;
+use super::store::{Blob, Outlived, Owner, Record, Waiter};
+use super::{Domain, SessionId};
+use crate::tensor::{Key, Life, Name, Select, Until, Version};
+use crate::time::Time;
+
+/// What there is for a fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Picked {
+    /// This version.
+    Blob(Id<Blob>),
+    /// Nothing any more: the key is at this version.
+    Gone(Version),
+    /// Nothing yet.
+    NotYet,
+}
+
+impl Node {
+    /// The newest version that answers `select`.
+    pub(super) fn pick(&self, record: Id<Record>, select: Select) -> Picked {
+        let Some(r) = self.store.records.get(record) else { return Picked::NotYet };
+        let older = r.older.iter().flat_map(|o| o.iter().rev());
+        let mut promised = false;
+        for id in r.published.iter().chain(older) {
+            let Some(b) = self.store.blobs.get(*id) else { continue };
+            if !select.takes(b.version) || b.past && !matches!(select, Select::Exactly(_)) {
+                continue;
+            }
+            if b.left > 0 {
+                return Picked::Blob(*id);
+            }
+            // Others are fetching it: it comes back if they fail.
+            promised = true;
+        }
+        let newest = match r.published.and_then(|id| self.store.blobs.get(id)) {
+            Some(b) => Some(b.version),
+            None => r.next_version.checked_sub(1).map(Version),
+        };
+        match newest {
+            Some(Version(newest)) if !promised && select.missed(Version(newest.saturating_add(1))) => {
+                Picked::Gone(Version(newest))
+            }
+            _ => Picked::NotYet,
+        }
+    }
+
+    /// What "the latest" means for a request that comes now: what has landed here and is being closed to its sender belongs to it,
+    /// for the sender may know that it is here.
+    pub(super) fn settle(&self, record: Id<Record>, select: Select) -> Select {
+        let landed = self.landing_flow(record).filter(|flow| !flow.landed.is_empty());
+        match (select, landed) {
+            (Select::Latest, Some(flow)) => Select::AtLeast(Version(flow.next_version.saturating_sub(1))),
+            _ => select,
+        }
+    }
+
+    /// The flow in which the key's versions land here.
+    fn landing_flow(&self, record: Id<Record>) -> Option<&InFlow> {
+        let Some(Owner::Landed(landed)) = self.store.records.get(record).map(|r| &r.owner) else { return None };
+        let (link, id) = landed.flow?;
+        self.links.get(&link)?.flows_in.get(id)
+    }
+
+    /// Whether versions of this key land here by a device that says so to the sender before it says so here.
+    #[must_use]
+    pub fn lands_unheard(&self, key: &Key) -> bool {
+        let Some(record) = self.store.find(key.as_str()) else { return false };
+        let Some(Owner::Landed(landed)) = self.store.records.get(record).map(|r| &r.owner) else { return false };
+        let link = landed.flow.and_then(|(link, _)| self.links.get(&link));
+        link.is_some_and(|link| link.limits.acknowledges_unheard)
+    }
+
+    /// Makes a blob the newest version of its key. The caller's reference becomes the publication's.
+    pub(super) fn publish(&mut self, now: Time, record: Id<Record>, blob: Id<Blob>, version: Version) {
+        if let Some(b) = self.store.blobs.get_mut(blob) {
+            b.version = version;
+        }
+        let Some(r) = self.store.records.get_mut(record) else { return };
+        r.next_version = version.0.saturating_add(1);
+        let epoch_begins = std::mem::take(&mut r.epoch_begins);
+        let before = r.published.replace(blob);
+        if before.is_none() {
+            self.store.published += 1;
+        }
+        let mut older = r.older.take().map_or_else(Vec::new, |o| *o);
+        older.extend(before);
+        let mut ended = Vec::new();
+        older.retain(|id| {
+            let Some(b) = self.store.blobs.get_mut(*id) else { return false };
+            b.past |= epoch_begins;
+            let stays = b.retention.until != Until::Replaced && b.version != version;
+            if !stays {
+                ended.push(*id);
+            }
+            stays
+        });
+        if let Some(r) = self.store.records.get_mut(record)
+            && !older.is_empty()
+        {
+            r.older = Some(Box::new(older));
+        }
+        for id in ended {
+            self.unhold(id);
+        }
+        self.serve_waiters(now, record);
+    }
+
+    /// Answers everybody whose version is there, or can never be.
+    pub(super) fn serve_waiters(&mut self, now: Time, record: Id<Record>) {
+        let Some(r) = self.store.records.get_mut(record) else { return };
+        if r.waiters.is_none() {
+            return;
+        }
+        let waiters = r.take_waiters();
+        let key = r.key.clone();
+        for waiter in waiters {
+            let select = match waiter {
+                Waiter::Local(id) => match self.ops.get(id).map(|op| &op.kind) {
+                    Some(OpKind::Fetch { select, .. }) => *select,
+                    _ => continue,
+                },
+                Waiter::Remote(link, index) => match self.serve_select(link, index) {
+                    Some(select) => select,
+                    None => continue,
+                },
+            };
+            match (self.pick(record, select), waiter) {
+                (Picked::Blob(blob), Waiter::Local(id)) => {
+                    if let Some(op) = self.finish_op(id) {
+                        self.hand_over_waited(now, record, &op, blob);
+                    }
+                }
+                (Picked::Blob(blob), Waiter::Remote(link, index)) => self.serve_published(now, link, index, blob),
+                (Picked::Gone(newest), _) => {
+                    let failure = super::publish::version_gone(&key, select, newest);
+                    match waiter {
+                        Waiter::Local(id) => self.fail_op(id, failure),
+                        Waiter::Remote(link, index) => self.end_serve(now, link, index, failure),
+                    }
+                }
+                (Picked::NotYet, _) => {
+                    if let Some(r) = self.store.records.get_mut(record) {
+                        r.wait(waiter);
+                    }
+                }
+            }
+        }
+    }
+
+    fn hand_over_waited(&mut self, now: Time, record: Id<Record>, op: &Op, blob: Id<Blob>) {
+        match self.hand_over(now, op.session, op.id, blob, op.require, op.since) {
+            Ok(()) => self.fetched_here(now, record, blob),
+            Err(failure) => self.refuse(op.session, op.id, failure),
+        }
+    }
+
+    /// A worker of this sidecar has fetched it.
+    pub(super) fn fetched_here(&mut self, now: Time, record: Id<Record>, blob: Id<Blob>) {
+        self.fetch_begins(blob);
+        self.fetch_ends(now, record, blob, true);
+    }
+
+    /// Somebody is about to get it: where fetches are counted, nobody else gets this one.
+    pub(super) fn fetch_begins(&mut self, blob: Id<Blob>) {
+        if let Some(b) = self.store.blobs.get_mut(blob)
+            && let Until::Fetched(_) = b.retention.until
+        {
+            b.left = b.left.saturating_sub(1);
+            b.under_way += 1;
+        }
+    }
+
+    /// The end of what [`Node::fetch_begins`] began: counted where it went `well`, else others may have it.
+    pub(super) fn fetch_ends(&mut self, now: Time, record: Id<Record>, blob: Id<Blob>, well: bool) {
+        let Some(b) = self.store.blobs.get_mut(blob) else { return };
+        let Until::Fetched(_) = b.retention.until else { return };
+        b.under_way = b.under_way.saturating_sub(1);
+        if !well {
+            b.left += 1;
+            self.serve_waiters(now, record);
+        } else if b.left == 0 && b.under_way == 0 {
+            self.end_version(record, blob);
+            // Who waited for exactly this one waits in vain.
+            self.serve_waiters(now, record);
+        }
+    }
+
+    /// Nobody can fetch this version any more. Its readers go on reading. `false` where it had ended before.
+    pub(super) fn end_version(&mut self, record: Id<Record>, blob: Id<Blob>) -> bool {
+        let found = self.take_version(record, blob);
+        if found {
+            self.unhold(blob);
+        }
+        found
+    }
+
+    /// Takes a version out of its key, with the reference that publishing it was.
+    pub(super) fn take_version(&mut self, record: Id<Record>, blob: Id<Blob>) -> bool {
+        let Some(r) = self.store.records.get_mut(record) else { return false };
+        if r.published == Some(blob) {
+            r.published = None;
+            self.store.published -= 1;
+            return true;
+        }
+        let Some(older) = &mut r.older else { return false };
+        let before = older.len();
+        older.retain(|id| *id != blob);
+        let found = older.len() < before;
+        if older.is_empty() {
+            r.older = None;
+        }
+        found
+    }
+
+    /// Ends all versions of a key, or all but those that outlive their worker. Whether some are left.
+    pub(super) fn end_versions(&mut self, record: Id<Record>, but_outliving: bool) -> bool {
+        let Some(r) = self.store.records.get(record) else { return false };
+        let all: Vec<_> = r.older.iter().flat_map(|o| o.iter()).chain(&r.published).copied().collect();
+        let mut left = false;
+        for id in all {
+            if but_outliving && self.store.blobs.get(id).is_some_and(|b| b.retention.life == Life::Sidecar) {
+                left = true;
+            } else {
+                self.end_version(record, id);
+            }
+        }
+        left
+    }
+
+    /// The session, or the flow, that owns a key is gone: what outlives it stays, and the key with it.
+    pub(super) fn owner_left(&mut self, now: Time, id: Id<Record>, owner: Name) {
+        let claiming = self.store.records.get(id).is_none_or(|r| matches!(r.owner, Owner::Claiming(_)));
+        if claiming || !self.end_versions(id, true) {
+            return self.end_key(now, id);
+        }
+        let Some(r) = self.store.records.get_mut(id) else { return };
+        let Some(domain) = r.newest().and_then(|b| self.store.blobs.get(b)).map(|b| b.domain) else { return };
+        let before = std::mem::replace(&mut r.owner, Owner::Outlived(Box::new(Outlived { owner, domain })));
+        r.begin_epoch();
+        if let Owner::Landed(landed) = before {
+            self.landed_key_ended(&landed);
+        }
+        self.serve_waiters(now, id);
+    }
+
+    /// The owner of a key that another is taking over is gone before the directory has answered.
+    pub(super) fn former_owner_left(&mut self, id: Id<Record>, owner: Name, domain: Domain) {
+        let left = self.end_versions(id, true);
+        if let Some(Owner::Claiming(claiming)) = self.store.records.get_mut(id).map(|r| &mut r.owner) {
+            claiming.before = left.then(|| Owner::Outlived(Box::new(Outlived { owner, domain })));
+        }
+    }
+
+    /// Whether a key's versions have outlived a worker of this session's name and user: then they are this one's.
+    pub(super) fn is_heir(&self, session: SessionId, outlived: &Outlived) -> bool {
+        self.sessions.get(&session).is_some_and(|s| s.name == outlived.owner && s.domain == outlived.domain)
+    }
+
+    /// The end of a fetch by a peer of `key`.
+    pub(super) fn remote_fetch_ends(&mut self, now: Time, key: &Key, blob: Id<Blob>, well: bool) {
+        if let Some(record) = self.store.find(key.as_str()) {
+            self.fetch_ends(now, record, blob, well);
+        }
+    }
+}

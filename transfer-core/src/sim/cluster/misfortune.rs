@@ -1,0 +1,143 @@
+//! What befalls whole processes: sidecars and directories that are started again, clocks that jump, links that are made twice.
+
+use super::directory::{Heard, Letter, Said};
+use super::{Call, Cluster, Dial, Happening};
+use crate::fabric::LinkId;
+use crate::time::Time;
+use rand::Rng;
+use std::time::Duration;
+
+/// How far a clock is ahead at most, in delays of the world.
+pub(super) const LONGEST_JUMP: u32 = 1000;
+
+impl Cluster {
+    /// A node's own clock.
+    pub(super) fn clock(&self, node: usize) -> Time {
+        self.now + self.nodes[node].ahead
+    }
+
+    pub(super) fn great_misfortunes(&mut self, span: u64) {
+        for _ in 0..self.rng.random_range(1..12) {
+            let at = Time(self.rng.random_range(0..span));
+            let node = self.rng.random_range(0..self.nodes.len());
+            let what = match self.rng.random_range(0..8) {
+                0..3 => Happening::Restart(node),
+                3 => Happening::NewDirectory,
+                4..6 => Happening::Jump(node),
+                _ => Happening::Redial(node),
+            };
+            self.later(at, what);
+        }
+    }
+
+    /// A sidecar dies, with all that it holds, and is started again as another incarnation. Its workers come back to it.
+    pub(super) fn restart(&mut self, node: usize) {
+        if self.ending {
+            return;
+        }
+        self.tally.restarts += 1;
+        self.world.note(|| format!("{node} dies and is started again"));
+        self.world.kill(self.nodes[node].endpoint);
+        let lost: Vec<usize> = (0..self.workers.len()).filter(|w| self.workers[*w].node == node).collect();
+        let mut coming = Vec::new();
+        for worker in lost {
+            let w = &mut self.workers[worker];
+            (w.arena, w.ops) = (None, std::collections::BTreeMap::new());
+            for lease in std::mem::take(&mut w.leases).into_values() {
+                self.world.unguard(lease.guard());
+            }
+            if self.workers[worker].session.take().is_some() {
+                coming.push(worker);
+            }
+        }
+        // What it said and would have heard is gone with it.
+        let agenda = std::mem::take(&mut self.agenda);
+        for (at, what) in agenda {
+            match &what {
+                Happening::Directory(
+                    Letter::To(n, Said::WorkerUp(_, worker)) | Letter::From(n, Heard::Admitted(worker, _)),
+                ) if *n == node => {
+                    coming.push(*worker);
+                }
+                Happening::Directory(Letter::To(n, _) | Letter::From(n, _)) if *n == node => {}
+                Happening::Peering(dial) if dial.caller() == node => {}
+                Happening::Calling(call) if call.caller() == node => {}
+                _ => drop(self.agenda.insert(at, what)),
+            }
+        }
+        for (from, link, _) in self.calls.values_mut() {
+            if *from == node {
+                *link = LinkId(0);
+            }
+        }
+        self.pairs.retain(|(a, _), (b, _)| *a != node && *b != node);
+        self.directory.forget_node(node);
+        let (mut config, cells) = (self.nodes[node].config.clone(), self.nodes[node].cells);
+        config.incarnation += 1;
+        let pools = self.nodes[node].pools.clone();
+        let (sidecar, words) = self.start_node(config, cells);
+        self.counting.words[node] = words;
+        self.nodes[node] = sidecar;
+        for (domain, len) in pools {
+            self.add_pool(node, domain, len);
+        }
+        for worker in coming {
+            let at = self.soon() + self.delay * self.rng.random_range(0..10);
+            self.later(at, Happening::Connect(worker));
+        }
+    }
+
+    /// The directory is started anew. Its clients say again what they wait for; what is owned is claimed again.
+    pub(super) fn new_directory(&mut self) {
+        self.world.note(|| "the directory is a new one".into());
+        self.directory.forget_keys();
+        self.agenda.retain(|_, what| {
+            !matches!(
+                what,
+                Happening::Directory(
+                    Letter::To(_, Said::Claim(..) | Said::Unclaim(_) | Said::Resolve(..) | Said::StopResolve(_))
+                        | Letter::From(_, Heard::Claimed(..) | Heard::Located(..))
+                )
+            )
+        });
+        for node in &mut self.nodes {
+            node.driver.node.claim_all();
+        }
+    }
+
+    /// Ahead, or back to where it was.
+    pub(super) fn jump(&mut self, node: usize) {
+        let far = self.delay * self.rng.random_range(0..LONGEST_JUMP);
+        let ahead = if self.rng.random() { far } else { Duration::ZERO };
+        self.nodes[node].ahead = ahead;
+        self.world.note(|| format!("the clock of {node} is {ahead:?} ahead"));
+    }
+
+    pub(super) fn redial(&mut self, node: usize) {
+        let n = &self.nodes[node];
+        let peer = n.links.values().find(|peer| !n.dialing.contains_key(*peer)).cloned();
+        if let Some(peer) = peer.filter(|_| !self.ending) {
+            self.dial(node, &peer);
+        }
+    }
+}
+
+impl Dial {
+    fn caller(&self) -> usize {
+        match self {
+            Dial::Begin { from, .. }
+            | Dial::Arrives { from, .. }
+            | Dial::Answered { from, .. }
+            | Dial::TurnedAway { from, .. }
+            | Dial::Check { from, .. } => *from,
+        }
+    }
+}
+
+impl Call {
+    fn caller(&self) -> usize {
+        match self {
+            Call::Arrives { from, .. } | Call::Answered { from, .. } | Call::Failed { from, .. } => *from,
+        }
+    }
+}
