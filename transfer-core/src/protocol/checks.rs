@@ -1,7 +1,6 @@
 //! What has to hold whenever a node has nothing left to do; for tests.
 
 use super::node::Node;
-use super::pool::{Want, slot_bytes};
 use crate::fabric::LinkId;
 
 impl Node {
@@ -9,22 +8,16 @@ impl Node {
     pub(crate) fn check(&self) -> Result<(), String> {
         for (domain, pool) in &self.pools {
             let Some(front) = pool.wants.front() else { continue };
-            let need = match *front {
-                Want::Pull(link, pull) => {
-                    let found = self.links.get(&link).and_then(|l| l.pulls.get(pull));
-                    found.and_then(|p| p.described.as_ref()).and_then(|(_, meta)| slot_bytes(meta.len_bytes()))
-                }
-                Want::Flow(link, flow) => self.flow_room(link, flow),
-            };
-            match need {
+            match self.room_for(*front) {
                 None => return Err(format!("{domain:?}: the first in the queue for room is gone: {front:?}")),
                 Some(need) if need <= pool.alloc.largest_free() => {
                     return Err(format!("{domain:?}: {front:?} waits for {need} bytes, which are there"));
                 }
                 Some(_) => {}
             }
-            if let Some((_, link, _)) =
-                self.spare(*domain, *front).into_iter().find(|(_, link, _)| !self.links[link].reclaims(*domain))
+            if self.idle_would_do(*domain, *front)
+                && let Some((_, link, _)) =
+                    self.spare(*domain, *front).into_iter().find(|(_, link, _)| !self.links[link].reclaims(*domain))
             {
                 return Err(format!(
                     "{domain:?}: {front:?} waits for room, and flows of {link} hold some that they do not use"

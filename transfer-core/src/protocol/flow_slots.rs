@@ -25,7 +25,6 @@ impl Node {
     }
 
     /// How much room in one piece is surely enough for what a flow waits for. `None` where it waits for none.
-    #[cfg(test)]
     pub(super) fn flow_room(&self, link: LinkId, id: Id<InFlow>) -> Option<u64> {
         let flow = self.links.get(&link)?.flows_in.get(id)?;
         let one = super::pool::slot_bytes(flow.capacity)?.next_multiple_of(64);

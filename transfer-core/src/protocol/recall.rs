@@ -4,11 +4,14 @@
 //! peer is asked for what it does not write into: one flow at a time, the one that was used least of late. RECALLED comes behind
 //! the sender's data; only then are the slots closed. What was published of the flow stays. Every peer is asked at once, so one
 //! that does not answer holds nobody up.
+//!
+//! Nobody is asked where all that lies idle would not be enough. Who waits then waits for readers, and small flows that have their slots
+//! go on meanwhile, instead of standing in line behind it.
 
 use super::Domain;
-use super::link::{SlotState, SlotUser};
+use super::link::{AfterRevoke, SlotState, SlotUser};
 use super::node::Node;
-use super::pool::Want;
+use super::pool::{Want, slot_bytes};
 use super::push_in::{InFlow, InState};
 use super::slab::Id;
 use crate::fabric::LinkId;
@@ -76,8 +79,37 @@ impl Node {
         }
     }
 
+    /// How much room in one piece is surely enough for somebody who waits for some. `None` where it waits for none.
+    pub(super) fn room_for(&self, want: Want) -> Option<u64> {
+        match want {
+            Want::Pull(link, pull) => {
+                let pull = self.links.get(&link)?.pulls.get(pull)?;
+                slot_bytes(pull.described.as_ref()?.1.len_bytes())
+            }
+            Want::Flow(link, flow) => self.flow_room(link, flow),
+        }
+    }
+
+    /// Whether there would be room if all that lies idle were called back.
+    pub(super) fn idle_would_do(&self, domain: Domain, want: Want) -> bool {
+        let (Some(pool), Some(need)) = (self.pools.get(&domain), self.room_for(want)) else { return false };
+        let slots = self.links.iter().flat_map(|(link, l)| l.slots.iter().map(move |(_, slot)| (*link, l, slot)));
+        let idle = slots.filter(|(link, l, slot)| {
+            let SlotUser::Flow(id, _) = slot.user else { return false };
+            let given = l.flows_in.get(id).is_some_and(|f| matches!(f.state, InState::Ready | InState::Reclaiming));
+            let others = want != Want::Flow(*link, id);
+            let closing = matches!(slot.state, SlotState::Revoking(AfterRevoke::Free));
+            slot.domain == domain && (closing || given && others && matches!(slot.state, SlotState::Granted(_)))
+        });
+        let idle: u64 = idle.map(|(.., slot)| slot.range.len()).sum();
+        pool.alloc.free_bytes().saturating_add(idle) >= need
+    }
+
     /// Somebody waits for room in vain: every peer is asked for what one of its flows does not use.
     pub(super) fn reclaim(&mut self, domain: Domain, want: Want) {
+        if !self.idle_would_do(domain, want) {
+            return;
+        }
         for (_, link, id) in self.spare(domain, want) {
             if self.links.get(&link).is_some_and(|l| !l.reclaims(domain)) {
                 self.recall_room(link, id);

@@ -202,6 +202,37 @@ fn slots_that_lie_idle_go_to_those_who_wait() {
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
 
+/// A large tensor waits for a reader of another large one. What small flows hold would not be enough for it, so they keep it.
+#[test]
+fn slots_that_would_not_be_enough_stay_where_they_are() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
+    pair.push(w, "small", bytes(100), 1, Some("ps"));
+    pair.push(w, "held", bytes(POOL_BYTES / 2), 2, None);
+    pair.push(w, "large", bytes(POOL_BYTES / 2), 3, None);
+    pair.settle();
+    pair.replies(w);
+    pair.fetch(r, "held", Select::Latest);
+    pair.settle();
+    let (lease, ..) = pair.fetched(r);
+    pair.fetch(r, "large", Select::Latest);
+    pair.settle();
+    pair.posted();
+    for round in 2..6 {
+        pair.push(w, "small", bytes(100), round, Some("ps"));
+        pair.settle();
+        assert!(landed(&mut pair, w), "round {round}");
+    }
+    assert!(!pair.posted().iter().any(|m| m == "BUFFER_RECALL"));
+    pair.release(r, lease);
+    pair.settle();
+    let (lease, _, _, got) = pair.fetched(r);
+    assert_eq!(got[..8], [3; 8]);
+    pair.release(r, lease);
+    assert_eq!(pair.downs, [""; 0]);
+    pair.ends_clean(&[(w, "w"), (r, "ps")]);
+}
+
 #[test]
 fn an_operator_gets_idle_slots_back_and_what_is_published_stays() {
     let mut pair = Pair::new();
