@@ -8,6 +8,7 @@ use transfer_core::wire::Writer;
 use transfer_core::wire::session::write_command;
 use transfer_memory::ring::MAX_RECORD_BYTES;
 use transfer_memory::session::{WorkerEnd, WorkerOptions};
+use transfer_proto::v1::StatusResponse;
 use transfer_tests::calls::{done, number};
 use transfer_tests::order::Order;
 use transfer_tests::status::operations_of;
@@ -187,7 +188,10 @@ fn one_that_is_stopped_for_ever() {
             stopped.push("own", Spec::bytes(100, 3)).storm(),
         ];
         let waiting = stopped.fetch("w").at_least(1_000_000).start();
-        scene.b().until("it is busy", |s| operations_of(s, "stopped") > 1);
+        let transfers =
+            |s: &StatusResponse| s.counters.iter().flat_map(|c| &c.finished).map(|path| path.transfers).sum::<u64>();
+        let before = transfers(&scene.b().status());
+        scene.b().until("it is busy", |s| operations_of(s, "stopped") >= 1 && transfers(s) > before + 20);
         stopped.freeze();
         // Pushed to it until there is no slot: its sidecar stands in for it, and holds the newest.
         for seed in 2..8 {

@@ -26,8 +26,8 @@ fn beyond_loopback_only_when_told_so() {
             assert!(text.contains(word), "{word:?} is missing in {text}");
         }
     }
-    let text = refused(&["--listen", "127.0.0.1:0", "--require", "verbs"]);
-    assert!(text.contains("--require verbs") && text.contains("tcp"), "{text}");
+    let text = refused(&["--listen", "127.0.0.1:0", "--verbs", "off", "--require", "verbs"]);
+    assert!(text.contains("--require verbs") && text.contains("--verbs off"), "{text}");
     // Told so, it does, and says where others find it.
     let scene = Scene::with(&[&[
         "--pool-bytes",

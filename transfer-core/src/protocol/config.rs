@@ -14,7 +14,8 @@ pub struct NodeConfig {
     pub slots_per_flow: usize,
     /// The share of a pool, in percent, that fetches may hold for versions that are not known to be published.
     pub speculative_percent: u64,
-    /// The most operations that one session may have waiting; more are refused with `Busy`.
+    /// The most operations that one session may have waiting; more are refused with `Busy`. Fewer than `max_requests_per_link`, so that
+    /// one worker alone does not keep the others of its node from a peer.
     pub max_ops_per_session: usize,
     /// The most requests that one peer may have waiting here, and that may wait at one peer; more are refused with `Busy`.
     pub max_requests_per_link: usize,
@@ -38,7 +39,7 @@ impl NodeConfig {
             incarnation,
             slots_per_flow: 2,
             speculative_percent: 12,
-            max_ops_per_session: 1 << 16,
+            max_ops_per_session: 1 << 14,
             max_requests_per_link: 1 << 16,
             max_queued_per_link: 1 << 19,
             max_names_per_link: 1 << 16,
