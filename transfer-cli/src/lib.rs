@@ -7,7 +7,7 @@
 //! - [`doctor`]: `doctor`, a list of checks.
 //! - [`files`]: `push` and `fetch`, as a worker of the sidecar.
 //! - [`mod@bench`]: `bench`, with its own sidecars, workers and baselines.
-//! - [`output`]: standard output, whose reader may go.
+//! - `output`: standard output, whose reader may go.
 //! - [`error`]: what can go wrong, the exit code for it, and what to do next.
 //! - [`tied`]: programs that end with the one that started them.
 #![forbid(unsafe_code)]
