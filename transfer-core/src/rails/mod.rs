@@ -36,7 +36,7 @@
 //!
 //! # What it costs
 //! Each message grows by a byte, and each message or immediate behind a striped write costs a WAIT and a FENCE for each other rail.
-//! They use receive slots of the inner links, so the link has fewer: see [`Capabilities::receive_slots`].
+//! They use receive slots of the inner links, so the link has fewer: see [`Capabilities::receive_slots`](crate::fabric::Capabilities::receive_slots).
 //!
 //! # Layout
 //! - `offer`, `frame`: what the two sides tell each other.
