@@ -94,7 +94,9 @@ impl Consumer {
         let flag = &self.region.header().producer_sleeps.0;
         // Pairs with the fence in `Producer::prepare_wait`.
         fence(Ordering::SeqCst);
-        flag.load(Ordering::Relaxed) != 0 && flag.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        // Any value but 0 asks: whoever writes nonsense there is woken too often, and not never.
+        let asks = flag.load(Ordering::Relaxed);
+        asks != 0 && flag.compare_exchange(asks, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     fn refresh_tail(&mut self) -> Result<(), RingError> {

@@ -71,7 +71,9 @@ impl Producer {
         let flag = &self.region.header().consumer_sleeps.0;
         // Pairs with the fence in `Consumer::prepare_sleep`.
         fence(Ordering::SeqCst);
-        flag.load(Ordering::Relaxed) != 0 && flag.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        // Any value but 0 asks: whoever writes nonsense there is woken too often, and not never.
+        let asks = flag.load(Ordering::Relaxed);
+        asks != 0 && flag.compare_exchange(asks, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Publishes, and announces that this side will sleep until there is room for a record of `len` bytes. `false`

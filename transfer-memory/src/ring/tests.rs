@@ -275,3 +275,13 @@ fn absurd_records_end_it() {
     assert_eq!(pop_with(WRAP, 8192), Err(RingError::AbsurdWrap { index: 0, skipped: 8192 }));
     assert_eq!(pop_with(WRAP - 1, 8192), Err(RingError::AbsurdRecord { index: 0, len: WRAP - 1, limit: 2048 }));
 }
+
+/// Whoever sleeps, and finds nonsense written over the word that says so, is woken all the same.
+#[test]
+fn an_absurd_sleep_word_wakes_once() {
+    let (producer, consumer) = ring();
+    producer.region().header().consumer_sleeps.0.store(0xDEAD_BEEF, Ordering::Relaxed);
+    producer.region().header().producer_sleeps.0.store(u32::MAX, Ordering::Relaxed);
+    assert_eq!([producer.should_wake(), producer.should_wake()], [true, false]);
+    assert_eq!([consumer.should_wake(), consumer.should_wake()], [true, false]);
+}
