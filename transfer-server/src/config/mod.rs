@@ -20,7 +20,7 @@ use transfer_core::tensor::Name;
 /// The least memory with which anything works.
 const LEAST: Size = Size(64 << 10);
 
-/// How many sockets a link of the tcp fabric has. docs/performance.md has what more of them bring.
+/// How many sockets a link of the tcp fabric has, where nothing is said.
 pub(crate) const DEFAULT_TCP_RAILS: u8 = 1;
 
 /// Whether to lock memory.
