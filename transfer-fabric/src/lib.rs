@@ -5,6 +5,7 @@
 //! - [`tcp`]: the fabric over TCP sockets.
 //! - [`verbs`]: the fabric over RDMA.
 //! - `conformance`: the tests that every fabric has to pass; with the feature of that name.
+//! - `token`: what proves that whoever connects was told to.
 //! - `regions`: registered segments and grants, for the fabrics that place bytes themselves.
 
 #[cfg(any(test, feature = "conformance"))]
@@ -12,4 +13,5 @@ pub mod conformance;
 pub mod engine;
 mod regions;
 pub mod tcp;
+mod token;
 pub mod verbs;

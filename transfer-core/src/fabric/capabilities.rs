@@ -1,5 +1,7 @@
 //! What a fabric says about itself.
 
+use super::PostError;
+use crate::memory::{LocalSlice, RemoteSlice};
 use std::fmt;
 
 /// What carried a transfer, as reports and `require` name it. The numbers are part of the wire format.
@@ -112,6 +114,30 @@ impl Capabilities {
             atomics: false,
             acknowledges_unheard: false,
         }
+    }
+
+    /// Holds a write against the limits, and its gather list against its length. Answers that length.
+    ///
+    /// # Errors
+    /// [`PostError::Limit`].
+    pub fn check_write(&self, sgl: &[LocalSlice], remote: &RemoteSlice) -> Result<u64, PostError> {
+        PostError::check("elements", sgl.len() as u64, self.max_sge as u64)?;
+        PostError::check("bytes", remote.len, self.max_write_bytes)?;
+        // In 64 bits, and never around: a device would wrap, and send the rest with success (docs/adr/0001).
+        let gathered = sgl.iter().fold(0_u64, |sum, slice| sum.saturating_add(slice.len));
+        if gathered == remote.len {
+            Ok(gathered)
+        } else {
+            Err(PostError::Limit { what: "gathered bytes", value: gathered, limit: remote.len })
+        }
+    }
+
+    /// Holds the length of a message against the limit.
+    ///
+    /// # Errors
+    /// [`PostError::Limit`].
+    pub fn check_message(&self, message: &[u8]) -> Result<(), PostError> {
+        PostError::check("message bytes", message.len() as u64, self.max_message_bytes as u64)
     }
 }
 

@@ -72,6 +72,16 @@ pub enum PostError {
     },
 }
 
+impl PostError {
+    /// Holds a number of a request against its limit.
+    ///
+    /// # Errors
+    /// [`PostError::Limit`].
+    pub fn check(what: &'static str, value: u64, limit: u64) -> Result<(), PostError> {
+        if value <= limit { Ok(()) } else { Err(PostError::Limit { what, value, limit }) }
+    }
+}
+
 /// Why a link died.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

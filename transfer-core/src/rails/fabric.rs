@@ -315,10 +315,6 @@ fn of_post(error: PostError, link: LinkId) -> PostError {
     }
 }
 
-fn within(what: &'static str, value: u64, limit: u64) -> Result<(), PostError> {
-    if value <= limit { Ok(()) } else { Err(PostError::Limit { what, value, limit }) }
-}
-
 impl<M: Clone> Fabric for MultiRail<M> {
     type Memory = M;
 
@@ -493,12 +489,7 @@ impl<M: Clone> Fabric for MultiRail<M> {
         if !self.link(link)?.has_room() {
             return Err(PostError::Full(link));
         }
-        within("elements", sgl.len() as u64, self.capabilities.max_sge as u64)?;
-        within("bytes", remote.len, self.capabilities.max_write_bytes)?;
-        let gathered = sgl.iter().fold(0_u64, |sum, slice| sum.saturating_add(slice.len));
-        if gathered != remote.len {
-            return Err(PostError::Limit { what: "gathered bytes", value: gathered, limit: remote.len });
-        }
+        self.capabilities.check_write(sgl, &remote)?;
         if self.post_striped(link, work, sgl, remote, immediate)? {
             return Ok(());
         }
@@ -516,7 +507,7 @@ impl<M: Clone> Fabric for MultiRail<M> {
         if !self.link(link)?.has_room() {
             return Err(PostError::Full(link));
         }
-        within("message bytes", message.len() as u64, self.capabilities.max_message_bytes as u64)?;
+        self.capabilities.check_message(message)?;
         self.post_in_order(link, work, WorkKind::Send, Item::Message(Frame::User(message).encode()))
     }
 

@@ -248,15 +248,7 @@ impl Fabric for SimFabric {
         remote: RemoteSlice,
         immediate: Option<u32>,
     ) -> Result<(), PostError> {
-        let limit = |what, value: u64, limit: u64| {
-            if value > limit { Err(PostError::Limit { what, value, limit }) } else { Ok(()) }
-        };
-        limit("a gather list", sgl.len() as u64, self.capabilities.max_sge as u64)?;
-        limit("bytes", remote.len, self.capabilities.max_write_bytes)?;
-        let gathered: u64 = sgl.iter().map(|s| s.len).sum();
-        if gathered != remote.len {
-            return Err(PostError::Limit { what: "gathered bytes", value: gathered, limit: remote.len });
-        }
+        self.capabilities.check_write(sgl, &remote)?;
         let mut w = self.world.lock();
         let (connection, side) = w.side(self.endpoint, link)?;
         if let Some(bad) = sgl.iter().find(|s| w.slice(self.endpoint.0, **s).is_none()) {
@@ -271,11 +263,7 @@ impl Fabric for SimFabric {
     }
 
     fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError> {
-        let limit = self.capabilities.max_message_bytes;
-        if message.len() > limit {
-            let (value, limit) = (message.len() as u64, limit as u64);
-            return Err(PostError::Limit { what: "message bytes", value, limit });
-        }
+        self.capabilities.check_message(message)?;
         let mut w = self.world.lock();
         let (connection, side) = w.side(self.endpoint, link)?;
         w.note_message("sends", self.endpoint.0, link, message);

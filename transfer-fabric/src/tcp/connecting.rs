@@ -2,10 +2,11 @@
 
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::link::{Link, Stage};
-use super::offer::{self, TOKEN_BYTES, Token};
+use super::offer;
 use super::outbox::Outbox;
 use super::poller::Source;
 use super::{Report, TcpFabric, socket};
+use crate::token::{TOKEN_BYTES, Token};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;

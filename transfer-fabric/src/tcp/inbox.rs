@@ -5,9 +5,9 @@
 
 use super::frame::{BadFrame, HEADER_BYTES, Header, Kind, MAX_TEXT_BYTES};
 use super::iovec::ReceiveList;
-use super::offer::TOKEN_BYTES;
 use super::{MAX_MESSAGE_BYTES, MAX_WRITE_BYTES};
 use crate::regions::{Place, Regions, WriteRefused};
+use crate::token::TOKEN_BYTES;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::ops::Range;

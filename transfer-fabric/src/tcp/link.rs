@@ -2,9 +2,9 @@
 
 use super::frame::{Header, Kind};
 use super::inbox::{Arrival, Inbox};
-use super::offer::Token;
 use super::outbox::{Body, Outbox};
 use crate::regions::Regions;
+use crate::token::Token;
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -211,10 +211,6 @@ impl TcpFabric {
     }
 }
 
-fn within(what: &'static str, value: u64, limit: u64) -> Result<(), PostError> {
-    if value <= limit { Ok(()) } else { Err(PostError::Limit { what, value, limit }) }
-}
-
 impl Fabric for TcpFabric {
     type Memory = Arc<Segment>;
 
@@ -289,14 +285,9 @@ impl Fabric for TcpFabric {
     ) -> Result<(), PostError> {
         let send_queue = self.config.send_queue;
         self.up(link)?.check_room(send_queue)?;
-        within("elements", sgl.len() as u64, MAX_SGE as u64)?;
-        within("bytes", remote.len, MAX_WRITE_BYTES)?;
+        self.capabilities.check_write(sgl, &remote)?;
         let pieces = sgl.iter().map(|slice| self.regions.source(slice));
         let pieces = pieces.collect::<Result<_, _>>()?;
-        let gathered = sgl.iter().fold(0_u64, |sum, slice| sum.saturating_add(slice.len));
-        if gathered != remote.len {
-            return Err(PostError::Limit { what: "gathered bytes", value: gathered, limit: remote.len });
-        }
         let header = Header { immediate, remote, ..Header::new(Kind::Write, 0) };
         self.post(link, work, header, Body::Gather(pieces))
     }
@@ -304,7 +295,7 @@ impl Fabric for TcpFabric {
     fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError> {
         let send_queue = self.config.send_queue;
         self.up(link)?.check_room(send_queue)?;
-        within("message bytes", message.len() as u64, MAX_MESSAGE_BYTES as u64)?;
+        self.capabilities.check_message(message)?;
         self.post(link, work, Header::new(Kind::Send, message.len() as u64), Body::Bytes(message.into()))
     }
 

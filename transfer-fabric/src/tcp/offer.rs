@@ -1,42 +1,11 @@
 //! What the two sides tell each other before they connect: tokens, and where the acceptor listens.
 
-use std::fmt;
+use crate::token::{TOKEN_BYTES, Token};
 use std::net::{IpAddr, SocketAddr};
 use transfer_core::fabric::Offer;
 
 const MAGIC: [u8; 4] = *b"TTCP";
 const VERSION: u8 = super::frame::VERSION;
-
-pub(super) const TOKEN_BYTES: usize = 16;
-
-/// A random number that the peer must show on the socket, so that only whom the control plane told can connect, and only once.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Token([u8; TOKEN_BYTES]);
-
-impl Token {
-    pub(super) fn random() -> Token {
-        Token(rand::random())
-    }
-
-    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Token> {
-        bytes.try_into().ok().map(Token)
-    }
-
-    pub(super) fn bytes(&self) -> &[u8; TOKEN_BYTES] {
-        &self.0
-    }
-
-    /// Compares in a time that does not tell how much of a guess was right.
-    pub(super) fn is(&self, other: &Token) -> bool {
-        self.0.iter().zip(other.0).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
-    }
-}
 
 /// The initiator's offer: the token that the acceptor has to show.
 pub(super) fn encode_initiator(token: &Token) -> Offer {

@@ -11,10 +11,11 @@ use super::device_error;
 use super::link::{At, Link, Posted, Stage};
 use super::managed::Waiting;
 use super::notice::Notice;
-use super::offer::{self, Endpoint, OfferError, Role, Token};
+use super::offer::{self, Endpoint, OfferError, Role};
 use super::send_queue::SendQueue;
 use super::windows::Windows;
 use super::{Report, SPARE_RECEIVES, VerbsFabric};
+use crate::token::Token;
 use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
 use transfer_verbs::{Data, Init, QueuePair, ReceiveList, Reset, SendKind, SendList};
 

@@ -8,8 +8,9 @@
 use super::config::Connecting;
 use super::device::Device;
 use super::link::{At, Link, Stage};
-use super::offer::{self, Token};
+use super::offer;
 use super::{Report, VerbsFabric, device_error};
+use crate::token::Token;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Instant;

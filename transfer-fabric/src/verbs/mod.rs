@@ -129,10 +129,6 @@ fn device_error<E: Display>(what: &'static str) -> impl FnOnce(E) -> FabricError
     move |error| FabricError::Device { what, why: error.to_string() }
 }
 
-fn within(what: &'static str, value: u64, limit: u64) -> Result<(), PostError> {
-    if value <= limit { Ok(()) } else { Err(PostError::Limit { what, value, limit }) }
-}
-
 impl VerbsFabric {
     /// Opens the device.
     ///

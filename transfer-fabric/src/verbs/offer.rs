@@ -8,14 +8,13 @@
 //! | 1 | `i`nitiator or `a`cceptor | the same |
 //! | | [`Endpoint`] | 16: a token; the acceptor's has behind it the port and the address of its listener |
 
-use std::fmt;
+use crate::token::Token;
 use std::net::{IpAddr, SocketAddr};
 use transfer_core::fabric::Offer;
 use transfer_verbs::{Gid, GidKind, Mtu};
 
 const MAGIC: [u8; 4] = *b"TVRB";
 const VERSION: u8 = 1;
-pub(super) const TOKEN_BYTES: usize = 16;
 
 /// Which side an offer is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,36 +66,6 @@ pub(super) enum OfferError {
     BadField { field: &'static str, value: u32 },
     #[error("the peer's port is reached by {theirs}, this side's by {ours}")]
     Unreachable { theirs: GidKind, ours: GidKind },
-}
-
-/// A random number that the peer must show when it connects, so that only whom the control plane told can, and only once.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Token([u8; TOKEN_BYTES]);
-
-impl Token {
-    pub(super) fn random() -> Token {
-        Token(rand::random())
-    }
-
-    /// The token at the beginning of these bytes.
-    pub(super) fn leading(bytes: &[u8]) -> Option<Token> {
-        bytes.first_chunk().copied().map(Token)
-    }
-
-    pub(super) fn bytes(&self) -> &[u8; TOKEN_BYTES] {
-        &self.0
-    }
-
-    /// Compares in a time that does not tell how much of a guess was right.
-    pub(super) fn is(&self, other: &Token) -> bool {
-        self.0.iter().zip(other.0).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
-    }
 }
 
 const QUEUE_PAIR_DATA: u8 = b'q';
@@ -328,7 +297,7 @@ mod tests {
 
     #[test]
     fn fuzz_verbs_offer() {
-        let token = Token([7; TOKEN_BYTES]);
+        let token = Token([7; 16]);
         let infiniband = Endpoint { kind: GidKind::InfiniBand, gid: Gid([0; 16]), lid: 3, ..endpoint() };
         let ipv6 = Endpoint { kind: GidKind::RoceV2Ipv6, gid: Gid([0x20; 16]), ..endpoint() };
         let pairs = [endpoint(), infiniband, ipv6].map(|e| e.encode(Role::Acceptor).0);

@@ -3,7 +3,7 @@
 use super::config::GrantReport;
 use super::link::{Link, Posted, Stage};
 use super::windows::Revoke;
-use super::{MAX_MESSAGE_BYTES, Report, VerbsFabric, within};
+use super::{Report, VerbsFabric};
 use smallvec::SmallVec;
 use transfer_core::fabric::{AtomicOp, GrantAccess, Isolation, LinkId, PostError, WorkId};
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice};
@@ -52,15 +52,9 @@ impl VerbsFabric {
         immediate: Option<u32>,
     ) -> Result<(), PostError> {
         self.up_with_room(id)?;
-        within("elements", sgl.len() as u64, self.capabilities.max_sge as u64)?;
-        within("bytes", remote.len, self.capabilities.max_write_bytes)?;
+        let gathered = self.capabilities.check_write(sgl, &remote)?;
         for slice in sgl {
             self.regions.find(slice)?;
-        }
-        // In 64 bits: a device would wrap, and send the rest with success.
-        let gathered = sgl.iter().fold(0_u64, |sum, slice| sum.saturating_add(slice.len));
-        if gathered != remote.len {
-            return Err(PostError::Limit { what: "gathered bytes", value: gathered, limit: remote.len });
         }
         let Some(link) = self.links.get_mut(&id) else { return Err(PostError::LinkDown(id)) };
         let (address, key) = (remote.address, DeviceKey::from_peer(remote.key().0));
@@ -93,8 +87,9 @@ impl VerbsFabric {
 
     pub(super) fn send(&mut self, id: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError> {
         let inline = message.len() <= self.device.inline_bytes as usize;
-        let link = self.up_with_room(id)?;
-        within("message bytes", message.len() as u64, MAX_MESSAGE_BYTES as u64)?;
+        self.up_with_room(id)?;
+        self.capabilities.check_message(message)?;
+        let link = self.up(id)?;
         if inline {
             let data = Data::Inline(&[message]);
             link.post(Posted::Send(work, None), SendKind::Send { data, immediate: None });
@@ -139,7 +134,7 @@ impl VerbsFabric {
             Some(index) => index,
             None => {
                 let limit = u64::from(self.config.max_windows);
-                within("memory windows of one link", link.windows.len() as u64 + 1, limit)?;
+                PostError::check("memory windows of one link", link.windows.len() as u64 + 1, limit)?;
                 let window = MemoryWindow::allocate(self.regions.domain()).map_err(|error| {
                     tracing::warn!(%error, %id, "no memory window for a grant");
                     let count = link.windows.len() as u64;
@@ -215,7 +210,7 @@ impl VerbsFabric {
         if remote.len != WORD {
             return Err(PostError::Limit { what: "bytes of a word", value: remote.len, limit: WORD });
         }
-        within("bytes behind a word's boundary", remote.address % WORD, 0)?;
+        PostError::check("bytes behind a word's boundary", remote.address % WORD, 0)?;
         let (word, into) = link.area.take_word().ok_or(PostError::Full(id))?;
         let (address, key) = (remote.address, DeviceKey::from_peer(remote.key().0));
         link.post(Posted::Atomic(work, word), atomic_kind(op, &into, address, key));

@@ -1,8 +1,9 @@
 //! A peer that speaks for itself through a bare socket.
 
 use super::super::frame::{HEADER_BYTES, Header, Kind};
-use super::super::offer::{self, Token};
+use super::super::offer;
 use super::*;
+use crate::token::Token;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use transfer_core::wire::crc32c;

@@ -1,8 +1,9 @@
 //! Any bytes on the socket of a link: the memory that was not granted stays as it is, and the link ends.
 
 use super::super::frame::{HEADER_BYTES, Header, Kind};
-use super::super::offer::{self, Token};
+use super::super::offer;
 use super::*;
+use crate::token::Token;
 use std::io::Write;
 use std::net::TcpStream;
 use transfer_core::wire::crc32c;
