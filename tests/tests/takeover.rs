@@ -26,7 +26,12 @@ fn a_key_is_taken_over_on_one_node_and_across_two() {
         old.push("k", Spec::bytes(LEN, 3)).version(101).trouble().expect("KeyOwned", &["\"new\""]);
         scene.others_go_on();
         assert_eq!(old.push("k", Spec::bytes(LEN, 4)).takeover().get().version, 1);
-        new.push("k", Spec::bytes(LEN, 5)).trouble().expect("KeyOwned", &["\"old\""]);
+        // The other node hears of it a moment later, and takes pushes until then.
+        let refused = transfer_tests::poll(|| match new.push("k", Spec::bytes(LEN, 5)).wait() {
+            Err(trouble) => Ok(trouble),
+            Ok(pushed) => Err(pushed.version),
+        });
+        refused.expect("it has not heard of it").expect("KeyOwned", &["\"old\""]);
         drop((old, new, near, far));
         scene.end();
     }
