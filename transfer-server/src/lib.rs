@@ -9,6 +9,7 @@
 //! - `control`: carries the engine's requests to those three, and the answers back.
 //! - `locked`: how much memory it may lock.
 //! - `poll`: how the data plane waits, and how that is changed.
+//! - [`observe`]: the log, and what those see who watch it.
 //! - `admin`, `grpc`: what it shows of itself, and how all services are served.
 //!
 //! Bulk bytes and steady-state transfers never come here: they are the engine's.
@@ -21,6 +22,7 @@ pub mod directory;
 mod engine;
 mod grpc;
 mod locked;
+pub mod observe;
 mod peering;
 mod poll;
 mod sessions;

@@ -5,21 +5,20 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 use transfer_server::config::Flags;
+use transfer_server::observe::logging::LogControl;
 use transfer_server::{Sidecar, StartError};
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_env("TRANSFER_LOG").unwrap_or_else(|_| EnvFilter::new("info")))
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    if let Err(e) = LogControl::install(&flags.log) {
+        eprintln!("transferd: {e}");
+        return ExitCode::from(2);
+    }
     let ready_file = flags.ready_file.clone();
     let started = flags.into_config().map_err(StartError::from).and_then(|config| {
         // Before anything is bound, so that a signal during the start is not lost.

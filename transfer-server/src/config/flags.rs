@@ -1,6 +1,7 @@
 //! The command line of `transferd`, and the environment.
 
 use super::{Config, ConfigError, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, Size, VerbsConfig};
+use crate::observe::logging::LogFlags;
 use clap::Parser;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -87,6 +88,10 @@ pub struct Flags {
     /// Write the line that says "ready" to this file too
     #[arg(long, env = "TRANSFER_READY_FILE", value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
+
+    /// The log.
+    #[command(flatten)]
+    pub log: LogFlags,
 
     /// RDMA between nodes.
     #[command(flatten)]
