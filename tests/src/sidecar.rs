@@ -81,8 +81,28 @@ impl Sidecar {
     /// Where it does not listen.
     #[must_use]
     pub fn address(&self) -> String {
-        let field = self.ready.split_whitespace().find_map(|field| field.strip_prefix("grpc="));
-        field.unwrap_or_else(|| panic!("no address in {:?}", self.ready)).to_owned()
+        self.told("grpc=")
+    }
+
+    /// Where it can be watched over HTTP: an address and a port.
+    ///
+    /// # Panics
+    /// Where it cannot.
+    #[must_use]
+    pub fn http(&self) -> String {
+        self.told("http=")
+    }
+
+    /// A field of the line that says "ready".
+    fn told(&self, name: &str) -> String {
+        let field = self.ready.split_whitespace().find_map(|field| field.strip_prefix(name));
+        field.unwrap_or_else(|| panic!("no {name} in {:?}", self.ready)).to_owned()
+    }
+
+    /// What it has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join(format!("{}.log", self.name))).unwrap_or_default()
     }
 
     /// A worker of that name, with an arena of 16 MiB.

@@ -294,11 +294,14 @@ pub enum CounterPath {
 }
 
 impl CounterPath {
+    /// All that there are, in the order of their numbers.
+    pub const ALL: [CounterPath; 4] =
+        [CounterPath::Here, CounterPath::Device, CounterPath::OneSided, CounterPath::Message];
+
     /// The path with this number on the wire.
     #[must_use]
     pub fn from_wire(n: u8) -> Option<CounterPath> {
-        use CounterPath::{Device, Here, Message, OneSided};
-        [Here, Device, OneSided, Message].into_iter().find(|p| *p as u8 == n)
+        CounterPath::ALL.into_iter().find(|p| *p as u8 == n)
     }
 
     /// The name, as reports write it.
@@ -431,7 +434,7 @@ impl Fault {
 
 impl FailureCode {
     /// All that there are, in the order of their numbers.
-    pub(crate) const ALL: [FailureCode; 20] = [
+    pub const ALL: [FailureCode; 20] = [
         FailureCode::Invalid,
         FailureCode::UnknownKey,
         FailureCode::Deadline,

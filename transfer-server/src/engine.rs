@@ -9,7 +9,7 @@ use transfer_core::protocol::{BufferAnswer, BufferAsk, Snapshot, TensorStatus};
 use transfer_core::tensor::Name;
 
 pub(crate) use transfer_fabric::engine::{
-    Answer, ClaimRefused, ControlRequest, EngineCommand, EngineGone, FabricDescription, PeerInfo,
+    Answer, ClaimRefused, ControlRequest, EngineCommand, EngineGone, FabricDescription, Measured, PeerInfo,
 };
 
 /// How long the engine may take for an answer. It answers between two rounds of its loop; what takes long is memory registration.
@@ -102,6 +102,10 @@ impl EngineClient {
 
     pub(crate) async fn snapshot(&self) -> Result<Snapshot, EngineError> {
         self.ask(EngineCommand::Snapshot).await
+    }
+
+    pub(crate) async fn measure(&self) -> Result<Measured, EngineError> {
+        self.ask(EngineCommand::Measure).await
     }
 
     pub(crate) async fn describe(&self) -> Result<Vec<FabricDescription>, EngineError> {

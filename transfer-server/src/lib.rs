@@ -10,6 +10,7 @@
 //! - `locked`: how much memory it may lock.
 //! - `poll`: how the data plane waits, and how that is changed.
 //! - [`observe`]: the log, and what those see who watch it.
+//! - `page`: the status page's files.
 //! - `admin`, `grpc`: what it shows of itself, and how all services are served.
 //!
 //! Bulk bytes and steady-state transfers never come here: they are the engine's.
@@ -23,6 +24,7 @@ mod engine;
 mod grpc;
 mod locked;
 pub mod observe;
+mod page;
 mod peering;
 mod poll;
 mod sessions;

@@ -1,5 +1,6 @@
 //! References to memory: handing a tensor over, and giving its memory back.
 
+use super::meters::{Operation, PathId};
 use super::node::Node;
 use super::slab::Id;
 use super::store::{Blob, Lent, Source};
@@ -81,11 +82,18 @@ impl Node {
             waited,
             flew: Duration::ZERO,
         };
-        self.lend(session, op, blob, report)
+        self.lend(session, op, blob, PathId::HERE, report)
     }
 
-    /// Gives a worker a lease on a blob, with the report of what brought it.
-    pub(super) fn lend(&mut self, session: SessionId, op: OpId, blob: Id<Blob>, report: Report) -> Result<(), Failure> {
+    /// Gives a worker a lease on a blob, with the report of what brought it, and over which path.
+    pub(super) fn lend(
+        &mut self,
+        session: SessionId,
+        op: OpId,
+        blob: Id<Blob>,
+        path: PathId,
+        report: Report,
+    ) -> Result<(), Failure> {
         let (Some(s), Some(b)) = (self.sessions.get_mut(&session), self.store.blobs.get_mut(blob)) else {
             return Err(Failure::new(FailureCode::Cancelled, "the worker is gone"));
         };
@@ -98,6 +106,7 @@ impl Node {
         }
         b.refs += 1;
         *s.leases.entry(blob).or_insert(0) += 1;
+        s.held += 1;
         let reply = Reply::Fetched {
             op,
             lease: LeaseId(blob.to_u64()),
@@ -107,7 +116,7 @@ impl Node {
             report,
         };
         self.actions.push_back(Action::Reply { session, reply });
-        self.count(&report);
+        self.meters.finished(Operation::Fetch, path, &report);
         Ok(())
     }
 
@@ -117,6 +126,7 @@ impl Node {
         match s.leases.get_mut(&blob) {
             Some(count) => {
                 *count -= 1;
+                s.held -= 1;
                 #[cfg(test)]
                 if self.config.broken == Some(super::Broken::ForgetsReleases) && s.ops.len() > 1 {
                     return;

@@ -1,6 +1,7 @@
 //! One peer: credits, numbered names, what waits to be posted, and the landing slots that the peer may write to.
 
 use super::counters::LinkCounters;
+use super::meters::PathId;
 use super::names::{MetaCache, NamesIn, NamesOut};
 use super::pull::Pull;
 use super::push_in::InFlow;
@@ -103,6 +104,8 @@ pub(super) struct Link {
     pub(super) peer: PeerInfo,
     pub(super) kind: FabricKind,
     pub(super) limits: Capabilities,
+    /// Where its transfers are counted.
+    pub(super) path: PathId,
     /// Receive slots of the peer that are free.
     pub(super) credits: u32,
     /// Receive slots of ours that the peer used and does not know to be free again.
@@ -134,12 +137,13 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(peer: PeerInfo, kind: FabricKind, limits: Capabilities) -> Link {
+    pub(super) fn new(peer: PeerInfo, kind: FabricKind, limits: Capabilities, path: PathId) -> Link {
         let credits = peer.receive_slots;
         Link {
             peer,
             kind,
             limits,
+            path,
             credits,
             owed: 0,
             ending: false,

@@ -10,6 +10,7 @@
 //! - `take_back`: a version whose memory its worker wants to write again.
 //! - `store`, `leases`: what is published, who can still reach it, who waits for it; how memory goes back.
 //! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
+//! - `meters`: what is counted and timed.
 //! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node.
 //! - `counters`: named counters and barriers of the job.
@@ -30,6 +31,7 @@ mod flow_slots;
 mod inbox;
 mod leases;
 mod link;
+mod meters;
 mod names;
 mod node;
 mod ops;
@@ -59,6 +61,7 @@ pub(crate) use broken::Broken;
 pub use config::NodeConfig;
 pub use control::{ClaimRefused, Control, PassedOver, PeerInfo};
 pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
+pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, WaitMeter};
 pub use node::Node;
 pub use prepare::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
 pub use snapshot::{Domain, LinkStatus, PathStatus, PoolStatus, SessionId, SessionStatus, Snapshot, TensorStatus};

@@ -2,6 +2,7 @@
 
 use super::counters::Counters;
 use super::link::Link;
+use super::meters::Meters;
 use super::pool::Pool;
 use super::prepare::Call;
 use super::session::Session;
@@ -10,7 +11,7 @@ use super::store::{Arena, Store};
 use super::{Action, Control, Domain, NodeConfig, Op, PeerInfo, SessionId};
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::{Failure, FailureCode, Report};
+use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
@@ -58,8 +59,7 @@ pub struct Node {
     pub(super) counters: Counters,
     /// Counts what has landed in flows.
     pub(super) landings: u64,
-    pub(super) finished: BTreeMap<u8, Finished>,
-    pub(super) failed: u64,
+    pub(super) meters: Meters,
 }
 
 /// Whether there is a link to a node.
@@ -67,13 +67,6 @@ pub(super) enum Peer {
     Up(LinkId),
     /// The control plane was asked for one; these operations wait.
     Connecting(Vec<Id<Op>>),
-}
-
-#[derive(Default, Clone, Copy)]
-pub(super) struct Finished {
-    pub(super) transfers: u64,
-    pub(super) bytes: u64,
-    pub(super) copied: u64,
 }
 
 /// The most locations of keys that are remembered; then they are asked for again.
@@ -84,6 +77,7 @@ impl Node {
     #[must_use]
     pub fn new(config: NodeConfig, headers: LocalSlice) -> Node {
         let cells = u32::try_from(headers.len / HEADER_BYTES).unwrap_or(u32::MAX);
+        let meters = Meters::new(config.timed);
         Node {
             config,
             sessions: BTreeMap::new(),
@@ -108,8 +102,7 @@ impl Node {
             calls: BTreeMap::new(),
             counters: Counters::default(),
             landings: 0,
-            finished: BTreeMap::new(),
-            failed: 0,
+            meters,
         }
     }
 
@@ -160,7 +153,8 @@ impl Node {
     /// A link came up: [`FabricEvent::Connected`] was reported for it. `limits` are those of its fabric.
     pub fn link_up(&mut self, now: Time, link: LinkId, peer: PeerInfo, kind: FabricKind, limits: Capabilities) {
         let name = peer.name.clone();
-        self.links.insert(link, Link::new(peer, kind, limits));
+        let path = self.meters.path(&name, kind);
+        self.links.insert(link, Link::new(peer, kind, limits, path));
         self.actions.push_back(Action::Control(Control::LinkUp { link, peer: name.clone() }));
         let before = self.peers.insert(name, Peer::Up(link));
         match before {
@@ -242,12 +236,5 @@ impl Node {
             self.locations.clear();
         }
         self.locations.insert(key.clone(), (node.clone(), sequence));
-    }
-
-    pub(super) fn count(&mut self, report: &Report) {
-        let entry = self.finished.entry(report.fabric as u8).or_default();
-        entry.transfers += 1;
-        entry.bytes += report.bytes;
-        entry.copied += report.copied;
     }
 }

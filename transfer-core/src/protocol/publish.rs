@@ -1,6 +1,7 @@
 //! Publishing: what a worker pushes becomes a version of its key, if it may.
 
 use super::claims::key_owned;
+use super::meters::{Operation, PathId};
 use super::node::Node;
 use super::ops::{Op, OpKind, PushStage};
 use super::slab::Id;
@@ -160,6 +161,7 @@ impl Node {
         let reply = Reply::Pushed { op: op.id, version, report };
         // The operation's reference becomes the publication's. Those who wait are served first: they wait longer than the pusher.
         self.publish(now, record, blob, version);
+        self.meters.finished(Operation::Push, PathId::HERE, &report);
         self.actions.push_back(Action::Reply { session: op.session, reply });
     }
 

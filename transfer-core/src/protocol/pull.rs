@@ -256,7 +256,7 @@ impl Node {
         };
         let (Some(pull), Some(slot)) = (l.pulls.remove(id), l.slots.remove(slot)) else { return };
         let waited = Duration::from_micros(u64::from(header.waited_us));
-        let (kind, sender_copies) = (l.kind, u64::from(l.limits.sender_copies));
+        let (kind, path, sender_copies) = (l.kind, l.path, u64::from(l.limits.sender_copies));
         let Some(pool) = self.pools.get(&slot.domain) else { return };
         let bytes = meta.len_bytes();
         let mut slice = pool.slice(&slot.range);
@@ -274,7 +274,7 @@ impl Node {
                 flew: now.since(pull.asked).saturating_sub(waited),
             };
             // The session is the one that asked, so the domain is its own.
-            let _ = self.lend(op.session, op.id, blob, report);
+            let _ = self.lend(op.session, op.id, blob, path, report);
         }
         self.unhold(blob);
     }

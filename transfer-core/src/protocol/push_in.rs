@@ -5,7 +5,7 @@ use super::node::Node;
 use super::slab::{Id, Slab};
 use super::store::{Blob, Claimant, Landed, Owner, Record, Source};
 use super::{Domain, SessionId};
-use crate::fabric::{FabricKind, LinkId};
+use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name, TensorMeta, Until, Version};
 use crate::time::Time;
@@ -396,12 +396,7 @@ impl Node {
         let blob = Blob::new(slice, meta, s.domain, Source::Slot(link, slot)).retained(retention);
         let blob = self.store.blobs.insert(blob);
         s.state = SlotState::Held(blob);
-        let kind: FabricKind = l.kind;
-        let copied = copied + bytes * u64::from(l.limits.sender_copies);
-        let entry = self.finished.entry(kind as u8).or_default();
-        entry.transfers += 1;
-        entry.bytes += bytes;
-        entry.copied += copied;
+        self.meters.landed(l.path, bytes, copied + bytes * u64::from(l.limits.sender_copies));
         if retention.until != Until::Replaced {
             self.keep_slot(link, id, slot, blob);
         }

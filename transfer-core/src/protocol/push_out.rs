@@ -1,6 +1,7 @@
 //! Pushing, the sender's side: a flow of one key to one worker, and the slots that its sidecar has granted for it.
 
 use super::link::{Out, OutWrite, Purpose};
+use super::meters::Operation;
 use super::node::Node;
 use super::ops::{Op, OpKind, PushStage};
 use super::pool::TIDY_AT;
@@ -284,7 +285,7 @@ impl Node {
             };
             let reply = Reply::Pushed { op: op.id, version: b.version, report };
             self.actions.push_back(super::Action::Reply { session: op.session, reply });
-            self.count(&report);
+            self.meters.finished(Operation::Push, l.path, &report);
             self.unhold(blob);
         }
         self.unhold(blob);

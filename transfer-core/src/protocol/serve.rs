@@ -12,6 +12,7 @@ use crate::time::Time;
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::{Body, NameRef, Role};
 use hashbrown::HashMap;
+use std::time::Duration;
 
 /// A peer's request.
 pub(super) struct Serve {
@@ -194,7 +195,15 @@ impl Node {
 
     /// The write is placed at the peer.
     pub(super) fn serve_written(&mut self, now: Time, link: LinkId, index: u32) {
-        if let Some(serve) = self.links.get_mut(&link).and_then(|l| l.serves.remove(&index)) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        if let Some(serve) = l.serves.remove(&index) {
+            let (path, copies) = (l.path, u64::from(l.limits.sender_copies + l.limits.receiver_copies));
+            if let Some(blob) = serve.fetching.filter(|_| !serve.cancelled).and_then(|b| self.store.blobs.get(b)) {
+                let bytes = blob.meta.len_bytes();
+                let waited = Duration::from_micros(serve.waited_us.into());
+                let took = now.since(serve.since).saturating_sub(waited);
+                self.meters.served(path, bytes, bytes * copies, took);
+            }
             self.serve_ended(now, &serve, !serve.cancelled);
         }
     }

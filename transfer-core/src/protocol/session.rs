@@ -19,6 +19,8 @@ pub(super) struct Session {
     pub(super) arena_len: u64,
     pub(super) ops: HashMap<OpId, Id<Op>>,
     pub(super) leases: HashMap<Id<Blob>, u32>,
+    /// All of these together.
+    pub(super) held: u64,
     /// The lowest version that may be pushed next to a worker elsewhere, where no flow has it.
     pub(super) versions: HashMap<(Key, Name), u64>,
 }
@@ -29,7 +31,7 @@ impl Node {
         self.workers.insert(name.clone(), session);
         self.arenas.insert(arena, Arena { segment: arena, blobs: 0, abandoned: false });
         let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
-        self.sessions.insert(session, Session { name, domain, arena, arena_len, ops, leases, versions });
+        self.sessions.insert(session, Session { name, domain, arena, arena_len, ops, leases, held: 0, versions });
     }
 
     /// A worker is gone. What it published ends with it, except for those who are reading it; its leases and operations end.

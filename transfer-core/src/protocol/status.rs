@@ -2,8 +2,9 @@
 
 use super::node::Node;
 use super::store::Owner;
-use super::{LinkStatus, PathStatus, PoolStatus, SessionStatus, Snapshot, TensorStatus};
+use super::{LinkStatus, Operation, PathMeter, PathStatus, PoolStatus, SessionStatus, Snapshot, TensorStatus};
 use crate::fabric::FabricKind;
+use std::collections::BTreeMap;
 
 impl Node {
     /// The counters. After all sessions are gone, what is "now" is zero. Only [`crate::drive::Driver::snapshot`] knows the links'
@@ -18,7 +19,7 @@ impl Node {
                 name: s.name.clone(),
                 domain: s.domain,
                 arena_bytes: s.arena_len,
-                leases: s.leases.values().map(|n| u64::from(*n)).sum(),
+                leases: s.held,
                 operations: s.ops.len() as u64,
             })
             .collect();
@@ -50,10 +51,6 @@ impl Node {
                 waiting: p.wants.len() as u64,
             })
             .collect();
-        let finished = self.finished.iter().filter_map(|(kind, f)| {
-            let fabric = FabricKind::from_wire(*kind)?;
-            Some(PathStatus { fabric, transfers: f.transfers, bytes: f.bytes, copied: f.copied })
-        });
         Snapshot {
             tensors: self.store.published,
             blobs: self.store.blobs.len() as u64,
@@ -61,8 +58,8 @@ impl Node {
             operations: self.ops.len() as u64,
             slots: self.links.values().map(|l| l.slots.len() as u64).sum(),
             counters: self.counters_here(),
-            finished: finished.collect(),
-            failed: self.failed,
+            finished: finished(self.meters.paths()),
+            failed: self.meters.all_failed(),
             sessions,
             links,
             pools,
@@ -108,4 +105,27 @@ impl Node {
             })
             .collect()
     }
+}
+
+/// Transfers by what carried them. A push that stays at this sidecar is none: nothing was carried.
+fn finished(paths: &[PathMeter]) -> Vec<PathStatus> {
+    let mut finished = BTreeMap::<u8, PathStatus>::new();
+    for path in paths {
+        for (operation, meter) in Operation::ALL.into_iter().zip(&path.operations) {
+            let counts = match operation {
+                Operation::Push => path.fabric != FabricKind::Local,
+                Operation::Fetch | Operation::Land => true,
+                Operation::Serve => false,
+            };
+            if counts && meter.transfers > 0 {
+                let fabric = path.fabric;
+                let none = PathStatus { fabric, transfers: 0, bytes: 0, copied: 0 };
+                let sum = finished.entry(fabric as u8).or_insert(none);
+                sum.transfers += meter.transfers;
+                sum.bytes += meter.bytes;
+                sum.copied += meter.copied;
+            }
+        }
+    }
+    finished.into_values().collect()
 }

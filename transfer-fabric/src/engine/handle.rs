@@ -155,6 +155,8 @@ pub enum EngineCommand {
     ClaimAll,
     /// Show the counters.
     Snapshot(Answer<Snapshot>),
+    /// Show everything that metrics are made of.
+    Measure(Answer<super::Measured>),
     /// Show what each fabric runs with.
     Describe(Answer<Vec<FabricDescription>>),
     /// List published tensors whose key starts with `prefix` and sorts after `after`, in the order of their keys, at most `limit`.

@@ -9,15 +9,18 @@
 //! - `run`: the thread's loop.
 //! - `workers`: the rings and doorbells of the workers.
 //! - `memory`: the segments by number, and the landing headers in them.
+//! - `meters`: what the thread counts of itself.
 //! - `wait`: when to poll on, and when and on what to sleep.
 
 mod handle;
 mod memory;
+mod meters;
 mod run;
 mod wait;
 mod workers;
 
 pub use handle::{Answer, ClaimRefused, ControlRequest, ControlSink, EngineCommand, FabricDescription, PeerInfo};
+pub use meters::{EngineMeters, Measured};
 pub use wait::PollStrategy;
 
 use crossbeam_channel::{Receiver, Sender};

@@ -2,6 +2,7 @@
 
 use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription};
 use super::memory::Memory;
+use super::meters::{EngineMeters, Measured};
 use super::wait::{Pace, PollStrategy, Ready, Sleeper};
 use super::workers::{Ends, Workers};
 use super::{BoxedFabric, COUNTER_SEGMENT, EngineError};
@@ -38,6 +39,7 @@ pub(super) struct Run {
     sink: ControlSink,
     started: Instant,
     looked_up: Instant,
+    meters: EngineMeters,
     broken: Vec<(SessionId, String)>,
     /// Calls of peers for landing slots that are being answered.
     calls: HashMap<u64, Answer<Option<Vec<BufferAnswer>>>>,
@@ -74,6 +76,7 @@ impl Run {
             sink,
             started: now,
             looked_up: now,
+            meters: EngineMeters::default(),
             broken: Vec::new(),
             calls: HashMap::new(),
             next_call: 0,
@@ -108,8 +111,14 @@ impl Run {
     }
 
     pub(super) fn run(mut self) {
+        // When the last round began, where there was something to do in it.
+        let mut round: Option<Instant> = None;
         while !self.stopping {
             let instant = Instant::now();
+            if let Some(began) = round.take() {
+                self.meters.rounds += 1;
+                self.meters.busy += instant.saturating_duration_since(began);
+            }
             let now = self.time(instant);
             let mut active = self.commands(now);
             let Run { workers, driver, broken, memory, .. } = &mut self;
@@ -125,6 +134,7 @@ impl Run {
             }
             self.work(now);
             if active {
+                round = Some(instant);
                 self.pace.active(instant);
                 if instant.saturating_duration_since(self.looked_up) > LOOK_UP {
                     self.wait(now, Some(Duration::ZERO));
@@ -199,6 +209,7 @@ impl Run {
         }
         // What came before a fabric was armed is found by polling once more; commands ring the bell.
         if self.workers.prepare_sleep() && !self.driver.poll_fabrics(now, &self.memory) && self.inbox.is_empty() {
+            self.meters.sleeps += 1;
             self.wait(now, timeout);
         }
         self.workers.awake();
@@ -229,6 +240,7 @@ impl Run {
         for _ in 0..BATCH {
             let Ok(command) = self.inbox.try_recv() else { break };
             active = true;
+            self.meters.commands += 1;
             self.command(now, command);
         }
         active
@@ -278,19 +290,42 @@ impl Run {
             EngineCommand::PrepareFailed { link, asks, why } => driver.node.prepare_failed(link, &asks, &why),
             EngineCommand::ClaimAll => driver.node.claim_all(),
             EngineCommand::Snapshot(answer) => answer(driver.snapshot()),
-            EngineCommand::Describe(answer) => {
-                let shown = driver.fabrics().iter().map(|fabric| FabricDescription {
-                    kind: fabric.kind(),
-                    settings: fabric.describe(),
-                    counts: fabric.counters(),
-                });
-                answer(shown.collect());
-            }
+            EngineCommand::Measure(answer) => answer(self.measure()),
+            EngineCommand::Describe(answer) => answer(self.describe()),
             EngineCommand::Tensors { prefix, after, limit, answer } => {
                 answer(driver.node.tensors(&prefix, &after, limit));
             }
             EngineCommand::SetPoll(strategy) => self.pace.strategy = strategy,
             EngineCommand::Stop => self.stopping = true,
+        }
+    }
+
+    fn describe(&mut self) -> Vec<FabricDescription> {
+        let shown = self.driver.fabrics().iter().map(|fabric| FabricDescription {
+            kind: fabric.kind(),
+            settings: fabric.describe(),
+            counts: fabric.counters(),
+        });
+        shown.collect()
+    }
+
+    fn measure(&mut self) -> Measured {
+        let workers = self.workers.meters();
+        Measured {
+            snapshot: self.driver.snapshot(),
+            meters: self.driver.node.meters().clone(),
+            engine: EngineMeters {
+                submissions: workers.submissions,
+                replies: workers.replies,
+                replies_delayed: workers.replies_delayed,
+                doorbells_rung: workers.doorbells_rung,
+                doorbells_taken: workers.doorbells_taken,
+                ..self.meters
+            },
+            fabrics: self.describe(),
+            posts: self.driver.posts().to_vec(),
+            commands_waiting: self.inbox.len() as u64,
+            replies_waiting: self.workers.backlog(),
         }
     }
 

@@ -34,6 +34,8 @@ pub struct Addresses {
     pub grpc: Option<SocketAddr>,
     /// A Unix socket where they listen too.
     pub admin_socket: Option<PathBuf>,
+    /// Where metrics and the status page are served.
+    pub http: Option<SocketAddr>,
     /// The tcp fabric's address, as peers are told.
     pub data: Option<SocketAddr>,
 }
@@ -46,6 +48,9 @@ impl fmt::Display for Addresses {
         }
         if let Some(admin) = &self.admin_socket {
             write!(f, " admin={}", admin.display())?;
+        }
+        if let Some(http) = self.http {
+            write!(f, " http={http}")?;
         }
         if let Some(data) = self.data {
             write!(f, " data={data}")?;

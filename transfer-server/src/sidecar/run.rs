@@ -8,6 +8,7 @@ use crate::control::Control;
 use crate::directory::{Directory, DirectoryClient, Hello, Place};
 use crate::engine::EngineClient;
 use crate::grpc;
+use crate::observe::{HttpServer, Watched, WatchedParts};
 use crate::peering::{Links, PeeringService};
 use crate::poll::PollControl;
 use crate::sessions::{Acceptor, Sessions};
@@ -64,12 +65,13 @@ struct Running {
     control: tokio::task::JoinHandle<()>,
     acceptor: Acceptor,
     admin_path: Option<crate::unix::SocketPath>,
+    http: Option<HttpServer>,
 }
 
 impl Running {
     async fn start(parts: Parts) -> Result<Running, StartError> {
         let Parts { addresses, identity, advertised, directory, policy, pool, workers, .. } = parts;
-        let Parts { grpc, admin, engine, poll, requests, .. } = parts;
+        let Parts { grpc, admin, http, engine, poll, requests, .. } = parts;
         let budget = policy.budget.clone();
         let handle = engine.handle().clone();
         let client = EngineClient::new(move |command| handle.send(command));
@@ -99,6 +101,14 @@ impl Running {
         let control = tokio::spawn(control.run(requests, news));
 
         let (started, poll) = (Instant::now(), PollControl::new(poll));
+        let watched = Watched::new(WatchedParts {
+            me: identity.clone(),
+            started,
+            budget: budget.clone(),
+            poll: poll.clone(),
+            engine: client.clone(),
+            directory: directory.clone(),
+        });
         let shown = Shown { me: identity, started, budget, poll, engine: client, directory: directory.clone() };
         let peering = PeeringService::new(links, directory.clone());
         let (routes, health) = grpc::routes(peering, AdminService::new(shown), hosted.clone())
@@ -118,6 +128,8 @@ impl Running {
             admin_path = Some(path);
         }
 
+        let http = http.map(|listener| HttpServer::start(listener, watched)).transpose();
+        let http = http.map_err(|source| StartError::System { what: "starting the HTTP server", source })?;
         if !directory.attached(DIRECTORY_PATIENCE).await {
             tracing::warn!(
                 directory = directory.place().describe(),
@@ -127,7 +139,7 @@ impl Running {
         }
         let acceptor = Acceptor::start(workers, sessions, tokio::runtime::Handle::current())
             .map_err(|source| StartError::System { what: "starting the acceptor's thread", source })?;
-        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, admin_path })
+        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, admin_path, http })
     }
 
     async fn until(mut self, stopped: oneshot::Receiver<()>) {
@@ -139,6 +151,7 @@ impl Running {
         // Nobody new; then the workers and peers that are here; then the services.
         drop(self.acceptor);
         drop(self.admin_path);
+        drop(self.http);
         grpc::not_serving(&self.health).await;
         let engine = self.engine;
         if tokio::task::spawn_blocking(move || engine.stop()).await.is_err() {
