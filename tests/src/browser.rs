@@ -70,7 +70,8 @@ impl Browser {
         let mut browser = Browser { to, from, next: 0, session, complaints, requests, _process: process };
         let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
-        browser.session = browser.call("Target.attachToTarget", attach)["sessionId"].as_str().expect("a session").into();
+        browser.session =
+            browser.call("Target.attachToTarget", attach)["sessionId"].as_str().expect("a session").into();
         for domain in ["Page", "Runtime", "Log", "Network"] {
             browser.call(&format!("{domain}.enable"), json!({}));
         }
@@ -122,10 +123,17 @@ impl Browser {
     /// # Panics
     /// Where it throws.
     pub fn evaluate(&mut self, expression: &str) -> Value {
+        self.try_evaluate(expression).unwrap_or_else(|thrown| panic!("{expression}: {thrown}"))
+    }
+
+    /// The same, or what it threw.
+    fn try_evaluate(&mut self, expression: &str) -> Result<Value, Value> {
         let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let result = self.call("Runtime.evaluate", asked);
-        assert!(result["exceptionDetails"].is_null(), "{expression}: {}", result["exceptionDetails"]);
-        result["result"]["value"].clone()
+        match &result["exceptionDetails"] {
+            Value::Null => Ok(result["result"]["value"].clone()),
+            thrown => Err(thrown.clone()),
+        }
     }
 
     /// Waits until an expression is true on the page.
@@ -134,7 +142,8 @@ impl Browser {
     /// Where it never is.
     #[track_caller]
     pub fn until(&mut self, expression: &str) {
-        let seen = poll(|| if self.evaluate(expression) == true { Ok(()) } else { Err(()) });
+        // A page that is not there yet has none of its parts.
+        let seen = poll(|| if self.try_evaluate(expression) == Ok(Value::Bool(true)) { Ok(()) } else { Err(()) });
         if seen.is_err() {
             let text = self.evaluate("document.body.innerText");
             panic!("never: {expression}\n{text}\n{:?}", self.complaints);

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
-use tracing::subscriber::Interest;
-use tracing::{Event, Metadata};
-use tracing_subscriber::layer::{Context, Filter};
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::layer::{Context, Layer};
 
 /// In so long a place may log its number of lines.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -120,7 +119,8 @@ impl Limiter {
     }
 }
 
-/// The limit as a filter of lines.
+/// The limit as a layer in front of the one that writes. It is no filter of that layer: where such a filter takes an event and then does
+/// not, tracing-subscriber 0.3 keeps its decision for the thread's next event, and panics in debug builds.
 pub(crate) struct Limit(Arc<Limiter>);
 
 impl Limit {
@@ -129,17 +129,8 @@ impl Limit {
     }
 }
 
-impl<S> Filter<S> for Limit {
-    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        true
-    }
-
-    fn callsite_enabled(&self, _: &'static Metadata<'static>) -> Interest {
-        // Asked again for each line: `event_enabled` is.
-        Interest::always()
-    }
-
-    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+impl<S: Subscriber> Layer<S> for Limit {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         self.0.takes(event.metadata(), Instant::now())
     }
 }
@@ -147,12 +138,12 @@ impl<S> Filter<S> for Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracing_subscriber::layer::{Layer, SubscriberExt};
+    use tracing_subscriber::layer::SubscriberExt;
 
     /// The places of two lines.
     fn places() -> (&'static Metadata<'static>, &'static Metadata<'static>) {
         struct Caught(Arc<Mutex<Vec<&'static Metadata<'static>>>>);
-        impl<S: tracing::Subscriber> Layer<S> for Caught {
+        impl<S: Subscriber> Layer<S> for Caught {
             fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
                 self.0.lock().push(event.metadata());
             }

@@ -8,7 +8,6 @@ use super::limit::{Limit, Limiter};
 use clap::{Args, ValueEnum};
 use std::io::IsTerminal;
 use std::sync::{Arc, OnceLock};
-use tracing_subscriber::filter::FilterExt;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
@@ -78,17 +77,19 @@ impl LogControl {
     pub fn install(flags: &LogFlags) -> Result<LogControl, LogError> {
         let limiter = Arc::new(Limiter::new(flags.log_limit));
         let (filter, handle) = reload::Layer::new(parse(&flags.filter)?);
-        let limited = filter.and(Limit::new(limiter.clone()));
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-        let lines: Box<dyn Layer<Registry> + Send + Sync> = match flags.log_format {
-            LogFormat::Text => Box::new(lines.with_ansi(std::io::stderr().is_terminal()).with_filter(limited)),
+        let lines = match flags.log_format {
+            LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
             // The fields beside the message, where tools look for them.
-            LogFormat::Json => {
-                let lines = lines.json().flatten_event(true).with_current_span(false).with_span_list(false);
-                Box::new(lines.with_filter(limited))
-            }
+            LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
         };
-        tracing_subscriber::registry().with(lines).try_init().map_err(|e| LogError::Taken(e.to_string()))?;
+        let limit = Limit::new(limiter.clone());
+        tracing_subscriber::registry()
+            .with(filter)
+            .with(limit)
+            .with(lines)
+            .try_init()
+            .map_err(|e| LogError::Taken(e.to_string()))?;
         let text = Arc::new(parking_lot::Mutex::new(flags.filter.clone()));
         let control = LogControl { filter: handle, text, limiter: limiter.clone() };
         limiter.start_telling();

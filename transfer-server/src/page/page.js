@@ -38,7 +38,8 @@ function since(ms) {
   const [d, h, m] = [Math.floor(s / 86400), Math.floor(s / 3600) % 24, Math.floor(s / 60) % 60];
   if (d > 0) return `${d} d ${h} h`;
   if (h > 0) return `${h} h ${m} min`;
-  return m > 0 ? `${m} min` : `${s} s`;
+  if (m > 0) return s % 60 === 0 || m > 9 ? `${m} min` : `${m} min ${s % 60} s`;
+  return `${s} s`;
 }
 
 // ---- rows and elements
@@ -128,13 +129,19 @@ function ceiling(n) {
   for (const m of [1, 2, 4, 8, 10, 20, 40, 80, 100, 200, 400, 800, 1024]) if (n <= m * unit) return m * unit;
   return n;
 }
+// A sidecar that has just started fills its chart all the same.
+function span(now) {
+  const first = rates.length ? rates[0].at : now;
+  return Math.min(SPAN_MS, Math.max(60 * 1000, now - first));
+}
 let hover = null;
 function chart() {
   const box = $("chart");
   const [w, h, left, bottom, top] = [Math.max(280, box.clientWidth), Math.max(120, box.clientHeight), 72, 20, 8];
   const now = rates.length ? rates[rates.length - 1].at : Date.now();
   const most = ceiling(Math.max(1, ...rates.map((r) => (r.gap ? 0 : Math.max(r.received, r.sent, r.local)))));
-  const x = (at) => left + (w - left - 4) * (1 - (now - at) / SPAN_MS);
+  const wide = span(now);
+  const x = (at) => left + (w - left - 4) * (1 - (now - at) / wide);
   const y = (n) => top + (h - bottom - top) * (1 - n / most);
   const svg = draw("svg", { viewBox: `0 0 ${w} ${h}`, "aria-hidden": "true" });
   for (let i = 0; i <= 4; i += 1) {
@@ -144,9 +151,10 @@ function chart() {
     label.textContent = i === 0 ? "0" : rate(n);
     svg.append(label);
   }
-  for (const minutes of [15, 10, 5, 0]) {
-    const label = draw("text", { x: x(now - minutes * 60000), y: h - 4, "text-anchor": minutes === 0 ? "end" : minutes === 15 ? "start" : "middle" });
-    label.textContent = minutes === 0 ? "now" : `${minutes} min ago`;
+  const marks = w < 480 ? [1, 0] : [1, 2 / 3, 1 / 3, 0];
+  for (const mark of marks) {
+    const label = draw("text", { x: x(now - mark * wide), y: h - 4, "text-anchor": mark === 0 ? "end" : mark === 1 ? "start" : "middle" });
+    label.textContent = mark === 0 ? "now" : `${since(mark * wide)} ago`;
     svg.append(label);
   }
   for (const name of SERIES) {
@@ -157,7 +165,7 @@ function chart() {
   const seen = rates.filter((r) => !r.gap);
   let shown = null;
   if (hover !== null && seen.length) {
-    const at = now - SPAN_MS * (1 - (hover - left) / (w - left - 4));
+    const at = now - wide * (1 - (hover - left) / (w - left - 4));
     shown = seen.reduce((best, r) => (Math.abs(r.at - at) < Math.abs(best.at - at) ? r : best));
     svg.append(draw("line", { class: "cursor", x1: x(shown.at), x2: x(shown.at), y1: top, y2: h - bottom }));
   }
@@ -167,7 +175,7 @@ function chart() {
     text("chart-says", `${when}: received ${rate(shown.received)}, sent ${rate(shown.sent)}, handed over ${rate(shown.local)}.`);
   } else if (seen.length) {
     const peak = (name) => rate(Math.max(...seen.map((r) => r[name])));
-    text("chart-says", `The last 15 minutes; at most ${peak("received")} received, ${peak("sent")} sent, ${peak("local")} handed over here.`);
+    text("chart-says", `The last ${since(wide)}; at most ${peak("received")} received, ${peak("sent")} sent, ${peak("local")} handed over here.`);
   }
 }
 function spark(number) {
@@ -176,7 +184,8 @@ function spark(number) {
   const points = rates.map((r) => ({ at: r.at, gap: r.gap, v: r.gap || !r.paths[number] ? [0, 0] : r.paths[number] }));
   const now = points.length ? points[points.length - 1].at : 0;
   const most = Math.max(1, ...points.map((p) => Math.max(p.v[0], p.v[1])));
-  const x = (at) => w * (1 - (now - at) / SPAN_MS);
+  const wide = span(now);
+  const x = (at) => w * (1 - (now - at) / wide);
   const y = (n) => 1 + (h - 2) * (1 - n / most);
   const svg = draw("svg", { viewBox: `0 0 ${w} ${h}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   svg.append(draw("path", { class: "curve received", d: curve(points, (p) => p.v[0], x, y)[0] }));
