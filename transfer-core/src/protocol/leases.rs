@@ -42,6 +42,12 @@ impl Node {
         self.tidy_arena(slice.segment);
     }
 
+    /// Of an arena: how many ranges of it somebody can still reach, and whether its worker is gone.
+    #[must_use]
+    pub fn arena_reach(&self, segment: SegmentId) -> Option<(u64, bool)> {
+        self.arenas.get(&segment).map(|arena| (arena.blobs, arena.abandoned))
+    }
+
     pub(super) fn tidy_arena(&mut self, segment: SegmentId) {
         if let Some(arena) = self.arenas.get(&segment)
             && arena.abandoned
@@ -97,6 +103,7 @@ impl Node {
             return Err(Failure::new(FailureCode::PermissionDenied, text));
         }
         b.refs += 1;
+        s.lent += 1;
         *s.leases.entry(blob).or_insert(0) += 1;
         let reply = Reply::Fetched {
             op,
@@ -117,6 +124,7 @@ impl Node {
         match s.leases.get_mut(&blob) {
             Some(count) => {
                 *count -= 1;
+                s.lent = s.lent.saturating_sub(1);
                 #[cfg(test)]
                 if self.config.broken == Some(super::Broken::ForgetsReleases) && s.ops.len() > 1 {
                     return;

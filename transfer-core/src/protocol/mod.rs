@@ -13,6 +13,8 @@
 //! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node.
 //! - `counters`: named counters and barriers of the job.
+//! - `status`, `listing`, `waiting`, `snapshot`: what a node shows of itself. `events`: what it tells without being asked.
+//! - `drain`, `operator`: taking nothing new, and what an operator ends.
 //! - `push_out`, `push_in`, `flow_slots`, `recall`: the two sides of a push to another node, and its landing slots.
 
 mod action;
@@ -25,13 +27,17 @@ mod config;
 mod connect;
 mod control;
 mod counters;
+mod drain;
+mod events;
 mod fetch;
 mod flow_slots;
 mod inbox;
 mod leases;
 mod link;
+mod listing;
 mod names;
 mod node;
+mod operator;
 mod ops;
 mod outbox;
 mod pool;
@@ -52,6 +58,7 @@ mod take_back;
 #[cfg(test)]
 mod tests;
 mod versions;
+mod waiting;
 
 pub use action::{Action, Write};
 #[cfg(test)]
@@ -59,9 +66,16 @@ pub(crate) use broken::Broken;
 pub use config::NodeConfig;
 pub use control::{ClaimRefused, Control, PassedOver, PeerInfo};
 pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
+pub use drain::Unfinished;
+pub use events::NodeEvent;
+pub use listing::{TensorFilter, TransferFilter};
 pub use node::Node;
+pub use operator::{Deleted, NotDeleted};
 pub use prepare::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
-pub use snapshot::{Domain, LinkStatus, PathStatus, PoolStatus, SessionId, SessionStatus, Snapshot, TensorStatus};
+pub use snapshot::{
+    Carried, Domain, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, QuarantineStatus, SessionId, SessionStatus,
+    Snapshot, TensorStatus, TransferStatus,
+};
 
 use link::Slot;
 use ops::Op;

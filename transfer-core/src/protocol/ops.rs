@@ -109,7 +109,7 @@ fn for_people(time: Duration) -> Duration {
 
 impl Node {
     pub(super) fn refuse(&mut self, session: SessionId, op: OpId, failure: Failure) {
-        self.failed += 1;
+        self.failed(session, &failure);
         self.actions.push_back(Action::Reply { session, reply: Reply::Failed { op, failure, kept: false } });
     }
 
@@ -265,7 +265,7 @@ impl Node {
                 b.source = Source::Arena(None);
             }
         }
-        self.failed += 1;
+        self.failed(op.session, &failure);
         self.actions
             .push_back(Action::Reply { session: op.session, reply: Reply::Failed { op: op.id, failure, kept } });
         self.unhold(blob);

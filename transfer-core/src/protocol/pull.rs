@@ -27,6 +27,7 @@ pub(super) struct Pull {
     pub(super) slot: Option<Id<Slot>>,
     /// What the slot was made for.
     pub(super) described: Option<(u32, TensorMeta)>,
+    /// When the peer was asked, or when this was given up.
     pub(super) asked: Time,
     /// Bytes of the speculative share that it holds.
     pub(super) speculative: u64,
@@ -257,8 +258,9 @@ impl Node {
         let (Some(pull), Some(slot)) = (l.pulls.remove(id), l.slots.remove(slot)) else { return };
         let waited = Duration::from_micros(u64::from(header.waited_us));
         let (kind, sender_copies) = (l.kind, u64::from(l.limits.sender_copies));
-        let Some(pool) = self.pools.get(&slot.domain) else { return };
         let bytes = meta.len_bytes();
+        l.inward.add(bytes);
+        let Some(pool) = self.pools.get(&slot.domain) else { return };
         let mut slice = pool.slice(&slot.range);
         slice.offset += HEADER_BYTES;
         slice.len = bytes;
@@ -317,8 +319,10 @@ impl Node {
 
     /// The operation has ended without the data. What the peer knows of has to be confirmed by it before its slot is used again.
     pub(super) fn cancel_pull(&mut self, link: LinkId, id: Id<Pull>) {
+        let latest = self.latest;
         let Some(p) = self.pull_mut(link, id) else { return };
         p.op = None;
+        p.asked = latest;
         let (slot, domain) = (p.slot, p.domain);
         match p.state {
             PullState::Preparing => {

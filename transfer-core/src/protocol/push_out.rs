@@ -271,9 +271,10 @@ impl Node {
     pub(super) fn push_landed(&mut self, now: Time, link: LinkId, id: Id<Op>, blob: Id<Blob>) {
         if let Some(op) = self.finish_op(id)
             && let OpKind::Push { posted, .. } = op.kind
-            && let (Some(l), Some(b)) = (self.links.get(&link), self.store.blobs.get(blob))
+            && let (Some(l), Some(b)) = (self.links.get_mut(&link), self.store.blobs.get(blob))
         {
             let bytes = b.meta.len_bytes();
+            l.outward.add(bytes);
             let report = Report {
                 fabric: l.kind,
                 bytes,

@@ -6,18 +6,21 @@
 //!
 //! # Layout
 //! - `handle`: what goes in and comes out.
+//! - `listing`: what may be looked at page by page.
 //! - `run`: the thread's loop.
 //! - `workers`: the rings and doorbells of the workers.
 //! - `memory`: the segments by number, and the landing headers in them.
 //! - `wait`: when to poll on, and when and on what to sleep.
 
 mod handle;
+mod listing;
 mod memory;
 mod run;
 mod wait;
 mod workers;
 
 pub use handle::{Answer, ClaimRefused, ControlRequest, ControlSink, EngineCommand, FabricDescription, PeerInfo};
+pub use listing::{Listing, PageFrom, SegmentRole, SegmentStatus};
 pub use wait::PollStrategy;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -127,7 +130,7 @@ impl Engine {
         let cells = LocalSlice { segment: HEADER_SEGMENT, offset: 0, len: HEADER_CELLS * HEADER_BYTES };
         let node = transfer_core::protocol::Node::new(config.node, cells);
         let mut run = run::Run::new(node, config.fabrics, config.poll, inbox, bell.clone(), sink)?;
-        run.add_segment(HEADER_SEGMENT, headers)?;
+        run.add_segment(HEADER_SEGMENT, headers, SegmentRole::Headers)?;
         if run.needs_words() {
             let options = SegmentOptions { len: COUNTER_WORDS_BYTES, ..config.segment };
             run.add_words(Segment::create("transfer-counters", &options, &config.budget)?)?;
