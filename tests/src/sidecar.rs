@@ -2,13 +2,12 @@
 
 use crate::container::{self, Container, SHARED};
 use crate::process::{Process, Start};
-use crate::status::{Admin, Counts};
+use crate::status::{Admin, Counts, Seen};
 use crate::{Worker, poll, programs};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use transfer_proto::v1::StatusResponse;
 
 /// A `transferd`. Killed when dropped; [`Sidecar::terminate`] ends it as its operator would.
 #[derive(Debug)]
@@ -122,7 +121,7 @@ impl Sidecar {
     /// # Panics
     /// Where it does not.
     #[must_use]
-    pub fn status(&self) -> StatusResponse {
+    pub fn status(&self) -> Seen {
         self.admin.status().unwrap_or_else(|e| panic!("{}: {e}\n{}", self.name, self.process.last_words()))
     }
 
@@ -131,7 +130,7 @@ impl Sidecar {
     /// # Panics
     /// Where that does not come.
     #[track_caller]
-    pub fn until(&self, what: &str, is: impl Fn(&StatusResponse) -> bool) {
+    pub fn until(&self, what: &str, is: impl Fn(&Seen) -> bool) {
         let seen = poll(|| {
             let status = self.status();
             if is(&status) { Ok(()) } else { Err(Box::new(status)) }

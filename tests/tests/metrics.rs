@@ -216,3 +216,57 @@ fn readiness_follows_the_directory() {
     });
     assert_eq!(detached, Ok(()));
 }
+
+/// Who asks for it gets one line for each transfer, with all that a span has; nobody else pays for that.
+#[test]
+fn each_transfer_leaves_a_record_where_that_is_wanted() {
+    let told = ["--pool-bytes", "16MiB", "--http-listen", "127.0.0.1:0", "--log-format", "json"];
+    let wanted = [&told[..], &["--listen", "127.0.0.1:0", "--log", "info,transfer_span=debug"]].concat();
+    let unwanted = [&told[..], &["--listen", "127.0.0.1:0"]].concat();
+    let scene = Scene::with(&[&unwanted, &wanted]);
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    for version in 1..=50 {
+        giver.push("w", Spec::bytes(1000, version)).get();
+        taker.fetch("w").exactly(version).get();
+    }
+    taker.push("own", Spec::bytes(500, 1)).get();
+    taker.fetch("own").get();
+    taker.push("gift", Spec::bytes(700, 1)).to("giver").get();
+    taker.fetch("nothing").timeout(std::time::Duration::from_millis(1)).trouble();
+    let spans = |sidecar: &Sidecar| -> Vec<serde_json::Value> {
+        let log = sidecar.log();
+        let lines = log.lines().filter(|l| l.ends_with('}')).map(|l| serde_json::from_str::<serde_json::Value>(l));
+        lines.map(|l| l.expect("a line is JSON")).filter(|l| l["target"] == "transfer_span").collect()
+    };
+    let all = poll(|| Some(spans(scene.b())).filter(|s| s.len() == 54).ok_or_else(|| spans(scene.b()).len()));
+    let all = all.expect("one for each transfer, whatever the limit of lines");
+    let fabric = Carrier::chosen().name();
+    let of = |key: &str, operation: &str| {
+        all.iter().filter(|s| s["key"] == key && s["operation"] == operation).cloned().collect::<Vec<_>>()
+    };
+    let fetched = of("w", "fetch");
+    assert_eq!(fetched.len(), 50);
+    for (span, version) in fetched.iter().zip(1..) {
+        let named =
+            (&span["version"], &span["worker"], &span["peer"], &span["fabric"], &span["bytes"], &span["outcome"]);
+        assert_eq!(
+            named,
+            (&version.into(), &"taker".into(), &"a".into(), &fabric.into(), &1000.into(), &"ok".into()),
+            "{span}"
+        );
+        assert!(span["took_us"].as_f64() >= span["flew_us"].as_f64(), "{span}");
+    }
+    assert_eq!(
+        (of("own", "fetch")[0]["fabric"].as_str(), of("own", "push")[0]["copied"].as_u64()),
+        (Some("local"), Some(0))
+    );
+    assert_eq!(
+        (of("gift", "push")[0]["peer"].as_str(), of("gift", "push")[0]["version"].as_u64()),
+        (Some("a"), Some(1))
+    );
+    assert_eq!(of("nothing", "fetch")[0]["outcome"], "UnknownKey");
+    assert_eq!(spans(scene.a()).len(), 0, "nobody asked there");
+    assert_eq!(scrape(scene.b())["transfer_spans_dropped_total"], 0.0);
+    drop((giver, taker));
+    scene.end();
+}

@@ -3,7 +3,7 @@
 use std::path::Path;
 use transfer_tests::{Browser, Carrier, Scene, Spec, poll};
 
-/// What runs where it is taken for HTML.
+/// What runs where it is taken for HTML. A worker and a key are called so.
 const HOSTILE: &str = "<img src=x onerror=\"document.title='owned'\">";
 
 /// Two nodes with workers, and tensors going both ways; a browser at the page of one of them.
@@ -13,7 +13,8 @@ fn a_person_sees_what_goes_on() {
     let address = scene.b().http();
     let mut giver = scene.a().worker("trainer-0");
     let mut taker = scene.b().worker("parameter-server");
-    let hostile = scene.b().worker(HOSTILE);
+    let mut hostile = scene.b().worker(HOSTILE);
+    let hostile_waits = hostile.fetch(HOSTILE);
     let mut browser = Browser::start(scene.folder());
     browser.look(1280, 900, false, false);
     browser.open(&format!("http://{address}/"));
@@ -52,6 +53,12 @@ fn a_person_sees_what_goes_on() {
     let name = serde_json::to_string(HOSTILE).expect("a text");
     browser
         .until(&format!("[...document.querySelectorAll('#workers-rows .name')].some((c) => c.textContent === {name})"));
+    // What waits, for what, and since when.
+    let waiting = hostile_waits.start();
+    browser.until(&format!(
+        "[...document.querySelectorAll('#flight-rows tr')].some((r) => r.cells[0].textContent === {name} && \
+         r.cells[1].textContent === {name} && r.cells[2].textContent === 'fetch' && /directory/.test(r.cells[3].textContent))"
+    ));
     assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), 0);
     assert_eq!(browser.evaluate("document.title"), "b · transfer");
 
@@ -71,7 +78,7 @@ fn a_person_sees_what_goes_on() {
         assert!(url.starts_with(&format!("http://{address}/")) || url.starts_with("data:"), "it asked for {url}");
     }
     assert_eq!(browser.complaints(), [] as [String; 0]);
-    drop((giver, taker, hostile, browser));
+    drop((giver, taker, waiting, hostile, browser));
     scene.end();
 }
 

@@ -10,7 +10,7 @@ pub use posts::PostMeter;
 use crate::fabric::{DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Reply};
-use crate::protocol::{Action, BufferAnswer, Control, Node, PeerInfo, SessionId, Snapshot, Write};
+use crate::protocol::{Action, BufferAnswer, Control, LinkStatus, Node, Page, PeerInfo, SessionId, Snapshot, Write};
 use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
@@ -158,17 +158,26 @@ impl<M> Driver<M> {
         link
     }
 
-    /// The counters of the node, with the rails of its links.
+    /// The node at a glance, with the rails of its links.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        let mut snapshot = self.node.snapshot();
-        for link in &mut snapshot.links {
+    pub fn snapshot(&self, now: Time) -> Snapshot {
+        let up = self.links.iter().filter(|(_, state)| state.pending.is_none());
+        let rails = up.map(|(link, state)| self.fabrics[state.fabric].rails(*link));
+        let impaired = rails.filter(|rails| rails.live < rails.all).count() as u64;
+        Snapshot { impaired, ..self.node.snapshot(now) }
+    }
+
+    /// A page of links; see [`Node::links`]. With their rails.
+    #[must_use]
+    pub fn links(&self, peer: &str, from: u64, limit: usize) -> Page<LinkStatus> {
+        let mut page = self.node.links(peer, from, limit);
+        for link in &mut page.entries {
             if let Some(state) = self.links.get(&link.link) {
                 let rails = self.fabrics[state.fabric].rails(link.link);
                 (link.rails, link.rails_live) = (rails.all, rails.live);
             }
         }
-        snapshot
+        page
     }
 
     /// Begins a link as its initiator. Returns it with what the peer has to know: the offer, and our receive slots.

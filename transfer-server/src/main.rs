@@ -1,6 +1,6 @@
 //! `transferd`: the sidecar as a process.
 //!
-//! Prints one line that begins with `transferd ready` to stdout when workers can connect. Exit status: 0 after SIGTERM or SIGINT, 1
+//! Prints one line that begins with `transferd ready` to stdout when workers can connect. Exit status: 0 after SIGTERM, SIGINT or a drain, 1
 //! when it could not start, 2 for a wrong command line, 3 when it ended by itself.
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ use transfer_server::{Sidecar, StartError};
 fn main() -> ExitCode {
     let flags = Flags::parse();
     if let Err(e) = LogControl::install(&flags.log) {
-        eprintln!("transferd: {e}");
+        eprintln!("transferd: --log: {e}");
         return ExitCode::from(2);
     }
     let ready_file = flags.ready_file.clone();
@@ -39,9 +39,9 @@ fn main() -> ExitCode {
         eprintln!("transferd: cannot say that it is ready: {e}");
         return ExitCode::from(1);
     }
-    let by_signal = signals.wait(&sidecar);
+    let as_wanted = signals.wait(&sidecar) || sidecar.has_drained();
     sidecar.stop();
-    ExitCode::from(if by_signal { 0 } else { 3 })
+    ExitCode::from(if as_wanted { 0 } else { 3 })
 }
 
 /// SIGTERM and SIGINT.

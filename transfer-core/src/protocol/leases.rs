@@ -43,6 +43,12 @@ impl Node {
         self.tidy_arena(slice.segment);
     }
 
+    /// Of an arena: how many ranges of it somebody can still reach, and whether its worker is gone.
+    #[must_use]
+    pub fn arena_reach(&self, segment: SegmentId) -> Option<(u64, bool)> {
+        self.arenas.get(&segment).map(|arena| (arena.blobs, arena.abandoned))
+    }
+
     pub(super) fn tidy_arena(&mut self, segment: SegmentId) {
         if let Some(arena) = self.arenas.get(&segment)
             && arena.abandoned
@@ -63,7 +69,7 @@ impl Node {
         blob: Id<Blob>,
         require: Option<FabricKind>,
         since: Time,
-    ) -> Result<(), Failure> {
+    ) -> Result<Report, Failure> {
         if let Some(kind) = require
             && kind != FabricKind::Local
         {
@@ -82,7 +88,8 @@ impl Node {
             waited,
             flew: Duration::ZERO,
         };
-        self.lend(session, op, blob, PathId::HERE, report)
+        self.lend(session, op, blob, PathId::HERE, report)?;
+        Ok(report)
     }
 
     /// Gives a worker a lease on a blob, with the report of what brought it, and over which path.
@@ -105,8 +112,8 @@ impl Node {
             return Err(Failure::new(FailureCode::PermissionDenied, text));
         }
         b.refs += 1;
+        s.lent += 1;
         *s.leases.entry(blob).or_insert(0) += 1;
-        s.held += 1;
         let reply = Reply::Fetched {
             op,
             lease: LeaseId(blob.to_u64()),
@@ -126,7 +133,7 @@ impl Node {
         match s.leases.get_mut(&blob) {
             Some(count) => {
                 *count -= 1;
-                s.held -= 1;
+                s.lent = s.lent.saturating_sub(1);
                 #[cfg(test)]
                 if self.config.broken == Some(super::Broken::ForgetsReleases) && s.ops.len() > 1 {
                     return;

@@ -8,13 +8,14 @@ use super::push_in::InFlow;
 use super::push_out::OutFlow;
 use super::serve::Serve;
 use super::slab::{Id, Slab};
-use super::{Blob, BufferAsk, Domain, PeerInfo, SessionId};
+use super::{Blob, BufferAsk, Carried, Domain, PeerInfo, SessionId};
 use crate::alloc::Allocation;
 use crate::fabric::{Capabilities, FabricKind};
 use crate::memory::RemoteSlice;
 use crate::op::{Failure, FailureCode};
 use crate::plan::GatherList;
 use crate::tensor::{Key, TensorMeta};
+use crate::time::Time;
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::Message;
 use hashbrown::HashMap;
@@ -61,6 +62,8 @@ pub(super) struct Slot {
     pub(super) capacity: u64,
     pub(super) state: SlotState,
     pub(super) user: SlotUser,
+    /// Since when nobody has a use for it, where that is so.
+    pub(super) since: Time,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,6 +137,9 @@ pub(super) struct Link {
     /// Flows whose slots the peer asked for by a call, and the call.
     pub(super) called: HashMap<u32, u64>,
     pub(super) counters: LinkCounters,
+    /// What it has carried to the peer, and from there.
+    pub(super) outward: Carried,
+    pub(super) inward: Carried,
 }
 
 impl Link {
@@ -166,6 +172,8 @@ impl Link {
             asks: Vec::new(),
             called: HashMap::new(),
             counters: LinkCounters::default(),
+            outward: Carried::default(),
+            inward: Carried::default(),
         }
     }
 

@@ -184,6 +184,11 @@ impl Meters {
         self.barriers
     }
 
+    /// The peer of a path, where it has one of its own.
+    pub(super) fn peer_of(&self, path: PathId) -> Option<&Name> {
+        self.paths.get(path.0)?.peer.as_ref()
+    }
+
     /// The place for a peer's transfers over one fabric.
     pub(super) fn path(&mut self, peer: &Name, fabric: FabricKind) -> PathId {
         let same = |p: &PathMeter| p.fabric == fabric && p.peer.as_ref() == Some(peer);

@@ -1,6 +1,8 @@
 //! The node: the parts put together, and the ways in and out.
 
 use super::counters::Counters;
+use super::ended::EndedTransfer;
+use super::events::FailuresTold;
 use super::link::Link;
 use super::meters::Meters;
 use super::pool::Pool;
@@ -60,6 +62,13 @@ pub struct Node {
     /// Counts what has landed in flows.
     pub(super) landings: u64,
     pub(super) meters: Meters,
+    /// Transfers that have ended, where somebody traces them.
+    pub(super) ended: Option<Vec<EndedTransfer>>,
+    /// The time of the latest event.
+    pub(super) latest: Time,
+    /// It takes nothing new.
+    pub(super) draining: bool,
+    pub(super) failures_told: FailuresTold,
 }
 
 /// Whether there is a link to a node.
@@ -103,6 +112,10 @@ impl Node {
             counters: Counters::default(),
             landings: 0,
             meters,
+            ended: None,
+            latest: Time(0),
+            draining: false,
+            failures_told: FailuresTold::default(),
         }
     }
 
@@ -116,6 +129,12 @@ impl Node {
     #[must_use]
     pub fn peer_of(&self, link: LinkId) -> Option<&PeerInfo> {
         self.links.get(&link).map(|l| &l.peer)
+    }
+
+    /// The links that are up.
+    #[must_use]
+    pub fn link_ids(&self) -> Vec<LinkId> {
+        self.links.keys().copied().collect()
     }
 
     /// The next thing to do. `None` when nothing is left until the next event.
@@ -136,6 +155,7 @@ impl Node {
 
     /// Time has come: ends the operations whose deadline has passed.
     pub fn timeout(&mut self, now: Time) {
+        self.latest = now;
         while let Some((at, op)) = self.timers.first().copied() {
             if at > now {
                 break;
@@ -189,6 +209,7 @@ impl Node {
 
     /// Something happened on a fabric. `header` goes with [`FabricEvent::Immediate`]; see [`Node::landing_header`].
     pub fn fabric_event(&mut self, now: Time, event: FabricEvent<'_>, header: Option<&[u8; HEADER_BYTES as usize]>) {
+        self.latest = now;
         match event {
             // Reported to whoever made the link, who then calls `link_up`. A message's bytes are the fabric's own already.
             FabricEvent::Connected { .. } | FabricEvent::SendDone { .. } => {}

@@ -193,9 +193,9 @@ async fn scrape(State(shown): State<Shown>) -> Response {
 }
 
 async fn show_status(State(shown): State<Shown>) -> Response {
-    match shown.watched.look().await {
-        Ok(look) => axum::Json(status::of(&shown.watched, &look)).into_response(),
-        Err(e) => unavailable(e),
+    match (shown.watched.look().await, shown.watched.lists().await) {
+        (Ok(look), Ok(lists)) => axum::Json(status::of(&shown.watched, &look, &lists)).into_response(),
+        (Err(e), _) | (_, Err(e)) => unavailable(e),
     }
 }
 
@@ -212,6 +212,7 @@ async fn show_history(State(shown): State<Shown>, Query(Since { since }): Query<
 
 async fn ready(State(shown): State<Shown>) -> Response {
     match shown.watched.look().await {
+        Ok(look) if look.measured.snapshot.draining => unavailable("draining: it takes nothing new"),
         Ok(look) if look.directory.attached => "ready\n".into_response(),
         Ok(look) => unavailable(format_args!("not attached to the directory: {}", look.directory.why_not)),
         Err(e) => unavailable(e),

@@ -46,8 +46,7 @@ pub struct LogFlags {
 pub enum LogError {
     /// A filter that makes no sense.
     #[error(
-        "--log {value:?}: {why}; give a level (error, warn, info, debug, trace), or levels for parts, like \
-         \"info,transfer_fabric=debug\""
+        "{value:?} is no log level: give error, warn, info, debug, trace or off, or directives like info,transfer_fabric=debug: {why}"
     )]
     Filter {
         /// The value.
@@ -104,19 +103,18 @@ impl LogControl {
         INSTALLED.get()
     }
 
-    /// Changes what is logged from now on.
+    /// Changes what is logged from now on; returns what it was before.
     ///
     /// # Errors
     /// [`LogError::Filter`]; nothing changes then.
-    pub fn set_filter(&self, filter: &str) -> Result<(), LogError> {
+    pub fn set_filter(&self, filter: &str) -> Result<String, LogError> {
         let parsed = parse(filter)?;
         let mut text = self.text.lock();
         self.filter.reload(parsed).map_err(|e| LogError::Filter {
             value: filter.to_owned(),
             why: format!("it cannot be changed now: {e}"),
         })?;
-        filter.clone_into(&mut text);
-        Ok(())
+        Ok(std::mem::replace(&mut *text, filter.to_owned()))
     }
 
     /// What is logged now, as it was given.
@@ -139,9 +137,9 @@ fn parse(filter: &str) -> Result<EnvFilter, LogError> {
         return Err(wrong("it is empty".to_owned()));
     }
     // A lone word that is no level would be taken for the name of a part of the code, and everything else would be silent.
-    for part in filter.split(',').map(str::trim).filter(|part| !part.contains(['=', '['])) {
+    for part in filter.split(',').map(str::trim).filter(|part| !part.contains(['=', '[', ':'])) {
         if part.parse::<tracing_subscriber::filter::LevelFilter>().is_err() {
-            return Err(wrong(format!("{part:?} is no level")));
+            return Err(wrong(format!("{part:?} is neither a level nor MODULE=LEVEL")));
         }
     }
     EnvFilter::try_new(filter).map_err(|e| wrong(e.to_string()))
@@ -158,7 +156,7 @@ mod tests {
         }
         for (bad, word) in [("", "empty"), ("loud", "\"loud\""), ("info,verbose", "\"verbose\""), ("a=b=c", "a=b=c")] {
             let e = parse(bad).unwrap_err().to_string();
-            assert!(e.contains(word) && e.contains("--log"), "{e}");
+            assert!(e.contains(word) && e.contains("error, warn, info"), "{e}");
         }
     }
 }

@@ -21,6 +21,7 @@ pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 pub(super) fn text(watched: &Watched, look: &Look) -> Result<Vec<u8>, prometheus::Error> {
     let mut families = Families::default();
     of_sidecar(&mut families, watched, look);
+    of_records(&mut families, look);
     of_transfers(&mut families, look);
     of_memory(&mut families, look);
     of_links(&mut families, look);
@@ -51,6 +52,13 @@ fn of_sidecar(f: &mut Families, watched: &Watched, look: &Look) {
         "Log lines that were not written, for their place had written enough.",
     )
     .number(&[], look.log_lines_dropped);
+}
+
+fn of_records(f: &mut Families, look: &Look) {
+    f.counter("transfer_spans_dropped_total", "Records of transfers that were not written, for too many waited.")
+        .number(&[], look.spans_dropped);
+    f.gauge("transfer_draining", "1 while the sidecar takes nothing new and is about to leave.")
+        .number(&[], look.measured.snapshot.draining.into());
 }
 
 /// The labels of a path and an operation.
@@ -143,7 +151,7 @@ fn of_memory(f: &mut Families, look: &Look) {
     let mut gauge = |name: &str, help: &str, value: u64| {
         f.gauge(name, help).number(&[], value);
     };
-    gauge("transfer_sessions", "Connected workers.", now.sessions.len() as u64);
+    gauge("transfer_sessions", "Connected workers.", now.sessions);
     gauge("transfer_tensors", "Keys with a published version.", now.tensors);
     gauge(
         "transfer_blobs",
@@ -163,7 +171,7 @@ fn of_memory(f: &mut Families, look: &Look) {
 /// The newest link to each peer over each fabric, the first [`MAX_PATHS`] by name: an older one is about to end.
 fn shown_links(look: &Look) -> Vec<&LinkStatus> {
     let mut newest = BTreeMap::new();
-    for link in &look.measured.snapshot.links {
+    for link in &look.links {
         let shown = newest.entry((&link.peer, link.fabric as u8)).or_insert(link);
         if shown.link < link.link {
             *shown = link;
@@ -173,7 +181,7 @@ fn shown_links(look: &Look) -> Vec<&LinkStatus> {
 }
 
 fn of_links(f: &mut Families, look: &Look) {
-    f.gauge("transfer_links", "Links to peers.").number(&[], look.measured.snapshot.links.len() as u64);
+    f.gauge("transfer_links", "Links to peers.").number(&[], look.measured.snapshot.links);
     let links = shown_links(look);
     let mut gauge = |name: &str, help: &str, of: &dyn Fn(&LinkStatus) -> u64| {
         let mut family = f.gauge(name, help);
@@ -183,11 +191,11 @@ fn of_links(f: &mut Families, look: &Look) {
     };
     gauge("transfer_link_up", "1 for each link to a peer; of the first 128 of them, by name.", &|_| 1);
     gauge("transfer_link_credits", "Messages and immediates that may be sent to the peer now.", &|l| l.credits.into());
-    gauge("transfer_link_queued", "Messages and writes that wait for credits.", &|l| l.queued);
-    gauge("transfer_link_pulls", "Fetches that the peer has not answered.", &|l| l.pulls);
-    gauge("transfer_link_serves", "Fetches of the peer that are not answered.", &|l| l.serves);
-    gauge("transfer_link_flows_out", "Keys that this side pushes there.", &|l| l.flows_out);
-    gauge("transfer_link_flows_in", "Keys that the peer pushes here.", &|l| l.flows_in);
+    gauge("transfer_link_queued", "Messages and writes that wait for credits.", &|l| l.work.queued);
+    gauge("transfer_link_pulls", "Fetches that the peer has not answered.", &|l| l.work.pulls);
+    gauge("transfer_link_serves", "Fetches of the peer that are not answered.", &|l| l.work.serves);
+    gauge("transfer_link_flows_out", "Keys that this side pushes there.", &|l| l.work.flows_out);
+    gauge("transfer_link_flows_in", "Keys that the peer pushes here.", &|l| l.work.flows_in);
     gauge("transfer_link_rails", "Rails that the link was made of.", &|l| l.rails as u64);
     gauge("transfer_link_rails_live", "Rails of it that live.", &|l| l.rails_live as u64);
 }

@@ -3,14 +3,17 @@
 //! Lists are cut: a page is for people. [`metrics`](super::metrics) and the Admin service have the rest.
 
 use super::history::milliseconds;
-use super::watched::{Look, Watched, WatchedParts};
+use super::watched::{Lists, Look, Watched, WatchedParts};
 use serde::Serialize;
 use transfer_core::fabric::FabricKind;
-use transfer_core::protocol::{Histogram, LinkStatus, Operation, PathMeter, SessionStatus};
+use transfer_core::protocol::{Histogram, LinkStatus, Operation, PathMeter, SessionStatus, TransferStatus};
 use transfer_fabric::engine::PollStrategy;
 
-/// No list is longer.
-const MOST: usize = 200;
+/// How many landing pools are shown.
+const POOLS: usize = 200;
+
+/// How many transfers in flight are shown.
+const OLDEST: usize = 20;
 
 /// A sidecar at one moment.
 #[derive(Debug, Serialize)]
@@ -29,9 +32,13 @@ pub(super) struct Status {
     pinned_limit: u64,
     pools: Vec<Pool>,
     links: Vec<Link>,
-    links_all: usize,
+    links_all: u64,
     sessions: Vec<Session>,
-    sessions_all: usize,
+    sessions_all: u64,
+    /// The oldest first.
+    in_flight: Vec<InFlight>,
+    in_flight_all: u64,
+    draining: bool,
     tensors: u64,
     leases: u64,
     operations: u64,
@@ -93,6 +100,16 @@ struct Session {
 }
 
 #[derive(Debug, Serialize)]
+struct InFlight {
+    key: String,
+    worker: String,
+    what: &'static str,
+    peer: Option<String>,
+    waits_for: String,
+    age_s: f64,
+}
+
+#[derive(Debug, Serialize)]
 struct Failure {
     code: String,
     count: u64,
@@ -119,7 +136,7 @@ struct Operations {
 }
 
 /// The status.
-pub(super) fn of(watched: &Watched, look: &Look) -> Status {
+pub(super) fn of(watched: &Watched, look: &Look, lists: &Lists) -> Status {
     let WatchedParts { me, poll, directory, .. } = watched.parts();
     let now = &look.measured.snapshot;
     let paths = look.measured.meters.paths();
@@ -148,13 +165,16 @@ pub(super) fn of(watched: &Watched, look: &Look) -> Status {
         pools: now
             .pools
             .iter()
-            .take(MOST)
+            .take(POOLS)
             .map(|p| Pool { uid: p.domain.0, bytes: p.bytes, used: p.used, waiting: p.waiting })
             .collect(),
-        links: now.links.iter().take(MOST).map(|l| link(l, paths)).collect(),
-        links_all: now.links.len(),
-        sessions: now.sessions.iter().take(MOST).map(session).collect(),
-        sessions_all: now.sessions.len(),
+        links: look.links.iter().map(|l| link(l, paths)).collect(),
+        links_all: now.links,
+        sessions: lists.sessions.iter().map(session).collect(),
+        sessions_all: now.sessions,
+        in_flight: in_flight(&lists.transfers),
+        in_flight_all: now.operations,
+        draining: now.draining,
         tensors: now.tensors,
         leases: now.leases,
         operations: now.operations,
@@ -184,10 +204,10 @@ fn link(link: &LinkStatus, paths: &[PathMeter]) -> Link {
         rails: link.rails,
         rails_live: link.rails_live,
         credits: link.credits,
-        queued: link.queued,
-        pulls: link.pulls,
-        serves: link.serves,
-        flows: link.flows_in + link.flows_out,
+        queued: link.work.queued,
+        pulls: link.work.pulls,
+        serves: link.work.serves,
+        flows: link.work.flows_in + link.work.flows_out,
         path: paths.iter().position(same),
     }
 }
@@ -200,6 +220,21 @@ fn session(session: &SessionStatus) -> Session {
         leases: session.leases,
         operations: session.operations,
     }
+}
+
+/// The oldest of them.
+fn in_flight(transfers: &[TransferStatus]) -> Vec<InFlight> {
+    let mut oldest: Vec<_> = transfers.iter().collect();
+    oldest.sort_by_key(|transfer| std::cmp::Reverse(transfer.age));
+    let shown = oldest.into_iter().take(OLDEST).map(|t| InFlight {
+        key: t.key.clone(),
+        worker: t.worker.to_string(),
+        what: t.operation,
+        peer: t.peer.as_ref().map(ToString::to_string),
+        waits_for: t.waits_for.clone(),
+        age_s: t.age.as_secs_f64(),
+    });
+    shown.collect()
 }
 
 fn path(path: &PathMeter) -> Path {

@@ -282,13 +282,13 @@ function workers(s) {
   text("workers-say", s.sessions_all > s.sessions.length ? `${s.sessions.length} of ${count(s.sessions_all)}` : "");
 }
 function inFlight(s) {
-  if (!s.in_flight) return;
-  $("flight").hidden = false;
   const labels = ["Key", "Worker", "What", "Waits for", "Age"];
   rows("flight-rows", labels, s.in_flight.map((o) => [
-    [o.key, "name"], [o.worker, ""], [o.what, ""], [o.waits_for, ""], [seconds(o.age_s), o.age_s > 10 ? "n warn" : "n"],
+    [o.key, "name"], [o.worker, ""], [o.peer === null ? o.what : `${o.what}, ${o.peer}`, ""], [o.waits_for, ""],
+    [seconds(o.age_s), o.age_s > 10 ? "n warn" : "n"],
   ]), "Nothing waits.");
-  text("flight-says", s.in_flight_all > s.in_flight.length ? `the oldest ${s.in_flight.length} of ${count(s.in_flight_all)}` : "");
+  const all = s.in_flight_all > s.in_flight.length;
+  text("flight-says", all ? `${s.in_flight.length} of ${count(s.in_flight_all)}, the oldest of those looked at` : "the oldest first");
 }
 function show(s) {
   document.title = `${s.node} · transfer`;
@@ -297,9 +297,9 @@ function show(s) {
   const hosts = d.keys === null ? `directory at ${d.place}` : `hosts the directory: ${count(d.keys)} keys, ${count(d.nodes)} nodes`;
   text("about", `transferd ${s.version} · up ${since(s.at_ms - s.started_ms)} · ${hosts}`);
   const state = $("state");
-  const words = d.attached ? "ready" : "no directory";
+  const words = s.draining ? "draining" : d.attached ? "ready" : "no directory";
   text("state", words);
-  state.className = d.attached ? "state good" : "state bad";
+  state.className = words === "ready" ? "state good" : "state bad";
   $("banner").hidden = d.attached;
   if (!d.attached) text("banner", `Not attached to the directory: ${d.why_not}. What is this node’s own goes on.`);
   tiles(s);

@@ -3,6 +3,7 @@
 use super::{Addresses, StartError, verbs};
 use crate::config::{Config, ConfigError, DirectoryPlace, Locking};
 use crate::engine::ControlRequest;
+use crate::observe::{self, SpansDropped};
 use crate::peering::{FORM_DEADLINE, Identity};
 use crate::poll;
 use crate::unix::{self, SocketPath};
@@ -41,6 +42,7 @@ pub(super) struct Parts {
     pub(super) admin: Option<(UnixListener, SocketPath)>,
     pub(super) http: Option<TcpListener>,
     pub(super) engine: Engine,
+    pub(super) spans_dropped: SpansDropped,
     pub(super) poll: PollStrategy,
     pub(super) requests: mpsc::UnboundedReceiver<ControlRequest>,
 }
@@ -114,7 +116,10 @@ impl Parts {
         let (tell, requests) = mpsc::unbounded_channel();
         // A control plane that has ended needs no news.
         let sink = Box::new(move |request| drop(tell.send(request)));
-        let engine = Engine::start(EngineConfig { node, fabrics, poll, budget, segment: pool }, sink)?;
+        let (trace, spans_dropped) = observe::start_spans()
+            .map_err(|source| StartError::System { what: "starting the thread that writes spans", source })?;
+        let engine =
+            Engine::start(EngineConfig { node, fabrics, poll, trace: Some(trace), budget, segment: pool }, sink)?;
 
         let advertised = match (&config.advertise, addresses.grpc) {
             (Some(told), _) => told.as_str().into(),
@@ -133,6 +138,7 @@ impl Parts {
             admin,
             http: http.map(|(listener, _)| listener),
             engine,
+            spans_dropped,
             poll,
             requests,
         })

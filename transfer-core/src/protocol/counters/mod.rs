@@ -417,6 +417,11 @@ impl Node {
 
     /// How many counters and barriers live here.
     #[must_use]
+    /// How many have arrived at a barrier that lives here.
+    pub(super) fn barrier_arrived(&self, key: &Key) -> usize {
+        self.counters.barrier(key).map_or(0, Barrier::arrived)
+    }
+
     pub(super) fn counters_here(&self) -> u64 {
         self.counters.by_key.values().filter(|entry| matches!(entry, Entry::Home(_))).count() as u64
     }
