@@ -18,7 +18,7 @@ FUZZ ?= 600
 FUZZ_TARGET ?= fuzz_
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-host test-rdma test-packaging soak-rdma chaos fuzz loom miri bench lint doc deb setup
+.PHONY: help demo test test-tools test-host test-rdma test-packaging soak-rdma chaos fuzz loom miri bench lint doc deb setup
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,10 +31,13 @@ test: test-host test-rdma test-packaging ## Builds everything and runs every tes
 
 # --all-targets builds the programs too, with the same features as the tests have, so nothing is built twice: the end-to-end tests
 # start target/debug/transferd.
-test-host: setup ## Those tests that need no RDMA device
+test-host: setup test-tools ## Those tests that need no RDMA device
 	$(CARGO) build --workspace --all-targets
 	$(CARGO) test --workspace
 	$(CARGO) test --package transfer-client --features embedded --test embedded
+
+test-tools:
+	@scripts/test-tools.sh
 
 test-rdma: setup ## Those that do, in a guest that has one (tests/rdma-vm)
 	tests/rdma-vm/tests.py $(RDMA)

@@ -16,13 +16,16 @@
 //! - [`container`]: either of them in namespaces of its own.
 //! - [`order`]: the lines between the two.
 //! - [`pattern`]: what tensors are filled with.
+//! - [`http`], [`browser`]: who watches a sidecar. [`tools`]: what that takes.
 //! - [`process`], [`programs`]: processes that end with the test, and where their programs are.
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod browser;
 pub mod calls;
 pub mod carrier;
 pub mod container;
+pub mod http;
 pub mod order;
 pub mod pattern;
 pub mod process;
@@ -31,8 +34,10 @@ pub mod scene;
 pub mod sidecar;
 pub mod soak;
 pub mod status;
+pub mod tools;
 pub mod worker;
 
+pub use browser::Browser;
 pub use carrier::Carrier;
 pub use order::{Change, Fetched, Pushed, Spec, Trouble, Way};
 pub use scene::Scene;

@@ -186,7 +186,7 @@ impl Scene {
     #[track_caller]
     pub fn end(mut self) {
         // Counters and barriers stay, and so do their names in the directory.
-        let named: u64 = self.nodes.iter().map(|node| node.status().counters.unwrap_or_default().named).sum();
+        let named: u64 = self.nodes.iter().map(|node| node.status().status.counters.unwrap_or_default().named).sum();
         if let Some(idle) = self.idle.get_mut(&0) {
             idle.keys += named;
         }

@@ -2,13 +2,12 @@
 
 use crate::container::{self, Container, SHARED};
 use crate::process::{Process, Start};
-use crate::status::{Admin, Counts};
+use crate::status::{Admin, Counts, Seen};
 use crate::{Worker, poll, programs};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use transfer_proto::v1::StatusResponse;
 
 /// A `transferd`. Killed when dropped; [`Sidecar::terminate`] ends it as its operator would.
 #[derive(Debug)]
@@ -81,8 +80,28 @@ impl Sidecar {
     /// Where it does not listen.
     #[must_use]
     pub fn address(&self) -> String {
-        let field = self.ready.split_whitespace().find_map(|field| field.strip_prefix("grpc="));
-        field.unwrap_or_else(|| panic!("no address in {:?}", self.ready)).to_owned()
+        self.told("grpc=")
+    }
+
+    /// Where it can be watched over HTTP: an address and a port.
+    ///
+    /// # Panics
+    /// Where it cannot.
+    #[must_use]
+    pub fn http(&self) -> String {
+        self.told("http=")
+    }
+
+    /// A field of the line that says "ready".
+    fn told(&self, name: &str) -> String {
+        let field = self.ready.split_whitespace().find_map(|field| field.strip_prefix(name));
+        field.unwrap_or_else(|| panic!("no {name} in {:?}", self.ready)).to_owned()
+    }
+
+    /// What it has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join(format!("{}.log", self.name))).unwrap_or_default()
     }
 
     /// A worker of that name, with an arena of 16 MiB.
@@ -102,7 +121,7 @@ impl Sidecar {
     /// # Panics
     /// Where it does not.
     #[must_use]
-    pub fn status(&self) -> StatusResponse {
+    pub fn status(&self) -> Seen {
         self.admin.status().unwrap_or_else(|e| panic!("{}: {e}\n{}", self.name, self.process.last_words()))
     }
 
@@ -111,7 +130,7 @@ impl Sidecar {
     /// # Panics
     /// Where that does not come.
     #[track_caller]
-    pub fn until(&self, what: &str, is: impl Fn(&StatusResponse) -> bool) {
+    pub fn until(&self, what: &str, is: impl Fn(&Seen) -> bool) {
         let seen = poll(|| {
             let status = self.status();
             if is(&status) { Ok(()) } else { Err(Box::new(status)) }

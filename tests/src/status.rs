@@ -42,18 +42,24 @@ impl Admin {
     ///
     /// # Errors
     /// The sidecar's, or the connection's.
-    pub fn status(&self) -> Result<StatusResponse, tonic::Status> {
+    pub fn status(&self) -> Result<Seen, tonic::Status> {
         let ask = || {
             self.call(|channel| async {
                 let mut admin = v1::admin_client::AdminClient::new(channel);
-                Ok(admin.status(v1::StatusRequest {}).await?.into_inner())
+                let status = admin.status(v1::StatusRequest {}).await?.into_inner();
+                // Tests have no more of these than one page.
+                let request = v1::SessionsRequest { page_size: 1000, ..Default::default() };
+                let sessions = admin.sessions(request).await?.into_inner().sessions;
+                let request = v1::LinksRequest { page_size: 1000, ..Default::default() };
+                let links = admin.links(request).await?.into_inner().links;
+                Ok(Seen { status, sessions, links })
             })
         };
         // Between calls nobody answers the sidecar's pings, so it may have given this connection up; the next one is new.
         ask().or_else(|_| ask())
     }
 
-    /// Its tensors whose key starts so.
+    /// Its tensors whose key starts so, in the order of their keys.
     ///
     /// # Errors
     /// The sidecar's, or the connection's.
@@ -61,8 +67,27 @@ impl Admin {
         self.call(|channel| async {
             let mut admin = v1::admin_client::AdminClient::new(channel);
             let request = v1::TensorsRequest { prefix: prefix.to_owned(), page_size: 1000, ..Default::default() };
-            Ok(admin.tensors(request).await?.into_inner().tensors)
+            let mut tensors = admin.tensors(request).await?.into_inner().tensors;
+            tensors.sort_by(|a, b| a.key.cmp(&b.key));
+            Ok(tensors)
         })
+    }
+}
+
+/// What a sidecar shows of itself: its status, its workers and its links, one after the other.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)]
+pub struct Seen {
+    pub status: StatusResponse,
+    pub sessions: Vec<v1::Session>,
+    pub links: Vec<v1::Link>,
+}
+
+impl std::ops::Deref for Seen {
+    type Target = StatusResponse;
+
+    fn deref(&self) -> &StatusResponse {
+        &self.status
     }
 }
 
@@ -70,7 +95,7 @@ impl Admin {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counts {
-    pub sessions: usize,
+    pub sessions: u64,
     pub tensors: u64,
     pub blobs: u64,
     pub leases: u64,
@@ -93,9 +118,8 @@ impl Counts {
     pub fn of(status: &StatusResponse) -> Counts {
         let counters = status.counters.clone().unwrap_or_default();
         let directory = status.directory.clone().unwrap_or_default();
-        let links = status.links.iter().map(|l| [l.queued, l.pulls, l.serves, l.flows_out, l.flows_in]);
         Counts {
-            sessions: status.sessions.len(),
+            sessions: counters.sessions,
             tensors: counters.tensors,
             blobs: counters.blobs,
             leases: counters.leases,
@@ -104,7 +128,7 @@ impl Counts {
             pool_used_bytes: status.pools.iter().map(|p| p.used_bytes).sum(),
             pool_waiting: status.pools.iter().map(|p| p.waiting).sum(),
             pinned_bytes: status.pinned_bytes,
-            links: links.fold([0; 5], |sum, link| std::array::from_fn(|i| sum[i] + link[i])),
+            links: [counters.queued, counters.pulls, counters.serves, counters.flows_out, counters.flows_in],
             keys: directory.keys,
             workers: directory.workers,
             watches: directory.watches,
@@ -131,6 +155,6 @@ pub fn finished(status: &StatusResponse, fabric: Fabric) -> v1::Path {
 
 /// The number of operations that a worker has under way; 0 for one that is not there.
 #[must_use]
-pub fn operations_of(status: &StatusResponse, worker: &str) -> u64 {
+pub fn operations_of(status: &Seen, worker: &str) -> u64 {
     status.sessions.iter().find(|s| s.worker == worker).map_or(0, |s| s.operations)
 }

@@ -7,7 +7,7 @@ use transfer_tests::{Carrier, Change, Scene, Worker};
 const LONG: Duration = Duration::from_secs(30);
 
 fn named(scene: &Scene, node: usize) -> u64 {
-    scene.nodes[node].status().counters.unwrap_or_default().named
+    scene.nodes[node].status().status.counters.unwrap_or_default().named
 }
 
 #[test]

@@ -59,8 +59,7 @@ fn a_gate_waits_for_its_readers_and_no_longer_than_its_deadline() {
     take(&mut writer, 50).trouble().expect("Deadline", &["version 1", "published again"]);
     assert_eq!(reader.fetch("w").get().version, 1);
     let taking = take(&mut writer, 60_000);
-    let waiting =
-        |n| move |s: &transfer_proto::v1::StatusResponse| s.sessions.iter().map(|s| s.operations).sum::<u64>() == n;
+    let waiting = |n| move |s: &transfer_tests::status::Seen| s.sessions.iter().map(|s| s.operations).sum::<u64>() == n;
     scene.a().until("the gate waits", waiting(1));
     let next = reader.fetch("w").start();
     scene.a().until("a fetch waits, too", waiting(2));

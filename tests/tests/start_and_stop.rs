@@ -159,7 +159,7 @@ fn what_it_shows_of_itself() {
     assert_eq!((status.sessions[0].worker.as_str(), status.sessions[0].leases), ("taker", 1));
     assert!(status.pinned_bytes > 0 && status.pinned_bytes <= status.pinned_limit_bytes, "{status:?}");
     assert!(status.uptime_ns > 0 && status.incarnation > 0 && !status.version.is_empty());
-    let directory = scene.a().status().directory.expect("a directory");
+    let directory = scene.a().status().status.directory.expect("a directory");
     assert_eq!((directory.keys, directory.workers, directory.nodes, directory.hosted_here), (2, 2, 2, true));
     let tensors = scene.a().admin().tensors("layer").expect("tensors");
     let shown: Vec<_> = tensors.iter().map(|t| (t.key.as_str(), t.owner.as_str(), t.version, t.len_bytes)).collect();

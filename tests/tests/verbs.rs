@@ -2,7 +2,7 @@
 //! over every fabric is in the other suites, which `make test-rdma` runs over verbs too.
 
 use std::process::Command;
-use transfer_proto::v1::{Fabric, StatusResponse};
+use transfer_proto::v1::Fabric;
 use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, Spec, Worker, poll, programs, status};
 
 /// More than one message of a device may carry.
@@ -195,7 +195,7 @@ fn the_next_call_works_after_each_kill() {
 }
 
 /// With how many rails the link was made, and how many of them live.
-fn rails(status: &StatusResponse) -> Option<(u32, u32)> {
+fn rails(status: &status::Seen) -> Option<(u32, u32)> {
     status.links.first().map(|link| (link.rails, link.rails_live))
 }
 
@@ -282,7 +282,7 @@ fn a_device_that_is_taken_away() {
     scene.nodes.iter_mut().for_each(Sidecar::restart);
     both_ways(&scene, Carrier::Tcp, 10);
     for node in &scene.nodes {
-        let states = node.status().fabric_states;
+        let states = node.status().status.fabric_states;
         let verbs = states.iter().find(|state| state.fabric() == Fabric::Verbs).expect("it is told");
         assert!(!verbs.available && !verbs.why_not.is_empty(), "{verbs:?}");
     }

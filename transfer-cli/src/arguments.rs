@@ -19,10 +19,34 @@ const EXIT_CODES: &str =
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Who the sidecar is, what it holds and what it counted
+    /// Who the sidecar is, how it is, what it holds and what it counted
     Status(admin::status::Options),
+    /// Connected workers
+    Sessions(admin::lists::Sessions),
+    /// Nodes with a link, or to which one is being made
+    Peers(admin::lists::Peers),
+    /// Links to peers: what carries them, why nothing better, what waits on them and what they have carried
+    Links(admin::lists::Links),
     /// The tensors that are published at the sidecar
-    Tensors(admin::tensors::Options),
+    Tensors(admin::lists::Tensors),
+    /// Memory: arenas of workers, landing pools, and the sidecar's own
+    Segments(admin::lists::Segments),
+    /// What workers have begun and what has not ended, and what it waits for
+    Transfers(admin::lists::Transfers),
+    /// Landing slots that are not free because a peer might still write there
+    Quarantine(admin::lists::Quarantine),
+    /// What happens, as it happens
+    Events(admin::events::Options),
+    /// One of these again and again
+    Watch(admin::watch::Options),
+    /// End a key, whoever owns it
+    Delete(admin::changes::Delete),
+    /// Let the sidecar finish what runs, take nothing new, and leave
+    Drain(admin::drain::Options),
+    /// Call back landing slots that lie idle, so that their room is free
+    Evict(admin::changes::Evict),
+    /// What the sidecar logs; or changes it
+    LogLevel(admin::changes::LogLevel),
     /// How the sidecar's data plane waits for work; or changes it: busy, event, adaptive
     Poll(admin::poll::Options),
     /// The RDMA devices of this host: what ibv_devices, ibv_devinfo and ibstat show
@@ -84,6 +108,17 @@ mod tests {
             "poll --for-us 10",
             "poll adaptive --for-us 0",
             "devices extra",
+            "tensors --page-size 1001",
+            "tensors --limit 0",
+            "segments --kind cloud",
+            "transfers --older-than soon",
+            "delete",
+            "drain --deadline 0s",
+            "evict --uid root",
+            "watch",
+            "watch doctor",
+            "watch --times 0 links",
+            "events --after x",
             "doctor extra",
         ] {
             let words = std::iter::once("transferctl").chain(line.split_whitespace());

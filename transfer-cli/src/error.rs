@@ -30,6 +30,20 @@ pub enum Error {
         /// The answer.
         source: Box<tonic::Status>,
     },
+    /// A drained sidecar has left with something unfinished.
+    #[error("the deadline of the drain came first: the sidecar leaves with {left}")]
+    Overdue {
+        /// What was not finished.
+        left: String,
+    },
+    /// An answer that goes on and on has ended.
+    #[error("the sidecar at {address} has ended {what}: it is stopping, or the connection is gone")]
+    StreamEnded {
+        /// The address.
+        address: Address,
+        /// Of what.
+        what: &'static str,
+    },
     /// A time for a way of waiting that has none.
     #[error("--for-us {for_us} goes with adaptive only: event and busy have no time")]
     PollFor {
@@ -115,7 +129,7 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Error::Unreachable { .. } => 3,
+            Error::Unreachable { .. } | Error::StreamEnded { .. } => 3,
             Error::Admin { source, .. } if source.code() == tonic::Code::Unavailable => 3,
             Error::Connect { source, .. } if source.can_retry() && !is_refused(source) => 3,
             Error::Admin { source, .. } if source.code() == tonic::Code::InvalidArgument => 2,

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`arguments`]: the command line. [`run`] does what it says.
-//! - [`admin`]: `status`, `tensors` and `poll`, over the Admin gRPC service.
+//! - [`admin`]: what the Admin gRPC service shows and changes: `status`, `tensors`, `drain` and others.
 //! - [`devices`]: `devices`, the RDMA devices of this host. Needs no sidecar.
 //! - [`doctor`]: `doctor`, a list of checks.
 //! - [`files`]: `push` and `fetch`, as a worker of the sidecar.
@@ -34,7 +34,19 @@ use error::Error;
 pub fn run(arguments: Arguments) -> Result<(), Error> {
     match arguments.command {
         Command::Status(options) => in_runtime(admin::status::run(&options)),
-        Command::Tensors(options) => in_runtime(admin::tensors::run(&options)),
+        Command::Sessions(list) => in_runtime(admin::lists::run(&list)),
+        Command::Peers(list) => in_runtime(admin::lists::run(&list)),
+        Command::Links(list) => in_runtime(admin::lists::run(&list)),
+        Command::Tensors(list) => in_runtime(admin::lists::run(&list)),
+        Command::Segments(list) => in_runtime(admin::lists::run(&list)),
+        Command::Transfers(list) => in_runtime(admin::lists::run(&list)),
+        Command::Quarantine(list) => in_runtime(admin::lists::run(&list)),
+        Command::Events(options) => in_runtime(admin::events::run(&options)),
+        Command::Watch(options) => in_runtime(admin::watch::run(&options)),
+        Command::Delete(options) => in_runtime(admin::changes::delete(&options)),
+        Command::Drain(options) => in_runtime(admin::drain::run(&options)),
+        Command::Evict(options) => in_runtime(admin::changes::evict(&options)),
+        Command::LogLevel(options) => in_runtime(admin::changes::log_level(&options)),
         Command::Poll(options) => in_runtime(admin::poll::run(&options)),
         Command::Devices(options) => devices::run(&options),
         Command::Doctor(options) => in_runtime(doctor::run(&options)),

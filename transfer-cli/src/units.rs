@@ -40,6 +40,22 @@ pub fn age(age: Duration) -> String {
     }
 }
 
+/// A time, to about three digits: `850 µs`, `12.3 ms`, `4.56 s`, `5 min 3 s`.
+#[must_use]
+pub fn short(time: Duration) -> String {
+    let (value, unit) = match time.as_nanos() {
+        0..1_000_000 => return format!("{} µs", time.as_micros()),
+        1_000_000..1_000_000_000 => (time.as_secs_f64() * 1e3, "ms"),
+        1_000_000_000..60_000_000_000 => (time.as_secs_f64(), "s"),
+        _ => return age(time),
+    };
+    match value {
+        ..10.0 => format!("{value:.2} {unit}"),
+        ..100.0 => format!("{value:.1} {unit}"),
+        _ => format!("{value:.0} {unit}"),
+    }
+}
+
 /// A text that is no duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a duration is a number with its unit: 500ms, 10s, 2.5s, 1min, 1h")]
@@ -91,6 +107,15 @@ mod tests {
     fn ages() {
         for (s, text) in [(12, "12 s"), (303, "5 min 3 s"), (7320, "2 h 2 min"), (3 * 86_400 + 4 * 3600, "3 d 4 h")] {
             assert_eq!(age(Duration::from_secs(s)), text);
+        }
+    }
+
+    #[test]
+    fn short_times() {
+        for (us, text) in
+            [(0, "0 µs"), (850, "850 µs"), (12_345, "12.3 ms"), (4_560_000, "4.56 s"), (303_000_000, "5 min 3 s")]
+        {
+            assert_eq!(short(Duration::from_micros(us)), text);
         }
     }
 

@@ -3,10 +3,14 @@
 //! The engine's thread and the simulator use the same driver, so what the simulated schedules prove is what runs. It still reads no
 //! clock, starts no thread and touches memory only through [`HeaderMemory`].
 
+mod posts;
+
+pub use posts::PostMeter;
+
 use crate::fabric::{DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Reply};
-use crate::protocol::{Action, BufferAnswer, Control, Node, PeerInfo, SessionId, Snapshot, Write};
+use crate::protocol::{Action, BufferAnswer, Control, LinkStatus, Node, Page, PeerInfo, SessionId, Snapshot, Write};
 use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
@@ -63,6 +67,8 @@ pub struct Driver<M> {
     /// The state machine. Events that concern no fabric are handed to it directly.
     pub node: Node,
     fabrics: Vec<Box<dyn Fabric<Memory = M>>>,
+    /// What is posted to each of them.
+    posts: Vec<PostMeter>,
     /// The one whose device operates on words: those of two devices are not atomic to each other.
     atomics: Option<usize>,
     links: BTreeMap<LinkId, LinkState>,
@@ -96,7 +102,8 @@ impl<M> Driver<M> {
     #[must_use]
     pub fn new(node: Node, fabrics: Vec<Box<dyn Fabric<Memory = M>>>) -> Driver<M> {
         let atomics = fabrics.iter().position(|f| f.capabilities().atomics);
-        Driver { node, fabrics, atomics, links: BTreeMap::new(), next_link: 1 }
+        let posts = vec![PostMeter::default(); fabrics.len()];
+        Driver { node, fabrics, posts, atomics, links: BTreeMap::new(), next_link: 1 }
     }
 
     /// The kind of the fabric whose device operates on words of memory, where there is one: then the node needs memory for
@@ -109,6 +116,12 @@ impl<M> Driver<M> {
     /// The fabrics, to wait on.
     pub fn fabrics(&mut self) -> &mut [Box<dyn Fabric<Memory = M>>] {
         &mut self.fabrics
+    }
+
+    /// What was posted to each fabric, and what it reported, in the order of [`Driver::fabrics`].
+    #[must_use]
+    pub fn posts(&self) -> &[PostMeter] {
+        &self.posts
     }
 
     /// Registers a segment with every fabric, or with none.
@@ -145,17 +158,26 @@ impl<M> Driver<M> {
         link
     }
 
-    /// The counters of the node, with the rails of its links.
+    /// The node at a glance, with the rails of its links.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        let mut snapshot = self.node.snapshot();
-        for link in &mut snapshot.links {
+    pub fn snapshot(&self, now: Time) -> Snapshot {
+        let up = self.links.iter().filter(|(_, state)| state.pending.is_none());
+        let rails = up.map(|(link, state)| self.fabrics[state.fabric].rails(*link));
+        let impaired = rails.filter(|rails| rails.live < rails.all).count() as u64;
+        Snapshot { impaired, ..self.node.snapshot(now) }
+    }
+
+    /// A page of links; see [`Node::links`]. With their rails.
+    #[must_use]
+    pub fn links(&self, peer: &str, from: u64, limit: usize) -> Page<LinkStatus> {
+        let mut page = self.node.links(peer, from, limit);
+        for link in &mut page.entries {
             if let Some(state) = self.links.get(&link.link) {
                 let rails = self.fabrics[state.fabric].rails(link.link);
                 (link.rails, link.rails_live) = (rails.all, rails.live);
             }
         }
-        snapshot
+        page
     }
 
     /// Begins a link as its initiator. Returns it with what the peer has to know: the offer, and our receive slots.
@@ -234,11 +256,13 @@ impl<M> Driver<M> {
     /// Polls every fabric once and hands in what they report. Returns whether anything happened.
     pub fn poll_fabrics(&mut self, now: Time, memory: &impl HeaderMemory) -> bool {
         let mut active = false;
-        let Driver { node, fabrics, atomics, links, .. } = self;
+        let Driver { node, fabrics, posts, atomics, links, .. } = self;
         for (i, fabric) in fabrics.iter_mut().enumerate() {
             let (kind, mut capabilities) = (fabric.kind(), fabric.capabilities().clone());
             capabilities.atomics = *atomics == Some(i);
+            let meter = &mut posts[i];
             active |= fabric.poll(&mut |event| {
+                meter.reported(&event);
                 // What the peer sends at once may be reported by the same poll: the node has to know the link by then.
                 match &event {
                     FabricEvent::Connected { link } => {
@@ -320,8 +344,11 @@ impl<M> Driver<M> {
             return;
         }
         match try_post(&mut *self.fabrics[state.fabric], &action, memory) {
-            Ok(()) => {}
-            Err(PostError::Full(_)) => state.blocked.push_back(action),
+            Ok(()) => self.posts[state.fabric].posted(&action),
+            Err(PostError::Full(_)) => {
+                self.posts[state.fabric].full += 1;
+                state.blocked.push_back(action);
+            }
             // LinkDown is reported by an event, which settles what was posted.
             Err(PostError::LinkDown(_)) => {}
             Err(e) => refused(&mut self.node, &mut *self.fabrics[state.fabric], link, &action, &e),
@@ -329,12 +356,13 @@ impl<M> Driver<M> {
     }
 
     fn retry_blocked(&mut self, memory: &mut impl HeaderMemory) {
-        let Driver { node, links, fabrics, .. } = self;
+        let Driver { node, links, fabrics, posts, .. } = self;
         for (link, state) in links {
             while let Some(action) = state.blocked.front() {
                 match try_post(&mut *fabrics[state.fabric], action, memory) {
                     Err(PostError::Full(_)) => break,
-                    Ok(()) | Err(PostError::LinkDown(_)) => {}
+                    Ok(()) => posts[state.fabric].posted(action),
+                    Err(PostError::LinkDown(_)) => {}
                     Err(e) => refused(node, &mut *fabrics[state.fabric], *link, action, &e),
                 }
                 state.blocked.pop_front();

@@ -50,6 +50,19 @@ pub enum Command {
     Counter(CounterCommand),
 }
 
+impl Command {
+    /// The operation, where this begins one that moves or makes something. What gives something back or up does not.
+    pub(crate) fn begins(&self) -> Option<OpId> {
+        match self {
+            Command::Push(push) => Some(push.op),
+            Command::Fetch(fetch) => Some(fetch.op),
+            Command::Prepare(prepare) => Some(prepare.op),
+            Command::Counter(counter) => Some(counter.op),
+            Command::Release { .. } | Command::Cancel { .. } | Command::TakeBack(_) | Command::Delete { .. } => None,
+        }
+    }
+}
+
 /// See [`Command::Counter`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CounterCommand {
@@ -294,11 +307,14 @@ pub enum CounterPath {
 }
 
 impl CounterPath {
+    /// All that there are, in the order of their numbers.
+    pub const ALL: [CounterPath; 4] =
+        [CounterPath::Here, CounterPath::Device, CounterPath::OneSided, CounterPath::Message];
+
     /// The path with this number on the wire.
     #[must_use]
     pub fn from_wire(n: u8) -> Option<CounterPath> {
-        use CounterPath::{Device, Here, Message, OneSided};
-        [Here, Device, OneSided, Message].into_iter().find(|p| *p as u8 == n)
+        CounterPath::ALL.into_iter().find(|p| *p as u8 == n)
     }
 
     /// The name, as reports write it.
@@ -399,6 +415,8 @@ pub enum FailureCode {
     CounterLost = 19,
     /// The operation was on its way when its link broke or its time was over: it may have been done, or not.
     OutcomeUnknown = 20,
+    /// The sidecar takes nothing new, for it is about to leave.
+    Draining = 21,
     /// A code from a newer peer.
     Unknown = 0xffff,
 }
@@ -431,7 +449,7 @@ impl Fault {
 
 impl FailureCode {
     /// All that there are, in the order of their numbers.
-    pub(crate) const ALL: [FailureCode; 20] = [
+    pub const ALL: [FailureCode; 21] = [
         FailureCode::Invalid,
         FailureCode::UnknownKey,
         FailureCode::Deadline,
@@ -452,6 +470,7 @@ impl FailureCode {
         FailureCode::DirectoryUnreachable,
         FailureCode::CounterLost,
         FailureCode::OutcomeUnknown,
+        FailureCode::Draining,
     ];
 
     /// The code with this number on the wire; [`FailureCode::Unknown`] for a number from the future.
@@ -472,9 +491,13 @@ impl FailureCode {
             | C::RequireUnmet
             | C::PermissionDenied
             | C::Cancelled => Fault::Caller,
-            C::UnknownKey | C::UnknownWorker | C::NotOwner | C::ShuttingDown | C::CounterLost | C::Unknown => {
-                Fault::Peer
-            }
+            C::UnknownKey
+            | C::UnknownWorker
+            | C::NotOwner
+            | C::ShuttingDown
+            | C::CounterLost
+            | C::Draining
+            | C::Unknown => Fault::Peer,
             C::Deadline | C::TooLarge | C::PoolFull | C::Busy => Fault::Resource,
             C::PeerUnreachable | C::PeerLost | C::DirectoryUnreachable | C::OutcomeUnknown => Fault::Transport,
         }
@@ -494,6 +517,7 @@ impl FailureCode {
                 | FailureCode::NotOwner
                 | FailureCode::Busy
                 | FailureCode::DirectoryUnreachable
+                | FailureCode::Draining
         )
     }
 }

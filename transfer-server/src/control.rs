@@ -2,9 +2,12 @@
 
 use crate::directory::{Ask, DirectoryClient, News, Refused};
 use crate::engine::{ClaimRefused, ControlRequest, EngineClient, EngineCommand, EngineGone};
+use crate::events::Events;
 use crate::peering::Links;
 use crate::sessions::Sessions;
 use tokio::sync::mpsc;
+use transfer_proto::v1;
+use v1::event::What;
 
 /// What the engine's requests are carried out with.
 pub(crate) struct Control {
@@ -12,6 +15,7 @@ pub(crate) struct Control {
     pub(crate) directory: DirectoryClient,
     pub(crate) links: Links,
     pub(crate) sessions: Sessions,
+    pub(crate) events: Events,
 }
 
 impl Control {
@@ -47,13 +51,32 @@ impl Control {
             ControlRequest::Unclaim { key } => self.directory.ask(Ask::Unclaim { key }),
             ControlRequest::Connect { peer } => self.links.wanted(&peer),
             ControlRequest::PrepareBuffers { link, peer, asks } => self.links.prepare_buffers(link, peer, asks),
-            ControlRequest::LinkUp { link, peer } => self.links.link_up(&peer, link),
-            // The engine's log has it, and the status of the link.
-            ControlRequest::RailDown { .. } => {}
-            ControlRequest::LinkFailed { link, peer, why } | ControlRequest::LinkDown { link, peer, why } => {
-                self.links.link_down(&peer, link, &why)
+            ControlRequest::LinkUp { link, peer } => {
+                self.links.link_up(&peer, link);
+                let what = v1::LinkUp { link: link.0, peer: peer.to_string() };
+                self.events.tell(format!("{link} to node {peer} is up"), What::LinkUp(what));
             }
-            ControlRequest::SessionClosed { session, worker, .. } => self.sessions.closed(session, &worker),
+            ControlRequest::RailDown { link, peer, rail, left, why } => {
+                let text = format!("rail {rail} of {link} to node {peer} is down, {left} are left: {why}");
+                let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+                let (rail, left) = (number(rail), number(left));
+                self.events
+                    .tell(text, What::RailDown(v1::RailDown { link: link.0, peer: peer.to_string(), rail, left, why }));
+            }
+            // Who waits for it hears why, when no other one can be made.
+            ControlRequest::LinkFailed { link, peer, why } => self.links.link_down(&peer, link, &why),
+            ControlRequest::LinkDown { link, peer, why } => {
+                self.links.link_down(&peer, link, &why);
+                let text = format!("{link} to node {peer} is down: {why}");
+                self.events.tell(text, What::LinkDown(v1::LinkDown { link: link.0, peer: peer.to_string(), why }));
+            }
+            ControlRequest::SessionClosed { session, worker, why } => {
+                self.sessions.closed(session, &worker);
+                let text = format!("session {} of worker {worker} is closed: {why}", session.0);
+                let what = v1::SessionClosed { session: session.0, worker: worker.to_string(), why };
+                self.events.tell(text, What::SessionClosed(what));
+            }
+            ControlRequest::Event(event) => self.events.tell_of_node(event),
         }
     }
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
-use transfer_core::protocol::{BufferAnswer, BufferAsk, Snapshot, TensorStatus};
-use transfer_core::tensor::Name;
+use transfer_core::protocol::{BufferAnswer, BufferAsk, Deleted, Domain, NotDeleted, Page, Snapshot, Unfinished};
+use transfer_core::tensor::{Key, Name};
 
 pub(crate) use transfer_fabric::engine::{
-    Answer, ClaimRefused, ControlRequest, EngineCommand, EngineGone, FabricDescription, PeerInfo,
+    Answer, ClaimRefused, ControlRequest, EngineCommand, EngineGone, FabricDescription, Listing, Measured, PageFrom,
+    PeerInfo,
 };
 
 /// How long the engine may take for an answer. It answers between two rounds of its loop; what takes long is memory registration.
@@ -104,17 +105,35 @@ impl EngineClient {
         self.ask(EngineCommand::Snapshot).await
     }
 
+    pub(crate) async fn measure(&self) -> Result<Measured, EngineError> {
+        self.ask(EngineCommand::Measure).await
+    }
+
     pub(crate) async fn describe(&self) -> Result<Vec<FabricDescription>, EngineError> {
         self.ask(EngineCommand::Describe).await
     }
 
-    pub(crate) async fn tensors(
+    /// A page of a list.
+    pub(crate) async fn list<T: std::marker::Send + 'static>(
         &self,
-        prefix: String,
-        after: String,
-        limit: usize,
-    ) -> Result<Vec<TensorStatus>, EngineError> {
-        self.ask(|answer| EngineCommand::Tensors { prefix, after, limit, answer }).await
+        from: PageFrom,
+        listing: impl FnOnce(Answer<Page<T>>) -> Listing,
+    ) -> Result<Page<T>, EngineError> {
+        self.ask(|answer| EngineCommand::List { from, listing: listing(answer) }).await
+    }
+
+    pub(crate) async fn delete(&self, key: Key) -> Result<Result<Deleted, NotDeleted>, EngineError> {
+        self.ask(|answer| EngineCommand::Delete { key, answer }).await
+    }
+
+    pub(crate) async fn evict(&self, domain: Option<Domain>, place: u64) -> Result<Page<u64>, EngineError> {
+        self.ask(|answer| EngineCommand::Evict { domain, place, answer }).await
+    }
+
+    /// Takes nothing new from here on. What is left to finish.
+    pub(crate) async fn drain(&self) -> Result<Unfinished, EngineError> {
+        self.send(EngineCommand::Drain)?;
+        self.ask(EngineCommand::Unfinished).await
     }
 }
 

@@ -55,6 +55,12 @@ pub(crate) async fn routes(
     Ok((routes.routes().prepare(), health))
 }
 
+/// Says that nothing new is taken, while what runs is finished. Looking at the sidecar, and the directory, go on until the end.
+pub(crate) async fn draining(health: &HealthReporter) {
+    health.set_not_serving::<PeeringServer<PeeringService>>().await;
+    health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+}
+
 /// Says that nothing is served any more.
 pub(crate) async fn not_serving(health: &HealthReporter) {
     health.set_not_serving::<PeeringServer<PeeringService>>().await;

@@ -9,18 +9,25 @@
 //! - `control`: carries the engine's requests to those three, and the answers back.
 //! - `locked`: how much memory it may lock.
 //! - `poll`: how the data plane waits, and how that is changed.
-//! - `admin`, `grpc`: what it shows of itself, and how all services are served.
+//! - [`observe`]: the log, and what those see who watch it. `page`: the status page's files.
+//! - `admin`, `grpc`: what it shows of itself, and how all services are served. [`calls`]: which of the calls change something.
+//! - `events`: what happened, for whoever watches. `drain`: finishing and leaving.
 //!
 //! Bulk bytes and steady-state transfers never come here: they are the engine's.
 #![forbid(unsafe_code)]
 
 mod admin;
+pub mod calls;
 pub mod config;
 mod control;
 pub mod directory;
+mod drain;
 mod engine;
+mod events;
 mod grpc;
 mod locked;
+pub mod observe;
+mod page;
 mod peering;
 mod poll;
 mod sessions;

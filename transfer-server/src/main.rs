@@ -1,25 +1,24 @@
 //! `transferd`: the sidecar as a process.
 //!
-//! Prints one line that begins with `transferd ready` to stdout when workers can connect. Exit status: 0 after SIGTERM or SIGINT, 1
+//! Prints one line that begins with `transferd ready` to stdout when workers can connect. Exit status: 0 after SIGTERM, SIGINT or a drain, 1
 //! when it could not start, 2 for a wrong command line, 3 when it ended by itself.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 use transfer_server::config::Flags;
+use transfer_server::observe::logging::LogControl;
 use transfer_server::{Sidecar, StartError};
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_env("TRANSFER_LOG").unwrap_or_else(|_| EnvFilter::new("info")))
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    if let Err(e) = LogControl::install(&flags.log) {
+        eprintln!("transferd: --log: {e}");
+        return ExitCode::from(2);
+    }
     let ready_file = flags.ready_file.clone();
     let started = flags.into_config().map_err(StartError::from).and_then(|config| {
         // Before anything is bound, so that a signal during the start is not lost.
@@ -40,9 +39,9 @@ fn main() -> ExitCode {
         eprintln!("transferd: cannot say that it is ready: {e}");
         return ExitCode::from(1);
     }
-    let by_signal = signals.wait(&sidecar);
+    let as_wanted = signals.wait(&sidecar) || sidecar.has_drained();
     sidecar.stop();
-    ExitCode::from(if by_signal { 0 } else { 3 })
+    ExitCode::from(if as_wanted { 0 } else { 3 })
 }
 
 /// SIGTERM and SIGINT.

@@ -63,7 +63,7 @@ async fn status_and_tensors() {
     let mut admin = AdminClient::new(channel);
     let before = admin.status(v1::StatusRequest {}).await.unwrap().into_inner();
     assert_eq!((before.node.as_str(), before.incarnation), ("a", node.sidecar.addresses().incarnation));
-    assert_eq!((before.sessions.len(), before.pools.len()), (0, 0));
+    assert_eq!((before.counters.unwrap().sessions, before.pools.len()), (0, 0));
     assert!(before.pinned_bytes > 0 && before.pinned_bytes < before.pinned_limit_bytes);
     assert_eq!(before.fabrics, [i32::from(v1::Fabric::Tcp)]);
     let directory = before.directory.unwrap();
@@ -77,9 +77,11 @@ async fn status_and_tensors() {
     }
     worker.push("other", &[1]);
     let status = admin.status(v1::StatusRequest {}).await.unwrap().into_inner();
-    assert_eq!((status.sessions[0].worker.as_str(), status.sessions[0].arena_bytes), ("trainer", 1 << 20));
+    let sessions = admin.sessions(v1::SessionsRequest::default()).await.unwrap().into_inner().sessions;
+    assert_eq!((sessions[0].worker.as_str(), sessions[0].arena_bytes), ("trainer", 1 << 20));
     assert_eq!((status.pools[0].bytes, status.pools[0].used_bytes), (4 << 20, 0));
-    assert_eq!(status.counters.unwrap().tensors, 26);
+    let counters = status.counters.unwrap();
+    assert_eq!((counters.tensors, counters.sessions), (26, 1));
     let directory = status.directory.unwrap();
     assert_eq!((directory.keys, directory.workers), (26, 1));
     assert!(status.pinned_bytes >= before.pinned_bytes + (5 << 20));
@@ -87,7 +89,7 @@ async fn status_and_tensors() {
     let mut keys = Vec::new();
     let mut page_token = String::new();
     loop {
-        let request = v1::TensorsRequest { prefix: "w/".into(), page_size: 10, page_token };
+        let request = v1::TensorsRequest { prefix: "w/".into(), page_size: 10, page_token, ..Default::default() };
         let page = admin.tensors(request).await.unwrap().into_inner();
         assert!(page.tensors.len() <= 10);
         for tensor in page.tensors {
@@ -100,6 +102,7 @@ async fn status_and_tensors() {
             break;
         }
     }
+    keys.sort();
     assert_eq!(keys, (0..25).map(|i| format!("w/{i:02}")).collect::<Vec<_>>());
 }
 

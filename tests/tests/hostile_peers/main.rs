@@ -224,3 +224,42 @@ fn a_stopped_sidecar_is_lost_to_others_and_comes_back() {
     drop((here, there));
     scene.end();
 }
+
+/// Hundreds of offences in a row: each is refused, a few are logged, and the log says of how many it does not tell.
+#[test]
+fn a_flood_of_offences_is_no_flood_of_lines() {
+    const OFFENCES: u64 = 600;
+    let scene = Scene::two_with(&["--log-format", "json", "--log-limit", "10", "--http-listen", "127.0.0.1:0"]);
+    let (_, address) = call(scene.a(), good_call()).expect("a good call");
+    for _ in 0..OFFENCES {
+        let mut link = Link::at(address);
+        link.frame(HELLO, 0, 0, None, &[1; 16]);
+        assert!(link.refusal().contains("token"));
+    }
+    let lines = || -> Vec<serde_json::Value> {
+        let log = scene.a().log();
+        let lines = log.lines().filter(|line| line.ends_with('}'));
+        lines.map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
+    };
+    let count = || {
+        let lines = lines();
+        let written = lines.iter().filter(|l| l["message"] == "a data connection was refused").count() as u64;
+        let dropped =
+            lines.iter().filter(|l| l["target"] == "transfer_log" && l["of"] == "transfer_fabric::tcp::connecting");
+        (written, dropped.map(|l| l["dropped"].as_u64().expect("a number")).sum::<u64>())
+    };
+    let told = transfer_tests::poll(|| match count() {
+        (written, dropped) if written + dropped >= OFFENCES => Ok((written, dropped)),
+        other => Err(other),
+    });
+    let (written, dropped) = told.expect("every offence is written or counted");
+    assert_eq!(written + dropped, OFFENCES);
+    assert!(dropped > 0 && written >= 10, "{written} lines written, {dropped} dropped");
+    let metrics = transfer_tests::http::get(&scene.a().http(), "/metrics").body;
+    assert!(metrics.contains(&format!("transfer_log_lines_dropped_total {dropped}\n")), "{metrics}");
+    // Another place is not silenced by that.
+    drop(scene.a().worker("loud"));
+    let loud = || lines().iter().any(|l| l["message"] == "session open" && l["worker"] == "loud");
+    assert_eq!(transfer_tests::poll(|| if loud() { Ok(()) } else { Err(()) }), Ok(()));
+    scene.end();
+}

@@ -1,8 +1,17 @@
 //! The Admin gRPC service: where it is, and how to ask it.
+//!
+//! # Layout
+//! - [`status`]: the overview. [`lists`]: what there may be many of.
+//! - [`changes`], [`drain`], [`poll`]: what an operator may change.
+//! - [`events`]: what happens. [`watch`]: a listing again and again.
 
+pub mod changes;
+pub mod drain;
+pub mod events;
+pub mod lists;
 pub mod poll;
 pub mod status;
-pub mod tensors;
+pub mod watch;
 
 use crate::error::Error;
 use hyper_util::rt::TokioIo;
@@ -13,7 +22,7 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use transfer_proto::v1::admin_client::AdminClient;
-use transfer_proto::v1::{DType, Fabric, StatusRequest, StatusResponse, TensorDescriptor};
+use transfer_proto::v1::{DType, Fabric, Link, LinksRequest, StatusRequest, StatusResponse, TensorDescriptor};
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -84,16 +93,36 @@ impl Target {
     /// # Errors
     /// [`Error::Unreachable`].
     pub async fn connect(&self) -> Result<AdminClient<Channel>, Error> {
+        self.connect_within(Some(ANSWER)).await
+    }
+
+    /// Connects for a call whose answer goes on for as long as the caller likes.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`].
+    pub(crate) async fn connect_for_long(&self) -> Result<AdminClient<Channel>, Error> {
+        self.connect_within(None).await
+    }
+
+    async fn connect_within(&self, answer: Option<Duration>) -> Result<AdminClient<Channel>, Error> {
+        let patient = |endpoint: Endpoint| {
+            let endpoint = endpoint.connect_timeout(CONNECT);
+            match answer {
+                Some(answer) => endpoint.timeout(answer),
+                // A sidecar that is dead, or cut off, is noticed all the same.
+                None => endpoint.http2_keep_alive_interval(CONNECT).keep_alive_timeout(CONNECT),
+            }
+        };
         let unreachable = |source| Error::Unreachable { address: self.admin.clone(), source };
         let channel = match &self.admin {
             Address::Tcp(url) => {
                 let endpoint = Endpoint::from_shared(url.clone()).map_err(unreachable)?;
-                endpoint.connect_timeout(CONNECT).timeout(ANSWER).connect().await
+                patient(endpoint).connect().await
             }
             Address::Unix(path) => {
                 let path = path.clone();
                 // The name is not looked up: the connector knows the path.
-                let endpoint = Endpoint::from_static("http://sidecar").connect_timeout(CONNECT).timeout(ANSWER);
+                let endpoint = patient(Endpoint::from_static("http://sidecar"));
                 let connector = tower::service_fn(move |_: Uri| {
                     let path = path.clone();
                     async move { UnixStream::connect(path).await.map(TokioIo::new) }
@@ -109,6 +138,13 @@ impl Target {
     pub(crate) async fn status(&self) -> Result<StatusResponse, Error> {
         let mut admin = self.connect().await?;
         Ok(admin.status(StatusRequest {}).await.map_err(|e| self.answered(e))?.into_inner())
+    }
+
+    /// Its links, as many as one page has.
+    pub(crate) async fn links(&self) -> Result<Vec<Link>, Error> {
+        let mut admin = self.connect().await?;
+        let request = LinksRequest { page_size: 1000, ..LinksRequest::default() };
+        Ok(admin.links(request).await.map_err(|e| self.answered(e))?.into_inner().links)
     }
 
     fn answered(&self, source: tonic::Status) -> Error {

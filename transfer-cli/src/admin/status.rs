@@ -1,12 +1,12 @@
 //! `transferctl status`.
 
-use super::{Target, fabric_name, poll};
+use super::{Target, drain, fabric_name, poll};
 use crate::error::Error;
 use crate::table::Table;
 use crate::units::{age, bytes, count};
 use serde_json::{Value, json};
 use std::time::Duration;
-use transfer_proto::v1::{DirectoryState, FabricState, StatusResponse};
+use transfer_proto::v1::{DirectoryState, FabricState, State, StatusResponse};
 
 /// What `transferctl status` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -39,16 +39,40 @@ fn as_text(status: &StatusResponse) -> String {
     let up = age(Duration::from_nanos(status.uptime_ns));
     let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {value}\n"));
     line("node", format!("{}, transferd {}, incarnation {}, up {up}", status.node, status.version, status.incarnation));
+    line("state", {
+        let reasons = status.reasons.iter().map(|reason| format!("\n{:<10} {reason}", ""));
+        format!("{}{}", state_name(status), reasons.collect::<String>())
+    });
+    if let Some(progress) = &status.drain {
+        line("drain", drain::as_text(progress));
+    }
     line("pinned", format!("{} of {}", bytes(status.pinned_bytes), bytes(status.pinned_limit_bytes)));
     line("fabrics", format!("{}; between nodes {}", fabrics.join(", "), fabric_name(status.require)));
     if let Some(present) = &status.poll {
         line("poll", poll::as_text(present));
+    }
+    if !status.log_level.is_empty() {
+        line("log", status.log_level.clone());
     }
     if let Some(directory) = &status.directory {
         line("directory", directory_text(directory));
     }
     line("tensors", format!("{} published, {} ranges in reach", count(counters.tensors), count(counters.blobs)));
     line("counters", format!("{} counters and barriers live here", count(counters.named)));
+    line("workers", format!("{} connected", count(counters.sessions)));
+    line("links", {
+        let waiting = [
+            (counters.queued, "queued"),
+            (counters.pulls, "requests to peers"),
+            (counters.serves, "requests of peers"),
+            (counters.flows_out, "keys pushed out"),
+            (counters.flows_in, "keys pushed in"),
+        ];
+        let waiting: Vec<_> =
+            waiting.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect();
+        let waiting = if waiting.is_empty() { "nothing under way".to_owned() } else { waiting.join(", ") };
+        format!("{} up; {waiting}", count(counters.links))
+    });
     line("now", {
         let (leases, operations, slots) = (count(counters.leases), count(counters.operations), count(counters.slots));
         format!(
@@ -57,36 +81,6 @@ fn as_text(status: &StatusResponse) -> String {
         )
     });
 
-    let mut sessions = Table::new(&["worker", ">session", ">uid", ">arena", ">leases", ">operations"]);
-    for s in &status.sessions {
-        let numbers =
-            [s.session.to_string(), s.uid.to_string(), bytes(s.arena_bytes), count(s.leases), count(s.operations)];
-        sessions.row(std::iter::once(s.worker.clone()).chain(numbers));
-    }
-    let mut links = Table::new(&[
-        "peer",
-        ">link",
-        "fabric",
-        ">rails",
-        ">credits",
-        ">queued",
-        ">pulls",
-        ">serves",
-        ">flows out",
-        ">flows in",
-        "because",
-    ]);
-    for l in &status.links {
-        let numbers = [u64::from(l.credits), l.queued, l.pulls, l.serves, l.flows_out, l.flows_in].map(count);
-        // A sidecar of before knew no rails.
-        let rails = match (l.rails_live, l.rails) {
-            (_, 0) => "1".to_owned(),
-            (live, all) if live == all => all.to_string(),
-            (live, all) => format!("{live} of {all}"),
-        };
-        let who = [l.peer.clone(), l.link.to_string(), fabric_name(l.fabric), rails];
-        links.row(who.into_iter().chain(numbers).chain([l.why.clone()]));
-    }
     let mut pools = Table::new(&[">uid", ">size", ">used", ">waiting"]);
     for p in &status.pools {
         pools.row([p.uid.to_string(), bytes(p.bytes), bytes(p.used_bytes), count(p.waiting)]);
@@ -96,9 +90,7 @@ fn as_text(status: &StatusResponse) -> String {
         paths.row([fabric_name(p.fabric), count(p.transfers), bytes(p.bytes), bytes(p.copied_bytes)]);
     }
     for (title, table) in [
-        ("workers", sessions),
         ("fabrics between nodes", fabrics_table(&status.fabric_states)),
-        ("links", links),
         ("landing pools", pools),
         ("transfers since the start", paths),
     ] {
@@ -108,6 +100,15 @@ fn as_text(status: &StatusResponse) -> String {
         });
     }
     text
+}
+
+fn state_name(status: &StatusResponse) -> &'static str {
+    match status.state() {
+        State::Serving => "serving",
+        State::Degraded => "degraded",
+        State::Draining => "draining",
+        State::Unspecified => "unknown",
+    }
 }
 
 fn fabrics_table(states: &[FabricState]) -> Table {
@@ -161,19 +162,10 @@ fn directory_text(directory: &DirectoryState) -> String {
 fn as_json(status: &StatusResponse) -> Value {
     let counters = status.counters.clone().unwrap_or_default();
     let directory = status.directory.clone().unwrap_or_default();
-    let sessions = status.sessions.iter().map(|s| {
-        json!({ "session": s.session, "worker": s.worker, "uid": s.uid, "arena_bytes": s.arena_bytes, "leases": s.leases,
-                "operations": s.operations })
-    });
-    let links = status.links.iter().map(|l| {
-        json!({ "link": l.link, "peer": l.peer, "fabric": fabric_name(l.fabric), "rails": l.rails.max(1),
-                "rails_live": if l.rails == 0 { 1 } else { l.rails_live }, "credits": l.credits, "queued": l.queued,
-                "pulls": l.pulls, "serves": l.serves, "flows_out": l.flows_out, "flows_in": l.flows_in, "why": l.why })
-    });
     let pools = status
         .pools
         .iter()
-        .map(|p| json!({ "uid": p.uid, "bytes": p.bytes, "used_bytes": p.used_bytes, "waiting": p.waiting }));
+        .map(|p| json!({ "uid": p.uid, "bytes": p.bytes, "used_bytes": p.used_bytes, "waiting": p.waiting, "full_ns": p.full_ns }));
     let finished = counters.finished.iter().map(|p| {
         json!({ "fabric": fabric_name(p.fabric), "transfers": p.transfers, "bytes": p.bytes, "copied_bytes": p.copied_bytes })
     });
@@ -195,13 +187,17 @@ fn as_json(status: &StatusResponse) -> Value {
             "why_not": directory.why_not, "attachments": directory.attachments, "keys": directory.keys,
             "workers": directory.workers, "nodes": directory.nodes, "watches": directory.watches,
         },
-        "sessions": sessions.collect::<Vec<_>>(),
-        "links": links.collect::<Vec<_>>(),
+        "state": state_name(status),
+        "reasons": status.reasons,
+        "drain": status.drain.as_ref().map(drain::as_json),
+        "log_level": status.log_level,
         "pools": pools.collect::<Vec<_>>(),
         "counters": {
             "tensors": counters.tensors, "blobs": counters.blobs, "leases": counters.leases,
             "operations": counters.operations, "slots": counters.slots, "failed": counters.failed,
-            "named": counters.named,
+            "named": counters.named, "sessions": counters.sessions, "links": counters.links, "queued": counters.queued,
+            "pulls": counters.pulls, "serves": counters.serves, "flows_out": counters.flows_out,
+            "flows_in": counters.flows_in, "impaired": counters.impaired,
             "finished": finished.collect::<Vec<_>>(),
         },
     })
@@ -210,24 +206,30 @@ fn as_json(status: &StatusResponse) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use transfer_proto::v1::{Counters, Link, Path, Poll, PollStrategy, Session, Setting};
+    use transfer_proto::v1::{Counters, Path, Poll, PollStrategy, Pool, Setting};
 
     #[test]
     fn an_empty_sidecar_and_a_busy_one_are_both_shown() {
         let empty = as_text(&StatusResponse::default());
-        assert!(empty.contains("workers: none") && empty.contains("links: none"), "{empty}");
+        assert!(empty.contains("0 connected") && empty.contains("landing pools: none"), "{empty}");
 
-        let session = Session { worker: "trainer-0".into(), arena_bytes: 64 << 20, ..Session::default() };
+        let pool = Pool { bytes: 64 << 20, waiting: 3, ..Pool::default() };
         let path = Path { fabric: 2, transfers: 1234, bytes: 1 << 30, copied_bytes: 2 << 30 };
-        let counters = Counters { finished: vec![path], ..Counters::default() };
-        let status = StatusResponse { sessions: vec![session], counters: Some(counters), ..StatusResponse::default() };
+        let counters = Counters { finished: vec![path], sessions: 4321, ..Counters::default() };
+        let status = StatusResponse {
+            pools: vec![pool],
+            counters: Some(counters),
+            state: State::Degraded.into(),
+            reasons: vec!["the directory is out of reach".into()],
+            ..StatusResponse::default()
+        };
         let busy = as_text(&status);
-        for word in ["workers\n", "trainer-0", "64 MiB", "tcp", "1,234", "2 GiB"] {
+        for word in ["4,321 connected", "degraded", "out of reach", "64 MiB", "tcp", "1,234", "2 GiB"] {
             assert!(busy.contains(word), "{word}: {busy}");
         }
         let json = as_json(&status);
         assert_eq!(json["counters"]["finished"][0]["fabric"], "tcp");
-        assert_eq!(json["sessions"][0]["worker"], "trainer-0");
+        assert_eq!((&json["counters"]["sessions"], &json["state"]), (&4321.into(), &"degraded".into()));
     }
 
     #[test]
@@ -236,15 +238,9 @@ mod tests {
         let verbs = FabricState { fabric: 4, available: true, settings: vec![setting], ..FabricState::default() };
         let lack = FabricState { fabric: 4, why_not: "no RDMA device".into(), ..FabricState::default() };
         let plain = FabricState { fabric: 2, available: true, ..FabricState::default() };
-        let why = "node b has no verbs: no RDMA device";
-        let link = Link { peer: "b".into(), fabric: 2, why: why.into(), ..Link::default() };
         let poll = Poll { strategy: PollStrategy::Adaptive.into(), poll_for_ns: 50_000 };
-        let status = StatusResponse {
-            links: vec![link],
-            fabric_states: vec![lack, plain, verbs],
-            poll: Some(poll),
-            ..StatusResponse::default()
-        };
+        let status =
+            StatusResponse { fabric_states: vec![lack, plain, verbs], poll: Some(poll), ..StatusResponse::default() };
         let text = as_text(&status);
         for line in [
             "  verbs   NOT there:    no RDMA device",
@@ -254,10 +250,9 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line:?}: {text}");
         }
-        assert!(text.contains(why), "{text}");
         let json = as_json(&status);
         assert_eq!(json["fabric_states"][0]["why_not"], "no RDMA device");
         assert_eq!(json["fabric_states"][2]["settings"]["device"], "rxe0");
-        assert_eq!((&json["links"][0]["why"], &json["poll"]["strategy"]), (&why.into(), &"adaptive".into()));
+        assert_eq!(json["poll"]["strategy"], "adaptive");
     }
 }

@@ -186,7 +186,6 @@ fn verbs_fabric(facts: &Facts) -> Vec<Finding> {
 
 /// Links that could be better.
 fn links(facts: &Facts) -> Vec<Finding> {
-    let Ok(status) = &facts.sidecar else { return vec![] };
     let one = |link: &transfer_proto::v1::Link| {
         let fabric = crate::admin::fabric_name(link.fabric);
         match link.why.is_empty() {
@@ -196,7 +195,7 @@ fn links(facts: &Facts) -> Vec<Finding> {
             }
         }
     };
-    status.links.iter().flat_map(one).collect()
+    facts.links.iter().flat_map(one).collect()
 }
 
 #[cfg(test)]
@@ -218,13 +217,13 @@ mod tests {
             node: "a".into(),
             directory: Some(DirectoryState { attached: true, ..DirectoryState::default() }),
             fabric_states: vec![verbs],
-            links: vec![Link { peer: "b".into(), fabric: 4, ..Link::default() }],
             ..StatusResponse::default()
         };
         let mut device = rxe();
         device.ports[0].port.mtu_active = device.ports[0].port.mtu_max;
         Facts {
             sidecar: Ok(status),
+            links: vec![Link { peer: "b".into(), fabric: 4, ..Link::default() }],
             verbs: Ok(()),
             connection_manager: Ok(()),
             devices: Ok(vec![device]),
@@ -299,6 +298,6 @@ mod tests {
         };
         one(|f| setting(f, 1, "pool"), "isolation", Warn, &["pool"]);
         one(|f| setting(f, 2, "no"), "bounds", Warn, &["does not check", "rxe"]);
-        one(|f| status(f).links[0].why = "node b has no verbs".into(), "link", Warn, &["node b has no verbs"]);
+        one(|f| f.links[0].why = "node b has no verbs".into(), "link", Warn, &["node b has no verbs"]);
     }
 }

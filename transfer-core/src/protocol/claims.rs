@@ -4,7 +4,7 @@ use super::node::Node;
 use super::ops::Op;
 use super::slab::Id;
 use super::store::{Claimant, Claiming, Owner, Record, Waiter};
-use super::{Action, Control};
+use super::{Action, Control, NodeEvent};
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
@@ -61,7 +61,8 @@ impl Node {
             Owner::Nobody => return,
             // The answer to this claim decides who has it next.
             Owner::Claiming(claiming) => {
-                claiming.before = None;
+                let before = claiming.before.take();
+                self.tell_taken_over(key, before.as_ref(), owner);
                 self.end_versions(id, false);
                 return;
             }
@@ -70,7 +71,9 @@ impl Node {
             Owner::Landed(landed) if landed.owner == *owner => return,
             Owner::Session(_) | Owner::Landed(_) | Owner::Outlived(_) => {}
         }
-        if let Owner::Landed(landed) = std::mem::replace(&mut record.owner, Owner::Nobody) {
+        let before = std::mem::replace(&mut record.owner, Owner::Nobody);
+        self.tell_taken_over(key, Some(&before), owner);
+        if let Owner::Landed(landed) = before {
             self.landed_key_ended(&landed);
         }
         if let Some(record) = self.store.records.get_mut(id) {
@@ -78,6 +81,12 @@ impl Node {
         }
         self.end_versions(id, false);
         self.owner_gone(now, id);
+    }
+
+    fn tell_taken_over(&mut self, key: &Key, before: Option<&Owner>, to: &Name) {
+        if let Some(from) = before.and_then(|before| self.owner_name(before)).filter(|from| *from != to).cloned() {
+            self.tell(NodeEvent::KeyTakenOver { key: key.clone(), from, to: to.clone() });
+        }
     }
 
     /// The directory answered a claim.
@@ -100,6 +109,7 @@ impl Node {
         let behind = std::mem::take(&mut claiming.behind);
         let before = claiming.before.take();
         if before.is_some() && result.is_ok() {
+            self.tell_taken_over(key, before.as_ref(), &owner);
             // It is another worker's now.
             self.end_versions(id, false);
         }

@@ -25,6 +25,8 @@ pub struct NodeConfig {
     pub max_names_per_link: usize,
     /// What must carry transfers between nodes, for every caller that does not say itself.
     pub require: Option<FabricKind>,
+    /// Whether to take the time of transfers for the histograms of [`super::Meters`]; they are counted in any case.
+    pub timed: bool,
     /// A rule to break.
     #[cfg(test)]
     pub(crate) broken: Option<super::Broken>,
@@ -44,6 +46,7 @@ impl NodeConfig {
             max_queued_per_link: 1 << 19,
             max_names_per_link: 1 << 16,
             require: None,
+            timed: true,
             #[cfg(test)]
             broken: None,
         }

@@ -128,6 +128,8 @@ pub enum Control {
         /// Why.
         why: String,
     },
+    /// Something that whoever runs the sidecar may want to know.
+    Event(super::NodeEvent),
     /// A worker is gone, or was thrown out.
     SessionClosed {
         /// The session.

@@ -8,7 +8,7 @@ use super::store::Waiter;
 use super::versions::Picked;
 use super::{Action, Control, SessionId};
 use crate::op::{Failure, FailureCode, Fetch};
-use crate::tensor::{Key, Name};
+use crate::tensor::{Key, Name, Version};
 use crate::time::Time;
 
 /// How often a fetch follows a key that is not where the directory said.
@@ -25,7 +25,11 @@ impl Node {
             match self.pick(record, fetch.select) {
                 Picked::Blob(blob) => {
                     return match self.hand_over(now, session, fetch.op, blob, fetch.require, now) {
-                        Ok(()) => self.fetched_here(now, record, blob),
+                        Ok(report) => {
+                            let version = self.store.blobs.get(blob).map_or(Version(0), |b| b.version);
+                            self.note_handed_over(now, session, &fetch.key, version, report);
+                            self.fetched_here(now, record, blob);
+                        }
                         Err(failure) => self.refuse(session, fetch.op, failure),
                     };
                 }

@@ -1,5 +1,6 @@
 //! References to memory: handing a tensor over, and giving its memory back.
 
+use super::meters::{Operation, PathId};
 use super::node::Node;
 use super::slab::Id;
 use super::store::{Blob, Lent, Source};
@@ -42,6 +43,12 @@ impl Node {
         self.tidy_arena(slice.segment);
     }
 
+    /// Of an arena: how many ranges of it somebody can still reach, and whether its worker is gone.
+    #[must_use]
+    pub fn arena_reach(&self, segment: SegmentId) -> Option<(u64, bool)> {
+        self.arenas.get(&segment).map(|arena| (arena.blobs, arena.abandoned))
+    }
+
     pub(super) fn tidy_arena(&mut self, segment: SegmentId) {
         if let Some(arena) = self.arenas.get(&segment)
             && arena.abandoned
@@ -62,7 +69,7 @@ impl Node {
         blob: Id<Blob>,
         require: Option<FabricKind>,
         since: Time,
-    ) -> Result<(), Failure> {
+    ) -> Result<Report, Failure> {
         if let Some(kind) = require
             && kind != FabricKind::Local
         {
@@ -81,11 +88,19 @@ impl Node {
             waited,
             flew: Duration::ZERO,
         };
-        self.lend(session, op, blob, report)
+        self.lend(session, op, blob, PathId::HERE, report)?;
+        Ok(report)
     }
 
-    /// Gives a worker a lease on a blob, with the report of what brought it.
-    pub(super) fn lend(&mut self, session: SessionId, op: OpId, blob: Id<Blob>, report: Report) -> Result<(), Failure> {
+    /// Gives a worker a lease on a blob, with the report of what brought it, and over which path.
+    pub(super) fn lend(
+        &mut self,
+        session: SessionId,
+        op: OpId,
+        blob: Id<Blob>,
+        path: PathId,
+        report: Report,
+    ) -> Result<(), Failure> {
         let (Some(s), Some(b)) = (self.sessions.get_mut(&session), self.store.blobs.get_mut(blob)) else {
             return Err(Failure::new(FailureCode::Cancelled, "the worker is gone"));
         };
@@ -97,6 +112,7 @@ impl Node {
             return Err(Failure::new(FailureCode::PermissionDenied, text));
         }
         b.refs += 1;
+        s.lent += 1;
         *s.leases.entry(blob).or_insert(0) += 1;
         let reply = Reply::Fetched {
             op,
@@ -107,7 +123,7 @@ impl Node {
             report,
         };
         self.actions.push_back(Action::Reply { session, reply });
-        self.count(&report);
+        self.meters.finished(Operation::Fetch, path, &report);
         Ok(())
     }
 
@@ -117,6 +133,7 @@ impl Node {
         match s.leases.get_mut(&blob) {
             Some(count) => {
                 *count -= 1;
+                s.lent = s.lent.saturating_sub(1);
                 #[cfg(test)]
                 if self.config.broken == Some(super::Broken::ForgetsReleases) && s.ops.len() > 1 {
                     return;

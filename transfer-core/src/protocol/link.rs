@@ -1,19 +1,21 @@
 //! One peer: credits, numbered names, what waits to be posted, and the landing slots that the peer may write to.
 
 use super::counters::LinkCounters;
+use super::meters::PathId;
 use super::names::{MetaCache, NamesIn, NamesOut};
 use super::pull::Pull;
 use super::push_in::InFlow;
 use super::push_out::OutFlow;
 use super::serve::Serve;
 use super::slab::{Id, Slab};
-use super::{Blob, BufferAsk, Domain, PeerInfo, SessionId};
+use super::{Blob, BufferAsk, Carried, Domain, PeerInfo, SessionId};
 use crate::alloc::Allocation;
 use crate::fabric::{Capabilities, FabricKind};
 use crate::memory::RemoteSlice;
 use crate::op::{Failure, FailureCode};
 use crate::plan::GatherList;
 use crate::tensor::{Key, TensorMeta};
+use crate::time::Time;
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::Message;
 use hashbrown::HashMap;
@@ -60,6 +62,8 @@ pub(super) struct Slot {
     pub(super) capacity: u64,
     pub(super) state: SlotState,
     pub(super) user: SlotUser,
+    /// Since when nobody has a use for it, where that is so.
+    pub(super) since: Time,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,6 +107,8 @@ pub(super) struct Link {
     pub(super) peer: PeerInfo,
     pub(super) kind: FabricKind,
     pub(super) limits: Capabilities,
+    /// Where its transfers are counted.
+    pub(super) path: PathId,
     /// Receive slots of the peer that are free.
     pub(super) credits: u32,
     /// Receive slots of ours that the peer used and does not know to be free again.
@@ -131,15 +137,19 @@ pub(super) struct Link {
     /// Flows whose slots the peer asked for by a call, and the call.
     pub(super) called: HashMap<u32, u64>,
     pub(super) counters: LinkCounters,
+    /// What it has carried to the peer, and from there.
+    pub(super) outward: Carried,
+    pub(super) inward: Carried,
 }
 
 impl Link {
-    pub(super) fn new(peer: PeerInfo, kind: FabricKind, limits: Capabilities) -> Link {
+    pub(super) fn new(peer: PeerInfo, kind: FabricKind, limits: Capabilities, path: PathId) -> Link {
         let credits = peer.receive_slots;
         Link {
             peer,
             kind,
             limits,
+            path,
             credits,
             owed: 0,
             ending: false,
@@ -162,6 +172,8 @@ impl Link {
             asks: Vec::new(),
             called: HashMap::new(),
             counters: LinkCounters::default(),
+            outward: Carried::default(),
+            inward: Carried::default(),
         }
     }
 

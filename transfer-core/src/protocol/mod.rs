@@ -10,9 +10,12 @@
 //! - `take_back`: a version whose memory its worker wants to write again.
 //! - `store`, `leases`: what is published, who can still reach it, who waits for it; how memory goes back.
 //! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
+//! - `meters`: what is counted and timed. `ended`: transfers that have ended, for whoever traces them.
 //! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node.
 //! - `counters`: named counters and barriers of the job.
+//! - `status`, `listing`, `waiting`, `snapshot`: what a node shows of itself. `events`: what it tells without being asked.
+//! - `drain`, `operator`: taking nothing new, and what an operator ends.
 //! - `push_out`, `push_in`, `flow_slots`, `recall`: the two sides of a push to another node, and its landing slots.
 
 mod action;
@@ -25,13 +28,19 @@ mod config;
 mod connect;
 mod control;
 mod counters;
+mod drain;
+mod ended;
+mod events;
 mod fetch;
 mod flow_slots;
 mod inbox;
 mod leases;
 mod link;
+mod listing;
+mod meters;
 mod names;
 mod node;
+mod operator;
 mod ops;
 mod outbox;
 mod pool;
@@ -52,6 +61,7 @@ mod take_back;
 #[cfg(test)]
 mod tests;
 mod versions;
+mod waiting;
 
 pub use action::{Action, Write};
 #[cfg(test)]
@@ -59,9 +69,18 @@ pub(crate) use broken::Broken;
 pub use config::NodeConfig;
 pub use control::{ClaimRefused, Control, PassedOver, PeerInfo};
 pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
+pub use drain::Unfinished;
+pub use ended::EndedTransfer;
+pub use events::NodeEvent;
+pub use listing::{TensorFilter, TransferFilter};
+pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, WaitMeter};
 pub use node::Node;
+pub use operator::{Deleted, NotDeleted};
 pub use prepare::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
-pub use snapshot::{Domain, LinkStatus, PathStatus, PoolStatus, SessionId, SessionStatus, Snapshot, TensorStatus};
+pub use snapshot::{
+    Carried, Domain, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, QuarantineStatus, SessionId, SessionStatus,
+    Snapshot, TensorStatus, TransferStatus,
+};
 
 use link::Slot;
 use ops::Op;

@@ -1,7 +1,10 @@
 //! The node: the parts put together, and the ways in and out.
 
 use super::counters::Counters;
+use super::ended::EndedTransfer;
+use super::events::FailuresTold;
 use super::link::Link;
+use super::meters::Meters;
 use super::pool::Pool;
 use super::prepare::Call;
 use super::session::Session;
@@ -10,7 +13,7 @@ use super::store::{Arena, Store};
 use super::{Action, Control, Domain, NodeConfig, Op, PeerInfo, SessionId};
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::{Failure, FailureCode, Report};
+use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
@@ -58,8 +61,14 @@ pub struct Node {
     pub(super) counters: Counters,
     /// Counts what has landed in flows.
     pub(super) landings: u64,
-    pub(super) finished: BTreeMap<u8, Finished>,
-    pub(super) failed: u64,
+    pub(super) meters: Meters,
+    /// Transfers that have ended, where somebody traces them.
+    pub(super) ended: Option<Vec<EndedTransfer>>,
+    /// The time of the latest event.
+    pub(super) latest: Time,
+    /// It takes nothing new.
+    pub(super) draining: bool,
+    pub(super) failures_told: FailuresTold,
 }
 
 /// Whether there is a link to a node.
@@ -67,13 +76,6 @@ pub(super) enum Peer {
     Up(LinkId),
     /// The control plane was asked for one; these operations wait.
     Connecting(Vec<Id<Op>>),
-}
-
-#[derive(Default, Clone, Copy)]
-pub(super) struct Finished {
-    pub(super) transfers: u64,
-    pub(super) bytes: u64,
-    pub(super) copied: u64,
 }
 
 /// The most locations of keys that are remembered; then they are asked for again.
@@ -84,6 +86,7 @@ impl Node {
     #[must_use]
     pub fn new(config: NodeConfig, headers: LocalSlice) -> Node {
         let cells = u32::try_from(headers.len / HEADER_BYTES).unwrap_or(u32::MAX);
+        let meters = Meters::new(config.timed);
         Node {
             config,
             sessions: BTreeMap::new(),
@@ -108,8 +111,11 @@ impl Node {
             calls: BTreeMap::new(),
             counters: Counters::default(),
             landings: 0,
-            finished: BTreeMap::new(),
-            failed: 0,
+            meters,
+            ended: None,
+            latest: Time(0),
+            draining: false,
+            failures_told: FailuresTold::default(),
         }
     }
 
@@ -123,6 +129,12 @@ impl Node {
     #[must_use]
     pub fn peer_of(&self, link: LinkId) -> Option<&PeerInfo> {
         self.links.get(&link).map(|l| &l.peer)
+    }
+
+    /// The links that are up.
+    #[must_use]
+    pub fn link_ids(&self) -> Vec<LinkId> {
+        self.links.keys().copied().collect()
     }
 
     /// The next thing to do. `None` when nothing is left until the next event.
@@ -143,6 +155,7 @@ impl Node {
 
     /// Time has come: ends the operations whose deadline has passed.
     pub fn timeout(&mut self, now: Time) {
+        self.latest = now;
         while let Some((at, op)) = self.timers.first().copied() {
             if at > now {
                 break;
@@ -160,7 +173,8 @@ impl Node {
     /// A link came up: [`FabricEvent::Connected`] was reported for it. `limits` are those of its fabric.
     pub fn link_up(&mut self, now: Time, link: LinkId, peer: PeerInfo, kind: FabricKind, limits: Capabilities) {
         let name = peer.name.clone();
-        self.links.insert(link, Link::new(peer, kind, limits));
+        let path = self.meters.path(&name, kind);
+        self.links.insert(link, Link::new(peer, kind, limits, path));
         self.actions.push_back(Action::Control(Control::LinkUp { link, peer: name.clone() }));
         let before = self.peers.insert(name, Peer::Up(link));
         match before {
@@ -195,6 +209,7 @@ impl Node {
 
     /// Something happened on a fabric. `header` goes with [`FabricEvent::Immediate`]; see [`Node::landing_header`].
     pub fn fabric_event(&mut self, now: Time, event: FabricEvent<'_>, header: Option<&[u8; HEADER_BYTES as usize]>) {
+        self.latest = now;
         match event {
             // Reported to whoever made the link, who then calls `link_up`. A message's bytes are the fabric's own already.
             FabricEvent::Connected { .. } | FabricEvent::SendDone { .. } => {}
@@ -242,12 +257,5 @@ impl Node {
             self.locations.clear();
         }
         self.locations.insert(key.clone(), (node.clone(), sequence));
-    }
-
-    pub(super) fn count(&mut self, report: &Report) {
-        let entry = self.finished.entry(report.fabric as u8).or_default();
-        entry.transfers += 1;
-        entry.bytes += report.bytes;
-        entry.copied += report.copied;
     }
 }

@@ -109,7 +109,7 @@ fn for_people(time: Duration) -> Duration {
 
 impl Node {
     pub(super) fn refuse(&mut self, session: SessionId, op: OpId, failure: Failure) {
-        self.failed += 1;
+        self.failed(session, &failure);
         self.actions.push_back(Action::Reply { session, reply: Reply::Failed { op, failure, kept: false } });
     }
 
@@ -215,6 +215,9 @@ impl Node {
     /// Ends an operation with a failure, whatever it was waiting for.
     pub(super) fn fail_op(&mut self, id: Id<Op>, failure: Failure) {
         if let Some(op) = self.detach_op(id) {
+            if !matches!(op.kind, OpKind::Push { .. }) {
+                self.note_failed(&op, failure.code);
+            }
             match op.kind {
                 OpKind::Fetch { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => {
                     self.refuse(op.session, op.id, failure);
@@ -257,6 +260,7 @@ impl Node {
 
     pub(super) fn end_push_with_failure(&mut self, op: &Op, failure: Failure) {
         let OpKind::Push { blob, .. } = op.kind else { return };
+        self.note_failed(op, failure.code);
         let mut kept = false;
         if let Some(b) = self.store.blobs.get_mut(blob) {
             kept = b.refs > 1;
@@ -265,7 +269,7 @@ impl Node {
                 b.source = Source::Arena(None);
             }
         }
-        self.failed += 1;
+        self.failed(op.session, &failure);
         self.actions
             .push_back(Action::Reply { session: op.session, reply: Reply::Failed { op: op.id, failure, kept } });
         self.unhold(blob);

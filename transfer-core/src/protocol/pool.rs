@@ -6,6 +6,7 @@ use super::slab::Id;
 use crate::alloc::{AllocError, Allocation, Allocator};
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, SegmentId, padded};
+use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use std::collections::VecDeque;
 
@@ -29,6 +30,19 @@ pub(super) struct Pool {
     pub(super) tidy_at: usize,
     /// Bytes that requests hold for versions which may not be published yet.
     pub(super) speculative: u64,
+    /// Since when somebody has been waiting, whoever that was.
+    pub(super) full_since: Option<Time>,
+    /// Whether and when it was told that it is full.
+    pub(super) told: Told,
+}
+
+/// What was told of a pool without being asked.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Told {
+    /// That it is full, and not yet that it is so no more.
+    pub(super) full: bool,
+    /// When that was told last.
+    pub(super) at: Option<Time>,
 }
 
 /// The length of a slot for a body of this length.
@@ -38,7 +52,15 @@ pub(super) fn slot_bytes(body: u64) -> Option<u64> {
 
 impl Pool {
     pub(super) fn new(segment: SegmentId, len_bytes: u64) -> Pool {
-        Pool { segment, alloc: Allocator::new(len_bytes), wants: VecDeque::new(), tidy_at: TIDY_AT, speculative: 0 }
+        Pool {
+            segment,
+            alloc: Allocator::new(len_bytes),
+            wants: VecDeque::new(),
+            tidy_at: TIDY_AT,
+            speculative: 0,
+            full_since: None,
+            told: Told::default(),
+        }
     }
 
     pub(super) fn slot(&mut self, body: u64) -> Result<Allocation, AllocError> {

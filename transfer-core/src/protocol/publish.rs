@@ -1,6 +1,8 @@
 //! Publishing: what a worker pushes becomes a version of its key, if it may.
 
 use super::claims::key_owned;
+use super::ended::Ending;
+use super::meters::{Operation, PathId};
 use super::node::Node;
 use super::ops::{Op, OpKind, PushStage};
 use super::slab::Id;
@@ -160,7 +162,11 @@ impl Node {
         let reply = Reply::Pushed { op: op.id, version, report };
         // The operation's reference becomes the publication's. Those who wait are served first: they wait longer than the pusher.
         self.publish(now, record, blob, version);
-        self.actions.push_back(Action::Reply { session: op.session, reply });
+        let (operation, session, path) = (Operation::Push, op.session, PathId::HERE);
+        self.meters.finished(operation, path, &report);
+        let (key, version, outcome, since) = (&op.key, Some(version), Ok(report), op.since);
+        self.note_ended(now, Ending { operation, session, key, version, path, outcome, since });
+        self.actions.push_back(Action::Reply { session, reply });
     }
 
     pub(super) fn not_owner(&mut self, now: Time, link: LinkId, index: u32, key: &Key) {

@@ -1,6 +1,8 @@
 //! Pulling, the receiver's side: ask, grant a slot, wait for the write.
 
+use super::ended::Ending;
 use super::link::{AfterRevoke, Landing, Link, SlotState, SlotUser};
+use super::meters::Operation;
 use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
 use super::pool::Want;
@@ -27,6 +29,7 @@ pub(super) struct Pull {
     pub(super) slot: Option<Id<Slot>>,
     /// What the slot was made for.
     pub(super) described: Option<(u32, TensorMeta)>,
+    /// When the peer was asked, or when this was given up.
     pub(super) asked: Time,
     /// Bytes of the speculative share that it holds.
     pub(super) speculative: u64,
@@ -256,9 +259,10 @@ impl Node {
         };
         let (Some(pull), Some(slot)) = (l.pulls.remove(id), l.slots.remove(slot)) else { return };
         let waited = Duration::from_micros(u64::from(header.waited_us));
-        let (kind, sender_copies) = (l.kind, u64::from(l.limits.sender_copies));
-        let Some(pool) = self.pools.get(&slot.domain) else { return };
+        let (kind, path, sender_copies) = (l.kind, l.path, u64::from(l.limits.sender_copies));
         let bytes = meta.len_bytes();
+        l.inward.add(bytes);
+        let Some(pool) = self.pools.get(&slot.domain) else { return };
         let mut slice = pool.slice(&slot.range);
         slice.offset += HEADER_BYTES;
         slice.len = bytes;
@@ -274,7 +278,10 @@ impl Node {
                 flew: now.since(pull.asked).saturating_sub(waited),
             };
             // The session is the one that asked, so the domain is its own.
-            let _ = self.lend(op.session, op.id, blob, report);
+            let lent = self.lend(op.session, op.id, blob, path, report);
+            let (operation, session, key, version) = (Operation::Fetch, op.session, &op.key, Some(header.version));
+            let outcome = lent.map(|()| report).map_err(|failure| failure.code);
+            self.note_ended(now, Ending { operation, session, key, version, path, outcome, since: op.since });
         }
         self.unhold(blob);
     }
@@ -317,8 +324,10 @@ impl Node {
 
     /// The operation has ended without the data. What the peer knows of has to be confirmed by it before its slot is used again.
     pub(super) fn cancel_pull(&mut self, link: LinkId, id: Id<Pull>) {
+        let latest = self.latest;
         let Some(p) = self.pull_mut(link, id) else { return };
         p.op = None;
+        p.asked = latest;
         let (slot, domain) = (p.slot, p.domain);
         match p.state {
             PullState::Preparing => {

@@ -5,7 +5,7 @@ use super::node::Node;
 use super::slab::{Id, Slab};
 use super::store::{Blob, Claimant, Landed, Owner, Record, Source};
 use super::{Domain, SessionId};
-use crate::fabric::{FabricKind, LinkId};
+use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name, TensorMeta, Until, Version};
 use crate::time::Time;
@@ -36,6 +36,8 @@ pub(super) struct InFlow {
     pub(super) granting: usize,
     /// When it was used last, by the node's count of landings.
     pub(super) used: u64,
+    /// When its slots were called back, where they are.
+    pub(super) recalled: Time,
     /// Slots granted since the request, while they are being collected for BUFFER_RESPONSE.
     pub(super) fresh: Vec<Id<Slot>>,
 }
@@ -119,6 +121,7 @@ impl Node {
         let known = l.flow_in_of.get(&index).copied();
         let full = l.flows_in.len() >= self.config.max_requests_per_link;
         let found = match self.workers.get(target).and_then(|s| Some((*s, self.sessions.get(s)?.domain))) {
+            _ if self.draining => Err(self.is_draining()),
             None => Err(Failure::new(
                 FailureCode::UnknownWorker,
                 format!("no worker {target:?} is connected to node {:?}", self.config.name),
@@ -152,6 +155,7 @@ impl Node {
             missing: 0,
             granting: 0,
             used: 0,
+            recalled: self.latest,
             fresh: Vec::new(),
         };
         let Some(l) = self.links.get_mut(&link) else { return };
@@ -396,12 +400,8 @@ impl Node {
         let blob = Blob::new(slice, meta, s.domain, Source::Slot(link, slot)).retained(retention);
         let blob = self.store.blobs.insert(blob);
         s.state = SlotState::Held(blob);
-        let kind: FabricKind = l.kind;
-        let copied = copied + bytes * u64::from(l.limits.sender_copies);
-        let entry = self.finished.entry(kind as u8).or_default();
-        entry.transfers += 1;
-        entry.bytes += bytes;
-        entry.copied += copied;
+        l.inward.add(bytes);
+        self.meters.landed(l.path, bytes, copied + bytes * u64::from(l.limits.sender_copies));
         if retention.until != Until::Replaced {
             self.keep_slot(link, id, slot, blob);
         }

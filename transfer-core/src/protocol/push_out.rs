@@ -1,6 +1,8 @@
 //! Pushing, the sender's side: a flow of one key to one worker, and the slots that its sidecar has granted for it.
 
+use super::ended::Ending;
 use super::link::{Out, OutWrite, Purpose};
+use super::meters::Operation;
 use super::node::Node;
 use super::ops::{Op, OpKind, PushStage};
 use super::pool::TIDY_AT;
@@ -271,9 +273,10 @@ impl Node {
     pub(super) fn push_landed(&mut self, now: Time, link: LinkId, id: Id<Op>, blob: Id<Blob>) {
         if let Some(op) = self.finish_op(id)
             && let OpKind::Push { posted, .. } = op.kind
-            && let (Some(l), Some(b)) = (self.links.get(&link), self.store.blobs.get(blob))
+            && let (Some(l), Some(b)) = (self.links.get_mut(&link), self.store.blobs.get(blob))
         {
             let bytes = b.meta.len_bytes();
+            l.outward.add(bytes);
             let report = Report {
                 fabric: l.kind,
                 bytes,
@@ -284,7 +287,10 @@ impl Node {
             };
             let reply = Reply::Pushed { op: op.id, version: b.version, report };
             self.actions.push_back(super::Action::Reply { session: op.session, reply });
-            self.count(&report);
+            let (path, version) = (l.path, Some(b.version));
+            self.meters.finished(Operation::Push, path, &report);
+            let (operation, session, key, outcome) = (Operation::Push, op.session, &op.key, Ok(report));
+            self.note_ended(now, Ending { operation, session, key, version, path, outcome, since: op.since });
             self.unhold(blob);
         }
         self.unhold(blob);

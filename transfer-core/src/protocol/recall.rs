@@ -25,8 +25,10 @@ type Spare = (u64, LinkId, Id<InFlow>);
 impl Node {
     /// Calls a flow's slots back, for it ends. They stay as they are until the sender has said that it will not write any more.
     pub(super) fn recall(&mut self, link: LinkId, id: Id<InFlow>) {
+        let latest = self.latest;
         let Some(flow) = self.flow_in(link, id) else { return };
         if flow.state != InState::Recalling {
+            flow.recalled = latest;
             flow.state = InState::Recalling;
             let (index, domain, round) = (flow.index, flow.domain, flow.round);
             self.cut_call(link, index);
@@ -36,8 +38,10 @@ impl Node {
     }
 
     /// Calls those slots of a flow back that its sender does not write into. The flow goes on.
-    fn recall_room(&mut self, link: LinkId, id: Id<InFlow>) {
+    pub(super) fn recall_room(&mut self, link: LinkId, id: Id<InFlow>) {
+        let latest = self.latest;
         let Some(flow) = self.flow_in(link, id) else { return };
+        flow.recalled = latest;
         flow.state = InState::Reclaiming;
         flow.missing = 0;
         let (index, round) = (flow.index, flow.round);

@@ -12,6 +12,7 @@ use crate::time::Time;
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::{Body, NameRef, Role};
 use hashbrown::HashMap;
+use std::time::Duration;
 
 /// A peer's request.
 pub(super) struct Serve {
@@ -58,6 +59,9 @@ impl Node {
         slot: Option<SlotGrant>,
     ) {
         let limit = self.config.max_requests_per_link;
+        if self.draining {
+            return self.send(link, Role::Pull, index, Body::ErrorStatus(self.is_draining()));
+        }
         let Some(l) = self.links.get(&link) else { return };
         let Some(key) = l.names_in.look_up(name).cloned().map(Key::from) else {
             return self.violation(link, &format!("it uses name {}.{}, which it never told", name.id, name.generation));
@@ -154,6 +158,18 @@ impl Node {
         self.write_served(link, index);
     }
 
+    /// Requests of a peer whose version is not there fail: it will not be.
+    pub(super) fn refuse_waiting_serves(&mut self, now: Time, link: LinkId, failure: &Failure) {
+        let Some(l) = self.links.get(&link) else { return };
+        let waiting = l.serves.iter().filter(|(_, s)| s.fetching.is_none()).map(|(index, s)| (*index, s.key.clone()));
+        let mut waiting: Vec<_> = waiting.collect();
+        waiting.sort_unstable_by_key(|(index, _)| *index);
+        for (index, key) in waiting {
+            self.forget_remote_waiter(link, index, &key);
+            self.end_serve(now, link, index, failure.clone());
+        }
+    }
+
     fn write_served(&mut self, link: LinkId, index: u32) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(serve) = l.serves.get_mut(&index) else { return };
@@ -194,7 +210,16 @@ impl Node {
 
     /// The write is placed at the peer.
     pub(super) fn serve_written(&mut self, now: Time, link: LinkId, index: u32) {
-        if let Some(serve) = self.links.get_mut(&link).and_then(|l| l.serves.remove(&index)) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        if let Some(serve) = l.serves.remove(&index) {
+            let (path, copies) = (l.path, u64::from(l.limits.sender_copies + l.limits.receiver_copies));
+            if let Some(blob) = serve.fetching.filter(|_| !serve.cancelled).and_then(|b| self.store.blobs.get(b)) {
+                let bytes = blob.meta.len_bytes();
+                l.outward.add(bytes);
+                let waited = Duration::from_micros(serve.waited_us.into());
+                let took = now.since(serve.since).saturating_sub(waited);
+                self.meters.served(path, bytes, bytes * copies, took);
+            }
             self.serve_ended(now, &serve, !serve.cancelled);
         }
     }

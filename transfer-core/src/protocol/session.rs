@@ -19,6 +19,8 @@ pub(super) struct Session {
     pub(super) arena_len: u64,
     pub(super) ops: HashMap<OpId, Id<Op>>,
     pub(super) leases: HashMap<Id<Blob>, u32>,
+    /// How many leases that are.
+    pub(super) lent: u64,
     /// The lowest version that may be pushed next to a worker elsewhere, where no flow has it.
     pub(super) versions: HashMap<(Key, Name), u64>,
 }
@@ -29,11 +31,12 @@ impl Node {
         self.workers.insert(name.clone(), session);
         self.arenas.insert(arena, Arena { segment: arena, blobs: 0, abandoned: false });
         let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
-        self.sessions.insert(session, Session { name, domain, arena, arena_len, ops, leases, versions });
+        self.sessions.insert(session, Session { name, domain, arena, arena_len, ops, leases, lent: 0, versions });
     }
 
     /// A worker is gone. What it published ends with it, except for those who are reading it; its leases and operations end.
     pub fn session_closed(&mut self, now: Time, session: SessionId, why: &str) {
+        self.latest = now;
         let Some(gone) = self.sessions.remove(&session) else { return };
         if self.workers.get(&gone.name) == Some(&session) {
             self.workers.remove(&gone.name);
@@ -78,6 +81,12 @@ impl Node {
 
     /// A worker's request.
     pub fn command(&mut self, now: Time, session: SessionId, command: Command) {
+        self.latest = now;
+        if self.draining
+            && let Some(op) = command.begins()
+        {
+            return self.refuse(session, op, self.is_draining());
+        }
         match command {
             Command::Push(push) => self.push(now, session, push),
             Command::Fetch(fetch) => self.fetch(now, session, fetch),

@@ -138,6 +138,21 @@ impl<T> Slab<T> {
         })
     }
 
+    /// The places from `begin` on, with what is in them.
+    pub(crate) fn places(&self, begin: usize) -> impl Iterator<Item = (usize, Option<(Id<T>, &T)>)> {
+        let rest = self.places.get(begin..).unwrap_or_default();
+        rest.iter().enumerate().map(move |(i, place)| {
+            let index = u32::try_from(begin + i).unwrap_or(u32::MAX);
+            let id = Id { index, generation: place.generation, of: PhantomData };
+            (begin + i, place.entry.as_ref().map(|entry| (id, entry)))
+        })
+    }
+
+    /// One behind the last place.
+    pub(crate) fn end(&self) -> usize {
+        self.places.len()
+    }
+
     /// The names of the entries that `keep` likes, in the order of their places.
     pub(crate) fn ids(&self, mut keep: impl FnMut(&T) -> bool) -> Vec<Id<T>> {
         self.iter().filter(|(_, entry)| keep(entry)).map(|(id, _)| id).collect()

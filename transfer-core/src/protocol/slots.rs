@@ -54,6 +54,7 @@ impl Node {
                     flow.used = self.landings;
                     flow.has_landed(slot, landing.header.version);
                 }
+                s.since = self.latest;
                 s.state = SlotState::Revoking(after);
                 self.actions.push_back(Action::Revoke { link, key });
             }
@@ -113,7 +114,7 @@ impl Node {
     ) -> Option<Id<Slot>> {
         let slice = self.pools.get(&domain)?.slice(&range);
         let l = self.links.get_mut(&link)?;
-        let id = l.slots.insert(Slot { range, domain, capacity, state: SlotState::Granting, user });
+        let id = l.slots.insert(Slot { range, domain, capacity, state: SlotState::Granting, user, since: self.latest });
         self.actions.push_back(Action::Grant { link, range: slice, access: GrantAccess::Write, tag: id.to_u64() });
         Some(id)
     }
@@ -135,6 +136,7 @@ impl Node {
     pub(super) fn drop_slot(&mut self, link: LinkId, id: Id<Slot>) {
         let Some(slot) = self.links.get_mut(&link).and_then(|l| l.slots.get_mut(id)) else { return };
         slot.user = SlotUser::Nobody;
+        slot.since = self.latest;
         match &mut slot.state {
             SlotState::Granted(remote) => {
                 let key = remote.key();
@@ -203,6 +205,7 @@ impl Node {
                 pool.tidy_at = (2 * pool.wants.len()).max(TIDY_AT);
             }
             pool.wants.push_back(want);
+            self.pool_waits(domain);
             // Those before may not want it any more, and others may hold room that they do not use.
             self.feed_later(domain);
         }
@@ -220,6 +223,7 @@ impl Node {
                     pool.wants.pop_front();
                 }
             }
+            self.pool_served(domain);
         }
     }
 

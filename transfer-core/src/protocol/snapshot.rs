@@ -4,6 +4,7 @@ use super::PassedOver;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::LocalSlice;
 use crate::tensor::{Key, Name, Retention, TensorMeta, Version};
+use std::time::Duration;
 
 /// A worker's connection, as the state machine numbers it. Never reused within one incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,13 +14,18 @@ pub struct SessionId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain(pub u32);
 
-/// Everything that is counted. After all sessions are gone, what is "now" is zero.
+/// The node at a glance. It takes as long with a million tensors as with one: what there may be many of is listed in pages, see
+/// [`Page`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// One for each connected worker.
-    pub sessions: Vec<SessionStatus>,
-    /// One for each link.
-    pub links: Vec<LinkStatus>,
+    /// Connected workers.
+    pub sessions: u64,
+    /// Links.
+    pub links: u64,
+    /// What waits or is under way on them, all together.
+    pub on_links: LinkWork,
+    /// Links of several rails of which some are dead.
+    pub impaired: u64,
     /// One for each landing pool.
     pub pools: Vec<PoolStatus>,
     /// Keys with a published version.
@@ -38,6 +44,58 @@ pub struct Snapshot {
     pub finished: Vec<PathStatus>,
     /// Operations that ended in failure since the start.
     pub failed: u64,
+    /// Whether the node takes nothing new.
+    pub draining: bool,
+}
+
+/// A part of a listing, in no order that means anything. An entry that is there all the while is in exactly one of the pages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page<T> {
+    /// The entries that were looked at and fit the filter; few or none, where few of those looked at fit.
+    pub entries: Vec<T>,
+    /// Where the next page begins. `None`: this was the last.
+    pub next: Option<u64>,
+}
+
+impl<T> Page<T> {
+    /// How many places one call looks at: the thread that owns the node does nothing else meanwhile.
+    pub const MOST_STEPS: usize = 512;
+
+    /// The most entries of one page; longer ones are put together from several.
+    pub const MOST_ENTRIES: usize = 128;
+}
+
+/// What waits or is under way on a link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkWork {
+    /// What waits for credits.
+    pub queued: u64,
+    /// Requests of ours that the peer has not answered.
+    pub pulls: u64,
+    /// Requests of the peer that we have not answered.
+    pub serves: u64,
+    /// Keys that we push there.
+    pub flows_out: u64,
+    /// Keys that the peer pushes here.
+    pub flows_in: u64,
+}
+
+impl LinkWork {
+    /// All of it in one number.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.queued + self.pulls + self.serves + self.flows_out + self.flows_in
+    }
+}
+
+impl std::ops::AddAssign for LinkWork {
+    fn add_assign(&mut self, other: LinkWork) {
+        self.queued += other.queued;
+        self.pulls += other.pulls;
+        self.serves += other.serves;
+        self.flows_out += other.flows_out;
+        self.flows_in += other.flows_in;
+    }
 }
 
 /// A connected worker.
@@ -64,6 +122,8 @@ pub struct LinkStatus {
     pub link: LinkId,
     /// The peer's name.
     pub peer: Name,
+    /// In which incarnation.
+    pub incarnation: u64,
     /// What carries it.
     pub fabric: FabricKind,
     /// Which fabrics would have been better, and why they are not what carries it.
@@ -74,16 +134,28 @@ pub struct LinkStatus {
     pub rails_live: usize,
     /// Messages and immediates that may be sent now.
     pub credits: u32,
-    /// What waits for credits.
-    pub queued: u64,
-    /// Requests of ours that the peer has not answered.
-    pub pulls: u64,
-    /// Requests of the peer that we have not answered.
-    pub serves: u64,
-    /// Keys that we push there.
-    pub flows_out: u64,
-    /// Keys that the peer pushes here.
-    pub flows_in: u64,
+    /// What waits or is under way.
+    pub work: LinkWork,
+    /// What it has carried to the peer since it came up.
+    pub outward: Carried,
+    /// What it has carried here.
+    pub inward: Carried,
+}
+
+/// What a link has carried in one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Tensors.
+    pub transfers: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Carried {
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.transfers += 1;
+        self.bytes += bytes;
+    }
 }
 
 /// A landing pool.
@@ -97,6 +169,8 @@ pub struct PoolStatus {
     pub used: u64,
     /// Who waits for room in it.
     pub waiting: u64,
+    /// For how long somebody has been waiting, whoever that was.
+    pub full_for: Option<Duration>,
 }
 
 /// Transfers by what carried them.
@@ -131,4 +205,46 @@ pub struct TensorStatus {
     pub retention: Retention,
     /// How many older versions stay beside it.
     pub older: u32,
+}
+
+/// An operation of a worker that has not ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransferStatus {
+    /// `fetch`, `push`, `prepare`, `take back`, `counter`, `barrier`.
+    pub operation: &'static str,
+    /// The key; of a counter or a barrier its name.
+    pub key: String,
+    /// The worker.
+    pub worker: Name,
+    /// Its session.
+    pub session: SessionId,
+    /// The other node, where one takes part by now.
+    pub peer: Option<Name>,
+    /// The length in bytes, where it is known.
+    pub len_bytes: Option<u64>,
+    /// How long ago it began.
+    pub age: Duration,
+    /// How long it may still take.
+    pub left: Duration,
+    /// What it waits for, in words.
+    pub waits_for: String,
+}
+
+/// A landing slot that is of no use to anybody, and not free: its peer might still write there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuarantineStatus {
+    /// The link over which the write would come.
+    pub link: LinkId,
+    /// The peer.
+    pub peer: Name,
+    /// Whose pool it lies in.
+    pub domain: Domain,
+    /// The key that it was for, where that is still known.
+    pub key: Option<Key>,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// How long it has been waiting.
+    pub age: Duration,
+    /// For what, in words.
+    pub waits_for: String,
 }

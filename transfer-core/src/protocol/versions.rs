@@ -157,7 +157,11 @@ impl Node {
 
     fn hand_over_waited(&mut self, now: Time, record: Id<Record>, op: &Op, blob: Id<Blob>) {
         match self.hand_over(now, op.session, op.id, blob, op.require, op.since) {
-            Ok(()) => self.fetched_here(now, record, blob),
+            Ok(report) => {
+                let version = self.store.blobs.get(blob).map_or(Version(0), |b| b.version);
+                self.note_handed_over(now, op.session, &op.key, version, report);
+                self.fetched_here(now, record, blob);
+            }
             Err(failure) => self.refuse(op.session, op.id, failure),
         }
     }

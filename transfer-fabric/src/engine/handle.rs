@@ -3,9 +3,10 @@
 //! Commands go in through a bounded crossbeam channel and a wake-up of an eventfd; what the engine wants of the control plane comes
 //! out through the [`ControlSink`] given at its start. Neither side ever waits for the other inside a call.
 
+use super::listing::{Listing, PageFrom};
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
 use transfer_core::memory::SegmentId;
-use transfer_core::protocol::{BufferAnswer, BufferAsk, Domain, Snapshot, TensorStatus};
+use transfer_core::protocol::{BufferAnswer, BufferAsk, Deleted, Domain, NotDeleted, Page, Snapshot, Unfinished};
 pub use transfer_core::protocol::{ClaimRefused, Control as ControlRequest, PeerInfo};
 use transfer_core::tensor::{Key, Name};
 use transfer_memory::segment::Segment;
@@ -153,21 +154,39 @@ pub enum EngineCommand {
     },
     /// Claim again everything that is published here: the directory is a new one.
     ClaimAll,
-    /// Show the counters.
+    /// Show the node at a glance.
     Snapshot(Answer<Snapshot>),
+    /// Show everything that metrics are made of.
+    Measure(Answer<super::Measured>),
     /// Show what each fabric runs with.
     Describe(Answer<Vec<FabricDescription>>),
-    /// List published tensors whose key starts with `prefix` and sorts after `after`, in the order of their keys, at most `limit`.
-    Tensors {
-        /// Of the key.
-        prefix: String,
-        /// The last key of the page before; empty for the first page.
-        after: String,
-        /// Page size.
-        limit: usize,
-        /// The page.
-        answer: Answer<Vec<TensorStatus>>,
+    /// Show a page of a list.
+    List {
+        /// Which page.
+        from: PageFrom,
+        /// Of which list.
+        listing: Listing,
     },
+    /// End a key, whoever owns it.
+    Delete {
+        /// The key.
+        key: Key,
+        /// What has ended.
+        answer: Answer<Result<Deleted, NotDeleted>>,
+    },
+    /// Call back landing slots that lie idle: of one user, or of all.
+    Evict {
+        /// Of whom.
+        domain: Option<Domain>,
+        /// 0, or where the last call ended.
+        place: u64,
+        /// The length of a slot of each key that was called back.
+        answer: Answer<Page<u64>>,
+    },
+    /// Take nothing new from here on.
+    Drain,
+    /// Show what a draining node has still to do.
+    Unfinished(Answer<Unfinished>),
     /// Change how the engine waits for work.
     SetPoll(super::PollStrategy),
     /// End: sessions are told, links closed, the thread returns.

@@ -1,6 +1,8 @@
 //! The segments by number, and the landing headers in them.
 
+use super::listing::SegmentRole;
 use hashbrown::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use transfer_core::drive::{HeaderBytes, HeaderMemory};
 use transfer_core::memory::{LocalSlice, SegmentId};
@@ -9,15 +11,23 @@ use transfer_memory::segment::Segment;
 #[derive(Default)]
 pub(super) struct Memory {
     segments: HashMap<SegmentId, Arc<Segment>>,
+    /// What they are for, in the order of their numbers: only to be listed.
+    roles: BTreeMap<SegmentId, SegmentRole>,
 }
 
 impl Memory {
-    pub(super) fn insert(&mut self, id: SegmentId, segment: Arc<Segment>) {
+    pub(super) fn insert(&mut self, id: SegmentId, segment: Arc<Segment>, role: SegmentRole) {
         self.segments.insert(id, segment);
+        self.roles.insert(id, role);
     }
 
     pub(super) fn remove(&mut self, id: SegmentId) {
         self.segments.remove(&id);
+        self.roles.remove(&id);
+    }
+
+    pub(super) fn roles(&self) -> &BTreeMap<SegmentId, SegmentRole> {
+        &self.roles
     }
 
     pub(super) fn get(&self, id: SegmentId) -> Option<&Arc<Segment>> {

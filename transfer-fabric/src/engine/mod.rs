@@ -6,18 +6,27 @@
 //!
 //! # Layout
 //! - `handle`: what goes in and comes out.
+//! - `listing`: what may be looked at page by page.
 //! - `run`: the thread's loop.
 //! - `workers`: the rings and doorbells of the workers.
 //! - `memory`: the segments by number, and the landing headers in them.
+//! - `meters`: what the thread counts of itself.
+//! - `trace`: transfers that have ended, for another thread.
 //! - `wait`: when to poll on, and when and on what to sleep.
 
 mod handle;
+mod listing;
 mod memory;
+mod meters;
 mod run;
+mod trace;
 mod wait;
 mod workers;
 
 pub use handle::{Answer, ClaimRefused, ControlRequest, ControlSink, EngineCommand, FabricDescription, PeerInfo};
+pub use listing::{Listing, PageFrom, SegmentRole, SegmentStatus};
+pub use meters::{EngineMeters, Measured};
+pub use trace::TraceSink;
 pub use wait::PollStrategy;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -55,6 +64,8 @@ pub struct EngineConfig {
     pub fabrics: Vec<BoxedFabric>,
     /// How to wait for work.
     pub poll: PollStrategy,
+    /// Where transfers that have ended go, where somebody may trace them.
+    pub trace: Option<TraceSink>,
     /// What its own small segment is counted against.
     pub budget: PinnedBudget,
     /// How that segment is made; its length is set by the engine.
@@ -126,8 +137,8 @@ impl Engine {
         let headers = Segment::create("transfer-headers", &options, &config.budget)?;
         let cells = LocalSlice { segment: HEADER_SEGMENT, offset: 0, len: HEADER_CELLS * HEADER_BYTES };
         let node = transfer_core::protocol::Node::new(config.node, cells);
-        let mut run = run::Run::new(node, config.fabrics, config.poll, inbox, bell.clone(), sink)?;
-        run.add_segment(HEADER_SEGMENT, headers)?;
+        let mut run = run::Run::new(node, config.fabrics, config.poll, inbox, bell.clone(), (sink, config.trace))?;
+        run.add_segment(HEADER_SEGMENT, headers, SegmentRole::Headers)?;
         if run.needs_words() {
             let options = SegmentOptions { len: COUNTER_WORDS_BYTES, ..config.segment };
             run.add_words(Segment::create("transfer-counters", &options, &config.budget)?)?;

@@ -1,7 +1,10 @@
 //! The thread's loop.
 
 use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription};
+use super::listing::SegmentRole;
 use super::memory::Memory;
+use super::meters::{EngineMeters, Measured};
+use super::trace::TraceSink;
 use super::wait::{Pace, PollStrategy, Ready, Sleeper};
 use super::workers::{Ends, Workers};
 use super::{BoxedFabric, COUNTER_SEGMENT, EngineError};
@@ -28,16 +31,18 @@ const RETRY: Duration = Duration::from_millis(5);
 const BATCH: usize = 256;
 
 pub(super) struct Run {
-    driver: Driver<Arc<Segment>>,
-    memory: Memory,
+    pub(super) driver: Driver<Arc<Segment>>,
+    pub(super) memory: Memory,
     workers: Workers,
     pace: Pace,
     sleeper: Sleeper,
     inbox: Receiver<EngineCommand>,
     bell: Arc<OwnedFd>,
     sink: ControlSink,
+    trace: Option<TraceSink>,
     started: Instant,
     looked_up: Instant,
+    meters: EngineMeters,
     broken: Vec<(SessionId, String)>,
     /// Calls of peers for landing slots that are being answered.
     calls: HashMap<u64, Answer<Option<Vec<BufferAnswer>>>>,
@@ -52,7 +57,7 @@ impl Run {
         poll: PollStrategy,
         inbox: Receiver<EngineCommand>,
         bell: Arc<OwnedFd>,
-        sink: ControlSink,
+        (sink, trace): (ControlSink, Option<TraceSink>),
     ) -> Result<Run, EngineError> {
         let system = |why: rustix::io::Errno| EngineError::System { what: "epoll", why: why.into() };
         let sleeper = Sleeper::new().map_err(system)?;
@@ -72,8 +77,10 @@ impl Run {
             inbox,
             bell,
             sink,
+            trace,
             started: now,
             looked_up: now,
+            meters: EngineMeters::default(),
             broken: Vec::new(),
             calls: HashMap::new(),
             next_call: 0,
@@ -81,10 +88,15 @@ impl Run {
         })
     }
 
-    pub(super) fn add_segment(&mut self, id: SegmentId, segment: Segment) -> Result<(), EngineError> {
+    pub(super) fn add_segment(
+        &mut self,
+        id: SegmentId,
+        segment: Segment,
+        role: SegmentRole,
+    ) -> Result<(), EngineError> {
         let segment = Arc::new(segment);
         self.driver.register(id, &segment)?;
-        self.memory.insert(id, segment);
+        self.memory.insert(id, segment, role);
         Ok(())
     }
 
@@ -95,7 +107,7 @@ impl Run {
 
     /// Gives the counters their memory, all zero.
     pub(super) fn add_words(&mut self, segment: Segment) -> Result<(), EngineError> {
-        self.add_segment(COUNTER_SEGMENT, segment)?;
+        self.add_segment(COUNTER_SEGMENT, segment, SegmentRole::Counters)?;
         if let Some(kind) = self.driver.atomic_fabric() {
             let words = LocalSlice { segment: COUNTER_SEGMENT, offset: 0, len: COUNTER_WORDS_BYTES };
             self.driver.node.use_words(words, kind);
@@ -108,9 +120,18 @@ impl Run {
     }
 
     pub(super) fn run(mut self) {
+        // When the last round began, where there was something to do in it.
+        let mut round: Option<Instant> = None;
         while !self.stopping {
             let instant = Instant::now();
+            if let Some(began) = round.take() {
+                self.meters.rounds += 1;
+                self.meters.busy += instant.saturating_duration_since(began);
+            }
             let now = self.time(instant);
+            if let Some(trace) = &self.trace {
+                trace.begin(&mut self.driver.node);
+            }
             let mut active = self.commands(now);
             let Run { workers, driver, broken, memory, .. } = &mut self;
             if workers.take(|session, command| driver.command(now, session, command, memory), broken) {
@@ -124,7 +145,11 @@ impl Run {
                 active = true;
             }
             self.work(now);
+            if let Some(trace) = &self.trace {
+                trace.end(&mut self.driver.node);
+            }
             if active {
+                round = Some(instant);
                 self.pace.active(instant);
                 if instant.saturating_duration_since(self.looked_up) > LOOK_UP {
                     self.wait(now, Some(Duration::ZERO));
@@ -199,6 +224,7 @@ impl Run {
         }
         // What came before a fabric was armed is found by polling once more; commands ring the bell.
         if self.workers.prepare_sleep() && !self.driver.poll_fabrics(now, &self.memory) && self.inbox.is_empty() {
+            self.meters.sleeps += 1;
             self.wait(now, timeout);
         }
         self.workers.awake();
@@ -229,6 +255,7 @@ impl Run {
         for _ in 0..BATCH {
             let Ok(command) = self.inbox.try_recv() else { break };
             active = true;
+            self.meters.commands += 1;
             self.command(now, command);
         }
         active
@@ -239,7 +266,7 @@ impl Run {
         match command {
             EngineCommand::AddPool { domain, id, segment } => {
                 let len = segment.len();
-                match self.add_segment(id, segment) {
+                match self.add_segment(id, segment, SegmentRole::Pool(domain)) {
                     Ok(()) => self.driver.node.add_pool(domain, id, len),
                     Err(e) => tracing::error!(user_id = domain.0, error = %e, "the landing pool cannot be used"),
                 }
@@ -277,20 +304,45 @@ impl Run {
             EngineCommand::BuffersPrepared { link, answers } => driver.node.buffers_prepared(now, link, answers),
             EngineCommand::PrepareFailed { link, asks, why } => driver.node.prepare_failed(link, &asks, &why),
             EngineCommand::ClaimAll => driver.node.claim_all(),
-            EngineCommand::Snapshot(answer) => answer(driver.snapshot()),
-            EngineCommand::Describe(answer) => {
-                let shown = driver.fabrics().iter().map(|fabric| FabricDescription {
-                    kind: fabric.kind(),
-                    settings: fabric.describe(),
-                    counts: fabric.counters(),
-                });
-                answer(shown.collect());
-            }
-            EngineCommand::Tensors { prefix, after, limit, answer } => {
-                answer(driver.node.tensors(&prefix, &after, limit));
-            }
+            EngineCommand::Snapshot(answer) => answer(driver.snapshot(now)),
+            EngineCommand::Measure(answer) => answer(self.measure(now)),
+            EngineCommand::Describe(answer) => answer(self.describe()),
+            EngineCommand::List { from, listing } => self.list(now, from, listing),
+            EngineCommand::Delete { key, answer } => answer(driver.node.delete_key(now, &key)),
+            EngineCommand::Evict { domain, place, answer } => answer(driver.node.evict(domain, place)),
+            EngineCommand::Drain => driver.node.drain(now),
+            EngineCommand::Unfinished(answer) => answer(driver.node.unfinished()),
             EngineCommand::SetPoll(strategy) => self.pace.strategy = strategy,
             EngineCommand::Stop => self.stopping = true,
+        }
+    }
+
+    fn describe(&mut self) -> Vec<FabricDescription> {
+        let shown = self.driver.fabrics().iter().map(|fabric| FabricDescription {
+            kind: fabric.kind(),
+            settings: fabric.describe(),
+            counts: fabric.counters(),
+        });
+        shown.collect()
+    }
+
+    fn measure(&mut self, now: Time) -> Measured {
+        let workers = self.workers.meters();
+        Measured {
+            snapshot: self.driver.snapshot(now),
+            meters: self.driver.node.meters().clone(),
+            engine: EngineMeters {
+                submissions: workers.submissions,
+                replies: workers.replies,
+                replies_delayed: workers.replies_delayed,
+                doorbells_rung: workers.doorbells_rung,
+                doorbells_taken: workers.doorbells_taken,
+                ..self.meters
+            },
+            fabrics: self.describe(),
+            posts: self.driver.posts().to_vec(),
+            commands_waiting: self.inbox.len() as u64,
+            replies_waiting: self.workers.backlog(),
         }
     }
 
@@ -307,7 +359,7 @@ impl Run {
             self.workers.remove(session, &self.sleeper);
             return self.never_opened(session, name, &e.to_string());
         }
-        self.memory.insert(arena_id, arena);
+        self.memory.insert(arena_id, arena, SegmentRole::Arena(domain, name.clone()));
         tracing::info!(worker = %name, session = session.0, arena_bytes = len, "session open");
         self.driver.node.session_opened(session, name, domain, arena_id, len);
         self.workers.greet(session);
@@ -320,8 +372,8 @@ impl Run {
     /// Links and sessions end with the thread: peers and workers hear of it by their sockets.
     fn end(mut self) {
         let now = self.time(Instant::now());
-        for link in self.driver.node.snapshot().links {
-            self.driver.abandon_link(link.link, "the sidecar is shutting down");
+        for link in self.driver.node.link_ids() {
+            self.driver.abandon_link(link, "the sidecar is shutting down");
         }
         // What the fabrics still have to say goes out.
         self.driver.poll_fabrics(now, &self.memory);

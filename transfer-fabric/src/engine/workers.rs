@@ -1,6 +1,7 @@
 //! The workers' rings and doorbells.
 
 use super::memory::Memory;
+use super::meters::EngineMeters;
 use super::wait::Sleeper;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -48,6 +49,8 @@ pub(super) struct Workers {
     /// Sessions with something to publish.
     touched: Vec<SessionId>,
     scratch: Vec<u8>,
+    /// As far as it is about workers.
+    meters: EngineMeters,
 }
 
 impl Workers {
@@ -86,6 +89,15 @@ impl Workers {
         self.by_id.keys().copied().collect()
     }
 
+    pub(super) fn meters(&self) -> EngineMeters {
+        self.meters
+    }
+
+    /// How many replies wait for their workers to read.
+    pub(super) fn backlog(&self) -> u64 {
+        self.by_id.values().map(|w| w.backlog.len() as u64).sum()
+    }
+
     /// Takes commands out of the rings. A worker that breaks the rules comes back with the reason.
     pub(super) fn take(
         &mut self,
@@ -105,6 +117,7 @@ impl Workers {
                     Ok(Some(record)) => {
                         active = true;
                         worker.commanded = true;
+                        self.meters.submissions += 1;
                         match read_command(record) {
                             Ok(command) => each(*id, command),
                             Err(e) => {
@@ -120,6 +133,7 @@ impl Workers {
                 }
             }
             if worker.submission.should_wake() {
+                self.meters.doorbells_rung += 1;
                 // A worker that is gone is noticed by its socket.
                 let _ = worker.socket.ring();
             }
@@ -129,6 +143,7 @@ impl Workers {
 
     /// Takes the doorbells that a worker has rung; they only serve to wake this thread.
     pub(super) fn take_doorbells(&mut self, id: SessionId) -> Result<(), SessionError> {
+        self.meters.doorbells_taken += 1;
         match self.by_id.get(&id) {
             Some(worker) => worker.socket.take_doorbell().map(|_| ()),
             None => Ok(()),
@@ -138,11 +153,13 @@ impl Workers {
     /// Writes a reply. Where it does not fit it waits.
     pub(super) fn reply(&mut self, id: SessionId, reply: Reply, memory: &Memory) -> Result<(), String> {
         let Some(worker) = self.by_id.get_mut(&id) else { return Ok(()) };
+        self.meters.replies += 1;
         if !worker.unpublished {
             worker.unpublished = true;
             self.touched.push(id);
         }
         if !worker.backlog.is_empty() || !worker.write(&reply, memory, &mut self.scratch)? {
+            self.meters.replies_delayed += 1;
             worker.backlog.push_back(reply);
         }
         Ok(())
@@ -174,6 +191,7 @@ impl Workers {
                 worker.unpublished = false;
                 worker.completion.publish();
                 if worker.completion.should_wake() {
+                    self.meters.doorbells_rung += 1;
                     // A worker that is gone is noticed by its socket.
                     let _ = worker.socket.ring();
                 }
@@ -199,6 +217,7 @@ impl Workers {
             }
             worker.completion.publish();
             if worker.completion.should_wake() {
+                self.meters.doorbells_rung += 1;
                 let _ = worker.socket.ring();
             }
         }

@@ -118,6 +118,8 @@ pub enum RefusalCode {
     Internal,
     /// 8: the arena that came back is not one that this sidecar can take again.
     BadArena,
+    /// 9: the sidecar takes no new workers, for it is about to leave.
+    Draining,
     /// A number that this version does not know.
     Other(u16),
 }
@@ -133,6 +135,7 @@ impl RefusalCode {
             RefusalCode::NoMemory => 6,
             RefusalCode::Internal => 7,
             RefusalCode::BadArena => 8,
+            RefusalCode::Draining => 9,
             RefusalCode::Other(n) => n,
         }
     }
@@ -147,6 +150,7 @@ impl RefusalCode {
             6 => RefusalCode::NoMemory,
             7 => RefusalCode::Internal,
             8 => RefusalCode::BadArena,
+            9 => RefusalCode::Draining,
             n => RefusalCode::Other(n),
         }
     }
@@ -154,7 +158,7 @@ impl RefusalCode {
     /// Whether the same worker may have more luck later, with nothing changed.
     #[must_use]
     pub fn is_temporary(self) -> bool {
-        matches!(self, RefusalCode::NameTaken | RefusalCode::NoMemory)
+        matches!(self, RefusalCode::NameTaken | RefusalCode::NoMemory | RefusalCode::Draining)
     }
 }
 

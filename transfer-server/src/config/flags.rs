@@ -1,6 +1,8 @@
 //! The command line of `transferd`, and the environment.
 
 use super::{Config, ConfigError, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, Size, VerbsConfig};
+use crate::observe::WatchConfig;
+use crate::observe::logging::LogFlags;
 use clap::Parser;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -88,6 +90,14 @@ pub struct Flags {
     #[arg(long, env = "TRANSFER_READY_FILE", value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
 
+    /// The log.
+    #[command(flatten)]
+    pub log: LogFlags,
+
+    /// How it can be watched.
+    #[command(flatten)]
+    pub watch: WatchConfig,
+
     /// RDMA between nodes.
     #[command(flatten)]
     pub verbs: VerbsConfig,
@@ -97,7 +107,7 @@ fn octal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8).map_err(|_| "permissions are octal digits, like 660".to_owned())
 }
 
-pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "an address is IP:PORT, like 127.0.0.1:7471 or [::1]:0".to_owned())
 }
 
@@ -140,6 +150,7 @@ impl Flags {
             require: self.require,
             poll: self.poll,
             verbs: self.verbs,
+            watch: self.watch,
             insecure: self.insecure,
         };
         config.check()?;

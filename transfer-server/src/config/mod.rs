@@ -7,9 +7,11 @@ mod verbs;
 
 pub use error::ConfigError;
 pub use flags::Flags;
+pub(crate) use flags::address;
 pub use size::{NotASize, Size};
 pub use verbs::{DeviceName, IsolationChoice, NotADevice, UseVerbs, VerbsConfig, VerbsConnect};
 
+use crate::observe::WatchConfig;
 use clap::ValueEnum;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -93,6 +95,8 @@ pub struct Config {
     pub poll: Poll,
     /// RDMA between nodes.
     pub verbs: VerbsConfig,
+    /// How it can be watched.
+    pub watch: WatchConfig,
     /// Listen beyond loopback although nothing is encrypted.
     pub insecure: bool,
 }
@@ -120,6 +124,7 @@ impl Config {
             require: None,
             poll: Poll::Adaptive,
             verbs: VerbsConfig::default(),
+            watch: WatchConfig::nobody(),
             insecure: false,
         }
     }
@@ -142,6 +147,7 @@ impl Config {
             return Err(ConfigError::TcpRails { value: self.tcp_rails });
         }
         self.check_addresses()?;
+        self.watch.check(self.insecure)?;
         self.check_directory()?;
         self.verbs.check()?;
         self.check_memory()

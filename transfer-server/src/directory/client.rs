@@ -4,11 +4,14 @@ use super::host::MAX_BATCH;
 use super::item::{Hello, NodeAt, NodeItem};
 use super::ledger::{Ask, Ledger, News};
 use super::line::{Line, Place};
+use crate::events::Events;
 use rand::Rng;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 use transfer_core::tensor::Name;
+use transfer_proto::v1;
+use v1::event::What;
 
 /// How long a claim waits for a directory that cannot be reached.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -81,6 +84,33 @@ impl DirectoryClient {
     /// What the directory is to this node now.
     pub(crate) fn state(&self) -> DirectoryState {
         self.state.borrow().clone()
+    }
+
+    /// Tells of each time that this node is attached, and not any more, for as long as it tries.
+    pub(crate) async fn tell_of(self, events: Events) {
+        let DirectoryClient { asks, mut state, place } = self;
+        // The node detaches when the last of these is gone.
+        drop(asks);
+        let (location, mut attachments, mut was) = (place.describe(), 0, false);
+        loop {
+            let now = state.borrow_and_update().clone();
+            let told = |attached: &str| format!("{attached} the directory at {location}");
+            if was && (!now.attached || now.attachments != attachments) {
+                let (location, why) = (location.clone(), now.why_not.clone());
+                events.tell(
+                    format!("{}: {why}", told("cut off from")),
+                    What::DirectoryLost(v1::DirectoryLost { location, why }),
+                );
+            }
+            if now.attached && now.attachments != attachments {
+                let location = location.clone();
+                events.tell(told("attached to"), What::DirectoryAttached(v1::DirectoryAttached { location }));
+            }
+            (was, attachments) = (now.attached, now.attachments);
+            if state.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Where it is.

@@ -22,7 +22,7 @@ mod names;
 mod registry;
 mod service;
 
-pub(crate) use client::{DirectoryClient, DirectoryError};
+pub(crate) use client::{DirectoryClient, DirectoryError, DirectoryState};
 pub use convert::BadItem;
 pub use host::{Attachment, Detached, Directory, MAX_BATCH};
 pub use item::{Answer, Hello, KeyAt, NodeAt, NodeItem};

@@ -3,6 +3,7 @@
 use super::choice::{self, Identity};
 use super::state::{Action, Attempt, Peers, Verdict};
 use crate::directory::DirectoryClient;
+use crate::drain::Drain;
 use crate::engine::{EngineClient, EngineCommand, PeerInfo};
 use crate::text;
 use hashbrown::HashMap;
@@ -68,11 +69,12 @@ struct Shared {
     numbers_at_peer: Mutex<HashMap<LinkId, u32>>,
     engine: EngineClient,
     directory: DirectoryClient,
+    drain: Drain,
 }
 
 impl Links {
     /// No links yet.
-    pub(crate) fn new(me: Identity, engine: EngineClient, directory: DirectoryClient) -> Links {
+    pub(crate) fn new(me: Identity, engine: EngineClient, directory: DirectoryClient, drain: Drain) -> Links {
         let peers = Mutex::new(Peers::new(me.node.clone(), me.usable()));
         Links(Arc::new(Shared {
             me,
@@ -81,6 +83,7 @@ impl Links {
             numbers_at_peer: Mutex::default(),
             engine,
             directory,
+            drain,
         }))
     }
 
@@ -273,6 +276,16 @@ impl Links {
         &self.0.me
     }
 
+    /// The peers whose names start with `prefix` and sort after `after`, and the last of these names where others follow.
+    pub(crate) fn peers(&self, prefix: &str, after: &str, limit: usize) -> (Vec<v1::Peer>, String) {
+        let (mut peers, next) = self.0.peers.lock().page(prefix, after, limit);
+        let incarnations = self.0.incarnations.lock();
+        for peer in &mut peers {
+            peer.incarnation = incarnations.get(peer.node.as_str()).copied().unwrap_or(0);
+        }
+        (peers, next)
+    }
+
     fn note_incarnation(&self, peer: &Name, incarnation: u64) {
         let before = self.0.incarnations.lock().insert(peer.clone(), incarnation);
         if let Some(before) = before.filter(|b| *b != incarnation) {
@@ -283,6 +296,10 @@ impl Links {
     /// A peer calls.
     pub(crate) async fn accept(&self, request: v1::ConnectRequest) -> Result<v1::ConnectResponse, tonic::Status> {
         let their_number = request.link;
+        if self.0.drain.is_under_way() {
+            let why = format!("node {} is draining: it takes no new links, for it is about to leave", self.0.me.node);
+            return Err(tonic::Status::unavailable(why));
+        }
         let (info, fabric, offer) = self.check(request)?;
         let verdict = self.0.peers.lock().incoming(&info.name, fabric);
         let (attempt, wait) = match verdict {

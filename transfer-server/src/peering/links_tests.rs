@@ -1,5 +1,6 @@
 use super::*;
 use crate::directory::{Directory, Hello, Place};
+use crate::events::Events;
 use crate::peering::PeeringService;
 use std::net::SocketAddr;
 use tokio::sync::mpsc;
@@ -79,7 +80,7 @@ impl Node {
             require: None,
         };
         me(&mut identity);
-        let links = Links::new(identity, engine, client.clone());
+        let links = Links::new(identity, engine.clone(), client.clone(), Drain::new(engine, Events::new()));
         let service = PeeringServer::new(PeeringService::new(links.clone(), client));
         tokio::spawn(Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
         Node { links, told, address }

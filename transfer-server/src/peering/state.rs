@@ -16,11 +16,14 @@
 //! A wish begins with the best fabric that this side may use. One over which no link can be made is passed over for the rest of the
 //! wish, as long as another one is left; the next wish begins anew, for it may have been mended.
 
-use hashbrown::HashMap;
+use super::Kind;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::time::Duration;
 use transfer_core::fabric::{FabricKind, LinkId};
 use transfer_core::protocol::PassedOver;
 use transfer_core::tensor::Name;
+use transfer_proto::v1;
 
 /// How often one wish for a link dials.
 const MAX_TRIES: u32 = 4;
@@ -71,6 +74,8 @@ enum Stage {
     },
     Up {
         link: LinkId,
+        /// As it was agreed on here.
+        fabric: Option<FabricKind>,
     },
 }
 
@@ -85,20 +90,53 @@ struct Peer {
     passed_over: Vec<PassedOver>,
 }
 
+impl Peer {
+    fn to_message(&self, name: &Name) -> v1::Peer {
+        let (state, link, fabric) = match &self.stage {
+            Stage::Dialing => (v1::PeerState::Calling, None, None),
+            Stage::Yielded => (v1::PeerState::Yielded, None, None),
+            Stage::Forming { link, fabric, .. } => (v1::PeerState::Forming, *link, Some(*fabric)),
+            Stage::Up { link, fabric } => (v1::PeerState::Up, Some(*link), *fabric),
+        };
+        v1::Peer {
+            node: name.to_string(),
+            state: state.into(),
+            link: link.map_or(0, |link| link.0),
+            incarnation: 0,
+            wanted: self.wanted,
+            tries: self.tries,
+            fabric: fabric.map_or(v1::Fabric::Unspecified, |kind| Kind(kind).into()).into(),
+            failures: self.passed_over.iter().map(|passed| passed.why.clone()).collect(),
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Peers {
     me: Name,
     /// What links may be made over, the best first.
     usable: Vec<FabricKind>,
-    peers: HashMap<Name, Peer>,
+    peers: BTreeMap<Name, Peer>,
     last_attempt: u64,
 }
 
 impl Peers {
     /// No peers yet.
     pub(crate) fn new(me: Name, usable: Vec<FabricKind>) -> Peers {
-        Peers { me, usable, peers: HashMap::new(), last_attempt: 0 }
+        Peers { me, usable, peers: BTreeMap::new(), last_attempt: 0 }
+    }
+
+    /// The peers whose names start with `prefix` and sort after `after`, and the last of these names where others follow.
+    pub(crate) fn page(&self, prefix: &str, after: &str, limit: usize) -> (Vec<v1::Peer>, String) {
+        let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
+        let from = if prefix.is_empty() && after.is_empty() { Bound::Unbounded } else { from };
+        let rest = self.peers.range::<str, _>((from, Bound::Unbounded));
+        let mut rest = rest.take_while(|(name, _)| name.as_str().starts_with(prefix));
+        let page: Vec<_> = rest.by_ref().take(limit).map(|(name, peer)| peer.to_message(name)).collect();
+        let more = rest.next().is_some();
+        let next = page.last().filter(|_| more).map(|peer| peer.node.clone()).unwrap_or_default();
+        (page, next)
     }
 
     fn next_attempt(&mut self) -> Attempt {
@@ -263,7 +301,11 @@ impl Peers {
     /// The engine can use a link.
     pub(crate) fn link_up(&mut self, peer: &Name, link: LinkId) {
         let attempt = self.next_attempt();
-        let stage = Stage::Up { link };
+        let fabric = match self.peers.get(peer).map(|p| &p.stage) {
+            Some(Stage::Forming { fabric, .. }) => Some(*fabric),
+            _ => None,
+        };
+        let stage = Stage::Up { link, fabric };
         self.peers.insert(peer.clone(), Peer { stage, attempt, wanted: false, tries: 0, passed_over: Vec::new() });
     }
 
@@ -272,7 +314,7 @@ impl Peers {
         let Peer { stage, attempt, .. } = self.peers.get(peer)?;
         let attempt = *attempt;
         match *stage {
-            Stage::Up { link } if link == dead => {
+            Stage::Up { link, .. } if link == dead => {
                 self.peers.remove(peer);
                 None
             }

@@ -5,7 +5,9 @@ mod acceptor;
 pub(crate) use acceptor::Acceptor;
 
 use crate::directory::{Ask, DirectoryClient, DirectoryError};
+use crate::drain::Drain;
 use crate::engine::{EngineClient, EngineCommand};
+use crate::events::Events;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use parking_lot::{Condvar, Mutex};
@@ -21,6 +23,8 @@ use transfer_core::tensor::Name;
 use transfer_memory::segment::{PinnedBudget, Segment, SegmentError, SegmentOptions};
 use transfer_memory::session::{Admission, Applicant, Refusal, RefusalCode, SessionError, SidecarEnd, SidecarPolicy};
 use transfer_memory::socket::Socket;
+use transfer_proto::v1;
+use v1::event::What;
 
 /// How long the directory may take to enter a worker.
 const DIRECTORY_DEADLINE: Duration = Duration::from_secs(3);
@@ -46,6 +50,8 @@ struct Shared {
     budget: PinnedBudget,
     engine: EngineClient,
     directory: DirectoryClient,
+    events: Events,
+    drain: Drain,
     /// The workers of this node.
     workers: Mutex<HashMap<Name, Held>>,
     /// A name is free, or an applicant has become a worker.
@@ -118,6 +124,8 @@ impl Sessions {
         pool: SegmentOptions,
         engine: EngineClient,
         directory: DirectoryClient,
+        events: Events,
+        drain: Drain,
     ) -> Sessions {
         Sessions(Arc::new(Shared {
             budget: policy.budget.clone(),
@@ -125,6 +133,8 @@ impl Sessions {
             pool,
             engine,
             directory,
+            events,
+            drain,
             workers: Mutex::default(),
             changed: Condvar::new(),
             pools: Mutex::default(),
@@ -147,6 +157,11 @@ impl Sessions {
                 let domain = Domain(end.peer.uid);
                 // Where there is no descriptor left, the name is only waited for as long as that of a living worker.
                 let process = end.pidfd.as_ref().and_then(|fd| fd.try_clone().ok());
+                let opened =
+                    v1::SessionOpened { session: end.session, worker: end.name.to_string(), uid: end.peer.uid };
+                // Before the engine has it: its end must not be told first.
+                let text = format!("worker {} has connected, as session {}", opened.worker, opened.session);
+                shared.events.tell(text, What::SessionOpened(opened));
                 if shared.engine.send(EngineCommand::OpenSession { end, domain }).is_ok()
                     && let Some(reserved) = reserved
                 {
@@ -167,6 +182,10 @@ impl Sessions {
 impl Shared {
     fn admit(&self, applicant: &Applicant) -> Result<(Admission, Reserved<'_>), Refusal> {
         let worker = &applicant.name;
+        if self.drain.is_under_way() {
+            let text = "the sidecar is draining: it takes no new workers, for it is about to leave".to_owned();
+            return Err(Refusal { code: RefusalCode::Draining, text });
+        }
         let session = self.next_session.fetch_add(1, Ordering::Relaxed);
         let reserved = self.reserve(worker, session)?;
         Handle::current().block_on(self.directory.worker_up(worker, DIRECTORY_DEADLINE)).map_err(|e| {

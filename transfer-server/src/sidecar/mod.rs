@@ -15,7 +15,8 @@ use parts::Parts;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
@@ -34,6 +35,8 @@ pub struct Addresses {
     pub grpc: Option<SocketAddr>,
     /// A Unix socket where they listen too.
     pub admin_socket: Option<PathBuf>,
+    /// Where metrics and the status page are served.
+    pub http: Option<SocketAddr>,
     /// The tcp fabric's address, as peers are told.
     pub data: Option<SocketAddr>,
 }
@@ -46,6 +49,9 @@ impl fmt::Display for Addresses {
         }
         if let Some(admin) = &self.admin_socket {
             write!(f, " admin={}", admin.display())?;
+        }
+        if let Some(http) = self.http {
+            write!(f, " http={http}")?;
         }
         if let Some(data) = self.data {
             write!(f, " data={data}")?;
@@ -60,6 +66,7 @@ pub struct Sidecar {
     addresses: Addresses,
     stop: Option<oneshot::Sender<()>>,
     ended: watch::Receiver<()>,
+    drained: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     /// Removed when everything else is gone.
     _directory: Option<TempDir>,
@@ -96,15 +103,18 @@ impl Sidecar {
         let addresses = parts.addresses.clone();
         let (stop, stopped) = oneshot::channel();
         let (alive, ended) = watch::channel(());
+        let drained = Arc::new(AtomicBool::new(false));
+        let tell_drained = drained.clone();
         let (report, started) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("transfer-ctrl".into())
             .spawn(move || {
-                run::run(parts, stopped, report);
+                tell_drained.store(run::run(parts, stopped, report), Ordering::Release);
                 drop(alive);
             })
             .map_err(|source| StartError::System { what: "starting the control thread", source })?;
-        let sidecar = Sidecar { addresses, stop: Some(stop), ended, thread: Some(thread), _directory: directory };
+        let sidecar =
+            Sidecar { addresses, stop: Some(stop), ended, drained, thread: Some(thread), _directory: directory };
         match started.recv() {
             Ok(Ok(())) => Ok(sidecar),
             Ok(Err(e)) => Err(e),
@@ -118,10 +128,16 @@ impl Sidecar {
         &self.addresses
     }
 
-    /// Waits until the sidecar has ended by itself, which only a defect makes it do.
+    /// Waits until the sidecar has ended by itself: after a drain, or by a defect.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut ended = self.ended.clone();
         async move { while ended.changed().await.is_ok() {} }
+    }
+
+    /// Whether it has ended because an operator let it drain.
+    #[must_use]
+    pub fn has_drained(&self) -> bool {
+        self.drained.load(Ordering::Acquire)
     }
 
     /// Stops it: workers and peers are told, sockets removed. Blocks until that is done.

@@ -3,6 +3,7 @@
 use super::{Addresses, StartError, verbs};
 use crate::config::{Config, ConfigError, DirectoryPlace, Locking};
 use crate::engine::ControlRequest;
+use crate::observe::{self, SpansDropped};
 use crate::peering::{FORM_DEADLINE, Identity};
 use crate::poll;
 use crate::unix::{self, SocketPath};
@@ -39,7 +40,9 @@ pub(super) struct Parts {
     pub(super) workers: Listener,
     pub(super) grpc: Option<TcpListener>,
     pub(super) admin: Option<(UnixListener, SocketPath)>,
+    pub(super) http: Option<TcpListener>,
     pub(super) engine: Engine,
+    pub(super) spans_dropped: SpansDropped,
     pub(super) poll: PollStrategy,
     pub(super) requests: mpsc::UnboundedReceiver<ControlRequest>,
 }
@@ -59,7 +62,7 @@ impl Parts {
 
         make_directory_of(&config.socket)?;
         let workers = Listener::bind(&config.socket, config.socket_mode)?;
-        let grpc = config.listen.map(listen).transpose()?;
+        let grpc = config.listen.map(|address| listen("--listen", address)).transpose()?;
         let admin = config.admin_socket.as_deref().map(|path| {
             make_directory_of(path)?;
             unix::listen(path, config.socket_mode).map_err(|source| StartError::Listen {
@@ -69,6 +72,7 @@ impl Parts {
             })
         });
         let admin = admin.transpose()?;
+        let http = config.watch.http_listen.map(|address| listen("--http-listen", address)).transpose()?;
         let tcp = config.data_address().map(|address| tcp_fabric(&config, address)).transpose()?;
 
         let incarnation = incarnation();
@@ -78,6 +82,7 @@ impl Parts {
             socket: config.socket.clone(),
             grpc: grpc.as_ref().map(|(_, bound)| *bound),
             admin_socket: config.admin_socket.clone(),
+            http: http.as_ref().map(|(_, bound)| *bound),
             data: tcp.as_ref().map(|(_, address)| *address),
         };
         // The best first.
@@ -105,12 +110,16 @@ impl Parts {
 
         let mut node = NodeConfig::new(config.node.clone(), incarnation);
         node.require = config.require;
+        node.timed = !config.watch.no_timings;
         let poll = poll::configured(config.poll);
         // Unbounded: the engine must not wait, and asks for no more than workers wait for.
         let (tell, requests) = mpsc::unbounded_channel();
         // A control plane that has ended needs no news.
         let sink = Box::new(move |request| drop(tell.send(request)));
-        let engine = Engine::start(EngineConfig { node, fabrics, poll, budget, segment: pool }, sink)?;
+        let (trace, spans_dropped) = observe::start_spans()
+            .map_err(|source| StartError::System { what: "starting the thread that writes spans", source })?;
+        let engine =
+            Engine::start(EngineConfig { node, fabrics, poll, trace: Some(trace), budget, segment: pool }, sink)?;
 
         let advertised = match (&config.advertise, addresses.grpc) {
             (Some(told), _) => told.as_str().into(),
@@ -127,7 +136,9 @@ impl Parts {
             workers,
             grpc: grpc.map(|(listener, _)| listener),
             admin,
+            http: http.map(|(listener, _)| listener),
             engine,
+            spans_dropped,
             poll,
             requests,
         })
@@ -148,8 +159,8 @@ fn make_directory_of(path: &Path) -> Result<(), StartError> {
     }
 }
 
-fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
-    let failed = |source| StartError::Listen { flag: "--listen", address: address.to_string(), source };
+fn listen(flag: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source| StartError::Listen { flag, address: address.to_string(), source };
     let listener = TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;

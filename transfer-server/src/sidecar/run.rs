@@ -6,8 +6,11 @@ use crate::admin::{AdminService, Shown};
 use crate::config::{ConfigError, DirectoryPlace};
 use crate::control::Control;
 use crate::directory::{Directory, DirectoryClient, Hello, Place};
+use crate::drain::Drain;
 use crate::engine::EngineClient;
+use crate::events::Events;
 use crate::grpc;
+use crate::observe::{HttpServer, Watched, WatchedParts};
 use crate::peering::{Links, PeeringService};
 use crate::poll::PollControl;
 use crate::sessions::{Acceptor, Sessions};
@@ -28,29 +31,33 @@ const GRACE: Duration = Duration::from_millis(500);
 
 type Report = SyncSender<Result<(), StartError>>;
 
-/// Runs a sidecar until told to stop.
-pub(super) fn run(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) {
+/// Runs a sidecar until told to stop, or until it has drained: whether it was that.
+pub(super) fn run(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) -> bool {
     let runtime = Builder::new_current_thread().enable_all().thread_name("transfer-handshake").build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(source) => {
             let _ = report.send(Err(StartError::System { what: "making the runtime", source }));
-            return;
+            return false;
         }
     };
-    runtime.block_on(serve(parts, stopped, report));
+    let drained = runtime.block_on(serve(parts, stopped, report));
     // A handshake that is under way would hold the thread for as long as its worker pleases.
     runtime.shutdown_background();
+    drained
 }
 
-async fn serve(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) {
+async fn serve(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) -> bool {
     match Running::start(parts).await {
         Ok(running) => {
             // Who started this waits for it, unless that one is gone.
             let _ = report.send(Ok(()));
-            running.until(stopped).await;
+            running.until(stopped).await
         }
-        Err(e) => drop(report.send(Err(e))),
+        Err(e) => {
+            let _ = report.send(Err(e));
+            false
+        }
     }
 }
 
@@ -64,12 +71,14 @@ struct Running {
     control: tokio::task::JoinHandle<()>,
     acceptor: Acceptor,
     admin_path: Option<crate::unix::SocketPath>,
+    http: Option<HttpServer>,
+    drain: Drain,
 }
 
 impl Running {
     async fn start(parts: Parts) -> Result<Running, StartError> {
         let Parts { addresses, identity, advertised, directory, policy, pool, workers, .. } = parts;
-        let Parts { grpc, admin, engine, poll, requests, .. } = parts;
+        let Parts { grpc, admin, http, engine, spans_dropped, poll, requests, .. } = parts;
         let budget = policy.budget.clone();
         let handle = engine.handle().clone();
         let client = EngineClient::new(move |command| handle.send(command));
@@ -88,23 +97,47 @@ impl Running {
         let (tell, news) = mpsc::unbounded_channel();
         let directory = DirectoryClient::start(place, hello, tell);
 
-        let links = Links::new(identity.clone(), client.clone(), directory.clone());
-        let sessions = Sessions::new(policy, pool, client.clone(), directory.clone());
+        let events = Events::new();
+        let drain = Drain::new(client.clone(), events.clone());
+        tokio::spawn(directory.clone().tell_of(events.clone()));
+        let links = Links::new(identity.clone(), client.clone(), directory.clone(), drain.clone());
+        let sessions = Sessions::new(policy, pool, client.clone(), directory.clone(), events.clone(), drain.clone());
         let control = Control {
             engine: client.clone(),
             directory: directory.clone(),
             links: links.clone(),
             sessions: sessions.clone(),
+            events: events.clone(),
         };
         let control = tokio::spawn(control.run(requests, news));
 
         let (started, poll) = (Instant::now(), PollControl::new(poll));
-        let shown = Shown { me: identity, started, budget, poll, engine: client, directory: directory.clone() };
+        let watched = Watched::new(WatchedParts {
+            me: identity.clone(),
+            started,
+            budget: budget.clone(),
+            poll: poll.clone(),
+            engine: client.clone(),
+            directory: directory.clone(),
+            spans_dropped,
+        });
+        let (stop, stopping) = watch::channel(false);
+        let shown = Shown {
+            me: identity,
+            started,
+            budget,
+            poll,
+            engine: client,
+            directory: directory.clone(),
+            links: links.clone(),
+            events,
+            drain: drain.clone(),
+            stopping: stopping.clone(),
+        };
         let peering = PeeringService::new(links, directory.clone());
         let (routes, health) = grpc::routes(peering, AdminService::new(shown), hosted.clone())
             .await
             .map_err(|e| StartError::Services(e.to_string()))?;
-        let (stop, stopping) = watch::channel(false);
         let mut servers = JoinSet::new();
         let system = |source| StartError::System { what: "handing a socket to the runtime", source };
         if let Some(listener) = grpc {
@@ -118,6 +151,8 @@ impl Running {
             admin_path = Some(path);
         }
 
+        let http = http.map(|listener| HttpServer::start(listener, watched)).transpose();
+        let http = http.map_err(|source| StartError::System { what: "starting the HTTP server", source })?;
         if !directory.attached(DIRECTORY_PATIENCE).await {
             tracing::warn!(
                 directory = directory.place().describe(),
@@ -127,18 +162,33 @@ impl Running {
         }
         let acceptor = Acceptor::start(workers, sessions, tokio::runtime::Handle::current())
             .map_err(|source| StartError::System { what: "starting the acceptor's thread", source })?;
-        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, admin_path })
+        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, admin_path, http, drain })
     }
 
-    async fn until(mut self, stopped: oneshot::Receiver<()>) {
-        tokio::select! {
+    /// Whether it has left because it was drained.
+    async fn until(mut self, stopped: oneshot::Receiver<()>) -> bool {
+        let (drain, health) = (self.drain.clone(), self.health.clone());
+        let leaves = async {
+            drain.begun().await;
+            grpc::draining(&health).await;
+            drain.over().await;
+        };
+        let drained = tokio::select! {
             // An error means that the sidecar's owner is gone, which is a stop too.
-            _ = stopped => tracing::info!("stopping"),
-            _ = &mut self.control => tracing::error!("the data plane has ended by itself"),
-        }
+            _ = stopped => {
+                tracing::info!("stopping");
+                false
+            }
+            () = leaves => true,
+            _ = &mut self.control => {
+                tracing::error!("the data plane has ended by itself");
+                false
+            }
+        };
         // Nobody new; then the workers and peers that are here; then the services.
         drop(self.acceptor);
         drop(self.admin_path);
+        drop(self.http);
         grpc::not_serving(&self.health).await;
         let engine = self.engine;
         if tokio::task::spawn_blocking(move || engine.stop()).await.is_err() {
@@ -158,5 +208,6 @@ impl Running {
         };
         // Streams that their clients hold open do not end by themselves.
         let _ = tokio::time::timeout(GRACE, ending).await;
+        drained
     }
 }

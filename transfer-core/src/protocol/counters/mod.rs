@@ -393,6 +393,7 @@ impl Node {
     fn counted(&mut self, now: Time, id: Id<Op>, old: u64, way: (CounterPath, FabricKind), posted: Time) {
         if let Some(op) = self.finish_op(id) {
             let report = counter_report(&op, way, posted, now);
+            self.meters.counted_by(way.0);
             self.actions
                 .push_back(Action::Reply { session: op.session, reply: Reply::Counted { op: op.id, old, report } });
         }
@@ -408,6 +409,7 @@ impl Node {
     fn released(&mut self, now: Time, id: Id<Op>, round: (u64, bool), way: (CounterPath, FabricKind), posted: Time) {
         if let Some(op) = self.finish_op(id) {
             let report = counter_report(&op, way, posted, now);
+            self.meters.released();
             let reply = Reply::Released { op: op.id, round: round.0, leader: round.1, report };
             self.actions.push_back(Action::Reply { session: op.session, reply });
         }
@@ -415,6 +417,11 @@ impl Node {
 
     /// How many counters and barriers live here.
     #[must_use]
+    /// How many have arrived at a barrier that lives here.
+    pub(super) fn barrier_arrived(&self, key: &Key) -> usize {
+        self.counters.barrier(key).map_or(0, Barrier::arrived)
+    }
+
     pub(super) fn counters_here(&self) -> u64 {
         self.counters.by_key.values().filter(|entry| matches!(entry, Entry::Home(_))).count() as u64
     }

@@ -9,6 +9,7 @@ mod pulls;
 mod pushes;
 mod quotas;
 mod retention;
+mod shown;
 mod solo;
 mod tables;
 mod take_back;

@@ -4,7 +4,7 @@ use crate::drive::{Driver, Work};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Prepare, Push, Reply};
-use crate::protocol::{ClaimRefused, Control, Domain, Node, NodeConfig, PassedOver, PeerInfo, SessionId};
+use crate::protocol::{ClaimRefused, Control, Domain, Node, NodeConfig, NodeEvent, PassedOver, PeerInfo, SessionId};
 use crate::sim::{Conditions, MemoryId, SimFabric, SimMemory, World};
 use crate::tensor::{DType, Key, Name, Retention, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -47,6 +47,7 @@ pub(super) struct Pair {
     /// The current link of each node.
     pub(super) links: [Option<LinkId>; 2],
     pub(super) downs: Vec<String>,
+    pub(super) events: [Vec<NodeEvent>; 2],
     read: usize,
     /// Of the pushes to come.
     pub(super) retention: Retention,
@@ -87,6 +88,7 @@ impl Pair {
             replies: Vec::new(),
             links: [None; 2],
             downs: Vec::new(),
+            events: Default::default(),
             read: 0,
             retention: Retention::default(),
             takeover: false,
@@ -286,6 +288,7 @@ impl Pair {
                 self.downs.push(why);
             }
             Control::RailDown { .. } | Control::SessionClosed { .. } => {}
+            Control::Event(event) => self.events[i].push(event),
         }
     }
 
@@ -340,7 +343,7 @@ impl Pair {
         }
         self.settle();
         for n in &self.nodes {
-            let s = n.node.snapshot();
+            let s = n.node.snapshot(Time(0));
             assert_eq!((s.tensors, s.blobs, s.leases, s.operations, s.slots), (0, 0, 0, 0, 0), "{s:?}");
             assert!(s.pools.iter().all(|p| p.used == 0 && p.waiting == 0), "{s:?}");
             n.node.check_idle().unwrap();

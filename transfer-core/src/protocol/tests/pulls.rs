@@ -5,6 +5,7 @@ use crate::fabric::FabricKind;
 use crate::op::{Command, FailureCode, Fetch, OpId, Reply};
 use crate::protocol::PassedOver;
 use crate::tensor::{DType, Select, TensorMeta, Version};
+use crate::time::Time;
 use std::time::Duration;
 
 #[test]
@@ -73,7 +74,7 @@ fn what_is_required_and_not_there_is_said_with_the_reason() {
         assert_eq!(failure.code, FailureCode::RequireUnmet);
         assert_eq!(failure.text, format!("{fabric} is required, but the link to node \"a\" is sim{because}"));
     }
-    let passed: Vec<_> = pair.nodes[1].node.snapshot().links.into_iter().flat_map(|l| l.passed_over).collect();
+    let passed: Vec<_> = pair.nodes[1].node.links("", 0, 9).entries.into_iter().flat_map(|l| l.passed_over).collect();
     assert_eq!(passed, [PassedOver { fabric: FabricKind::Verbs, why: "it is a test".into() }]);
     pair.replies(w);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
@@ -159,15 +160,15 @@ fn a_deadline_gives_the_slot_back_only_when_the_owner_has_confirmed() {
     // The slot goes along, for the description is known.
     pair.fetch(r, "k", Select::AtLeast(Version(2)));
     pair.settle();
-    assert_eq!(pair.nodes[1].node.snapshot().slots, 1);
+    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 1);
     let at = pair.world.now() + Duration::from_secs(2);
     pair.world.advance(at);
     pair.nodes[1].node.timeout(at);
     pair.poll();
     assert_eq!(pair.failed_with(r), FailureCode::Deadline);
-    assert_eq!(pair.nodes[1].node.snapshot().slots, 1, "nobody has confirmed yet");
+    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 1, "nobody has confirmed yet");
     pair.settle();
-    assert_eq!(pair.nodes[1].node.snapshot().slots, 0);
+    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 0);
     assert!(pair.posted().ends_with(&["CANCEL".into(), "CANCELLED".into()]));
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }

@@ -3,6 +3,7 @@
 use super::pair::{POOL_BYTES, Pair, Worker, bytes};
 use crate::op::{FailureCode, Reply};
 use crate::tensor::{DType, Select, TensorMeta, Version};
+use crate::time::Time;
 
 /// One push, and a fetch of it that is released at once.
 fn step(pair: &mut Pair, from: Worker, to: (Worker, &str), meta: TensorMeta, fill: u8) -> Vec<String> {
@@ -43,7 +44,7 @@ fn another_shape_costs_a_description_and_a_larger_one_a_request() {
     let grown = step(&mut pair, w, (r, "ps"), bytes(300), 4);
     assert_eq!(grown, ["BUFFER_REQUEST", "BUFFER_RESPONSE", "WRITE"]);
     assert_eq!(step(&mut pair, w, (r, "ps"), bytes(300), 5), ["WRITE", "BUFFER_IDLE"]);
-    assert_eq!(pair.nodes[1].node.snapshot().slots, 2);
+    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 2);
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
 
@@ -56,7 +57,7 @@ fn a_key_grows_where_the_pool_cannot_hold_both_sizes_twice() {
     for fill in 2..6 {
         step(&mut pair, w, (r, "ps"), bytes(POOL_BYTES / 2 - 256), fill);
     }
-    assert_eq!(pair.nodes[1].node.snapshot().slots, 2);
+    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 2);
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
 
@@ -242,7 +243,7 @@ fn an_operator_gets_idle_slots_back_and_what_is_published_stays() {
     pair.settle();
     pair.replies(w);
     pair.posted();
-    let used = |pair: &Pair| pair.nodes[1].node.snapshot().pools.iter().map(|p| p.used).sum::<u64>();
+    let used = |pair: &Pair| pair.nodes[1].node.snapshot(Time(0)).pools.iter().map(|p| p.used).sum::<u64>();
     let before = used(&pair);
     assert_eq!(pair.nodes[1].node.recall_idle_slots(), 1);
     pair.settle();

@@ -80,7 +80,7 @@ fn a_push_to_a_consumer_that_does_not_drain_waits_and_fails_with_its_deadline() 
         leases.push(pair.fetched(r).0);
     }
     pair.replies(w);
-    let used = |pair: &Pair| pair.nodes[1].node.snapshot().pools.iter().map(|p| p.used).sum::<u64>();
+    let used = |pair: &Pair| pair.nodes[1].node.snapshot(Time(0)).pools.iter().map(|p| p.used).sum::<u64>();
     let before = used(&pair);
     for fill in 3..6 {
         pair.push(w, "k", bytes(100), fill, Some("ps"));

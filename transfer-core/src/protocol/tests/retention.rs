@@ -3,6 +3,7 @@
 use super::pair::{Pair, Worker, bytes, key};
 use crate::op::{Command, FailureCode, OpId, Reply};
 use crate::tensor::{Life, Retention, Select, Until, Version};
+use crate::time::Time;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -122,7 +123,7 @@ fn a_peer_that_gives_up_has_fetched_nothing() {
     pair.push(w, "k", bytes(100), 1, None);
     let op = pair.fetch(far, "k", Select::Latest);
     // The owner has told what it looks like, and keeps it for that request.
-    let told = |pair: &Pair| pair.nodes[0].node.snapshot().links.iter().any(|l| l.serves == 1);
+    let told = |pair: &Pair| pair.nodes[0].node.snapshot(Time(0)).on_links.serves == 1;
     while !told(&pair) {
         pair.poll();
         assert!(pair.world.step());
@@ -216,7 +217,7 @@ fn what_landed_elsewhere_stays_as_it_was_told_and_its_flow_goes_on() {
     pair.leave(heir, "w");
     pair.settle();
     assert_eq!(take(&mut pair, r, exactly(3)).0, 3);
-    assert_eq!(pair.nodes[1].node.snapshot().slots, 0);
+    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 0);
     let last = pair.worker(1, "w");
     pair.command(last, Command::Delete { op: OpId(1), key: key("k") });
     pair.settle();

@@ -3,6 +3,7 @@
 use super::pair::{Pair, Worker, bytes, key};
 use crate::op::{Command, FailureCode, OpId, Reply, TakeBack};
 use crate::tensor::{Retention, Select, Until, Version};
+use crate::time::Time;
 use std::time::Duration;
 
 fn take_back(pair: &mut Pair, w: Worker, version: Option<u64>) {
@@ -33,7 +34,7 @@ fn it_waits_for_the_readers_on_both_nodes_and_fetches_wait_for_the_next() {
     assert_eq!(pair.fetched(far).1, 2);
     // What is being sent is being read.
     pair.fetch(far, "k", Select::Latest);
-    while pair.nodes[0].node.snapshot().links.iter().all(|l| l.serves == 0) {
+    while pair.nodes[0].node.snapshot(Time(0)).on_links.serves == 0 {
         pair.poll();
         assert!(pair.world.step());
     }

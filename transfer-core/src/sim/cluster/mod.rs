@@ -456,6 +456,7 @@ impl Cluster {
                     return Err(format!("node {}: {link}: {why}", self.nodes[node].name));
                 }
             }
+            Control::Event(_) => {}
             Control::SessionClosed { worker, .. } => self.tell_directory(node, directory::Said::WorkerDown(worker)),
             Control::Resolve { key, newer_than } => {
                 self.directory.watch(node, &key, newer_than);
@@ -478,16 +479,16 @@ impl Cluster {
             w.check_gone()?;
         }
         for n in &self.nodes {
-            let s = n.driver.node.snapshot();
-            let left = (s.tensors, s.blobs, s.leases, s.operations, s.slots, s.sessions.len());
+            let s = n.driver.node.snapshot(Time(0));
+            let left = (s.tensors, s.blobs, s.leases, s.operations, s.slots, s.sessions);
             if left != (0, 0, 0, 0, 0, 0) {
                 return Err(format!("node {} is left with {s:?}", n.name));
             }
             if let Some(p) = s.pools.iter().find(|p| p.used > 0 || p.waiting > 0) {
                 return Err(format!("node {} is left with {p:?}", n.name));
             }
-            if let Some(l) = s.links.iter().find(|l| l.queued + l.pulls + l.serves + l.flows_out + l.flows_in > 0) {
-                return Err(format!("node {} is left with {l:?}", n.name));
+            if s.on_links.sum() > 0 {
+                return Err(format!("node {} is left with {:?}", n.name, s.on_links));
             }
             n.driver.node.check_idle().map_err(|e| format!("node {}: {e}", n.name))?;
             // What is left are pools.

@@ -1,0 +1,40 @@
+//! The tools that only tests need. `scripts/test-tools.sh` gets them.
+
+use std::path::{Path, PathBuf};
+
+/// Prometheus' tool that checks metrics and rules.
+///
+/// # Panics
+/// Where it is missing.
+#[must_use]
+pub fn promtool() -> PathBuf {
+    found(&["promtool"])
+}
+
+/// A browser that needs no screen.
+///
+/// # Panics
+/// Where there is none.
+#[must_use]
+pub fn browser() -> PathBuf {
+    found(&["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"])
+}
+
+fn found(names: &[&str]) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // target/tools lies beside target/debug.
+    let beside = std::env::current_exe().ok();
+    let beside = beside.iter().flat_map(|test| test.ancestors().skip(1).map(|folder| folder.join("tools")));
+    let folders: Vec<PathBuf> = beside.chain(std::env::split_paths(&path)).collect();
+    let in_folders = |name: &&str| folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file());
+    names
+        .iter()
+        .find_map(|name| in_folders(&name))
+        .unwrap_or_else(|| panic!("{names:?} is missing: run scripts/test-tools.sh"))
+}
+
+/// A file of this repository.
+#[must_use]
+pub fn of_repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}

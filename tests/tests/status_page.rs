@@ -1,0 +1,111 @@
+//! The status page, in a real browser.
+
+use std::path::Path;
+use transfer_tests::{Browser, Carrier, Scene, Spec, poll};
+
+/// What runs where it is taken for HTML. A worker and a key are called so.
+const HOSTILE: &str = "<img src=x onerror=\"document.title='owned'\">";
+
+/// Two nodes with workers, and tensors going both ways; a browser at the page of one of them.
+#[test]
+fn a_person_sees_what_goes_on() {
+    let scene = Scene::two_with(&["--pool-bytes", "64MiB", "--http-listen", "127.0.0.1:0"]);
+    let address = scene.b().http();
+    let mut giver = scene.a().worker("trainer-0");
+    let mut taker = scene.b().worker("parameter-server");
+    let mut hostile = scene.b().worker(HOSTILE);
+    let hostile_waits = hostile.fetch(HOSTILE);
+    let mut browser = Browser::start(scene.folder());
+    browser.look(1280, 900, false, false);
+    browser.open(&format!("http://{address}/"));
+
+    browser.until("document.getElementById('node').textContent === 'b'");
+    browser.until("document.getElementById('state').textContent === 'ready'");
+    // Moving throughput, as it comes: both ways, and within the node.
+    let mut version = 0;
+    let mut carry = || {
+        version += 1;
+        giver.push("layers/0/weights", Spec::bytes(4 << 20, version)).get();
+        taker.fetch("layers/0/weights").exactly(version).hold("w").get();
+        taker.push("layers/0/gradients", Spec::bytes(3 << 20, version)).to("trainer-0").get();
+        taker.fetch("layers/0/gradients").timeout(std::time::Duration::from_millis(1)).start();
+    };
+    let shown =
+        "['received', 'sent'].every((t) => /[1-9].* [KMG]iB\\/s/.test(document.getElementById(`t-${t}`).textContent))";
+    let seen = poll(|| {
+        carry();
+        if browser.evaluate(shown) == true { Ok(()) } else { Err(()) }
+    });
+    assert_eq!(seen, Ok(()), "{}", browser.evaluate("document.body.innerText"));
+    let fabric = Carrier::chosen().name();
+    browser.until(&format!(
+        "[...document.querySelectorAll('#links-rows tr')].some((r) => r.cells[0].textContent === 'a' && \
+         r.cells[1].textContent.startsWith('{fabric}') && /iB/.test(r.cells[2].textContent) && /s$/.test(r.cells[6].textContent))"
+    ));
+    // Curves have points, the meters of the memory their parts, and the workers their names.
+    browser.until("document.querySelector('#chart .curve.received').getAttribute('d').length > 10");
+    browser.until("document.querySelectorAll('#memory [role=meter]').length === 2");
+    browser.until("Number(document.querySelectorAll('#memory [role=meter]')[1].getAttribute('aria-valuenow')) > 0");
+    browser.until(
+        "[...document.querySelectorAll('#workers-rows tr')].some((r) => r.cells[0].textContent === 'parameter-server')",
+    );
+    // What another calls itself stays text.
+    let name = serde_json::to_string(HOSTILE).expect("a text");
+    browser
+        .until(&format!("[...document.querySelectorAll('#workers-rows .name')].some((c) => c.textContent === {name})"));
+    // What waits, for what, and since when.
+    let waiting = hostile_waits.start();
+    browser.until(&format!(
+        "[...document.querySelectorAll('#flight-rows tr')].some((r) => r.cells[0].textContent === {name} && \
+         r.cells[1].textContent === {name} && r.cells[2].textContent === 'fetch' && /directory/.test(r.cells[3].textContent))"
+    ));
+    assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), 0);
+    assert_eq!(browser.evaluate("document.title"), "b · transfer");
+
+    for (width, height, phone) in [(1280, 900, false), (390, 844, true)] {
+        for dark in [false, true] {
+            browser.look(width, height, phone, dark);
+            browser.evaluate("dispatchEvent(new Event('resize'))");
+            let wide = browser.evaluate("document.documentElement.scrollWidth");
+            assert!(wide.as_u64() <= Some(width.into()), "nothing scrolls sideways at {width}: {wide}");
+            if let Some(folder) = std::env::var_os("TRANSFER_SCREENSHOTS") {
+                let name = format!("{}-{}", if phone { "phone" } else { "page" }, if dark { "dark" } else { "light" });
+                save(&Path::new(&folder).join(name), &browser.screenshot());
+            }
+        }
+    }
+    for url in browser.requests() {
+        assert!(url.starts_with(&format!("http://{address}/")) || url.starts_with("data:"), "it asked for {url}");
+    }
+    assert_eq!(browser.complaints(), [] as [String; 0]);
+    drop((giver, taker, waiting, hostile, browser));
+    scene.end();
+}
+
+/// A picture, in base64.
+fn save(path: &Path, picture: &str) {
+    let file = path.with_extension("base64");
+    std::fs::write(&file, picture).expect("it can be written");
+    let png = std::fs::File::create(path.with_extension("png")).expect("it can be written");
+    let decoded = std::process::Command::new("base64").arg("-d").arg(&file).stdout(png).status();
+    assert!(decoded.is_ok_and(|status| status.success()));
+    std::fs::remove_file(file).expect("it was written");
+}
+
+/// The sidecar ends while somebody looks: the page says so, keeps what it knew, and goes on by itself when there is one again.
+#[test]
+fn a_sidecar_that_is_gone_is_said_to_be() {
+    let scene = Scene::with(&[&["--pool-bytes", "16MiB", "--http-listen", "127.0.0.1:0"]]);
+    let mut browser = Browser::start(scene.folder());
+    browser.open(&format!("http://{}/", scene.a().http()));
+    browser.until("document.getElementById('state').textContent === 'ready'");
+    scene.nodes[0].freeze();
+    browser.until("document.getElementById('state').textContent === 'no answer'");
+    browser.until("!document.getElementById('banner').hidden && /does not answer/.test(document.getElementById('banner').textContent)");
+    assert_eq!(browser.evaluate("document.getElementById('node').textContent"), "a");
+    scene.nodes[0].go_on();
+    browser
+        .until("document.getElementById('state').textContent === 'ready' && document.getElementById('banner').hidden");
+    drop(browser);
+    scene.end();
+}

@@ -1,0 +1,121 @@
+//! `transferctl delete`, `evict` and `log-level`.
+
+use super::Target;
+use crate::error::Error;
+use crate::units::{bytes, count};
+use serde_json::json;
+use transfer_proto::v1::{DeleteRequest, EvictRequest, SetLogLevelRequest};
+
+/// What `transferctl delete` may be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Delete {
+    /// The key to end, whoever owns it
+    pub key: String,
+    /// Which sidecar.
+    #[command(flatten)]
+    pub target: Target,
+    /// As JSON: sizes in bytes
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Ends a key.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::Admin`].
+pub async fn delete(options: &Delete) -> Result<(), Error> {
+    let mut admin = options.target.connect().await?;
+    let request = DeleteRequest { key: options.key.clone() };
+    let deleted = admin.delete(request).await.map_err(|e| options.target.answered(e))?.into_inner();
+    if options.json {
+        let (owner, versions) = (deleted.owner, deleted.versions);
+        crate::output::outln!(
+            "{:#}",
+            json!({ "key": options.key, "owner": owner, "versions": versions, "bytes": deleted.bytes, "still_read": deleted.still_read })
+        );
+        return Ok(());
+    }
+    let versions = if deleted.versions == 1 { "version" } else { "versions" };
+    let read = match deleted.still_read {
+        0 => String::new(),
+        n => format!("; {n} of them are still being read, and their memory comes back with their last readers"),
+    };
+    crate::output::outln!(
+        "deleted {:?} of worker {}: {} {versions}, {}{read}",
+        options.key,
+        deleted.owner,
+        deleted.versions,
+        bytes(deleted.bytes)
+    );
+    Ok(())
+}
+
+/// What `transferctl evict` may be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Evict {
+    /// Only in the landing pool of this user id
+    #[arg(long, value_name = "UID")]
+    pub uid: Option<u32>,
+    /// Which sidecar.
+    #[command(flatten)]
+    pub target: Target,
+    /// As JSON: sizes in bytes
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Calls idle landing slots back.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::Admin`].
+pub async fn evict(options: &Evict) -> Result<(), Error> {
+    let mut admin = options.target.connect().await?;
+    let evicted = admin.evict(EvictRequest { uid: options.uid }).await.map_err(|e| options.target.answered(e))?;
+    let evicted = evicted.into_inner();
+    match options.json {
+        true => crate::output::outln!("{:#}", json!({ "keys": evicted.keys, "bytes": evicted.bytes })),
+        false => crate::output::outln!(
+            "called back the idle landing slots of {} keys, at least {}; the room is free when their peers have confirmed it",
+            count(evicted.keys),
+            bytes(evicted.bytes)
+        ),
+    }
+    Ok(())
+}
+
+/// What `transferctl log-level` may be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct LogLevel {
+    /// error, warn, info, debug, trace, off, or directives like info,transfer_fabric=debug. Without it: shows what is logged now
+    pub level: Option<String>,
+    /// Which sidecar.
+    #[command(flatten)]
+    pub target: Target,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Shows or changes what is logged.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::Admin`].
+pub async fn log_level(options: &LogLevel) -> Result<(), Error> {
+    let (before, now) = match &options.level {
+        None => (None, options.target.status().await?.log_level),
+        Some(level) => {
+            let mut admin = options.target.connect().await?;
+            let answer = admin.set_log_level(SetLogLevelRequest { level: level.clone() }).await;
+            let answer = answer.map_err(|e| options.target.answered(e))?.into_inner();
+            (Some(answer.before), answer.now)
+        }
+    };
+    match (options.json, before) {
+        (true, Some(before)) => crate::output::outln!("{:#}", json!({ "before": before, "now": now })),
+        (true, None) => crate::output::outln!("{:#}", json!({ "now": now })),
+        (false, Some(before)) => crate::output::outln!("{now} (before: {before})"),
+        (false, None) if now.is_empty() => crate::output::outln!("its program keeps its log to itself"),
+        (false, None) => crate::output::outln!("{now}"),
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! `transferctl drain`.
+
+use super::Target;
+use crate::error::Error;
+use crate::units::{count, short};
+use serde_json::{Value, json};
+use std::time::Duration;
+use transfer_proto::v1::{DrainProgress, DrainRequest, DrainStep};
+
+/// What `transferctl drain` may be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// When to leave with whatever is not finished
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive)]
+    pub deadline: Duration,
+    /// Do not wait for the end
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Which sidecar.
+    #[command(flatten)]
+    pub target: Target,
+    /// One JSON object per line: times in nanoseconds
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn positive(text: &str) -> Result<Duration, String> {
+    match crate::units::duration(text) {
+        Ok(Duration::ZERO) => Err("0 is no deadline; 1ms is a short one".to_owned()),
+        Ok(time) => Ok(time),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Begins, and prints the progress until the sidecar leaves.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::Admin`]; [`Error::Overdue`] where it leaves with something unfinished.
+pub async fn run(options: &Options) -> Result<(), Error> {
+    let deadline_ns = u64::try_from(options.deadline.as_nanos()).unwrap_or(u64::MAX);
+    let mut admin = options.target.connect_for_long().await?;
+    let progress = admin.drain(DrainRequest { deadline_ns }).await.map_err(|e| options.target.answered(e))?;
+    let mut progress = progress.into_inner();
+    let mut said = None;
+    while let Some(now) = progress.message().await.map_err(|e| options.target.answered(e))? {
+        if options.json {
+            crate::output::outln!("{}", as_json(&now));
+        } else {
+            let text = as_text(&now);
+            // The time goes on where nothing else does.
+            let what = (now.step, now.operations, now.requests, now.outgoing, now.landing);
+            if said.replace(what) != Some(what) {
+                crate::output::outln!("{text}");
+            }
+        }
+        match now.step() {
+            DrainStep::Overdue => return Err(Error::Overdue { left: left(&now) }),
+            DrainStep::Finished => return Ok(()),
+            _ if options.no_wait => return Ok(()),
+            _ => {}
+        }
+    }
+    Err(Error::StreamEnded { address: options.target.admin.clone(), what: "the progress of the drain" })
+}
+
+fn left(progress: &DrainProgress) -> String {
+    let parts = [
+        (progress.operations, "operations of its workers"),
+        (progress.requests, "requests of peers"),
+        (progress.outgoing, "writes to peers"),
+        (progress.landing, "keys that peers may be writing"),
+    ];
+    let parts: Vec<_> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect();
+    if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
+}
+
+/// `finishing: 3 operations of its workers; leaves in 28.5 s at the latest`
+pub(super) fn as_text(progress: &DrainProgress) -> String {
+    match progress.step() {
+        DrainStep::Finished => "finished: it leaves now".to_owned(),
+        DrainStep::Overdue => format!("overdue: it leaves now, with {}", left(progress)),
+        _ => {
+            let at = short(Duration::from_nanos(progress.left_ns));
+            format!("finishing: {}; leaves in {at} at the latest", left(progress))
+        }
+    }
+}
+
+pub(super) fn as_json(progress: &DrainProgress) -> Value {
+    let step = match progress.step() {
+        DrainStep::Finished => "finished",
+        DrainStep::Overdue => "overdue",
+        DrainStep::Finishing => "finishing",
+        DrainStep::Unspecified => "unknown",
+    };
+    json!({ "step": step, "age_ns": progress.age_ns, "left_ns": progress.left_ns, "operations": progress.operations,
+            "requests": progress.requests, "outgoing": progress.outgoing, "landing": progress.landing })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_in_words() {
+        let mut progress = DrainProgress { operations: 3, left_ns: 28_500_000_000, ..DrainProgress::default() };
+        progress.set_step(DrainStep::Finishing);
+        assert_eq!(as_text(&progress), "finishing: 3 operations of its workers; leaves in 28.5 s at the latest");
+        progress.set_step(DrainStep::Overdue);
+        assert!(as_text(&progress).contains("with 3 operations"));
+        assert_eq!(as_json(&progress)["step"], "overdue");
+        assert!(positive("0s").is_err() && positive("5s").is_ok());
+    }
+}

@@ -1,0 +1,113 @@
+//! `transferctl events`.
+
+use super::Target;
+use crate::error::Error;
+use serde_json::{Value, json};
+use transfer_proto::v1::event::What;
+use transfer_proto::v1::{Event, EventsRequest};
+
+/// What `transferctl events` may be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Begin behind the event of this number, as far as the sidecar has kept them; 0 is everything kept. Without it: what comes from now on
+    #[arg(long, value_name = "N")]
+    pub after: Option<u64>,
+    /// Stop after so many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// Which sidecar.
+    #[command(flatten)]
+    pub target: Target,
+    /// One JSON object per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints events as they come, until interrupted or the sidecar ends.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::Admin`].
+pub async fn run(options: &Options) -> Result<(), Error> {
+    let mut admin = options.target.connect_for_long().await?;
+    let events = admin.events(EventsRequest { after: options.after }).await;
+    let mut events = events.map_err(|e| options.target.answered(e))?.into_inner();
+    let mut left = options.limit.unwrap_or(u64::MAX);
+    while left > 0 {
+        let Some(event) = events.message().await.map_err(|e| options.target.answered(e))? else {
+            return Err(Error::StreamEnded { address: options.target.admin.clone(), what: "the events" });
+        };
+        match options.json {
+            true => crate::output::outln!("{}", as_json(&event)),
+            false => crate::output::outln!(
+                "{}  {:>6}  {:<18} {}",
+                clock(event.unix_ns),
+                event.sequence,
+                kind(&event),
+                event.text
+            ),
+        }
+        left -= 1;
+    }
+    Ok(())
+}
+
+/// The time of day in UTC, to the millisecond.
+fn clock(unix_ns: u64) -> String {
+    let ms = unix_ns / 1_000_000;
+    let (s, ms) = (ms / 1000 % 86_400, ms % 1000);
+    format!("{:02}:{:02}:{:02}.{ms:03}Z", s / 3600, s / 60 % 60, s % 60)
+}
+
+fn kind(event: &Event) -> &'static str {
+    match &event.what {
+        Some(What::Missed(_)) => "missed",
+        Some(What::SessionOpened(_)) => "session opened",
+        Some(What::SessionClosed(_)) => "session closed",
+        Some(What::LinkUp(_)) => "link up",
+        Some(What::LinkDown(_)) => "link down",
+        Some(What::RailDown(_)) => "rail down",
+        Some(What::KeyTakenOver(_)) => "key taken over",
+        Some(What::PoolFull(_)) => "pool full",
+        Some(What::PoolFree(_)) => "pool free",
+        Some(What::Failed(_)) => "failed",
+        Some(What::Drain(_)) => "drain",
+        Some(What::DirectoryAttached(_)) => "directory attached",
+        Some(What::DirectoryLost(_)) => "directory lost",
+        Some(What::Changed(_)) => "changed",
+        None => "other",
+    }
+}
+
+fn as_json(event: &Event) -> Value {
+    let what = match event.what.clone() {
+        Some(What::Missed(m)) => json!({ "count": m.count }),
+        Some(What::SessionOpened(s)) => json!({ "session": s.session, "worker": s.worker, "uid": s.uid }),
+        Some(What::SessionClosed(s)) => json!({ "session": s.session, "worker": s.worker, "why": s.why }),
+        Some(What::LinkUp(l)) => json!({ "link": l.link, "peer": l.peer }),
+        Some(What::LinkDown(l)) => json!({ "link": l.link, "peer": l.peer, "why": l.why }),
+        Some(What::RailDown(r)) => {
+            json!({ "link": r.link, "peer": r.peer, "rail": r.rail, "left": r.left, "why": r.why })
+        }
+        Some(What::KeyTakenOver(k)) => json!({ "key": k.key, "from": k.from, "to": k.to }),
+        Some(What::PoolFull(p)) => json!({ "uid": p.uid, "bytes": p.bytes }),
+        Some(What::PoolFree(p)) => json!({ "uid": p.uid, "full_ns": p.full_ns }),
+        Some(What::Failed(f)) => json!({ "worker": f.worker, "code": f.code, "why": f.why, "untold": f.untold }),
+        Some(What::Drain(progress)) => super::drain::as_json(&progress),
+        Some(What::DirectoryAttached(d)) => json!({ "location": d.location }),
+        Some(What::DirectoryLost(d)) => json!({ "location": d.location, "why": d.why }),
+        Some(What::Changed(c)) => json!({ "call": c.call }),
+        None => Value::Null,
+    };
+    json!({ "sequence": event.sequence, "unix_ns": event.unix_ns, "event": kind(event), "text": event.text, "what": what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_day() {
+        assert_eq!(clock(1_000_000_000_123_456_789), "01:46:40.123Z");
+        assert_eq!(clock(0), "00:00:00.000Z");
+    }
+}

@@ -1,0 +1,92 @@
+//! `transferctl watch`: a listing again and again.
+
+use super::{lists, status};
+use crate::error::Error;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// What `transferctl watch` may be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// The pause between two looks
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::units::duration)]
+    pub every: Duration,
+    /// Stop after so many looks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub times: Option<u64>,
+    /// What to look at.
+    #[command(subcommand)]
+    pub what: What,
+}
+
+/// What can be watched.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum What {
+    /// Who the sidecar is, how it is, what it holds and what it counted
+    Status(status::Options),
+    /// Connected workers
+    Sessions(lists::Sessions),
+    /// Nodes with a link, or to which one is being made
+    Peers(lists::Peers),
+    /// Links to peers
+    Links(lists::Links),
+    /// Published tensors
+    Tensors(lists::Tensors),
+    /// Memory
+    Segments(lists::Segments),
+    /// What workers have begun, and what it waits for
+    Transfers(lists::Transfers),
+    /// Landing slots that wait until no peer can write there
+    Quarantine(lists::Quarantine),
+}
+
+/// Looks again and again, until interrupted, or so many times.
+///
+/// # Errors
+/// Those of what is watched.
+pub async fn run(options: &Options) -> Result<(), Error> {
+    let mut looks = 0;
+    // Where a person looks, each look takes the place of the one before.
+    let clear = std::io::stdout().is_terminal();
+    loop {
+        if clear {
+            crate::output::out!("\x1b[H\x1b[2J");
+        } else if looks > 0 && !options.what.is_json() {
+            crate::output::outln!("");
+        }
+        options.what.look().await?;
+        looks += 1;
+        if options.times.is_some_and(|times| looks >= times) {
+            return Ok(());
+        }
+        tokio::time::sleep(options.every).await;
+    }
+}
+
+impl What {
+    async fn look(&self) -> Result<(), Error> {
+        match self {
+            What::Status(options) => status::run(options).await,
+            What::Sessions(list) => lists::run(list).await,
+            What::Peers(list) => lists::run(list).await,
+            What::Links(list) => lists::run(list).await,
+            What::Tensors(list) => lists::run(list).await,
+            What::Segments(list) => lists::run(list).await,
+            What::Transfers(list) => lists::run(list).await,
+            What::Quarantine(list) => lists::run(list).await,
+        }
+    }
+
+    fn is_json(&self) -> bool {
+        match self {
+            What::Status(options) => options.json,
+            What::Sessions(list) => list.common.json,
+            What::Peers(list) => list.common.json,
+            What::Links(list) => list.common.json,
+            What::Tensors(list) => list.common.json,
+            What::Segments(list) => list.common.json,
+            What::Transfers(list) => list.common.json,
+            What::Quarantine(list) => list.common.json,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What a node tells without being asked, for whoever watches it: rare things, each at most so often. Nothing of it is on the way of
+//! a transfer that goes well.
+
+use super::node::Node;
+use super::{Action, Control, Domain, SessionId};
+use crate::op::{Failure, FailureCode};
+use crate::tensor::{Key, Name};
+use crate::time::Time;
+use std::time::Duration;
+
+/// Something that whoever runs the sidecar may want to know at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeEvent {
+    /// A key of this node has another owner.
+    KeyTakenOver {
+        /// The key.
+        key: Key,
+        /// Whose it was.
+        from: Name,
+        /// Whose it is.
+        to: Name,
+    },
+    /// Somebody waits for room in a landing pool.
+    PoolFull {
+        /// Whose pool.
+        domain: Domain,
+        /// How large it is, in bytes.
+        bytes: u64,
+    },
+    /// Nobody waits for room in it any more.
+    PoolFree {
+        /// Whose pool.
+        domain: Domain,
+        /// How long somebody did.
+        after: Duration,
+    },
+    /// An operation of a worker failed.
+    Failed {
+        /// The worker.
+        worker: Name,
+        /// Why, with the key in its text.
+        failure: Failure,
+        /// How many failed since the last one that was told, and were not.
+        untold: u64,
+    },
+}
+
+/// A pool that is full again within this time is not told of again.
+const POOL_PAUSE: Duration = Duration::from_secs(1);
+
+/// So many failures are told in so long.
+const FAILURES: (u32, Duration) = (10, Duration::from_secs(1));
+
+/// How many failures were told of late.
+#[derive(Default)]
+pub(super) struct FailuresTold {
+    since: Time,
+    told: u32,
+    untold: u64,
+}
+
+impl FailuresTold {
+    /// Whether this one may be told: then how many were not before it.
+    fn next(&mut self, now: Time) -> Option<u64> {
+        let (most, window) = FAILURES;
+        if now.since(self.since) >= window {
+            (self.since, self.told) = (now, 0);
+        }
+        if self.told >= most {
+            self.untold += 1;
+            return None;
+        }
+        self.told += 1;
+        Some(std::mem::take(&mut self.untold))
+    }
+}
+
+impl Node {
+    pub(super) fn tell(&mut self, event: NodeEvent) {
+        self.actions.push_back(Action::Control(Control::Event(event)));
+    }
+
+    /// An operation of that worker has failed.
+    pub(super) fn failed(&mut self, session: SessionId, failure: &Failure) {
+        self.meters.failed(failure.code);
+        // Whoever gives something up knows.
+        if failure.code == FailureCode::Cancelled {
+            return;
+        }
+        let Some(worker) = self.sessions.get(&session).map(|s| s.name.clone()) else { return };
+        if let Some(untold) = self.failures_told.next(self.latest) {
+            self.tell(NodeEvent::Failed { worker, failure: failure.clone(), untold });
+        }
+    }
+
+    /// Somebody waits for room.
+    pub(super) fn pool_waits(&mut self, domain: Domain) {
+        let now = self.latest;
+        let Some(pool) = self.pools.get_mut(&domain) else { return };
+        pool.full_since.get_or_insert(now);
+        if !pool.told.full && pool.told.at.is_none_or(|at| now.since(at) >= POOL_PAUSE) {
+            (pool.told.full, pool.told.at) = (true, Some(now));
+            let bytes = pool.alloc.len_bytes();
+            self.tell(NodeEvent::PoolFull { domain, bytes });
+        }
+    }
+
+    /// Those who waited for room were served, as far as it went.
+    pub(super) fn pool_served(&mut self, domain: Domain) {
+        let now = self.latest;
+        let Some(pool) = self.pools.get_mut(&domain) else { return };
+        if !pool.wants.is_empty() {
+            return;
+        }
+        let since = pool.full_since.take();
+        if std::mem::take(&mut pool.told.full) {
+            let after = since.map_or(Duration::ZERO, |since| now.since(since));
+            self.tell(NodeEvent::PoolFree { domain, after });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_so_often_and_the_rest_is_counted() {
+        let mut told = FailuresTold::default();
+        let at = |ms: u64| Time(ms * 1_000_000);
+        let first: Vec<_> = (0..25).map(|_| told.next(at(5))).collect();
+        assert_eq!((first[9], first[10]), (Some(0), None));
+        assert_eq!(told.next(at(999)), None);
+        assert_eq!(told.next(at(1006)), Some(16));
+        assert_eq!(told.next(at(1006)), Some(0));
+    }
+}

@@ -1,0 +1,140 @@
+//! What the control plane may look at page by page, and the answers. Each page is a bounded piece of work for the data-plane thread;
+//! see [`Page`].
+
+use super::handle::Answer;
+use super::memory::Memory;
+use super::run::Run;
+use transfer_core::fabric::FabricKind;
+use transfer_core::memory::SegmentId;
+use transfer_core::protocol::{
+    Domain, LinkStatus, Page, QuarantineStatus, SessionStatus, TensorFilter, TensorStatus, TransferFilter,
+    TransferStatus,
+};
+use transfer_core::tensor::Name;
+use transfer_core::time::Time;
+use transfer_memory::segment::Achieved;
+
+/// Where a page begins, and how long it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageFrom {
+    /// 0, or [`Page::next`].
+    pub place: u64,
+    /// The most entries; see [`Page::MOST_ENTRIES`].
+    pub limit: usize,
+}
+
+/// A page of which list.
+#[non_exhaustive]
+pub enum Listing {
+    /// Workers whose name starts so.
+    Sessions {
+        /// The beginning of the name.
+        prefix: String,
+        /// The page.
+        answer: Answer<Page<SessionStatus>>,
+    },
+    /// Links to that node, or all where the name is empty.
+    Links {
+        /// The node's name.
+        peer: String,
+        /// The page.
+        answer: Answer<Page<LinkStatus>>,
+    },
+    /// Published tensors.
+    Tensors {
+        /// Which.
+        filter: TensorFilter,
+        /// The page.
+        answer: Answer<Page<TensorStatus>>,
+    },
+    /// Operations of workers that have not ended.
+    Transfers {
+        /// Which.
+        filter: TransferFilter,
+        /// The page.
+        answer: Answer<Page<TransferStatus>>,
+    },
+    /// Landing slots in quarantine for that node, or all where the name is empty.
+    Quarantine {
+        /// The node's name.
+        peer: String,
+        /// The page.
+        answer: Answer<Page<QuarantineStatus>>,
+    },
+    /// Memory.
+    Segments {
+        /// The page.
+        answer: Answer<Page<SegmentStatus>>,
+    },
+}
+
+/// What a segment is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SegmentRole {
+    /// Outgoing landing headers.
+    Headers,
+    /// The words of counters.
+    Counters,
+    /// Where tensors for workers of this user land.
+    Pool(Domain),
+    /// What this worker of this user writes.
+    Arena(Domain, Name),
+}
+
+/// A segment that the data plane works with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentStatus {
+    /// Its number.
+    pub segment: SegmentId,
+    /// What it is for.
+    pub role: SegmentRole,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its pages, and whether they are locked.
+    pub achieved: Achieved,
+    /// The fabrics that it is registered with.
+    pub registered: Vec<FabricKind>,
+    /// Of an arena: ranges that somebody can still reach, and whether its worker is gone.
+    pub reach: Option<(u64, bool)>,
+}
+
+impl Run {
+    /// Answers with a page.
+    pub(super) fn list(&mut self, now: Time, from: PageFrom, listing: Listing) {
+        let PageFrom { place, limit } = from;
+        let node = &self.driver.node;
+        match listing {
+            Listing::Sessions { prefix, answer } => answer(node.sessions(&prefix, place, limit)),
+            Listing::Links { peer, answer } => answer(self.driver.links(&peer, place, limit)),
+            Listing::Tensors { filter, answer } => answer(node.tensors(&filter, place, limit)),
+            Listing::Transfers { filter, answer } => answer(node.transfers(now, &filter, place, limit)),
+            Listing::Quarantine { peer, answer } => answer(node.quarantine(now, &peer, place, limit)),
+            Listing::Segments { answer } => {
+                let fabrics: Vec<_> = self.driver.fabrics().iter().map(|fabric| fabric.kind()).collect();
+                let mut page = self.memory.page(place, limit, &fabrics);
+                for segment in &mut page.entries {
+                    segment.reach = self.driver.node.arena_reach(segment.segment);
+                }
+                answer(page);
+            }
+        }
+    }
+}
+
+impl Memory {
+    fn page(&self, place: u64, limit: usize, registered: &[FabricKind]) -> Page<SegmentStatus> {
+        let limit = limit.clamp(1, Page::<()>::MOST_ENTRIES);
+        let from = SegmentId(u32::try_from(place).unwrap_or(u32::MAX));
+        let mut rest = self.roles().range(from..).filter_map(|(id, role)| Some((*id, role, self.get(*id)?)));
+        let entries = rest.by_ref().take(limit).map(|(id, role, segment)| SegmentStatus {
+            segment: id,
+            role: role.clone(),
+            bytes: segment.len(),
+            achieved: *segment.achieved(),
+            registered: registered.to_vec(),
+            reach: None,
+        });
+        let entries = entries.collect();
+        Page { entries, next: rest.next().map(|(id, ..)| id.0.into()) }
+    }
+}

@@ -1,0 +1,217 @@
+//! The admin service: what this sidecar shows of itself, and what an operator may change.
+//!
+//! # Layout
+//! - `status`: the overview, and how well the sidecar is.
+//! - `lists`: what there may be many of, as messages. `paging`: how pages are put together.
+
+mod lists;
+mod paging;
+mod status;
+
+use crate::directory::DirectoryClient;
+use crate::drain::Drain;
+use crate::engine::{EngineClient, EngineError, Listing};
+use crate::events::Events;
+use crate::observe::logging::{LogControl, LogError};
+use crate::peering::{Identity, Links};
+use crate::poll::{self, PollControl};
+use paging::Asked;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+use transfer_core::protocol::{Domain, NotDeleted, TensorFilter, TransferFilter};
+use transfer_core::tensor::Key;
+use transfer_memory::segment::PinnedBudget;
+use transfer_proto::v1;
+use v1::event::What;
+
+/// See the module. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct AdminService(Arc<Shown>);
+
+/// What is shown beside what the engine counts.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) me: Identity,
+    pub(crate) started: Instant,
+    pub(crate) budget: PinnedBudget,
+    pub(crate) poll: PollControl,
+    pub(crate) engine: EngineClient,
+    pub(crate) directory: DirectoryClient,
+    pub(crate) links: Links,
+    pub(crate) events: Events,
+    pub(crate) drain: Drain,
+    /// True when streams have to end.
+    pub(crate) stopping: watch::Receiver<bool>,
+}
+
+impl AdminService {
+    pub(crate) fn new(shown: Shown) -> AdminService {
+        AdminService(Arc::new(shown))
+    }
+
+    fn changed(&self, call: &str, text: String) {
+        tracing::info!("{text}");
+        self.0.events.tell(text, What::Changed(v1::Changed { call: call.to_owned() }));
+    }
+}
+
+fn unavailable(error: EngineError) -> Status {
+    Status::unavailable(error.to_string())
+}
+
+#[tonic::async_trait]
+impl v1::admin_server::Admin for AdminService {
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
+        self.0.status().await.map(Response::new)
+    }
+
+    async fn sessions(&self, request: Request<v1::SessionsRequest>) -> Result<Response<v1::SessionsResponse>, Status> {
+        let v1::SessionsRequest { prefix, page_size, page_token } = request.into_inner();
+        let list = |answer| Listing::Sessions { prefix: prefix.clone(), answer };
+        let (sessions, next_page_token) =
+            Asked::new(page_size, &page_token)?.gather(&self.0.engine, list, |s| Some(lists::session(s))).await?;
+        Ok(Response::new(v1::SessionsResponse { sessions, next_page_token }))
+    }
+
+    async fn peers(&self, request: Request<v1::PeersRequest>) -> Result<Response<v1::PeersResponse>, Status> {
+        let v1::PeersRequest { prefix, page_size, page_token } = request.into_inner();
+        // Few, and not the data plane's: a page begins behind the last name of the page before.
+        let (peers, next_page_token) = self.0.links.peers(&prefix, &page_token, paging::size(page_size));
+        Ok(Response::new(v1::PeersResponse { peers, next_page_token }))
+    }
+
+    async fn links(&self, request: Request<v1::LinksRequest>) -> Result<Response<v1::LinksResponse>, Status> {
+        let v1::LinksRequest { peer, page_size, page_token } = request.into_inner();
+        let list = |answer| Listing::Links { peer: peer.clone(), answer };
+        let (links, next_page_token) =
+            Asked::new(page_size, &page_token)?.gather(&self.0.engine, list, |l| Some(lists::link(l))).await?;
+        Ok(Response::new(v1::LinksResponse { links, next_page_token }))
+    }
+
+    async fn tensors(&self, request: Request<v1::TensorsRequest>) -> Result<Response<v1::TensorsResponse>, Status> {
+        let v1::TensorsRequest { prefix, owner, page_size, page_token } = request.into_inner();
+        let filter = TensorFilter { prefix, owner };
+        let list = |answer| Listing::Tensors { filter: filter.clone(), answer };
+        let (tensors, next_page_token) =
+            Asked::new(page_size, &page_token)?.gather(&self.0.engine, list, |t| Some(lists::tensor(t))).await?;
+        Ok(Response::new(v1::TensorsResponse { tensors, next_page_token }))
+    }
+
+    async fn segments(&self, request: Request<v1::SegmentsRequest>) -> Result<Response<v1::SegmentsResponse>, Status> {
+        let request = request.into_inner();
+        let asked = Asked::new(request.page_size, &request.page_token)?;
+        let kind = v1::SegmentKind::try_from(request.kind).map_err(|_| {
+            Status::invalid_argument(format!(
+                "kind {} is none: arena, pool, headers and counters are 1 to 4",
+                request.kind
+            ))
+        })?;
+        let show = |segment| {
+            let segment = lists::segment(segment);
+            let kind_fits = kind == v1::SegmentKind::Unspecified || segment.kind() == kind;
+            (kind_fits && (request.uid.is_none() || segment.uid == request.uid)).then_some(segment)
+        };
+        let (segments, next_page_token) =
+            asked.gather(&self.0.engine, |answer| Listing::Segments { answer }, show).await?;
+        Ok(Response::new(v1::SegmentsResponse { segments, next_page_token }))
+    }
+
+    async fn transfers(
+        &self,
+        request: Request<v1::TransfersRequest>,
+    ) -> Result<Response<v1::TransfersResponse>, Status> {
+        let v1::TransfersRequest { prefix, worker, peer, min_age_ns, page_size, page_token } = request.into_inner();
+        let filter = TransferFilter { prefix, worker, peer, older_than: Duration::from_nanos(min_age_ns) };
+        let list = |answer| Listing::Transfers { filter: filter.clone(), answer };
+        let (transfers, next_page_token) =
+            Asked::new(page_size, &page_token)?.gather(&self.0.engine, list, |t| Some(lists::transfer(t))).await?;
+        Ok(Response::new(v1::TransfersResponse { transfers, next_page_token }))
+    }
+
+    async fn quarantine(
+        &self,
+        request: Request<v1::QuarantineRequest>,
+    ) -> Result<Response<v1::QuarantineResponse>, Status> {
+        let v1::QuarantineRequest { peer, page_size, page_token } = request.into_inner();
+        let list = |answer| Listing::Quarantine { peer: peer.clone(), answer };
+        let (slots, next_page_token) =
+            Asked::new(page_size, &page_token)?.gather(&self.0.engine, list, |q| Some(lists::quarantined(q))).await?;
+        Ok(Response::new(v1::QuarantineResponse { slots, next_page_token }))
+    }
+
+    type EventsStream = ReceiverStream<Result<v1::Event, Status>>;
+
+    async fn events(&self, request: Request<v1::EventsRequest>) -> Result<Response<Self::EventsStream>, Status> {
+        let stream = self.0.events.stream(request.into_inner().after, self.0.stopping.clone())?;
+        Ok(Response::new(stream))
+    }
+
+    async fn delete(&self, request: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteResponse>, Status> {
+        let v1::DeleteRequest { key } = request.into_inner();
+        let key = Key::new(&key).map_err(|e| Status::invalid_argument(format!("key: {e}")))?;
+        let deleted = self.0.engine.delete(key.clone()).await.map_err(unavailable)?;
+        let deleted = deleted.map_err(|why| match why {
+            NotDeleted::Unknown(_) => Status::not_found(why.to_string()),
+            NotDeleted::Claiming(_) => Status::failed_precondition(why.to_string()),
+            _ => Status::invalid_argument(why.to_string()),
+        })?;
+        let owner = deleted.owner.to_string();
+        self.changed("Delete", format!("an operator has deleted key {key:?} of worker {owner}"));
+        let (versions, bytes, still_read) = (deleted.versions, deleted.bytes, deleted.still_read);
+        Ok(Response::new(v1::DeleteResponse { owner, versions, bytes, still_read }))
+    }
+
+    type DrainStream = ReceiverStream<Result<v1::DrainProgress, Status>>;
+
+    async fn drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {
+        self.0.drain.begin(request.into_inner().deadline_ns).map(Response::new)
+    }
+
+    async fn evict(&self, request: Request<v1::EvictRequest>) -> Result<Response<v1::EvictResponse>, Status> {
+        let domain = request.into_inner().uid.map(Domain);
+        let (mut keys, mut bytes, mut place) = (0, 0, 0);
+        loop {
+            let page = self.0.engine.evict(domain, place).await.map_err(unavailable)?;
+            keys += page.entries.len() as u64;
+            bytes += page.entries.iter().sum::<u64>();
+            match page.next {
+                Some(next) => place = next,
+                None => break,
+            }
+        }
+        self.changed("Evict", format!("an operator has called idle landing slots of {keys} keys back"));
+        Ok(Response::new(v1::EvictResponse { keys, bytes }))
+    }
+
+    async fn set_log_level(
+        &self,
+        request: Request<v1::SetLogLevelRequest>,
+    ) -> Result<Response<v1::SetLogLevelResponse>, Status> {
+        let v1::SetLogLevelRequest { level } = request.into_inner();
+        let Some(log) = LogControl::installed() else {
+            return Err(Status::failed_precondition("the program that this sidecar runs in keeps its log to itself"));
+        };
+        let before = log.set_filter(&level).map_err(|e| match e {
+            LogError::Filter { .. } => Status::invalid_argument(e.to_string()),
+            LogError::Taken(_) => Status::internal(e.to_string()),
+        })?;
+        self.changed("SetLogLevel", format!("an operator has changed what is logged from {before} to {level}"));
+        Ok(Response::new(v1::SetLogLevelResponse { before, now: level }))
+    }
+
+    async fn set_poll(&self, request: Request<v1::SetPollRequest>) -> Result<Response<v1::SetPollResponse>, Status> {
+        let Shown { poll, engine, .. } = &*self.0;
+        let wanted = request.into_inner().poll.unwrap_or_default();
+        let strategy = poll::from_message(&wanted).map_err(Status::invalid_argument)?;
+        let before = poll.set(engine, strategy).map_err(|gone| unavailable(gone.into()))?;
+        self.changed(
+            "SetPoll",
+            format!("the data plane waits differently from now on: {strategy:?}, before {before:?}"),
+        );
+        let (before, now) = (Some(poll::to_message(before)), Some(poll::to_message(strategy)));
+        Ok(Response::new(v1::SetPollResponse { before, now }))
+    }
+}

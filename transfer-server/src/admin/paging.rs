@@ -1,0 +1,114 @@
+//! Pages of the admin calls, put together of what the data plane gives at once.
+
+use super::unavailable;
+use crate::engine::{Answer, EngineClient, Listing, PageFrom};
+use std::time::{Duration, Instant};
+use tonic::Status;
+use transfer_core::protocol::Page;
+
+/// The page size where none is asked for, and the longest.
+const SIZE: (usize, usize) = (100, 1000);
+
+/// How long one call goes on looking for entries that fit its filter.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// What a caller asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) size: usize,
+    place: u64,
+}
+
+impl Asked {
+    pub(super) fn new(page_size: u32, page_token: &str) -> Result<Asked, Status> {
+        let size = size(page_size);
+        let place = match page_token {
+            "" => 0,
+            token => u64::from_str_radix(token, 16).map_err(|_| wrong_token(token))?,
+        };
+        Ok(Asked { size, place })
+    }
+
+    /// Gathers a page: asks for parts until it is long enough, nothing is left, or it has taken long enough. `show` leaves out what
+    /// does not fit.
+    pub(super) async fn gather<T, S>(
+        self,
+        engine: &EngineClient,
+        list: impl Fn(Answer<Page<T>>) -> Listing + Send,
+        show: impl Fn(T) -> Option<S> + Send,
+    ) -> Result<(Vec<S>, String), Status>
+    where
+        T: Send + 'static,
+        S: Send,
+    {
+        let (mut entries, mut place, begun) = (Vec::new(), self.place, Instant::now());
+        loop {
+            let limit = self.size - entries.len();
+            let page = engine.list(PageFrom { place, limit }, &list).await.map_err(unavailable)?;
+            entries.extend(page.entries.into_iter().filter_map(&show));
+            let Some(next) = page.next else { return Ok((entries, String::new())) };
+            place = next;
+            if entries.len() >= self.size || begun.elapsed() >= PATIENCE {
+                return Ok((entries, format!("{place:x}")));
+            }
+        }
+    }
+}
+
+pub(super) fn size(page_size: u32) -> usize {
+    match page_size as usize {
+        0 => SIZE.0,
+        n => n.min(SIZE.1),
+    }
+}
+
+pub(super) fn wrong_token(token: &str) -> Status {
+    let token = crate::text::printable(token, 64);
+    Status::invalid_argument(format!(
+        "page_token {token:?} is none that this sidecar gave: give next_page_token of the page before, or nothing for the first page"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::EngineCommand;
+    use transfer_core::protocol::{Domain, SessionId, SessionStatus};
+    use transfer_core::tensor::Name;
+
+    #[test]
+    fn sizes_and_tokens() {
+        let asked = |size, token| Asked::new(size, token).map(|a| (a.size, a.place));
+        assert_eq!(asked(0, "").unwrap(), (100, 0));
+        assert_eq!(asked(7, "ff").unwrap(), (7, 255));
+        assert_eq!(asked(u32::MAX, "ffffffffffffffff").unwrap(), (1000, u64::MAX));
+        for token in ["w/07", "10000000000000000", "-1", " "] {
+            assert!(asked(1, token).unwrap_err().message().contains("page_token"), "{token}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_page_is_gathered_from_short_and_empty_parts() {
+        let engine = EngineClient::new(|command| {
+            let EngineCommand::List { from, listing: Listing::Sessions { answer, .. } } = command else { panic!() };
+            assert!(from.limit <= 5);
+            let status = SessionStatus {
+                session: SessionId(from.place),
+                name: Name::new("w").unwrap(),
+                domain: Domain(0),
+                arena_bytes: 0,
+                leases: 0,
+                operations: 0,
+            };
+            let entries = if from.place % 2 == 0 { vec![status] } else { Vec::new() };
+            answer(Page { entries, next: (from.place < 30).then_some(from.place + 1) });
+            Ok(())
+        });
+        let list = |answer| Listing::Sessions { prefix: String::new(), answer };
+        let show = |s: SessionStatus| (s.session.0 != 4).then_some(s.session.0);
+        let (entries, token) = Asked::new(5, "").unwrap().gather(&engine, list, show).await.unwrap();
+        assert_eq!((entries, token.as_str()), (vec![0, 2, 6, 8, 10], "b"));
+        let (entries, token) = Asked::new(5, "1d").unwrap().gather(&engine, list, show).await.unwrap();
+        assert_eq!((entries, token.as_str()), (vec![30], ""));
+    }
+}

@@ -1,0 +1,157 @@
+//! The overview, and how well the sidecar is.
+
+use super::{Shown, unavailable};
+use crate::directory::{DirectoryClient, Place};
+use crate::engine::FabricDescription;
+use crate::events::nanos;
+use crate::observe::logging::LogControl;
+use crate::peering::{Identity, Kind};
+use crate::{locked, poll};
+use std::time::Duration;
+use tonic::Status;
+use transfer_core::protocol::{LinkWork, Snapshot};
+use transfer_proto::v1;
+
+/// A pool in which somebody has waited for room for longer than this makes a sidecar degraded.
+const FULL_FOR_LONG: Duration = Duration::from_secs(5);
+
+impl Shown {
+    pub(super) async fn status(&self) -> Result<v1::StatusResponse, Status> {
+        let Shown { me, started, budget, poll, engine, directory, drain, .. } = self;
+        let snapshot = engine.snapshot().await.map_err(unavailable)?;
+        let descriptions = engine.describe().await.map_err(unavailable)?;
+        let (state, reasons) = self.state(&snapshot);
+        let pools = snapshot.pools.iter().map(|p| v1::Pool {
+            uid: p.domain.0,
+            bytes: p.bytes,
+            used_bytes: p.used,
+            waiting: p.waiting,
+            full_ns: p.full_for.map_or(0, nanos),
+        });
+        Ok(v1::StatusResponse {
+            node: me.node.to_string(),
+            incarnation: me.incarnation,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_ns: nanos(started.elapsed()),
+            pools: pools.collect(),
+            counters: Some(counters(snapshot)),
+            pinned_bytes: budget.used(),
+            pinned_limit_bytes: budget.limit(),
+            directory: Some(directory_state(directory)),
+            fabrics: me.fabrics.iter().map(|kind| v1::Fabric::from(Kind(*kind)).into()).collect(),
+            require: me.require.map_or(v1::Fabric::Unspecified, |kind| Kind(kind).into()).into(),
+            fabric_states: fabric_states(me, descriptions),
+            poll: Some(poll::to_message(poll.present())),
+            locked_limit_bytes: locked::limit_bytes(),
+            state: state.into(),
+            reasons,
+            drain: drain.progress(),
+            log_level: LogControl::installed().map(LogControl::filter).unwrap_or_default(),
+        })
+    }
+
+    fn state(&self, snapshot: &Snapshot) -> (v1::State, Vec<String>) {
+        let mut reasons = Vec::new();
+        let directory = self.directory.state();
+        if !directory.attached {
+            reasons.push(format!(
+                "the directory at {} is out of reach, so new keys and workers cannot be entered or found: {}",
+                self.directory.place().describe(),
+                directory.why_not
+            ));
+        }
+        if snapshot.impaired > 0 {
+            reasons.push(format!(
+                "{} of {} links live with fewer rails than they were made with: what Links shows",
+                snapshot.impaired, snapshot.links
+            ));
+        }
+        for pool in &snapshot.pools {
+            if let Some(full_for) = pool.full_for.filter(|full_for| *full_for >= FULL_FOR_LONG) {
+                reasons.push(format!(
+                    "the landing pool of user id {} has been full for {} s, and {} wait: raise --pool-bytes, release tensors earlier, \
+                     or evict",
+                    pool.domain.0,
+                    full_for.as_secs(),
+                    pool.waiting
+                ));
+            }
+        }
+        if self.drain.is_under_way() {
+            reasons.insert(
+                0,
+                "an operator lets it drain: it finishes what runs, takes nothing new, and leaves".to_owned(),
+            );
+            return (v1::State::Draining, reasons);
+        }
+        (if reasons.is_empty() { v1::State::Serving } else { v1::State::Degraded }, reasons)
+    }
+}
+
+fn counters(snapshot: Snapshot) -> v1::Counters {
+    let Snapshot { sessions, links, on_links, impaired, tensors, blobs, leases, operations, slots, counters, .. } =
+        snapshot;
+    let LinkWork { queued, pulls, serves, flows_out, flows_in } = on_links;
+    let finished = snapshot.finished.into_iter().map(|p| v1::Path {
+        fabric: v1::Fabric::from(Kind(p.fabric)).into(),
+        transfers: p.transfers,
+        bytes: p.bytes,
+        copied_bytes: p.copied,
+    });
+    v1::Counters {
+        tensors,
+        blobs,
+        leases,
+        operations,
+        slots,
+        failed: snapshot.failed,
+        finished: finished.collect(),
+        named: counters,
+        sessions,
+        links,
+        queued,
+        pulls,
+        serves,
+        flows_out,
+        flows_in,
+        impaired,
+    }
+}
+
+/// What is not there comes first: it would be better.
+fn fabric_states(me: &Identity, descriptions: Vec<FabricDescription>) -> Vec<v1::FabricState> {
+    let lacking = me.lacking.iter().map(|lack| v1::FabricState {
+        fabric: v1::Fabric::from(Kind(lack.fabric)).into(),
+        why_not: lack.why.clone(),
+        ..v1::FabricState::default()
+    });
+    let there = descriptions.into_iter().map(|FabricDescription { kind, settings, counts }| v1::FabricState {
+        fabric: v1::Fabric::from(Kind(kind)).into(),
+        available: true,
+        why_not: String::new(),
+        settings: settings.into_iter().map(|(name, value)| v1::Setting { name: name.to_owned(), value }).collect(),
+        counts: counts.into_iter().map(|(name, value)| v1::Count { name: name.to_owned(), value }).collect(),
+    });
+    lacking.chain(there).collect()
+}
+
+fn directory_state(directory: &DirectoryClient) -> v1::DirectoryState {
+    let state = directory.state();
+    let place = directory.place();
+    let mut shown = v1::DirectoryState {
+        location: place.describe(),
+        attached: state.attached,
+        why_not: state.why_not,
+        attachments: state.attachments,
+        ..v1::DirectoryState::default()
+    };
+    if let Place::Here(hosted) = place {
+        let counts = hosted.counts();
+        shown.hosted_here = true;
+        shown.keys = counts.keys;
+        shown.workers = counts.workers;
+        shown.nodes = counts.nodes;
+        shown.watches = counts.watches;
+    }
+    shown
+}

@@ -1,0 +1,205 @@
+//! What happened, for whoever watches: numbered, the last ones kept, told to any number of readers.
+//!
+//! A reader goes at its own speed through what is kept. One that is slower than the news does not hold anybody up and takes no
+//! memory: it hears how many it has missed.
+
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use transfer_core::protocol::NodeEvent;
+use transfer_proto::v1;
+use v1::event::What;
+
+/// How many events are kept.
+const KEPT: usize = 1024;
+
+/// How many events of one stream wait for their reader outside of what is kept.
+const AHEAD: usize = 16;
+
+/// The longest text of others that goes into an event, in characters.
+const LONGEST: usize = 1024;
+
+/// See the module. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Events(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    kept: Mutex<VecDeque<v1::Event>>,
+    /// The number of the latest one.
+    latest: watch::Sender<u64>,
+}
+
+impl Events {
+    /// Nothing has happened yet.
+    pub(crate) fn new() -> Events {
+        Events(Arc::new(Shared { kept: Mutex::default(), latest: watch::Sender::new(0) }))
+    }
+
+    /// Something happened. Never waits for a reader.
+    pub(crate) fn tell(&self, text: String, what: What) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut kept = self.0.kept.lock();
+        let sequence = *self.0.latest.borrow() + 1;
+        if kept.len() == KEPT {
+            kept.pop_front();
+        }
+        let text = crate::text::printable(&text, LONGEST);
+        kept.push_back(v1::Event { sequence, unix_ns: nanos(now), text, what: Some(what) });
+        self.0.latest.send_replace(sequence);
+    }
+
+    /// Something that the data plane noticed.
+    pub(crate) fn tell_of_node(&self, event: NodeEvent) {
+        match event {
+            NodeEvent::KeyTakenOver { key, from, to } => self.tell(
+                format!("worker {to} has taken key {key:?} over from {from}"),
+                What::KeyTakenOver(v1::KeyTakenOver {
+                    key: key.to_string(),
+                    from: from.to_string(),
+                    to: to.to_string(),
+                }),
+            ),
+            NodeEvent::PoolFull { domain, bytes } => self.tell(
+                format!("somebody waits for room in the landing pool of user id {}, of {bytes} bytes", domain.0),
+                What::PoolFull(v1::PoolFull { uid: domain.0, bytes }),
+            ),
+            NodeEvent::PoolFree { domain, after } => self.tell(
+                format!("nobody waits for room in the landing pool of user id {} any more, after {after:?}", domain.0),
+                What::PoolFree(v1::PoolFree { uid: domain.0, full_ns: nanos(after) }),
+            ),
+            NodeEvent::Failed { worker, failure, untold } => self.tell(
+                format!("an operation of worker {worker} failed: {}", failure.text),
+                What::Failed(v1::Failed {
+                    worker: worker.to_string(),
+                    code: format!("{:?}", failure.code),
+                    why: crate::text::printable(&failure.text, LONGEST),
+                    untold,
+                }),
+            ),
+        }
+    }
+
+    /// The events behind that number, at most so many, with the number of those that are not kept any more.
+    fn after(&self, number: u64, most: usize) -> (u64, Vec<v1::Event>) {
+        let kept = self.0.kept.lock();
+        let Some(first) = kept.front().map(|event| event.sequence) else { return (0, Vec::new()) };
+        let missed = first.saturating_sub(number.saturating_add(1));
+        let from = usize::try_from(number.saturating_add(1).saturating_sub(first)).unwrap_or(usize::MAX);
+        (missed, kept.iter().skip(from).take(most).cloned().collect())
+    }
+
+    /// The events from now on, or those behind a number, until the reader goes or `stop` is true.
+    ///
+    /// # Errors
+    /// A number that is none yet.
+    pub(crate) fn stream(
+        &self,
+        after: Option<u64>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<ReceiverStream<Result<v1::Event, Status>>, Status> {
+        let mut latest = self.0.latest.subscribe();
+        let now = *latest.borrow_and_update();
+        if let Some(after) = after.filter(|after| *after > now) {
+            let why = format!(
+                "after is {after}, the latest event is {now}: the sidecar has been restarted; begin without after, or at 0"
+            );
+            return Err(Status::invalid_argument(why));
+        }
+        let (tell, told) = mpsc::channel(AHEAD);
+        let events = self.clone();
+        let reading = async move {
+            let mut at = after.unwrap_or(now);
+            loop {
+                let (missed, next) = events.after(at, AHEAD);
+                let gap = (missed > 0).then(|| missing(at, missed));
+                for event in gap.into_iter().chain(next) {
+                    at = event.sequence;
+                    if tell.send(Ok(event)).await.is_err() {
+                        return;
+                    }
+                }
+                if at >= *latest.borrow_and_update() {
+                    tokio::select! {
+                        changed = latest.changed() => if changed.is_err() { return },
+                        () = tell.closed() => return,
+                    }
+                }
+            }
+        };
+        tokio::spawn(async move {
+            tokio::select! {
+                () = reading => {}
+                // An error: the sidecar is gone.
+                _ = stop.wait_for(|stop| *stop) => {}
+            }
+        });
+        Ok(ReceiverStream::new(told))
+    }
+}
+
+fn missing(at: u64, count: u64) -> v1::Event {
+    let text = format!("{count} events were missed");
+    v1::Event { sequence: at + count, unix_ns: 0, text, what: Some(What::Missed(v1::Missed { count })) }
+}
+
+/// A time in a message.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio_stream::StreamExt;
+
+    fn changed(n: u64) -> What {
+        What::Changed(v1::Changed { call: n.to_string() })
+    }
+
+    #[tokio::test]
+    async fn a_reader_hears_what_is_kept_and_what_comes() {
+        let events = Events::new();
+        let (stop, stopping) = watch::channel(false);
+        events.tell("1".into(), changed(1));
+        let mut from_now = events.stream(None, stopping.clone()).unwrap();
+        let mut from_the_start = events.stream(Some(0), stopping.clone()).unwrap();
+        events.tell("2".into(), changed(2));
+        assert_eq!(from_now.next().await.unwrap().unwrap().sequence, 2);
+        for n in [1, 2] {
+            let event = from_the_start.next().await.unwrap().unwrap();
+            assert_eq!((event.sequence, event.text), (n, n.to_string()));
+        }
+        let future = events.stream(Some(3), stopping).unwrap_err();
+        assert!(future.message().contains("the latest event is 2"), "{future}");
+        stop.send(true).unwrap();
+        assert!(from_now.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_hears_how_many_it_has_missed_and_takes_no_memory() {
+        let events = Events::new();
+        let (_stop, stopping) = watch::channel(false);
+        let mut slow = events.stream(None, stopping).unwrap();
+        let all = 3 * KEPT as u64;
+        for n in 1..=all {
+            events.tell(n.to_string(), changed(n));
+        }
+        assert_eq!(events.0.kept.lock().len(), KEPT);
+        let (mut heard, mut missed, mut at) = (0, 0, 0);
+        while at < all {
+            let event = slow.next().await.unwrap().unwrap();
+            match event.what {
+                Some(What::Missed(m)) => missed += m.count,
+                _ => heard += 1,
+            }
+            assert_eq!(event.sequence, heard + missed, "no event is left out unsaid");
+            at = event.sequence;
+        }
+        assert!(missed >= all - (KEPT + AHEAD) as u64 - 1, "{missed}");
+    }
+}

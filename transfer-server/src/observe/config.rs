@@ -1,0 +1,35 @@
+//! What a sidecar is told about being watched.
+
+use crate::config::ConfigError;
+use clap::Args;
+use std::net::SocketAddr;
+
+/// Whether a sidecar can be watched over HTTP, and what it measures for that.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct WatchConfig {
+    /// Where the metrics and the status page are served: plain HTTP, read-only, without a password. Without it: nowhere
+    #[arg(long = "http-listen", env = "TRANSFER_HTTP_LISTEN", value_name = "IP:PORT", value_parser = crate::config::address)]
+    pub http_listen: Option<SocketAddr>,
+
+    /// Do not take the time of transfers for the histograms of the metrics; they are counted in any case
+    #[arg(long = "no-timings", env = "TRANSFER_NO_TIMINGS")]
+    pub no_timings: bool,
+}
+
+impl WatchConfig {
+    /// Nobody watches.
+    #[must_use]
+    pub fn nobody() -> WatchConfig {
+        WatchConfig { http_listen: None, no_timings: false }
+    }
+
+    /// It stays plain HTTP whatever else is encrypted, so only `insecure` lets it go beyond loopback.
+    pub(crate) fn check(&self, insecure: bool) -> Result<(), ConfigError> {
+        match self.http_listen {
+            Some(value) if !insecure && !value.ip().to_canonical().is_loopback() => {
+                Err(ConfigError::BeyondLoopback { flag: "--http-listen", value, port: value.port() })
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The last minutes, so that whoever opens the page sees at once how it went: samples of what was counted, in a ring.
+
+use super::watched::{Look, Watched};
+use parking_lot::Mutex;
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use transfer_core::fabric::FabricKind;
+use transfer_core::protocol::Operation;
+
+/// How often a sample is taken.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// How many are kept: 15 minutes.
+const KEPT: usize = 450;
+
+/// How many paths to peers are told apart, the first ones.
+const PATHS: usize = 32;
+
+/// What had been counted at one moment. All but the last two only grow.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Sample {
+    /// Milliseconds since 1970.
+    at_ms: u64,
+    /// Bytes handed over within the node.
+    local: u64,
+    /// Bytes that came from peers.
+    received: u64,
+    /// Bytes that went to peers.
+    sent: u64,
+    /// Bytes that a CPU copied.
+    copied: u64,
+    /// Transfers of all kinds.
+    transfers: u64,
+    /// Operations of workers that failed.
+    failed: u64,
+    /// By path, as the status numbers them: bytes received and sent.
+    paths: Vec<[u64; 2]>,
+    /// Pinned memory.
+    pinned: u64,
+    /// Used bytes of all landing pools.
+    pool_used: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct History(Mutex<VecDeque<Sample>>);
+
+impl History {
+    /// The samples later than this time, in milliseconds since 1970.
+    pub(super) fn since(&self, at_ms: u64) -> Vec<Sample> {
+        self.0.lock().iter().filter(|sample| sample.at_ms > at_ms).cloned().collect()
+    }
+
+    fn add(&self, sample: Sample) {
+        let mut samples = self.0.lock();
+        // A clock that was set back would leave later samples behind earlier ones.
+        while samples.back().is_some_and(|last| last.at_ms >= sample.at_ms) {
+            samples.pop_back();
+        }
+        samples.push_back(sample);
+        while samples.len() > KEPT {
+            samples.pop_front();
+        }
+    }
+
+    /// Samples for ever.
+    pub(super) async fn sample(self: Arc<Self>, watched: Watched) {
+        let mut ticks = tokio::time::interval(EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            // An engine that does not answer leaves a gap, which is what the page shows.
+            if let Ok(look) = watched.look().await {
+                self.add(Sample::of(&look));
+            }
+        }
+    }
+}
+
+impl Sample {
+    fn of(look: &Look) -> Sample {
+        let mut sample = Sample {
+            at_ms: milliseconds(look.at),
+            local: 0,
+            received: 0,
+            sent: 0,
+            copied: 0,
+            transfers: 0,
+            failed: look.measured.snapshot.failed,
+            paths: Vec::new(),
+            pinned: look.pinned,
+            pool_used: look.measured.snapshot.pools.iter().map(|p| p.used).sum(),
+        };
+        for (number, path) in look.measured.meters.paths().iter().enumerate() {
+            let of = |operation: Operation| &path.operations[operation as usize];
+            sample.copied += path.operations.iter().map(|o| o.copied).sum::<u64>();
+            sample.transfers += path.operations.iter().map(|o| o.transfers).sum::<u64>();
+            let (received, sent) = if path.fabric == FabricKind::Local {
+                sample.local += of(Operation::Fetch).bytes;
+                (0, 0)
+            } else {
+                let received = of(Operation::Fetch).bytes + of(Operation::Land).bytes;
+                (received, of(Operation::Push).bytes + of(Operation::Serve).bytes)
+            };
+            sample.received += received;
+            sample.sent += sent;
+            if number < PATHS {
+                sample.paths.push([received, sent]);
+            }
+        }
+        sample
+    }
+}
+
+/// Milliseconds since 1970.
+pub(super) fn milliseconds(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(at_ms: u64) -> Sample {
+        let (local, received, sent, copied, transfers, failed) = (0, 0, 0, 0, 0, 0);
+        Sample { at_ms, local, received, sent, copied, transfers, failed, paths: Vec::new(), pinned: 0, pool_used: 0 }
+    }
+
+    #[test]
+    fn the_last_minutes_are_kept_in_the_order_of_time() {
+        let history = History::default();
+        for at in 1..=1000 {
+            history.add(sample(at));
+        }
+        let kept = history.since(0);
+        assert_eq!((kept.len(), kept[0].at_ms, kept[KEPT - 1].at_ms), (KEPT, 1000 - KEPT as u64 + 1, 1000));
+        assert_eq!(history.since(998).len(), 2);
+        // The clock was set back.
+        history.add(sample(900));
+        let last = history.since(0).last().map(|s| s.at_ms);
+        assert_eq!(last, Some(900));
+    }
+}

@@ -1,0 +1,235 @@
+//! The HTTP server: `/metrics`, the status page and what it reads, `/healthz` and `/readyz`.
+//!
+//! Plain HTTP/1.1 and read-only, for a scraper and a browser on the same host, or in a network that is protected otherwise. It runs on a
+//! thread of its own, so whoever reads slowly or asks much holds up neither the control plane nor the data plane. A connection
+//! carries one request, and at most [`CONNECTIONS`] are open.
+
+use super::history::History;
+use super::watched::Watched;
+use super::{metrics, status};
+use crate::page;
+use axum::Router;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::net::{IpAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
+
+/// Connections at once; others wait in the kernel's queue.
+const CONNECTIONS: usize = 32;
+
+/// How long a client may take to ask.
+const ASKING: Duration = Duration::from_secs(5);
+
+/// How long a client may take for everything.
+const ALL: Duration = Duration::from_secs(20);
+
+/// A running server. It ends when dropped.
+#[derive(Debug)]
+pub(crate) struct HttpServer {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the routes need.
+#[derive(Debug, Clone)]
+struct Shown {
+    watched: Watched,
+    history: Arc<History>,
+    /// Whether only this host can connect: then a browser must have been told so too.
+    loopback: bool,
+}
+
+impl HttpServer {
+    /// Serves at `listener`, which does not block.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn start(listener: TcpListener, watched: Watched) -> std::io::Result<HttpServer> {
+        let loopback = listener.local_addr()?.ip().to_canonical().is_loopback();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("transfer-http".into()).spawn(move || {
+            runtime.block_on(async {
+                let shown = Shown { watched, history: Arc::default(), loopback };
+                let sampling = shown.history.clone().sample(shown.watched.clone());
+                tokio::select! {
+                    // An error means that the sidecar is gone, which is a stop too.
+                    _ = stopped => {}
+                    () = sampling => {}
+                    () = serve(listener, routes(shown)) => {}
+                }
+            });
+        })?;
+        Ok(HttpServer { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            // Where it has ended by itself there is nobody to tell.
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the HTTP server has panicked");
+        }
+    }
+}
+
+async fn serve(listener: TcpListener, routes: Router) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(e) => return tracing::error!("--http-listen: the socket cannot be waited for: {e}"),
+    };
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(e) => {
+                // No descriptor is free, most likely: that passes.
+                tracing::warn!("--http-listen: a connection cannot be taken: {e}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(routes.clone());
+        tokio::spawn(async move {
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(ASKING)
+                .keep_alive(false)
+                .max_buf_size(16 << 10)
+                .serve_connection(TokioIo::new(stream), service);
+            // A client that breaks the rules, goes away or is too slow harms nobody but itself.
+            let _ = tokio::time::timeout(ALL, connection).await;
+            drop(place);
+        });
+    }
+}
+
+fn routes(shown: Shown) -> Router {
+    Router::new()
+        .route("/", get(async || page::html()))
+        .route("/page.css", get(async || page::css()))
+        .route("/page.js", get(async || page::script()))
+        .route("/metrics", get(scrape))
+        .route("/api/status", get(show_status))
+        .route("/api/history", get(show_history))
+        // The process answers: that is all that this says.
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .fallback(async || {
+            let paths = "/, /metrics, /healthz, /readyz, /api/status and /api/history";
+            (StatusCode::NOT_FOUND, format!("there is nothing here: {paths} are all that there is\n"))
+        })
+        .layer(axum::middleware::from_fn_with_state(shown.clone(), guard))
+        .with_state(shown)
+}
+
+/// What a browser is told with every answer: to run nothing but the page's own script, and to let no other site look in.
+const HEADERS: [(HeaderName, &str); 5] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::CACHE_CONTROL, "no-store"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// A page of another site can make a name of its own mean this host, and its visitor's browser would then let it read the answers. So
+/// where only this host may connect, only this host's own names are answered.
+async fn guard(State(shown): State<Shown>, request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default();
+    let mut response = if shown.loopback && !is_this_host(host) {
+        let text = format!(
+            "this is served for its own host only: ask for 127.0.0.1 or localhost, not for {:?}\n",
+            crate::text::printable(host, 80)
+        );
+        (StatusCode::MISDIRECTED_REQUEST, text).into_response()
+    } else {
+        next.run(request).await
+    };
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// Whether a Host header is an address, or the name of every host for itself. One that is missing cannot come from a browser.
+fn is_this_host(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.is_empty() || name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost")
+}
+
+fn unavailable(why: impl std::fmt::Display) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response()
+}
+
+async fn scrape(State(shown): State<Shown>) -> Response {
+    match shown.watched.look().await {
+        Ok(look) => match metrics::text(&shown.watched, &look) {
+            Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+            Err(e) => unavailable(format_args!("the metrics cannot be written: {e}")),
+        },
+        Err(e) => unavailable(e),
+    }
+}
+
+async fn show_status(State(shown): State<Shown>) -> Response {
+    match (shown.watched.look().await, shown.watched.lists().await) {
+        (Ok(look), Ok(lists)) => axum::Json(status::of(&shown.watched, &look, &lists)).into_response(),
+        (Err(e), _) | (_, Err(e)) => unavailable(e),
+    }
+}
+
+/// The samples behind this one.
+#[derive(Debug, serde::Deserialize)]
+struct Since {
+    #[serde(default)]
+    since: u64,
+}
+
+async fn show_history(State(shown): State<Shown>, Query(Since { since }): Query<Since>) -> Response {
+    axum::Json(shown.history.since(since)).into_response()
+}
+
+async fn ready(State(shown): State<Shown>) -> Response {
+    match shown.watched.look().await {
+        Ok(look) if look.measured.snapshot.draining => unavailable("draining: it takes nothing new"),
+        Ok(look) if look.directory.attached => "ready\n".into_response(),
+        Ok(look) => unavailable(format_args!("not attached to the directory: {}", look.directory.why_not)),
+        Err(e) => unavailable(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_and_localhost_are_this_host() {
+        for host in ["", "127.0.0.1", "127.0.0.1:9471", "[::1]:9471", "localhost", "LocalHost:1", "10.0.0.1"] {
+            assert!(is_this_host(host), "{host:?}");
+        }
+        for host in ["evil.example", "localhost.evil.example:9471", "127.0.0.1.evil.example", "[::1", "[evil]"] {
+            assert_eq!(is_this_host(host), host == "[::1", "{host:?}");
+        }
+    }
+}

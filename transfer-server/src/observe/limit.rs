@@ -1,0 +1,183 @@
+//! How many lines each place in the code may log.
+
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::layer::{Context, Layer};
+
+/// In so long a place may log its number of lines.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// The target of the lines that tell of dropped ones. They are not limited: there is one for each place and second at most.
+pub(super) const TARGET: &str = "transfer_log";
+
+/// Counts lines by their place in the code. There are as many places as the code has, so this does not grow.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    /// Lines of one place in one window; 0: any number.
+    most: u32,
+    places: Mutex<HashMap<Identifier, Place>>,
+    /// A line was dropped that nobody was told of yet.
+    to_tell: Condvar,
+    dropped: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Place {
+    metadata: &'static Metadata<'static>,
+    began: Instant,
+    written: u32,
+    /// Dropped since the last line that told of it.
+    untold: u64,
+}
+
+/// What was dropped at one place.
+#[derive(Debug, PartialEq, Eq)]
+struct Dropped {
+    lines: u64,
+    target: &'static str,
+    file: &'static str,
+    line: u32,
+}
+
+impl Limiter {
+    pub(crate) fn new(most: u32) -> Limiter {
+        Limiter { most, places: Mutex::default(), to_tell: Condvar::new(), dropped: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Whether a line of this place may be written.
+    fn takes(&self, metadata: &'static Metadata<'static>, now: Instant) -> bool {
+        if self.most == 0 || [TARGET, super::spans::TARGET].contains(&metadata.target()) {
+            return true;
+        }
+        let mut places = self.places.lock();
+        let place =
+            places.entry(metadata.callsite()).or_insert_with(|| Place { metadata, began: now, written: 0, untold: 0 });
+        if now.saturating_duration_since(place.began) >= WINDOW {
+            (place.began, place.written) = (now, 0);
+        }
+        if place.written < self.most {
+            place.written += 1;
+            return true;
+        }
+        place.untold += 1;
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        if place.untold == 1 {
+            self.to_tell.notify_one();
+        }
+        false
+    }
+
+    /// What nobody was told of yet, place by place.
+    fn take_untold(&self) -> Vec<Dropped> {
+        let mut places = self.places.lock();
+        let untold = places.values_mut().filter(|place| place.untold > 0).map(|place| Dropped {
+            lines: std::mem::take(&mut place.untold),
+            target: place.metadata.target(),
+            file: place.metadata.file().unwrap_or("?"),
+            line: place.metadata.line().unwrap_or(0),
+        });
+        untold.collect()
+    }
+
+    /// Starts the thread that tells of dropped lines. It sleeps as long as there are none.
+    pub(crate) fn start_telling(self: Arc<Self>) {
+        if self.most == 0 {
+            return;
+        }
+        let started = std::thread::Builder::new().name("transfer-log".into()).spawn(move || {
+            loop {
+                let mut places = self.places.lock();
+                while places.values().all(|place| place.untold == 0) {
+                    self.to_tell.wait(&mut places);
+                }
+                drop(places);
+                std::thread::sleep(WINDOW);
+                for Dropped { lines, target, file, line } in self.take_untold() {
+                    tracing::warn!(
+                        target: TARGET,
+                        dropped = lines,
+                        of = target,
+                        at = format_args!("{file}:{line}"),
+                        "log lines dropped: too many from one place"
+                    );
+                }
+            }
+        });
+        if let Err(e) = started {
+            // The limit holds all the same; what was dropped is in the metrics.
+            tracing::warn!("no thread can be had that tells of dropped log lines: {e}");
+        }
+    }
+}
+
+/// The limit as a layer in front of the one that writes. It is no filter of that layer: where such a filter takes an event and then does
+/// not, tracing-subscriber 0.3 keeps its decision for the thread's next event, and panics in debug builds.
+pub(crate) struct Limit(Arc<Limiter>);
+
+impl Limit {
+    pub(crate) fn new(limiter: Arc<Limiter>) -> Limit {
+        Limit(limiter)
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Limit {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        self.0.takes(event.metadata(), Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    /// The places of two lines.
+    fn places() -> (&'static Metadata<'static>, &'static Metadata<'static>) {
+        struct Caught(Arc<Mutex<Vec<&'static Metadata<'static>>>>);
+        impl<S: Subscriber> Layer<S> for Caught {
+            fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+                self.0.lock().push(event.metadata());
+            }
+        }
+        let caught = Arc::new(Mutex::new(Vec::new()));
+        let subscriber = tracing_subscriber::registry().with(Caught(caught.clone()));
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!("one");
+            tracing::info!("another");
+        });
+        let caught = caught.lock();
+        (caught[0], caught[1])
+    }
+
+    #[test]
+    fn a_place_writes_so_many_lines_in_a_second_and_the_others_are_counted() {
+        let (one, another) = places();
+        let limiter = Limiter::new(3);
+        let start = Instant::now();
+        let written = (0..10).filter(|_| limiter.takes(one, start)).count();
+        assert_eq!((written, limiter.dropped()), (3, 7));
+        assert!(limiter.takes(another, start), "another place is not limited by that");
+        assert!(limiter.takes(one, start + WINDOW), "a new second has begun");
+        let told = limiter.take_untold();
+        assert_eq!(told.len(), 1);
+        assert_eq!((told[0].lines, told[0].line), (7, one.line().unwrap()));
+        assert_eq!(limiter.take_untold(), [], "once is enough");
+    }
+
+    #[test]
+    fn no_limit_is_no_limit() {
+        let (one, _) = places();
+        let limiter = Limiter::new(0);
+        assert!((0..10_000).all(|_| limiter.takes(one, Instant::now())));
+        assert_eq!(limiter.dropped(), 0);
+    }
+}

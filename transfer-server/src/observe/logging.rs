@@ -1,0 +1,162 @@
+//! The log: text or JSON on standard error, a filter that can be changed while the process runs, and a limit for each call site.
+//!
+//! The limit is there because most lines are about somebody else: a peer that connects and breaks the rules as fast as it can must
+//! not fill a disk. Each place in the code writes so many lines in a second; what is more is counted, and one line then says how many
+//! were not written and where. Another place's lines are not touched by that.
+
+use super::limit::{Limit, Limiter};
+use clap::{Args, ValueEnum};
+use std::io::IsTerminal;
+use std::sync::{Arc, OnceLock};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, reload};
+
+/// The log of this process, once it is set up. There is one log, so there is one of these.
+static INSTALLED: OnceLock<LogControl> = OnceLock::new();
+
+/// What a log line looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line, for what collects logs.
+    Json,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct LogFlags {
+    /// What is logged: a level (error, warn, info, debug, trace), or levels for parts, like "info,transfer_fabric=debug"
+    #[arg(long = "log", env = "TRANSFER_LOG", value_name = "FILTER", default_value = "info")]
+    pub filter: String,
+
+    /// What a log line looks like
+    #[arg(long, env = "TRANSFER_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+
+    /// How many lines one place in the code may log in a second; of what is more only the number is logged. 0: any number
+    #[arg(long, env = "TRANSFER_LOG_LIMIT", value_name = "LINES", default_value_t = 20)]
+    pub log_limit: u32,
+}
+
+/// A log that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// A filter that makes no sense.
+    #[error(
+        "{value:?} is no log level: give error, warn, info, debug, trace or off, or directives like info,transfer_fabric=debug: {why}"
+    )]
+    Filter {
+        /// The value.
+        value: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Somebody else in this process has set up the log.
+    #[error("the log of this process is set up already: {0}")]
+    Taken(String),
+}
+
+/// Changes what is logged. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct LogControl {
+    filter: reload::Handle<EnvFilter, Registry>,
+    /// As it was given: the filter's own text has another order.
+    text: Arc<parking_lot::Mutex<String>>,
+    limiter: Arc<Limiter>,
+}
+
+impl LogControl {
+    /// Sets up the log of this process.
+    ///
+    /// # Errors
+    /// [`LogError`].
+    pub fn install(flags: &LogFlags) -> Result<LogControl, LogError> {
+        let limiter = Arc::new(Limiter::new(flags.log_limit));
+        let (filter, handle) = reload::Layer::new(parse(&flags.filter)?);
+        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let lines = match flags.log_format {
+            LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+            // The fields beside the message, where tools look for them.
+            LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
+        };
+        let limit = Limit::new(limiter.clone());
+        tracing_subscriber::registry()
+            .with(filter)
+            .with(limit)
+            .with(lines)
+            .try_init()
+            .map_err(|e| LogError::Taken(e.to_string()))?;
+        let text = Arc::new(parking_lot::Mutex::new(flags.filter.clone()));
+        let control = LogControl { filter: handle, text, limiter: limiter.clone() };
+        limiter.start_telling();
+        // The first one that could be installed is this one.
+        let _ = INSTALLED.set(control.clone());
+        Ok(control)
+    }
+
+    /// The log of this process. `None` in a program that has one of its own, as those that embed a sidecar have.
+    #[must_use]
+    pub fn installed() -> Option<&'static LogControl> {
+        INSTALLED.get()
+    }
+
+    /// Changes what is logged from now on; returns what it was before.
+    ///
+    /// # Errors
+    /// [`LogError::Filter`]; nothing changes then.
+    pub fn set_filter(&self, filter: &str) -> Result<String, LogError> {
+        let parsed = parse(filter)?;
+        let mut text = self.text.lock();
+        self.filter.reload(parsed).map_err(|e| LogError::Filter {
+            value: filter.to_owned(),
+            why: format!("it cannot be changed now: {e}"),
+        })?;
+        Ok(std::mem::replace(&mut *text, filter.to_owned()))
+    }
+
+    /// What is logged now, as it was given.
+    #[must_use]
+    pub fn filter(&self) -> String {
+        self.text.lock().clone()
+    }
+
+    /// How many lines were not written because their place in the code had written enough.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.limiter.dropped()
+    }
+}
+
+/// Reads a filter as strictly as possible: what is not understood must not silently log nothing.
+fn parse(filter: &str) -> Result<EnvFilter, LogError> {
+    let wrong = |why: String| LogError::Filter { value: filter.to_owned(), why };
+    if filter.trim().is_empty() {
+        return Err(wrong("it is empty".to_owned()));
+    }
+    // A lone word that is no level would be taken for the name of a part of the code, and everything else would be silent.
+    for part in filter.split(',').map(str::trim).filter(|part| !part.contains(['=', '[', ':'])) {
+        if part.parse::<tracing_subscriber::filter::LevelFilter>().is_err() {
+            return Err(wrong(format!("{part:?} is neither a level nor MODULE=LEVEL")));
+        }
+    }
+    EnvFilter::try_new(filter).map_err(|e| wrong(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_levels_and_levels_of_parts() {
+        for good in ["info", "off", "warn,transfer_fabric=debug", "transfer_server[span{peer=b}]=trace", " debug "] {
+            assert!(parse(good).is_ok(), "{good}");
+        }
+        for (bad, word) in [("", "empty"), ("loud", "\"loud\""), ("info,verbose", "\"verbose\""), ("a=b=c", "a=b=c")] {
+            let e = parse(bad).unwrap_err().to_string();
+            assert!(e.contains(word) && e.contains("error, warn, info"), "{e}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! `/metrics`: what Prometheus reads.
+//!
+//! How many samples there are is bounded: labels are fabrics, operations, codes of failures, user ids, and at most
+//! [`MAX_PATHS`] peers. Keys, versions and workers are never labels: there are millions of them.
+
+use super::families::Families;
+use super::watched::{Look, Watched};
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+use transfer_core::drive::PostMeter;
+use transfer_core::protocol::{LinkStatus, MAX_PATHS, Operation, PathMeter};
+use transfer_fabric::engine::EngineMeters;
+
+/// The type of the text.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The text.
+///
+/// # Errors
+/// Where it cannot be written: a defect.
+pub(super) fn text(watched: &Watched, look: &Look) -> Result<Vec<u8>, prometheus::Error> {
+    let mut families = Families::default();
+    of_sidecar(&mut families, watched, look);
+    of_records(&mut families, look);
+    of_transfers(&mut families, look);
+    of_memory(&mut families, look);
+    of_links(&mut families, look);
+    of_engine(&mut families, look);
+    of_fabrics(&mut families, look);
+    families.encode()
+}
+
+fn of_sidecar(f: &mut Families, watched: &Watched, look: &Look) {
+    let started = watched.started_at().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let node = watched.parts().me.node.as_str();
+    f.gauge("transfer_build_info", "1; the labels say which sidecar this is and of which version.")
+        .sample(&[("node", node), ("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    f.gauge("transfer_start_time_seconds", "When the sidecar started, in seconds since 1970.").sample(&[], started);
+    f.gauge("transfer_directory_attached", "1 while this node is attached to the directory, else 0.")
+        .number(&[], look.directory.attached.into());
+    f.counter("transfer_directory_attachments_total", "How often this node has attached to the directory.")
+        .number(&[], look.directory.attachments);
+    if let Some(hosted) = look.hosted {
+        f.gauge("transfer_directory_entries", "What is entered in the directory, where this node hosts it.")
+            .number(&[("kind", "key")], hosted.keys)
+            .number(&[("kind", "worker")], hosted.workers)
+            .number(&[("kind", "node")], hosted.nodes)
+            .number(&[("kind", "watch")], hosted.watches);
+    }
+    f.counter(
+        "transfer_log_lines_dropped_total",
+        "Log lines that were not written, for their place had written enough.",
+    )
+    .number(&[], look.log_lines_dropped);
+}
+
+fn of_records(f: &mut Families, look: &Look) {
+    f.counter("transfer_spans_dropped_total", "Records of transfers that were not written, for too many waited.")
+        .number(&[], look.spans_dropped);
+    f.gauge("transfer_draining", "1 while the sidecar takes nothing new and is about to leave.")
+        .number(&[], look.measured.snapshot.draining.into());
+}
+
+/// The labels of a path and an operation.
+fn labels(path: &PathMeter, operation: Operation) -> [(&'static str, &str); 3] {
+    let peer = path.peer.as_ref().map_or("", |p| p.as_str());
+    [("operation", operation.name()), ("fabric", path.fabric.name()), ("peer", peer)]
+}
+
+fn of_transfers(f: &mut Families, look: &Look) {
+    let meters = &look.measured.meters;
+    // Within the node nothing is served or lands.
+    let there = |path: &PathMeter, operation: Operation| {
+        path.fabric != transfer_core::fabric::FabricKind::Local
+            || matches!(operation, Operation::Push | Operation::Fetch)
+    };
+    let each = || {
+        meters.paths().iter().flat_map(|path| {
+            let meters = Operation::ALL.into_iter().zip(&path.operations);
+            meters.map(move |(op, meter)| (path, op, meter)).filter(move |(path, op, _)| there(path, *op))
+        })
+    };
+    let mut family =
+        f.counter("transfer_transfers_total", "Finished transfers. Peers beyond the first 128 have no name.");
+    for (path, operation, meter) in each() {
+        family.number(&labels(path, operation), meter.transfers);
+    }
+    drop(family);
+    let mut family = f.counter("transfer_bytes_total", "Bytes of tensors in finished transfers.");
+    for (path, operation, meter) in each() {
+        family.number(&labels(path, operation), meter.bytes);
+    }
+    drop(family);
+    let what =
+        "Bytes that a CPU copied in finished transfers, on both sides, the kernel's copies in a socket included.";
+    let mut family = f.counter("transfer_copied_bytes_total", what);
+    for (path, operation, meter) in each() {
+        family.number(&labels(path, operation), meter.copied);
+    }
+    drop(family);
+    let what = "From the time that a transfer between nodes was on its way until it was there.";
+    let mut family = f.histogram("transfer_flight_seconds", what);
+    for (path, operation, meter) in each().filter(|(_, _, meter)| meter.flew.count() > 0) {
+        family.durations(&labels(path, operation), &meter.flew);
+    }
+    drop(family);
+    let what = "How long a transfer waited for the directory, a link, credits or memory before it was on its way.";
+    let mut family = f.histogram("transfer_queued_seconds", what);
+    for (fabric, wait) in meters.waits() {
+        for (operation, durations) in [(Operation::Push, &wait.push_queued), (Operation::Fetch, &wait.fetch_queued)] {
+            if durations.count() > 0 {
+                family.durations(&[("operation", operation.name()), ("fabric", fabric.name())], durations);
+            }
+        }
+    }
+    drop(family);
+    let what = "How long a fetch waited until its version was published.";
+    let mut family = f.histogram("transfer_version_wait_seconds", what);
+    for (fabric, wait) in meters.waits().filter(|(_, wait)| wait.waited.count() > 0) {
+        family.durations(&[("fabric", fabric.name())], &wait.waited);
+    }
+    drop(family);
+    let mut family = f.counter("transfer_failures_total", "Operations of workers that ended in failure, by code.");
+    for (code, count) in meters.failures() {
+        family.number(&[("code", &format!("{code:?}"))], count);
+    }
+    drop(family);
+    let mut family =
+        f.counter("transfer_atomic_operations_total", "Operations on counters of the job, by who did them.");
+    for (path, count) in meters.counted() {
+        family.number(&[("path", path.name())], count);
+    }
+    drop(family);
+    f.counter("transfer_barrier_arrivals_total", "Arrivals at barriers whose round became complete.")
+        .number(&[], meters.barriers());
+}
+
+fn of_memory(f: &mut Families, look: &Look) {
+    let now = &look.measured.snapshot;
+    f.gauge("transfer_pinned_bytes", "Pinned memory: arenas, pools and rings.").number(&[], look.pinned);
+    f.gauge("transfer_pinned_limit_bytes", "How much of it there may be.").number(&[], look.pinned_limit);
+    let pools = |f: &mut Families, name: &str, help: &str, of: fn(&transfer_core::protocol::PoolStatus) -> u64| {
+        let mut family = f.gauge(name, help);
+        for pool in &now.pools {
+            family.number(&[("uid", &pool.domain.0.to_string())], of(pool));
+        }
+    };
+    pools(f, "transfer_pool_bytes", "Size of a user id's landing pool.", |p| p.bytes);
+    pools(f, "transfer_pool_used_bytes", "How much of it is in use.", |p| p.used);
+    pools(f, "transfer_pool_waiting", "Who waits for room in it.", |p| p.waiting);
+    let mut gauge = |name: &str, help: &str, value: u64| {
+        f.gauge(name, help).number(&[], value);
+    };
+    gauge("transfer_sessions", "Connected workers.", now.sessions);
+    gauge("transfer_tensors", "Keys with a published version.", now.tensors);
+    gauge(
+        "transfer_blobs",
+        "Ranges of memory that somebody can reach: published, being read, or under way.",
+        now.blobs,
+    );
+    gauge("transfer_leases", "Leases that workers hold on what they fetched.", now.leases);
+    gauge("transfer_operations", "Operations of workers that have not ended.", now.operations);
+    gauge(
+        "transfer_slots",
+        "Landing slots that peers may write to, or in quarantine until they surely do not any more.",
+        now.slots,
+    );
+    gauge("transfer_named_counters", "Counters and barriers that live at this sidecar.", now.counters);
+}
+
+/// The newest link to each peer over each fabric, the first [`MAX_PATHS`] by name: an older one is about to end.
+fn shown_links(look: &Look) -> Vec<&LinkStatus> {
+    let mut newest = BTreeMap::new();
+    for link in &look.links {
+        let shown = newest.entry((&link.peer, link.fabric as u8)).or_insert(link);
+        if shown.link < link.link {
+            *shown = link;
+        }
+    }
+    newest.into_values().take(MAX_PATHS).collect()
+}
+
+fn of_links(f: &mut Families, look: &Look) {
+    f.gauge("transfer_links", "Links to peers.").number(&[], look.measured.snapshot.links);
+    let links = shown_links(look);
+    let mut gauge = |name: &str, help: &str, of: &dyn Fn(&LinkStatus) -> u64| {
+        let mut family = f.gauge(name, help);
+        for link in &links {
+            family.number(&[("peer", link.peer.as_str()), ("fabric", link.fabric.name())], of(link));
+        }
+    };
+    gauge("transfer_link_up", "1 for each link to a peer; of the first 128 of them, by name.", &|_| 1);
+    gauge("transfer_link_credits", "Messages and immediates that may be sent to the peer now.", &|l| l.credits.into());
+    gauge("transfer_link_queued", "Messages and writes that wait for credits.", &|l| l.work.queued);
+    gauge("transfer_link_pulls", "Fetches that the peer has not answered.", &|l| l.work.pulls);
+    gauge("transfer_link_serves", "Fetches of the peer that are not answered.", &|l| l.work.serves);
+    gauge("transfer_link_flows_out", "Keys that this side pushes there.", &|l| l.work.flows_out);
+    gauge("transfer_link_flows_in", "Keys that the peer pushes here.", &|l| l.work.flows_in);
+    gauge("transfer_link_rails", "Rails that the link was made of.", &|l| l.rails as u64);
+    gauge("transfer_link_rails_live", "Rails of it that live.", &|l| l.rails_live as u64);
+}
+
+fn of_engine(f: &mut Families, look: &Look) {
+    let measured = &look.measured;
+    let EngineMeters { rounds, busy, sleeps, commands, submissions, replies, replies_delayed, .. } = measured.engine;
+    f.counter("transfer_engine_busy_seconds_total", "The time that the data-plane thread had something to do.")
+        .sample(&[], busy.as_secs_f64());
+    let mut counter = |name: &str, help: &str, value: u64| {
+        f.counter(name, help).number(&[], value);
+    };
+    counter("transfer_engine_rounds_total", "Rounds of the data-plane thread with something to do.", rounds);
+    counter("transfer_engine_sleeps_total", "How often the data-plane thread went to sleep.", sleeps);
+    counter("transfer_engine_commands_total", "Commands of the control plane to the data plane.", commands);
+    counter("transfer_ring_submissions_total", "Records taken out of workers' submission rings.", submissions);
+    counter("transfer_ring_replies_total", "Replies to workers.", replies);
+    counter("transfer_ring_replies_delayed_total", "Replies that found their worker's ring full.", replies_delayed);
+    f.gauge("transfer_engine_commands_waiting", "Commands that wait for the data plane.")
+        .number(&[], measured.commands_waiting);
+    f.gauge("transfer_ring_replies_waiting", "Replies that wait for their workers to read.")
+        .number(&[], measured.replies_waiting);
+    f.counter("transfer_doorbells_total", "Doorbells of workers: rung to wake a worker, taken when a worker woke us.")
+        .number(&[("direction", "rung")], measured.engine.doorbells_rung)
+        .number(&[("direction", "taken")], measured.engine.doorbells_taken);
+}
+
+fn of_fabrics(f: &mut Families, look: &Look) {
+    let fabrics: Vec<_> = look.measured.fabrics.iter().zip(&look.measured.posts).collect();
+    let mut family = f.counter("transfer_work_requests_total", "Work posted to a fabric, by kind.");
+    for (fabric, posts) in &fabrics {
+        let PostMeter { sends, writes, grants, revokes, atomics, .. } = posts;
+        let kinds = [("send", sends), ("write", writes), ("grant", grants), ("revoke", revokes), ("atomic", atomics)];
+        for (kind, count) in kinds {
+            family.number(&[("fabric", fabric.kind.name()), ("kind", kind)], *count);
+        }
+    }
+    drop(family);
+    let mut family = f.counter("transfer_work_completions_total", "What a fabric reported, by kind.");
+    for (fabric, posts) in &fabrics {
+        let PostMeter { writes_done, messages, immediates, atomics_done, .. } = posts;
+        let kinds =
+            [("write", writes_done), ("message", messages), ("immediate", immediates), ("atomic", atomics_done)];
+        for (kind, count) in kinds {
+            family.number(&[("fabric", fabric.kind.name()), ("kind", kind)], *count);
+        }
+    }
+    drop(family);
+    let mut family = f.counter("transfer_link_changes_total", "Links that came up, and links that ended, by fabric.");
+    for (fabric, posts) in &fabrics {
+        family.number(&[("fabric", fabric.kind.name()), ("change", "up")], posts.links_up);
+        family.number(&[("fabric", fabric.kind.name()), ("change", "down")], posts.links_down);
+    }
+    drop(family);
+    let mut family = f.counter("transfer_send_queue_full_total", "Posts that found a fabric's send queue full.");
+    for (fabric, posts) in &fabrics {
+        family.number(&[("fabric", fabric.kind.name())], posts.full);
+    }
+    drop(family);
+    let mut family = f.counter("transfer_fabric_events_total", "What a fabric's device counts of itself.");
+    for (fabric, _) in &fabrics {
+        for (event, count) in &fabric.counts {
+            let event = event.replace(' ', "_");
+            family.number(&[("fabric", fabric.kind.name()), ("event", &event)], *count);
+        }
+    }
+}

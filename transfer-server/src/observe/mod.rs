@@ -1,0 +1,25 @@
+//! What a sidecar tells about itself to those who watch it.
+//!
+//! # Layout
+//! - [`logging`], `limit`: the log, and how much of it one place in the code may write.
+//! - `http`, `config`: the HTTP server, and what it is told. The page itself is in [`crate::page`].
+//! - `watched`: one look at the sidecar, which everything below is made of.
+//! - `metrics`, `families`: what Prometheus reads.
+//! - `spans`: one record for each transfer.
+//! - `status`, `history`: what the status page reads.
+
+mod config;
+mod families;
+mod history;
+mod http;
+mod limit;
+pub mod logging;
+mod metrics;
+mod spans;
+mod status;
+mod watched;
+
+pub use config::WatchConfig;
+pub(crate) use http::HttpServer;
+pub(crate) use spans::{SpansDropped, start as start_spans};
+pub(crate) use watched::{Watched, WatchedParts};

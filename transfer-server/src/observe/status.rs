@@ -1,0 +1,295 @@
+//! `/api/status`: what the status page shows, as JSON.
+//!
+//! Lists are cut: a page is for people. [`metrics`](super::metrics) and the Admin service have the rest.
+
+use super::history::milliseconds;
+use super::watched::{Lists, Look, Watched, WatchedParts};
+use serde::Serialize;
+use transfer_core::fabric::FabricKind;
+use transfer_core::protocol::{Histogram, LinkStatus, Operation, PathMeter, SessionStatus, TransferStatus};
+use transfer_fabric::engine::PollStrategy;
+
+/// How many landing pools are shown.
+const POOLS: usize = 200;
+
+/// How many transfers in flight are shown.
+const OLDEST: usize = 20;
+
+/// A sidecar at one moment.
+#[derive(Debug, Serialize)]
+pub(super) struct Status {
+    node: String,
+    /// A text, for it is larger than what a script's numbers hold exactly.
+    incarnation: String,
+    version: &'static str,
+    at_ms: u64,
+    started_ms: u64,
+    poll: String,
+    require: Option<&'static str>,
+    fabrics: Vec<Fabric>,
+    directory: Directory,
+    pinned: u64,
+    pinned_limit: u64,
+    pools: Vec<Pool>,
+    links: Vec<Link>,
+    links_all: u64,
+    sessions: Vec<Session>,
+    sessions_all: u64,
+    /// The oldest first.
+    in_flight: Vec<InFlight>,
+    in_flight_all: u64,
+    draining: bool,
+    tensors: u64,
+    leases: u64,
+    operations: u64,
+    slots: u64,
+    failures: Vec<Failure>,
+    paths: Vec<Path>,
+    busy_ns: u64,
+    log_lines_dropped: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Fabric {
+    fabric: &'static str,
+    why_not: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Directory {
+    place: String,
+    attached: bool,
+    why_not: String,
+    keys: Option<u64>,
+    workers: Option<u64>,
+    nodes: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Pool {
+    uid: u32,
+    bytes: u64,
+    used: u64,
+    waiting: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Link {
+    peer: String,
+    fabric: &'static str,
+    /// Why no better fabric carries it.
+    why: String,
+    rails: usize,
+    rails_live: usize,
+    credits: u32,
+    queued: u64,
+    pulls: u64,
+    serves: u64,
+    flows: u64,
+    /// Where its transfers are counted, in `paths`.
+    path: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+struct Session {
+    worker: String,
+    uid: u32,
+    arena: u64,
+    leases: u64,
+    operations: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct InFlight {
+    key: String,
+    worker: String,
+    what: &'static str,
+    peer: Option<String>,
+    waits_for: String,
+    age_s: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Failure {
+    code: String,
+    count: u64,
+}
+
+/// Transfers with one peer over one fabric; those of history have the same number.
+#[derive(Debug, Serialize)]
+struct Path {
+    peer: Option<String>,
+    fabric: &'static str,
+    operations: Vec<Operations>,
+}
+
+#[derive(Debug, Serialize)]
+struct Operations {
+    operation: &'static str,
+    transfers: u64,
+    bytes: u64,
+    copied: u64,
+    /// Half of the transfers flew no longer, in seconds; nothing where no time was taken.
+    p50: Option<f64>,
+    /// 99 of 100 flew no longer.
+    p99: Option<f64>,
+}
+
+/// The status.
+pub(super) fn of(watched: &Watched, look: &Look, lists: &Lists) -> Status {
+    let WatchedParts { me, poll, directory, .. } = watched.parts();
+    let now = &look.measured.snapshot;
+    let paths = look.measured.meters.paths();
+    let lacking = me.lacking.iter().map(|l| Fabric { fabric: l.fabric.name(), why_not: Some(l.why.clone()) });
+    let there = me.fabrics.iter().map(|kind| Fabric { fabric: kind.name(), why_not: None });
+    let failures = look.measured.meters.failures().filter(|(_, count)| *count > 0);
+    Status {
+        node: me.node.to_string(),
+        incarnation: me.incarnation.to_string(),
+        version: env!("CARGO_PKG_VERSION"),
+        at_ms: milliseconds(look.at),
+        started_ms: milliseconds(watched.started_at()),
+        poll: strategy(poll.present()),
+        require: me.require.map(FabricKind::name),
+        fabrics: lacking.chain(there).collect(),
+        directory: Directory {
+            place: directory.place().describe().to_owned(),
+            attached: look.directory.attached,
+            why_not: look.directory.why_not.clone(),
+            keys: look.hosted.map(|h| h.keys),
+            workers: look.hosted.map(|h| h.workers),
+            nodes: look.hosted.map(|h| h.nodes),
+        },
+        pinned: look.pinned,
+        pinned_limit: look.pinned_limit,
+        pools: now
+            .pools
+            .iter()
+            .take(POOLS)
+            .map(|p| Pool { uid: p.domain.0, bytes: p.bytes, used: p.used, waiting: p.waiting })
+            .collect(),
+        links: look.links.iter().map(|l| link(l, paths)).collect(),
+        links_all: now.links,
+        sessions: lists.sessions.iter().map(session).collect(),
+        sessions_all: now.sessions,
+        in_flight: in_flight(&lists.transfers),
+        in_flight_all: now.operations,
+        draining: now.draining,
+        tensors: now.tensors,
+        leases: now.leases,
+        operations: now.operations,
+        slots: now.slots,
+        failures: failures.map(|(code, count)| Failure { code: format!("{code:?}"), count }).collect(),
+        paths: paths.iter().map(path).collect(),
+        busy_ns: u64::try_from(look.measured.engine.busy.as_nanos()).unwrap_or(u64::MAX),
+        log_lines_dropped: look.log_lines_dropped,
+    }
+}
+
+fn strategy(poll: PollStrategy) -> String {
+    match poll {
+        PollStrategy::Busy => "busy".to_owned(),
+        PollStrategy::Event => "event".to_owned(),
+        PollStrategy::Adaptive(limit) => format!("adaptive, {limit:?}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn link(link: &LinkStatus, paths: &[PathMeter]) -> Link {
+    let same = |p: &PathMeter| p.fabric == link.fabric && p.peer.as_ref() == Some(&link.peer);
+    Link {
+        peer: link.peer.to_string(),
+        fabric: link.fabric.name(),
+        why: link.passed_over.iter().map(|passed| passed.why.as_str()).collect::<Vec<_>>().join("; "),
+        rails: link.rails,
+        rails_live: link.rails_live,
+        credits: link.credits,
+        queued: link.work.queued,
+        pulls: link.work.pulls,
+        serves: link.work.serves,
+        flows: link.work.flows_in + link.work.flows_out,
+        path: paths.iter().position(same),
+    }
+}
+
+fn session(session: &SessionStatus) -> Session {
+    Session {
+        worker: session.name.to_string(),
+        uid: session.domain.0,
+        arena: session.arena_bytes,
+        leases: session.leases,
+        operations: session.operations,
+    }
+}
+
+/// The oldest of them.
+fn in_flight(transfers: &[TransferStatus]) -> Vec<InFlight> {
+    let mut oldest: Vec<_> = transfers.iter().collect();
+    oldest.sort_by_key(|transfer| std::cmp::Reverse(transfer.age));
+    let shown = oldest.into_iter().take(OLDEST).map(|t| InFlight {
+        key: t.key.clone(),
+        worker: t.worker.to_string(),
+        what: t.operation,
+        peer: t.peer.as_ref().map(ToString::to_string),
+        waits_for: t.waits_for.clone(),
+        age_s: t.age.as_secs_f64(),
+    });
+    shown.collect()
+}
+
+fn path(path: &PathMeter) -> Path {
+    let operations = Operation::ALL.into_iter().zip(&path.operations).filter(|(_, meter)| meter.transfers > 0);
+    let operations = operations.map(|(operation, meter)| Operations {
+        operation: operation.name(),
+        transfers: meter.transfers,
+        bytes: meter.bytes,
+        copied: meter.copied,
+        p50: quantile(&meter.flew, 0.5),
+        p99: quantile(&meter.flew, 0.99),
+    });
+    Path {
+        peer: path.peer.as_ref().map(ToString::to_string),
+        fabric: path.fabric.name(),
+        operations: operations.collect(),
+    }
+}
+
+/// A quantile in seconds, between the bounds of its bucket in proportion, as Prometheus does it.
+#[allow(clippy::cast_precision_loss)]
+fn quantile(durations: &Histogram, q: f64) -> Option<f64> {
+    let rank = durations.count() as f64 * q;
+    let mut below = 0.0;
+    for (bucket, count) in durations.buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let count = *count as f64;
+        if below + count >= rank {
+            let low = if bucket == 0 { 0 } else { Histogram::bound_ns(bucket - 1) };
+            let high = Histogram::bound_ns(bucket.min(Histogram::BOUNDS - 1)).max(low);
+            return Some((low as f64 + (high - low) as f64 * ((rank - below) / count)) / 1e9);
+        }
+        below += count;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn quantiles_lie_in_the_bucket_of_their_transfer() {
+        let mut durations = Histogram::default();
+        assert_eq!(quantile(&durations, 0.5), None);
+        for _ in 0..98 {
+            durations.record(Duration::from_micros(3));
+        }
+        durations.record(Duration::from_millis(100));
+        durations.record(Duration::from_secs(60));
+        let p50 = quantile(&durations, 0.5).unwrap();
+        assert!((2.048e-6..=4.096e-6).contains(&p50), "{p50}");
+        let p99 = quantile(&durations, 0.99).unwrap();
+        assert!((0.067..=0.135).contains(&p99), "{p99}");
+        // Longer than all bounds: at least the last one.
+        assert!(quantile(&durations, 1.0).unwrap() >= 17.0);
+    }
+}

@@ -1,0 +1,166 @@
+//! What is shown over HTTP is made of this: one look at the sidecar, the same for everybody who asks within a moment.
+
+use super::spans::SpansDropped;
+use crate::directory::{Counts, DirectoryClient, DirectoryState, Place};
+use crate::engine::{Answer, EngineClient, EngineError, Listing, Measured, PageFrom};
+use crate::observe::logging::LogControl;
+use crate::peering::Identity;
+use crate::poll::PollControl;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::Mutex;
+use transfer_core::protocol::{LinkStatus, MAX_PATHS, Page, SessionStatus, TransferFilter, TransferStatus};
+use transfer_memory::segment::PinnedBudget;
+
+/// A look is good for so long: whoever asks as fast as possible costs the data plane no more than that.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// How many workers and transfers are listed for people.
+const MOST_LISTED: usize = 200;
+
+/// How many pages are asked for at once.
+const MOST_PAGES: usize = 8;
+
+/// A sidecar as far as others may look at it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Watched(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    parts: WatchedParts,
+    started_at: SystemTime,
+    last: Cached<Look>,
+    last_lists: Cached<Lists>,
+}
+
+/// What was seen last, and when.
+#[derive(Debug)]
+struct Cached<T>(Mutex<Option<(Instant, Arc<T>)>>);
+
+impl<T> Cached<T> {
+    async fn get(&self, look: impl Future<Output = Result<T, EngineError>>) -> Result<Arc<T>, EngineError> {
+        // Held while the engine is asked: those who come meanwhile get the same answer.
+        let mut last = self.0.lock().await;
+        if let Some((at, seen)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return Ok(seen.clone());
+        }
+        let seen = Arc::new(look.await?);
+        *last = Some((Instant::now(), seen.clone()));
+        Ok(seen)
+    }
+}
+
+/// What there may be many of: the first ones, for people.
+#[derive(Debug)]
+pub(crate) struct Lists {
+    pub(crate) sessions: Vec<SessionStatus>,
+    pub(crate) transfers: Vec<TransferStatus>,
+}
+
+/// What it is made of.
+#[derive(Debug)]
+pub(crate) struct WatchedParts {
+    pub(crate) me: Identity,
+    pub(crate) started: Instant,
+    pub(crate) budget: PinnedBudget,
+    pub(crate) poll: PollControl,
+    pub(crate) engine: EngineClient,
+    pub(crate) directory: DirectoryClient,
+    pub(crate) spans_dropped: SpansDropped,
+}
+
+/// The sidecar at one moment.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(crate) at: SystemTime,
+    pub(crate) measured: Measured,
+    /// At most [`MAX_PATHS`].
+    pub(crate) links: Vec<LinkStatus>,
+    pub(crate) pinned: u64,
+    pub(crate) pinned_limit: u64,
+    pub(crate) directory: DirectoryState,
+    /// Where it is hosted here.
+    pub(crate) hosted: Option<Counts>,
+    pub(crate) log_lines_dropped: u64,
+    pub(crate) spans_dropped: u64,
+}
+
+impl Watched {
+    pub(crate) fn new(parts: WatchedParts) -> Watched {
+        let started_at = SystemTime::now() - parts.started.elapsed();
+        Watched(Arc::new(Inner {
+            parts,
+            started_at,
+            last: Cached(Mutex::new(None)),
+            last_lists: Cached(Mutex::new(None)),
+        }))
+    }
+
+    pub(crate) fn parts(&self) -> &WatchedParts {
+        &self.0.parts
+    }
+
+    /// When it started.
+    pub(crate) fn started_at(&self) -> SystemTime {
+        self.0.started_at
+    }
+
+    /// The sidecar now, or a moment ago.
+    pub(crate) async fn look(&self) -> Result<Arc<Look>, EngineError> {
+        self.0.last.get(self.look_now()).await
+    }
+
+    async fn look_now(&self) -> Result<Look, EngineError> {
+        let WatchedParts { budget, engine, directory, spans_dropped, .. } = self.parts();
+        let measured = engine.measure().await?;
+        let links = |answer| Listing::Links { peer: String::new(), answer };
+        let links = self.pages(MAX_PATHS, links).await?;
+        let hosted = match directory.place() {
+            Place::Here(hosted) => Some(hosted.counts()),
+            Place::There(_) => None,
+        };
+        Ok(Look {
+            at: SystemTime::now(),
+            measured,
+            links,
+            pinned: budget.used(),
+            pinned_limit: budget.limit(),
+            directory: directory.state(),
+            hosted,
+            log_lines_dropped: LogControl::installed().map_or(0, LogControl::dropped),
+            spans_dropped: spans_dropped.get(),
+        })
+    }
+
+    /// Workers, and what they wait for, now or a moment ago.
+    pub(crate) async fn lists(&self) -> Result<Arc<Lists>, EngineError> {
+        let look = async {
+            let sessions = |answer| Listing::Sessions { prefix: String::new(), answer };
+            let transfers = |answer| Listing::Transfers { filter: TransferFilter::default(), answer };
+            let sessions = self.pages(MOST_LISTED, sessions).await?;
+            Ok(Lists { sessions, transfers: self.pages(MOST_LISTED, transfers).await? })
+        };
+        self.0.last_lists.get(look).await
+    }
+
+    /// So many entries of a list at most, page after page; no more than [`MOST_PAGES`], for a page may be short.
+    async fn pages<T: Send + 'static>(
+        &self,
+        most: usize,
+        listing: impl Fn(Answer<Page<T>>) -> Listing,
+    ) -> Result<Vec<T>, EngineError> {
+        let (mut entries, mut place) = (Vec::new(), 0);
+        for _ in 0..MOST_PAGES {
+            let from = PageFrom { place, limit: most - entries.len() };
+            let page = self.parts().engine.list(from, &listing).await?;
+            entries.extend(page.entries);
+            match page.next {
+                Some(next) if entries.len() < most => place = next,
+                _ => break,
+            }
+        }
+        Ok(entries)
+    }
+}

@@ -1,0 +1,23 @@
+//! The status page: three files that are compiled in, and ask for nothing from anywhere else.
+//!
+//! What the page shows comes from [`crate::observe`] as JSON. The script sets all of it as text, never as HTML: names of workers, peers and
+//! the words of their errors are other people's.
+
+use axum::http::header::{CONTENT_TYPE, HeaderName};
+
+type Asset = ([(HeaderName, &'static str); 1], &'static str);
+
+/// `/`.
+pub(crate) fn html() -> Asset {
+    ([(CONTENT_TYPE, "text/html; charset=utf-8")], include_str!("page.html"))
+}
+
+/// `/page.css`.
+pub(crate) fn css() -> Asset {
+    ([(CONTENT_TYPE, "text/css; charset=utf-8")], include_str!("page.css"))
+}
+
+/// `/page.js`.
+pub(crate) fn script() -> Asset {
+    ([(CONTENT_TYPE, "text/javascript; charset=utf-8")], include_str!("page.js"))
+}
