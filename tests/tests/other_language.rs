@@ -54,8 +54,7 @@ fn a_client_in_python_makes_every_call() {
     let generated = tempfile::tempdir().expect("a folder can be made");
     let (a, b) = (scene.a().address(), scene.b().address());
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
-    let said =
-        run(Command::new(python).arg(folder.join("admin.py")).arg(protos).arg(generated.path()).args([&a, &b]));
+    let said = run(Command::new(python).arg(folder.join("admin.py")).arg(protos).arg(generated.path()).args([&a, &b]));
     assert!(said.contains("every call was made"), "{said}");
     assert_eq!(scene.nodes[1].wait().code(), Some(0), "a sidecar that was drained ends as one that was told to");
     drop(waiting);
