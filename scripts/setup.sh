@@ -56,4 +56,7 @@ if ! found_libclang; then
     install 'libclang is missing: rdma-sys reads the headers with one of version 15 or older (LIBCLANG_PATH names its folder).' \
         libclang-14-dev
 fi
+# A client in Python is one of the tests: tests/python/requirements.txt goes into an environment of its own, by pip.
+python3 -c 'import venv, ensurepip' 2>/dev/null ||
+    install 'Python cannot make an environment of its own: a test needs one.' python3-venv
 say "rustc $have, cc, the headers of verbs and libclang are here; cargo fetches the crates that Cargo.lock names"

@@ -182,6 +182,12 @@ impl Sidecar {
         self.process.signal(Signal::CONT);
     }
 
+    /// Waits until it has ended by itself, and says how.
+    #[must_use]
+    pub fn wait(&mut self) -> ExitStatus {
+        self.process.wait()
+    }
+
     /// Ends it with SIGTERM and says how it ended.
     #[must_use]
     pub fn terminate(&mut self) -> ExitStatus {

@@ -210,7 +210,7 @@ fn transferctl_shows_a_sidecar() {
     let admin = scene.a().admin_socket();
     let admin = admin.to_str().expect("a path");
     let status = transferctl(&["status", "--admin", admin]);
-    for word in ["giver", "node", "a"] {
+    for word in ["1 connected", "node", "a"] {
         assert!(status.contains(word), "{word:?} is missing in {status}");
     }
     let tensors = transferctl(&["tensors", "--admin", admin]);

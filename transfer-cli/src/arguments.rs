@@ -37,6 +37,8 @@ pub enum Command {
     Quarantine(admin::lists::Quarantine),
     /// What happens, as it happens
     Events(admin::events::Options),
+    /// A live screen: throughput of links, transfers, pools, workers, the slowest waits
+    Top(admin::top::Options),
     /// One of these again and again
     Watch(admin::watch::Options),
     /// End a key, whoever owns it
@@ -116,6 +118,7 @@ mod tests {
             "drain --deadline 0s",
             "evict --uid root",
             "watch",
+            "top --every 0s",
             "watch doctor",
             "watch --times 0 links",
             "events --after x",

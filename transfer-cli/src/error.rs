@@ -36,6 +36,15 @@ pub enum Error {
         /// What was not finished.
         left: String,
     },
+    /// A live screen without a terminal.
+    #[error("a live screen needs a terminal")]
+    NoTerminal,
+    /// The terminal does not do as it is told.
+    #[error("the terminal cannot be used")]
+    Terminal {
+        /// Why.
+        source: io::Error,
+    },
     /// An answer that goes on and on has ended.
     #[error("the sidecar at {address} has ended {what}: it is stopping, or the connection is gone")]
     StreamEnded {
@@ -131,9 +140,11 @@ impl Error {
         match self {
             Error::Unreachable { .. } | Error::StreamEnded { .. } => 3,
             Error::Admin { source, .. } if source.code() == tonic::Code::Unavailable => 3,
+            // The connection broke: what the sidecar itself answers has no cause.
+            Error::Admin { source, .. } if source.source().is_some() => 3,
             Error::Connect { source, .. } if source.can_retry() && !is_refused(source) => 3,
             Error::Admin { source, .. } if source.code() == tonic::Code::InvalidArgument => 2,
-            Error::FileLength { .. } | Error::FileElements { .. } | Error::PollFor { .. } => 2,
+            Error::FileLength { .. } | Error::FileElements { .. } | Error::PollFor { .. } | Error::NoTerminal => 2,
             Error::NoRdma(_) => 4,
             Error::Connect { source, .. } | Error::Call { source, .. } if is_wrong_use(source) => 2,
             Error::Bench(e) if e.is_wrong_use() => 2,
@@ -162,7 +173,7 @@ impl Error {
                     "`transferctl tensors` lists what is published at a sidecar; --timeout waits longer.".to_owned()
                 }
                 FailureCode::UnknownWorker => {
-                    "`transferctl status` lists the workers of a sidecar; the worker must be connected somewhere.".to_owned()
+                    "`transferctl sessions` lists the workers of a sidecar; the worker must be connected somewhere.".to_owned()
                 }
                 FailureCode::VersionGone => "--at-least takes a later version too.".to_owned(),
                 FailureCode::PoolFull | FailureCode::TooLarge => {
@@ -173,6 +184,7 @@ impl Error {
             Error::FileLength { .. } | Error::FileElements { .. } => {
                 "Give --dtype and --shape as the file was written, or neither, for its plain bytes.".to_owned()
             }
+            Error::NoTerminal => "`transferctl top --once` prints one frame as text, `transferctl watch` a list again and again.".to_owned(),
             Error::NoRdma(why) => why.advice().to_owned(),
             Error::Bench(e) => return e.advice(),
             _ => return None,

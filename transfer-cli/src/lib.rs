@@ -42,6 +42,7 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
         Command::Transfers(list) => in_runtime(admin::lists::run(&list)),
         Command::Quarantine(list) => in_runtime(admin::lists::run(&list)),
         Command::Events(options) => in_runtime(admin::events::run(&options)),
+        Command::Top(options) => in_runtime(admin::top::run(&options)),
         Command::Watch(options) => in_runtime(admin::watch::run(&options)),
         Command::Delete(options) => in_runtime(admin::changes::delete(&options)),
         Command::Drain(options) => in_runtime(admin::drain::run(&options)),

@@ -156,11 +156,12 @@ fn a_file_goes_through_a_sidecar_and_comes_back() {
     assert_eq!((status.code(), stdout), (Some(0), bytes));
     assert!(String::from_utf8_lossy(&stderr).contains("fabric=local"));
 
-    ends_with(&["status", "--admin", &admin], 0, &["test", "holder", "1 published"]);
+    ends_with(&["status", "--admin", &admin], 0, &["test", "1 connected", "1 published"]);
     let json = ends_with(&["status", "--admin", &admin, "--json"], 0, &[]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["counters"]["tensors"], 1);
-    ends_with(&["tensors", "--admin", &admin], 0, &["layer0/w", "holder", "f32[64, 128]", "1 tensors, 32 KiB"]);
+    ends_with(&["sessions", "--admin", &admin], 0, &["holder", "1 worker"]);
+    ends_with(&["tensors", "--admin", &admin], 0, &["layer0/w", "holder", "f32[64, 128]", "1 tensor, 32 KiB"]);
     let line = ends_with(&["tensors", "--admin", &admin, "--json", "--prefix", "layer"], 0, &[]);
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&line["version"], &line["dtype"]), (&7.into(), &"f32".into()));

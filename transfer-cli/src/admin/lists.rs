@@ -62,11 +62,12 @@ pub(crate) trait List {
 pub(crate) async fn run<L: List>(list: &L) -> Result<(), Error> {
     let Common { target, limit, json, .. } = list.common();
     let mut admin = target.connect().await?;
-    let (mut page_token, mut total, mut total_bytes) = (String::new(), 0u64, None);
+    let (mut page_token, mut total, mut total_bytes, mut cut) = (String::new(), 0u64, None, false);
     loop {
         let (mut entries, next) = list.page(&mut admin, page_token).await.map_err(|e| target.answered(e))?;
-        let left = limit.map_or(u64::MAX, |limit| limit - total);
-        entries.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+        let left = usize::try_from(limit.map_or(u64::MAX, |limit| limit - total)).unwrap_or(usize::MAX);
+        cut |= entries.len() > left;
+        entries.truncate(left);
         total += entries.len() as u64;
         for entry_bytes in entries.iter().filter_map(L::bytes) {
             total_bytes = Some(total_bytes.unwrap_or(0) + entry_bytes);
@@ -86,7 +87,7 @@ pub(crate) async fn run<L: List>(list: &L) -> Result<(), Error> {
     if !json {
         let (one, several) = L::WORDS;
         let sum = total_bytes.map(|n| format!(", {}", bytes(n))).unwrap_or_default();
-        let more = if page_token.is_empty() { "" } else { "; there are more" };
+        let more = if page_token.is_empty() && !cut { "" } else { "; there are more" };
         crate::output::outln!("{} {}{sum}{more}", count(total), if total == 1 { one } else { several });
     }
     Ok(())

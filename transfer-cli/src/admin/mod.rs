@@ -3,7 +3,7 @@
 //! # Layout
 //! - [`status`]: the overview. [`lists`]: what there may be many of.
 //! - [`changes`], [`drain`], [`poll`]: what an operator may change.
-//! - [`events`]: what happens. [`watch`]: a listing again and again.
+//! - [`events`]: what happens. [`watch`]: a listing again and again. [`top`]: a live screen.
 
 pub mod changes;
 pub mod drain;
@@ -11,6 +11,7 @@ pub mod events;
 pub mod lists;
 pub mod poll;
 pub mod status;
+pub mod top;
 pub mod watch;
 
 use crate::error::Error;

@@ -1,0 +1,175 @@
+//! What an operator sees of real sidecars and changes in them, through `transferctl`.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use transfer_proto::v1;
+use transfer_tests::{Scene, Sidecar, Spec, poll, programs};
+
+const LONG: Duration = Duration::from_secs(30);
+
+fn transferctl(sidecar: &Sidecar, arguments: &[&str]) -> Command {
+    let mut command = Command::new(programs::transferctl());
+    command.args(arguments).arg("--admin").arg(sidecar.admin_socket());
+    command
+}
+
+/// What it prints; it has to end with that exit code.
+#[track_caller]
+fn says(sidecar: &Sidecar, code: i32, arguments: &[&str]) -> String {
+    let Output { status, stdout, stderr } =
+        transferctl(sidecar, arguments).output().expect("transferctl can be started");
+    let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert_eq!(status.code(), Some(code), "{arguments:?}: {said}");
+    said
+}
+
+#[track_caller]
+fn shows(sidecar: &Sidecar, arguments: &[&str], words: &[&str]) {
+    let said = says(sidecar, 0, arguments);
+    for word in words {
+        assert!(said.contains(word), "{arguments:?} says nothing of {word:?}: {said}");
+    }
+}
+
+/// The objects that it prints, one a line.
+#[track_caller]
+fn objects(sidecar: &Sidecar, arguments: &[&str]) -> Vec<serde_json::Value> {
+    let said = says(sidecar, 0, &[arguments, &["--json"]].concat());
+    said.lines().map(|line| serde_json::from_str(line).expect("each line is an object")).collect()
+}
+
+#[test]
+fn each_list_is_shown_to_people_and_to_programs() {
+    let scene = Scene::two();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    giver.push("layer/w", Spec::bytes(4096, 1)).version(7).get();
+    giver.push("other", Spec::bytes(64, 2)).get();
+    taker.fetch("layer/w").hold("w").get();
+    let waiting = taker.fetch("layer/w").at_least(9).start();
+    scene.a().until("it waits there", |s| s.links.iter().any(|l| l.serves == 1));
+    let (a, b) = (scene.a(), scene.b());
+
+    shows(
+        a,
+        &["status"],
+        &["node       a", "state      serving", "workers    1 connected", "links      1 up; 1 requests of peers"],
+    );
+    shows(a, &["sessions"], &["giver", "16 MiB", "1 worker"]);
+    shows(a, &["peers"], &["b", "up", "1 peer"]);
+    shows(a, &["links"], &["b", "4 KiB", "1 link"]);
+    shows(a, &["tensors", "--prefix", "layer"], &["layer/w", "giver", "u8[4096]", "1 tensor, 4 KiB"]);
+    shows(a, &["tensors", "--limit", "1"], &["1 tensor,", "there are more"]);
+    shows(a, &["segments", "--kind", "arena"], &["arena", "giver", "1 segment, 16 MiB"]);
+    shows(b, &["transfers"], &["fetch", "layer/w", "taker", "node \"a\" to send", "1 transfer in flight"]);
+    shows(b, &["transfers", "--older-than", "1h"], &["0 transfers in flight"]);
+    shows(b, &["quarantine"], &["0 landing slots in quarantine"]);
+
+    let links = objects(b, &["links"]);
+    assert_eq!((&links[0]["peer"], &links[0]["bytes_in"]), (&"a".into(), &4096.into()), "{links:?}");
+    let mut keys: Vec<_> = objects(a, &["tensors", "--page-size", "1"]).iter().map(|t| t["key"].to_string()).collect();
+    keys.sort();
+    assert_eq!(keys, ["\"layer/w\"", "\"other\""]);
+    let kinds: Vec<_> = objects(b, &["segments"]).iter().map(|s| s["kind"].clone()).collect();
+    assert_eq!(kinds.len(), 3, "{kinds:?}");
+    assert_eq!(objects(b, &["transfers"])[0]["peer"], "a");
+    assert_eq!(objects(a, &["sessions"])[0]["worker"], "giver");
+    assert_eq!(objects(a, &["peers"])[0]["state"], "up");
+    assert_eq!(objects(b, &["quarantine"]), [serde_json::Value::Null; 0]);
+
+    let looks = says(b, 0, &["watch", "--every", "1ms", "--times", "3", "links"]);
+    assert_eq!(looks.matches("1 link\n").count(), 3, "{looks}");
+
+    shows(a, &["delete", "other"], &["deleted \"other\" of worker giver: 1 version, 64 B"]);
+    let gone = says(a, 1, &["delete", "other"]);
+    assert!(gone.contains("\"other\" is not published at this sidecar"), "{gone}");
+    shows(a, &["log-level"], &["info"]);
+    shows(a, &["log-level", "debug"], &["debug (before: info)"]);
+    let loud = says(a, 2, &["log-level", "loud"]);
+    assert!(loud.contains("\"loud\"") && loud.contains("error, warn, info"), "{loud}");
+    shows(a, &["evict"], &["idle landing slots of 0 keys"]);
+    shows(a, &["events", "--after", "0", "--limit", "3"], &["session opened", "first"]);
+    let events = objects(a, &["events", "--after", "0", "--limit", "5"]);
+    let numbers: Vec<_> = events.iter().map(|e| e["sequence"].as_u64().expect("a number")).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5]);
+
+    giver.push("layer/w", Spec::bytes(64, 3)).version(9).get();
+    waiting.get();
+    drop((giver, taker));
+    scene.end();
+}
+
+#[test]
+fn a_draining_sidecar_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
+    let mut scene = Scene::two();
+    let (mut there, mut here) = (scene.a().worker("there"), scene.b().worker("here"));
+    here.push("own", Spec::bytes(64, 1)).get();
+    // Runs until the other arrives; the barrier lives at the node that leaves.
+    let meeting = here.meet("end", 2, 1, LONG);
+    scene.b().until("one is there", |s| s.sessions.iter().any(|s| s.operations == 1));
+    let (far, near) = (there.fetch("own").at_least(9).start(), here.fetch("own").at_least(9).start());
+    scene
+        .b()
+        .until("both wait", |s| s.links.iter().any(|l| l.serves == 1) && s.sessions.iter().any(|s| s.operations == 2));
+
+    let mut drain = transferctl(scene.b(), &["drain", "--json"]).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut progress = BufReader::new(drain.stdout.take().expect("a pipe")).lines();
+    let first = progress.next().expect("a line").expect("it can be read");
+    assert!(first.contains("\"step\":\"finishing\""), "{first}");
+    // What would have to be published there will not be.
+    far.trouble().expect("Draining", &["\"b\" is draining"]);
+    near.trouble().expect("Draining", &["\"b\" is draining"]);
+    // Nothing new, from neither side.
+    here.push("new", Spec::bytes(64, 2)).trouble().expect("Draining", &["takes nothing new"]);
+    there.fetch("own").trouble().expect("Draining", &["\"b\" is draining"]);
+    there.push("for/here", Spec::bytes(64, 3)).to("here").trouble().expect("Draining", &["\"b\" is draining"]);
+    let socket = scene.b().socket();
+    let socket = socket.to_str().expect("a path");
+    let fetch = ["fetch", "--socket", socket, "own", "-"];
+    let turned_away = Command::new(programs::transferctl()).args(fetch).output().expect("transferctl can be started");
+    let words = String::from_utf8_lossy(&turned_away.stderr);
+    assert!(!turned_away.status.success() && words.contains("draining"), "{words}");
+    let status = scene.b().status();
+    assert_eq!((status.state(), status.reasons.len()), (v1::State::Draining, 1), "{:?}", status.reasons);
+    shows(scene.b(), &["status"], &["state      draining", "1 operations of its workers"]);
+
+    assert_eq!(there.meet("end", 2, 1, LONG).get().round, 0);
+    assert_eq!(meeting.get().round, 0);
+    let last = progress.last().expect("a line").expect("it can be read");
+    assert!(last.contains("\"step\":\"finished\""), "{last}");
+    assert_eq!(drain.wait().expect("it ends").code(), Some(0));
+    assert_eq!(scene.nodes[1].wait().code(), Some(0));
+    there.push("on", Spec::bytes(64, 4)).get();
+}
+
+#[test]
+fn a_drain_ends_at_its_deadline_whatever_is_left() {
+    let mut scene = Scene::one();
+    let mut worker = scene.a().worker("worker");
+    let meeting = worker.meet("never", 2, 1, LONG);
+    scene.a().until("it waits", |s| s.sessions.iter().any(|s| s.operations == 1));
+    let said = says(scene.a(), 1, &["drain", "--deadline", "100ms"]);
+    assert!(said.contains("overdue") && said.contains("1 operations of its workers"), "{said}");
+    assert_eq!(scene.nodes[0].wait().code(), Some(0));
+    drop(meeting);
+}
+
+#[test]
+fn a_sidecar_without_its_directory_says_that_it_is_degraded() {
+    let mut scene = Scene::two();
+    let reason = |sidecar: &Sidecar| sidecar.status().reasons.join("\n");
+    assert_eq!((scene.b().status().state(), reason(scene.b())), (v1::State::Serving, String::new()));
+    scene.nodes[0].kill();
+    scene.b().until("it is degraded", |s| s.state() == v1::State::Degraded);
+    let why = reason(scene.b());
+    assert!(why.contains("the directory at http://") && why.contains("out of reach"), "{why}");
+    shows(scene.b(), &["status"], &["state      degraded", "out of reach"]);
+    scene.nodes[0].restart();
+    scene.b().until("it is well again", |s| s.state() == v1::State::Serving);
+    let told = poll(|| {
+        let said = says(scene.b(), 0, &["events", "--after", "0", "--limit", "5"]);
+        let kinds = ["directory lost", "directory attached"];
+        if kinds.iter().all(|kind| said.contains(kind)) { Ok(()) } else { Err(said) }
+    });
+    told.unwrap_or_else(|said| panic!("{said}"));
+}

@@ -1,0 +1,156 @@
+//! `transferctl top` in a real pseudo-terminal: what it draws, and that the terminal is as it was before, whatever ends it.
+
+use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex};
+use transfer_tests::{Scene, Sidecar, Spec, poll, programs};
+
+/// A terminal of 100 x 40 with `transferctl top` in it.
+struct Screen {
+    ours: File,
+    theirs: File,
+    before: Termios,
+    child: Child,
+    drawn: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Screen {
+    fn start(sidecar: &Sidecar) -> Screen {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
+        grantpt(&ours).expect("its other end is ours");
+        unlockpt(&ours).expect("its other end can be opened");
+        let path = ptsname(&ours, Vec::new()).expect("it has a name");
+        let path = std::ffi::OsStr::from_bytes(path.as_bytes());
+        let theirs = OpenOptions::new().read(true).write(true).open(path).expect("its other end");
+        let size = Winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&theirs, size).expect("a terminal has a size");
+        let before = tcgetattr(&theirs).expect("a terminal has modes");
+        let end = || theirs.try_clone().expect("a descriptor");
+        let mut command = Command::new(programs::transferctl());
+        command.args(["top", "--every", "50ms", "--admin"]).arg(sidecar.admin_socket()).env("TERM", "xterm");
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("transferctl can be started");
+        let ours = File::from(ours);
+        let drawn = Arc::new(Mutex::new(Vec::new()));
+        let (mut reader, seen) = (ours.try_clone().expect("a descriptor"), drawn.clone());
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // It ends with an error once nobody has the other end open.
+            while let Ok(n @ 1..) = reader.read(&mut bytes) {
+                seen.lock().expect("a lock").extend_from_slice(&bytes[..n]);
+            }
+        });
+        Screen { ours, theirs, before, child, drawn }
+    }
+
+    /// Everything that was drawn so far.
+    fn raw(&self) -> String {
+        String::from_utf8_lossy(&self.drawn.lock().expect("a lock")).into_owned()
+    }
+
+    /// Its words, with one space between two: a terminal is told to go there, and not to draw the space.
+    fn text(&self) -> String {
+        let raw = self.raw();
+        let parts = raw.split("\x1b[").map(|part| part.trim_start_matches(|c: char| "0123456789;?".contains(c)));
+        let words: Vec<_> = parts.map(|part| part.strip_prefix(['H', 'm', 'h', 'l']).unwrap_or(part)).collect();
+        words.join(" ").split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[track_caller]
+    fn until(&self, words: &[&str], text: impl Fn(&Screen) -> String) {
+        let seen = poll(|| {
+            let text = text(self);
+            if words.iter().all(|word| text.contains(word)) { Ok(()) } else { Err(text) }
+        });
+        seen.unwrap_or_else(|text| {
+            panic!("{words:?} are never there: {:?}", text.chars().take(3000).collect::<String>())
+        });
+    }
+
+    #[track_caller]
+    fn shows(&self, words: &[&str]) {
+        self.until(words, Screen::text);
+    }
+
+    fn is_raw(&self) -> bool {
+        !tcgetattr(&self.theirs).expect("a terminal has modes").local_modes.contains(LocalModes::ICANON)
+    }
+
+    /// It has ended, and the terminal is as it was: its modes, its cursor, and the screen of before.
+    #[track_caller]
+    fn ends(mut self) -> ExitStatus {
+        let ended = poll(|| self.child.try_wait().expect("a child can be waited for").ok_or(()));
+        let Ok(status) = ended else { panic!("it does not end: {:?}", self.text()) };
+        let after = tcgetattr(&self.theirs).expect("a terminal has modes");
+        assert_eq!(format!("{after:?}"), format!("{:?}", self.before));
+        self.until(&["\x1b[?1049l", "\x1b[?25h"], Screen::raw);
+        status
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // It has ended already, unless the test has failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_live_screen_shows_what_happens_and_leaves_the_terminal_as_it_was() {
+    let mut scene = Scene::two();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    giver.push("w", Spec::bytes(4096, 1)).get();
+    taker.fetch("w").get();
+    let waiting = taker.fetch("w").at_least(9).start();
+    scene.b().until("it waits", |s| s.links.iter().any(|l| l.pulls == 1));
+
+    // What is typed, and signals.
+    let by_key = |keys: &[u8]| {
+        let mut screen = Screen::start(scene.b());
+        screen.shows(&[
+            "node b",
+            "serving",
+            "links",
+            "landing pools",
+            "taker",
+            "slowest waits",
+            "node \"a\" to send",
+            "q quits",
+        ]);
+        assert!(screen.is_raw());
+        screen.ours.write_all(keys).expect("it can be typed");
+        screen.ends()
+    };
+    for keys in [b"q", b"\x03"] {
+        assert_eq!(by_key(keys).code(), Some(0));
+    }
+    for signal in [Signal::TERM, Signal::HUP] {
+        let screen = Screen::start(scene.b());
+        screen.shows(&["q quits"]);
+        transfer_tests::process::signal(screen.child.id(), signal);
+        assert_eq!(screen.ends().code(), Some(0));
+    }
+    // As text, for programs.
+    let mut once = Command::new(programs::transferctl());
+    once.args(["top", "--once", "--every", "50ms", "--admin"]).arg(scene.b().admin_socket());
+    let output = once.output().expect("transferctl can be started");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("node b") && text.contains("taker"), "{text}");
+    assert!(!text.contains('\x1b'), "{text:?}");
+    let mut live = Command::new(programs::transferctl());
+    let nowhere = live.args(["top", "--admin"]).arg(scene.b().admin_socket()).output().expect("it can be started");
+    let said = String::from_utf8_lossy(&nowhere.stderr).into_owned();
+    assert!(nowhere.status.code() == Some(2) && said.contains("--once"), "{said}");
+
+    // The sidecar's end.
+    let screen = Screen::start(scene.b());
+    screen.shows(&["q quits"]);
+    scene.nodes[1].kill();
+    assert_eq!(screen.ends().code(), Some(3));
+    drop((waiting, giver, taker));
+}

@@ -1,0 +1,117 @@
+//! `transferctl top`: a screen that shows what a sidecar does.
+//!
+//! # Layout
+//! - `sample`: what is looked at, and what has changed between two looks. `frame`: how it is drawn.
+//! - `keys`: what is typed.
+
+mod frame;
+mod keys;
+mod sample;
+
+use super::Target;
+use crate::error::Error;
+use keys::Keys;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use sample::Sample;
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What `transferctl top` may be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// The pause between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = pause)]
+    pub every: Duration,
+    /// Print one frame as text, over one such pause, and end
+    #[arg(long)]
+    pub once: bool,
+    /// Which sidecar.
+    #[command(flatten)]
+    pub target: Target,
+}
+
+/// The size of the frame of --once, where there is no terminal that has one.
+const SIZE: (u16, u16) = (120, 40);
+
+fn pause(text: &str) -> Result<Duration, String> {
+    match crate::units::duration(text) {
+        Ok(time) if time < Duration::from_millis(10) => {
+            Err("at least 10ms: a look costs the sidecar some work".to_owned())
+        }
+        Ok(time) => Ok(time),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Shows what the sidecar does, until `q`, Esc, Ctrl-C or a signal. Whatever ends it, the terminal is as it was before.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::Admin`]; [`Error::NoTerminal`], [`Error::Terminal`].
+pub async fn run(options: &Options) -> Result<(), Error> {
+    let mut admin = options.target.connect().await?;
+    let before = Sample::take(&options.target, &mut admin).await?;
+    if options.once {
+        tokio::time::sleep(options.every).await;
+        let now = Sample::take(&options.target, &mut admin).await?;
+        let (width, height) = ratatui::crossterm::terminal::size().unwrap_or(SIZE);
+        let mut terminal = match Terminal::new(TestBackend::new(width.max(80), height.max(24))) {
+            Ok(terminal) => terminal,
+            Err(never) => match never {},
+        };
+        match terminal.draw(|frame| frame::draw(frame, &before, &now)) {
+            Ok(_) => {}
+            Err(never) => match never {},
+        }
+        crate::output::out!("{}", text_of(terminal.backend().buffer()));
+        return Ok(());
+    }
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return Err(Error::NoTerminal);
+    }
+    // It puts the terminal back when the program panics, too.
+    let mut terminal = ratatui::try_init().map_err(|source| Error::Terminal { source })?;
+    let ended = live(options, &mut admin, before, &mut terminal).await;
+    let restored = ratatui::try_restore().map_err(|source| Error::Terminal { source });
+    ended.and(restored)
+}
+
+async fn live(
+    options: &Options,
+    admin: &mut transfer_proto::v1::admin_client::AdminClient<tonic::transport::Channel>,
+    mut before: Sample,
+    terminal: &mut ratatui::DefaultTerminal,
+) -> Result<(), Error> {
+    let failed = |source| Error::Terminal { source };
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
+    let mut keys = Keys::listen().map_err(failed)?;
+    let mut now = before.clone();
+    loop {
+        terminal.draw(|frame| frame::draw(frame, &before, &now)).map_err(failed)?;
+        tokio::select! {
+            key = keys.next() => match key.map_err(failed)? {
+                keys::Typed::Quit => return Ok(()),
+                // Another size: drawn anew.
+                keys::Typed::Redraw => continue,
+            },
+            _ = terminate.recv() => return Ok(()),
+            _ = hang_up.recv() => return Ok(()),
+            () = tokio::time::sleep_until((now.at + options.every).into()) => {}
+        }
+        before = std::mem::replace(&mut now, Sample::take(&options.target, admin).await?);
+    }
+}
+
+/// A frame as text, without what is empty at the ends of its lines.
+fn text_of(buffer: &Buffer) -> String {
+    let width = usize::from(buffer.area.width).max(1);
+    let lines = buffer.content.chunks(width).map(|line| {
+        let line: String = line.iter().map(|cell| cell.symbol()).collect();
+        format!("{}\n", line.trim_end())
+    });
+    let text: String = lines.collect();
+    format!("{}\n", text.trim_end())
+}
