@@ -21,8 +21,6 @@ mod token;
 pub mod verbs;
 
 /// A failed system call as a [`FabricError`](transfer_core::fabric::FabricError).
-pub(crate) fn device<E: std::fmt::Display>(
-    what: &'static str,
-) -> impl FnOnce(E) -> transfer_core::fabric::FabricError {
+pub(crate) fn device<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> transfer_core::fabric::FabricError {
     move |error| transfer_core::fabric::FabricError::Device { what, why: error.to_string() }
 }

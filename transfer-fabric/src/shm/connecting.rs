@@ -75,7 +75,10 @@ impl ShmFabric {
         let path = self.config.directory.join(name);
         let failed = |why: String| FabricError::Device { what: MEETING, why };
         let socket = Socket::connect(&path, Instant::now()).map_err(|error| {
-            failed(format!("{error}; sidecars of one host have to be given one --shm-dir, here it is {:?}", self.config.directory))
+            failed(format!(
+                "{error}; sidecars of one host have to be given one --shm-dir, here it is {:?}",
+                self.config.directory
+            ))
         })?;
         check_user(&socket).map_err(failed)?;
         let nonce: Nonce = rand::random();

@@ -121,7 +121,11 @@ impl Link {
     }
 
     /// The elements of a write, in the peer's words. Passes it the segments that it does not know yet.
-    pub(super) fn elements(&mut self, sgl: &[LocalSlice], regions: &Regions) -> Result<super::record::Elements, PostError> {
+    pub(super) fn elements(
+        &mut self,
+        sgl: &[LocalSlice],
+        regions: &Regions,
+    ) -> Result<super::record::Elements, PostError> {
         for slice in sgl {
             regions.source(slice)?;
         }
@@ -184,7 +188,8 @@ impl Link {
                 // The rings are looked at anyhow.
                 Ok(Some(_)) => any = true,
                 Err(SocketError::Closed) => {
-                    self.farewell.get_or_insert(DownReason::Lost("the peer has closed its socket, or has ended".into()));
+                    self.farewell
+                        .get_or_insert(DownReason::Lost("the peer has closed its socket, or has ended".into()));
                     break;
                 }
                 Err(error) => return Err(DownReason::Lost(error.to_string())),

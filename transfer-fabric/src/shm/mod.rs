@@ -77,6 +77,9 @@ const MAX_MESSAGE_BYTES: usize = transfer_memory::ring::MAX_RECORD_BYTES - recor
 /// How many segments a peer may have passed at a time.
 const MAX_SEGMENTS: usize = 4096;
 
+/// How the names of sockets end: those in the directory that end otherwise are others', and no peer can have them connected to.
+pub const SOCKET_SUFFIX: &str = ".shm";
+
 /// Who may connect to the socket: this user.
 const SOCKET_MODE: u32 = 0o600;
 
@@ -85,7 +88,8 @@ const SOCKET_MODE: u32 = 0o600;
 pub struct ShmConfig {
     /// The directory that the sidecars of this host share.
     pub directory: PathBuf,
-    /// The name of this one's socket there: ASCII letters, digits, `-`, `_` and `.`; no other sidecar's in that directory.
+    /// The name of this one's socket there: ASCII letters, digits, `-`, `_` and `.`, with [`SOCKET_SUFFIX`] at the end; no other
+    /// sidecar's in that directory.
     pub name: String,
     /// This sidecar's incarnation, by which the segments that it passes are marked as read.
     pub incarnation: u64,
@@ -166,7 +170,10 @@ impl ShmFabric {
     /// [`FabricError::Device`] with what failed: the socket cannot be made there.
     pub fn new(config: ShmConfig) -> Result<ShmFabric, FabricError> {
         if !offer::is_name(&config.name) {
-            let why = format!("{:?} is no name for a socket: give ASCII letters, digits, '-', '_' and '.'", config.name);
+            let why = format!(
+                "{:?} is no name for a socket: give ASCII letters, digits, '-', '_' and '.', and {SOCKET_SUFFIX} at the end",
+                config.name
+            );
             return Err(FabricError::Device { what: "naming the socket", why });
         }
         let listener = Listener::bind(&config.directory.join(&config.name), SOCKET_MODE);

@@ -78,9 +78,7 @@ impl Note {
                 let (token, nonce) = (Token(rest.take::<TOKEN_BYTES>()?), rest.take()?);
                 Note::Welcome { token, nonce, incarnation: u64::from_le_bytes(rest.take()?) }
             }
-            [3] => {
-                Note::Segment { handle: u32::from_le_bytes(rest.take()?), len: u64::from_le_bytes(rest.take()?) }
-            }
+            [3] => Note::Segment { handle: u32::from_le_bytes(rest.take()?), len: u64::from_le_bytes(rest.take()?) },
             [kind @ (4 | 5)] => {
                 rest.take::<1>()?;
                 let text = std::mem::take(&mut rest.0);

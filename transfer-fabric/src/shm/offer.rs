@@ -1,5 +1,6 @@
 //! What the two sides tell each other before they connect: tokens, and where the initiator listens.
 
+use super::SOCKET_SUFFIX;
 use crate::token::{TOKEN_BYTES, Token};
 use transfer_core::fabric::Offer;
 
@@ -40,10 +41,10 @@ pub(super) fn decode_acceptor(offer: &Offer) -> Result<Token, &'static str> {
     if rest.is_empty() { Ok(token) } else { Err("it is too long") }
 }
 
-/// Whether it names a file in a directory, and nothing outside.
+/// Whether it names a socket of a fabric of this kind in a directory, and nothing else.
 pub(super) fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(plain)
+    name.len() <= MAX_NAME_BYTES && !name.starts_with('.') && name.ends_with(SOCKET_SUFFIX) && name.bytes().all(plain)
 }
 
 fn head(side: u8, token: &Token) -> Vec<u8> {
@@ -77,7 +78,9 @@ mod tests {
         assert_eq!(decode_initiator(&offer), Ok((token, "a-1.shm")));
         assert_eq!(decode_acceptor(&encode_acceptor(&token)), Ok(token));
         assert_eq!(decode_acceptor(&offer), Err("it is of the wrong side"));
-        for name in ["", "..", ".x", "a/b", "/etc", "a\0b", "ä", &"x".repeat(108)] {
+        for name in
+            ["", ".shm", "worker.sock", "a/b.shm", "/etc.shm", "a\0b.shm", "ä.shm", &format!("{}.shm", "x".repeat(104))]
+        {
             assert!(decode_initiator(&encode_initiator(&token, name)).is_err(), "{name}");
         }
         for at in 0..offer.0.len() {

@@ -37,9 +37,7 @@ impl ShmFabric {
         self.watchful = self.watchful.saturating_sub(1);
         let connecting = || {
             let greeting = |stage: &Stage| matches!(stage, Stage::Greeting { .. });
-            !self.waiting.is_empty()
-                || !self.guests.is_empty()
-                || self.links.values().any(|link| greeting(&link.stage))
+            !self.waiting.is_empty() || !self.guests.is_empty() || self.links.values().any(|link| greeting(&link.stage))
         };
         was_watchful || self.rounds == 0 || connecting()
     }
@@ -101,7 +99,7 @@ impl ShmFabric {
                 true
             }
             // A doorbell moves nothing; what it is about does.
-            None => heard_something(was_up, self.links.get(&id).is_some_and(super::Link::is_up)),
+            None => !was_up && self.links.get(&id).is_some_and(super::Link::is_up),
         }
     }
 
@@ -139,9 +137,4 @@ impl ShmFabric {
         }
         moved
     }
-}
-
-/// Whether a link has become connected.
-fn heard_something(was_up: bool, is_up: bool) -> bool {
-    is_up && !was_up
 }

@@ -106,4 +106,3 @@ impl Shared {
         &self.mapping
     }
 }
-

@@ -1,6 +1,6 @@
 //! The command line of `transferd`, and the environment.
 
-use super::{Config, ConfigError, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, Size, VerbsConfig};
+use super::{Config, ConfigError, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, ShmConfig, Size, VerbsConfig};
 use clap::Parser;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -91,6 +91,10 @@ pub struct Flags {
     /// RDMA between nodes.
     #[command(flatten)]
     pub verbs: VerbsConfig,
+
+    /// Shared memory between the sidecars of one host.
+    #[command(flatten)]
+    pub shm: ShmConfig,
 }
 
 fn octal(text: &str) -> Result<u32, String> {
@@ -140,6 +144,7 @@ impl Flags {
             require: self.require,
             poll: self.poll,
             verbs: self.verbs,
+            shm: self.shm,
             insecure: self.insecure,
         };
         config.check()?;

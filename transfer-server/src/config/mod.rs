@@ -2,11 +2,13 @@
 
 mod error;
 mod flags;
+mod shm;
 mod size;
 mod verbs;
 
 pub use error::ConfigError;
 pub use flags::Flags;
+pub use shm::{ShmConfig, UseShm};
 pub use size::{NotASize, Size};
 pub use verbs::{DeviceName, IsolationChoice, NotADevice, UseVerbs, VerbsConfig, VerbsConnect};
 
@@ -93,6 +95,8 @@ pub struct Config {
     pub poll: Poll,
     /// RDMA between nodes.
     pub verbs: VerbsConfig,
+    /// Shared memory between the sidecars of one host.
+    pub shm: ShmConfig,
     /// Listen beyond loopback although nothing is encrypted.
     pub insecure: bool,
 }
@@ -120,6 +124,7 @@ impl Config {
             require: None,
             poll: Poll::Adaptive,
             verbs: VerbsConfig::default(),
+            shm: ShmConfig::default(),
             insecure: false,
         }
     }
@@ -172,6 +177,9 @@ impl Config {
         }
         if (self.verbs.wanted, self.listen) == (UseVerbs::On, None) {
             return needs("--verbs", "on".to_owned(), "--listen: links to other nodes are made there");
+        }
+        if (self.shm.wanted, self.listen) == (UseShm::On, None) {
+            return needs("--shm", "on".to_owned(), "--listen: links to other nodes are made there");
         }
         match (self.data_advertise, self.data_address()) {
             (Some(value), None) => needs("--data-advertise", value.to_string(), "--data-listen"),
