@@ -82,7 +82,7 @@ impl ShmFabric {
         })?;
         check_user(&socket).map_err(failed)?;
         let nonce: Nonce = rand::random();
-        let (shared, fd) = Shared::make(&self.config.budget, &nonce)?;
+        let (shared, fd) = Shared::make(&self.links_budget, &nonce)?;
         let hello = Note::Hello { token: show, incarnation: self.config.incarnation }.encode();
         let sent = socket.send(&hello, &super::lent(&fd), Instant::now());
         sent.map_err(|error| failed(error.to_string()))?;

@@ -77,6 +77,9 @@ const MAX_MESSAGE_BYTES: usize = transfer_memory::ring::MAX_RECORD_BYTES - recor
 /// How many segments a peer may have passed at a time.
 const MAX_SEGMENTS: usize = 4096;
 
+/// What the memory of all links may take together: some hundred of them. It is not pinned, so it does not count as that.
+const LINKS_BYTES: u64 = 256 << 20;
+
 /// How the names of sockets end: those in the directory that end otherwise are others', and no peer can have them connected to.
 pub const SOCKET_SUFFIX: &str = ".shm";
 
@@ -93,8 +96,6 @@ pub struct ShmConfig {
     pub name: String,
     /// This sidecar's incarnation, by which the segments that it passes are marked as read.
     pub incarnation: u64,
-    /// What the memory of links is counted in.
-    pub budget: PinnedBudget,
     /// How long a link may take to connect.
     pub handshake_timeout: Duration,
     /// Writes and messages posted and not completed, per link, before [`PostError::Full`].
@@ -112,13 +113,12 @@ pub struct ShmConfig {
 impl ShmConfig {
     /// The defaults, with a socket of this name in `directory`.
     #[must_use]
-    pub fn new(directory: &Path, name: &str, incarnation: u64, budget: PinnedBudget) -> ShmConfig {
+    pub fn new(directory: &Path, name: &str, incarnation: u64) -> ShmConfig {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         ShmConfig {
             directory: directory.to_owned(),
             name: name.to_owned(),
             incarnation,
-            budget,
             handshake_timeout: Duration::from_secs(10),
             send_queue: 1024,
             receive_slots: Capabilities::new().receive_slots,
@@ -143,6 +143,7 @@ enum Report {
 #[derive(Debug)]
 pub struct ShmFabric {
     config: ShmConfig,
+    links_budget: PinnedBudget,
     capabilities: Capabilities,
     listener: Listener,
     listener_paused: bool,
@@ -190,6 +191,7 @@ impl ShmFabric {
         capabilities.receiver_copies = 1;
         Ok(ShmFabric {
             config,
+            links_budget: PinnedBudget::new(LINKS_BYTES),
             capabilities,
             listener,
             listener_paused: false,

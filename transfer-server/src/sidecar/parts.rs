@@ -82,7 +82,7 @@ impl Parts {
         };
         // The best first.
         let (mut fabrics, mut lacking) = (Vec::<BoxedFabric>::new(), Vec::new());
-        for made in [shm::fabric(&config, incarnation, &budget)?, verbs::fabric(&config)?] {
+        for made in [shm::fabric(&config, incarnation)?, verbs::fabric(&config)?] {
             match made {
                 Ok(fabric) => fabrics.push(fabric),
                 Err(why_not) => lacking.push(why_not),

@@ -10,7 +10,6 @@ use transfer_core::protocol::PassedOver;
 use transfer_core::wire::crc32c;
 use transfer_fabric::engine::BoxedFabric;
 use transfer_fabric::shm::{SOCKET_SUFFIX, ShmConfig, ShmFabric};
-use transfer_memory::segment::PinnedBudget;
 
 /// How much of a node's name is in that of its socket: people look for it there.
 const LEGIBLE_BYTES: usize = 40;
@@ -19,11 +18,7 @@ const LEGIBLE_BYTES: usize = 40;
 ///
 /// # Errors
 /// [`ConfigError::NoShm`] where there must be one; a directory that was named and cannot be made.
-pub(super) fn fabric(
-    config: &Config,
-    incarnation: u64,
-    budget: &PinnedBudget,
-) -> Result<Result<BoxedFabric, PassedOver>, StartError> {
+pub(super) fn fabric(config: &Config, incarnation: u64) -> Result<Result<BoxedFabric, PassedOver>, StartError> {
     let made = match config.shm.wanted {
         UseShm::Off => Err("it was started with --shm off".to_owned()),
         _ if config.listen.is_none() => Err("it was started without --listen, so it has no links to others".to_owned()),
@@ -31,7 +26,7 @@ pub(super) fn fabric(
             if let Some(directory) = &config.shm.directory {
                 make_directory(directory)?;
             }
-            make(config, incarnation, budget)
+            make(config, incarnation)
         }
     };
     match made {
@@ -44,9 +39,9 @@ pub(super) fn fabric(
     }
 }
 
-fn make(config: &Config, incarnation: u64, budget: &PinnedBudget) -> Result<BoxedFabric, String> {
+fn make(config: &Config, incarnation: u64) -> Result<BoxedFabric, String> {
     let directory = config.shm.directory(&config.socket);
-    let mut shm = ShmConfig::new(&directory, &socket_name(config.node.as_str()), incarnation, budget.clone());
+    let mut shm = ShmConfig::new(&directory, &socket_name(config.node.as_str()), incarnation);
     // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
     shm.handshake_timeout = FORM_DEADLINE - Duration::from_secs(1);
     Ok(Box::new(ShmFabric::new(shm).map_err(|e| format!("--shm-dir {}: {e}", directory.display()))?))

@@ -24,7 +24,7 @@ impl ShmRig {
     fn config(&mut self) -> ShmConfig {
         self.made += 1;
         let name = format!("fabric-{}.shm", self.made);
-        let config = ShmConfig::new(self.directory.path(), &name, self.made as u64, PinnedBudget::new(1 << 30));
+        let config = ShmConfig::new(self.directory.path(), &name, self.made as u64);
         ShmConfig { copy_threads: self.copy_threads, ..config }
     }
 }
