@@ -1,4 +1,4 @@
-//! What carries tensors between the sidecars of a scene: TCP, or what `TRANSFER_TEST_FABRIC` names.
+//! What carries tensors between the sidecars of a scene: TCP, or what `TRANSFER_TEST_FABRIC` names: `shm` or `verbs`.
 //!
 //! The suites between nodes promise the same over every fabric, so the same tests run over each. `make test-rdma` runs them over verbs, in
 //! the guest that has a device.
@@ -13,6 +13,8 @@ pub enum Carrier {
     Tcp,
     /// RDMA, or nothing.
     Verbs,
+    /// Shared memory, or nothing.
+    Shm,
 }
 
 impl Carrier {
@@ -25,7 +27,8 @@ impl Carrier {
         match std::env::var("TRANSFER_TEST_FABRIC").as_deref() {
             Err(_) | Ok("tcp") => Carrier::Tcp,
             Ok("verbs") => Carrier::Verbs,
-            Ok(other) => panic!("TRANSFER_TEST_FABRIC is {other:?}: give tcp or verbs"),
+            Ok("shm") => Carrier::Shm,
+            Ok(other) => panic!("TRANSFER_TEST_FABRIC is {other:?}: give tcp, shm or verbs"),
         }
     }
 
@@ -35,6 +38,7 @@ impl Carrier {
         match self {
             Carrier::Tcp => "tcp",
             Carrier::Verbs => "verbs",
+            Carrier::Shm => "shm",
         }
     }
 
@@ -44,6 +48,7 @@ impl Carrier {
         match self {
             Carrier::Tcp => Fabric::Tcp,
             Carrier::Verbs => Fabric::Verbs,
+            Carrier::Shm => Fabric::Shm,
         }
     }
 
@@ -51,8 +56,9 @@ impl Carrier {
     #[must_use]
     pub fn arguments(self) -> &'static [&'static str] {
         match self {
-            Carrier::Tcp => &["--verbs", "off"],
-            Carrier::Verbs => &["--verbs", "on", "--require", "verbs"],
+            Carrier::Tcp => &["--verbs", "off", "--shm", "off"],
+            Carrier::Verbs => &["--verbs", "on", "--shm", "off", "--require", "verbs"],
+            Carrier::Shm => &["--verbs", "off", "--shm", "on", "--require", "shm"],
         }
     }
 
@@ -67,6 +73,8 @@ impl Carrier {
             // The kernel copies on both sides. The landing header, too, and padding.
             Carrier::Tcp => 2 * report.bytes..=3 * report.bytes + 512,
             Carrier::Verbs => 0..=0,
+            // The receiver copies once: with the landing header, and padding.
+            Carrier::Shm => report.bytes..=report.bytes + 512,
         };
         assert!(copies.contains(&report.copied), "{}", report.text);
     }

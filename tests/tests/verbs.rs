@@ -8,7 +8,8 @@ use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, Spec, Worker, poll, prog
 /// More than one message of a device may carry.
 const LEN: u64 = 9 << 20;
 
-const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
+/// These sidecars share a directory, and would use it.
+const LISTEN: [&str; 4] = ["--listen", "127.0.0.1:0", "--shm", "off"];
 
 fn two_over_verbs() -> Scene {
     Scene::over(Carrier::Verbs, &[&LISTEN, &LISTEN])

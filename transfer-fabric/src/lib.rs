@@ -3,15 +3,24 @@
 //! # Layout
 //! - [`engine`]: the data-plane thread.
 //! - [`tcp`]: the fabric over TCP sockets.
+//! - [`shm`]: the fabric through shared memory, between two sidecars of one host.
 //! - [`verbs`]: the fabric over RDMA.
 //! - `conformance`: the tests that every fabric has to pass; with the feature of that name.
+//! - `poller`: what a fabric that has sockets waits on.
 //! - `token`: what proves that whoever connects was told to.
 //! - `regions`: registered segments and grants, for the fabrics that place bytes themselves.
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod engine;
+mod poller;
 mod regions;
+pub mod shm;
 pub mod tcp;
 mod token;
 pub mod verbs;
+
+/// A failed system call as a [`FabricError`](transfer_core::fabric::FabricError).
+pub(crate) fn device<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> transfer_core::fabric::FabricError {
+    move |error| transfer_core::fabric::FabricError::Device { what, why: error.to_string() }
+}

@@ -48,12 +48,13 @@ fn without_rdma_everybody_says_the_same_reason() {
     assert_eq!(taker.fetch("w", SOON), Ok((vec![1, 2, 3], FabricKind::Tcp)));
     // b made the link.
     let why = format!("node b has no verbs: {OFF}");
+    let all = format!("node b has no shm: it was started with --shm off; {why}");
     let failure = taker.fetch_over(Some(FabricKind::Verbs), "w", SOON).unwrap_err();
     assert_eq!(failure, format!("verbs is required, but the link to node \"a\" is tcp, because {why}"));
     for node in [&a, &b] {
         let status = status(node);
-        assert_eq!((link(node).fabric(), &link(node).why), (v1::Fabric::Tcp, &why));
-        let [verbs, tcp] = &status.fabric_states[..] else { panic!("{status:?}") };
+        assert_eq!((link(node).fabric(), &link(node).why), (v1::Fabric::Tcp, &all));
+        let [_, verbs, tcp] = &status.fabric_states[..] else { panic!("{status:?}") };
         assert_eq!((verbs.fabric(), verbs.available, verbs.why_not.as_str()), (v1::Fabric::Verbs, false, OFF));
         assert_eq!((tcp.fabric(), tcp.available, tcp.why_not.as_str()), (v1::Fabric::Tcp, true, ""));
     }

@@ -188,7 +188,8 @@ fn verbs_fabric(facts: &Facts) -> Vec<Finding> {
 fn links(facts: &Facts) -> Vec<Finding> {
     let one = |link: &transfer_proto::v1::Link| {
         let fabric = crate::admin::fabric_name(link.fabric);
-        match link.why.is_empty() {
+        // Why it is not shared memory is no fault where RDMA carries.
+        match link.why.is_empty() || link.fabric() == Fabric::Verbs {
             true => found("link", Verdict::Ok, format!("to node {} is {fabric}", link.peer), None),
             false => {
                 found("link", Verdict::Warn, format!("to node {} is {fabric}, because {}", link.peer, link.why), None)

@@ -48,6 +48,11 @@ impl Regions {
         Ok(self.grants.remove_segment(id))
     }
 
+    /// A registered segment.
+    pub(crate) fn segment(&self, id: SegmentId) -> Option<&Arc<Segment>> {
+        self.segments.get(&id)
+    }
+
     /// The memory of a slice that is to be sent.
     pub(crate) fn source(&self, slice: &LocalSlice) -> Result<Piece, PostError> {
         let bad = || PostError::BadLocalSlice(*slice);

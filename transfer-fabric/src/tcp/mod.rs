@@ -9,7 +9,7 @@
 //! - `frame`: the layout of a frame's header.
 //! - `offer`: what the control plane carries, and the tokens that a socket must show.
 //! - `outbox`, `inbox`: the two directions of a link; `link`: both, and the works in flight.
-//! - `poller`, `socket`, `iovec`: system calls; all the unsafe ones are in `iovec`.
+//! - `socket`, `iovec`: system calls; all the unsafe ones are in `iovec`.
 //! - `connecting`, `progress`, `ending`: the fabric's work on its links, by their age.
 //!
 //! # How a link begins
@@ -29,12 +29,13 @@ mod iovec;
 mod link;
 mod offer;
 mod outbox;
-mod poller;
 mod progress;
 mod socket;
 #[cfg(test)]
 mod tests;
 
+use crate::device;
+use crate::poller::{self, Poller, Source};
 use crate::regions::Regions;
 use connecting::{Guest, Waiting};
 use ending::Parting;
@@ -42,10 +43,8 @@ use frame::{Header, Kind};
 use hashbrown::HashMap;
 use link::Link;
 use outbox::Body;
-use poller::{Poller, Source};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
-use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -129,11 +128,6 @@ pub struct TcpFabric {
     /// No deadline passes before.
     alarm: Option<Instant>,
     timer_set_for: Option<Instant>,
-}
-
-/// A failed system call as a [`FabricError`].
-fn device<E: Display>(what: &'static str) -> impl FnOnce(E) -> FabricError {
-    move |error| FabricError::Device { what, why: error.to_string() }
 }
 
 impl TcpFabric {

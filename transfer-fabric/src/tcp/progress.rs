@@ -25,6 +25,8 @@ impl TcpFabric {
                     self.timer_set_for = None;
                 }
                 Source::Guest(number) => self.hear_guest(number),
+                // It has none.
+                Source::Bell => {}
                 Source::Link(link) => {
                     if ready.writable {
                         self.unblock(link);

@@ -56,6 +56,14 @@ pub enum SegmentError {
         "the memfd received for an arena can still be mapped for writing: F_SEAL_FUTURE_WRITE and F_SEAL_SEAL must be set"
     )]
     StillWritable,
+    /// A memfd whose pages are not all there: to map it would be to pay for them.
+    #[error("the memfd received for a segment has {found} of its {expected} bytes in memory: all of them must be")]
+    Sparse {
+        /// The bytes of the pages that it has.
+        found: u64,
+        /// Its length in bytes.
+        expected: u64,
+    },
     /// A memfd of another size than announced.
     #[error("the memfd received for a segment has {found} bytes, {expected} were announced")]
     WrongSize {

@@ -82,7 +82,7 @@ pub struct Segment {
 /// `f_type` of hugetlbfs, from linux/magic.h.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-const WRITER_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
+pub(super) const WRITER_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 impl Segment {
     /// Makes a segment, mapped read-write, prefaulted, counted in `budget` until the last reference to its mapping is

@@ -17,6 +17,9 @@ mod error;
 mod mapping;
 mod marks;
 mod memfd;
+mod peer;
+mod stream;
+mod word;
 
 pub use budget::{BudgetExceeded, PinnedBudget, Reservation};
 pub use error::{MapError, SegmentError};
@@ -25,5 +28,7 @@ pub use marks::is_marked;
 pub(crate) use marks::reopen;
 pub use memfd::{Achieved, Lock, MemoryKind, PageKind, Pages, Segment, SegmentOptions};
 
+#[cfg(test)]
+mod peer_tests;
 #[cfg(test)]
 mod tests;

@@ -177,3 +177,24 @@ fn parallel_copies_equal_serial_ones() {
     let reader = Segment::adopt(s.fd().as_fd().try_clone_to_owned().unwrap(), Access::ReadOnly, s.len()).unwrap();
     assert!(matches!(reader.mapping().copy_in_parallel(0, &bytes, 2), Err(MapError::ReadOnly { .. })));
 }
+
+/// Wherever both begin and end: every byte arrives, and none beside it changes.
+#[test]
+fn streamed_copies_equal_others() {
+    let (from, to) = (segment(1 << 16), segment(1 << 16));
+    let bytes: Vec<u8> = (0..1_u32 << 16).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 | 1).collect();
+    from.mapping().copy_in(0, &bytes).unwrap();
+    for (offset, start, len) in
+        [(0, 0, 1 << 16), (1, 0, 1000), (63, 7, 1), (64, 100, 64), (65, 3, 63), (5, 64, 0), (4095, 17, 40_001)]
+    {
+        to.mapping().zero(0, 1 << 16).unwrap();
+        to.mapping().stream_from(offset, from.mapping(), start, len).unwrap();
+        let mut seen = vec![0; 1 << 16];
+        to.mapping().copy_out(0, &mut seen).unwrap();
+        let (at, end) = (offset as usize, (offset + len) as usize);
+        assert!(seen[at..end] == bytes[start as usize..(start + len) as usize], "{offset} {start} {len}");
+        assert!(seen[..at].iter().chain(&seen[end..]).all(|byte| *byte == 0), "{offset} {start} {len}");
+    }
+    assert!(to.mapping().stream_from(1, from.mapping(), 0, 1 << 16).is_err());
+    assert!(to.mapping().stream_from(0, from.mapping(), 1, 1 << 16).is_err());
+}

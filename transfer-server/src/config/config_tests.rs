@@ -85,6 +85,8 @@ fn errors_name_the_flag_the_value_and_what_is_right() {
     refused("--socket-mode 1777", &["--socket-mode", "1777", "660"]);
     refused("--socket-mode 060", &["--socket-mode", "60", "660"]);
     refused("--require infiniband", &["--require", "infiniband", "verbs"]);
+    refused("--shm perhaps", &["--shm", "perhaps", "auto", "off"]);
+    refused("--shm on", &["--shm on", "--listen"]);
     refused("--lock maybe", &["--lock", "maybe", "require"]);
     refused("--poll never", &["--poll", "never", "adaptive"]);
     refused(&format!("--node {}", "n".repeat(513)), &["--node", "512", "513"]);

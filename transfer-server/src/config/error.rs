@@ -125,6 +125,12 @@ pub enum ConfigError {
         /// Why it cannot be.
         why: String,
     },
+    /// Shared memory that must be and cannot.
+    #[error("--shm on: {why}. --shm auto starts without it")]
+    NoShm {
+        /// Why it cannot be.
+        why: String,
+    },
     /// A fabric that this sidecar does not have.
     #[error("--require {fabric}: {why}")]
     Require {

@@ -1,6 +1,6 @@
 //! The command line of `transferd`, and the environment.
 
-use super::{Config, ConfigError, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, Size, VerbsConfig};
+use super::{Config, ConfigError, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, ShmConfig, Size, VerbsConfig};
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
 use clap::Parser;
@@ -101,6 +101,10 @@ pub struct Flags {
     /// RDMA between nodes.
     #[command(flatten)]
     pub verbs: VerbsConfig,
+
+    /// Shared memory between the sidecars of one host.
+    #[command(flatten)]
+    pub shm: ShmConfig,
 }
 
 fn octal(text: &str) -> Result<u32, String> {
@@ -151,6 +155,7 @@ impl Flags {
             poll: self.poll,
             verbs: self.verbs,
             watch: self.watch,
+            shm: self.shm,
             insecure: self.insecure,
         };
         config.check()?;

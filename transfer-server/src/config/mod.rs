@@ -2,12 +2,14 @@
 
 mod error;
 mod flags;
+mod shm;
 mod size;
 mod verbs;
 
 pub use error::ConfigError;
 pub use flags::Flags;
 pub(crate) use flags::address;
+pub use shm::{ShmConfig, UseShm};
 pub use size::{NotASize, Size};
 pub use verbs::{DeviceName, IsolationChoice, NotADevice, UseVerbs, VerbsConfig, VerbsConnect};
 
@@ -97,6 +99,8 @@ pub struct Config {
     pub verbs: VerbsConfig,
     /// How it can be watched.
     pub watch: WatchConfig,
+    /// Shared memory between the sidecars of one host.
+    pub shm: ShmConfig,
     /// Listen beyond loopback although nothing is encrypted.
     pub insecure: bool,
 }
@@ -125,6 +129,7 @@ impl Config {
             poll: Poll::Adaptive,
             verbs: VerbsConfig::default(),
             watch: WatchConfig::nobody(),
+            shm: ShmConfig::default(),
             insecure: false,
         }
     }
@@ -178,6 +183,9 @@ impl Config {
         }
         if (self.verbs.wanted, self.listen) == (UseVerbs::On, None) {
             return needs("--verbs", "on".to_owned(), "--listen: links to other nodes are made there");
+        }
+        if (self.shm.wanted, self.listen) == (UseShm::On, None) {
+            return needs("--shm", "on".to_owned(), "--listen: links to other nodes are made there");
         }
         match (self.data_advertise, self.data_address()) {
             (Some(value), None) => needs("--data-advertise", value.to_string(), "--data-listen"),

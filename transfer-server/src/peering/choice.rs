@@ -12,6 +12,9 @@ use transfer_core::protocol::PassedOver;
 use transfer_core::tensor::Name;
 use transfer_proto::v1;
 
+/// What is preferred: shared memory is there only for two of one host, and nothing is faster.
+const BEST_FIRST: [FabricKind; 3] = [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
+
 /// How many reasons a peer may give; more are not kept.
 const MOST_REASONS: usize = FabricKind::ALL.len();
 
@@ -27,7 +30,7 @@ pub(crate) struct Identity {
     pub(crate) incarnation: u64,
     /// The fabrics that it has, the best first.
     pub(crate) fabrics: Vec<FabricKind>,
-    /// Fabrics that it could have and has not, and why. Each is better than all that it has.
+    /// Fabrics that it could have and has not, and why.
     pub(crate) lacking: Vec<PassedOver>,
     /// What must carry transfers between nodes.
     pub(crate) require: Option<FabricKind>,
@@ -72,8 +75,8 @@ impl Identity {
 
     /// The fabrics that are better than `chosen` and cannot or may not be used by this side.
     pub(super) fn passed_over(&self, chosen: FabricKind) -> Vec<PassedOver> {
-        let better = self.fabrics.iter().copied().take_while(|kind| *kind != chosen);
-        let kinds = self.lacking.iter().map(|lack| lack.fabric).chain(better);
+        let known = |kind: &FabricKind| self.fabrics.contains(kind) || self.lacking.iter().any(|l| l.fabric == *kind);
+        let kinds = BEST_FIRST.into_iter().take_while(|kind| *kind != chosen).filter(known);
         let reason = |fabric| self.agree(fabric).err().map(|why| PassedOver { fabric, why });
         kinds.filter_map(reason).collect()
     }
@@ -137,6 +140,13 @@ mod tests {
         let told = identity(&[Verbs, Tcp], &[], Some(Tcp));
         assert_eq!(told.usable(), [Tcp]);
         assert_eq!(why(&told, Tcp), ["verbs: node a requires tcp, not verbs"]);
+
+        // What it lacks is no reason where something better is there.
+        let near = identity(&[Shm, Tcp], &[(Verbs, "no RDMA device")], None);
+        assert_eq!(
+            (why(&near, Shm), why(&near, Tcp)),
+            (vec![], vec!["verbs: node a has no verbs: no RDMA device".into()])
+        );
 
         let in_vain = identity(&[Tcp], &[(Verbs, "no RDMA device")], Some(Verbs));
         assert_eq!(in_vain.usable(), []);

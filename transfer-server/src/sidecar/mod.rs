@@ -6,6 +6,7 @@
 mod error;
 mod parts;
 mod run;
+mod shm;
 mod verbs;
 
 pub use error::StartError;

@@ -1,6 +1,6 @@
 //! What a sidecar is made of, as far as it is made before its threads run: everything that can fail for the user's reasons.
 
-use super::{Addresses, StartError, verbs};
+use super::{Addresses, StartError, shm, verbs};
 use crate::config::{Config, ConfigError, DirectoryPlace, Locking};
 use crate::engine::ControlRequest;
 use crate::observe::{self, SpansDropped};
@@ -87,9 +87,11 @@ impl Parts {
         };
         // The best first.
         let (mut fabrics, mut lacking) = (Vec::<BoxedFabric>::new(), Vec::new());
-        match verbs::fabric(&config)? {
-            Ok(verbs) => fabrics.push(verbs),
-            Err(why_not) => lacking.push(why_not),
+        for made in [shm::fabric(&config, incarnation)?, verbs::fabric(&config)?] {
+            match made {
+                Ok(fabric) => fabrics.push(fabric),
+                Err(why_not) => lacking.push(why_not),
+            }
         }
         fabrics.extend(tcp.map(|(tcp, _)| tcp));
         let kinds: Vec<FabricKind> = fabrics.iter().map(|fabric| fabric.kind()).collect();
@@ -153,10 +155,13 @@ fn incarnation() -> u64 {
 
 fn make_directory_of(path: &Path) -> Result<(), StartError> {
     match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => std::fs::create_dir_all(parent)
-            .map_err(|source| StartError::MakeDirectory { path: parent.to_owned(), source }),
+        Some(parent) if !parent.as_os_str().is_empty() => make_directory(parent),
         _ => Ok(()),
     }
+}
+
+pub(super) fn make_directory(path: &Path) -> Result<(), StartError> {
+    std::fs::create_dir_all(path).map_err(|source| StartError::MakeDirectory { path: path.to_owned(), source })
 }
 
 fn listen(flag: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
@@ -187,7 +192,7 @@ fn check_require(require: Option<FabricKind>, kinds: &[FabricKind], lacking: &[P
     let why = match (lacking.iter().find(|lack| lack.fabric == fabric), fabric) {
         (Some(lack), _) => lack.why.clone(),
         (None, FabricKind::Tcp) => "the tcp fabric needs --listen, or --data-listen".to_owned(),
-        _ => format!("this build of transferd has no {fabric} fabric; tcp and verbs are those that it has"),
+        _ => format!("this build of transferd has no {fabric} fabric; tcp, shm and verbs are those that it has"),
     };
     Err(ConfigError::Require { fabric, why })
 }

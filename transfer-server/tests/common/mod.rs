@@ -13,7 +13,7 @@ use transfer_core::wire::Writer;
 use transfer_core::wire::session::{read_reply, write_command};
 use transfer_memory::ring::MAX_RECORD_BYTES;
 use transfer_memory::session::{FromSidecar, SessionError, WorkerEnd, WorkerOptions};
-use transfer_server::config::{Config, DirectoryPlace, Locking, Size, UseVerbs};
+use transfer_server::config::{Config, DirectoryPlace, Locking, Size, UseShm, UseVerbs};
 use transfer_server::{Sidecar, StartError};
 
 /// How long anything may take before a test fails.
@@ -30,7 +30,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node that listens on loopback, without RDMA; `change` may change its configuration.
+    /// Starts a node that listens on loopback, with tcp alone; `change` may change its configuration.
     pub fn try_start(node: &str, change: impl FnOnce(&mut Config)) -> Result<Node, StartError> {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config::single(name(node), &dir.path().join("worker.sock"));
@@ -38,7 +38,7 @@ impl Node {
         config.admin_socket = Some(dir.path().join("admin.sock"));
         config.pool_bytes = Size(4 << 20);
         config.lock = Locking::No;
-        config.verbs.wanted = UseVerbs::Off;
+        (config.verbs.wanted, config.shm.wanted) = (UseVerbs::Off, UseShm::Off);
         change(&mut config);
         Ok(Node { sidecar: Sidecar::start(config)?, dir })
     }

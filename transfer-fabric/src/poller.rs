@@ -1,6 +1,6 @@
-//! One epoll descriptor for the listener, all sockets and a timer.
+//! One epoll descriptor for a fabric's listener, all its sockets and a timer.
 
-use super::device;
+use crate::device;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::{
@@ -16,12 +16,14 @@ const EVENTS: usize = 64;
 
 /// Whose event it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+pub(crate) enum Source {
     Listener,
     Timer,
     /// A socket that has not shown its token yet.
     Guest(u32),
     Link(LinkId),
+    /// Something of the fabric's own that wakes its thread.
+    Bell,
 }
 
 impl Source {
@@ -31,6 +33,7 @@ impl Source {
             Source::Timer => 1,
             Source::Guest(number) => 2 << 32 | u64::from(number),
             Source::Link(link) => 3 << 32 | u64::from(link.0),
+            Source::Bell => 4 << 32,
         })
     }
 
@@ -39,6 +42,7 @@ impl Source {
         match number >> 32 {
             2 => Source::Guest(number as u32),
             3 => Source::Link(LinkId(number as u32)),
+            4 => Source::Bell,
             _ if number == 0 => Source::Listener,
             _ => Source::Timer,
         }
@@ -47,22 +51,22 @@ impl Source {
 
 /// What happened.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ready {
-    pub(super) source: Source,
+pub(crate) struct Ready {
+    pub(crate) source: Source,
     /// Readable, at its end, or in error.
-    pub(super) readable: bool,
+    pub(crate) readable: bool,
     /// Writable, or in error.
-    pub(super) writable: bool,
+    pub(crate) writable: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Poller {
+pub(crate) struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
 }
 
 impl Poller {
-    pub(super) fn new() -> Result<Poller, FabricError> {
+    pub(crate) fn new() -> Result<Poller, FabricError> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(device("epoll_create"))?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
         let poller = Poller { epoll, timer: timer.map_err(device("timerfd_create"))? };
@@ -70,29 +74,29 @@ impl Poller {
         Ok(poller)
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
     /// Watches a descriptor for input.
-    pub(super) fn add(&self, fd: impl AsFd, source: Source) -> Result<(), FabricError> {
+    pub(crate) fn add(&self, fd: impl AsFd, source: Source) -> Result<(), FabricError> {
         epoll::add(&self.epoll, fd, source.data(), EventFlags::IN).map_err(device("epoll_ctl"))
     }
 
     /// Watches a descriptor for input and, where `output`, for room to send; under a new name if need be.
-    pub(super) fn change(&self, fd: impl AsFd, source: Source, output: bool) -> Result<(), FabricError> {
+    pub(crate) fn change(&self, fd: impl AsFd, source: Source, output: bool) -> Result<(), FabricError> {
         let flags = if output { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         epoll::modify(&self.epoll, fd, source.data(), flags).map_err(device("epoll_ctl"))
     }
 
     /// Watches a descriptor no longer.
-    pub(super) fn remove(&self, fd: impl AsFd) {
+    pub(crate) fn remove(&self, fd: impl AsFd) {
         // Fails only for a descriptor that is not watched.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
     /// What has happened by now.
-    pub(super) fn ready(&self) -> SmallVec<[Ready; EVENTS]> {
+    pub(crate) fn ready(&self) -> SmallVec<[Ready; EVENTS]> {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // Fails only when interrupted by a signal: then nothing has happened yet.
@@ -112,7 +116,7 @@ impl Poller {
     }
 
     /// Makes the descriptor readable after `after`; `None`: not by the timer.
-    pub(super) fn set_timer(&self, after: Option<Duration>) {
+    pub(crate) fn set_timer(&self, after: Option<Duration>) {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let it_value = after.map_or(zero, |after| Timespec {
             tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),

@@ -1,0 +1,226 @@
+//! Links that are not connected yet, and sockets that have not said whose they are.
+
+use super::link::{Link, Stage};
+use super::note::{Nonce, Note};
+use super::shared::Shared;
+use super::{Report, ShmFabric, offer};
+use crate::poller::Source;
+use crate::token::Token;
+use std::time::{Duration, Instant};
+use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
+use transfer_memory::socket::{Message, Socket, SocketError};
+
+/// How many sockets may be connected and not have shown a token.
+const MAX_GUESTS: usize = 128;
+
+/// How many are accepted in one round.
+const ACCEPTS: usize = 16;
+
+/// How long no socket is accepted after that failed, for want of descriptors or memory.
+const PAUSE: Duration = Duration::from_millis(200);
+
+const MEETING: &str = "meeting the peer in a shared directory";
+
+/// A link of the initiator that is not connected.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    /// Offered: for the acceptor's answer, and for its Hello with this token.
+    ForAnswer { expect: Token, arrived: Option<Box<Arrived>> },
+    /// Answered: for the Hello alone.
+    ForHello { expect: Token, show: Token, deadline: Instant },
+}
+
+/// What a Hello has brought.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    socket: Socket,
+    shared: Shared,
+    nonce: Nonce,
+    incarnation: u64,
+}
+
+/// A socket that has not shown its token.
+#[derive(Debug)]
+pub(super) struct Guest {
+    socket: Socket,
+    pub(super) deadline: Instant,
+}
+
+/// Whoever is passed a segment can read all of it: so both sides must be the same user, in the kernel's word.
+fn check_user(socket: &Socket) -> Result<(), String> {
+    let (peer, own) = (socket.peer().map_err(|e| e.to_string())?.uid, rustix::process::geteuid().as_raw());
+    match peer == own {
+        true => Ok(()),
+        false => Err(format!("the peer runs as user id {peer}, this sidecar as {own}: shared memory needs one user")),
+    }
+}
+
+impl ShmFabric {
+    fn expect_new(&self, link: LinkId, what: &'static str) -> Result<(), FabricError> {
+        let known = self.waiting.contains_key(&link) || self.links.contains_key(&link);
+        if known { Err(FabricError::WrongState { link, what }) } else { Ok(()) }
+    }
+
+    pub(super) fn begin_offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
+        self.expect_new(link, "offer")?;
+        let expect = Token::random();
+        self.waiting.insert(link, Waiting::ForAnswer { expect, arrived: None });
+        Ok(offer::encode_initiator(&expect, &self.config.name))
+    }
+
+    pub(super) fn begin_accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError> {
+        self.expect_new(link, "accept")?;
+        let bad = |why: &str| FabricError::BadOffer { link, why: why.into() };
+        let (show, name) = offer::decode_initiator(peer).map_err(bad)?;
+        let path = self.config.directory.join(name);
+        let failed = |why: String| FabricError::Device { what: MEETING, why };
+        let socket = Socket::connect(&path, Instant::now()).map_err(|error| {
+            failed(format!(
+                "{error}; sidecars of one host have to be given one --shm-dir, here it is {:?}",
+                self.config.directory
+            ))
+        })?;
+        check_user(&socket).map_err(failed)?;
+        let nonce: Nonce = rand::random();
+        let (shared, fd) = Shared::make(&self.links_budget, &nonce)?;
+        let hello = Note::Hello { token: show, incarnation: self.config.incarnation }.encode();
+        let sent = socket.send(&hello, &super::lent(&fd), Instant::now());
+        sent.map_err(|error| failed(error.to_string()))?;
+        self.poller.add(&socket, Source::Link(link))?;
+        let expect = Token::random();
+        let deadline = self.deadline_after(self.config.handshake_timeout);
+        self.links.insert(link, Link::new(link, socket, shared, Stage::Greeting { expect, nonce, deadline }, 0));
+        Ok(offer::encode_acceptor(&expect))
+    }
+
+    pub(super) fn begin_connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError> {
+        let Some(Waiting::ForAnswer { expect, arrived }) = self.waiting.get_mut(&link) else {
+            return Err(FabricError::WrongState { link, what: "connect" });
+        };
+        let bad = |why: &str| FabricError::BadOffer { link, why: why.into() };
+        let show = offer::decode_acceptor(peer).map_err(bad)?;
+        let (expect, arrived) = (*expect, arrived.take());
+        match arrived {
+            Some(arrived) => {
+                self.waiting.remove(&link);
+                self.seat(link, *arrived, show);
+            }
+            None => {
+                let deadline = self.deadline_after(self.config.handshake_timeout);
+                self.waiting.insert(link, Waiting::ForHello { expect, show, deadline });
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts the sockets that wait.
+    pub(super) fn accept_guests(&mut self) {
+        for _ in 0..ACCEPTS {
+            let socket = match self.listener.accept(Instant::now()) {
+                Ok(socket) => socket,
+                Err(SocketError::TimedOut { .. }) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept peers of this host");
+                    self.poller.remove(&self.listener);
+                    self.listener_paused = true;
+                    self.deadline_after(PAUSE);
+                    return;
+                }
+            };
+            if self.guests.len() >= MAX_GUESTS {
+                tracing::warn!("a connection of this host was closed: {MAX_GUESTS} others have not shown a token yet");
+                continue;
+            }
+            self.guests_seen = self.guests_seen.wrapping_add(1);
+            let number = self.guests_seen;
+            if let Err(error) = self.poller.add(&socket, Source::Guest(number)) {
+                tracing::warn!(%error, "a connection of this host was closed");
+                continue;
+            }
+            let deadline = self.deadline_after(self.config.handshake_timeout);
+            self.guests.insert(number, Guest { socket, deadline });
+        }
+    }
+
+    /// Reads a guest's Hello, and makes it the socket of the link that waits for it.
+    pub(super) fn hear_guest(&mut self, number: u32) {
+        let Some(guest) = self.guests.get(&number) else { return };
+        let message = match guest.socket.try_receive(1) {
+            Ok(None) => return,
+            other => other,
+        };
+        let Some(Guest { socket, .. }) = self.guests.remove(&number) else { return };
+        self.poller.remove(&socket);
+        // It has gone, and needs no answer.
+        let Ok(Some(message)) = message else { return };
+        let seated = self.check_hello(socket, message);
+        if let Err((socket, why)) = seated {
+            tracing::warn!(why, "a connection of this host was refused");
+            // Whoever does not read it does not want it.
+            let _ = socket.send(&Note::Refuse(why).encode(), &[], Instant::now());
+        }
+    }
+
+    fn check_hello(&mut self, socket: Socket, message: Message) -> Result<(), (Socket, String)> {
+        let Message::Bytes { bytes, mut descriptors } = message else {
+            return Err((socket, "the first note is no greeting".into()));
+        };
+        let (token, incarnation) = match Note::decode(&bytes) {
+            Ok(Note::Hello { token, incarnation }) => (token, incarnation),
+            Ok(_) => return Err((socket, "the first note is no greeting".into())),
+            Err(why) => return Err((socket, why.into())),
+        };
+        let expects = |waiting: &Waiting| match waiting {
+            Waiting::ForAnswer { expect, arrived } => arrived.is_none() && expect.is(&token),
+            Waiting::ForHello { expect, .. } => expect.is(&token),
+        };
+        let Some(link) = self.waiting.iter().find_map(|(link, waiting)| expects(waiting).then_some(*link)) else {
+            return Err((socket, "the token is unknown, used or too late".into()));
+        };
+        if let Err(why) = check_user(&socket) {
+            return Err((socket, why));
+        }
+        let Some(fd) = descriptors.pop() else { return Err((socket, "a greeting without its memory".into())) };
+        let (shared, nonce) = match Shared::adopt(fd) {
+            Ok(adopted) => adopted,
+            Err(error) => return Err((socket, error.to_string())),
+        };
+        if let Err(error) = self.poller.add(&socket, Source::Link(link)) {
+            return Err((socket, error.to_string()));
+        }
+        let arrived = Arrived { socket, shared, nonce, incarnation };
+        match self.waiting.get_mut(&link) {
+            Some(Waiting::ForAnswer { arrived: place, .. }) => *place = Some(Box::new(arrived)),
+            Some(Waiting::ForHello { show, .. }) => {
+                let show = *show;
+                self.waiting.remove(&link);
+                self.seat(link, arrived, show);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Something comes over the socket of a link that waits for the control plane: an acceptor has nothing to say before the Welcome, so it
+    /// has given up.
+    pub(super) fn gave_up(&mut self, link: LinkId) {
+        if let Some(Waiting::ForAnswer { arrived, .. }) = self.waiting.get_mut(&link)
+            && let Some(arrived) = arrived.take()
+        {
+            self.poller.remove(&arrived.socket);
+        }
+    }
+
+    /// Begins the link, as its initiator.
+    fn seat(&mut self, id: LinkId, arrived: Arrived, show: Token) {
+        let Arrived { socket, shared, nonce, incarnation } = arrived;
+        let welcome = Note::Welcome { token: show, nonce, incarnation: self.config.incarnation }.encode();
+        if let Err(error) = socket.send(&welcome, &[], Instant::now()) {
+            self.poller.remove(&socket);
+            let reason = DownReason::NotConnected(error.to_string());
+            return self.reports.push_back(Report::Down { link: id, reason });
+        }
+        self.links.insert(id, Link::new(id, socket, shared, Stage::Up, incarnation));
+        self.reports.push_back(Report::Connected(id));
+    }
+}

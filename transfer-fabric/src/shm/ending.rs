@@ -1,0 +1,123 @@
+//! Links that end.
+
+use super::connecting::Waiting;
+use super::link::Stage;
+use super::note::Note;
+use super::{Report, ShmFabric};
+use crate::poller::Source;
+use std::time::{Duration, Instant};
+use transfer_core::fabric::{DownReason, LinkId};
+use transfer_core::memory::RemoteKey;
+
+impl ShmFabric {
+    /// The moment `after` from now, at which deadlines are looked at.
+    pub(super) fn deadline_after(&mut self, after: Duration) -> Instant {
+        let at = Instant::now() + after;
+        self.alarm = Some(self.alarm.map_or(at, |alarm| alarm.min(at)));
+        at
+    }
+
+    /// Reports a grant as taken back. A link whose peer writes through it at this moment dies, and that is what is reported: when nobody
+    /// copies any more.
+    pub(super) fn revoked(&mut self, id: LinkId, key: RemoteKey) {
+        let Some(link) = self.links.get(&id) else { return };
+        if link.landing.as_ref().is_some_and(|landing| landing.key == key) {
+            let why = format!("a write with key {:#x}, which is revoked", key.0);
+            self.end(id, DownReason::Violation(why));
+        } else {
+            self.reports.push_back(Report::Revoked { link: id, key });
+        }
+    }
+
+    /// Begins to end a link: nothing is placed any more but the pieces that somebody copies at this moment.
+    pub(super) fn end(&mut self, id: LinkId, reason: DownReason) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let (last, reason) = match (&link.stage, reason) {
+            (Stage::Ending { .. }, _) => return,
+            (Stage::Greeting { .. }, DownReason::Lost(why) | DownReason::Refused(why)) => {
+                (None, DownReason::NotConnected(why))
+            }
+            (_, DownReason::Violation(why)) => (Some(Note::Refuse(why.clone())), DownReason::Violation(why)),
+            (_, DownReason::Closed(why)) => (Some(Note::Bye(why.clone())), DownReason::Closed(why)),
+            (_, reason) => (None, reason),
+        };
+        // Before all else: who is told of the end uses the memory again.
+        link.shared.end();
+        self.regions.revoke_all(id);
+        if let Some(landing) = &link.landing {
+            landing.job.cancel();
+        }
+        if let Some(note) = last {
+            // A peer that does not read its socket sees that it is closed.
+            let _ = link.socket.send(&note.encode(), &[], Instant::now());
+        }
+        self.poller.remove(&link.socket);
+        link.stage = Stage::Ending { reason };
+        self.check_end(id);
+    }
+
+    /// Reports a link that has ended, once nobody copies for it any more.
+    fn check_end(&mut self, id: LinkId) -> bool {
+        let over = |link: &super::Link| {
+            matches!(link.stage, Stage::Ending { .. }) && link.landing.as_ref().is_none_or(|l| l.job.is_over())
+        };
+        if !self.links.get(&id).is_some_and(over) {
+            return false;
+        }
+        let Some(mut link) = self.links.remove(&id) else { return false };
+        self.crew.discard(link.take_theirs());
+        if let Stage::Ending { reason } = link.stage {
+            self.reports.push_back(Report::Down { link: id, reason });
+        }
+        true
+    }
+
+    /// Reports the links that have ended.
+    pub(super) fn check_ends(&mut self) -> bool {
+        let ending = |(id, link): (&LinkId, &super::Link)| matches!(link.stage, Stage::Ending { .. }).then_some(*id);
+        let ending: Vec<LinkId> = self.links.iter().filter_map(ending).collect();
+        ending.into_iter().fold(false, |any, id| any | self.check_end(id))
+    }
+
+    /// Ends what is late.
+    pub(super) fn check_deadlines(&mut self) {
+        let Some(alarm) = self.alarm else { return };
+        let now = Instant::now();
+        if now < alarm {
+            return;
+        }
+        if std::mem::take(&mut self.listener_paused)
+            && let Err(error) = self.poller.add(&self.listener, Source::Listener)
+        {
+            tracing::error!(%error, "the socket for peers of this host cannot be watched");
+        }
+        self.guests.retain(|_, guest| now < guest.deadline);
+        let late = |what: &str| DownReason::NotConnected(format!("{what} in time"));
+        let waits_too_long =
+            |waiting: &Waiting| matches!(waiting, Waiting::ForHello { deadline, .. } if *deadline <= now);
+        for (link, _) in self.waiting.extract_if(|_, waiting| waits_too_long(waiting)) {
+            self.reports.push_back(Report::Down { link, reason: late("the peer did not come") });
+        }
+        let greets_too_long =
+            |link: &super::Link| matches!(link.stage, Stage::Greeting { deadline, .. } if deadline <= now);
+        let late_to_greet: Vec<LinkId> =
+            self.links.values().filter(|link| greets_too_long(link)).map(|link| link.id).collect();
+        for id in late_to_greet {
+            self.end(id, late("the peer did not answer"));
+        }
+        self.alarm = self.next_deadline();
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let waiting = self.waiting.values().filter_map(|waiting| match waiting {
+            Waiting::ForHello { deadline, .. } => Some(*deadline),
+            Waiting::ForAnswer { .. } => None,
+        });
+        let links = self.links.values().filter_map(|link| match link.stage {
+            Stage::Greeting { deadline, .. } => Some(deadline),
+            Stage::Up | Stage::Ending { .. } => None,
+        });
+        let guests = self.guests.values().map(|guest| guest.deadline);
+        waiting.chain(links).chain(guests).min()
+    }
+}

@@ -1,0 +1,264 @@
+//! One link: its socket, its rings, and what is in flight.
+
+use super::MAX_SEGMENTS;
+use super::crew::{Crew, Theirs, ToMap};
+use super::job::Job;
+use super::note::{Nonce, Note};
+use super::record::{Element, Encoded, Record, Write};
+use super::shared::Shared;
+use crate::regions::Regions;
+use crate::token::Token;
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+use transfer_core::fabric::{DownReason, FabricEvent, LinkId, PostError, WorkId};
+use transfer_core::memory::{LocalSlice, RemoteKey, SegmentId};
+use transfer_memory::socket::{Message, Socket, SocketError};
+
+/// How many messages of the socket are read in one round.
+const NOTES: usize = 64;
+
+/// Where a link is in its life.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// As the acceptor: the initiator has to show this token, and what it read in the shared memory.
+    Greeting { expect: Token, nonce: Nonce, deadline: Instant },
+    /// Connected.
+    Up,
+    /// Ended for `reason`: nothing is placed any more but what is being copied at this moment.
+    Ending { reason: DownReason },
+}
+
+/// A write that is being placed.
+#[derive(Debug)]
+pub(super) struct Landing {
+    pub(super) job: Arc<Job>,
+    pub(super) key: RemoteKey,
+    pub(super) immediate: Option<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) id: LinkId,
+    pub(super) socket: Socket,
+    pub(super) stage: Stage,
+    pub(super) shared: Shared,
+    /// The peer's, by which what it passes is marked.
+    incarnation: u64,
+    /// Records for which the ring had no room.
+    pub(super) outbox: VecDeque<Box<[u8]>>,
+    pub(super) in_flight: VecDeque<(WorkId, bool)>,
+    pub(super) works_sent: u64,
+    pub(super) done: u64,
+    /// How many of the peer's works are placed, and how many of them it was told.
+    pub(super) placed: u64,
+    pub(super) placed_told: u64,
+    /// What the peer says of ours.
+    pub(super) peer_placed: u64,
+    /// Our segments that the peer knows, and what it calls them.
+    passed: HashMap<SegmentId, u32>,
+    handles: u32,
+    /// The peer's that it has passed, by its handles, and their lengths.
+    pub(super) theirs: HashMap<u32, (Arc<Theirs>, u64)>,
+    pub(super) theirs_bytes: u64,
+    /// A write that waits for a segment to be mapped.
+    pub(super) stuck: Option<Write>,
+    pub(super) landing: Option<Landing>,
+    pub(super) copied: u64,
+    /// Records were pushed that the peer has not been shown.
+    pub(super) unpublished: bool,
+    /// It was announced that this side sleeps.
+    pub(super) asleep: bool,
+    /// The peer's last word, or its silence.
+    pub(super) farewell: Option<DownReason>,
+}
+
+/// What a link needs of its fabric to hear its peer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Means<'a> {
+    pub(super) regions: &'a Regions,
+    pub(super) crew: &'a Crew,
+    /// The most bytes of a peer's segments that are mapped.
+    pub(super) max_mapped_bytes: u64,
+}
+
+impl Link {
+    pub(super) fn new(id: LinkId, socket: Socket, shared: Shared, stage: Stage, incarnation: u64) -> Link {
+        Link {
+            id,
+            socket,
+            stage,
+            shared,
+            incarnation,
+            outbox: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            works_sent: 0,
+            done: 0,
+            placed: 0,
+            placed_told: 0,
+            peer_placed: 0,
+            passed: HashMap::new(),
+            handles: 0,
+            theirs: HashMap::new(),
+            theirs_bytes: 0,
+            stuck: None,
+            landing: None,
+            copied: 0,
+            unpublished: false,
+            asleep: false,
+            farewell: None,
+        }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.stage, Stage::Up)
+    }
+
+    /// Whether `limit` works allow one more.
+    pub(super) fn check_room(&self, limit: usize) -> Result<(), PostError> {
+        if self.in_flight.len() < limit { Ok(()) } else { Err(PostError::Full(self.id)) }
+    }
+
+    /// The elements of a write, in the peer's words. Passes it the segments that it does not know yet.
+    pub(super) fn elements(
+        &mut self,
+        sgl: &[LocalSlice],
+        regions: &Regions,
+    ) -> Result<super::record::Elements, PostError> {
+        for slice in sgl {
+            regions.source(slice)?;
+        }
+        let mut elements = super::record::Elements::new();
+        for slice in sgl.iter().filter(|slice| slice.len > 0) {
+            let handle = self.handle(slice, regions)?;
+            elements.push(Element { handle, offset: slice.offset, len: slice.len });
+        }
+        Ok(elements)
+    }
+
+    fn handle(&mut self, slice: &LocalSlice, regions: &Regions) -> Result<u32, PostError> {
+        if let Some(handle) = self.passed.get(&slice.segment) {
+            return Ok(*handle);
+        }
+        let bad = PostError::BadLocalSlice(*slice);
+        let segment = regions.segment(slice.segment).ok_or(bad.clone())?;
+        let fd = segment.open_for_peer().map_err(|error| {
+            tracing::error!(%error, segment = slice.segment.0, "a segment cannot be passed to a peer of this host");
+            bad
+        })?;
+        let handle = self.handles;
+        let note = Note::Segment { handle, len: segment.len() }.encode();
+        match self.socket.send(&note, &super::lent(&fd), Instant::now()) {
+            Ok(()) => {}
+            // The peer reads its socket later.
+            Err(SocketError::TimedOut { .. }) => return Err(PostError::Full(self.id)),
+            // Whoever reads the socket hears of it, too, and says why.
+            Err(_) => return Err(PostError::LinkDown(self.id)),
+        }
+        self.handles += 1;
+        self.passed.insert(slice.segment, handle);
+        Ok(handle)
+    }
+
+    /// A segment is not registered any more: what names it was posted before.
+    pub(super) fn forget(&mut self, segment: SegmentId) {
+        if let Some(handle) = self.passed.remove(&segment) {
+            self.push(&Record::Forget(handle), &[]);
+        }
+    }
+
+    pub(super) fn post(&mut self, work: WorkId, record: &Record, message: &[u8]) {
+        self.in_flight.push_back((work, matches!(record, Record::Write(_))));
+        self.works_sent += 1;
+        self.push(record, message);
+    }
+
+    /// Reads the socket. What it says about the link's end is kept for who ends it.
+    pub(super) fn hear(&mut self, means: Means<'_>, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<bool, DownReason> {
+        let mut any = false;
+        for _ in 0..NOTES {
+            match self.socket.try_receive(1) {
+                Ok(None) => break,
+                Ok(Some(Message::Bytes { bytes, mut descriptors })) => {
+                    any = true;
+                    let note = Note::decode(&bytes).map_err(|why| DownReason::Violation(why.into()))?;
+                    self.note(note, descriptors.pop(), means, sink)?;
+                }
+                // The rings are looked at anyhow.
+                Ok(Some(_)) => any = true,
+                Err(SocketError::Closed) => {
+                    self.farewell
+                        .get_or_insert(DownReason::Lost("the peer has closed its socket, or has ended".into()));
+                    break;
+                }
+                Err(error) => return Err(DownReason::Lost(error.to_string())),
+            }
+        }
+        Ok(any)
+    }
+
+    fn note(
+        &mut self,
+        note: Note,
+        fd: Option<rustix::fd::OwnedFd>,
+        means: Means<'_>,
+        sink: &mut dyn FnMut(FabricEvent<'_>),
+    ) -> Result<(), DownReason> {
+        let violation = |why: &str| Err(DownReason::Violation(why.into()));
+        match (note, fd, &self.stage) {
+            (Note::Welcome { token, nonce, incarnation }, None, Stage::Greeting { expect, nonce: written, .. }) => {
+                if !token.is(expect) {
+                    return violation("a welcome with the wrong token");
+                }
+                if nonce != *written {
+                    return violation("a welcome from somebody who does not read the same memory");
+                }
+                self.stage = Stage::Up;
+                self.incarnation = incarnation;
+                sink(FabricEvent::Connected { link: self.id });
+                Ok(())
+            }
+            (Note::Segment { handle, len }, Some(fd), Stage::Up) => {
+                let bytes = self.theirs_bytes.saturating_add(len);
+                if self.theirs.len() >= MAX_SEGMENTS || bytes > means.max_mapped_bytes {
+                    return violation("more segments than a peer may pass");
+                }
+                if self.theirs.contains_key(&handle) {
+                    return violation("a segment with the handle of another");
+                }
+                let into = Arc::new(Theirs::default());
+                self.theirs_bytes = bytes;
+                self.theirs.insert(handle, (into.clone(), len));
+                means.crew.map(ToMap { fd, len, incarnation: self.incarnation, into });
+                Ok(())
+            }
+            (Note::Bye(why), None, _) => {
+                self.farewell = Some(DownReason::PeerClosed(why));
+                Ok(())
+            }
+            (Note::Refuse(why), None, _) => {
+                self.farewell = Some(DownReason::Refused(why));
+                Ok(())
+            }
+            _ => violation("a note that does not belong there"),
+        }
+    }
+
+    /// Pushes a record, behind those that wait.
+    pub(super) fn push(&mut self, record: &Record, message: &[u8]) {
+        let encoded = Encoded::new(record, message, self.placed);
+        self.placed_told = self.placed;
+        let pushed = self.outbox.is_empty() && self.shared.out.try_push(encoded.bytes()).unwrap_or(false);
+        if !pushed {
+            // Also where the ring says that the peer has broken it: who flushes hears that again.
+            self.outbox.push_back(encoded.bytes().into());
+        }
+        self.unpublished |= pushed;
+    }
+
+    /// Everything that the peer has passed, to be unmapped by who has the time.
+    pub(super) fn take_theirs(&mut self) -> Vec<Arc<Theirs>> {
+        self.theirs.drain().map(|(_, (theirs, _))| theirs).collect()
+    }
+}

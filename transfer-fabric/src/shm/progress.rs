@@ -1,0 +1,140 @@
+//! One round of work.
+
+use super::link::{Means, Stage};
+use super::{Report, ShmFabric};
+use crate::poller::Source;
+use transfer_core::fabric::{DownReason, FabricEvent, LinkId};
+
+/// Every so many rounds the sockets are looked at, which costs a system call, though the rings keep this side busy.
+const LOOK_EVERY: u8 = 16;
+
+type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
+
+impl ShmFabric {
+    /// Sends, then receives. What was received is acknowledged in the next round, so that it is acted upon first, and so that the
+    /// acknowledgement can ride on an answer.
+    pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
+        // What is reported now is acted upon before anything leaves: a version that has landed is its reader's before it is acknowledged.
+        if self.report(sink) {
+            return true;
+        }
+        let mut moved = self.send();
+        if self.looks_at_sockets() {
+            moved |= self.sockets(sink);
+        }
+        // What is known of a link comes before what it brings.
+        moved |= self.report(sink);
+        moved |= self.receive(sink);
+        moved |= self.check_ends();
+        self.check_deadlines();
+        // A round that owes an acknowledgement is followed by another.
+        moved | self.report(sink) | self.links.values().any(|link| link.is_up() && link.owes_word())
+    }
+
+    fn looks_at_sockets(&mut self) -> bool {
+        self.rounds = (self.rounds + 1) % LOOK_EVERY;
+        let was_watchful = self.watchful > 0;
+        self.watchful = self.watchful.saturating_sub(1);
+        let connecting = || {
+            let greeting = |stage: &Stage| matches!(stage, Stage::Greeting { .. });
+            !self.waiting.is_empty() || !self.guests.is_empty() || self.links.values().any(|link| greeting(&link.stage))
+        };
+        was_watchful || self.rounds == 0 || connecting()
+    }
+
+    fn sockets(&mut self, sink: &mut Sink<'_>) -> bool {
+        let mut moved = false;
+        for ready in self.poller.ready() {
+            match ready.source {
+                Source::Listener => self.accept_guests(),
+                Source::Timer => {
+                    // It stays readable, and would keep everybody awake, until it is set anew.
+                    self.poller.set_timer(None);
+                    self.timer_set_for = None;
+                }
+                Source::Guest(number) => self.hear_guest(number),
+                Source::Bell => self.crew.hush(),
+                Source::Link(link) => {
+                    moved |= self.report(sink);
+                    moved |= self.hear(link, sink);
+                }
+            }
+        }
+        moved
+    }
+
+    fn report(&mut self, sink: &mut Sink<'_>) -> bool {
+        let any = !self.reports.is_empty();
+        for report in self.reports.drain(..) {
+            sink(match report {
+                Report::Connected(link) => FabricEvent::Connected { link },
+                Report::Granted { link, tag, remote } => FabricEvent::Granted { link, tag, remote },
+                Report::Revoked { link, key } => FabricEvent::Revoked { link, key },
+                Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
+            });
+        }
+        any
+    }
+
+    /// Reads the socket of a link.
+    fn hear(&mut self, id: LinkId, sink: &mut Sink<'_>) -> bool {
+        let ShmFabric { links, regions, crew, config, .. } = self;
+        let means = Means { regions, crew, max_mapped_bytes: config.max_mapped_bytes };
+        let Some(link) = links.get_mut(&id) else {
+            self.gave_up(id);
+            return false;
+        };
+        if let Stage::Ending { .. } = link.stage {
+            return false;
+        }
+        let (mut heard, was_up) = (link.hear(means, sink), link.is_up());
+        if heard.is_ok() && was_up && link.farewell.is_some() {
+            // What was shown before that is looked at once more.
+            heard = link.receive(means, config.round_bytes, sink);
+        }
+        let farewell = link.farewell.take();
+        match heard.err().or(farewell) {
+            Some(reason) => {
+                self.end(id, reason);
+                true
+            }
+            // A doorbell moves nothing; what it is about does.
+            None => !was_up && self.links.get(&id).is_some_and(super::Link::is_up),
+        }
+    }
+
+    fn receive(&mut self, sink: &mut Sink<'_>) -> bool {
+        let ShmFabric { links, regions, crew, config, .. } = self;
+        let means = Means { regions, crew, max_mapped_bytes: config.max_mapped_bytes };
+        let mut moved = false;
+        let mut ended: Vec<(LinkId, DownReason)> = Vec::new();
+        for (id, link) in links.iter_mut().filter(|(_, link)| link.is_up()) {
+            match link.receive(means, config.round_bytes, sink) {
+                Ok(any) => moved |= any,
+                Err(reason) => ended.push((*id, link.farewell.take().unwrap_or(reason))),
+            }
+        }
+        for (id, reason) in ended {
+            moved = true;
+            self.end(id, reason);
+        }
+        moved
+    }
+
+    fn send(&mut self) -> bool {
+        let mut moved = false;
+        let mut ended: Vec<(LinkId, DownReason)> = Vec::new();
+        for (id, link) in self.links.iter_mut().filter(|(_, link)| link.is_up()) {
+            match link.send() {
+                Ok(sent) => moved |= sent,
+                // The peer's last word may be there, and says more.
+                Err(DownReason::Lost(_)) => self.watchful = 1,
+                Err(reason) => ended.push((*id, reason)),
+            }
+        }
+        for (id, reason) in ended {
+            self.end(id, reason);
+        }
+        moved
+    }
+}

@@ -1,0 +1,175 @@
+//! What a link receives: records, checked before any byte is copied, and copied by this side.
+
+use super::crew::LEAST_BYTES;
+use super::job::{Job, Span};
+use super::link::{Landing, Link, Means};
+use super::record::{self, HEAD_BYTES, Record, Write};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use transfer_core::fabric::{DownReason, FabricEvent};
+use transfer_memory::ring::MAX_RECORD_BYTES;
+
+/// How many records of one link are taken in one round.
+const RECORDS: usize = 256;
+
+/// How much of a copy the data-plane thread does at a time: some 30 µs.
+const STEP_BYTES: u64 = 256 << 10;
+
+type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
+
+fn violation(why: impl std::fmt::Display) -> DownReason {
+    DownReason::Violation(why.to_string())
+}
+
+impl Link {
+    /// Takes what the peer has posted, copies up to about `limit` bytes, and reports what that brings. Answers whether there was anything.
+    pub(super) fn receive(&mut self, means: Means<'_>, limit: u64, sink: &mut Sink<'_>) -> Result<bool, DownReason> {
+        let mut buffer = [0; MAX_RECORD_BYTES];
+        let (mut moved, mut left, mut popped) = (false, limit, 0);
+        let result = loop {
+            if self.landing.is_some() {
+                let (done, stepped) = self.land(sink)?;
+                moved |= stepped;
+                if !done {
+                    break Ok(moved);
+                }
+                left = left.saturating_sub(STEP_BYTES);
+            }
+            if left == 0 || popped == RECORDS {
+                break Ok(true);
+            }
+            let (record, len) = match self.stuck.take() {
+                Some(write) => (Record::Write(write), 0),
+                None => {
+                    let Some(bytes) = self.shared.incoming.try_pop(&mut buffer).map_err(violation)? else {
+                        break Ok(moved);
+                    };
+                    popped += 1;
+                    let (record, placed) = record::decode(bytes).map_err(violation)?;
+                    let len = bytes.len();
+                    // What the peer acknowledges before a mistake is done all the same.
+                    self.complete(placed, sink)?;
+                    (record, len)
+                }
+            };
+            if std::mem::take(&mut self.asleep) {
+                self.shared.incoming.awake();
+            }
+            let link = self.id;
+            match record {
+                Record::Write(write) => match self.begin(write, means, sink)? {
+                    None => break Ok(moved),
+                    Some(copied) => left = left.saturating_sub(copied),
+                },
+                Record::Send => {
+                    self.placed += 1;
+                    sink(FabricEvent::Message { link, bytes: buffer.get(HEAD_BYTES..len).unwrap_or(&[]) });
+                }
+                Record::Ack => {}
+                Record::Forget(handle) => {
+                    let (theirs, len) =
+                        self.theirs.remove(&handle).ok_or_else(|| violation("a segment ends that there is not"))?;
+                    self.theirs_bytes -= len;
+                    means.crew.discard(vec![theirs]);
+                }
+            }
+            moved = true;
+        };
+        if popped > 0 && self.shared.incoming.should_wake() {
+            self.ring()?;
+        }
+        result
+    }
+
+    /// Begins to place a write; a short one is placed at once. How many bytes were copied; `None` where a segment is not mapped yet.
+    fn begin(&mut self, write: Write, means: Means<'_>, sink: &mut Sink<'_>) -> Result<Option<u64>, DownReason> {
+        let place = means.regions.place(self.id, write.remote).map_err(violation)?;
+        let mut spans = SmallVec::<[Span; 2]>::new();
+        for element in &write.elements {
+            if !self.theirs.contains_key(&element.handle) {
+                // It was passed before the record was shown.
+                self.hear(means, sink)?;
+            }
+            let unknown = || violation(format!("a write from segment {}, which was not passed", element.handle));
+            let (theirs, _) = self.theirs.get(&element.handle).ok_or_else(unknown)?;
+            let from = match theirs.get() {
+                None => {
+                    self.stuck = Some(write);
+                    return Ok(None);
+                }
+                Some(Err(why)) => return Err(violation(why)),
+                Some(Ok(mapping)) => mapping.clone(),
+            };
+            from.ptr_at(element.offset, element.len).map_err(violation)?;
+            spans.push(Span { from, offset: element.offset, len: element.len });
+        }
+        let Write { remote, immediate, .. } = write;
+        let Some(place) = place else {
+            self.placed(immediate, 0, sink)?;
+            return Ok(Some(0));
+        };
+        let job = Job::new(place.mapping, place.offset, spans);
+        if remote.len <= STEP_BYTES {
+            job.step(STEP_BYTES);
+            self.copied(&job, immediate, sink)?;
+            return Ok(Some(remote.len));
+        }
+        let job = Arc::new(job);
+        if remote.len >= LEAST_BYTES {
+            means.crew.copy(&job);
+        }
+        self.landing = Some(Landing { job, key: place.key, immediate });
+        Ok(Some(0))
+    }
+
+    /// Goes on with the copy in progress. Answers whether it is done, and whether this step did anything.
+    fn land(&mut self, sink: &mut Sink<'_>) -> Result<(bool, bool), DownReason> {
+        let Some(Landing { job, immediate, .. }) = &self.landing else { return Ok((true, false)) };
+        let stepped = job.step(STEP_BYTES).is_some();
+        if !job.is_over() {
+            return Ok((false, stepped));
+        }
+        let (job, immediate) = (job.clone(), *immediate);
+        self.landing = None;
+        self.copied(&job, immediate, sink)?;
+        Ok((true, true))
+    }
+
+    fn copied(&mut self, job: &Job, immediate: Option<u32>, sink: &mut Sink<'_>) -> Result<(), DownReason> {
+        if job.has_failed() {
+            return Err(violation("memory that was granted cannot be written"));
+        }
+        if !self.shared.peer_stands() {
+            // What it was copied from may have been used again.
+            let ended = || DownReason::Lost("the peer has ended the link while its bytes were copied".into());
+            return Err(self.farewell.take().unwrap_or_else(ended));
+        }
+        self.copied += job.len();
+        self.placed(immediate, job.len(), sink)
+    }
+
+    fn placed(&mut self, immediate: Option<u32>, len_bytes: u64, sink: &mut Sink<'_>) -> Result<(), DownReason> {
+        self.placed += 1;
+        if let Some(value) = immediate {
+            let copied = std::mem::take(&mut self.copied);
+            sink(FabricEvent::Immediate { link: self.id, value, len_bytes, copied });
+        }
+        Ok(())
+    }
+
+    /// Reports what the peer has placed.
+    fn complete(&mut self, placed: u64, sink: &mut Sink<'_>) -> Result<(), DownReason> {
+        if placed < self.peer_placed || placed > self.works_sent {
+            let (before, sent) = (self.peer_placed, self.works_sent);
+            return Err(violation(format!("{placed} works acknowledged, after {before}, of {sent} sent")));
+        }
+        self.peer_placed = placed;
+        while self.done < placed {
+            let Some((work, is_write)) = self.in_flight.pop_front() else { break };
+            self.done += 1;
+            let link = self.id;
+            sink(if is_write { FabricEvent::WriteDone { link, work } } else { FabricEvent::SendDone { link, work } });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! The memory that both sides of a link write: two rings, and what one tells the other in passing.
+//!
+//! | offset | what | written by |
+//! |---|---|---|
+//! | 0 | the nonce, 16 bytes | the acceptor, who makes the memory |
+//! | 128 | not 0: the acceptor has ended the link | the acceptor |
+//! | 256 | not 0: the initiator has ended the link | the initiator |
+//! | 4096 | the ring from the acceptor to the initiator | both, as a ring is |
+//! | behind it | the ring from the initiator to the acceptor | both |
+//!
+//! **Why a side says that it has ended the link** before it does anything else: from then on its memory may be used again, and the
+//! receiver may be copying from it at that moment. The receiver looks there after each copy, and believes none that ended later.
+//!
+//! Ordinary pages, and sealed by the initiator once both have mapped them: nobody can punch a hole into them any more.
+
+use super::note::{NONCE_BYTES, Nonce};
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use transfer_core::fabric::FabricError;
+use transfer_memory::ring::{Consumer, HEADER_BYTES, Producer, RingRange};
+use transfer_memory::segment::{Access, Lock, Mapping, PageKind, Pages, PinnedBudget, Segment, SegmentOptions};
+
+/// The size of each ring: more than a thousand records.
+const RING_BYTES: u32 = 128 << 10;
+
+const NONCE_AT: u64 = 0;
+const ACCEPTOR_ENDED_AT: u64 = 128;
+const INITIATOR_ENDED_AT: u64 = 256;
+const TO_INITIATOR_AT: u64 = 4096;
+const TO_ACCEPTOR_AT: u64 = TO_INITIATOR_AT + HEADER_BYTES + RING_BYTES as u64;
+
+/// The size of all of it: whole pages, also where a page has 64 KiB.
+const LEN: u64 = (TO_ACCEPTOR_AT + HEADER_BYTES + RING_BYTES as u64).next_multiple_of(64 << 10);
+
+const _: () = assert!(TO_ACCEPTOR_AT.is_multiple_of(128) && NONCE_AT + NONCE_BYTES as u64 <= ACCEPTOR_ENDED_AT);
+
+/// One side's view of it.
+#[derive(Debug)]
+pub(super) struct Shared {
+    mapping: Arc<Mapping>,
+    acceptor: bool,
+    pub(super) out: Producer,
+    pub(super) incoming: Consumer,
+}
+
+fn failed(error: impl std::fmt::Display) -> FabricError {
+    FabricError::Device { what: "sharing the memory of a link", why: error.to_string() }
+}
+
+impl Shared {
+    /// New memory, as its acceptor, with its descriptor for the initiator.
+    pub(super) fn make(budget: &PinnedBudget, nonce: &Nonce) -> Result<(Shared, OwnedFd), FabricError> {
+        let options = SegmentOptions { len: LEN, pages: Pages::Base, lock: Lock::No };
+        let segment = Segment::create("transfer-link", &options, budget).map_err(failed)?;
+        segment.mapping().copy_in(NONCE_AT, nonce).map_err(failed)?;
+        let shared = Shared::of(segment.mapping().clone(), true)?;
+        Ok((shared, segment.into_fd()))
+    }
+
+    /// What the acceptor passed, and the nonce in it.
+    pub(super) fn adopt(fd: OwnedFd) -> Result<(Shared, Nonce), FabricError> {
+        let segment = Segment::adopt(fd, Access::ReadWrite, LEN).map_err(failed)?;
+        if segment.achieved().pages != PageKind::Base {
+            return Err(failed("it lies in huge pages, which can run out under who maps them"));
+        }
+        segment.seal_writers().map_err(failed)?;
+        let mut nonce = Nonce::default();
+        segment.mapping().copy_out(NONCE_AT, &mut nonce).map_err(failed)?;
+        Ok((Shared::of(segment.mapping().clone(), false)?, nonce))
+    }
+
+    fn of(mapping: Arc<Mapping>, acceptor: bool) -> Result<Shared, FabricError> {
+        let ring = |offset| RingRange { offset, capacity: RING_BYTES };
+        let (out, incoming) = match acceptor {
+            true => (TO_INITIATOR_AT, TO_ACCEPTOR_AT),
+            false => (TO_ACCEPTOR_AT, TO_INITIATOR_AT),
+        };
+        let out = Producer::new(mapping.clone(), ring(out)).map_err(failed)?;
+        let incoming = Consumer::new(mapping.clone(), ring(incoming)).map_err(failed)?;
+        Ok(Shared { mapping, acceptor, out, incoming })
+    }
+
+    /// Tells the peer that from now on nothing that it copies from here is to be believed.
+    pub(super) fn end(&self) {
+        let at = if self.acceptor { ACCEPTOR_ENDED_AT } else { INITIATOR_ENDED_AT };
+        // The word is there: the mapping has the length that was asked for.
+        if let Ok(word) = self.mapping.word_at(at) {
+            word.store(1, Ordering::SeqCst);
+        }
+        // Before whatever is written to the memory that was being sent from.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the peer had not ended the link by now: what was copied before this call is what the peer meant.
+    pub(super) fn peer_stands(&self) -> bool {
+        // The copies come before the look.
+        fence(Ordering::SeqCst);
+        let at = if self.acceptor { INITIATOR_ENDED_AT } else { ACCEPTOR_ENDED_AT };
+        self.mapping.word_at(at).is_ok_and(|word| word.load(Ordering::SeqCst) == 0)
+    }
+
+    /// The memory itself, for tests that write nonsense over it.
+    #[cfg(test)]
+    pub(super) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+}

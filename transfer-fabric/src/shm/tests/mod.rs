@@ -1,0 +1,80 @@
+//! The conformance suite over real sockets and shared memory, and what only this fabric can do wrong.
+
+use super::*;
+use crate::conformance::Rig;
+use tempfile::TempDir;
+use transfer_memory::segment::{Access, Lock, Pages, SegmentOptions};
+
+struct ShmRig {
+    directory: TempDir,
+    made: usize,
+    copy_threads: usize,
+}
+
+impl ShmRig {
+    fn new() -> ShmRig {
+        ShmRig { directory: TempDir::new().unwrap(), made: 0, copy_threads: 2 }
+    }
+
+    /// Where the data plane's thread copies everything.
+    fn alone() -> ShmRig {
+        ShmRig { copy_threads: 0, ..ShmRig::new() }
+    }
+
+    fn config(&mut self) -> ShmConfig {
+        self.made += 1;
+        let name = format!("fabric-{}.shm", self.made);
+        let config = ShmConfig::new(self.directory.path(), &name, self.made as u64);
+        ShmConfig { copy_threads: self.copy_threads, ..config }
+    }
+}
+
+fn segment(len: u64) -> Segment {
+    let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
+    Segment::create("shm test", &options, &PinnedBudget::new(u64::MAX)).unwrap()
+}
+
+impl Rig for ShmRig {
+    type Fabric = ShmFabric;
+
+    fn fabric(&mut self) -> ShmFabric {
+        let config = self.config();
+        ShmFabric::new(config).unwrap()
+    }
+
+    fn memory(&mut self, len: u64) -> Arc<Segment> {
+        Arc::new(segment(len))
+    }
+
+    fn read_only_memory(&mut self, len: u64) -> Option<Arc<Segment>> {
+        let written = segment(len);
+        let fd = written.fd().try_clone_to_owned().unwrap();
+        Some(Arc::new(Segment::adopt(fd, Access::ReadOnly, written.len()).unwrap()))
+    }
+
+    fn read(&mut self, memory: &Arc<Segment>, offset: u64, to: &mut [u8]) {
+        memory.mapping().copy_out(offset, to).unwrap();
+    }
+
+    fn write(&mut self, memory: &Arc<Segment>, offset: u64, bytes: &[u8]) {
+        memory.mapping().copy_in(offset, bytes).unwrap();
+    }
+
+    fn idle(&mut self) {
+        std::thread::yield_now();
+    }
+}
+
+crate::conformance_tests!(ShmRig::new());
+
+mod without_threads {
+    crate::conformance_tests!(super::ShmRig::alone());
+}
+
+mod one_rail {
+    crate::conformance_tests!(crate::conformance::rails::Railed::new(super::ShmRig::new(), &[0]));
+}
+
+mod two_rails {
+    crate::conformance_tests!(crate::conformance::rails::Railed::new(super::ShmRig::new(), &[0, 0]));
+}

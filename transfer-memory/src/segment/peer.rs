@@ -1,0 +1,47 @@
+//! Segments that another sidecar of this host reads.
+//!
+//! The other sidecar is trusted with nothing. Whatever it passes must not be able to kill who maps it, now or later, nor make it pay for
+//! memory: its size is sealed, no hole can be punched into it any more, and all its pages are there.
+
+use super::{Mapping, Segment, SegmentError, marks};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs;
+use std::sync::Arc;
+
+/// The unit of `st_blocks`, stat(2).
+const BLOCK_BYTES: u64 = 512;
+
+impl Segment {
+    /// What another sidecar is passed, to map it read-only: an open file of its own, so that the mark on it ends with its mapping. Everybody
+    /// who may write the segment must have mapped it: it is sealed now, if it was not before.
+    ///
+    /// # Errors
+    /// [`SegmentError::System`].
+    pub fn open_for_peer(&self) -> Result<OwnedFd, SegmentError> {
+        if !self.writers_sealed()? {
+            self.seal_writers()?;
+        }
+        let failed = |source| SegmentError::System { step: "open anew", len: self.len(), source };
+        marks::reopen(self.fd()).map_err(failed)
+    }
+
+    /// Maps what another sidecar has passed, read-only, and marks it as read in that one's incarnation for as long as the mapping lives: a
+    /// worker that outlives its sidecar does not write over what is being copied from here.
+    ///
+    /// # Errors
+    /// As [`Segment::adopt`]; [`SegmentError::StillWritable`] where a hole could be punched into it, [`SegmentError::Sparse`].
+    pub fn adopt_from_peer(fd: OwnedFd, expected_len: u64, incarnation: u64) -> Result<Arc<Mapping>, SegmentError> {
+        let system = |step| move |source| SegmentError::System { step, len: expected_len, source };
+        // Seals cannot be taken back. So what is found of the pages after them is final.
+        let seals = fs::fcntl_get_seals(&fd).map_err(|source| SegmentError::NotMemfd { source })?;
+        if !seals.contains(super::memfd::WRITER_SEALS) {
+            return Err(SegmentError::StillWritable);
+        }
+        let stat = fs::fstat(fd.as_fd()).map_err(system("examine"))?;
+        let found = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES);
+        if found < expected_len {
+            return Err(SegmentError::Sparse { found, expected: expected_len });
+        }
+        Segment::adopt_to_read(fd, expected_len, incarnation)
+    }
+}

@@ -1,0 +1,22 @@
+//! One word that two processes tell each other something by.
+
+use super::{MapError, Mapping};
+use std::sync::atomic::AtomicU32;
+
+impl Mapping {
+    /// The word at `offset`, a multiple of 4, of a mapping that can be written. The other side may write anything there at any time.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`], also for an offset that is no multiple of 4; [`MapError::ReadOnly`].
+    pub fn word_at(&self, offset: u64) -> Result<&AtomicU32, MapError> {
+        let len = size_of::<AtomicU32>() as u64;
+        let word = self.writable_at(offset, len)?;
+        if !offset.is_multiple_of(len) {
+            return Err(MapError::OutOfBounds { offset, len, mapping_len: self.len() });
+        }
+        // SAFETY: the pointer is valid for reads and writes of 4 bytes for as long as the mapping is borrowed, and aligned: a mapping
+        // begins at a page. Every bit pattern is a value. Who shares the word accesses it atomically or, if hostile, gets at most a
+        // value that the reader did not expect; the plain copies of this type are machine accesses that mix no two words.
+        Ok(unsafe { AtomicU32::from_ptr(word.cast()) })
+    }
+}

@@ -1,0 +1,44 @@
+//! What a sidecar is told about shared memory with others of its host.
+
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
+
+/// Whether to use shared memory between the sidecars of one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum UseShm {
+    /// With those that share the directory; the status says why where it is not used.
+    Auto,
+    /// Or fail to start.
+    On,
+    /// Do not.
+    Off,
+}
+
+/// Shared memory between two sidecars of one host.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Shared memory")]
+pub struct ShmConfig {
+    /// Use shared memory between this sidecar and others of this host and user, also in other containers: auto with those that have the
+    /// same directory, on or fail to start, off
+    #[arg(id = "use_shm", long = "shm", env = "TRANSFER_SHM", value_enum, default_value_t = UseShm::Auto)]
+    pub wanted: UseShm,
+
+    /// The directory that they share. Default: that of --socket
+    #[arg(id = "shm_directory", long = "shm-dir", env = "TRANSFER_SHM_DIR", value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+}
+
+impl Default for ShmConfig {
+    fn default() -> ShmConfig {
+        ShmConfig { wanted: UseShm::Auto, directory: None }
+    }
+}
+
+impl ShmConfig {
+    /// The directory, for a sidecar whose workers connect at `socket`.
+    #[must_use]
+    pub fn directory(&self, socket: &Path) -> PathBuf {
+        let beside = || socket.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        self.directory.clone().unwrap_or_else(|| beside().to_owned())
+    }
+}

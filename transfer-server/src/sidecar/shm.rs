@@ -1,0 +1,75 @@
+//! The fabric through shared memory: made where the configuration and the directory allow it, and otherwise the reason why not.
+
+use super::StartError;
+use super::parts::make_directory;
+use crate::config::{Config, ConfigError, UseShm};
+use crate::peering::FORM_DEADLINE;
+use std::time::Duration;
+use transfer_core::fabric::FabricKind;
+use transfer_core::protocol::PassedOver;
+use transfer_core::wire::crc32c;
+use transfer_fabric::engine::BoxedFabric;
+use transfer_fabric::shm::{SOCKET_SUFFIX, ShmConfig, ShmFabric};
+
+/// How much of a node's name is in that of its socket: people look for it there.
+const LEGIBLE_BYTES: usize = 40;
+
+/// The fabric, or why there is none.
+///
+/// # Errors
+/// [`ConfigError::NoShm`] where there must be one; a directory that was named and cannot be made.
+pub(super) fn fabric(config: &Config, incarnation: u64) -> Result<Result<BoxedFabric, PassedOver>, StartError> {
+    let made = match config.shm.wanted {
+        UseShm::Off => Err("it was started with --shm off".to_owned()),
+        _ if config.listen.is_none() => Err("it was started without --listen, so it has no links to others".to_owned()),
+        UseShm::Auto | UseShm::On => {
+            if let Some(directory) = &config.shm.directory {
+                make_directory(directory)?;
+            }
+            make(config, incarnation)
+        }
+    };
+    match made {
+        Ok(fabric) => Ok(Ok(fabric)),
+        Err(why) if config.shm.wanted == UseShm::On => Err(ConfigError::NoShm { why }.into()),
+        Err(why) => {
+            tracing::info!(why, "shared memory with other sidecars is not used");
+            Ok(Err(PassedOver { fabric: FabricKind::Shm, why }))
+        }
+    }
+}
+
+fn make(config: &Config, incarnation: u64) -> Result<BoxedFabric, String> {
+    let directory = config.shm.directory(&config.socket);
+    let mut shm = ShmConfig::new(&directory, &socket_name(config.node.as_str()), incarnation);
+    // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
+    shm.handshake_timeout = FORM_DEADLINE - Duration::from_secs(1);
+    Ok(Box::new(ShmFabric::new(shm).map_err(|e| format!("--shm-dir {}: {e}", directory.display()))?))
+}
+
+/// The name of this node's socket: its own, whatever characters it has, and the same at each start, so that what one that was killed has
+/// left is replaced.
+fn socket_name(node: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
+    let legible: String = node.chars().map(plain).take(LEGIBLE_BYTES).collect();
+    if legible == node {
+        format!("{node}{SOCKET_SUFFIX}")
+    } else {
+        format!("{legible}-{:08x}{SOCKET_SUFFIX}", crc32c(node.as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_has_a_name_of_its_own() {
+        assert_eq!(socket_name("node-a"), "node-a.shm");
+        let odd = ["a/b", "a b", "..", "ä", &"n".repeat(512), &"n".repeat(41)].map(socket_name);
+        for (i, name) in odd.iter().enumerate() {
+            assert!(name.len() <= 60 && !name.contains('/') && !name.starts_with('.'), "{name}");
+            assert!(odd[..i].iter().all(|other| other != name), "{name}");
+        }
+    }
+}
