@@ -21,6 +21,16 @@ enum Failed {
 
 fn main() -> Result<(), Failed> {
     let runner = Runner::from_arguments();
+    // What it costs to take the time of transfers for the metrics, and to leave a record of each.
+    let mut bench = Bench::with(1, false)?;
+    runner.measure("node: push, fetch, release; untimed", 1, || bench.hand_over(false));
+    let mut bench = Bench::with(1, true)?;
+    runner.measure("node: push, fetch, release; timed", 1, || bench.hand_over(false));
+    bench.node.trace(true);
+    runner.measure("node: push, fetch, release; timed, traced", 1, || {
+        bench.hand_over(false);
+        bench.node.take_ended().count()
+    });
     for keys in [1, 1000, 100_000] {
         let mut bench = Bench::new(keys)?;
         runner.measure(&format!("node: push, fetch, release; {keys} keys"), 1, || bench.hand_over(false));
@@ -42,9 +52,13 @@ struct Bench {
 
 impl Bench {
     fn new(keys: usize) -> Result<Bench, Failed> {
+        Bench::with(keys, true)
+    }
+
+    fn with(keys: usize, timed: bool) -> Result<Bench, Failed> {
         let name = |text: &str| Name::new(text).map_err(Failed::Name);
         let headers = LocalSlice { segment: SegmentId(0), offset: 0, len: 64 * 64 };
-        let mut node = Node::new(NodeConfig::new(name("bench")?, 1), headers);
+        let mut node = Node::new(NodeConfig { timed, ..NodeConfig::new(name("bench")?, 1) }, headers);
         for (session, worker) in [(PRODUCER, "producer"), (CONSUMER, "consumer")] {
             let arena = SegmentId(session.0 as u32);
             node.session_opened(session, name(worker)?, Domain(0), arena, 1 << 40);

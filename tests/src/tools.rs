@@ -27,10 +27,7 @@ fn found(names: &[&str]) -> PathBuf {
     let beside = beside.iter().flat_map(|test| test.ancestors().skip(1).map(|folder| folder.join("tools")));
     let folders: Vec<PathBuf> = beside.chain(std::env::split_paths(&path)).collect();
     let in_folders = |name: &&str| folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file());
-    names
-        .iter()
-        .find_map(|name| in_folders(&name))
-        .unwrap_or_else(|| panic!("{names:?} is missing: run scripts/test-tools.sh"))
+    names.iter().find_map(in_folders).unwrap_or_else(|| panic!("{names:?} is missing: run scripts/test-tools.sh"))
 }
 
 /// A file of this repository.

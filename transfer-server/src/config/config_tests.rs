@@ -48,11 +48,12 @@ fn beyond_loopback_it_does_not_listen_unless_told_so() {
         refused(&format!("--listen {address}"), &["--listen", address, "--insecure", "127.0.0.1:7471"]);
         let both = format!("--listen 127.0.0.1:1 --data-listen {address}");
         refused(&both, &["--data-listen", address, "--insecure"]);
+        refused(&format!("--http-listen {address}"), &["--http-listen", address, "--insecure"]);
     }
     for address in ["127.0.0.1:0", "127.9.9.9:1", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
         assert!(parse(&format!("--listen {address}")).is_ok(), "{address}");
     }
-    assert!(parse("--listen 10.0.0.7:7471 --insecure").is_ok());
+    assert!(parse("--listen 10.0.0.7:7471 --http-listen 10.0.0.7:9471 --insecure").is_ok());
 }
 
 #[test]

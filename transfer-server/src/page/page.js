@@ -220,7 +220,7 @@ function tiles(s) {
   text("t-sent", now ? rate(now.sent) : "–");
   text("t-local", now ? rate(now.local) : "–");
   text("t-transfers", now ? perSecond(now.transfers) : "–");
-  text("t-waiting", `${count(s.operations)} operations wait`);
+  text("t-waiting", s.operations === 1 ? "1 operation waits" : `${count(s.operations)} operations wait`);
   if (busy && s.at_ms > busy.at_ms && s.busy_ns >= busy.busy_ns) {
     text("t-busy", `${Math.min(100, Math.round((s.busy_ns - busy.busy_ns) / 1e4 / (s.at_ms - busy.at_ms)))} %`);
   }
@@ -284,7 +284,7 @@ function workers(s) {
 function inFlight(s) {
   const labels = ["Key", "Worker", "What", "Waits for", "Age"];
   rows("flight-rows", labels, s.in_flight.map((o) => [
-    [o.key, "name"], [o.worker, ""], [o.peer === null ? o.what : `${o.what}, ${o.peer}`, ""], [o.waits_for, ""],
+    [o.key, "name"], [o.worker, ""], [o.peer === null ? o.what : `${o.what}, ${o.peer}`, "whole"], [o.waits_for, ""],
     [seconds(o.age_s), o.age_s > 10 ? "n warn" : "n"],
   ]), "Nothing waits.");
   const all = s.in_flight_all > s.in_flight.length;
