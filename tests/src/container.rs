@@ -29,19 +29,26 @@ exec \"$program\" \"$@\"
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Container {
     uid: Option<u32>,
+    host_network: bool,
 }
 
 impl Container {
     /// One that this test's user makes: root inside is that user outside.
     #[must_use]
     pub fn new() -> Container {
-        Container { uid: None }
+        Container::default()
     }
 
     /// One that another user makes: root inside is that user outside.
     #[must_use]
     pub fn of_user(uid: u32) -> Container {
-        Container { uid: Some(uid) }
+        Container { uid: Some(uid), host_network: false }
+    }
+
+    /// The same with the network of the host: sidecars talk to each other over it.
+    #[must_use]
+    pub fn with_the_host_s_network(self) -> Container {
+        Container { host_network: true, ..self }
     }
 
     /// The program of workers, where this container's user can run it. `shared` takes a copy, if need be.
@@ -58,8 +65,10 @@ impl Container {
             let uid = uid.to_string();
             words.extend(["setpriv", "--reuid", &uid, "--regid", &uid, "--clear-groups"].map(OsString::from));
         }
-        let unshare = ["unshare", "--user", "--map-root-user", "--pid", "--ipc", "--net", "--mount", "--fork"];
-        words.extend(unshare.map(OsString::from));
+        words.extend(
+            ["unshare", "--user", "--map-root-user", "--pid", "--ipc", "--mount", "--fork"].map(OsString::from),
+        );
+        words.extend((!self.host_network).then(|| "--net".into()));
         words.extend(["--kill-child", "sh", "-c", SCRIPT, "sh"].map(OsString::from));
         words.extend([shared.as_os_str(), program.as_os_str()].map(OsString::from));
         words.extend(arguments.iter().map(OsString::from));

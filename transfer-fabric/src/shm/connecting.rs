@@ -74,6 +74,11 @@ impl ShmFabric {
         let (show, name) = offer::decode_initiator(peer).map_err(bad)?;
         let path = self.config.directory.join(name);
         let failed = |why: String| FabricError::Device { what: MEETING, why };
+        if name == self.config.name {
+            return Err(failed(format!(
+                "{path:?} is this sidecar's own socket: the peer has another directory, or the same name"
+            )));
+        }
         let socket = Socket::connect(&path, Instant::now()).map_err(|error| {
             failed(format!(
                 "{error}; sidecars of one host have to be given one --shm-dir, here it is {:?}",

@@ -17,6 +17,39 @@ impl ShmFabric {
         at
     }
 
+    /// Has it noticed when the peer of a link does nothing with what was posted. Once it is set, this costs nothing until it is due.
+    pub(super) fn watch(&mut self, id: LinkId) {
+        if self.links.get(&id).is_some_and(|link| link.watch.is_none()) {
+            let at = self.deadline_after(self.config.peer_timeout);
+            if let Some(link) = self.links.get_mut(&id) {
+                link.watch = Some((at, link.signs()));
+            }
+        }
+    }
+
+    /// Looks after the peers of links whose watch is due.
+    fn check_watches(&mut self, now: Instant) {
+        let due = |link: &&mut super::Link| link.is_up() && link.watch.is_some_and(|(at, _)| at <= now);
+        let mut silent = Vec::new();
+        for link in self.links.values_mut().filter(due) {
+            let (signs, before) = (link.signs(), link.watch.map(|(_, before)| before));
+            if link.in_flight.is_empty() {
+                link.watch = None;
+            } else if before == Some(signs) {
+                silent.push((link.id, link.in_flight.len()));
+            } else {
+                link.watch = Some((now + self.config.peer_timeout, signs));
+            }
+        }
+        for (id, works) in silent {
+            let long = self.config.peer_timeout.as_secs();
+            self.end(
+                id,
+                DownReason::Lost(format!("the peer has done nothing for {long} s, with {works} works posted to it")),
+            );
+        }
+    }
+
     /// Reports a grant as taken back. A link whose peer writes through it at this moment dies, and that is what is reported: when nobody
     /// copies any more.
     pub(super) fn revoked(&mut self, id: LinkId, key: RemoteKey) {
@@ -105,6 +138,7 @@ impl ShmFabric {
         for id in late_to_greet {
             self.end(id, late("the peer did not answer"));
         }
+        self.check_watches(now);
         self.alarm = self.next_deadline();
     }
 
@@ -115,7 +149,8 @@ impl ShmFabric {
         });
         let links = self.links.values().filter_map(|link| match link.stage {
             Stage::Greeting { deadline, .. } => Some(deadline),
-            Stage::Up | Stage::Ending { .. } => None,
+            Stage::Up => link.watch.map(|(at, _)| at),
+            Stage::Ending { .. } => None,
         });
         let guests = self.guests.values().map(|guest| guest.deadline);
         waiting.chain(links).chain(guests).min()

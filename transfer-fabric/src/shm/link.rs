@@ -70,8 +70,17 @@ pub(super) struct Link {
     pub(super) unpublished: bool,
     /// It was announced that this side sleeps.
     pub(super) asleep: bool,
+    /// When to look whether the peer has done anything, and what it had done when this was set.
+    pub(super) watch: Option<(Instant, Signs)>,
     /// The peer's last word, or its silence.
     pub(super) farewell: Option<DownReason>,
+}
+
+/// Signs of life of a peer that has something to do: what it has placed, and how it gets on with what it places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Signs {
+    done: u64,
+    beats: u32,
 }
 
 /// What a link needs of its fabric to hear its peer.
@@ -107,12 +116,17 @@ impl Link {
             copied: 0,
             unpublished: false,
             asleep: false,
+            watch: None,
             farewell: None,
         }
     }
 
     pub(super) fn is_up(&self) -> bool {
         matches!(self.stage, Stage::Up)
+    }
+
+    pub(super) fn signs(&self) -> Signs {
+        Signs { done: self.done, beats: self.shared.peer_beats() }
     }
 
     /// Whether `limit` works allow one more.

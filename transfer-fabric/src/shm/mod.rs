@@ -98,6 +98,8 @@ pub struct ShmConfig {
     pub incarnation: u64,
     /// How long a link may take to connect.
     pub handshake_timeout: Duration,
+    /// How long a peer may do nothing, though there is something for it to do, before its link is lost.
+    pub peer_timeout: Duration,
     /// Writes and messages posted and not completed, per link, before [`PostError::Full`].
     pub send_queue: usize,
     /// Messages and immediates that the peer of a link may have under way.
@@ -120,6 +122,7 @@ impl ShmConfig {
             name: name.to_owned(),
             incarnation,
             handshake_timeout: Duration::from_secs(10),
+            peer_timeout: Duration::from_secs(15),
             send_queue: 1024,
             receive_slots: Capabilities::new().receive_slots,
             round_bytes: 1 << 20,
@@ -310,6 +313,8 @@ impl Fabric for ShmFabric {
         let link = links.get_mut(&link).ok_or(PostError::LinkDown(link))?;
         let elements = link.elements(sgl, regions)?;
         link.post(work, &Record::Write(Write { elements, remote, immediate }), &[]);
+        let link = link.id;
+        self.watch(link);
         Ok(())
     }
 
@@ -318,6 +323,7 @@ impl Fabric for ShmFabric {
         self.up(link)?.check_room(send_queue)?;
         self.capabilities.check_message(message)?;
         self.up(link)?.post(work, &Record::Send, message);
+        self.watch(link);
         Ok(())
     }
 

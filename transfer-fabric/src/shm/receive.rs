@@ -126,6 +126,7 @@ impl Link {
     fn land(&mut self, sink: &mut Sink<'_>) -> Result<(bool, bool), DownReason> {
         let Some(Landing { job, immediate, .. }) = &self.landing else { return Ok((true, false)) };
         let stepped = job.step(STEP_BYTES).is_some();
+        self.shared.beat();
         if !job.is_over() {
             return Ok((false, stepped));
         }

@@ -5,6 +5,8 @@
 //! | 0 | the nonce, 16 bytes | the acceptor, who makes the memory |
 //! | 128 | not 0: the acceptor has ended the link | the acceptor |
 //! | 256 | not 0: the initiator has ended the link | the initiator |
+//! | 384 | counts while the acceptor copies | the acceptor |
+//! | 512 | counts while the initiator copies | the initiator |
 //! | 4096 | the ring from the acceptor to the initiator | both, as a ring is |
 //! | behind it | the ring from the initiator to the acceptor | both |
 //!
@@ -27,6 +29,8 @@ const RING_BYTES: u32 = 128 << 10;
 const NONCE_AT: u64 = 0;
 const ACCEPTOR_ENDED_AT: u64 = 128;
 const INITIATOR_ENDED_AT: u64 = 256;
+const ACCEPTOR_COPIES_AT: u64 = 384;
+const INITIATOR_COPIES_AT: u64 = 512;
 const TO_INITIATOR_AT: u64 = 4096;
 const TO_ACCEPTOR_AT: u64 = TO_INITIATOR_AT + HEADER_BYTES + RING_BYTES as u64;
 
@@ -98,6 +102,20 @@ impl Shared {
         fence(Ordering::SeqCst);
         let at = if self.acceptor { INITIATOR_ENDED_AT } else { ACCEPTOR_ENDED_AT };
         self.mapping.word_at(at).is_ok_and(|word| word.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Tells the peer that this side is copying for it: a long write is acknowledged only at its end.
+    pub(super) fn beat(&self) {
+        let at = if self.acceptor { ACCEPTOR_COPIES_AT } else { INITIATOR_COPIES_AT };
+        if let Ok(word) = self.mapping.word_at(at) {
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What the peer counts while it copies.
+    pub(super) fn peer_beats(&self) -> u32 {
+        let at = if self.acceptor { INITIATOR_COPIES_AT } else { ACCEPTOR_COPIES_AT };
+        self.mapping.word_at(at).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     /// The memory itself, for tests that write nonsense over it.

@@ -78,3 +78,27 @@ mod one_rail {
 mod two_rails {
     crate::conformance_tests!(crate::conformance::rails::Railed::new(super::ShmRig::new(), &[0, 0]));
 }
+
+mod hostile;
+mod own;
+
+/// Polls until something is answered.
+fn until<T>(fabric: &mut ShmFabric, mut answer: impl FnMut(FabricEvent<'_>) -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        let mut found = None;
+        fabric.poll(&mut |event| found = found.take().or(answer(event)));
+        if let Some(found) = found {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "nothing happens");
+        std::thread::yield_now();
+    }
+}
+
+fn down(fabric: &mut ShmFabric) -> DownReason {
+    until(fabric, |event| match event {
+        FabricEvent::LinkDown { reason, .. } => Some(reason),
+        _ => None,
+    })
+}

@@ -1,0 +1,176 @@
+//! Two sidecars of one host: shared memory is chosen by itself where they share a directory, also from two containers, and whoever does not
+//! get it hears why. What holds over every fabric is in the other suites; some of it is here, since nobody has to ask for this one.
+
+use std::process::Command;
+use transfer_proto::v1::Fabric;
+use transfer_tests::container::{Container, namespaces};
+use transfer_tests::{Carrier, Scene, Sidecar, Spec, Worker, status};
+
+/// More than the data plane copies in one piece, and than is worth a thread.
+const LEN: u64 = 9 << 20;
+
+const LISTEN: [&str; 4] = ["--listen", "127.0.0.1:0", "--verbs", "off"];
+
+/// A tensor goes each way, pushed and fetched, and all by this carrier.
+#[track_caller]
+fn both_ways(scene: &Scene, carrier: Carrier, seed: u64) {
+    let names = [format!("a-{seed}"), format!("b-{seed}")];
+    let mut workers = [scene.a().worker(&names[0]), scene.b().worker(&names[1])];
+    exchange(&mut workers, &names, carrier, seed);
+    assert_eq!(workers.map(|worker| worker.close().success()), [true, true]);
+}
+
+#[track_caller]
+fn exchange(workers: &mut [Worker; 2], names: &[String; 2], carrier: Carrier, seed: u64) {
+    for from in [0, 1] {
+        for len in [100, LEN / 3] {
+            let spec = Spec::bytes(len, seed + from as u64);
+            let (fetched, pushed) = (format!("fetched-{from}-{seed}-{len}"), format!("pushed-{from}-{seed}-{len}"));
+            workers[from].push(&fetched, spec.clone()).get();
+            let there = workers[1 - from].fetch(&fetched).get();
+            assert_eq!(there.sum, spec.sum());
+            carrier.carried(&there.report);
+            let push = workers[from].push(&pushed, spec.clone()).to(&names[1 - from]).get();
+            carrier.carried(&push.report);
+            assert_eq!(workers[1 - from].fetch(&pushed).get().sum, spec.sum());
+        }
+    }
+}
+
+fn link_over(sidecar: &Sidecar, fabric: Fabric) -> bool {
+    sidecar.status().links.iter().any(|link| link.fabric() == fabric)
+}
+
+#[test]
+fn without_a_word_it_is_chosen() {
+    let scene = Scene::exactly(&[&LISTEN, &LISTEN]);
+    both_ways(&scene, Carrier::Shm, 1);
+    assert!(link_over(scene.a(), Fabric::Shm) && !link_over(scene.a(), Fabric::Tcp));
+    assert_eq!(status::finished(&scene.b().status(), Fabric::Tcp).transfers, 0);
+    for node in &scene.nodes {
+        let status = node.status();
+        assert_eq!(status.links[0].why, "", "nothing better was passed over");
+        let shm = status.fabric_states.iter().find(|state| state.fabric() == Fabric::Shm).expect("it is shown");
+        let socket = node.folder().join(format!("{}.shm", node.name())).display().to_string();
+        assert!(shm.available && shm.settings.iter().any(|s| s.name == "socket" && s.value == socket), "{shm:?}");
+    }
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    giver.push("w", Spec::bytes(5000, 1)).get();
+    taker.fetch("w").require("shm").get();
+    taker.fetch("w").require("tcp").trouble().expect("RequireUnmet", &["tcp", "is shm"]);
+    drop((giver, taker));
+    scene.end();
+}
+
+/// Not wanted by one, not in one directory, not in any: TCP carries, and both say why.
+#[test]
+fn who_cannot_use_it_uses_tcp_and_knows_why() {
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let off = [&LISTEN[..], &["--shm", "off"]].concat();
+    let apart = [&LISTEN[..], &["--shm-dir", elsewhere.path().to_str().expect("a plain path")]].concat();
+    for (other, why) in [(off, "--shm off"), (apart, "--shm-dir")] {
+        let scene = Scene::exactly(&[&LISTEN, &other]);
+        both_ways(&scene, Carrier::Tcp, 1);
+        let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+        giver.push("w", Spec::bytes(5000, 1)).get();
+        taker.fetch("w").require("shm").trouble().expect("RequireUnmet", &["shm", "is tcp", why]);
+        for node in &scene.nodes {
+            let link = node.status().links[0].clone();
+            assert!(link.why.contains(why), "{link:?}");
+        }
+        drop((giver, taker));
+        scene.end();
+    }
+}
+
+/// A sidecar that is stopped for a while, and one that is killed and started again: the link goes on, or there is a new one.
+#[test]
+fn stopped_killed_and_back() {
+    let mut scene = Scene::exactly(&[&LISTEN, &LISTEN]);
+    let mut giver = Worker::of(scene.a(), "giver").arena_bytes(64 << 20).start();
+    let mut taker = scene.b().worker("taker");
+    let spec = |seed| Spec::bytes(LEN, seed);
+    giver.push("w", spec(1)).get();
+    assert_eq!(taker.fetch("w").get().sum, spec(1).sum());
+    scene.b().freeze();
+    giver.push("w", spec(2)).get();
+    let waiting = taker.fetch("w").at_least(2).start();
+    scene.b().go_on();
+    assert_eq!(waiting.get().sum, spec(2).sum());
+    for round in 0..3 {
+        let storms = [taker.fetch("w").storm(), giver.push("v", spec(3)).to("taker").storm()];
+        scene.a().until("bytes fly", |s| status::finished(s, Fabric::Shm).transfers >= 4 * (round + 1));
+        scene.nodes[1].kill();
+        let [fetches, pushes] = storms;
+        fetches.trouble().expect("SidecarGone", &[]);
+        let trouble = pushes.trouble();
+        assert!(trouble.can_retry, "{trouble}");
+        drop(taker);
+        scene.nodes[1].restart();
+        taker = scene.b().worker("taker");
+        let again = taker.fetch("w").get();
+        assert_eq!(again.sum, spec(2).sum());
+        Carrier::Shm.carried(&again.report);
+    }
+    drop((giver, taker));
+    scene.note_idle_of(1);
+    scene.end();
+}
+
+/// The owner's sidecar is killed while a tensor of its worker is being copied out of it, and the worker goes on with a new one: whatever
+/// arrives is what was published.
+#[test]
+fn an_owner_that_dies_is_never_half_read() {
+    let mut scene = Scene::exactly(&[&LISTEN, &LISTEN]);
+    let mut giver = scene.b().worker("giver");
+    for round in 0..4_u64 {
+        let (mut taker, key) = (scene.a().worker("taker"), format!("w-{round}"));
+        let spec = Spec::bytes(LEN, 10 + round);
+        giver.push(&key, spec.clone()).get();
+        taker.fetch(&key).get();
+        let fetches: Vec<_> = (0..4).map(|_| taker.fetch(&key).start()).collect();
+        scene.nodes[1].kill();
+        for fetch in fetches {
+            if let Ok(fetched) = fetch.wait() {
+                assert_eq!(fetched.sum, spec.sum(), "torn bytes");
+            }
+        }
+        drop(taker);
+        drop(giver);
+        scene.nodes[1].restart();
+        giver = scene.b().worker("giver");
+    }
+    drop(giver);
+    scene.note_idle_of(1);
+    scene.end();
+}
+
+/// Two sidecars, each in a container of its own, that have one directory in common: also there it is chosen, by who can be met and not by
+/// addresses. Needs `unshare`, and to be root; elsewhere it says so and ends.
+#[test]
+fn from_two_containers() {
+    let tried =
+        Command::new("unshare").args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "true"]).output();
+    if !rustix::process::geteuid().is_root() || !tried.as_ref().is_ok_and(|output| output.status.success()) {
+        eprintln!("not run: no containers can be made here ({tried:?})");
+        return;
+    }
+    let folder = tempfile::Builder::new().prefix("transfer-test-").tempdir().expect("a folder");
+    let container = Some(Container::new().with_the_host_s_network());
+    let a = Sidecar::start_in(container, folder.path(), "a", &LISTEN);
+    let url = format!("http://{}", a.address());
+    let join = [&LISTEN[..], &["--directory", &url]].concat();
+    let mut nodes = [Sidecar::start_in(container, folder.path(), "b", &join), a];
+    nodes.reverse();
+    let apart = [nodes[0].process_id(), nodes[1].process_id()].map(namespaces);
+    assert!(apart[0].iter().zip(&apart[1]).filter(|(a, b)| a != b).count() >= 4, "{apart:?}");
+    let names = ["a-1".to_owned(), "b-1".to_owned()];
+    let mut workers = [nodes[0].worker(&names[0]), nodes[1].worker(&names[1])];
+    exchange(&mut workers, &names, Carrier::Shm, 1);
+    drop(workers);
+    for node in &mut nodes {
+        assert!(node.terminate().success());
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("the folder").flatten().map(|f| f.file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().ends_with(".shm")), "{left:?}");
+}

@@ -1,0 +1,289 @@
+//! A peer that does what it likes: this side's memory stays as it is, nothing hangs or dies, and the link ends.
+
+use super::super::note::{Nonce, Note};
+use super::super::offer;
+use super::super::record::{Element, Elements, Encoded};
+use super::super::shared::Shared;
+use super::*;
+use crate::token::Token;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
+use transfer_memory::socket::{Message, Socket};
+
+const SEGMENT: SegmentId = SegmentId(1);
+const LEN: u64 = 4096;
+const GRANTED: LocalSlice = LocalSlice { segment: SEGMENT, offset: 128, len: 64 };
+const LINK: LinkId = LinkId(1);
+
+/// A fabric, its memory, and an acceptor that is played by the test.
+struct Scene {
+    fabric: ShmFabric,
+    memory: Arc<Segment>,
+    socket: Socket,
+    shared: Shared,
+    granted: RemoteSlice,
+    links: u32,
+    _rig: ShmRig,
+}
+
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// The note that comes next.
+fn note(socket: &Socket) -> Note {
+    match socket.receive(1, Instant::now() + Duration::from_secs(10)).unwrap() {
+        Message::Bytes { bytes, .. } => Note::decode(&bytes).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Connects to `fabric` as the acceptor of its link would.
+fn begin(fabric: &mut ShmFabric, link: LinkId) -> (Socket, Shared) {
+    let offer = fabric.offer(link).unwrap();
+    let (token, _) = offer::decode_initiator(&offer).unwrap();
+    let socket = Socket::connect(fabric.path(), now()).unwrap();
+    let nonce: Nonce = rand::random();
+    let (shared, fd) = Shared::make(&PinnedBudget::new(1 << 30), &nonce).unwrap();
+    socket.send(&Note::Hello { token, incarnation: 9 }.encode(), &lent(&fd), now()).unwrap();
+    let show = Token::random();
+    fabric.connect(link, &offer::encode_acceptor(&show)).unwrap();
+    until(fabric, |event| matches!(event, FabricEvent::Connected { .. }).then_some(()));
+    let own = fabric.config.incarnation;
+    assert_eq!(note(&socket), Note::Welcome { token: show, nonce, incarnation: own });
+    (socket, shared)
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let mut rig = ShmRig::new();
+        let (mut fabric, memory) = (rig.fabric(), Arc::new(segment(LEN)));
+        fabric.register(SEGMENT, memory.clone()).unwrap();
+        let (socket, shared) = begin(&mut fabric, LINK);
+        let granted = grant(&mut fabric, LINK);
+        Scene { fabric, memory, socket, shared, granted, links: 1, _rig: rig }
+    }
+
+    /// A new link in place of the last one, which has ended.
+    fn again(&mut self) {
+        self.links += 1;
+        let link = LinkId(self.links);
+        (self.socket, self.shared) = begin(&mut self.fabric, link);
+        self.granted = grant(&mut self.fabric, link);
+    }
+
+    fn pass(&self, handle: u32, len: u64, fd: &OwnedFd) {
+        self.socket.send(&Note::Segment { handle, len }.encode(), &lent(fd), now()).unwrap();
+    }
+
+    fn push(&mut self, record: &[u8]) {
+        assert!(self.shared.out.try_push(record).unwrap());
+        self.shared.out.publish();
+        self.socket.ring().unwrap();
+    }
+
+    fn write(&mut self, handle: u32, offset: u64) {
+        let elements: Elements = [Element { handle, offset, len: 64 }].into_iter().collect();
+        let write = Write { elements, remote: self.granted, immediate: Some(1) };
+        self.push(Encoded::new(&Record::Write(write), &[], 0).bytes());
+    }
+
+    /// The link ends with a reason that says this, and the peer is told; no byte has changed.
+    #[track_caller]
+    fn ends(&mut self, words: &str) {
+        let reason = down(&mut self.fabric);
+        assert!(reason.to_string().contains(words), "{reason}");
+        assert!(matches!(reason, DownReason::Violation(_)), "{reason:?}");
+        assert!(matches!(note(&self.socket), Note::Refuse(why) if why.contains(words)));
+        self.untouched(0..LEN as usize);
+        assert!(self.fabric.links.is_empty());
+    }
+
+    fn untouched(&self, range: std::ops::Range<usize>) {
+        let mut seen = vec![0; LEN as usize];
+        self.memory.mapping().copy_out(0, &mut seen).unwrap();
+        assert!(seen[range].iter().all(|byte| *byte == 0), "memory that was not granted has changed");
+    }
+}
+
+fn grant(fabric: &mut ShmFabric, link: LinkId) -> RemoteSlice {
+    fabric.grant(link, GRANTED, GrantAccess::Write, 0).unwrap();
+    until(fabric, |event| match event {
+        FabricEvent::Granted { remote, .. } => Some(remote),
+        _ => None,
+    })
+}
+
+fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
+    let fd = fs::memfd_create("foreign", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    fs::fallocate(&fd, FallocateFlags::empty(), 0, len).unwrap();
+    fs::fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+fn all_seals() -> SealFlags {
+    SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL
+}
+
+#[test]
+fn a_segment_that_is_a_trap_is_not_mapped() {
+    let mut scene = Scene::new();
+    let whole = all_seals();
+    for (fd, len, words) in [
+        (memfd(8192, whole.difference(SealFlags::SHRINK)), 8192, "can still be shrunk"),
+        (memfd(8192, whole.difference(SealFlags::FUTURE_WRITE)), 8192, "still be mapped for writing"),
+        (memfd(4096, whole), 8192, "in memory"),
+        (memfd(8192, whole), 4096, "8192 bytes, 4096 were announced"),
+    ] {
+        scene.pass(0, len, &fd);
+        scene.write(0, 0);
+        scene.ends(words);
+        scene.again();
+    }
+    // Beyond the end of one that is in order, and over it.
+    for offset in [8192, 8192 - 63, u64::MAX - 10] {
+        scene.pass(3, 8192, &memfd(8192, whole));
+        scene.write(3, offset);
+        scene.ends("do not lie in a mapping");
+        scene.again();
+    }
+    scene.pass(3, 8192, &memfd(8192, whole));
+    scene.write(4, 0);
+    scene.ends("segment 4, which was not passed");
+    scene.again();
+    scene.pass(3, 8192, &memfd(8192, whole));
+    scene.pass(3, 8192, &memfd(8192, whole));
+    scene.ends("the handle of another");
+    scene.again();
+    scene.pass(3, u64::MAX, &memfd(8192, whole));
+    scene.ends("more segments");
+    scene.again();
+    scene.push(Encoded::new(&Record::Forget(1), &[], 0).bytes());
+    scene.ends("a segment ends that there is not");
+    // And one that is in order.
+    scene.again();
+    scene.pass(3, 8192, &memfd(8192, whole));
+    scene.write(3, 8192 - 64);
+    until(&mut scene.fabric, |event| matches!(event, FabricEvent::Immediate { value: 1, .. }).then_some(()));
+}
+
+#[test]
+fn notes_that_do_not_belong_there() {
+    let mut scene = Scene::new();
+    let (token, incarnation) = (Token::random(), 1);
+    for (bytes, words) in [
+        (Note::Hello { token, incarnation }.encode(), "does not belong"),
+        (Note::Welcome { token, nonce: Nonce::default(), incarnation }.encode(), "does not belong"),
+        (Note::Segment { handle: 0, len: 4096 }.encode(), "does not belong"),
+        (vec![99, 1, 2], "not known"),
+        (vec![3, 0], "too short"),
+    ] {
+        scene.socket.send(&bytes, &[], now()).unwrap();
+        scene.ends(words);
+        scene.again();
+    }
+    let extra = memfd(4096, all_seals());
+    scene.socket.send(&Note::Bye("with a gift".into()).encode(), &lent(&extra), now()).unwrap();
+    scene.ends("does not belong");
+}
+
+/// A greeting with the wrong token is refused, and so is memory that is none, or of another size.
+#[test]
+fn guests_are_checked() {
+    let mut rig = ShmRig::new();
+    let mut fabric = rig.fabric();
+    let refused = |fabric: &mut ShmFabric, hello: &[u8], fds: &[BorrowedFd<'_>]| {
+        let socket = Socket::connect(fabric.path(), now()).unwrap();
+        socket.send(hello, fds, now()).unwrap();
+        let start = Instant::now();
+        while fabric.guests_seen == 0 || !fabric.guests.is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(30));
+            fabric.poll(&mut |event| panic!("{event:?}"));
+        }
+        fabric.guests_seen = 0;
+        let Note::Refuse(why) = note(&socket) else { panic!("it was not refused") };
+        why
+    };
+    let offer = fabric.offer(LINK).unwrap();
+    let (token, _) = offer::decode_initiator(&offer).unwrap();
+    let (_, good) = Shared::make(&PinnedBudget::new(1 << 30), &Nonce::default()).unwrap();
+    let hello = |token| Note::Hello { token, incarnation: 1 }.encode();
+    let wrong = refused(&mut fabric, &hello(Token::random()), &lent(&good));
+    assert!(wrong.contains("unknown, used or too late"), "{wrong}");
+    assert!(refused(&mut fabric, &hello(token), &[]).contains("without its memory"));
+    let small = memfd(4096, SealFlags::SHRINK | SealFlags::GROW);
+    assert!(refused(&mut fabric, &hello(token), &lent(&small)).contains("4096 bytes"));
+    let soft = memfd(320 << 10, SealFlags::empty());
+    assert!(refused(&mut fabric, &hello(token), &lent(&soft)).contains("shrunk"));
+    // Sealed so that nobody can seal out those who punch holes.
+    let sealed = memfd(320 << 10, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
+    assert!(refused(&mut fabric, &hello(token), &lent(&sealed)).contains("cannot seal"));
+    assert!(refused(&mut fabric, &Note::Bye(String::new()).encode(), &[]).contains("no greeting"));
+    // None of them has used the token up.
+    let again = Socket::connect(fabric.path(), now()).unwrap();
+    again.send(&hello(token), &lent(&good), now()).unwrap();
+    fabric.connect(LINK, &offer::encode_acceptor(&Token::random())).unwrap();
+    until(&mut fabric, |event| matches!(event, FabricEvent::Connected { .. }).then_some(()));
+}
+
+/// Who answers without having read the memory is not on this host, whatever it says.
+#[test]
+fn a_welcome_must_prove_that_the_memory_is_shared() {
+    let mut rig = ShmRig::new();
+    let mut fabric = rig.fabric();
+    for (honest, words) in [(false, "does not read the same memory"), (true, "wrong token")] {
+        let listener = Listener::bind(&rig.directory.path().join("peer.shm"), 0o600).unwrap();
+        let offer = offer::encode_initiator(&Token::random(), "peer.shm");
+        let answer = fabric.accept(LINK, &offer).unwrap();
+        let show = offer::decode_acceptor(&answer).unwrap();
+        let socket = listener.accept(now()).unwrap();
+        let Message::Bytes { mut descriptors, .. } = socket.receive(1, now() + Duration::from_secs(5)).unwrap() else {
+            panic!("no hello")
+        };
+        let (_, nonce) = Shared::adopt(descriptors.pop().unwrap()).unwrap();
+        let (token, nonce) = if honest { (Token::random(), nonce) } else { (show, Nonce::default()) };
+        socket.send(&Note::Welcome { token, nonce, incarnation: 1 }.encode(), &[], now()).unwrap();
+        let reason = down(&mut fabric);
+        assert!(reason.to_string().contains(words), "{reason}");
+    }
+}
+
+/// Nonsense over everything that the two share, again and again, while the link works.
+#[test]
+fn scribbles_end_the_link_and_nothing_else() {
+    let mut scene = Scene::new();
+    let mut random = SmallRng::seed_from_u64(1);
+    for round in 0..60 {
+        scene.pass(0, 8192, &memfd(8192, all_seals()));
+        scene.write(0, 0);
+        scene.fabric.post_send(LinkId(scene.links), WorkId(1), b"a message of this side's").unwrap();
+        scene.fabric.poll(&mut |_| ());
+        // A few words each time; now and then all of it.
+        let memory = scene.shared.mapping().clone();
+        let mut nonsense = vec![0; if round % 5 == 0 { memory.len() as usize } else { 8 }];
+        for _ in 0..1 + round % 7 {
+            random.fill(&mut nonsense[..]);
+            // The indexes of both rings, or anywhere.
+            let rings = [4096, 4096 + 128, 4096 + 512, 4096 + 512 + (128 << 10), 4096 + 640 + (128 << 10)];
+            let places = [rings[round % 5], random.random_range(0..memory.len() / 8) * 8];
+            let room = memory.len() - nonsense.len() as u64;
+            memory.copy_in(places[random.random_range(0..2)].min(room), &nonsense).unwrap();
+            for _ in 0..4 {
+                scene.fabric.poll(&mut |_| ());
+            }
+        }
+        let granted = GRANTED.offset as usize..(GRANTED.offset + GRANTED.len) as usize;
+        scene.untouched(0..granted.start);
+        scene.untouched(granted.end..LEN as usize);
+        scene.fabric.disconnect(LinkId(scene.links), DownReason::Closed("next".into()));
+        let start = Instant::now();
+        while !scene.fabric.links.is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(30), "the link does not end");
+            scene.fabric.poll(&mut |_| ());
+        }
+        scene.fabric.poll(&mut |_| ());
+        scene.memory.mapping().zero(GRANTED.offset, GRANTED.len).unwrap();
+        scene.again();
+    }
+}
