@@ -13,6 +13,7 @@
 //! - [`worker`], [`calls`]: a worker, as a test commands it, and its orders.
 //! - [`agent`]: the same worker from inside: the program `transfer-test-worker`.
 //! - [`soak`]: everything at once: the program `transfer-test-soak`.
+//! - [`authority`]: certificates, made as an operator would make them.
 //! - [`container`]: either of them in namespaces of its own.
 //! - [`order`]: the lines between the two.
 //! - [`pattern`]: what tensors are filled with.
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod authority;
 pub mod calls;
 pub mod carrier;
 pub mod container;
@@ -33,6 +35,7 @@ pub mod soak;
 pub mod status;
 pub mod worker;
 
+pub use authority::{Authority, Identity, Validity};
 pub use carrier::Carrier;
 pub use order::{Change, Fetched, Pushed, Spec, Trouble, Way};
 pub use scene::Scene;

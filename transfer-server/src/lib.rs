@@ -2,12 +2,15 @@
 //!
 //! # Layout
 //! - [`config`]: flags, environment, and their checks.
+//! - [`check()`]: a configuration, judged without a start.
 //! - [`Sidecar`]: a running sidecar; its parts, its threads, its end.
 //! - `sessions`: workers that connect, up to the hand-over to the engine.
 //! - [`directory`]: which node owns a key, and where a worker is.
 //! - `peering`: links to other sidecars.
 //! - `control`: carries the engine's requests to those three, and the answers back.
+//! - `security`: certificates, names, roles.
 //! - `locked`: how much memory it may lock.
+//! - `reload`: what can be changed while it runs.
 //! - `poll`: how the data plane waits, and how that is changed.
 //! - [`observe`]: the log, and what those see who watch it.
 //! - `admin`, `grpc`: what it shows of itself, and how all services are served.
@@ -16,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod check;
 pub mod config;
 mod control;
 pub mod directory;
@@ -25,9 +29,14 @@ mod locked;
 pub mod observe;
 mod peering;
 mod poll;
+mod reload;
+mod security;
 mod sessions;
 mod sidecar;
 mod text;
 mod unix;
 
+pub use check::check;
+pub use reload::{ReloadError, Reloaded};
+pub use security::TlsError;
 pub use sidecar::{Addresses, Sidecar, StartError};

@@ -3,6 +3,9 @@
 pub mod poll;
 pub mod status;
 pub mod tensors;
+mod tls;
+
+pub use tls::{TlsError, TlsOptions};
 
 use crate::error::Error;
 use hyper_util::rt::TokioIo;
@@ -23,7 +26,7 @@ const ANSWER: Duration = Duration::from_secs(15);
 /// Where a sidecar's gRPC services are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// `http://HOST:PORT`
+    /// `http://HOST:PORT` or `https://HOST:PORT`
     Tcp(String),
     /// A Unix socket.
     Unix(PathBuf),
@@ -31,7 +34,9 @@ pub enum Address {
 
 /// A text that is no such address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("it is neither http://HOST:PORT nor the path of a Unix socket, like /run/transfer/admin.sock")]
+#[error(
+    "it is neither http://HOST:PORT or https://HOST:PORT nor the path of a Unix socket, like /run/transfer/admin.sock"
+)]
 pub struct NotAnAddress;
 
 impl FromStr for Address {
@@ -41,7 +46,7 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:") {
             return Ok(Address::Unix(PathBuf::from(path.strip_prefix("//").unwrap_or(path))));
         }
-        if let Some(rest) = text.strip_prefix("http://") {
+        if let Some(rest) = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")) {
             let ok = !rest.is_empty() && text.parse::<Uri>().is_ok();
             return if ok { Ok(Address::Tcp(text.to_owned())) } else { Err(NotAnAddress) };
         }
@@ -68,14 +73,13 @@ impl fmt::Display for Address {
 /// Which sidecar.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// Where the sidecar's gRPC services are: --listen or --admin-socket of transferd
-    #[arg(
-        long,
-        env = "TRANSFER_ADMIN",
-        value_name = "http://HOST:PORT|PATH",
-        default_value = "/run/transfer/admin.sock"
-    )]
+    /// Where the sidecar's gRPC services are: http://HOST:PORT or https://HOST:PORT of its --listen, or the path of its --admin-socket
+    #[arg(long, env = "TRANSFER_ADMIN", value_name = "URL|PATH", default_value = "/run/transfer/admin.sock")]
     pub admin: Address,
+
+    /// Certificates.
+    #[command(flatten)]
+    pub tls: TlsOptions,
 }
 
 impl Target {
@@ -87,7 +91,10 @@ impl Target {
         let unreachable = |source| Error::Unreachable { address: self.admin.clone(), source };
         let channel = match &self.admin {
             Address::Tcp(url) => {
-                let endpoint = Endpoint::from_shared(url.clone()).map_err(unreachable)?;
+                let mut endpoint = Endpoint::from_shared(url.clone()).map_err(unreachable)?;
+                if url.starts_with("https://") {
+                    endpoint = endpoint.tls_config(self.tls.for_address(url)?).map_err(unreachable)?;
+                }
                 endpoint.connect_timeout(CONNECT).timeout(ANSWER).connect().await
             }
             Address::Unix(path) => {
@@ -159,7 +166,8 @@ mod tests {
         assert_eq!("unix:///run/x.sock".parse(), unix("/run/x.sock"));
         assert_eq!("http://[::1]:7471".parse(), tcp("http://[::1]:7471"));
         assert_eq!("node-a:7471".parse(), tcp("http://node-a:7471"));
-        for text in ["", "x", "https://a:1", "ftp://a/b", "http://", "node-a:port"] {
+        assert_eq!("https://node-a:7471".parse(), tcp("https://node-a:7471"));
+        for text in ["", "x", "https://", "ftp://a/b", "http://", "node-a:port"] {
             assert_eq!(text.parse::<Address>(), Err(NotAnAddress), "{text}");
         }
     }

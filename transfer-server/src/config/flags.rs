@@ -1,6 +1,9 @@
 //! The command line of `transferd`, and the environment.
 
-use super::{Config, ConfigError, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, Size, VerbsConfig};
+use super::{
+    Config, ConfigError, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, SecurityConfig, Size, SourceFlags,
+    VerbsConfig,
+};
 use crate::observe::logging::LogFlags;
 use clap::Parser;
 use std::net::SocketAddr;
@@ -49,8 +52,8 @@ pub struct Flags {
     #[arg(long, env = "TRANSFER_TCP_RAILS", value_name = "N", default_value_t = DEFAULT_TCP_RAILS)]
     pub tcp_rails: u8,
 
-    /// "embedded" hosts the directory here; otherwise the URL of the node that does
-    #[arg(long, env = "TRANSFER_DIRECTORY", value_name = "embedded|http://HOST:PORT", default_value = "embedded")]
+    /// "embedded" hosts the directory here; otherwise the URL of the node that does: https://HOST:PORT with certificates, http://HOST:PORT without
+    #[arg(long, env = "TRANSFER_DIRECTORY", value_name = "embedded|URL", default_value = "embedded")]
     pub directory: String,
 
     /// The landing pool of each user id: memory for what comes from other nodes
@@ -81,10 +84,6 @@ pub struct Flags {
     #[arg(long, env = "TRANSFER_POLL", value_enum, default_value_t = Poll::Adaptive)]
     pub poll: Poll,
 
-    /// Listen beyond loopback although nothing is encrypted or authenticated
-    #[arg(long, env = "TRANSFER_INSECURE")]
-    pub insecure: bool,
-
     /// Write the line that says "ready" to this file too
     #[arg(long, env = "TRANSFER_READY_FILE", value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
@@ -93,9 +92,17 @@ pub struct Flags {
     #[command(flatten)]
     pub log: LogFlags,
 
+    /// Certificates, and who may do what.
+    #[command(flatten)]
+    pub security: SecurityConfig,
+
     /// RDMA between nodes.
     #[command(flatten)]
     pub verbs: VerbsConfig,
+
+    /// The configuration itself.
+    #[command(flatten)]
+    pub source: SourceFlags,
 }
 
 fn octal(text: &str) -> Result<u32, String> {
@@ -145,7 +152,7 @@ impl Flags {
             require: self.require,
             poll: self.poll,
             verbs: self.verbs,
-            insecure: self.insecure,
+            security: self.security,
         };
         config.check()?;
         Ok(config)

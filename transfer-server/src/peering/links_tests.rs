@@ -3,7 +3,6 @@ use crate::directory::{Directory, Hello, Place};
 use crate::peering::PeeringService;
 use std::net::SocketAddr;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use v1::peering_server::PeeringServer;
 
@@ -79,9 +78,9 @@ impl Node {
             require: None,
         };
         me(&mut identity);
-        let links = Links::new(identity, engine, client.clone());
+        let links = Links::new(identity, engine, client.clone(), crate::security::Security::none());
         let service = PeeringServer::new(PeeringService::new(links.clone(), client));
-        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
+        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(crate::security::over_plain(listener)));
         Node { links, told, address }
     }
 

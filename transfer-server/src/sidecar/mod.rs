@@ -10,7 +10,8 @@ mod verbs;
 
 pub use error::StartError;
 
-use crate::config::Config;
+use crate::config::{Config, Loaded};
+use crate::reload::{Live, ReloadError, Reloaded};
 use parts::Parts;
 use std::fmt;
 use std::net::SocketAddr;
@@ -61,6 +62,7 @@ pub struct Sidecar {
     stop: Option<oneshot::Sender<()>>,
     ended: watch::Receiver<()>,
     thread: Option<JoinHandle<()>>,
+    live: Live,
     /// Removed when everything else is gone.
     _directory: Option<TempDir>,
 }
@@ -104,12 +106,25 @@ impl Sidecar {
                 drop(alive);
             })
             .map_err(|source| StartError::System { what: "starting the control thread", source })?;
-        let sidecar = Sidecar { addresses, stop: Some(stop), ended, thread: Some(thread), _directory: directory };
         match started.recv() {
-            Ok(Ok(())) => Ok(sidecar),
-            Ok(Err(e)) => Err(e),
+            Ok(Ok(live)) => {
+                Ok(Sidecar { addresses, stop: Some(stop), ended, thread: Some(thread), live, _directory: directory })
+            }
+            // It has nothing left to do but to end.
+            Ok(Err(e)) => {
+                let _ = thread.join();
+                Err(e)
+            }
             Err(_) => Err(StartError::Services("the control thread has ended".into())),
         }
+    }
+
+    /// Takes a new configuration as far as a running sidecar can; the answer says which keys need a restart.
+    ///
+    /// # Errors
+    /// What is wrong with the new one; everything stays as it was then.
+    pub fn reload(&self, before: &Loaded, new: &Loaded) -> Result<Reloaded, ReloadError> {
+        self.live.apply(before, new, &new.config()?)
     }
 
     /// Where it is reached.

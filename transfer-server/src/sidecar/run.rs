@@ -10,6 +10,8 @@ use crate::engine::EngineClient;
 use crate::grpc;
 use crate::peering::{Links, PeeringService};
 use crate::poll::PollControl;
+use crate::reload::Live;
+use crate::security;
 use crate::sessions::{Acceptor, Sessions};
 use crate::text;
 use std::sync::mpsc::SyncSender;
@@ -17,7 +19,6 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tonic::transport::Endpoint;
 use transfer_fabric::engine::Engine;
 
 /// How long a start waits for the directory of another node.
@@ -26,7 +27,7 @@ const DIRECTORY_PATIENCE: Duration = Duration::from_secs(2);
 /// How long calls may go on after the stop.
 const GRACE: Duration = Duration::from_millis(500);
 
-type Report = SyncSender<Result<(), StartError>>;
+type Report = SyncSender<Result<Live, StartError>>;
 
 /// Runs a sidecar until told to stop.
 pub(super) fn run(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) {
@@ -47,7 +48,7 @@ async fn serve(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) {
     match Running::start(parts).await {
         Ok(running) => {
             // Who started this waits for it, unless that one is gone.
-            let _ = report.send(Ok(()));
+            let _ = report.send(Ok(running.live.clone()));
             running.until(stopped).await;
         }
         Err(e) => drop(report.send(Err(e))),
@@ -64,12 +65,13 @@ struct Running {
     control: tokio::task::JoinHandle<()>,
     acceptor: Acceptor,
     admin_path: Option<crate::unix::SocketPath>,
+    live: Live,
 }
 
 impl Running {
     async fn start(parts: Parts) -> Result<Running, StartError> {
         let Parts { addresses, identity, advertised, directory, policy, pool, workers, .. } = parts;
-        let Parts { grpc, admin, engine, poll, requests, .. } = parts;
+        let Parts { grpc, admin, engine, poll, requests, security, .. } = parts;
         let budget = policy.budget.clone();
         let handle = engine.handle().clone();
         let client = EngineClient::new(move |command| handle.send(command));
@@ -80,15 +82,15 @@ impl Running {
                 (Place::Here(hosted.clone()), Some(hosted))
             }
             DirectoryPlace::At(url) => {
-                let endpoint = Endpoint::from_shared(url.clone());
-                (Place::there(endpoint.map_err(|_| ConfigError::Directory { value: url })?), None)
+                let place = Place::there(&url, security.clone());
+                (place.map_err(|_| ConfigError::Directory { value: url })?, None)
             }
         };
         let hello = Hello { node: identity.node.clone(), address: advertised, incarnation: addresses.incarnation };
         let (tell, news) = mpsc::unbounded_channel();
         let directory = DirectoryClient::start(place, hello, tell);
 
-        let links = Links::new(identity.clone(), client.clone(), directory.clone());
+        let links = Links::new(identity.clone(), client.clone(), directory.clone(), security.clone());
         let sessions = Sessions::new(policy, pool, client.clone(), directory.clone());
         let control = Control {
             engine: client.clone(),
@@ -99,6 +101,7 @@ impl Running {
         let control = tokio::spawn(control.run(requests, news));
 
         let (started, poll) = (Instant::now(), PollControl::new(poll));
+        let live = Live { poll: poll.clone(), engine: client.clone(), security: security.clone() };
         let shown = Shown { me: identity, started, budget, poll, engine: client, directory: directory.clone() };
         let peering = PeeringService::new(links, directory.clone());
         let (routes, health) = grpc::routes(peering, AdminService::new(shown), hosted.clone())
@@ -109,12 +112,14 @@ impl Running {
         let system = |source| StartError::System { what: "handing a socket to the runtime", source };
         if let Some(listener) = grpc {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(system)?;
-            servers.spawn(grpc::over_tcp(routes.clone(), listener, stopping.clone()));
+            servers.spawn(grpc::over_tcp(routes.clone(), listener, security.clone(), stopping.clone()));
         }
+        // It ends with the runtime, as the sidecar does.
+        tokio::spawn(security::watch(security.clone()));
         let mut admin_path = None;
         if let Some((listener, path)) = admin {
             let listener = tokio::net::UnixListener::from_std(listener).map_err(system)?;
-            servers.spawn(grpc::over_unix(routes, listener, stopping));
+            servers.spawn(grpc::over_unix(routes, listener, security.clone(), stopping));
             admin_path = Some(path);
         }
 
@@ -127,7 +132,7 @@ impl Running {
         }
         let acceptor = Acceptor::start(workers, sessions, tokio::runtime::Handle::current())
             .map_err(|source| StartError::System { what: "starting the acceptor's thread", source })?;
-        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, admin_path })
+        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, admin_path, live })
     }
 
     async fn until(mut self, stopped: oneshot::Receiver<()>) {
