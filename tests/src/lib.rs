@@ -13,6 +13,7 @@
 //! - [`worker`], [`calls`]: a worker, as a test commands it, and its orders.
 //! - [`agent`]: the same worker from inside: the program `transfer-test-worker`.
 //! - [`soak`]: everything at once: the program `transfer-test-soak`.
+//! - [`authority`]: certificates, made as an operator would make them.
 //! - [`container`]: either of them in namespaces of its own.
 //! - [`order`]: the lines between the two.
 //! - [`pattern`]: what tensors are filled with.
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod authority;
 pub mod browser;
 pub mod calls;
 pub mod carrier;
@@ -37,6 +39,7 @@ pub mod status;
 pub mod tools;
 pub mod worker;
 
+pub use authority::{Authority, Identity, Validity};
 pub use browser::Browser;
 pub use carrier::Carrier;
 pub use order::{Change, Fetched, Pushed, Spec, Trouble, Way};

@@ -34,9 +34,18 @@ pub fn worker() -> PathBuf {
 /// Where it cannot be copied.
 #[must_use]
 pub fn worker_for_all(folder: &Path) -> PathBuf {
-    let copy = folder.join("worker.log");
+    for_all(&worker(), folder, "worker.log")
+}
+
+/// A copy of any program in `folder`, for the same reasons.
+///
+/// # Panics
+/// Where it cannot be copied.
+#[must_use]
+pub fn for_all(program: &Path, folder: &Path, name: &str) -> PathBuf {
+    let copy = folder.join(name);
     // By another process: while this one had it open for writing, a child that another test starts at that moment would have it, too.
-    let status = Command::new("cp").arg(worker()).arg(&copy).status().expect("cp can be started");
+    let status = Command::new("cp").arg(program).arg(&copy).status().expect("cp can be started");
     assert!(status.success(), "the program can be copied");
     copy
 }

@@ -99,7 +99,8 @@ impl Scene {
         let mut nodes: Vec<Sidecar> = Vec::new();
         for (arguments, name) in arguments.iter().zip(["a", "b", "c"]) {
             let mut arguments = arguments.to_vec();
-            let url = nodes.first().map(|host| format!("http://{}", host.address()));
+            let scheme = if arguments.contains(&"--tls-cert") { "https" } else { "http" };
+            let url = nodes.first().map(|host| format!("{scheme}://{}", host.address()));
             if let Some(url) = &url {
                 arguments.extend(["--directory", url]);
             }

@@ -172,6 +172,11 @@ impl Sidecar {
         self.admin = Admin::at(self.admin_socket());
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
     /// Stops its process, as a debugger does; [`Sidecar::go_on`] lets it run again.
     pub fn freeze(&self) {
         self.process.signal(Signal::STOP);

@@ -28,3 +28,15 @@ fn each_promise_has_a_test_that_exists() {
     assert!(missing.is_empty(), "named and not there: {missing:#?}");
     assert!(named > 50, "only {named} tests were found in the page");
 }
+
+#[test]
+fn each_test_that_the_trust_model_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = std::fs::read_to_string(root.join("docs/security.md")).expect("it is there");
+    let named: Vec<_> = text.split('`').filter_map(|word| word.split_once(".rs::")).collect();
+    assert!(named.len() > 10, "only {} tests were found in the page", named.len());
+    for (path, name) in named {
+        let source = std::fs::read_to_string(root.join(format!("{path}.rs"))).unwrap_or_default();
+        assert!(source.contains(&format!("fn {name}(")), "{path}.rs::{name} is named and not there");
+    }
+}

@@ -115,3 +115,27 @@ fn the_socket_s_mode_keeps_others_out() {
     stranger.expect_err("it may not come in").expect("Connect", &["ermission denied", "a.sock"]);
     scene.end();
 }
+
+/// At the admin socket others may look, where its mode lets them in, and change nothing; nor are they a peer there.
+#[test]
+fn another_user_administers_nothing() {
+    use std::os::unix::process::CommandExt;
+    if !can_be_others() {
+        return;
+    }
+    let scene = Scene::with(&[&["--socket-mode", "666", "--pool-bytes", "1MiB"]]);
+    let program = programs::for_all(&programs::transferctl(), scene.folder(), "transferctl.log");
+    let socket = scene.a().admin_socket();
+    let transferctl = |command: &[&str]| {
+        let mut process = std::process::Command::new(&program);
+        process.args(command).arg("--admin").arg(&socket).uid(UID).gid(UID);
+        let output = process.output().expect("it can be started");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = transferctl(&["status"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = transferctl(&["poll", "event"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("user id {UID} may read here and nothing else")), "{said}");
+    scene.end();
+}

@@ -1,6 +1,6 @@
 //! What can go wrong, the exit code for it, and what to do next.
 
-use crate::admin::Address;
+use crate::admin::{Address, TlsError};
 use crate::bench::BenchError;
 use crate::devices::NoRdma;
 use crate::tied::TiedError;
@@ -22,6 +22,9 @@ pub enum Error {
         /// Why.
         source: tonic::transport::Error,
     },
+    /// An https address without what it takes.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The Admin service answered with a failure.
     #[error("the sidecar at {address} did not do it: {}", .source.message())]
     Admin {
@@ -139,12 +142,11 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Unreachable { .. } | Error::StreamEnded { .. } => 3,
-            Error::Admin { source, .. } if source.code() == tonic::Code::Unavailable => 3,
-            // The connection broke: what the sidecar itself answers has no cause.
-            Error::Admin { source, .. } if source.source().is_some() => 3,
+            Error::Admin { source, .. } if source.code() == tonic::Code::Unavailable || is_broken(source) => 3,
             Error::Connect { source, .. } if source.can_retry() && !is_refused(source) => 3,
             Error::Admin { source, .. } if source.code() == tonic::Code::InvalidArgument => 2,
             Error::FileLength { .. } | Error::FileElements { .. } | Error::PollFor { .. } | Error::NoTerminal => 2,
+            Error::Tls(_) => 2,
             Error::NoRdma(_) => 4,
             Error::Connect { source, .. } | Error::Call { source, .. } if is_wrong_use(source) => 2,
             Error::Bench(e) if e.is_wrong_use() => 2,
@@ -164,6 +166,12 @@ impl Error {
                  line says grpc=HOST:PORT.",
                 path.display()
             ),
+            Error::Admin { address: Address::Tcp(url), source } if is_broken(source) => match url.strip_prefix("http://") {
+                Some(rest) => format!(
+                    "A sidecar with certificates is at https://{rest}, and takes --tls-ca, --tls-cert and --tls-key."
+                ),
+                None => "The sidecar's log says why it has refused the connection.".to_owned(),
+            },
             Error::Connect { socket, .. } if self.exit_code() == 3 => format!(
                 "Is transferd running with --socket {0}, and may you open {0}? Its first line says socket=PATH. Give that with --socket.",
                 socket.display()
@@ -213,6 +221,11 @@ impl Error {
         }
         text
     }
+}
+
+/// Whether there is no answer of the sidecar's, but a connection that broke.
+fn is_broken(status: &tonic::Status) -> bool {
+    status.source().is_some_and(|cause| cause.is::<tonic::transport::Error>())
 }
 
 fn is_refused(error: &transfer_client::Error) -> bool {

@@ -3,15 +3,13 @@
 use crate::admin::AdminService;
 use crate::directory::{Directory, DirectoryService};
 use crate::peering::PeeringService;
-use std::future::Future;
+use crate::security::{self, GuardLayer, Security};
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::Routes;
 use tonic::service::RoutesBuilder;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::server::HealthReporter;
 use transfer_proto::v1::admin_server::AdminServer;
 use transfer_proto::v1::directory_server::DirectoryServer;
@@ -81,21 +79,27 @@ async fn told(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// Serves over TCP until told to stop, and until the calls that run then have ended.
-pub(crate) fn over_tcp(
+/// Serves over TCP until told to stop, and until the calls that run then have ended. With TLS where there are certificates.
+pub(crate) async fn over_tcp(
     routes: Routes,
     listener: TcpListener,
+    security: Security,
     stop: watch::Receiver<bool>,
-) -> impl Future<Output = Result<(), tonic::transport::Error>> {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    server().add_routes(routes).serve_with_incoming_shutdown(incoming, told(stop))
+) -> Result<(), tonic::transport::Error> {
+    let incoming = match security.has_tls() {
+        true => security::over_tls(listener, security.clone()),
+        false => security::over_plain(listener),
+    };
+    server().layer(GuardLayer(security)).add_routes(routes).serve_with_incoming_shutdown(incoming, told(stop)).await
 }
 
 /// The same over a Unix socket.
-pub(crate) fn over_unix(
+pub(crate) async fn over_unix(
     routes: Routes,
     listener: UnixListener,
+    security: Security,
     stop: watch::Receiver<bool>,
-) -> impl Future<Output = Result<(), tonic::transport::Error>> {
-    server().add_routes(routes).serve_with_incoming_shutdown(UnixListenerStream::new(listener), told(stop))
+) -> Result<(), tonic::transport::Error> {
+    let incoming = security::over_unix(listener);
+    server().layer(GuardLayer(security)).add_routes(routes).serve_with_incoming_shutdown(incoming, told(stop)).await
 }

@@ -1,35 +1,52 @@
 //! `transferd`: the sidecar as a process.
 //!
-//! Prints one line that begins with `transferd ready` to stdout when workers can connect. Exit status: 0 after SIGTERM, SIGINT or a drain, 1
-//! when it could not start, 2 for a wrong command line, 3 when it ended by itself.
+//! Prints one line that begins with `transferd ready` to stdout when workers can connect. SIGHUP makes it read its configuration
+//! again. Exit status: 0 after SIGTERM, SIGINT or a drain, 1 when it could not start, 2 for a wrong configuration, 3 when it ended by
+//! itself.
 #![forbid(unsafe_code)]
 
-use clap::Parser;
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
-use transfer_server::config::Flags;
+use transfer_server::config::{self, LoadError, Loaded};
 use transfer_server::observe::logging::LogControl;
 use transfer_server::{Sidecar, StartError};
 
 fn main() -> ExitCode {
-    let flags = Flags::parse();
-    if let Err(e) = LogControl::install(&flags.log) {
-        eprintln!("transferd: --log: {e}");
-        return ExitCode::from(2);
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let loaded = match config::load(&arguments) {
+        Ok(loaded) => loaded,
+        // Help and the version are asked for in the same way, and are no failure.
+        Err(LoadError::CommandLine(e)) => e.exit(),
+        Err(e) => return wrong(&e),
+    };
+    if loaded.flags.source.print_config {
+        return say(&loaded.to_toml());
     }
-    let ready_file = flags.ready_file.clone();
-    let started = flags.into_config().map_err(StartError::from).and_then(|config| {
-        // Before anything is bound, so that a signal during the start is not lost.
-        let signals = Signals::new().map_err(|source| StartError::System { what: "listening for signals", source })?;
-        Ok((signals, Sidecar::start(config)?))
-    });
-    let (signals, sidecar) = match started {
+    if loaded.flags.source.check {
+        return match transfer_server::check(&loaded) {
+            Ok(()) => say("transferd: the configuration is good\n"),
+            Err(e) => wrong(&e),
+        };
+    }
+    if let Err(e) = LogControl::install(&loaded.flags.log) {
+        return wrong(&e);
+    }
+    let config = match loaded.config() {
+        Ok(config) => config,
+        Err(e) => return wrong(&e),
+    };
+    let ready_file = loaded.flags.ready_file.clone();
+    // Before anything is bound, so that a signal during the start is not lost.
+    let signals = Signals::new().map_err(|source| StartError::System { what: "listening for signals", source });
+    let (signals, sidecar) = match signals.and_then(|signals| Ok((signals, Sidecar::start(config)?))) {
         Ok(started) => started,
+        Err(e @ (StartError::Config(_) | StartError::Tls(_))) => return wrong(&e),
         Err(e) => {
             eprintln!("transferd: {e}");
-            return ExitCode::from(if matches!(e, StartError::Config(_)) { 2 } else { 1 });
+            return ExitCode::from(1);
         }
     };
     let line = format!("transferd ready {}", sidecar.addresses());
@@ -39,35 +56,76 @@ fn main() -> ExitCode {
         eprintln!("transferd: cannot say that it is ready: {e}");
         return ExitCode::from(1);
     }
-    let as_wanted = signals.wait(&sidecar) || sidecar.has_drained();
+    let as_wanted = signals.wait(&sidecar, &arguments, loaded) || sidecar.has_drained();
     sidecar.stop();
     ExitCode::from(if as_wanted { 0 } else { 3 })
 }
 
-/// SIGTERM and SIGINT.
+/// A configuration that cannot be.
+fn wrong(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("transferd: {error}");
+    ExitCode::from(2)
+}
+
+fn say(text: &str) -> ExitCode {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("transferd: cannot write to standard output: {e}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// Reads the configuration again. Answers what it is now: the new one, or the one before where the new one cannot be.
+fn reload(sidecar: &Sidecar, arguments: &[OsString], before: Loaded) -> Loaded {
+    let again = config::load(arguments).map_err(|e| e.to_string());
+    let applied = again.and_then(|new| Ok((sidecar.reload(&before, &new).map_err(|e| e.to_string())?, new)));
+    match applied {
+        Ok((reloaded, new)) => {
+            if !reloaded.needs_restart.is_empty() {
+                let keys = reloaded.needs_restart.join(", ");
+                tracing::warn!(keys, "changed in the configuration, and in effect only after a restart");
+            }
+            let changed = reloaded.changed.join(", ");
+            tracing::info!(changed, "the configuration was read again");
+            new
+        }
+        Err(why) => {
+            tracing::error!(why, "the new configuration cannot be; everything stays as it was");
+            before
+        }
+    }
+}
+
+/// SIGTERM, SIGINT and SIGHUP.
 struct Signals {
     runtime: tokio::runtime::Runtime,
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
 }
 
 impl Signals {
     fn new() -> std::io::Result<Signals> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (terminate, interrupt) = {
+        let (terminate, interrupt, hangup) = {
             let _entered = runtime.enter();
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
         };
-        Ok(Signals { runtime, terminate, interrupt })
+        Ok(Signals { runtime, terminate, interrupt, hangup })
     }
 
-    /// Waits for a signal, or for the sidecar to end by itself; `true` for a signal.
-    fn wait(mut self, sidecar: &Sidecar) -> bool {
+    /// Waits for a signal to end, or for the sidecar to end by itself; `true` for a signal. Reloads whenever it is told to.
+    fn wait(mut self, sidecar: &Sidecar, arguments: &[OsString], mut loaded: Loaded) -> bool {
         self.runtime.block_on(async {
-            tokio::select! {
-                _ = self.terminate.recv() => true,
-                _ = self.interrupt.recv() => true,
-                () = sidecar.ended() => false,
+            loop {
+                tokio::select! {
+                    _ = self.terminate.recv() => return true,
+                    _ = self.interrupt.recv() => return true,
+                    _ = self.hangup.recv() => loaded = reload(sidecar, arguments, loaded),
+                    () = sidecar.ended() => return false,
+                }
             }
         })
     }

@@ -11,8 +11,11 @@ pub mod events;
 pub mod lists;
 pub mod poll;
 pub mod status;
+mod tls;
 pub mod top;
 pub mod watch;
+
+pub use tls::{TlsError, TlsOptions};
 
 use crate::error::Error;
 use hyper_util::rt::TokioIo;
@@ -33,7 +36,7 @@ const ANSWER: Duration = Duration::from_secs(15);
 /// Where a sidecar's gRPC services are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// `http://HOST:PORT`
+    /// `http://HOST:PORT` or `https://HOST:PORT`
     Tcp(String),
     /// A Unix socket.
     Unix(PathBuf),
@@ -41,7 +44,9 @@ pub enum Address {
 
 /// A text that is no such address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("it is neither http://HOST:PORT nor the path of a Unix socket, like /run/transfer/admin.sock")]
+#[error(
+    "it is neither http://HOST:PORT or https://HOST:PORT nor the path of a Unix socket, like /run/transfer/admin.sock"
+)]
 pub struct NotAnAddress;
 
 impl FromStr for Address {
@@ -51,7 +56,7 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:") {
             return Ok(Address::Unix(PathBuf::from(path.strip_prefix("//").unwrap_or(path))));
         }
-        if let Some(rest) = text.strip_prefix("http://") {
+        if let Some(rest) = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")) {
             let ok = !rest.is_empty() && text.parse::<Uri>().is_ok();
             return if ok { Ok(Address::Tcp(text.to_owned())) } else { Err(NotAnAddress) };
         }
@@ -78,14 +83,13 @@ impl fmt::Display for Address {
 /// Which sidecar.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// Where the sidecar's gRPC services are: --listen or --admin-socket of transferd
-    #[arg(
-        long,
-        env = "TRANSFER_ADMIN",
-        value_name = "http://HOST:PORT|PATH",
-        default_value = "/run/transfer/admin.sock"
-    )]
+    /// Where the sidecar's gRPC services are: http://HOST:PORT or https://HOST:PORT of its --listen, or the path of its --admin-socket
+    #[arg(long, env = "TRANSFER_ADMIN", value_name = "URL|PATH", default_value = "/run/transfer/admin.sock")]
     pub admin: Address,
+
+    /// Certificates.
+    #[command(flatten)]
+    pub tls: TlsOptions,
 }
 
 impl Target {
@@ -117,7 +121,10 @@ impl Target {
         let unreachable = |source| Error::Unreachable { address: self.admin.clone(), source };
         let channel = match &self.admin {
             Address::Tcp(url) => {
-                let endpoint = Endpoint::from_shared(url.clone()).map_err(unreachable)?;
+                let mut endpoint = Endpoint::from_shared(url.clone()).map_err(unreachable)?;
+                if url.starts_with("https://") {
+                    endpoint = endpoint.tls_config(self.tls.for_address(url)?).map_err(unreachable)?;
+                }
                 patient(endpoint).connect().await
             }
             Address::Unix(path) => {
@@ -196,7 +203,8 @@ mod tests {
         assert_eq!("unix:///run/x.sock".parse(), unix("/run/x.sock"));
         assert_eq!("http://[::1]:7471".parse(), tcp("http://[::1]:7471"));
         assert_eq!("node-a:7471".parse(), tcp("http://node-a:7471"));
-        for text in ["", "x", "https://a:1", "ftp://a/b", "http://", "node-a:port"] {
+        assert_eq!("https://node-a:7471".parse(), tcp("https://node-a:7471"));
+        for text in ["", "x", "https://", "ftp://a/b", "http://", "node-a:port"] {
             assert_eq!(text.parse::<Address>(), Err(NotAnAddress), "{text}");
         }
     }

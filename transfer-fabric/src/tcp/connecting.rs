@@ -2,10 +2,12 @@
 
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::link::{Link, Stage};
-use super::offer;
+use super::offer::{self, Encryption};
 use super::outbox::Outbox;
 use super::poller::Source;
-use super::{Report, TcpFabric, socket};
+use super::tls::{Session, Tokens};
+use super::wire::Wire;
+use super::{Report, TcpFabric, device, socket};
 use crate::token::{TOKEN_BYTES, Token};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -52,17 +54,17 @@ impl TcpFabric {
         self.expect_new(link, "offer")?;
         let token = Token::random();
         self.waiting.insert(link, Waiting::ForAnswer(token));
-        Ok(offer::encode_initiator(&token))
+        Ok(offer::encode_initiator(&token, self.encryption()))
     }
 
     pub(super) fn begin_accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError> {
         self.expect_new(link, "accept")?;
         let bad = |why: &str| FabricError::BadOffer { link, why: why.into() };
-        let show = offer::decode_initiator(peer).map_err(bad)?;
+        let show = offer::decode_initiator(peer, self.encryption()).map_err(bad)?;
         let expect = Token::random();
         let deadline = self.deadline_after(self.config.handshake_timeout);
         self.waiting.insert(link, Waiting::ForSocket { expect, show, deadline });
-        Ok(offer::encode_acceptor(&expect, self.address))
+        Ok(offer::encode_acceptor(&expect, self.address, self.encryption()))
     }
 
     pub(super) fn begin_connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError> {
@@ -71,16 +73,29 @@ impl TcpFabric {
         };
         let expect = *expect;
         let bad = |why: &str| FabricError::BadOffer { link, why: why.into() };
-        let (show, address) = offer::decode_acceptor(peer).map_err(bad)?;
+        let (show, address) = offer::decode_acceptor(peer, self.encryption()).map_err(bad)?;
         self.waiting.remove(&link);
+        let hello = Header::new(Kind::Hello, TOKEN_BYTES as u64);
+        let config = self.config.tls.as_ref().map(|tls| tls.client().ok_or_else(no_certificates)).transpose()?;
+        let tls = config.map(|config| Session::client(config, [&hello.encode()[..], show.bytes()].concat()));
+        let tls = tls.transpose().map_err(device("TLS"))?.map(Box::new);
         let socket = socket::connect(&address, &self.config)?;
         self.poller.add(&socket, Source::Link(link))?;
         // Waits for room, which a socket has once it is connected.
         self.poller.change(&socket, Source::Link(link), true)?;
         let deadline = self.deadline_after(self.config.handshake_timeout);
-        let mut new = Link::new(link, socket, Stage::Greeting { expect, deadline });
+        let stage = match tls {
+            Some(_) => {
+                let tokens = Tokens { of_initiator: expect, of_acceptor: show };
+                Stage::Securing { tokens, initiator: true, deadline }
+            }
+            None => Stage::Greeting { expect, deadline },
+        };
+        let mut new = Link::new(link, socket, tls, stage);
         (new.blocked, new.watched) = (true, true);
-        new.outbox.push_bytes(Kind::Hello, show.bytes());
+        if new.tls.is_none() {
+            new.outbox.push_bytes(Kind::Hello, show.bytes());
+        }
         self.links.insert(link, new);
         Ok(())
     }
@@ -133,21 +148,21 @@ impl TcpFabric {
         }
         let Some(guest) = self.guests.remove(&number) else { return };
         match self.admit(&guest.hello) {
-            Ok((link, show)) => self.seat(link, guest.socket, &show),
+            Ok((link, tokens)) => self.seat(link, guest.socket, tokens),
             Err(why) => {
                 tracing::warn!(why, "a data connection was refused");
                 let mut outbox = Outbox::default();
                 outbox.push_text(Kind::Refuse, why);
                 // One try: a fresh socket has room for it.
-                let _ = outbox.send(&guest.socket, HEADER_BYTES + why.len(), 0);
+                let _ = outbox.send(&mut Wire::new(&guest.socket, None), HEADER_BYTES + why.len(), 0);
                 self.poller.remove(&guest.socket);
                 self.part(guest.socket);
             }
         }
     }
 
-    /// The link that a Hello is for, which waits no longer, and the token to show.
-    fn admit(&mut self, hello: &[u8; HELLO_BYTES]) -> Result<(LinkId, Token), &'static str> {
+    /// The link that a Hello is for, which waits no longer, and its tokens.
+    fn admit(&mut self, hello: &[u8; HELLO_BYTES]) -> Result<(LinkId, Tokens), &'static str> {
         let (head, token) = hello.split_first_chunk::<HEADER_BYTES>().ok_or("a short greeting")?;
         let header = Header::decode(head).map_err(|_| "a malformed greeting")?;
         if header.kind != Kind::Hello || header.remote.len != TOKEN_BYTES as u64 {
@@ -160,19 +175,45 @@ impl TcpFabric {
         });
         let (link, show) = found.ok_or("the token is unknown, used or too late")?;
         self.waiting.remove(&link);
-        Ok((link, show))
+        Ok((link, Tokens { of_initiator: show, of_acceptor: token }))
     }
 
-    fn seat(&mut self, id: LinkId, socket: OwnedFd, show: &Token) {
+    fn seat(&mut self, id: LinkId, socket: OwnedFd, tokens: Tokens) {
         if let Err(error) = self.poller.change(&socket, Source::Link(id), false) {
             let reason = DownReason::NotConnected(error.to_string());
             self.reports.push_back(Report::Down { link: id, reason });
             return;
         }
-        let mut link = Link::new(id, socket, Stage::Up);
-        link.outbox.push_bytes(Kind::Welcome, show.bytes());
-        self.links.insert(id, link);
-        self.list(id);
-        self.reports.push_back(Report::Connected(id));
+        let session = self.config.tls.as_ref().map(|tls| {
+            let config = tls.server().ok_or_else(no_certificates)?;
+            Session::server(config).map_err(device("TLS"))
+        });
+        match session.transpose() {
+            Ok(Some(session)) => {
+                let deadline = self.deadline_after(self.config.handshake_timeout);
+                let stage = Stage::Securing { tokens, initiator: false, deadline };
+                self.links.insert(id, Link::new(id, socket, Some(Box::new(session)), stage));
+            }
+            Ok(None) => {
+                let mut link = Link::new(id, socket, None, Stage::Up);
+                link.outbox.push_bytes(Kind::Welcome, tokens.of_initiator.bytes());
+                self.links.insert(id, link);
+                self.list(id);
+                self.reports.push_back(Report::Connected(id));
+            }
+            Err(error) => {
+                let reason = DownReason::NotConnected(error.to_string());
+                self.reports.push_back(Report::Down { link: id, reason });
+            }
+        }
     }
+
+    /// How this side's data links are protected.
+    fn encryption(&self) -> Encryption {
+        if self.config.tls.is_some() { Encryption::Tls } else { Encryption::None }
+    }
+}
+
+fn no_certificates() -> FabricError {
+    device("TLS")("there are no certificates any more")
 }

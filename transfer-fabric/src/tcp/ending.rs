@@ -2,7 +2,7 @@
 
 use super::connecting::Waiting;
 use super::frame::Kind;
-use super::link::Stage;
+use super::link::{Link, Stage};
 use super::poller::Source;
 use super::{Report, TcpFabric};
 use rustix::fd::{AsFd, OwnedFd};
@@ -50,10 +50,11 @@ impl TcpFabric {
         let Some(link) = self.links.get_mut(&id) else { return };
         let (last, reason) = match (&link.stage, reason) {
             (Stage::Ending { .. }, _) => return,
-            (Stage::Greeting { .. }, DownReason::Lost(why) | DownReason::Refused(why)) => {
-                (None, DownReason::NotConnected(why))
-            }
-            (Stage::Greeting { .. }, reason) => (None, reason),
+            (
+                Stage::Securing { .. } | Stage::Greeting { .. } | Stage::Proving { .. },
+                DownReason::Lost(why) | DownReason::Refused(why),
+            ) => (None, DownReason::NotConnected(why)),
+            (Stage::Securing { .. } | Stage::Greeting { .. } | Stage::Proving { .. }, reason) => (None, reason),
             (Stage::Up, DownReason::Violation(why)) => (Some((Kind::Refuse, why.clone())), DownReason::Violation(why)),
             (Stage::Up, DownReason::Closed(why)) => (Some((Kind::Bye, why.clone())), DownReason::Closed(why)),
             (Stage::Up, reason) => (None, reason),
@@ -69,6 +70,10 @@ impl TcpFabric {
         } else if let Some(link) = self.links.remove(&id) {
             self.poller.remove(&link.socket);
             self.reports.push_back(Report::Down { link: id, reason });
+            if link.tls.is_some() {
+                // An alert may be on its way, which says more than a reset would.
+                self.part(link.socket);
+            }
         }
     }
 
@@ -128,9 +133,9 @@ impl TcpFabric {
         let (mut late_to_greet, mut late_to_end) = (Vec::new(), Vec::new());
         for link in self.links.values() {
             match link.stage {
-                Stage::Greeting { deadline, .. } if deadline <= now => late_to_greet.push(link.id),
-                Stage::Ending { deadline, .. } if deadline <= now => late_to_end.push(link.id),
-                _ => {}
+                _ if link.deadline().is_none_or(|deadline| now < deadline) => {}
+                Stage::Ending { .. } => late_to_end.push(link.id),
+                _ => late_to_greet.push(link.id),
             }
         }
         for id in late_to_greet {
@@ -147,10 +152,7 @@ impl TcpFabric {
             Waiting::ForSocket { deadline, .. } => Some(*deadline),
             Waiting::ForAnswer(_) => None,
         });
-        let links = self.links.values().filter_map(|link| match link.stage {
-            Stage::Greeting { deadline, .. } | Stage::Ending { deadline, .. } => Some(deadline),
-            Stage::Up => None,
-        });
+        let links = self.links.values().filter_map(Link::deadline);
         let guests = self.guests.values().map(|guest| guest.deadline);
         let partings = self.partings.iter().map(|parting| parting.deadline);
         waiting.chain(links).chain(guests).chain(partings).min()

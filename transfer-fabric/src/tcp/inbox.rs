@@ -5,10 +5,10 @@
 
 use super::frame::{BadFrame, HEADER_BYTES, Header, Kind, MAX_TEXT_BYTES};
 use super::iovec::ReceiveList;
+use super::wire::{Wire, WireError};
 use super::{MAX_MESSAGE_BYTES, MAX_WRITE_BYTES};
 use crate::regions::{Place, Regions, WriteRefused};
 use crate::token::TOKEN_BYTES;
-use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::ops::Range;
 use transfer_core::fabric::LinkId;
@@ -66,6 +66,8 @@ pub(super) struct Inbox {
     placed: u64,
     peer_placed: u64,
     copied: u64,
+    /// How often each byte is copied until it is here.
+    copies: u64,
 }
 
 impl Inbox {
@@ -79,6 +81,7 @@ impl Inbox {
             placed: 0,
             peer_placed: 0,
             copied: 0,
+            copies: 1,
         }
     }
 
@@ -92,7 +95,7 @@ impl Inbox {
         self.peer_placed
     }
 
-    /// Bytes copied for writes since the last call, the kernel's copy out of the socket included.
+    /// Bytes copied for writes since the last call, the kernel's copy out of the socket and those of TLS included.
     pub(super) fn take_copied(&mut self) -> u64 {
         std::mem::take(&mut self.copied)
     }
@@ -107,7 +110,7 @@ impl Inbox {
     }
 
     /// Receives about `limit` bytes in one call. `None` at the end of the stream; else how many, and whether the socket may have more.
-    pub(super) fn fill(&mut self, socket: impl AsFd, limit: usize) -> Result<Option<(usize, bool)>, Errno> {
+    pub(super) fn fill(&mut self, wire: &mut Wire<'_>, limit: usize) -> Result<Option<(usize, bool)>, WireError> {
         if self.taken == self.filled {
             (self.taken, self.filled) = (0, 0);
         } else if self.filled > self.staging.len() / 2 {
@@ -131,18 +134,19 @@ impl Inbox {
         }
         list.push_bytes(staging);
         let room = list.len();
-        let received = match list.receive(socket) {
+        let received = match wire.receive(&mut list) {
             Ok(0) if room > 0 => return Ok(None),
             Ok(received) => received,
-            Err(Errno::AGAIN) => return Ok(Some((0, false))),
-            Err(Errno::INTR) => return Ok(Some((0, true))),
+            Err(WireError::System(Errno::AGAIN)) => return Ok(Some((0, false))),
+            Err(WireError::System(Errno::INTR)) => return Ok(Some((0, true))),
             Err(error) => return Err(error),
         };
+        self.copies = wire.copies();
         let direct = direct.min(received);
         if let Some(Landing { place: Some(place), remaining, .. }) = &mut self.landing {
             place.offset += direct as u64;
             *remaining -= direct as u64;
-            self.copied += direct as u64;
+            self.copied += self.copies * direct as u64;
         }
         self.filled += received - direct;
         Ok(Some((received, received == room)))
@@ -201,7 +205,7 @@ impl Inbox {
             place.offset += len as u64;
             *remaining -= len as u64;
             self.taken += len;
-            self.copied += 2 * len as u64;
+            self.copied += (self.copies + 1) * len as u64;
         }
         if *remaining > 0 {
             return Ok(None);

@@ -60,6 +60,22 @@ impl<'a> SendList<'a> {
         Ok(())
     }
 
+    /// Copies what is listed, from `skip` on, until `to` is full. What is beyond the end of the list stays as it was.
+    pub(super) fn copy_out(&self, mut skip: usize, mut to: &mut [u8]) {
+        for element in &self.elements {
+            let len = element.iov_len.saturating_sub(skip).min(to.len());
+            if len > 0 {
+                let from = element.iov_base.cast::<u8>().cast_const();
+                // SAFETY: the element was made by `push_bytes` or `push_mapped` of memory that is valid for reads of its length for 'a,
+                // and skip + len is at most that. `to` is a unique reference of len bytes at least, to memory of this process's own.
+                // Whoever writes mapped memory meanwhile changes what is copied and nothing else: no reference to it is formed.
+                unsafe { std::ptr::copy_nonoverlapping(from.add(skip), to.as_mut_ptr(), len) };
+                to = &mut to[len..];
+            }
+            skip = skip.saturating_sub(element.iov_len);
+        }
+    }
+
     /// Sends what the socket takes now. How many bytes that were.
     pub(super) fn send(&self, socket: impl AsFd) -> Result<usize, Errno> {
         // SAFETY: msghdr consists of integers and pointers, for which zero is a valid value.
@@ -113,6 +129,25 @@ impl<'a> ReceiveList<'a> {
         }
         self.push(base.cast(), len);
         Ok(())
+    }
+
+    /// Copies bytes to where a call would receive them, behind the first `skip`. How many had room.
+    pub(super) fn copy_in(&mut self, mut skip: usize, bytes: &[u8]) -> usize {
+        let mut copied = 0;
+        for element in &self.elements[..self.count] {
+            let len = element.iov_len.saturating_sub(skip).min(bytes.len() - copied);
+            if len > 0 {
+                let to = element.iov_base.cast::<u8>();
+                // SAFETY: the element was made by `push_bytes` of a slice that is exclusively borrowed for 'a, or by `push_mapped` of a
+                // writable mapping that lives for 'a, and is valid for writes of its length; skip + len is at most that. `bytes` has
+                // that many left and is of this process's own. Nobody holds a reference to mapped memory that a peer may write (see
+                // `Mapping`).
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(copied), to.add(skip), len) };
+                copied += len;
+            }
+            skip = skip.saturating_sub(element.iov_len);
+        }
+        copied
     }
 
     /// Receives what is there now. How many bytes that were; 0 at the end of the stream.

@@ -3,6 +3,8 @@
 use super::frame::{Header, Kind};
 use super::inbox::{Arrival, Inbox};
 use super::outbox::{Body, Outbox};
+use super::tls::{Session, Tokens};
+use super::wire::Wire;
 use crate::regions::Regions;
 use crate::token::Token;
 use rustix::fd::OwnedFd;
@@ -13,8 +15,12 @@ use transfer_core::fabric::{DownReason, FabricEvent, LinkId, PostError, WorkId};
 /// Where a link is in its life.
 #[derive(Debug)]
 pub(super) enum Stage {
+    /// The TLS handshake is under way.
+    Securing { tokens: Tokens, initiator: bool, deadline: Instant },
     /// The token was sent; the peer has to show its own.
     Greeting { expect: Token, deadline: Instant },
+    /// The peer has to show that it is the one, inside of TLS; then it will be shown `show`.
+    Proving { expect: Token, show: Token, deadline: Instant },
     /// Connected.
     Up,
     /// Ending for `reason`: a last frame is to be sent, nothing is placed any more.
@@ -25,6 +31,8 @@ pub(super) enum Stage {
 pub(super) struct Link {
     pub(super) id: LinkId,
     pub(super) socket: OwnedFd,
+    /// Where the link is encrypted.
+    pub(super) tls: Option<Box<Session>>,
     pub(super) stage: Stage,
     pub(super) outbox: Outbox,
     pub(super) inbox: Inbox,
@@ -39,10 +47,11 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(id: LinkId, socket: OwnedFd, stage: Stage) -> Link {
+    pub(super) fn new(id: LinkId, socket: OwnedFd, tls: Option<Box<Session>>, stage: Stage) -> Link {
         Link {
             id,
             socket,
+            tls,
             stage,
             outbox: Outbox::default(),
             inbox: Inbox::new(),
@@ -51,6 +60,27 @@ impl Link {
             blocked: false,
             watched: false,
             listed: false,
+        }
+    }
+
+    /// Whether everything has gone into the socket.
+    pub(super) fn is_drained(&self) -> bool {
+        self.outbox.is_empty() && !self.tls.as_ref().is_some_and(|tls| tls.is_pending())
+    }
+
+    /// Whether something has arrived that the socket does not tell of any more.
+    pub(super) fn has_more(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.has_more())
+    }
+
+    /// When it has to be connected, or have ended.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Up => None,
+            Stage::Securing { deadline, .. }
+            | Stage::Greeting { deadline, .. }
+            | Stage::Proving { deadline, .. }
+            | Stage::Ending { deadline, .. } => Some(deadline),
         }
     }
 
@@ -77,17 +107,37 @@ impl Link {
     ) -> Result<bool, DownReason> {
         let mut left = limit;
         loop {
-            let filled = self.inbox.fill(&self.socket, left);
+            let filled = self.inbox.fill(&mut Wire::new(&self.socket, self.tls.as_deref_mut()), left);
             let filled = filled.map_err(|error| DownReason::Lost(error.to_string()))?;
             let Some((bytes, more)) = filled else {
                 return Err(DownReason::Lost("the peer closed its socket".into()));
             };
+            if let Stage::Securing { .. } = self.stage {
+                self.secured()?;
+            }
             self.take(regions, sink)?;
             left = left.saturating_sub(bytes);
             if !more || left == 0 {
                 return Ok(left < limit);
             }
         }
+    }
+
+    /// Goes on where the handshake is done: what comes next shows that the peer of the TLS session is the link's.
+    fn secured(&mut self) -> Result<(), DownReason> {
+        let (Stage::Securing { tokens, initiator, deadline }, Some(tls)) = (&self.stage, &self.tls) else {
+            return Ok(());
+        };
+        let Some(proofs) = tls.proofs(tokens) else { return Ok(()) };
+        let proofs = proofs.map_err(|error| DownReason::NotConnected(format!("TLS: {error}")))?;
+        let deadline = *deadline;
+        if *initiator {
+            self.outbox.push_bytes(Kind::Hello, proofs.of_initiator.bytes());
+            self.stage = Stage::Greeting { expect: proofs.of_acceptor, deadline };
+        } else {
+            self.stage = Stage::Proving { expect: proofs.of_initiator, show: proofs.of_acceptor, deadline };
+        }
+        Ok(())
     }
 
     fn take(&mut self, regions: &Regions, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<(), DownReason> {
@@ -126,6 +176,14 @@ impl Link {
                             sink(FabricEvent::Message { link, bytes });
                         }
                         Kind::Ack => {}
+                        Kind::Hello if let Stage::Proving { expect, show, .. } = self.stage => {
+                            if !Token::from_bytes(bytes).is_some_and(|proof| proof.is(&expect)) {
+                                return Err(DownReason::Violation("a greeting with the wrong proof".into()));
+                            }
+                            self.outbox.push_bytes(Kind::Welcome, show.bytes());
+                            self.stage = Stage::Up;
+                            sink(FabricEvent::Connected { link });
+                        }
                         Kind::Hello | Kind::Write => {
                             return Err(DownReason::Violation("a greeting on a connected link".into()));
                         }
@@ -167,9 +225,14 @@ impl Link {
         if self.outbox.is_empty() && placed > self.outbox.placed_told() {
             self.outbox.push_bytes(Kind::Ack, &[]);
         }
+        let mut wire = Wire::new(&self.socket, self.tls.as_deref_mut());
+        if wire.is_pending() && !self.blocked {
+            wire.flush().map_err(|error| DownReason::Lost(error.to_string()))?;
+            self.blocked = wire.is_pending();
+        }
         let mut left = limit;
         while !self.blocked && left > 0 && !self.outbox.is_empty() {
-            let sent = self.outbox.send(&self.socket, left, placed);
+            let sent = self.outbox.send(&mut wire, left, placed);
             let sent = sent.map_err(|error| DownReason::Lost(error.to_string()))?;
             self.blocked = sent.blocked;
             left = left.saturating_sub(sent.bytes);

@@ -8,6 +8,7 @@
 //! # Layout
 //! - `frame`: the layout of a frame's header.
 //! - `offer`: what the control plane carries, and the tokens that a socket must show.
+//! - `wire`: the socket as it is, or `tls` on it.
 //! - `outbox`, `inbox`: the two directions of a link; `link`: both, and the works in flight.
 //! - `socket`, `iovec`: system calls; all the unsafe ones are in `iovec`.
 //! - `connecting`, `progress`, `ending`: the fabric's work on its links, by their age.
@@ -15,7 +16,8 @@
 //! # How a link begins
 //! The initiator's offer has a random token T1. The acceptor answers with a random T2 and the address of its listener. The
 //! initiator connects and shows T2 in its first frame, a Hello; the acceptor finds the link by it and shows T1 in a Welcome. A token
-//! is good for one socket and until [`TcpConfig::handshake_timeout`]; a socket without one is told so and closed.
+//! is good for one socket and until [`TcpConfig::handshake_timeout`]; a socket without one is told so and closed. Where links are
+//! encrypted, TLS comes between the Hello and the Welcome (`tls`).
 //!
 //! # How a link ends
 //! In good order with a Bye, after a mistake of the peer's with a Refuse that says which; either is the last frame, behind at most
@@ -33,6 +35,10 @@ mod progress;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod tls;
+mod wire;
+
+pub use tls::TlsSource;
 
 use crate::device;
 use crate::poller::{self, Poller, Source};
@@ -78,6 +84,8 @@ pub struct TcpConfig {
     pub round_bytes: usize,
     /// The kernel's buffers of each socket; `None`: as the kernel tunes them.
     pub socket_buffer_bytes: Option<usize>,
+    /// Encrypts every link, where there is one. Both sides have to.
+    pub tls: Option<Arc<dyn TlsSource>>,
 }
 
 impl TcpConfig {
@@ -93,6 +101,7 @@ impl TcpConfig {
             receive_slots: Capabilities::new().receive_slots,
             round_bytes: 2 << 20,
             socket_buffer_bytes: None,
+            tls: None,
         }
     }
 }
@@ -123,6 +132,8 @@ pub struct TcpFabric {
     links: HashMap<LinkId, Link>,
     /// Links that may have something to send.
     to_send: Vec<LinkId>,
+    /// Links of which something has arrived that no socket tells of any more.
+    to_receive: Vec<LinkId>,
     partings: Vec<Parting>,
     reports: VecDeque<Report>,
     /// No deadline passes before.
@@ -153,8 +164,10 @@ impl TcpFabric {
             capabilities.max_message_bytes = MAX_MESSAGE_BYTES;
             capabilities.receive_slots = config.receive_slots;
             // Into the socket; out of it is counted by the receiver.
-            capabilities.sender_copies = 1;
-            capabilities.receiver_copies = 1;
+            let (sender, receiver) =
+                if config.tls.is_some() { (tls::SENDER_COPIES, tls::RECEIVER_COPIES) } else { (1, 1) };
+            capabilities.sender_copies = sender;
+            capabilities.receiver_copies = receiver;
             capabilities
         };
         Ok(TcpFabric {
@@ -170,6 +183,7 @@ impl TcpFabric {
             guests_seen: 0,
             links: HashMap::new(),
             to_send: Vec::new(),
+            to_receive: Vec::new(),
             partings: Vec::new(),
             reports: VecDeque::new(),
             alarm: None,
@@ -310,6 +324,7 @@ impl Fabric for TcpFabric {
     }
 
     fn describe(&self) -> Vec<(&'static str, String)> {
-        vec![("address", self.address.to_string())]
+        let encryption = if self.config.tls.is_some() { "TLS 1.3, with certificates of both sides" } else { "none" };
+        vec![("address", self.address.to_string()), ("encryption", encryption.to_owned())]
     }
 }

@@ -2,8 +2,8 @@
 
 use super::frame::{HEADER_BYTES, Header, Kind, MAX_TEXT_BYTES};
 use super::iovec::{MAX_ELEMENTS, SendList};
+use super::wire::{Wire, WireError};
 use crate::regions::Piece;
-use rustix::fd::AsFd;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -117,7 +117,7 @@ impl Outbox {
     }
 
     /// Sends about `limit` bytes in one call, telling that `placed` writes and messages of the peer are placed.
-    pub(super) fn send(&mut self, socket: impl AsFd, limit: usize, placed: u64) -> Result<Sent, Errno> {
+    pub(super) fn send(&mut self, wire: &mut Wire<'_>, limit: usize, placed: u64) -> Result<Sent, WireError> {
         let (mut frames, mut elements, mut bytes) = (0, 0, 0);
         for frame in &mut self.frames {
             if frames > 0 || self.front_sent == 0 {
@@ -142,14 +142,14 @@ impl Outbox {
             skip = 0;
         }
         let listed = list.len();
-        let sent = match list.send(socket) {
+        let sent = match wire.send(&list) {
             Ok(sent) => sent,
-            Err(Errno::AGAIN) => 0,
-            Err(Errno::INTR) => return Ok(Sent { bytes: 0, blocked: false }),
+            Err(WireError::System(Errno::AGAIN)) => 0,
+            Err(WireError::System(Errno::INTR)) => return Ok(Sent { bytes: 0, blocked: false }),
             Err(error) => return Err(error),
         };
         self.advance(sent as u64);
-        Ok(Sent { bytes: sent, blocked: sent < listed })
+        Ok(Sent { bytes: sent, blocked: sent < listed || wire.is_pending() })
     }
 
     fn advance(&mut self, mut sent: u64) {

@@ -16,6 +16,9 @@ impl TcpFabric {
             return true;
         }
         let mut moved = self.send();
+        for link in std::mem::take(&mut self.to_receive) {
+            moved |= self.receive(link, sink);
+        }
         for ready in self.poller.ready() {
             match ready.source {
                 Source::Listener => self.accept_guests(),
@@ -41,7 +44,7 @@ impl TcpFabric {
         }
         self.check_deadlines();
         // A round that owes an acknowledgement is followed by another.
-        moved | self.report(sink) | !self.to_send.is_empty()
+        moved | self.report(sink) | !self.to_send.is_empty() | !self.to_receive.is_empty()
     }
 
     fn report(&mut self, sink: &mut Sink<'_>) -> bool {
@@ -73,7 +76,12 @@ impl TcpFabric {
             return true;
         }
         let result = link.receive(&self.regions, self.config.round_bytes, sink);
-        if link.inbox.placed() > link.outbox.placed_told() {
+        let (has_more, to_send) =
+            (link.has_more(), link.inbox.placed() > link.outbox.placed_told() || !link.is_drained());
+        if has_more && !self.to_receive.contains(&id) {
+            self.to_receive.push(id);
+        }
+        if to_send {
             self.list(id);
         }
         match result {
@@ -93,7 +101,7 @@ impl TcpFabric {
             link.listed = false;
             let was_watched = link.watched;
             let result = link.send(self.config.round_bytes);
-            let (blocked, empty) = (link.blocked, link.outbox.is_empty());
+            let (blocked, empty) = (link.blocked, link.is_drained());
             if blocked != was_watched {
                 link.watched = blocked;
                 if let Err(error) = self.poller.change(&link.socket, Source::Link(id), blocked) {

@@ -395,6 +395,7 @@ impl Fabric for VerbsFabric {
         let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
         let mut facts = vec![
             ("device", self.device_name().to_owned()),
+            ("encryption", "none: RDMA is not encrypted; its links begin by a call that may be".to_owned()),
             ("port", device.port.number.to_string()),
             ("gid", gid),
             ("lid", device.port.lid.to_string()),

@@ -17,10 +17,11 @@ pub enum ConfigError {
         /// What is wrong with it.
         source: InvalidName,
     },
-    /// An address that other hosts can reach, without `--insecure`.
+    /// An address that other hosts can reach, with neither TLS nor `--insecure`.
     #[error(
-        "{flag} {value} can be reached from other hosts, and nothing here is encrypted or authenticated yet. Listen on loopback \
-         (127.0.0.1:{port}), or say --insecure if everybody who can reach that address may read and write all tensors"
+        "{flag} {value} can be reached from other hosts, and without certificates nothing here is encrypted or authenticated. Give \
+         --tls-cert, --tls-key and --tls-ca, or listen on loopback (127.0.0.1:{port}), or say --insecure if everybody who can reach \
+         that address may read and write all tensors"
     )]
     BeyondLoopback {
         /// The flag.
@@ -50,11 +51,34 @@ pub enum ConfigError {
     },
     /// `--directory` is neither.
     #[error(
-        "--directory {value:?} is neither \"embedded\" nor the URL of the node that hosts it, like http://10.0.0.7:7471"
+        "--directory {value:?} is neither \"embedded\" nor the URL of the node that hosts it, like https://node-a:7471 or \
+         http://10.0.0.7:7471"
     )]
     Directory {
         /// The value.
         value: String,
+    },
+    /// A directory in the clear for a node that has certificates.
+    #[error("--directory {value}: with --tls-cert the directory is asked over TLS: write https:// in place of http://")]
+    DirectoryInTheClear {
+        /// The value.
+        value: String,
+    },
+    /// A directory over TLS for a node that has no certificates.
+    #[error(
+        "--directory {value} is asked over TLS, which needs --tls-cert, --tls-key and --tls-ca; without them write http://"
+    )]
+    DirectoryNeedsTls {
+        /// The value.
+        value: String,
+    },
+    /// One of the files that TLS needs, without the others.
+    #[error("{given} is given and {missing} is not: TLS needs --tls-cert, --tls-key and --tls-ca, all three")]
+    HalfOfTls {
+        /// A flag that is there.
+        given: &'static str,
+        /// A flag that is not.
+        missing: &'static str,
     },
     /// A node of a cluster that no other node could reach.
     #[error(

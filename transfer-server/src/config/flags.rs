@@ -1,6 +1,9 @@
 //! The command line of `transferd`, and the environment.
 
-use super::{Config, ConfigError, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, ShmConfig, Size, VerbsConfig};
+use super::{
+    Config, ConfigError, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, SecurityConfig, ShmConfig, Size,
+    SourceFlags, VerbsConfig,
+};
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
 use clap::Parser;
@@ -50,8 +53,8 @@ pub struct Flags {
     #[arg(long, env = "TRANSFER_TCP_RAILS", value_name = "N", default_value_t = DEFAULT_TCP_RAILS)]
     pub tcp_rails: u8,
 
-    /// "embedded" hosts the directory here; otherwise the URL of the node that does
-    #[arg(long, env = "TRANSFER_DIRECTORY", value_name = "embedded|http://HOST:PORT", default_value = "embedded")]
+    /// "embedded" hosts the directory here; otherwise the URL of the node that does: https://HOST:PORT with certificates, http://HOST:PORT without
+    #[arg(long, env = "TRANSFER_DIRECTORY", value_name = "embedded|URL", default_value = "embedded")]
     pub directory: String,
 
     /// The landing pool of each user id: memory for what comes from other nodes
@@ -82,10 +85,6 @@ pub struct Flags {
     #[arg(long, env = "TRANSFER_POLL", value_enum, default_value_t = Poll::Adaptive)]
     pub poll: Poll,
 
-    /// Listen beyond loopback although nothing is encrypted or authenticated
-    #[arg(long, env = "TRANSFER_INSECURE")]
-    pub insecure: bool,
-
     /// Write the line that says "ready" to this file too
     #[arg(long, env = "TRANSFER_READY_FILE", value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
@@ -98,6 +97,10 @@ pub struct Flags {
     #[command(flatten)]
     pub watch: WatchConfig,
 
+    /// Certificates, and who may do what.
+    #[command(flatten)]
+    pub security: SecurityConfig,
+
     /// RDMA between nodes.
     #[command(flatten)]
     pub verbs: VerbsConfig,
@@ -105,6 +108,10 @@ pub struct Flags {
     /// Shared memory between the sidecars of one host.
     #[command(flatten)]
     pub shm: ShmConfig,
+
+    /// The configuration itself.
+    #[command(flatten)]
+    pub source: SourceFlags,
 }
 
 fn octal(text: &str) -> Result<u32, String> {
@@ -156,7 +163,7 @@ impl Flags {
             verbs: self.verbs,
             watch: self.watch,
             shm: self.shm,
-            insecure: self.insecure,
+            security: self.security,
         };
         config.check()?;
         Ok(config)

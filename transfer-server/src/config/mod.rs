@@ -1,16 +1,24 @@
 //! What a sidecar is told at its start.
 
+#[cfg(test)]
+mod docs;
 mod error;
+mod file;
 mod flags;
+mod security;
 mod shm;
 mod size;
+mod source;
 mod verbs;
 
 pub use error::ConfigError;
+pub use file::FileError;
 pub use flags::Flags;
 pub(crate) use flags::address;
+pub use security::{NamePattern, NotAPattern, SecurityConfig};
 pub use shm::{ShmConfig, UseShm};
 pub use size::{NotASize, Size};
+pub use source::{LoadError, Loaded, Origin, Setting, SourceFlags, load};
 pub use verbs::{DeviceName, IsolationChoice, NotADevice, UseVerbs, VerbsConfig, VerbsConnect};
 
 use crate::observe::WatchConfig;
@@ -101,8 +109,8 @@ pub struct Config {
     pub watch: WatchConfig,
     /// Shared memory between the sidecars of one host.
     pub shm: ShmConfig,
-    /// Listen beyond loopback although nothing is encrypted.
-    pub insecure: bool,
+    /// Certificates, and who may do what.
+    pub security: SecurityConfig,
 }
 
 impl Config {
@@ -130,7 +138,7 @@ impl Config {
             verbs: VerbsConfig::default(),
             watch: WatchConfig::nobody(),
             shm: ShmConfig::default(),
-            insecure: false,
+            security: SecurityConfig::default(),
         }
     }
 
@@ -151,8 +159,9 @@ impl Config {
         if self.tcp_rails == 0 || usize::from(self.tcp_rails) > RailKeys::MAX_RAILS {
             return Err(ConfigError::TcpRails { value: self.tcp_rails });
         }
+        self.security.check()?;
         self.check_addresses()?;
-        self.watch.check(self.insecure)?;
+        self.watch.check(self.security.insecure)?;
         self.check_directory()?;
         self.verbs.check()?;
         self.check_memory()
@@ -163,7 +172,8 @@ impl Config {
         let listeners = [("--listen", self.listen), ("--data-listen", self.data_listen), ("--verbs-listen", verbs)];
         for (flag, value) in listeners.into_iter().filter_map(|(flag, value)| Some((flag, value?))) {
             // An IPv4 address that is written as IPv6 is what it stands for.
-            if !self.insecure && !value.ip().to_canonical().is_loopback() {
+            let protected = self.security.insecure || self.security.has_tls();
+            if !protected && !value.ip().to_canonical().is_loopback() {
                 return Err(ConfigError::BeyondLoopback { flag, value, port: value.port() });
             }
         }
@@ -200,7 +210,12 @@ impl Config {
         let DirectoryPlace::At(url) = &self.directory else { return Ok(()) };
         let uri: Result<tonic::transport::Uri, _> = url.parse();
         match uri {
-            Ok(uri) if uri.scheme_str() == Some("http") && uri.host().is_some_and(|h| !h.is_empty()) => {}
+            Ok(uri) if uri.host().is_some_and(|h| !h.is_empty()) => match (uri.scheme_str(), self.security.has_tls()) {
+                (Some("https"), true) | (Some("http"), false) => {}
+                (Some("http"), true) => return Err(ConfigError::DirectoryInTheClear { value: url.clone() }),
+                (Some("https"), false) => return Err(ConfigError::DirectoryNeedsTls { value: url.clone() }),
+                _ => return Err(ConfigError::Directory { value: url.clone() }),
+            },
             _ => return Err(ConfigError::Directory { value: url.clone() }),
         }
         match self.listen {

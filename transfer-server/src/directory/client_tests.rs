@@ -2,8 +2,8 @@ use super::super::host::Directory;
 use super::super::ledger::Refused;
 use super::super::service::DirectoryService;
 use super::*;
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::transport::{Endpoint, Server};
+use crate::security::{self, Security};
+use tonic::transport::Server;
 use transfer_core::tensor::Key;
 use transfer_proto::v1::directory_server::DirectoryServer;
 
@@ -53,7 +53,7 @@ async fn serve(directory: &Directory, address: &str) -> (std::net::SocketAddr, o
     let service = DirectoryServer::new(DirectoryService::new(directory.clone()));
     let directory = directory.clone();
     tokio::spawn(async move {
-        let serving = Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener));
+        let serving = Server::builder().add_service(service).serve_with_incoming(security::over_plain(listener));
         tokio::select! {
             done = serving => done.unwrap(),
             _ = stopped => directory.close(),
@@ -63,7 +63,7 @@ async fn serve(directory: &Directory, address: &str) -> (std::net::SocketAddr, o
 }
 
 fn there(address: std::net::SocketAddr) -> Place {
-    Place::there(Endpoint::from_shared(format!("http://{address}")).unwrap())
+    Place::there(&format!("http://{address}"), Security::none()).unwrap()
 }
 
 #[tokio::test]

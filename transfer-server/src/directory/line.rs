@@ -3,12 +3,13 @@
 use super::convert;
 use super::host::{Attachment, Directory, MAX_BATCH};
 use super::item::{Answer, Hello, NodeItem};
+use crate::security::{Expected, Security};
 use crate::text;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use transfer_proto::v1;
 
 /// How long making the line may take.
@@ -26,27 +27,52 @@ pub(crate) enum Place {
     /// In this process.
     Here(Directory),
     /// In another one, at this URL.
-    There(Box<Endpoint>),
+    There(Box<There>),
+}
+
+/// The directory of another node.
+#[derive(Debug, Clone)]
+pub(crate) struct There {
+    /// As the operator has written it.
+    url: Box<str>,
+    endpoint: Endpoint,
+    security: Security,
+}
+
+impl There {
+    /// A connection to it.
+    pub(crate) async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
+        self.security.connect(self.endpoint.clone(), Expected::Host).await
+    }
+
+    /// Why a call failed. Who speaks in the clear to a listener with TLS sees nothing but a connection that ends.
+    fn why_not(&self, status: &tonic::Status) -> String {
+        let broken = std::error::Error::source(status).is_some_and(|cause| cause.is::<tonic::transport::Error>());
+        let hint = match broken && !self.security.has_tls() {
+            true => "; has that node certificates? Then this one needs them, too: --tls-cert, --tls-key and --tls-ca",
+            false => "",
+        };
+        format!("{}{hint}", text::status(status))
+    }
 }
 
 impl Place {
     /// The directory at a URL.
-    pub(crate) fn there(endpoint: Endpoint) -> Place {
-        Place::There(Box::new(
-            endpoint
-                .connect_timeout(ATTACH_DEADLINE)
-                .http2_keep_alive_interval(KEEP_ALIVE)
-                .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-                .keep_alive_while_idle(true),
-        ))
+    pub(crate) fn there(url: &str, security: Security) -> Result<Place, tonic::transport::Error> {
+        // TLS is on the connection below, of which tonic knows nothing: it would want to do that itself.
+        let endpoint = Endpoint::from_shared(url.replacen("https://", "http://", 1))?
+            .connect_timeout(ATTACH_DEADLINE)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            .keep_alive_while_idle(true);
+        Ok(Place::There(Box::new(There { url: url.trim_end_matches('/').into(), endpoint, security })))
     }
 
     /// "embedded", or the URL.
     pub(crate) fn describe(&self) -> String {
         match self {
             Place::Here(_) => "embedded".to_owned(),
-            // A URI always has a path.
-            Place::There(endpoint) => endpoint.uri().to_string().trim_end_matches('/').to_owned(),
+            Place::There(there) => there.url.to_string(),
         }
     }
 }
@@ -68,19 +94,19 @@ pub(crate) enum Line {
 impl Line {
     /// Attaches. The error says why not, in words.
     pub(crate) async fn open(place: &Place, hello: &Hello) -> Result<Line, String> {
-        let endpoint = match place {
+        let there = match place {
             Place::Here(directory) => {
                 return directory.attach(hello).map(Line::Here).map_err(|e| e.to_string());
             }
-            Place::There(endpoint) => endpoint,
+            Place::There(there) => there,
         };
         let attach = async {
-            let channel = endpoint.connect().await.map_err(|e| text::chain(&e))?;
+            let channel = there.connect().await.map_err(|e| text::chain(&e))?;
             let (out, outgoing) = mpsc::channel(4);
             // A new channel has room.
             let _ = out.try_send(convert::hello_update(hello));
             let mut client = v1::directory_client::DirectoryClient::new(channel);
-            let answers = client.attach(ReceiverStream::new(outgoing)).await.map_err(|e| text::status(&e))?;
+            let answers = client.attach(ReceiverStream::new(outgoing)).await.map_err(|e| there.why_not(&e))?;
             Ok(Line::There { out, answers: Box::new(answers.into_inner()) })
         };
         match tokio::time::timeout(ATTACH_DEADLINE, attach).await {

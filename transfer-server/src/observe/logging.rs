@@ -130,6 +130,14 @@ impl LogControl {
     }
 }
 
+/// Whether a filter can be, without setting anything up.
+///
+/// # Errors
+/// [`LogError::Filter`].
+pub(crate) fn check_filter(filter: &str) -> Result<(), LogError> {
+    parse(filter).map(drop)
+}
+
 /// Reads a filter as strictly as possible: what is not understood must not silently log nothing.
 fn parse(filter: &str) -> Result<EnvFilter, LogError> {
     let wrong = |why: String| LogError::Filter { value: filter.to_owned(), why };

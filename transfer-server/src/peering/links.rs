@@ -5,6 +5,7 @@ use super::state::{Action, Attempt, Peers, Verdict};
 use crate::directory::DirectoryClient;
 use crate::drain::Drain;
 use crate::engine::{EngineClient, EngineCommand, PeerInfo};
+use crate::security::{Expected, Security};
 use crate::text;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -70,11 +71,18 @@ struct Shared {
     engine: EngineClient,
     directory: DirectoryClient,
     drain: Drain,
+    security: Security,
 }
 
 impl Links {
     /// No links yet.
-    pub(crate) fn new(me: Identity, engine: EngineClient, directory: DirectoryClient, drain: Drain) -> Links {
+    pub(crate) fn new(
+        me: Identity,
+        engine: EngineClient,
+        directory: DirectoryClient,
+        drain: Drain,
+        security: Security,
+    ) -> Links {
         let peers = Mutex::new(Peers::new(me.node.clone(), me.usable()));
         Links(Arc::new(Shared {
             me,
@@ -84,6 +92,7 @@ impl Links {
             engine,
             directory,
             drain,
+            security,
         }))
     }
 
@@ -195,6 +204,7 @@ impl Links {
             let kind = match status.code() {
                 Code::Aborted => DialErrorKind::Yield,
                 Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => DialErrorKind::Final,
+                Code::PermissionDenied | Code::Unauthenticated => DialErrorKind::Final,
                 _ => DialErrorKind::Retry,
             };
             let of_fabric = choice::is_refusal(&status, fabric);
@@ -240,6 +250,10 @@ impl Links {
 
     /// A connection to the gRPC services of a node, and where they are.
     async fn dial_node(&self, peer: &Name, directory: &DirectoryClient) -> Result<(Arc<str>, Channel), DialError> {
+        if !self.0.security.policy().is_peer(peer.as_str()) {
+            let why = format!("--peers of node {} does not name it", self.0.me.node);
+            return Err(failed(DialErrorKind::Final, why));
+        }
         let at = directory.node(peer, RESOLVE_DEADLINE).await;
         let at = at.map_err(|e| failed(DialErrorKind::Retry, format!("it cannot be found: {e}")))?;
         let Some(at) = at else {
@@ -253,7 +267,8 @@ impl Links {
         let cannot = |why: String| format!("at {}: {why}", at.address);
         let endpoint = Endpoint::from_shared(format!("http://{}", at.address))
             .map_err(|e| failed(DialErrorKind::Final, cannot(text::chain(&e))))?;
-        let channel = endpoint.connect_timeout(CONNECT_DEADLINE).timeout(CALL_DEADLINE).connect().await;
+        let endpoint = endpoint.connect_timeout(CONNECT_DEADLINE).timeout(CALL_DEADLINE);
+        let channel = self.0.security.connect(endpoint, Expected::Node(peer.clone())).await;
         let channel = channel.map_err(|e| failed(DialErrorKind::Retry, cannot(text::chain(&e))))?;
         Ok((at.address, channel))
     }

@@ -4,7 +4,6 @@ use crate::events::Events;
 use crate::peering::PeeringService;
 use std::net::SocketAddr;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use v1::peering_server::PeeringServer;
 
@@ -80,9 +79,10 @@ impl Node {
             require: None,
         };
         me(&mut identity);
-        let links = Links::new(identity, engine.clone(), client.clone(), Drain::new(engine, Events::new()));
+        let drain = Drain::new(engine.clone(), Events::new());
+        let links = Links::new(identity, engine, client.clone(), drain, crate::security::Security::none());
         let service = PeeringServer::new(PeeringService::new(links.clone(), client));
-        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
+        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(crate::security::over_plain(listener)));
         Node { links, told, address }
     }
 

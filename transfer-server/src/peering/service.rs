@@ -2,6 +2,7 @@
 
 use super::links::Links;
 use crate::directory::{DirectoryClient, Place, lookup};
+use crate::security;
 use crate::text;
 use tonic::{Request, Response, Status};
 use transfer_proto::v1;
@@ -22,6 +23,7 @@ impl PeeringService {
 #[tonic::async_trait]
 impl v1::peering_server::Peering for PeeringService {
     async fn connect(&self, request: Request<v1::ConnectRequest>) -> Result<Response<v1::ConnectResponse>, Status> {
+        security::claimed(&request, &request.get_ref().node)?;
         self.links.accept(request.into_inner()).await.map(Response::new)
     }
 
@@ -29,6 +31,7 @@ impl v1::peering_server::Peering for PeeringService {
         &self,
         request: Request<v1::PrepareBuffersRequest>,
     ) -> Result<Response<v1::PrepareBuffersResponse>, Status> {
+        security::claimed(&request, &request.get_ref().node)?;
         self.links.buffers_wanted(request.into_inner()).await.map(Response::new)
     }
 
@@ -36,7 +39,7 @@ impl v1::peering_server::Peering for PeeringService {
         let place = self.directory.place();
         let channel = match place {
             Place::Here(directory) => return lookup(directory, request.into_inner()).map(Response::new),
-            Place::There(endpoint) => endpoint.connect().await.map_err(|e| {
+            Place::There(there) => there.connect().await.map_err(|e| {
                 let why = text::chain(&e);
                 Status::unavailable(format!("the directory at {} cannot be reached: {why}", place.describe()))
             })?,

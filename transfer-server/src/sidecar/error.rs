@@ -1,6 +1,7 @@
 //! A sidecar that did not start.
 
 use crate::config::ConfigError;
+use crate::security::TlsError;
 use std::io;
 use std::path::PathBuf;
 use transfer_core::fabric::FabricError;
@@ -14,6 +15,9 @@ pub enum StartError {
     /// Its configuration cannot be.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Its certificates cannot be.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The workers' socket cannot be.
     #[error("--socket: {0}")]
     Socket(#[from] AddressError),

@@ -11,7 +11,8 @@ mod verbs;
 
 pub use error::StartError;
 
-use crate::config::Config;
+use crate::config::{Config, Loaded};
+use crate::reload::{Live, ReloadError, Reloaded};
 use parts::Parts;
 use std::fmt;
 use std::net::SocketAddr;
@@ -69,6 +70,7 @@ pub struct Sidecar {
     ended: watch::Receiver<()>,
     drained: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    live: Live,
     /// Removed when everything else is gone.
     _directory: Option<TempDir>,
 }
@@ -114,13 +116,26 @@ impl Sidecar {
                 drop(alive);
             })
             .map_err(|source| StartError::System { what: "starting the control thread", source })?;
-        let sidecar =
-            Sidecar { addresses, stop: Some(stop), ended, drained, thread: Some(thread), _directory: directory };
         match started.recv() {
-            Ok(Ok(())) => Ok(sidecar),
-            Ok(Err(e)) => Err(e),
+            Ok(Ok(live)) => {
+                let (stop, thread) = (Some(stop), Some(thread));
+                Ok(Sidecar { addresses, stop, ended, drained, thread, live, _directory: directory })
+            }
+            // It has nothing left to do but to end.
+            Ok(Err(e)) => {
+                let _ = thread.join();
+                Err(e)
+            }
             Err(_) => Err(StartError::Services("the control thread has ended".into())),
         }
+    }
+
+    /// Takes a new configuration as far as a running sidecar can; the answer says which keys need a restart.
+    ///
+    /// # Errors
+    /// What is wrong with the new one; everything stays as it was then.
+    pub fn reload(&self, before: &Loaded, new: &Loaded) -> Result<Reloaded, ReloadError> {
+        self.live.apply(before, new, &new.config()?)
     }
 
     /// Where it is reached.

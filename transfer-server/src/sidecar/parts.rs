@@ -6,6 +6,7 @@ use crate::engine::ControlRequest;
 use crate::observe::{self, SpansDropped};
 use crate::peering::{FORM_DEADLINE, Identity};
 use crate::poll;
+use crate::security::{Prepared, Security};
 use crate::unix::{self, SocketPath};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -44,6 +45,7 @@ pub(super) struct Parts {
     pub(super) engine: Engine,
     pub(super) spans_dropped: SpansDropped,
     pub(super) poll: PollStrategy,
+    pub(super) security: Security,
     pub(super) requests: mpsc::UnboundedReceiver<ControlRequest>,
 }
 
@@ -51,6 +53,8 @@ impl Parts {
     /// Checks, binds and allocates, and starts the data plane.
     pub(super) fn make(config: Config) -> Result<Parts, StartError> {
         config.check()?;
+        // Before anything is bound: it may be wrong in many ways.
+        let security = Security::new(config.node.clone(), Prepared::of(&config)?);
         let budget = PinnedBudget::new(config.pinned_limit.0);
         let lock = match config.lock {
             Locking::Try => Lock::Try,
@@ -73,7 +77,7 @@ impl Parts {
         });
         let admin = admin.transpose()?;
         let http = config.watch.http_listen.map(|address| listen("--http-listen", address)).transpose()?;
-        let tcp = config.data_address().map(|address| tcp_fabric(&config, address)).transpose()?;
+        let tcp = config.data_address().map(|address| tcp_fabric(&config, address, &security)).transpose()?;
 
         let incarnation = incarnation();
         let addresses = Addresses {
@@ -142,6 +146,7 @@ impl Parts {
             engine,
             spans_dropped,
             poll,
+            security,
             requests,
         })
     }
@@ -174,9 +179,14 @@ fn listen(flag: &'static str, address: SocketAddr) -> Result<(TcpListener, Socke
 
 /// The fabric, with its rails, and where it listens. One rail is one of several as far as peers can tell, so nodes with different
 /// numbers understand each other.
-fn tcp_fabric(config: &Config, address: SocketAddr) -> Result<(BoxedFabric, SocketAddr), StartError> {
+fn tcp_fabric(
+    config: &Config,
+    address: SocketAddr,
+    security: &Security,
+) -> Result<(BoxedFabric, SocketAddr), StartError> {
     let mut tcp = TcpConfig::new(address);
     tcp.advertise = config.data_advertise.map(|ip| SocketAddr::new(ip, 0));
+    tcp.tls = security.for_data().filter(|_| config.security.encrypts_data());
     // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
     tcp.handshake_timeout = FORM_DEADLINE - Duration::from_secs(1);
     let rails = vec![0; usize::from(config.tcp_rails)];

@@ -13,6 +13,8 @@ use crate::grpc;
 use crate::observe::{HttpServer, Watched, WatchedParts};
 use crate::peering::{Links, PeeringService};
 use crate::poll::PollControl;
+use crate::reload::Live;
+use crate::security;
 use crate::sessions::{Acceptor, Sessions};
 use crate::text;
 use std::sync::mpsc::SyncSender;
@@ -20,7 +22,6 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tonic::transport::Endpoint;
 use transfer_fabric::engine::Engine;
 
 /// How long a start waits for the directory of another node.
@@ -29,7 +30,7 @@ const DIRECTORY_PATIENCE: Duration = Duration::from_secs(2);
 /// How long calls may go on after the stop.
 const GRACE: Duration = Duration::from_millis(500);
 
-type Report = SyncSender<Result<(), StartError>>;
+type Report = SyncSender<Result<Live, StartError>>;
 
 /// Runs a sidecar until told to stop, or until it has drained: whether it was that.
 pub(super) fn run(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) -> bool {
@@ -51,7 +52,7 @@ async fn serve(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) -> 
     match Running::start(parts).await {
         Ok(running) => {
             // Who started this waits for it, unless that one is gone.
-            let _ = report.send(Ok(()));
+            let _ = report.send(Ok(running.live.clone()));
             running.until(stopped).await
         }
         Err(e) => {
@@ -73,12 +74,13 @@ struct Running {
     admin_path: Option<crate::unix::SocketPath>,
     http: Option<HttpServer>,
     drain: Drain,
+    live: Live,
 }
 
 impl Running {
     async fn start(parts: Parts) -> Result<Running, StartError> {
         let Parts { addresses, identity, advertised, directory, policy, pool, workers, .. } = parts;
-        let Parts { grpc, admin, http, engine, spans_dropped, poll, requests, .. } = parts;
+        let Parts { grpc, admin, http, engine, spans_dropped, poll, requests, security, .. } = parts;
         let budget = policy.budget.clone();
         let handle = engine.handle().clone();
         let client = EngineClient::new(move |command| handle.send(command));
@@ -89,8 +91,8 @@ impl Running {
                 (Place::Here(hosted.clone()), Some(hosted))
             }
             DirectoryPlace::At(url) => {
-                let endpoint = Endpoint::from_shared(url.clone());
-                (Place::there(endpoint.map_err(|_| ConfigError::Directory { value: url })?), None)
+                let place = Place::there(&url, security.clone());
+                (place.map_err(|_| ConfigError::Directory { value: url })?, None)
             }
         };
         let hello = Hello { node: identity.node.clone(), address: advertised, incarnation: addresses.incarnation };
@@ -100,7 +102,7 @@ impl Running {
         let events = Events::new();
         let drain = Drain::new(client.clone(), events.clone());
         tokio::spawn(directory.clone().tell_of(events.clone()));
-        let links = Links::new(identity.clone(), client.clone(), directory.clone(), drain.clone());
+        let links = Links::new(identity.clone(), client.clone(), directory.clone(), drain.clone(), security.clone());
         let sessions = Sessions::new(policy, pool, client.clone(), directory.clone(), events.clone(), drain.clone());
         let control = Control {
             engine: client.clone(),
@@ -112,6 +114,7 @@ impl Running {
         let control = tokio::spawn(control.run(requests, news));
 
         let (started, poll) = (Instant::now(), PollControl::new(poll));
+        let live = Live { poll: poll.clone(), engine: client.clone(), security: security.clone() };
         let watched = Watched::new(WatchedParts {
             me: identity.clone(),
             started,
@@ -142,12 +145,14 @@ impl Running {
         let system = |source| StartError::System { what: "handing a socket to the runtime", source };
         if let Some(listener) = grpc {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(system)?;
-            servers.spawn(grpc::over_tcp(routes.clone(), listener, stopping.clone()));
+            servers.spawn(grpc::over_tcp(routes.clone(), listener, security.clone(), stopping.clone()));
         }
+        // It ends with the runtime, as the sidecar does.
+        tokio::spawn(security::watch(security.clone()));
         let mut admin_path = None;
         if let Some((listener, path)) = admin {
             let listener = tokio::net::UnixListener::from_std(listener).map_err(system)?;
-            servers.spawn(grpc::over_unix(routes, listener, stopping));
+            servers.spawn(grpc::over_unix(routes, listener, security.clone(), stopping));
             admin_path = Some(path);
         }
 
@@ -162,7 +167,7 @@ impl Running {
         }
         let acceptor = Acceptor::start(workers, sessions, tokio::runtime::Handle::current())
             .map_err(|source| StartError::System { what: "starting the acceptor's thread", source })?;
-        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, admin_path, http, drain })
+        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, admin_path, http, drain, live })
     }
 
     /// Whether it has left because it was drained.

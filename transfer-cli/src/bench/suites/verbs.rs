@@ -4,7 +4,7 @@
 //! ratios and the counts mean something there.
 
 use super::{KIB, MIB, pair_over, worker};
-use crate::admin::{Address, Target};
+use crate::admin::{Address, Target, TlsOptions};
 use crate::bench::actor::batches::Batches;
 use crate::bench::actor::worker::WorkerTask;
 use crate::bench::figure::{Figure, Goal, Unit, Versus};
@@ -127,7 +127,7 @@ fn counts(sidecar: &Sidecar) -> Result<Counts, BenchError> {
 fn verbs_of(sidecar: &Sidecar) -> Result<FabricState, BenchError> {
     let what = "ask a sidecar for its status";
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let target = Target { admin: Address::Tcp(sidecar.url.clone()) };
+    let target = Target { admin: Address::Tcp(sidecar.url.clone()), tls: TlsOptions::default() };
     let status = runtime.map_err(BenchError::system(what))?.block_on(target.status());
     let status = status.map_err(|e| BenchError::Status { why: e.to_string() })?;
     let verbs = status.fabric_states.into_iter().find(|state| state.fabric == i32::from(Fabric::Verbs));

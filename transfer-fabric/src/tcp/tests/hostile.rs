@@ -24,8 +24,8 @@ fn accepting(config: TcpConfig) -> (TcpFabric, Token, Token) {
     let mut fabric = TcpFabric::new(config).unwrap();
     fabric.register(SEGMENT, Arc::new(segment(4096))).unwrap();
     let theirs = Token::random();
-    let answer = fabric.accept(LINK, &offer::encode_initiator(&theirs)).unwrap();
-    let (token, address) = offer::decode_acceptor(&answer).unwrap();
+    let answer = fabric.accept(LINK, &offer::encode_initiator(&theirs, offer::Encryption::None)).unwrap();
+    let (token, address) = offer::decode_acceptor(&answer, offer::Encryption::None).unwrap();
     assert_eq!(address, fabric.address());
     (fabric, token, theirs)
 }
@@ -207,7 +207,7 @@ fn a_grant_that_is_taken_back_while_it_is_written_ends_the_link() {
 fn an_acceptor_that_is_absent_silent_or_an_imposter() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let answer = offer::encode_acceptor(&Token::random(), address);
+    let answer = offer::encode_acceptor(&Token::random(), address, offer::Encryption::None);
     let config = TcpConfig { handshake_timeout: Duration::from_millis(200), ..local() };
     let begin = |config: &TcpConfig| {
         let mut fabric = TcpFabric::new(config.clone()).unwrap();

@@ -55,6 +55,7 @@ mod two_rails {
     crate::conformance_tests!(crate::conformance::rails::Railed::new(super::TcpRig, &[0, 0]));
 }
 
+mod encrypted;
 mod hostile;
 mod own;
 mod stream;

@@ -1,0 +1,122 @@
+//! The configuration of a real process: file, environment, command line, `--check`, `--print-config`, SIGHUP.
+
+use rustix::process::Signal;
+use std::path::Path;
+use std::process::{Command, Output};
+use transfer_tests::{Authority, Scene, Validity, programs};
+
+/// Runs a `transferd` that ends by itself; its exit status, and what it says.
+fn transferd(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(programs::transferd());
+    command.args(arguments).envs(environment.iter().copied());
+    let Output { status, stdout, stderr } = command.output().expect("transferd can be started");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (status.code(), text(stdout), text(stderr))
+}
+
+fn write(folder: &Path, text: &str) -> String {
+    let path = folder.join("transferd.toml");
+    std::fs::write(&path, text).expect("the file can be written");
+    path.to_str().expect("a path").to_owned()
+}
+
+#[test]
+fn each_place_overrules_the_next() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = write(folder.path(), "node = 'n'\npoll = 'busy'\nlock = 'no'\npool_bytes = '1MiB'\n");
+    let environment = [("TRANSFER_POLL", "event"), ("TRANSFER_LOCK", "require")];
+    let (code, printed, _) = transferd(&["--config", &file, "--print-config", "--lock", "try"], &environment);
+    assert_eq!(code, Some(0));
+    for line in [
+        "lock = \"try\" # the command line".to_owned(),
+        "poll = \"event\" # TRANSFER_POLL".to_owned(),
+        format!("pool_bytes = \"1MiB\" # {file}:4"),
+        "tcp_rails = 1 # default".to_owned(),
+    ] {
+        assert!(printed.lines().any(|l| l == line), "{line:?} is missing in {printed}");
+    }
+    // What was printed says the same without any of them.
+    let again = write(folder.path(), &printed);
+    let (code, second, _) = transferd(&["--config", &again, "--print-config"], &[]);
+    let values = |text: &str| text.lines().map(|l| l.split(" # ").next().unwrap_or(l).to_owned()).collect::<Vec<_>>();
+    assert_eq!((code, values(&second)), (Some(0), values(&printed)));
+}
+
+#[test]
+fn check_finds_what_is_wrong_and_starts_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = Authority::new(folder.path(), "ca");
+    let (good, other) = (authority.identity(&["n"]), Authority::new(folder.path(), "other"));
+    let expired = authority.identity_at("expired", &["n"], Validity::Expired);
+    let socket = folder.path().join("never.sock");
+    let head = format!(
+        "node = 'n'\nsocket = '{}'\nlisten = '0.0.0.0:0'\nadvertise = 'n:1'\ndata_advertise = '127.0.0.1'\n",
+        socket.display()
+    );
+    let tls = |cert: &Path, key: &Path, ca: &Path| {
+        format!("{head}tls_cert = '{}'\ntls_key = '{}'\ntls_ca = '{}'\n", cert.display(), key.display(), ca.display())
+    };
+    let check = |text: &str| {
+        let file = write(folder.path(), text);
+        let (code, out, err) = transferd(&["--config", &file, "--check"], &[]);
+        assert!(!socket.exists(), "nothing is started");
+        (code, out + &err)
+    };
+    let (code, said) = check(&tls(&good.cert, &good.key, &good.ca));
+    assert_eq!(code, Some(0), "{said}");
+    let nowhere = folder.path().join("nowhere.pem");
+    let stranger = other.identity_at("stranger", &["n"], Validity::Now);
+    let of_b = authority.identity(&["b", "transfer://node/c"]);
+    let cases: [(String, &[&str]); 11] = [
+        ("pool_byte = 1".into(), &["transferd.toml:1", "\"pool_byte\"", "\"pool_bytes\""]),
+        ("log = 'loud'".into(), &["--log", "loud", "debug"]),
+        (head.clone(), &["--listen 0.0.0.0:0", "--tls-cert", "--insecure", "transferd.toml:3"]),
+        (format!("{head}tls_cert = 'x'\n"), &["--tls-cert is given", "--tls-key is not"]),
+        (tls(&nowhere, &good.key, &good.ca), &["--tls-cert", "nowhere.pem", "No such file"]),
+        (tls(&good.key, &good.key, &good.ca), &["--tls-cert", "n.key", "BEGIN CERTIFICATE"]),
+        (tls(&good.cert, &good.cert, &good.ca), &["--tls-key", "n.crt", "BEGIN PRIVATE KEY"]),
+        (tls(&good.cert, &expired.key, &good.ca), &["--tls-cert", "n.crt", "does not belong to the key"]),
+        (tls(&expired.cert, &expired.key, &good.ca), &["--tls-cert", "expired.crt", "has expired"]),
+        (tls(&stranger.cert, &stranger.key, &good.ca), &["--tls-cert", "stranger.crt", "no authority of --tls-ca"]),
+        (tls(&of_b.cert, &of_b.key, &good.ca), &["b.crt", "b, c", "this is node n", "transfer://node/n"]),
+    ];
+    for (text, words) in cases {
+        let (code, said) = check(&text);
+        assert_eq!(code, Some(2), "{text}: {said}");
+        for word in words {
+            assert!(said.contains(word), "{word:?} is missing in {said}");
+        }
+    }
+}
+
+/// What can change changes, what cannot is named, and a file that is wrong changes nothing.
+#[test]
+fn sighup_reads_the_file_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = write(folder.path(), "poll = 'event'\npool_bytes = '1MiB'\n");
+    let scene = Scene::with(&[&["--config", &file]]);
+    let log = || std::fs::read_to_string(scene.folder().join("a.log")).expect("a log");
+    let reload = |text: &str, says: &str| {
+        write(folder.path(), text);
+        let before = log().len();
+        scene.a().signal(Signal::HUP);
+        let heard = transfer_tests::poll(|| if log()[before..].contains(says) { Ok(()) } else { Err(log()) });
+        heard.unwrap_or_else(|log| panic!("{says:?} is missing in {log}"));
+        log()[before..].to_owned()
+    };
+    let poll = || scene.a().status().poll.expect("a strategy").strategy();
+    use transfer_proto::v1::PollStrategy;
+    assert_eq!(poll(), PollStrategy::Event);
+    let said = reload("poll = 'busy'\npool_bytes = '2MiB'\nlog = 'info,transferd=debug'\n", "was read again");
+    assert_eq!(poll(), PollStrategy::Busy);
+    assert!(said.contains("needs a restart") || said.contains("only after a restart"), "{said}");
+    assert!(said.contains("pool_bytes") && said.contains("poll") && said.contains("log"), "{said}");
+    for (bad, words) in [("poll = 'never'\n", "poll = 'never'"), ("poll = 'event'\nxyzzy = 1", "xyzzy")] {
+        let said = reload(bad, "everything stays as it was");
+        assert!(said.contains(words), "{said}");
+        assert_eq!(poll(), PollStrategy::Busy, "{bad:?} changed it");
+    }
+    reload("poll = 'adaptive'\n", "was read again");
+    assert_eq!(poll(), PollStrategy::Adaptive);
+    scene.end();
+}

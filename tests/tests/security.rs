@@ -1,0 +1,365 @@
+//! Certificates, names and roles, with real sidecars and real certificates.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+use tonic::Code;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use transfer_proto::v1;
+use transfer_tests::{Authority, Carrier, Identity, Scene, Sidecar, Spec, Validity, programs};
+use v1::directory_client::DirectoryClient;
+use v1::peering_client::PeeringClient;
+
+/// Where the sidecars of these tests listen. Whoever asks a directory at its address wants to see that address in its certificate.
+const HERE: &str = "127.0.0.1";
+
+struct World {
+    folder: tempfile::TempDir,
+    authority: Authority,
+}
+
+impl World {
+    fn new() -> World {
+        let folder = tempfile::tempdir().expect("a folder");
+        let authority = Authority::new(folder.path(), "ca");
+        World { folder, authority }
+    }
+
+    fn node(&self, name: &str) -> Identity {
+        self.authority.identity(&[name, HERE])
+    }
+
+    /// Two sidecars with certificates, and these arguments besides.
+    fn two_with(&self, more: &[&str]) -> Scene {
+        let (a, b) = (self.node("a"), self.node("b"));
+        let common = ["--pool-bytes", "16MiB", "--listen", "127.0.0.1:0"];
+        let [a, b] = [&a, &b].map(|own| [&common[..], &own.arguments()[..], more].concat());
+        Scene::over(Carrier::Tcp, &[&a, &b])
+    }
+
+    fn two(&self) -> Scene {
+        self.two_with(&[])
+    }
+}
+
+/// Reads what `transferctl` or `transferd` says, and how it ends.
+fn run(program: std::path::PathBuf, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(program).args(arguments).output().expect("it can be started");
+    let Output { status, stdout, stderr } = output;
+    (status.code(), format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr)))
+}
+
+/// `transferctl` at a sidecar's address, as somebody.
+fn transferctl(command: &[&str], sidecar: &Sidecar, identity: &Identity) -> (Option<i32>, String) {
+    let url = format!("https://{}", sidecar.address());
+    let at = ["--admin", &url];
+    run(programs::transferctl(), &[command, &at[..], &identity.arguments()[..]].concat())
+}
+
+/// A connection as somebody; what is refused may only show at the first call.
+fn connected(url: &str, tls: Option<ClientTlsConfig>) -> (tokio::runtime::Runtime, Channel) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let endpoint = Endpoint::from_shared(url.to_owned()).expect("an address").timeout(Duration::from_secs(20));
+    let endpoint = match tls {
+        Some(tls) => endpoint.tls_config(tls).expect("certificates"),
+        None => endpoint,
+    };
+    let channel = {
+        let _entered = runtime.enter();
+        endpoint.connect_lazy()
+    };
+    (runtime, channel)
+}
+
+fn tls(identity: &Identity, shown: bool) -> ClientTlsConfig {
+    let read = |path| std::fs::read(path).expect("a file");
+    let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&identity.ca)));
+    match shown {
+        true => config.identity(tonic::transport::Identity::from_pem(read(&identity.cert), read(&identity.key))),
+        false => config,
+    }
+}
+
+/// What a call to the Peering service comes to, in the name of `node`.
+fn connect(url: &str, tls: Option<ClientTlsConfig>, node: &str) -> tonic::Status {
+    let (runtime, channel) = connected(url, tls);
+    let request = v1::ConnectRequest { node: node.into(), protocol_version: 3, ..Default::default() };
+    runtime.block_on(PeeringClient::new(channel).connect(request)).expect_err("nothing of it is right")
+}
+
+fn log_of(scene: &Scene, node: &str) -> String {
+    std::fs::read_to_string(scene.folder().join(format!("{node}.log"))).expect("a log")
+}
+
+/// Waits until a log says all these words in one line.
+#[track_caller]
+fn until_logged(scene: &Scene, node: &str, words: &[&str]) {
+    let found = transfer_tests::poll(|| {
+        let log = log_of(scene, node);
+        let said = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        if said { Ok(()) } else { Err(log) }
+    });
+    if let Err(log) = found {
+        panic!("no line with {words:?}: {log}");
+    }
+}
+
+/// Everything goes as without: both ways, large and small, fetched and pushed; and what it costs is in the reports.
+#[test]
+fn two_nodes_with_certificates() {
+    let world = World::new();
+    let scene = world.two().with_bystanders();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    let large = Spec::bytes(3 << 20, 1);
+    giver.push("w", large.clone()).get();
+    let fetched = taker.fetch("w").get();
+    assert_eq!(fetched.sum, large.sum());
+    // Three copies at the sender, four or five at the receiver.
+    let copied = fetched.report.copied;
+    assert!((7 * (3 << 20)..=8 * (3 << 20) + 4096).contains(&copied), "{copied}");
+    taker.push("back", Spec::bytes(1000, 2)).to("giver").get();
+    assert_eq!(giver.fetch("back").get().sum, Spec::bytes(1000, 2).sum());
+    for node in &scene.nodes {
+        let states = node.status().fabric_states;
+        let settings = states.iter().flat_map(|state| &state.settings).find(|s| s.name == "encryption");
+        assert!(settings.is_some_and(|s| s.value.contains("TLS 1.3")), "{states:?}");
+    }
+    drop((giver, taker));
+    scene.end();
+}
+
+#[test]
+fn data_in_the_clear_is_for_both_to_say() {
+    let world = World::new();
+    let scene = world.two_with(&["--data-plaintext"]);
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    giver.push("w", Spec::bytes(1000, 1)).get();
+    let fetched = taker.fetch("w").get();
+    assert!(fetched.report.copied <= 4 * 1000, "{}", fetched.report.copied);
+    drop((giver, taker));
+    scene.end();
+
+    let (a, b) = (world.node("a"), world.node("b"));
+    let common = ["--pool-bytes", "1MiB", "--listen", "127.0.0.1:0"];
+    let a = [&common[..], &a.arguments()[..]].concat();
+    let b = [&common[..], &b.arguments()[..], &["--data-plaintext"]].concat();
+    let scene = Scene::over(Carrier::Tcp, &[&a, &b]);
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    giver.push("w", Spec::bytes(1000, 1)).get();
+    let trouble = taker.fetch("w").trouble();
+    trouble.expect("PeerUnreachable", &["encrypts its data links", "--data-plaintext"]);
+    drop((giver, taker));
+    scene.end();
+}
+
+/// Who is refused, and what both sides hear.
+#[test]
+fn strangers_are_refused() {
+    let world = World::new();
+    let scene = world.two();
+    let url = format!("https://{}", scene.a().address());
+    let others = Authority::new(world.folder.path(), "others");
+    let good = world.authority.identity(&["x"]);
+    let expired = world.authority.identity_at("expired", &["x"], Validity::Expired);
+    let foreign = Identity { ca: good.ca.clone(), ..others.identity_at("foreign", &["x"], Validity::Now) };
+    for (what, tls, logged) in [
+        ("no certificate", tls(&good, false), "it showed no certificate"),
+        ("expired", tls(&expired, true), "has expired"),
+        ("another authority", tls(&foreign, true), "no authority of --tls-ca has signed"),
+    ] {
+        let status = connect(&url, Some(tls), "x");
+        assert!(matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled), "{what}: {status:?}");
+        until_logged(&scene, "a", &["a connection for gRPC was refused", logged]);
+    }
+    // In the clear to where TLS is spoken.
+    let status = connect(&format!("http://{}", scene.a().address()), None, "x");
+    assert!(matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled), "{status:?}");
+    until_logged(&scene, "a", &["a connection for gRPC was refused", "does not speak TLS"]);
+    let (code, said) = run(programs::transferctl(), &["status", "--admin", &format!("http://{}", scene.a().address())]);
+    assert!(code == Some(3) && said.contains("https://127.0.0.1"), "{code:?} {said}");
+    // Everybody else goes on.
+    let mut giver = scene.a().worker("giver");
+    giver.push("w", Spec::bytes(1000, 1)).get();
+    drop(giver);
+    scene.end();
+}
+
+/// A good certificate, and another's name.
+#[test]
+fn nobody_is_another_node() {
+    let world = World::new();
+    let scene = world.two_with(&["--peers", "a,b,x-*"]);
+    let url = format!("https://{}", scene.a().address());
+    let as_x = || Some(tls(&world.authority.identity(&["x-1"]), true));
+    let status = connect(&url, as_x(), "b");
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+    assert!(status.message().contains("\"b\"") && status.message().contains("certificate for x-1"), "{status:?}");
+    // As itself it is let in as far as the rest of the call is right; a name in a URI is as good.
+    for (name, node) in [("x-1", "x-1"), ("transfer://node/x-2", "x-2")] {
+        let identity = world.authority.identity(&[name]);
+        let status = connect(&url, Some(tls(&identity, true)), node);
+        assert!(!matches!(status.code(), Code::PermissionDenied | Code::Unavailable | Code::Unknown), "{status:?}");
+    }
+    let status = connect(&url, Some(tls(&world.authority.identity(&["y"]), true)), "y");
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+    assert!(status.message().contains("--peers") && status.message().contains("x-*"), "{status:?}");
+    // The same for landing slots and for the directory.
+    let (runtime, channel) = connected(&url, as_x());
+    let request = v1::PrepareBuffersRequest { node: "b".into(), ..Default::default() };
+    let status = runtime.block_on(PeeringClient::new(channel.clone()).prepare_buffers(request)).expect_err("refused");
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+    let hello = v1::Hello { node: "b".into(), address: "127.0.0.1:1".into(), incarnation: u64::MAX };
+    let item = v1::NodeItem { item: Some(v1::node_item::Item::Hello(hello)) };
+    let update = tokio_stream::once(v1::NodeUpdate { items: vec![item] });
+    let attached = runtime.block_on(DirectoryClient::new(channel).attach(update));
+    assert_eq!(attached.expect_err("refused").code(), Code::PermissionDenied);
+    // b is still who it was.
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    giver.push("w", Spec::bytes(1000, 1)).get();
+    taker.fetch("w").get();
+    drop((giver, taker));
+    scene.end();
+}
+
+/// A sidecar that is found where another one's address should be: who calls notices.
+#[test]
+fn who_is_called_has_to_be_the_one() {
+    let world = World::new();
+    let (scene, c) = (world.two(), world.node("c"));
+    let common = ["--pool-bytes", "1MiB", "--listen", "127.0.0.1:0"];
+    // c says that it is to be called at b's address.
+    let url = format!("https://{}", scene.a().address());
+    let advertise = scene.b().address();
+    let more = ["--directory", &url, "--advertise", &advertise];
+    let mut c = Sidecar::start(scene.folder(), "c", &[&common[..], &c.arguments()[..], &more[..]].concat());
+    let (mut giver, mut taker) = (c.worker("giver"), scene.a().worker("taker"));
+    giver.push("w", Spec::bytes(1000, 1)).get();
+    let trouble = taker.fetch("w").timeout(Duration::from_secs(4)).trouble();
+    let said = trouble.to_string();
+    let logged = transfer_tests::poll(|| {
+        let log = log_of(&scene, "a");
+        if log.contains("its certificate is for b") { Ok(()) } else { Err(log) }
+    });
+    assert!(said.contains("its certificate is for b") || logged.is_ok(), "{said}");
+    drop((giver, taker));
+    assert!(c.terminate().success());
+    scene.end();
+}
+
+#[test]
+fn a_node_of_another_authority_does_not_come_in() {
+    let world = World::new();
+    let scene = world.two();
+    let others = Authority::new(world.folder.path(), "others");
+    // Its own authority has signed its certificate, and it takes the others' for good.
+    let both = world.folder.path().join("both.pem");
+    let read = |path| std::fs::read_to_string(path).expect("a file");
+    let own = others.identity_at("c", &["c", HERE], Validity::Now);
+    std::fs::write(&both, read(&own.ca) + &read(&world.node("x").ca)).expect("written");
+    let own = Identity { ca: both, ..own };
+    let url = format!("https://{}", scene.a().address());
+    let arguments = ["--pool-bytes", "1MiB", "--listen", "127.0.0.1:0", "--directory", &url];
+    let mut c = Sidecar::start(scene.folder(), "c", &[&arguments[..], &own.arguments()[..]].concat());
+    let told = |why: &str| why.contains("UnknownCA") || why.contains("DecryptError");
+    c.until("it knows why", |s| s.directory.as_ref().is_some_and(|d| !d.attached && told(&d.why_not)));
+    // One without any certificates hears as well that it is not let in.
+    let url = format!("http://{}", scene.a().address());
+    let mut d =
+        Sidecar::start(scene.folder(), "d", &["--pool-bytes", "1MiB", "--listen", "127.0.0.1:0", "--directory", &url]);
+    d.until("it knows why", |s| s.directory.as_ref().is_some_and(|d| !d.attached && d.why_not.contains("--tls-cert")));
+    assert_eq!(scene.a().status().directory.expect("a directory").nodes, 2);
+    assert!(c.terminate().success() && d.terminate().success());
+    scene.end();
+}
+
+/// A sidecar with certificates at the address of one without.
+#[test]
+fn tls_to_where_none_is_spoken() {
+    let world = World::new();
+    let scene = Scene::over(Carrier::Tcp, &[&["--pool-bytes", "1MiB", "--listen", "127.0.0.1:0"]]);
+    let (own, url) = (world.node("c"), format!("https://{}", scene.a().address()));
+    let arguments = ["--pool-bytes", "1MiB", "--listen", "127.0.0.1:0", "--directory", &url];
+    let mut c = Sidecar::start(scene.folder(), "c", &[&arguments[..], &own.arguments()[..]].concat());
+    c.until("it knows why", |s| s.directory.as_ref().is_some_and(|d| d.why_not.contains("does not speak TLS")));
+    let (code, said) = transferctl(&["status"], scene.a(), &own);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(c.terminate().success());
+    scene.end();
+}
+
+#[test]
+fn who_may_read_and_who_may_administer() {
+    let world = World::new();
+    let scene = world.two_with(&["--admins", "ops-*", "--readers", "dash"]);
+    let [ops, dash, peer] =
+        ["ops-1", "dash", "b"].map(|name| world.authority.identity_at(&format!("as-{name}"), &[name], Validity::Now));
+    for (who, reads, administers) in [(&ops, true, true), (&dash, true, false), (&peer, false, false)] {
+        let (code, said) = transferctl(&["status"], scene.a(), who);
+        assert_eq!(code == Some(0), reads, "{said}");
+        assert!(reads || said.contains("--readers"), "{said}");
+        let (code, said) = transferctl(&["poll", "event"], scene.a(), who);
+        assert_eq!(code == Some(0), administers, "{said}");
+        assert!(administers || (said.contains("--admins") && said.contains("ops-*")), "{said}");
+    }
+    until_logged(&scene, "a", &["an administrator's call", "ops-1", "SetPoll"]);
+    until_logged(&scene, "a", &["a call was refused", "dash", "SetPoll"]);
+    // Without --tls-ca there is no https.
+    let url = format!("https://{}", scene.a().address());
+    let (code, said) = run(programs::transferctl(), &["status", "--admin", &url]);
+    assert!(code == Some(2) && said.contains("--tls-ca"), "{said}");
+    // The certificate names the node; who knows that may ask for it instead of the host.
+    let named = [&["status", "--admin", &url, "--tls-name", "a"][..], &ops.arguments()[..]].concat();
+    assert_eq!(run(programs::transferctl(), &named).0, Some(0));
+    let misnamed = [&["status", "--admin", &url, "--tls-name", "z"][..], &ops.arguments()[..]].concat();
+    assert_eq!(run(programs::transferctl(), &misnamed).0, Some(3));
+    scene.end();
+}
+
+#[test]
+fn in_the_clear_one_may_look_and_not_touch() {
+    let scene = Scene::over(Carrier::Tcp, &[&["--listen", "127.0.0.1:0", "--pool-bytes", "1MiB"]]);
+    let url = format!("http://{}", scene.a().address());
+    let at = |command: &[&str], admin: &str| run(programs::transferctl(), &[command, &["--admin", admin]].concat());
+    assert_eq!(at(&["status"], &url).0, Some(0));
+    let (code, said) = at(&["poll", "event"], &url);
+    assert!(code == Some(1) && said.contains("admin socket") && said.contains("--tls-cert"), "{code:?} {said}");
+    let socket = scene.a().admin_socket();
+    let (code, said) = at(&["poll", "event"], socket.to_str().expect("a path"));
+    assert_eq!(code, Some(0), "{said}");
+    scene.end();
+    let scene = Scene::over(Carrier::Tcp, &[&["--listen", "127.0.0.1:0", "--pool-bytes", "1MiB", "--insecure"]]);
+    let (code, said) = at(&["poll", "event"], &format!("http://{}", scene.a().address()));
+    assert_eq!(code, Some(0), "{said}");
+    scene.end();
+}
+
+/// Certificates are replaced while everything runs: links stay, new connections show the new ones, and bad ones change nothing.
+#[test]
+fn certificates_are_replaced_while_it_runs() {
+    let world = World::new();
+    let scene = world.two();
+    let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    giver.push("w", Spec::bytes(1000, 1)).get();
+    taker.fetch("w").get();
+    let link = scene.a().status().links[0].link;
+    // A tool that asks for a name which only the new certificate has.
+    let url = format!("https://{}", scene.a().address());
+    let tool = world.authority.identity(&["tool"]);
+    let named = |name: &str| {
+        let arguments = [&["status", "--admin", &url, "--tls-name", name][..], &tool.arguments()[..]].concat();
+        run(programs::transferctl(), &arguments).0
+    };
+    assert_eq!(named("renewed"), Some(3));
+    // A certificate that is another's: refused, and the one before stays.
+    let _ = world.authority.identity_at("a", &["z", HERE], Validity::Now);
+    until_logged(&scene, "a", &["the new certificates cannot be used", "this is node a"]);
+    assert_eq!(named("a"), Some(0));
+    let _ = world.authority.identity_at("a", &["a", "renewed", HERE], Validity::Now);
+    until_logged(&scene, "a", &["the certificates were read again"]);
+    assert_eq!(named("renewed"), Some(0));
+    // The link has not noticed.
+    giver.push("w", Spec::bytes(1000, 2)).get();
+    assert_eq!(taker.fetch("w").at_least(2).get().sum, Spec::bytes(1000, 2).sum());
+    assert_eq!(scene.a().status().links[0].link, link);
+    drop((giver, taker));
+    scene.end();
+}

@@ -1,0 +1,287 @@
+//! Links over TLS: the whole suite again, and what only an encrypted link can do wrong.
+
+use super::super::frame::{HEADER_BYTES, Header, Kind};
+use super::super::offer::{self, Encryption};
+use super::super::tls::TlsSource;
+use super::*;
+use crate::conformance::pair::Pair;
+use crate::token::{TOKEN_BYTES, Token};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+/// Signs certificates.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    root: CertificateDer<'static>,
+}
+
+/// One certificate, and the configurations with it.
+#[derive(Debug)]
+struct Identity {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl TlsSource for Identity {
+    fn client(&self) -> Option<Arc<ClientConfig>> {
+        Some(self.client.clone())
+    }
+
+    fn server(&self) -> Option<Arc<ServerConfig>> {
+        Some(self.server.clone())
+    }
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Two authorities of one name would differ in their keys only.
+        params.distinguished_name.push(rcgen::DnType::CommonName, format!("authority {}", rand::random::<u64>()));
+        let root = params.self_signed(&key).unwrap().der().clone();
+        Authority { issuer: Issuer::new(params, key), root }
+    }
+
+    /// A certificate of this authority's, that takes those of `others` for good.
+    fn identity(&self, others: &Authority) -> Arc<Identity> {
+        let key = KeyPair::generate().unwrap();
+        let certificate =
+            CertificateParams::new(["transferd".to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let (chain, key) = (vec![certificate.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap());
+        let mut roots = RootCertStore::empty();
+        roots.add(others.root.clone()).unwrap();
+        let (roots, provider) = (Arc::new(roots), Arc::new(rustls::crypto::ring::default_provider()));
+        let client = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots.clone())
+            .with_client_auth_cert(chain.clone(), key.clone_key())
+            .unwrap();
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build().unwrap();
+        let server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key)
+            .unwrap();
+        Arc::new(Identity { client: Arc::new(client), server: Arc::new(server) })
+    }
+}
+
+/// Fabrics whose links are encrypted, each with a certificate of its own.
+struct TlsRig(Authority);
+
+impl TlsRig {
+    fn new() -> TlsRig {
+        TlsRig(Authority::new())
+    }
+}
+
+fn encrypting(identity: Arc<Identity>) -> TcpFabric {
+    TcpFabric::new(TcpConfig { tls: Some(identity), ..local() }).unwrap()
+}
+
+impl Rig for TlsRig {
+    type Fabric = TcpFabric;
+
+    fn fabric(&mut self) -> TcpFabric {
+        encrypting(self.0.identity(&self.0))
+    }
+
+    fn memory(&mut self, len: u64) -> Arc<Segment> {
+        TcpRig.memory(len)
+    }
+
+    fn read_only_memory(&mut self, len: u64) -> Option<Arc<Segment>> {
+        TcpRig.read_only_memory(len)
+    }
+
+    fn read(&mut self, memory: &Arc<Segment>, offset: u64, to: &mut [u8]) {
+        TcpRig.read(memory, offset, to);
+    }
+
+    fn write(&mut self, memory: &Arc<Segment>, offset: u64, bytes: &[u8]) {
+        TcpRig.write(memory, offset, bytes);
+    }
+
+    fn idle(&mut self) {
+        std::thread::yield_now();
+    }
+}
+
+crate::conformance_tests!(TlsRig::new());
+
+mod two_rails {
+    crate::conformance_tests!(crate::conformance::rails::Railed::new(super::TlsRig::new(), &[0, 0]));
+}
+
+/// Every copy: out of the socket, into the library, out of a record, into the segment; and once more what went through staging.
+#[test]
+fn copies_are_counted() {
+    let len = 8 << 20;
+    let mut pair = Pair::new(TlsRig::new(), len);
+    let capabilities = pair.fabric(0).capabilities().clone();
+    assert_eq!((capabilities.sender_copies, capabilities.receiver_copies), (3, 4));
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, Pair::<TlsRig>::slice(0, len));
+    pair.post_write(0, link, &[Pair::<TlsRig>::slice(0, len)], remote, Some(1)).unwrap();
+    let mut seen = None;
+    while seen.is_none() {
+        pair.fabric(0).poll(&mut |_| ());
+        pair.fabric(1).poll(&mut |event| {
+            if let FabricEvent::Immediate { copied, .. } = event {
+                seen = Some(copied);
+            }
+        });
+    }
+    assert!(seen.is_some_and(|copied| (4 * len..=4 * len + (64 << 10)).contains(&copied)), "{seen:?} for {len}");
+}
+
+/// A link that has much to send waits for room, and does not keep the thread awake; nothing that has arrived is forgotten.
+#[test]
+fn a_blocked_link_sleeps() {
+    let len = 64 << 20;
+    let mut pair = Pair::new(TlsRig::new(), len);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, Pair::<TlsRig>::slice(0, len));
+    let work = pair.post_write(0, link, &[Pair::<TlsRig>::slice(0, len)], remote, None).unwrap();
+    let fabric = pair.fabric(0);
+    let quiet = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    loop {
+        while fabric.poll(&mut |event| panic!("{event:?}")) {}
+        fabric.arm();
+        let [fd] = fabric.wait_fds()[..] else { panic!("one descriptor") };
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
+        if rustix::event::poll(&mut fds, Some(&quiet)).unwrap() == 0 {
+            break;
+        }
+    }
+    assert!(fabric.links.values().all(|link| link.blocked && link.watched));
+    pair.write_done(0, link, work);
+    assert!(pair.fabric(0).links.values().all(|link| !link.watched));
+}
+
+/// Drives two fabrics until both of their links are down; why.
+fn both_down(a: &mut TcpFabric, b: &mut TcpFabric) -> [DownReason; 2] {
+    let (start, mut why) = (Instant::now(), [None, None]);
+    while why.iter().any(Option::is_none) {
+        for (fabric, why) in [&mut *a, &mut *b].into_iter().zip(&mut why) {
+            fabric.poll(&mut |event| match event {
+                FabricEvent::LinkDown { reason, .. } => *why = Some(reason),
+                other => panic!("{other:?}"),
+            });
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "nothing happens: {why:?}");
+        std::thread::yield_now();
+    }
+    why.map(Option::unwrap)
+}
+
+const LINK: LinkId = LinkId(1);
+
+#[test]
+fn certificates_of_another_authority_are_refused_on_either_side() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    for (connecting, accepting, who) in [
+        (ours.identity(&ours), theirs.identity(&ours), "UnknownIssuer"),
+        (theirs.identity(&ours), ours.identity(&ours), "UnknownCA"),
+    ] {
+        let (mut a, mut b) = (encrypting(connecting), encrypting(accepting));
+        let offer = a.offer(LINK).unwrap();
+        let answer = b.accept(LINK, &offer).unwrap();
+        a.connect(LINK, &answer).unwrap();
+        let [here, there] = both_down(&mut a, &mut b);
+        for why in [&here, &there] {
+            assert!(matches!(why, DownReason::NotConnected(text) if text.starts_with("TLS: ")), "{here:?} {there:?}");
+        }
+        assert!(here.to_string().contains(who), "{here:?} {there:?}");
+    }
+}
+
+#[test]
+fn both_sides_have_to_encrypt() {
+    let authority = Authority::new();
+    for (mut a, mut b, words) in [
+        (
+            encrypting(authority.identity(&authority)),
+            TcpFabric::new(local()).unwrap(),
+            "the peer encrypts its data links",
+        ),
+        (
+            TcpFabric::new(local()).unwrap(),
+            encrypting(authority.identity(&authority)),
+            "this node encrypts its data links",
+        ),
+    ] {
+        let offer = a.offer(LINK).unwrap();
+        let refused = b.accept(LINK, &offer).unwrap_err().to_string();
+        assert!(refused.contains(words) && refused.contains("--data-plaintext"), "{refused}");
+    }
+}
+
+/// A socket with the right token that goes on in the clear.
+#[test]
+fn what_is_no_tls_ends_the_link() {
+    let authority = Authority::new();
+    let mut fabric = encrypting(authority.identity(&authority));
+    let answer = fabric.accept(LINK, &offer::encode_initiator(&Token::random(), Encryption::Tls)).unwrap();
+    let (token, address) = offer::decode_acceptor(&answer, Encryption::Tls).unwrap();
+    let mut peer = TcpStream::connect(address).unwrap();
+    peer.write_all(&[&Header::new(Kind::Hello, 16).encode()[..], token.bytes()].concat()).unwrap();
+    peer.write_all(&[&Header::new(Kind::Send, 3).encode()[..], b"end"].concat()).unwrap();
+    let why = down(&mut fabric);
+    assert!(matches!(&why, DownReason::NotConnected(text) if text.contains("does it encrypt")), "{why:?}");
+    // And the token is used up.
+    let mut again = TcpStream::connect(address).unwrap();
+    again.write_all(&[&Header::new(Kind::Hello, 16).encode()[..], token.bytes()].concat()).unwrap();
+    let mut said = Vec::new();
+    again.set_nonblocking(true).unwrap();
+    let start = Instant::now();
+    while !matches!(again.read_to_end(&mut said), Ok(0)) && said.len() < HEADER_BYTES + 8 {
+        fabric.poll(&mut |_| ());
+        assert!(start.elapsed() < Duration::from_secs(30), "nothing is said");
+    }
+    assert!(String::from_utf8_lossy(&said[HEADER_BYTES..]).starts_with("the token"), "{said:?}");
+}
+
+/// A good certificate and a place between the two nodes is not enough: what each side shows inside of TLS is good in that session only.
+#[test]
+fn nobody_in_between_can_relay() {
+    let authority = Authority::new();
+    let (mut a, mut b) = (encrypting(authority.identity(&authority)), encrypting(authority.identity(&authority)));
+    let offer = a.offer(LINK).unwrap();
+    let answer = b.accept(LINK, &offer).unwrap();
+    let (token, address) = offer::decode_acceptor(&answer, Encryption::Tls).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let misled = offer::encode_acceptor(&token, listener.local_addr().unwrap(), Encryption::Tls);
+    a.connect(LINK, &misled).unwrap();
+    let relay = authority.identity(&authority);
+    let relaying = std::thread::spawn(move || {
+        let (mut of_a, _) = listener.accept().unwrap();
+        let mut of_b = TcpStream::connect(address).unwrap();
+        let mut hello = [0; HEADER_BYTES + TOKEN_BYTES];
+        of_a.read_exact(&mut hello).unwrap();
+        of_b.write_all(&hello).unwrap();
+        let mut with_a = rustls::StreamOwned::new(ServerConnection::new(relay.server.clone()).unwrap(), of_a);
+        let name = ServerName::try_from("transferd").unwrap();
+        let mut with_b = rustls::StreamOwned::new(ClientConnection::new(relay.client.clone(), name).unwrap(), of_b);
+        let mut proof = [0; HEADER_BYTES + TOKEN_BYTES];
+        with_a.read_exact(&mut proof).unwrap();
+        with_b.write_all(&proof).unwrap();
+        with_b.flush().unwrap();
+        let mut refusal = Vec::new();
+        // It ends without a close_notify, which the library calls an error.
+        let _ = with_b.read_to_end(&mut refusal);
+        drop(with_a);
+        refusal
+    });
+    let [here, there] = both_down(&mut a, &mut b);
+    assert!(matches!(&there, DownReason::Violation(text) if text.contains("wrong proof")), "{there:?}");
+    assert!(matches!(&here, DownReason::NotConnected(_)), "{here:?}");
+    assert!(relaying.join().unwrap().is_empty(), "nothing was shown to the one in between");
+}

@@ -1,0 +1,236 @@
+//! The configuration file: TOML whose keys are the flags' names.
+
+use super::source::{command, keys};
+use clap::builder::ValueParser;
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, ArgAction, Command};
+use std::any::TypeId;
+use std::io;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A longer file is none that a person wrote.
+const LONGEST: u64 = 1 << 20;
+
+/// A configuration file that cannot be. Each error names the file, and the line and key where there are any.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("--config {}: cannot read it: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// It is too long.
+    #[error("--config {}: it has {len} bytes, and a configuration has at most {LONGEST}", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// It is no TOML.
+    #[error("{}:{line}: it is no TOML: {why}", path.display())]
+    Toml {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        line: usize,
+        /// What is wrong.
+        why: String,
+    },
+    /// A key that no flag has.
+    #[error("{}:{line}: the key {key:?} is none that transferd knows{}", path.display(), nearest(near))]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        line: usize,
+        /// The key.
+        key: String,
+        /// The key that may have been meant.
+        near: Option<String>,
+    },
+    /// A value that its key cannot have.
+    #[error("{}:{line}: {key} = {value}: {why}", path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        line: usize,
+        /// The key.
+        key: String,
+        /// The value, as it is written.
+        value: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+}
+
+fn nearest(near: &Option<String>) -> String {
+    match near {
+        Some(near) => format!("; {near:?} is one"),
+        None => "; docs/configuration.md and `transferd --print-config` list them".to_owned(),
+    }
+}
+
+/// A file that was read, its keys known.
+#[derive(Debug)]
+pub(super) struct ConfigFile {
+    path: PathBuf,
+    entries: Vec<Entry>,
+}
+
+/// One key of it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) line: usize,
+    /// As it is written.
+    written: String,
+    /// As the flags take it.
+    texts: Result<Vec<String>, String>,
+}
+
+impl ConfigFile {
+    pub(super) fn read(path: &Path) -> Result<ConfigFile, FileError> {
+        let cannot = |source| FileError::Read { path: path.to_owned(), source };
+        let len = std::fs::metadata(path).map_err(cannot)?.len();
+        if len > LONGEST {
+            return Err(FileError::TooLong { path: path.to_owned(), len });
+        }
+        ConfigFile::parse(path, &std::fs::read_to_string(path).map_err(cannot)?)
+    }
+
+    pub(super) fn parse(path: &Path, text: &str) -> Result<ConfigFile, FileError> {
+        let line_of = |at: usize| 1 + text.bytes().take(at).filter(|b| *b == b'\n').count();
+        let table = DeTable::parse(text).map_err(|e| FileError::Toml {
+            path: path.to_owned(),
+            line: line_of(e.span().map_or(0, |span| span.start)),
+            why: e.message().to_owned(),
+        })?;
+        let known = command();
+        let mut entries = Vec::new();
+        for (key, value) in table.get_ref() {
+            let (name, line) = (key.get_ref().as_ref(), line_of(key.span().start));
+            if !keys(&known).any(|(known, _)| known == name) {
+                let near = suggestion(name);
+                return Err(FileError::UnknownKey { path: path.to_owned(), line, key: name.to_owned(), near });
+            }
+            let written = text.get(value.span()).unwrap_or_default().to_owned();
+            entries.push(Entry { key: name.to_owned(), line, written, texts: texts(value) });
+        }
+        // As they are written: the first mistake is reported first.
+        entries.sort_by_key(|entry| entry.line);
+        Ok(ConfigFile { path: path.to_owned(), entries })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+}
+
+impl Entry {
+    /// The words of a command line that say the same, judged by the flag's own parser.
+    pub(super) fn words(&self, path: &Path, known: &Command) -> Result<Vec<String>, FileError> {
+        let wrong = |why: String| FileError::Value {
+            path: path.to_owned(),
+            line: self.line,
+            key: self.key.clone(),
+            value: self.written.clone(),
+            why,
+        };
+        let texts = self.texts.as_ref().map_err(|why| wrong(why.clone()))?;
+        let arg = keys(known).find(|(key, _)| *key == self.key).map(|(_, arg)| arg);
+        if texts.len() != 1 && !arg.is_some_and(takes_many) {
+            return Err(wrong(format!("a list of {} values, where there can be one", texts.len())));
+        }
+        let flag = format!("--{}", self.key.replace('_', "-"));
+        let words: Vec<String> = texts.iter().map(|text| format!("{flag}={text}")).collect();
+        let alone = std::iter::once("transferd".to_owned()).chain(words.iter().cloned());
+        // Not from the environment: what is wrong there is not this key's.
+        let alone_command = command().mut_args(|arg| arg.env(None::<&str>));
+        match alone_command.try_get_matches_from(alone) {
+            Ok(_) => Ok(words),
+            Err(e) => Err(wrong(in_short(&e))),
+        }
+    }
+}
+
+fn takes_many(arg: &Arg) -> bool {
+    arg.get_value_delimiter().is_some() || matches!(arg.get_action(), ArgAction::Append)
+}
+
+/// A parser's error, without what the caller says anyway.
+fn in_short(error: &clap::Error) -> String {
+    if let Some(source) = std::error::Error::source(error) {
+        return source.to_string();
+    }
+    if let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue) {
+        return format!("it can be {}", valid.join(", "));
+    }
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+}
+
+/// The key that may have been meant, as the parser of the command line finds it.
+fn suggestion(key: &str) -> Option<String> {
+    let word = format!("--{}=x", key.replace('_', "-"));
+    let error = command().try_get_matches_from(["transferd", &word]).err()?;
+    match error.get(ContextKind::SuggestedArg)? {
+        ContextValue::String(flag) => Some(flag.trim_start_matches("--").replace('-', "_")),
+        _ => None,
+    }
+}
+
+/// A value as the flags take it: one text, or several.
+fn texts(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String> {
+    match value.get_ref() {
+        DeValue::Array(values) => values.iter().map(|value| text(value.get_ref())).collect(),
+        one => Ok(vec![text(one)?]),
+    }
+}
+
+fn text(value: &DeValue<'_>) -> Result<String, String> {
+    match value {
+        DeValue::String(text) => Ok(text.to_string()),
+        DeValue::Boolean(yes) => Ok(yes.to_string()),
+        DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
+        // Permissions are octal digits without a prefix, so 0o660 would be read as something else.
+        DeValue::Integer(number) => {
+            Err(format!("a number of base {}; write it as on the command line, in quotes", number.radix()))
+        }
+        other => {
+            Err(format!("a {}, where a text, a number, true or false, or a list of them can be", other.type_str()))
+        }
+    }
+}
+
+/// A value of a flag as TOML.
+pub(super) fn to_toml(arg: &Arg, values: &[String]) -> String {
+    let is = |parser: &ValueParser, of: &[TypeId]| of.iter().any(|id| parser.type_id() == *id);
+    let parser = arg.get_value_parser();
+    let bare =
+        [TypeId::of::<bool>(), TypeId::of::<u8>(), TypeId::of::<u16>(), TypeId::of::<u32>(), TypeId::of::<u64>()];
+    // A value such as +3 is a number to the flags and none to TOML.
+    let is_bare = |value: &str| {
+        let digits = value.bytes().all(|b| b.is_ascii_digit()) && (value.len() == 1 || !value.starts_with('0'));
+        is(parser, &bare) && (digits || matches!(value, "true" | "false"))
+    };
+    let one = |value: &String| match is_bare(value) {
+        true => value.clone(),
+        false => toml::Value::String(value.clone()).to_string(),
+    };
+    match values {
+        [value] if !takes_many(arg) => one(value),
+        values => format!("[{}]", values.iter().map(one).collect::<Vec<_>>().join(", ")),
+    }
+}

@@ -1,0 +1,218 @@
+//! Where a configuration comes from: the command line, the environment, a file, the defaults; in this order.
+//!
+//! There is one definition, the flags. The same name is `--pool-bytes` on the command line, `TRANSFER_POOL_BYTES` in the environment and
+//! `pool_bytes` in the file, and a value is the same text in each. What the file says is put in front of the command line where neither
+//! that nor the environment has it, so one parser judges everything.
+
+use super::file::{ConfigFile, FileError};
+use super::{Config, ConfigError, Flags};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// What is about the configuration itself. Not in the file.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Configuration")]
+pub struct SourceFlags {
+    /// A TOML file with what is not given here or in the environment: "pool_bytes = "1GiB"" for --pool-bytes 1GiB
+    #[arg(long, env = "TRANSFER_CONFIG", value_name = "PATH")]
+    pub config: Option<PathBuf>,
+
+    /// Check the configuration and the files that it names, and end: 0 where all is well, 2 where not
+    #[arg(long)]
+    pub check: bool,
+
+    /// Print the configuration, and where each value is from, as a file for --config; and end
+    #[arg(long)]
+    pub print_config: bool,
+}
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// `--pool-bytes`
+    CommandLine,
+    /// `TRANSFER_POOL_BYTES`
+    Environment(String),
+    /// The file of `--config`, and the line.
+    File(PathBuf, usize),
+    /// Nobody has said anything.
+    Default,
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::CommandLine => f.write_str("the command line"),
+            Origin::Environment(name) => f.write_str(name),
+            Origin::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// One key, what it is, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// As in the file.
+    pub key: String,
+    /// The texts of its value; none where it is not set.
+    pub values: Vec<String>,
+    /// Who said so.
+    pub origin: Origin,
+}
+
+/// A configuration that was read, and how it came about.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// What the parser made of it.
+    pub flags: Flags,
+    /// Every key, in the order of the help.
+    pub settings: Vec<Setting>,
+}
+
+/// A configuration that was not read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The command line or the environment, in the parser's words; or a request for help.
+    #[error(transparent)]
+    CommandLine(#[from] clap::Error),
+    /// The file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Values that do not fit together, or cannot be.
+    #[error("{source}{}", from_where(origins))]
+    Config {
+        /// What is wrong.
+        #[source]
+        source: ConfigError,
+        /// Which of the flags in its words come from a file or the environment.
+        origins: Vec<(String, Origin)>,
+    },
+}
+
+fn from_where(origins: &[(String, Origin)]) -> String {
+    origins.iter().map(|(key, origin)| format!(" ({key} is from {origin})")).collect()
+}
+
+/// The flags, as one may also say them in a file: a switch takes a value, so that `--huge-pages=false` can overrule the file.
+pub(super) fn command() -> Command {
+    Flags::command().mut_args(|arg| match arg.get_action() {
+        ArgAction::SetTrue if !is_about_itself(&arg) => arg
+            .action(ArgAction::Set)
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_value("false")
+            .default_missing_value("true"),
+        _ => arg,
+    })
+}
+
+fn is_about_itself(arg: &Arg) -> bool {
+    matches!(arg.get_id().as_str(), "config" | "check" | "print_config" | "help" | "version")
+}
+
+/// What a key of the file may be, as the parser knows them.
+pub(super) fn keys(command: &Command) -> impl Iterator<Item = (String, &Arg)> {
+    let known = command.get_arguments().filter(|arg| !is_about_itself(arg));
+    known.filter_map(|arg| Some((arg.get_long()?.replace('-', "_"), arg)))
+}
+
+/// Reads the configuration that these arguments, of which the first is the program's name, ask for.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn load(arguments: &[OsString]) -> Result<Loaded, LoadError> {
+    let said = command().try_get_matches_from(arguments)?;
+    let file = said.get_one::<PathBuf>("config").map(|path| ConfigFile::read(path)).transpose()?;
+    load_with(arguments, &said, file)
+}
+
+fn load_with(arguments: &[OsString], said: &ArgMatches, file: Option<ConfigFile>) -> Result<Loaded, LoadError> {
+    let mut all: Vec<OsString> = arguments.first().cloned().into_iter().collect();
+    let command_now = command();
+    let mut from_file = Vec::new();
+    if let Some(file) = &file {
+        for entry in file.entries() {
+            let words = entry.words(file.path(), &command_now)?;
+            let id = keys(&command_now).find(|(key, _)| *key == entry.key).map(|(_, arg)| arg.get_id().clone());
+            let Some(id) = id else { continue };
+            let overruled =
+                matches!(said.value_source(id.as_str()), Some(ValueSource::CommandLine | ValueSource::EnvVariable));
+            if !overruled {
+                all.extend(words.into_iter().map(OsString::from));
+                from_file.push((entry.key.clone(), entry.line));
+            }
+        }
+    }
+    all.extend(arguments.iter().skip(1).cloned());
+    let matches = command().try_get_matches_from(all)?;
+    let settings = settings(&command_now, &matches, file.as_ref().map(ConfigFile::path), &from_file);
+    Ok(Loaded { flags: Flags::from_arg_matches(&matches)?, settings })
+}
+
+fn settings(
+    command: &Command,
+    matches: &ArgMatches,
+    file: Option<&Path>,
+    from_file: &[(String, usize)],
+) -> Vec<Setting> {
+    let setting = |(key, arg): (String, &Arg)| {
+        let id = arg.get_id().as_str();
+        let line = from_file.iter().find(|(named, _)| *named == key).map(|(_, line)| *line);
+        let origin = match (matches.value_source(id), line, file) {
+            (_, Some(line), Some(path)) => Origin::File(path.to_owned(), line),
+            (Some(ValueSource::CommandLine), ..) => Origin::CommandLine,
+            (Some(ValueSource::EnvVariable), ..) => {
+                Origin::Environment(arg.get_env().unwrap_or_default().to_string_lossy().into_owned())
+            }
+            _ => Origin::Default,
+        };
+        let raw = matches.get_raw(id).into_iter().flatten();
+        let values = raw.map(|value| value.to_string_lossy().into_owned()).collect();
+        Setting { key, values, origin }
+    };
+    keys(command).map(setting).collect()
+}
+
+impl Loaded {
+    /// The checked configuration.
+    ///
+    /// # Errors
+    /// [`LoadError::Config`], which says where the values that it names are from.
+    pub fn config(&self) -> Result<Config, LoadError> {
+        self.flags.clone().into_config().map_err(|source| {
+            let words = source.to_string();
+            let named = |setting: &&Setting| {
+                let flag = format!("--{}", setting.key.replace('_', "-"));
+                let is_end = |rest: &str| !rest.starts_with(|c: char| c == '-' || c.is_ascii_alphanumeric());
+                words.match_indices(&flag).any(|(at, _)| is_end(&words[at + flag.len()..]))
+            };
+            let silent = |origin: &Origin| matches!(origin, Origin::CommandLine | Origin::Default);
+            let told = self.settings.iter().filter(named).filter(|setting| !silent(&setting.origin));
+            LoadError::Config { origins: told.map(|s| (s.key.clone(), s.origin.clone())).collect(), source }
+        })
+    }
+
+    /// The configuration as a file that says the same, with a comment for each value: where it is from.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let command = command();
+        let mut text = String::from("# What transferd runs with, and where each value is from.\n");
+        for (setting, (_, arg)) in self.settings.iter().zip(keys(&command)) {
+            let value = super::file::to_toml(arg, &setting.values);
+            let line = match setting.values.is_empty() {
+                true => format!("# {} is not set\n", setting.key),
+                false => format!("{} = {value} # {}\n", setting.key, setting.origin),
+            };
+            text.push_str(&line);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+#[path = "source_tests.rs"]
+mod tests;

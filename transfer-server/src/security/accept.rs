@@ -1,0 +1,131 @@
+//! Connections that come in, each with who it is from.
+
+use super::caller::{Caller, Incoming, Stream};
+use super::{Present, Security, names, verify};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_rustls::TlsAcceptor;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// How long a handshake may take.
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How many handshakes may be under way. Who is beyond waits in the kernel's queue.
+const MOST_HANDSHAKES: usize = 64;
+
+/// How long nobody is accepted after that failed, for want of descriptors or memory.
+const PAUSE: Duration = Duration::from_millis(100);
+
+type Connections = ReceiverStream<io::Result<Incoming>>;
+
+/// Accepts, and hands each connection on once `greet` has made it one. It ends when nobody takes them any more.
+fn accepted<S, A, G>(accept: impl Fn() -> A + Send + 'static, greet: impl Fn(S) -> G + Send + 'static) -> Connections
+where
+    S: Send + 'static,
+    A: Future<Output = io::Result<S>> + Send,
+    G: Future<Output = Option<Incoming>> + Send + 'static,
+{
+    let (tell, connections) = mpsc::channel(1);
+    let room = Arc::new(Semaphore::new(MOST_HANDSHAKES));
+    tokio::spawn(async move {
+        loop {
+            // The semaphore is never closed.
+            let Ok(permit) = room.clone().acquire_owned().await else { return };
+            let socket = tokio::select! {
+                socket = accept() => socket,
+                () = tell.closed() => return,
+            };
+            match socket {
+                Ok(socket) => {
+                    let (tell, greeted) = (tell.clone(), greet(socket));
+                    tokio::spawn(async move {
+                        if let Some(connection) = greeted.await {
+                            // The server may have ended meanwhile.
+                            let _ = tell.send(Ok(connection)).await;
+                        }
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept connections for gRPC");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    });
+    ReceiverStream::new(connections)
+}
+
+async fn in_the_clear((socket, from): (TcpStream, SocketAddr)) -> Option<Incoming> {
+    // A socket that is dead already is found to be by whoever reads from it.
+    let _ = socket.set_nodelay(true);
+    let caller = Caller::Plain { loopback: from.ip().to_canonical().is_loopback() };
+    Some(Incoming { caller, stream: Stream::Plain(socket) })
+}
+
+async fn local(socket: UnixStream) -> Option<Incoming> {
+    match socket.peer_cred() {
+        Ok(cred) => Some(Incoming { caller: Caller::Local { uid: cred.uid() }, stream: Stream::Unix(socket) }),
+        Err(error) => {
+            tracing::warn!(%error, "the kernel does not say who has connected to the admin socket");
+            None
+        }
+    }
+}
+
+async fn encrypted(present: Option<Arc<Present>>, socket: TcpStream, from: SocketAddr) -> Option<Incoming> {
+    let _ = socket.set_nodelay(true);
+    let acceptor = TlsAcceptor::from(present?.material.server.clone());
+    let why = match tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(socket)).await {
+        Ok(Ok(stream)) => {
+            let certificates = stream.get_ref().1.peer_certificates();
+            match certificates.and_then(<[_]>::first).map(names::of).transpose() {
+                Ok(names) => {
+                    let caller = Caller::Certificate(names.unwrap_or_default().into());
+                    return Some(Incoming { caller, stream: Stream::Tls(Box::new(stream)) });
+                }
+                Err(e) => format!("its certificate is not understood: {e}"),
+            }
+        }
+        Ok(Err(e)) => why(&e),
+        Err(_) => format!("no handshake within {HANDSHAKE_DEADLINE:?}"),
+    };
+    tracing::warn!(%from, why, "a connection for gRPC was refused");
+    None
+}
+
+/// A failed handshake in words.
+pub(super) fn why(error: &io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(error) => verify::in_words(error),
+        None => error.to_string(),
+    }
+}
+
+fn each<L: Send + Sync + 'static, A>(listener: L, accept: impl Fn(Arc<L>) -> A) -> impl Fn() -> A {
+    let listener = Arc::new(listener);
+    move || accept(listener.clone())
+}
+
+async fn next(listener: Arc<TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
+    listener.accept().await
+}
+
+/// Connections over TCP without certificates.
+pub(crate) fn over_plain(listener: TcpListener) -> Connections {
+    accepted(each(listener, next), in_the_clear)
+}
+
+/// Connections over TCP that show a certificate.
+pub(crate) fn over_tls(listener: TcpListener, security: Security) -> Connections {
+    accepted(each(listener, next), move |(socket, from)| encrypted(security.present(), socket, from))
+}
+
+/// Connections over a Unix socket.
+pub(crate) fn over_unix(listener: UnixListener) -> Connections {
+    accepted(each(listener, |listener| async move { Ok(listener.accept().await?.0) }), local)
+}

@@ -1,0 +1,133 @@
+//! Who is at the other end of a connection.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
+use tonic::Status;
+use tonic::transport::server::Connected;
+
+/// Who calls, as far as the connection shows it. A part of each request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// Anybody who can reach the address.
+    Plain {
+        /// From this host.
+        loopback: bool,
+    },
+    /// Whoever has the key of a certificate with these names.
+    Certificate(Arc<[String]>),
+    /// A process of this host, in the kernel's word.
+    Local {
+        /// Its user id.
+        uid: u32,
+    },
+}
+
+impl Caller {
+    /// Whether this can be the node that it says it is. Only certificates tell; without them everybody is believed.
+    pub(crate) fn may_be(&self, node: &str) -> Result<(), Status> {
+        match self {
+            Caller::Certificate(names) if !names.iter().any(|name| name == node) => {
+                let found = super::names::in_words(names);
+                Err(Status::permission_denied(format!(
+                    "node {node:?} calls with a certificate for {found}: give that node one for the DNS name {node}, or the URI \
+                     transfer://node/{node}"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Caller::Plain { .. } => f.write_str("a caller without a certificate"),
+            Caller::Certificate(names) => write!(f, "a certificate for {}", super::names::in_words(names)),
+            Caller::Local { uid } => write!(f, "user id {uid}"),
+        }
+    }
+}
+
+/// A connection that came in.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(super) caller: Caller,
+    pub(super) stream: Stream,
+}
+
+/// What it is made of.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+impl Connected for Incoming {
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
+    }
+}
+
+/// Does something with whichever stream it is.
+macro_rules! with_stream {
+    ($this:expr, $stream:ident => $what:expr) => {
+        match &mut $this.get_mut().stream {
+            Stream::Plain(s) => {
+                let $stream = Pin::new(s);
+                $what
+            }
+            Stream::Tls(s) => {
+                let $stream = Pin::new(s.as_mut());
+                $what
+            }
+            Stream::Unix(s) => {
+                let $stream = Pin::new(s);
+                $what
+            }
+        }
+    };
+}
+
+impl AsyncRead for Incoming {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        with_stream!(self, stream => stream.poll_read(cx, to))
+    }
+}
+
+impl AsyncWrite for Incoming {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        with_stream!(self, stream => stream.poll_write(cx, bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        with_stream!(self, stream => stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        with_stream!(self, stream => stream.poll_shutdown(cx))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        with_stream!(self, stream => stream.poll_write_vectored(cx, bytes))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.stream {
+            Stream::Plain(s) => s.is_write_vectored(),
+            Stream::Tls(s) => s.is_write_vectored(),
+            Stream::Unix(s) => s.is_write_vectored(),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Connections to other sidecars.
+
+use super::verify::Accept;
+use super::{Security, accept};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use std::io;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint, Uri};
+use transfer_core::tensor::Name;
+
+/// Who has to be at the other end.
+#[derive(Debug, Clone)]
+pub(crate) enum Expected {
+    /// This node, by the names of its certificate, wherever it is.
+    Node(Name),
+    /// The host of the URL, by the names and addresses of its certificate.
+    Host,
+}
+
+impl Security {
+    /// A connection to a gRPC service: over TLS where this node has certificates, in the clear otherwise. What the URL's scheme says
+    /// was checked before.
+    pub(crate) async fn connect(
+        &self,
+        endpoint: Endpoint,
+        expected: Expected,
+    ) -> Result<Channel, tonic::transport::Error> {
+        if !self.has_tls() {
+            return endpoint.connect().await;
+        }
+        let security = self.clone();
+        let connector = tower::service_fn(move |uri: Uri| {
+            let (security, expected) = (security.clone(), expected.clone());
+            async move { security.dial(&uri, expected).await }
+        });
+        endpoint.connect_with_connector(connector).await
+    }
+
+    async fn dial(
+        &self,
+        uri: &Uri,
+        expected: Expected,
+    ) -> io::Result<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>> {
+        let host = uri.host().unwrap_or_default();
+        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        let invalid = |_| io::Error::new(io::ErrorKind::InvalidInput, format!("{host:?} is no name of a host"));
+        let accept = match expected {
+            Expected::Node(node) => Accept::Node(node.as_str().to_owned()),
+            Expected::Host => Accept::Host(ServerName::try_from(bare.to_owned()).map_err(invalid)?),
+        };
+        let gone = || io::Error::other("this sidecar has no certificates");
+        let config = self.present().ok_or_else(gone)?.material.client_for(accept);
+        let socket = TcpStream::connect((bare, uri.port_u16().unwrap_or(443))).await?;
+        socket.set_nodelay(true)?;
+        // It is not sent, and the verifier knows better.
+        let unused = ServerName::try_from("transferd").map_err(invalid)?;
+        let stream = TlsConnector::from(config).connect(unused, socket).await;
+        stream.map(TokioIo::new).map_err(|e| io::Error::new(e.kind(), accept::why(&e)))
+    }
+}

@@ -1,0 +1,69 @@
+//! Asks, before each call, whether the caller may make it.
+
+use super::{Caller, Security, roles};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tower::{Layer, Service};
+
+/// Puts a [`Guard`] before services.
+#[derive(Debug, Clone)]
+pub(crate) struct GuardLayer(pub(crate) Security);
+
+impl<S> Layer<S> for GuardLayer {
+    type Service = Guard<S>;
+
+    fn layer(&self, inner: S) -> Guard<S> {
+        Guard { security: self.0.clone(), inner }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(crate) struct Guard<S> {
+    security: Security,
+    inner: S,
+}
+
+impl<S> Guard<S> {
+    fn check(&self, request: &Request<Body>) -> Result<(), Status> {
+        let path = request.uri().path();
+        // Every listener of this crate says who calls.
+        let unknown = || Status::unauthenticated("who calls is not known");
+        let caller = request.extensions().get::<Caller>().ok_or_else(unknown)?;
+        let need = roles::need(path);
+        let checked = self.security.policy().check(caller, need);
+        if let Err(why) = &checked {
+            tracing::warn!(%caller, path, why = why.message(), "a call was refused");
+        } else if need == roles::Need::Administer {
+            tracing::info!(%caller, path, "an administrator's call");
+        }
+        checked
+    }
+}
+
+type Answer = Result<Response<Body>, Infallible>;
+
+impl<S> Service<Request<Body>> for Guard<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match self.check(&request) {
+            Ok(()) => Box::pin(self.inner.call(request)),
+            Err(status) => Box::pin(async move { Ok(status.into_http()) }),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The certificate, its key and the authorities: read, checked, and made into what rustls takes.
+
+use super::names;
+use super::verify::{Accept, PeerVerifier};
+use super::{Files, verify};
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use transfer_core::tensor::Name;
+
+/// A longer file holds something else.
+const LONGEST: u64 = 1 << 20;
+
+/// What both sides of a data link have to say that they speak.
+const DATA_PROTOCOL: &[u8] = b"transfer-data/1";
+
+/// Certificates that cannot be used. Each error names the flag and the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{flag} {}: cannot read it: {source}", path.display())]
+    Read {
+        /// The flag.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{flag} {}: {why}", path.display())]
+    Content {
+        /// The flag.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+    /// The certificate is another node's.
+    #[error(
+        "--tls-cert {}: its names are {found}, and this is node {node}; it needs the DNS name {node}, or the URI \
+         transfer://node/{node}, among its subject alternative names",
+        path.display()
+    )]
+    OtherNode {
+        /// The file.
+        path: PathBuf,
+        /// Its names.
+        found: String,
+        /// This node.
+        node: Name,
+    },
+}
+
+/// All that connections are made with.
+#[derive(Debug)]
+pub(super) struct Material {
+    /// For gRPC that comes in.
+    pub(super) server: Arc<ServerConfig>,
+    /// For gRPC that goes out, but for the verifier.
+    client: ClientConfig,
+    verifier: PeerVerifier,
+    /// For the tcp fabric.
+    pub(super) data_client: Arc<ClientConfig>,
+    pub(super) data_server: Arc<ServerConfig>,
+}
+
+impl Material {
+    /// Reads the files. What a peer would refuse is refused here already: a certificate that the authorities have not signed, that has
+    /// expired, that is for another use or for another node.
+    pub(super) fn read(files: &Files, node: &Name) -> Result<Material, TlsError> {
+        let Files { cert, key, ca } = files;
+        let in_cert = |why: String| TlsError::Content { flag: "--tls-cert", path: cert.clone(), why };
+        let chain = certificates("--tls-cert", cert)?;
+        let key = private_key(key)?;
+        let mut roots = RootCertStore::empty();
+        for root in certificates("--tls-ca", ca)? {
+            let bad = |e: rustls::Error| TlsError::Content {
+                flag: "--tls-ca",
+                path: ca.clone(),
+                why: format!("a certificate of it is none of an authority: {}", verify::in_words(&e)),
+            };
+            roots.add(root).map_err(bad)?;
+        }
+        let roots = Arc::new(roots);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        check_own(&chain, &roots, &provider).map_err(|e| in_cert(verify::in_words(&e)))?;
+        let own =
+            chain.first().map(names::of).transpose().map_err(|e| in_cert(format!("it is not understood: {e}")))?;
+        let own = own.unwrap_or_default();
+        if !own.iter().any(|name| name == node.as_str()) {
+            return Err(TlsError::OtherNode { path: cert.clone(), found: names::in_words(&own), node: node.clone() });
+        }
+        let verifier = PeerVerifier::new(roots.clone(), &provider, Accept::Signed);
+        let sides = Sides { chain, key, roots, provider };
+        let all = |protocol: &[u8]| -> Result<_, rustls::Error> {
+            Ok((sides.client(&verifier, protocol)?, sides.server(protocol)?))
+        };
+        // The parts were checked one by one; what is left is whether key and certificate belong together.
+        let bad = |e: rustls::Error| in_cert(verify::in_words(&e));
+        let (client, server) = all(b"h2").map_err(bad)?;
+        let (data_client, data_server) = all(DATA_PROTOCOL).map_err(bad)?;
+        Ok(Material {
+            server: Arc::new(server),
+            client,
+            data_client: Arc::new(data_client),
+            data_server: Arc::new(data_server),
+            verifier,
+        })
+    }
+
+    /// For a call to somebody who has to be the one.
+    pub(super) fn client_for(&self, accept: Accept) -> Arc<ClientConfig> {
+        let mut client = self.client.clone();
+        client.dangerous().set_certificate_verifier(Arc::new(self.verifier.clone().accepting(accept)));
+        Arc::new(client)
+    }
+}
+
+struct Sides {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Sides {
+    // A resumed session would not look at certificates again, also not at those that were replaced; and there is nothing to gain for
+    // connections that last.
+
+    fn client(&self, verifier: &PeerVerifier, protocol: &[u8]) -> Result<ClientConfig, rustls::Error> {
+        let builder = ClientConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier.clone()));
+        let mut config = builder.with_client_auth_cert(self.chain.clone(), self.key.clone_key())?;
+        config.resumption = Resumption::disabled();
+        // Names are those of nodes, which the verifier knows, and not those of hosts.
+        config.enable_sni = false;
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Ok(config)
+    }
+
+    fn server(&self, protocol: &[u8]) -> Result<ServerConfig, rustls::Error> {
+        let verifier = WebPkiClientVerifier::builder_with_provider(self.roots.clone(), self.provider.clone()).build();
+        let verifier = verifier.map_err(|e| rustls::Error::General(e.to_string()))?;
+        let mut config = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(self.chain.clone(), self.key.clone_key())?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Ok(config)
+    }
+}
+
+/// Whether a peer with the same authorities would take this certificate, as a server's and as a client's.
+fn check_own(
+    chain: &[CertificateDer<'static>],
+    roots: &Arc<RootCertStore>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<(), rustls::Error> {
+    let Some((own, rest)) = chain.split_first() else { return Ok(()) };
+    let now = UnixTime::now();
+    let algorithms = provider.signature_verification_algorithms.all;
+    let parsed = ParsedCertificate::try_from(own)?;
+    rustls::client::verify_server_cert_signed_by_trust_anchor(&parsed, roots, rest, now, algorithms)?;
+    let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
+    let clients = clients.map_err(|e| rustls::Error::General(e.to_string()))?;
+    clients.verify_client_cert(own, rest, now).map(drop)
+}
+
+fn content(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    let cannot = |source| TlsError::Read { flag, path: path.to_owned(), source };
+    let len = std::fs::metadata(path).map_err(cannot)?.len();
+    if len > LONGEST {
+        let why = format!("it has {len} bytes; a file of certificates has at most {LONGEST}");
+        return Err(TlsError::Content { flag, path: path.to_owned(), why });
+    }
+    std::fs::read(path).map_err(cannot)
+}
+
+fn certificates(flag: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let bytes = content(flag, path)?;
+    let bad = |why: String| TlsError::Content { flag, path: path.to_owned(), why };
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err(bad("there is no certificate in it; PEM begins with -----BEGIN CERTIFICATE-----".to_owned())),
+        Err(e) => Err(bad(format!("it is no PEM: {e}"))),
+    }
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let bytes = content("--tls-key", path)?;
+    let bad = |why: String| TlsError::Content { flag: "--tls-key", path: path.to_owned(), why };
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| match e {
+        rustls::pki_types::pem::Error::NoItemsFound => {
+            bad("there is no private key in it; PEM begins with -----BEGIN PRIVATE KEY-----".to_owned())
+        }
+        e => bad(format!("it is no PEM: {e}")),
+    })
+}

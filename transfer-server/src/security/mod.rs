@@ -1,0 +1,151 @@
+//! Who may speak to this sidecar, and how: certificates, names, roles.
+//!
+//! With certificates every TCP connection between nodes is TLS 1.3, and both sides show one that the authority has signed. Without
+//! them there is none of this, and [`crate::config`] lets nothing listen beyond loopback. docs/security.md has the model.
+//!
+//! # Layout
+//! - `material`: the three files, read and checked.
+//! - `names`: which names a certificate has; `verify`: whether it is the expected node's.
+//! - `caller`: who is at the other end of a connection; `accept`: connections that come in.
+//! - `connect`: connections to others.
+//! - `roles`: what a caller may do; `guard`: asks that before each call.
+//! - `watch`: reads the files again when they have changed.
+
+mod accept;
+mod caller;
+mod connect;
+mod guard;
+mod material;
+mod names;
+mod roles;
+mod verify;
+mod watch;
+
+pub(crate) use accept::{over_plain, over_tls, over_unix};
+pub(crate) use caller::Caller;
+pub(crate) use connect::Expected;
+pub(crate) use guard::GuardLayer;
+pub use material::TlsError;
+pub(crate) use roles::Policy;
+pub(crate) use watch::watch;
+
+use crate::config::Config;
+use arc_swap::ArcSwap;
+use material::Material;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tonic::{Request, Status};
+use transfer_core::tensor::Name;
+use transfer_fabric::tcp::TlsSource;
+
+/// Who makes a call.
+pub(crate) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
+    // Every listener of this crate says who calls.
+    request.extensions().get().cloned().ok_or_else(|| Status::unauthenticated("who calls is not known"))
+}
+
+/// Whether the caller can be the node that it says it is.
+pub(crate) fn claimed<T>(request: &Request<T>, node: &str) -> Result<(), Status> {
+    caller(request)?.may_be(node)
+}
+
+/// What protects this sidecar. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Security(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    node: Name,
+    /// With TLS. Whoever needs it takes the present one, so that new connections use new certificates.
+    tls: Option<ArcSwap<Present>>,
+    policy: ArcSwap<Policy>,
+}
+
+#[derive(Debug)]
+struct Present {
+    files: Files,
+    material: Material,
+}
+
+/// Where the material is from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Files {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) ca: PathBuf,
+}
+
+/// What a new configuration comes to, checked and not in effect yet.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    tls: Option<Arc<Present>>,
+    policy: Policy,
+}
+
+impl Prepared {
+    /// Reads the files that the configuration names.
+    pub(crate) fn of(config: &Config) -> Result<Prepared, TlsError> {
+        let policy = Policy::of(&config.security);
+        let files = config.security.tls_files().map(|files| Files {
+            cert: files.cert.to_owned(),
+            key: files.key.to_owned(),
+            ca: files.ca.to_owned(),
+        });
+        let present = |files| Ok(Arc::new(Present { material: Material::read(&files, &config.node)?, files }));
+        Ok(Prepared { tls: files.map(present).transpose()?, policy })
+    }
+}
+
+impl Security {
+    /// What the configuration says.
+    pub(crate) fn new(node: Name, prepared: Prepared) -> Security {
+        let Prepared { tls, policy } = prepared;
+        Security(Arc::new(Shared { node, tls: tls.map(ArcSwap::new), policy: ArcSwap::from_pointee(policy) }))
+    }
+
+    /// Without certificates, for this node alone.
+    #[cfg(test)]
+    pub(crate) fn none() -> Security {
+        let node = Name::new("test").expect("a name");
+        Security::new(node, Prepared { tls: None, policy: Policy::of(&crate::config::SecurityConfig::default()) })
+    }
+
+    /// From now on. Whether there is TLS at all stays as it was: listeners and links have begun so.
+    pub(crate) fn replace(&self, prepared: Prepared) {
+        self.0.policy.store(Arc::new(prepared.policy));
+        if let (Some(tls), Some(new)) = (&self.0.tls, prepared.tls) {
+            tls.store(new);
+        }
+    }
+
+    pub(crate) fn has_tls(&self) -> bool {
+        self.0.tls.is_some()
+    }
+
+    fn present(&self) -> Option<Arc<Present>> {
+        Some(self.0.tls.as_ref()?.load_full())
+    }
+
+    /// Who may do what now.
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        self.0.policy.load_full()
+    }
+
+    /// What the tcp fabric encrypts with.
+    pub(crate) fn for_data(&self) -> Option<Arc<dyn TlsSource>> {
+        self.has_tls().then(|| Arc::new(DataTls(self.clone())) as Arc<dyn TlsSource>)
+    }
+}
+
+#[derive(Debug)]
+struct DataTls(Security);
+
+impl TlsSource for DataTls {
+    fn client(&self) -> Option<Arc<rustls::ClientConfig>> {
+        Some(self.0.present()?.material.data_client.clone())
+    }
+
+    fn server(&self) -> Option<Arc<rustls::ServerConfig>> {
+        Some(self.0.present()?.material.data_server.clone())
+    }
+}

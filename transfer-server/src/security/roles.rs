@@ -1,0 +1,198 @@
+//! What a caller may do.
+
+use super::caller::Caller;
+use super::names;
+use crate::config::{NamePattern, SecurityConfig};
+use tonic::Status;
+
+/// What a call needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Nothing but a connection.
+    Nothing,
+    /// To be a peer.
+    Peer,
+    /// To be a peer, or to be somebody who reads.
+    PeerOrRead,
+    /// To read what the sidecar shows.
+    Read,
+    /// To change something.
+    Administer,
+}
+
+/// The calls that change nothing, and those that only peers make. What is not named here administers: a call that somebody forgets to
+/// enter is one that too few may make.
+const NEEDS: &[(&str, Need)] = &[
+    ("/transfer.v1.Admin/Status", Need::Read),
+    ("/transfer.v1.Admin/Sessions", Need::Read),
+    ("/transfer.v1.Admin/Peers", Need::Read),
+    ("/transfer.v1.Admin/Links", Need::Read),
+    ("/transfer.v1.Admin/Tensors", Need::Read),
+    ("/transfer.v1.Admin/Segments", Need::Read),
+    ("/transfer.v1.Admin/Transfers", Need::Read),
+    ("/transfer.v1.Admin/Quarantine", Need::Read),
+    ("/transfer.v1.Admin/Events", Need::Read),
+    ("/transfer.v1.Admin/Delete", Need::Administer),
+    ("/transfer.v1.Admin/Drain", Need::Administer),
+    ("/transfer.v1.Admin/Evict", Need::Administer),
+    ("/transfer.v1.Admin/SetLogLevel", Need::Administer),
+    ("/transfer.v1.Admin/SetPoll", Need::Administer),
+    ("/transfer.v1.Peering/Connect", Need::Peer),
+    ("/transfer.v1.Peering/PrepareBuffers", Need::Peer),
+    ("/transfer.v1.Peering/Resolve", Need::PeerOrRead),
+    ("/transfer.v1.Directory/Attach", Need::Peer),
+    ("/transfer.v1.Directory/Lookup", Need::PeerOrRead),
+];
+
+/// Services of the field's own, which tell what is served and whether.
+const FOR_ALL: &[&str] = &["/grpc.health.", "/grpc.reflection."];
+
+/// What a call of this path needs.
+pub(crate) fn need(path: &str) -> Need {
+    if FOR_ALL.iter().any(|service| path.starts_with(service)) {
+        return Need::Nothing;
+    }
+    NEEDS.iter().find(|(known, _)| *known == path).map_or(Need::Administer, |(_, need)| *need)
+}
+
+/// Who may do what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Policy {
+    peers: Vec<NamePattern>,
+    admins: Vec<NamePattern>,
+    readers: Vec<NamePattern>,
+    insecure: bool,
+    own_uid: u32,
+}
+
+fn any(patterns: &[NamePattern], names: &[String]) -> bool {
+    names.iter().any(|name| patterns.iter().any(|pattern| pattern.matches(name)))
+}
+
+fn listed(patterns: &[NamePattern]) -> String {
+    patterns.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl Policy {
+    pub(crate) fn of(config: &SecurityConfig) -> Policy {
+        let SecurityConfig { peers, admins, readers, insecure, .. } = config.clone();
+        Policy { peers, admins, readers, insecure, own_uid: rustix::process::geteuid().as_raw() }
+    }
+
+    /// Whether a node of this name may be a peer at all.
+    pub(crate) fn is_peer(&self, node: &str) -> bool {
+        self.peers.is_empty() || any(&self.peers, &[node.to_owned()])
+    }
+
+    /// Whether the caller may.
+    ///
+    /// # Errors
+    /// The answer to the caller: why not, and what would help.
+    pub(crate) fn check(&self, caller: &Caller, need: Need) -> Result<(), Status> {
+        let denied = |why: String| Err(Status::permission_denied(why));
+        match caller {
+            _ if need == Need::Nothing => Ok(()),
+            Caller::Local { uid } => {
+                let administers = *uid == 0 || *uid == self.own_uid;
+                match need {
+                    Need::Read | Need::PeerOrRead => Ok(()),
+                    _ if administers => Ok(()),
+                    _ => denied(format!(
+                        "user id {uid} may read here and nothing else; root and the sidecar's own user id, {}, may administer",
+                        self.own_uid
+                    )),
+                }
+            }
+            Caller::Certificate(names) => {
+                let administers = any(&self.admins, names);
+                let reads = administers || self.readers.is_empty() || any(&self.readers, names);
+                let is_peer = self.peers.is_empty() || any(&self.peers, names);
+                let (may, what, flag, allowed) = match need {
+                    Need::Nothing => (true, "", "", &self.readers),
+                    Need::Peer => (is_peer, "be a peer", "--peers", &self.peers),
+                    Need::PeerOrRead => (is_peer || reads, "read", "--readers", &self.readers),
+                    Need::Read => (reads, "read", "--readers", &self.readers),
+                    Need::Administer => (administers, "administer", "--admins", &self.admins),
+                };
+                if may {
+                    return Ok(());
+                }
+                let (names, allowed) = (names::in_words(names), listed(allowed));
+                denied(format!("{names} may not {what} here: {flag} of transferd names whoever may ({allowed})"))
+            }
+            // Without certificates nobody is beyond loopback, unless the operator has said that everybody may do everything.
+            Caller::Plain { .. } if self.insecure => Ok(()),
+            Caller::Plain { loopback: true } if need != Need::Administer => Ok(()),
+            Caller::Plain { .. } => denied(
+                "without TLS nobody may administer over TCP: use the admin socket (--admin-socket of transferd, --admin PATH of \
+                 transferctl), or give transferd certificates (--tls-cert), or start it with --insecure"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+
+    /// Every method of ours is entered, and nothing else is.
+    #[test]
+    fn every_method_has_its_need() {
+        let set = prost_types::FileDescriptorSet::decode(transfer_proto::FILE_DESCRIPTOR_SET).unwrap();
+        let mut methods: Vec<String> = Vec::new();
+        for file in set.file.iter().filter(|file| file.package().starts_with("transfer.")) {
+            for service in &file.service {
+                let path = |m: &prost_types::MethodDescriptorProto| {
+                    format!("/{}.{}/{}", file.package(), service.name(), m.name())
+                };
+                methods.extend(service.method.iter().map(path));
+            }
+        }
+        let mut entered: Vec<_> = NEEDS.iter().map(|(path, _)| (*path).to_owned()).collect();
+        methods.sort();
+        entered.sort();
+        assert_eq!(entered, methods, "say in NEEDS who may make a call that is new");
+    }
+
+    fn policy(peers: &[&str], admins: &[&str], readers: &[&str], insecure: bool) -> Policy {
+        let patterns = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect();
+        Policy { peers: patterns(peers), admins: patterns(admins), readers: patterns(readers), insecure, own_uid: 7 }
+    }
+
+    const ALL: [Need; 4] = [Need::Peer, Need::PeerOrRead, Need::Read, Need::Administer];
+
+    #[track_caller]
+    fn may(policy: &Policy, caller: &Caller, wanted: [bool; 4]) {
+        assert_eq!(ALL.map(|need| policy.check(caller, need).is_ok()), wanted, "{caller:?}");
+        assert!(policy.check(caller, Need::Nothing).is_ok());
+    }
+
+    #[test]
+    fn who_may_do_what() {
+        let named = |name: &str| Caller::Certificate(Arc::from([name.to_owned()]));
+        let (open, closed) = (policy(&[], &[], &[], false), policy(&["node-*"], &["ops"], &["dash"], false));
+        may(&open, &named("x"), [true, true, true, false]);
+        may(&open, &Caller::Certificate(Arc::from([])), [true, true, true, false]);
+        may(&closed, &named("node-1"), [true, true, false, false]);
+        may(&closed, &named("dash"), [false, true, true, false]);
+        may(&closed, &named("ops"), [false, true, true, true]);
+        may(&closed, &named("x"), [false; 4]);
+        may(&closed, &Caller::Certificate(Arc::from([])), [false; 4]);
+        for policy in [&open, &closed] {
+            for uid in [0, 7] {
+                may(policy, &Caller::Local { uid }, [true; 4]);
+            }
+            may(policy, &Caller::Local { uid: 8 }, [false, true, true, false]);
+        }
+        may(&open, &Caller::Plain { loopback: true }, [true, true, true, false]);
+        may(&open, &Caller::Plain { loopback: false }, [false; 4]);
+        may(&policy(&[], &[], &[], true), &Caller::Plain { loopback: false }, [true; 4]);
+        assert!(closed.is_peer("node-3") && !closed.is_peer("ops") && open.is_peer("x"));
+        assert_eq!(need("/transfer.v1.Admin/Unheard"), Need::Administer);
+        assert_eq!(need("/grpc.health.v1.Health/Check"), Need::Nothing);
+    }
+
+    use std::sync::Arc;
+}
