@@ -14,6 +14,7 @@
 //! - [`agent`]: the same worker from inside: the program `transfer-test-worker`.
 //! - [`soak`]: everything at once: the program `transfer-test-soak`.
 //! - [`container`]: either of them in namespaces of its own.
+//! - [`ctl`]: `transferctl`, as a person or a script runs it.
 //! - [`order`]: the lines between the two.
 //! - [`pattern`]: what tensors are filled with.
 //! - [`process`], [`programs`]: processes that end with the test, and where their programs are.
@@ -23,6 +24,7 @@ pub mod agent;
 pub mod calls;
 pub mod carrier;
 pub mod container;
+pub mod ctl;
 pub mod order;
 pub mod pattern;
 pub mod process;
@@ -34,6 +36,7 @@ pub mod status;
 pub mod worker;
 
 pub use carrier::Carrier;
+pub use ctl::Ctl;
 pub use order::{Change, Fetched, Pushed, Spec, Trouble, Way};
 pub use scene::Scene;
 pub use sidecar::Sidecar;

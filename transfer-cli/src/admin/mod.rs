@@ -111,7 +111,7 @@ impl Target {
         Ok(admin.status(StatusRequest {}).await.map_err(|e| self.answered(e))?.into_inner())
     }
 
-    fn answered(&self, source: tonic::Status) -> Error {
+    pub(crate) fn answered(&self, source: tonic::Status) -> Error {
         Error::Admin { address: self.admin.clone(), source: Box::new(source) }
     }
 }
