@@ -6,7 +6,7 @@ use crate::locked;
 use crate::peering::{Identity, Kind};
 use crate::poll::{self, PollControl};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, UNIX_EPOCH};
 use tonic::{Request, Response, Status};
 use transfer_core::protocol::{Snapshot, TensorStatus};
 use transfer_core::tensor::TensorMeta;
@@ -110,6 +110,7 @@ impl v1::admin_server::Admin for AdminService {
             fabric_states: fabric_states(me, descriptions),
             poll: Some(poll::to_message(poll.present())),
             locked_limit_bytes: locked::limit_bytes(),
+            time_unix_ns: UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
         }))
     }
 
