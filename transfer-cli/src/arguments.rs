@@ -71,6 +71,19 @@ mod tests {
     }
 
     #[test]
+    fn each_command_has_an_example_on_the_page() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/transferctl.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let sections: Vec<&str> = page.split("\n## ").collect();
+        for command in Arguments::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            let section = sections.iter().find(|section| section.lines().next() == Some(name));
+            let section = section.unwrap_or_else(|| panic!("docs/transferctl.md has no section {name:?}"));
+            assert!(section.contains(&format!("\ntransferctl {name}")), "the section {name:?} has no example");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_refused() {
         for line in [
             "",

@@ -1,4 +1,4 @@
-//! The exit codes of `transferctl`, for scripts: one table, which `--help` shows.
+//! The exit codes of `transferctl`, for scripts: one table, which `--help` and docs/transferctl.md show.
 
 use std::fmt::Write;
 use transfer_client::{Error as ClientError, FailureCode};
@@ -107,6 +107,16 @@ pub fn help() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_has_the_same_table() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/transferctl.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let rows: Vec<_> = page.lines().filter(|line| line.starts_with("| ") && line.ends_with(" |")).collect();
+        let codes: Vec<_> = rows.iter().filter(|row| row[2..].starts_with(|c: char| c.is_ascii_digit())).collect();
+        let table: Vec<_> = Exit::ALL.iter().map(|exit| format!("| {} | {} |", exit.code(), exit.means())).collect();
+        assert_eq!(codes, table.iter().collect::<Vec<_>>());
+    }
 
     #[test]
     fn a_call_ends_as_it_failed() {
