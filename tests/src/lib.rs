@@ -15,6 +15,7 @@
 //! - [`soak`]: everything at once: the program `transfer-test-soak`.
 //! - [`authority`]: certificates, made as an operator would make them.
 //! - [`container`]: either of them in namespaces of its own.
+//! - [`ctl`]: `transferctl`, as a person or a script runs it.
 //! - [`order`]: the lines between the two.
 //! - [`pattern`]: what tensors are filled with.
 //! - [`http`], [`browser`]: who watches a sidecar. [`tools`]: what that takes.
@@ -27,6 +28,7 @@ pub mod browser;
 pub mod calls;
 pub mod carrier;
 pub mod container;
+pub mod ctl;
 pub mod http;
 pub mod order;
 pub mod pattern;
@@ -42,6 +44,7 @@ pub mod worker;
 pub use authority::{Authority, Identity, Validity};
 pub use browser::Browser;
 pub use carrier::Carrier;
+pub use ctl::Ctl;
 pub use order::{Change, Fetched, Pushed, Spec, Trouble, Way};
 pub use scene::Scene;
 pub use sidecar::Sidecar;

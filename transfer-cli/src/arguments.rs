@@ -1,20 +1,18 @@
 //! The command line of `transferctl`.
 
-use crate::{admin, bench, devices, doctor, files};
+use crate::{admin, bench, devices, doctor, exit, files};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// Looks into sidecars, moves files through them, and measures them.
 #[derive(Debug, Parser)]
-#[command(name = "transferctl", version, max_term_width = 120, after_help = EXIT_CODES)]
+#[command(name = "transferctl", version, max_term_width = 120, after_help = exit::help())]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
-
-const EXIT_CODES: &str =
-    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 the sidecar cannot be reached, 4 no RDMA on this host";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -55,10 +53,20 @@ pub enum Command {
     Devices(devices::Options),
     /// What is wrong with this host and its sidecar, and what to do about it
     Doctor(doctor::Options),
-    /// Publish a file as a tensor, until interrupted
+    /// Publish files as tensors, until interrupted
     Push(files::push::Options),
-    /// Fetch a tensor into a file
+    /// Fetch tensors into files
     Fetch(files::fetch::Options),
+    /// Print what makes a shell complete the words of a command line
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages
+    Man {
+        /// Where to: a directory, made where it is missing.
+        directory: PathBuf,
+    },
     /// Measure: own sidecars and workers, each figure beside its baseline
     Bench(bench::Options),
     /// A process of `bench`: does the tasks that come from its standard input
@@ -89,11 +97,27 @@ mod tests {
     }
 
     #[test]
+    fn each_command_has_an_example_on_the_page() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/transferctl.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let sections: Vec<&str> = page.split("\n## ").collect();
+        for command in Arguments::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            let section = sections.iter().find(|section| section.lines().next() == Some(name));
+            let section = section.unwrap_or_else(|| panic!("docs/transferctl.md has no section {name:?}"));
+            assert!(section.contains(&format!("\ntransferctl {name}")), "the section {name:?} has no example");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_refused() {
         for line in [
             "",
             "status extra",
-            "push key",
+            "push",
+            "push --quiet --json key file",
+            "push --arena-bytes much key file",
+            "push --force key file",
             "push key file --shape 3,x",
             "push key file --dtype f33",
             "push key file --version -1",
@@ -101,6 +125,10 @@ mod tests {
             "push key file --until fetched:0",
             "push key file --outlive --hold 1s",
             "fetch key",
+            "fetch --prefix p",
+            "fetch --prefix p key file",
+            "completions cmd.exe",
+            "man",
             "fetch key - --exactly 1 --at-least 2",
             "fetch key - --timeout soon",
             "bench juggling",

@@ -3,12 +3,14 @@
 use crate::admin::{Address, TlsError};
 use crate::bench::BenchError;
 use crate::devices::NoRdma;
+use crate::exit::Exit;
+use crate::files::error::FilesError;
 use crate::tied::TiedError;
 use std::error::Error as _;
 use std::fmt::Write;
 use std::io;
 use std::path::PathBuf;
-use transfer_client::{DType, FailureCode, TensorMeta};
+use transfer_client::{Error as ClientError, FailureCode};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -91,36 +93,9 @@ pub enum Error {
         /// Why.
         source: transfer_client::Error,
     },
-    /// A file cannot be read or written.
-    #[error("cannot {what} {}", path.display())]
-    File {
-        /// What was to be done.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file that does not hold what the command line says.
-    #[error("{} has {found_bytes} bytes, and {meta} takes {}", path.display(), meta.len_bytes())]
-    FileLength {
-        /// The file.
-        path: PathBuf,
-        /// What it should hold.
-        meta: TensorMeta,
-        /// What it holds, in bytes.
-        found_bytes: u64,
-    },
-    /// A file whose length is no number of elements.
-    #[error("{} has {found_bytes} bytes, which is no whole number of {dtype} elements", path.display())]
-    FileElements {
-        /// The file.
-        path: PathBuf,
-        /// The element type.
-        dtype: DType,
-        /// What it holds, in bytes.
-        found_bytes: u64,
-    },
+    /// Something with a file.
+    #[error(transparent)]
+    Files(#[from] FilesError),
     /// No runtime.
     #[error("cannot start")]
     Runtime {
@@ -136,22 +111,34 @@ pub enum Error {
 }
 
 impl Error {
-    /// The process's exit code: 1 failed, 2 wrong use, 3 the sidecar cannot be reached, 4 no RDMA on
-    /// this host.
+    /// How the process ends.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        match self {
+            Error::Unreachable { .. } | Error::StreamEnded { .. } => Exit::Unreachable,
+            Error::Admin { source, .. } if is_broken(source) => Exit::Unreachable,
+            Error::Admin { source, .. } => match source.code() {
+                tonic::Code::Unavailable => Exit::Unreachable,
+                tonic::Code::InvalidArgument => Exit::WrongUse,
+                tonic::Code::DeadlineExceeded => Exit::TimedOut,
+                tonic::Code::NotFound => Exit::NotFound,
+                _ => Exit::Failed,
+            },
+            Error::Connect { source, .. } if source.can_retry() && !is_refused(source) => Exit::Unreachable,
+            Error::Connect { source, .. } | Error::Call { source, .. } => Exit::of_call(source),
+            Error::PollFor { .. } | Error::NoTerminal | Error::Tls(_) => Exit::WrongUse,
+            Error::NoRdma(_) => Exit::NoRdma,
+            Error::Unwell { .. } => Exit::Unwell,
+            Error::Files(error) => error.exit(),
+            Error::Bench(e) if e.is_wrong_use() => Exit::WrongUse,
+            _ => Exit::Failed,
+        }
+    }
+
+    /// Its number.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
-        match self {
-            Error::Unreachable { .. } | Error::StreamEnded { .. } => 3,
-            Error::Admin { source, .. } if source.code() == tonic::Code::Unavailable || is_broken(source) => 3,
-            Error::Connect { source, .. } if source.can_retry() && !is_refused(source) => 3,
-            Error::Admin { source, .. } if source.code() == tonic::Code::InvalidArgument => 2,
-            Error::FileLength { .. } | Error::FileElements { .. } | Error::PollFor { .. } | Error::NoTerminal => 2,
-            Error::Tls(_) => 2,
-            Error::NoRdma(_) => 4,
-            Error::Connect { source, .. } | Error::Call { source, .. } if is_wrong_use(source) => 2,
-            Error::Bench(e) if e.is_wrong_use() => 2,
-            _ => 1,
-        }
+        self.exit().code()
     }
 
     /// What to do next, where there is something.
@@ -172,10 +159,17 @@ impl Error {
                 ),
                 None => "The sidecar's log says why it has refused the connection.".to_owned(),
             },
-            Error::Connect { socket, .. } if self.exit_code() == 3 => format!(
+            Error::Connect { socket, .. } if self.exit() == Exit::Unreachable => format!(
                 "Is transferd running with --socket {0}, and may you open {0}? Its first line says socket=PATH. Give that with --socket.",
                 socket.display()
             ),
+            Error::Call { source: ClientError::ArenaFull { .. }, .. } => {
+                "Nobody made room in time: --timeout waits longer, and a larger --arena-bytes, or none, takes more at once.".to_owned()
+            }
+            Error::Connect { source, .. } if source.to_string().contains("pinned") => {
+                "What is published lies in pinned memory: --arena-bytes takes less, and goes in turns; transferd's --pinned-limit and \
+                 --max-arena-bytes give more.".to_owned()
+            }
             Error::Call { source, .. } => match source.failure_code()? {
                 FailureCode::UnknownKey | FailureCode::Deadline => {
                     "`transferctl tensors` lists what is published at a sidecar; --timeout waits longer.".to_owned()
@@ -183,16 +177,21 @@ impl Error {
                 FailureCode::UnknownWorker => {
                     "`transferctl sessions` lists the workers of a sidecar; the worker must be connected somewhere.".to_owned()
                 }
+                FailureCode::KeyOwned => {
+                    "--takeover takes it from that worker; --prefix, or another key, leaves it alone.".to_owned()
+                }
+                FailureCode::VersionNotRising => "Without --version it is the last one plus one.".to_owned(),
+                FailureCode::PeerUnreachable | FailureCode::DirectoryUnreachable => {
+                    "`transferctl doctor` says what is wrong with the sidecar, its directory and its links.".to_owned()
+                }
                 FailureCode::VersionGone => "--at-least takes a later version too.".to_owned(),
                 FailureCode::PoolFull | FailureCode::TooLarge => {
                     "transferd's --pool-bytes sets the room for what comes from other nodes; `transferctl status` shows its use.".to_owned()
                 }
                 _ => return None,
             },
-            Error::FileLength { .. } | Error::FileElements { .. } => {
-                "Give --dtype and --shape as the file was written, or neither, for its plain bytes.".to_owned()
-            }
             Error::NoTerminal => "`transferctl top --once` prints one frame as text, `transferctl watch` a list again and again.".to_owned(),
+            Error::Files(error) => return error.advice(),
             Error::NoRdma(why) => why.advice().to_owned(),
             Error::Bench(e) => return e.advice(),
             _ => return None,
@@ -204,22 +203,34 @@ impl Error {
     #[must_use]
     pub fn for_people(&self) -> String {
         let mut text = format!("transferctl: {self}\n");
-        let mut said = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            let words = error.to_string();
-            // Some errors repeat what is below them.
-            if !said.contains(&words) {
-                // Writing to a String cannot fail.
-                let _ = writeln!(text, "  because: {words}");
-                said = words;
-            }
-            cause = error.source();
+        for cause in self.causes() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  because: {cause}");
         }
         if let Some(advice) = self.advice() {
             let _ = writeln!(text, "{advice}");
         }
         text
+    }
+
+    /// The same for programs: what failed, and why.
+    #[must_use]
+    pub fn in_one_line(&self) -> String {
+        std::iter::once(self.to_string()).chain(self.causes()).collect::<Vec<_>>().join(": ")
+    }
+
+    /// What is below it. Some errors repeat what is below them; that is left out.
+    fn causes(&self) -> Vec<String> {
+        let (mut causes, mut said, mut cause) = (Vec::new(), self.to_string(), self.source());
+        while let Some(error) = cause {
+            let words = error.to_string();
+            if !said.contains(&words) {
+                causes.push(words.clone());
+                said = words;
+            }
+            cause = error.source();
+        }
+        causes
     }
 }
 
@@ -230,10 +241,4 @@ fn is_broken(status: &tonic::Status) -> bool {
 
 fn is_refused(error: &transfer_client::Error) -> bool {
     error.to_string().contains("refused the session")
-}
-
-/// Whether the command line asked for what cannot be.
-fn is_wrong_use(error: &transfer_client::Error) -> bool {
-    use transfer_client::Error as E;
-    matches!(error, E::Name(_) | E::Shape(_) | E::WrongLength { .. })
 }

@@ -7,8 +7,9 @@
 //! - [`doctor`]: `doctor`, a list of checks.
 //! - [`files`]: `push` and `fetch`, as a worker of the sidecar.
 //! - [`mod@bench`]: `bench`, with its own sidecars, workers and baselines.
+//! - [`shells`]: `completions` and `man`, for shells and their users.
 //! - `output`: standard output, whose reader may go.
-//! - [`error`]: what can go wrong, the exit code for it, and what to do next.
+//! - [`error`]: what can go wrong, and what to do next; [`exit`]: the exit codes.
 //! - [`tied`]: programs that end with the one that started them.
 #![forbid(unsafe_code)]
 
@@ -18,8 +19,10 @@ pub mod bench;
 pub mod devices;
 pub mod doctor;
 pub mod error;
+pub mod exit;
 pub mod files;
 mod output;
+pub mod shells;
 pub mod table;
 pub mod tied;
 pub mod units;
@@ -53,6 +56,8 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
         Command::Doctor(options) => in_runtime(doctor::run(&options)),
         Command::Push(options) => in_runtime(files::push::run(&options)),
         Command::Fetch(options) => in_runtime(files::fetch::run(&options)),
+        Command::Completions { shell } => shells::completions(shell),
+        Command::Man { directory } => shells::man(&directory),
         Command::Bench(options) => Ok(bench::run(&options)?),
         Command::BenchActor => Ok(bench::actor::run()?),
         Command::Tied { parent, program, arguments } => Ok(tied::become_program(parent, &program, &arguments)?),
@@ -62,5 +67,9 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
 /// One thread is enough: each command does one thing at a time.
 fn in_runtime(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|source| Error::Runtime { source })?.block_on(work)
+    let runtime = runtime.map_err(|source| Error::Runtime { source })?;
+    let done = runtime.block_on(work);
+    // A read that nobody waits for any more, of a pipe for instance, must not hold up the end.
+    runtime.shutdown_background();
+    done
 }

@@ -3,22 +3,20 @@
 //! `println!` panics then. These end the program with the exit code that a shell gives to one that the signal of a closed pipe has
 //! ended; what is done so far stands.
 
+use crate::exit::Exit;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write, stdout};
 use std::process::exit;
-
-/// 128 and the number of SIGPIPE.
-const READER_GONE: i32 = 141;
 
 /// Writes to standard output; what `out!` does.
 pub(crate) fn write(what: Arguments<'_>) {
     let mut stdout = stdout().lock();
     match stdout.write_fmt(what).and_then(|()| stdout.flush()) {
         Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => exit(READER_GONE),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => exit(Exit::ReaderGone.code().into()),
         Err(error) => {
             eprintln!("transferctl: standard output cannot be written: {error}");
-            exit(1);
+            exit(Exit::Failed.code().into());
         }
     }
 }

@@ -78,6 +78,28 @@ pub fn duration(text: &str) -> Result<Duration, NotADuration> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| NotADuration)
 }
 
+/// A text that is no size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a size is a whole number of bytes, or of KiB, MiB, GiB or TiB: 64MiB")]
+pub struct NotASize;
+
+/// Reads a size as `transferd` does: `4096`, `64MiB`, `1 GiB`.
+///
+/// # Errors
+/// [`NotASize`].
+pub fn size(text: &str) -> Result<u64, NotASize> {
+    let text = text.trim();
+    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = UNITS.iter().find(|(name, _)| text.ends_with(name));
+    let (digits, shift) = unit.map_or((text, 0), |(name, shift)| (text[..text.len() - name.len()].trim_end(), *shift));
+    // u64's own parser takes a leading plus.
+    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(NotASize);
+    }
+    let number: u64 = digits.parse().map_err(|_| NotASize)?;
+    number.checked_mul(1 << shift).ok_or(NotASize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +138,16 @@ mod tests {
             [(0, "0 µs"), (850, "850 µs"), (12_345, "12.3 ms"), (4_560_000, "4.56 s"), (303_000_000, "5 min 3 s")]
         {
             assert_eq!(short(Duration::from_micros(us)), text);
+        }
+    }
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, n) in [("0", 0), ("4096", 4096), ("64MiB", 64 << 20), (" 1 GiB", 1 << 30), ("3TiB", 3 << 40)] {
+            assert_eq!(size(text), Ok(n), "{text}");
+        }
+        for text in ["", "MiB", "1.5GiB", "64MB", "-1", "+1", "99999999TiB"] {
+            assert_eq!(size(text), Err(NotASize), "{text}");
         }
     }
 

@@ -58,7 +58,7 @@ fn a_sidecar_that_cannot_be_reached_ends_with_3() {
 #[test]
 fn a_missing_file_ends_with_1() {
     ends_with(&["push", "k", "/nowhere/data"], 1, &["/nowhere/data", "No such file"]);
-    ends_with(&["push", "k", "/"], 1, &["no regular file"]);
+    ends_with(&["push", "k", "/dev/null"], 1, &["/dev/null", "a device", "push KEY - <"]);
 }
 
 /// A sidecar in a directory of its own; ended when dropped.
@@ -168,14 +168,15 @@ fn a_file_goes_through_a_sidecar_and_comes_back() {
     ends_with(&["tensors", "--admin", &admin, "--prefix", "other"], 0, &["0 tensors"]);
 
     // A version that will not come, a name that is taken, and a tensor that goes with its worker.
-    ends_with(&[&fetch[..], &[&to, "--exactly", "3"]].concat(), 1, &["layer0/w", "--at-least"]);
+    ends_with(&[&fetch[..], &[&to]].concat(), 1, &["exists already", "--force"]);
+    ends_with(&[&fetch[..], &[&to, "--force", "--exactly", "3"]].concat(), 6, &["layer0/w", "--at-least"]);
     ends_with(&["push", "--socket", &socket, "--name", "holder", "k", &from], 1, &["holder"]);
     drop(holder);
     sidecar.wait_for(|| {
         let said = transferctl(&["tensors", "--admin", &admin]).output().unwrap();
         String::from_utf8_lossy(&said.stdout).starts_with("0 tensors")
     });
-    ends_with(&[&fetch[..], &[&to, "--timeout", "100ms"]].concat(), 1, &["layer0/w", "--timeout"]);
+    ends_with(&[&fetch[..], &[&to, "--force", "--timeout", "100ms"]].concat(), 6, &["layer0/w", "--timeout"]);
 }
 
 #[test]
@@ -244,7 +245,7 @@ fn a_doctor_without_a_sidecar_says_so_and_goes_on() {
     let nobody = directory.path().join("nobody.sock");
     ends_with(
         &["doctor", "--admin", nobody.to_str().unwrap()],
-        1,
+        8,
         &["FAIL  sidecar", "--admin-socket", "checks failed"],
     );
 }

@@ -155,7 +155,7 @@ impl Target {
         Ok(admin.links(request).await.map_err(|e| self.answered(e))?.into_inner().links)
     }
 
-    fn answered(&self, source: tonic::Status) -> Error {
+    pub(crate) fn answered(&self, source: tonic::Status) -> Error {
         Error::Admin { address: self.admin.clone(), source: Box::new(source) }
     }
 }

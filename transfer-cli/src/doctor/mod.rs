@@ -1,17 +1,19 @@
 //! `transferctl doctor`: what is wrong with this host and its sidecar, and what to do about it.
 //!
 //! # Layout
-//! - `facts`: what is looked at, once, before anything is judged.
+//! - `facts`: what is looked at, once, before anything is judged: this host, the sidecar, real bytes, another node.
 //! - `checks`: the list of checks. Each one judges the facts; a new one is a function and its place in the list.
 
 mod checks;
 mod facts;
 
-use crate::admin::Target;
+use crate::admin::{Address, Target};
 use crate::error::Error;
+use crate::units::size;
 use facts::Facts;
 use serde::Serialize;
 use serde_json::json;
+use std::path::PathBuf;
 
 /// What `transferctl doctor` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -19,6 +21,22 @@ pub struct Options {
     /// Which sidecar.
     #[command(flatten)]
     pub target: Target,
+    /// Where its workers connect: --socket of transferd. Default: /run/transfer/worker.sock, where that is there. Bytes are moved through it
+    #[arg(long, env = "TRANSFER_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Look at another node too, and at what lies between: where its gRPC services are
+    #[arg(long, value_name = "http://HOST:PORT|PATH")]
+    pub with: Option<Address>,
+    /// Where the other node's workers connect, if this host can reach that: bytes are moved both ways then. Without it, something that is
+    /// published there is fetched
+    #[arg(long, value_name = "PATH", requires = "with")]
+    pub with_socket: Option<PathBuf>,
+    /// A file of certificates to look at, in PEM; may be given more than once
+    #[arg(long, value_name = "FILE")]
+    pub certificate: Vec<PathBuf>,
+    /// How much to move; 0 moves nothing
+    #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = size)]
+    pub bytes: u64,
     /// As JSON
     #[arg(long)]
     pub json: bool,
@@ -52,7 +70,7 @@ struct Finding {
 /// # Errors
 /// [`Error::Unwell`] where a check failed.
 pub async fn run(options: &Options) -> Result<(), Error> {
-    let facts = Facts::gather(&options.target).await;
+    let facts = Facts::gather(options).await;
     let findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(&facts)).collect();
     match options.json {
         true => crate::output::outln!("{:#}", json!({ "checks": findings })),

@@ -1,65 +1,125 @@
-//! `transferctl fetch`: a tensor becomes a file.
+//! `transferctl fetch`: tensors become files.
 
-use super::Worker;
+use super::digest::Digests;
+use super::fetching::Fetching;
+use super::push::Format;
+use super::story::{Story, Telling};
+use super::{FilesError, Worker, interruption, keys};
+use crate::admin::Target;
 use crate::error::Error;
-use crate::units::{bytes, duration};
-use std::fs::File;
-use std::io::{self, Write};
+use crate::units::duration;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What `transferctl fetch` may be told.
 #[derive(Debug, Clone, clap::Args)]
+#[command(allow_missing_positional = true)]
 pub struct Options {
     /// Which sidecar, and as whom.
     #[command(flatten)]
     pub worker: Worker,
     /// What to fetch
-    pub key: String,
-    /// Where to write its elements, as they lie in memory; `-` is the standard output
-    pub file: PathBuf,
+    #[arg(required_unless_present_any = ["prefix", "keys", "keys_from"])]
+    pub key: Option<String>,
+    /// Where to write: a file for one tensor's bytes, as they lie in memory (`-` is the standard output); a safetensors file for any
+    /// number, where the name ends so; else a directory for a file each
+    pub out: PathBuf,
+    /// Fetch all keys below PREFIX/ that the sidecar at --admin lists: those that are published at its node. With --key, or --keys-from,
+    /// those keys and no list; the prefix is left out of names in either case
+    #[arg(long, value_name = "PREFIX", conflicts_with = "key")]
+    pub prefix: Option<String>,
+    /// Fetch this key; may be given more than once
+    #[arg(long = "key", value_name = "KEY", conflicts_with = "key")]
+    pub keys: Vec<String>,
+    /// Fetch the keys in this file, one on each line
+    #[arg(long, value_name = "FILE", conflicts_with = "key")]
+    pub keys_from: Option<PathBuf>,
+    /// Where --prefix looks for keys.
+    #[command(flatten)]
+    pub target: Target,
+    /// What to write. Default: safetensors where the name ends so, else raw
+    #[arg(long)]
+    pub format: Option<Format>,
+    /// Replace files that exist
+    #[arg(long)]
+    pub force: bool,
     /// This version and no other. Default: the newest there is
     #[arg(long, value_name = "N", conflicts_with = "at_least")]
     pub exactly: Option<u64>,
     /// This version or a later one
     #[arg(long, value_name = "N")]
     pub at_least: Option<u64>,
-    /// How long to wait, for its publication too
+    /// How long to wait for each, for its publication too
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
+    /// Read what was written again, and compare
+    #[arg(long)]
+    pub verify: bool,
+    /// Compare with the digests that `push --write-digests` wrote, before anything is written
+    #[arg(long, value_name = "FILE")]
+    pub check_digests: Option<PathBuf>,
+    /// How much is told.
+    #[command(flatten)]
+    pub telling: Telling,
+}
+
+/// What is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// One tensor's bytes, to the standard output.
+    Stdout,
+    /// One tensor's bytes.
+    File,
+    /// A file each.
+    Directory,
+    /// One file of safetensors.
+    Safetensors,
 }
 
 /// Fetches, writes, and reports: on the standard error where the elements go to the standard output.
 ///
 /// # Errors
-/// [`Error::Connect`], [`Error::Call`], [`Error::File`].
+/// [`Error::Files`], [`Error::Connect`], [`Error::Call`]; with --prefix also [`Error::Unreachable`], [`Error::Admin`].
 pub async fn run(options: &Options) -> Result<(), Error> {
-    // It only reads: no arena.
-    let client = options.worker.connect(0).await?;
-    let fetch = client.fetch(options.key.as_str()).timeout(options.timeout);
-    let fetch = match (options.exactly, options.at_least) {
-        (Some(version), _) => fetch.exactly(version),
-        (None, Some(version)) => fetch.at_least(version),
-        (None, None) => fetch.latest(),
-    };
-    let failed = |source| Error::Call { what: "fetch", key: options.key.clone(), source };
-    let tensor = fetch.await.map_err(failed)?;
-
-    let to_stdout = options.file == Path::new("-");
-    let written = match to_stdout {
-        true => {
-            let mut out = io::stdout().lock();
-            out.write_all(tensor.as_bytes()).and_then(|()| out.flush())
-        }
-        false => File::create(&options.file).and_then(|mut file| file.write_all(tensor.as_bytes())),
-    };
-    written.map_err(|source| Error::File { what: "write", path: options.file.clone(), source })?;
-
-    let (key, version, size) = (&options.key, tensor.version(), bytes(tensor.meta().len_bytes()));
-    let story = format!("{key:?} version {version}: {}, {size}\n{}", tensor.meta(), tensor.report());
-    match to_stdout {
-        true => eprintln!("{story}"),
-        false => crate::output::outln!("{story}"),
+    let shape = shape(options)?;
+    if options.verify && shape == Shape::Stdout {
+        let why = "--verify reads again what was written, and the standard output cannot be";
+        return Err(FilesError::Use(why.to_owned()).into());
     }
-    Ok(())
+    let digests = options.check_digests.as_deref().map(Digests::read).transpose()?;
+    let interrupted = interruption().map_err(|source| Error::Runtime { source })?;
+    let fetch = async {
+        let wanted = keys::wanted(options).await?;
+        let known: Option<u64> =
+            wanted.iter().map(|one| one.listed.as_ref().map(|listed| listed.meta.len_bytes())).sum();
+        // It only reads: no arena.
+        let client = options.worker.connect(0).await?;
+        let mut story = Story::new("fetched", wanted.len(), known, &options.telling, shape == Shape::Stdout);
+        let fetching = Fetching::new(client, options, shape, digests, story.progress());
+        fetching.all(wanted, &mut story).await?;
+        story.end(shape == Shape::Safetensors)
+    };
+    tokio::select! {
+        done = fetch => done,
+        // What was begun and has no name yet goes with it.
+        () = interrupted => Err(FilesError::Interrupted.into()),
+    }
+}
+
+fn shape(options: &Options) -> Result<Shape, FilesError> {
+    let one = options.key.is_some();
+    let stdout = options.out == Path::new("-");
+    let safetensors = match options.format {
+        Some(format) => format == Format::Safetensors,
+        None => options.out.extension() == Some(OsStr::new("safetensors")),
+    };
+    match (stdout, safetensors, one) {
+        (true, false, true) => Ok(Shape::Stdout),
+        (true, true, _) => Err(FilesError::Use("a safetensors file cannot go to the standard output".to_owned())),
+        (true, false, false) => Err(FilesError::Use("the standard output takes one tensor: fetch KEY -".to_owned())),
+        (false, true, _) => Ok(Shape::Safetensors),
+        (false, false, true) => Ok(Shape::File),
+        (false, false, false) => Ok(Shape::Directory),
+    }
 }

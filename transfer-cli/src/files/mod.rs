@@ -1,10 +1,33 @@
 //! Files in and out: `push` and `fetch`, as a worker of the sidecar.
+//!
+//! # Layout
+//! - [`push`], [`fetch`]: what the two commands may be told, and what they do in which order.
+//! - `plan`: which tensors a push publishes; `walk`: the files below a directory; `pushing`: publishing them.
+//! - `keys`: which tensors a fetch fetches; `names`: what their files are called; `fetching`: fetching and writing them.
+//! - `input`, `target`: a file that is read, and one that is written.
+//! - `safetensors`: the headers of such files; `digest`: what contents are held against.
+//! - `story`: what is told meanwhile and at the end; [`error`]: what can go wrong.
 
+mod digest;
+pub mod error;
 pub mod fetch;
+mod fetching;
+mod input;
+mod keys;
+mod names;
+mod plan;
 pub mod push;
+mod pushing;
+pub mod safetensors;
+pub mod story;
+mod target;
+mod walk;
 
 use crate::error::Error;
+use error::FilesError;
+use std::io;
 use std::path::PathBuf;
+use tokio::signal::unix::{SignalKind, signal};
 use transfer_client::Client;
 
 /// Which sidecar, and as whom.
@@ -19,9 +42,32 @@ pub struct Worker {
 }
 
 impl Worker {
-    async fn connect(&self, arena_bytes: u64) -> Result<Client, Error> {
+    pub(crate) async fn connect(&self, arena_bytes: u64) -> Result<Client, Error> {
         let name = self.name.clone().unwrap_or_else(|| format!("transferctl-{}", std::process::id()));
         let client = Client::connect(&self.socket).name(name).arena_bytes(arena_bytes).await;
         client.map_err(|source| Error::Connect { socket: self.socket.clone(), source })
     }
+}
+
+/// Ends with SIGINT, SIGTERM or SIGHUP, from the call on.
+fn interruption() -> io::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    })
+}
+
+/// Does what blocks, reading or writing a file, beside the runtime's thread, which tends to the sidecar meanwhile.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, FilesError> + Send + 'static,
+) -> Result<T, FilesError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    // Ends early only when the runtime does.
+    done.unwrap_or(Err(FilesError::Interrupted))
 }

@@ -1,14 +1,23 @@
-//! `transferctl push`: a file becomes a tensor.
+//! `transferctl push`: files become tensors.
 
-use super::Worker;
+use super::plan::Plan;
+use super::pushing::Pushing;
+use super::story::{Story, Telling};
+use super::{FilesError, Worker, blocking, interruption};
 use crate::error::Error;
-use crate::units::{bytes, duration};
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use crate::units::{bytes, duration, size};
+use std::path::PathBuf;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
-use transfer_client::{DType, TensorMeta, Until};
+use transfer_client::{DType, Until};
+
+/// What a file is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Elements, row-major and little-endian, and nothing else.
+    Raw,
+    /// A safetensors file.
+    Safetensors,
+}
 
 /// What `transferctl push` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -16,14 +25,24 @@ pub struct Options {
     /// Which sidecar, and as whom.
     #[command(flatten)]
     pub worker: Worker,
-    /// What to publish it under
-    pub key: String,
-    /// The elements as they lie in memory: row-major, little-endian, nothing before or after them
-    pub file: PathBuf,
-    /// The element type: bool, i8 to u64, f16, bf16, f32, f64, c64, f8e4m3, f8e5m2
-    #[arg(long, value_name = "DTYPE", default_value = "u8", value_parser = dtype)]
-    pub dtype: DType,
-    /// The dimensions, outermost first: 64,128. Default: one dimension, as long as the file
+    /// What to publish, behind the key or prefix: KEY FILE publishes a file under that key, KEY - the standard input. A safetensors file
+    /// becomes its tensors under PREFIX/NAME, a directory each of its files under PREFIX/relative/path, and several files lie under
+    /// PREFIX/name. One PATH alone has its own name as key or prefix; with --prefix all words are paths
+    #[arg(value_names = ["KEY|PREFIX", "PATH"], required = true)]
+    pub words: Vec<PathBuf>,
+    /// Publish all of it below this
+    #[arg(long, value_name = "PREFIX")]
+    pub prefix: Option<String>,
+    /// What files are. Default: safetensors where the name ends so, else raw
+    #[arg(long)]
+    pub format: Option<Format>,
+    /// Leave out symbolic links, pipes, sockets and devices below a directory; without this they are refused
+    #[arg(long)]
+    pub skip_special: bool,
+    /// The element type of a raw file: bool, i8 to u64, f16, bf16, f32, f64, c64, f8e4m3, f8e5m2. Default: u8
+    #[arg(long, value_name = "DTYPE", value_parser = dtype)]
+    pub dtype: Option<DType>,
+    /// The dimensions of a raw file, outermost first: 64,128. Default: one dimension, as long as the file
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     pub shape: Option<Vec<u64>>,
     /// The version; it must be above the key's last one. Default: the last one plus one
@@ -44,9 +63,25 @@ pub struct Options {
     /// Take the key from the worker that owns it
     #[arg(long)]
     pub takeover: bool,
-    /// How long the push may take
+    /// The memory to publish from. Default: as much as all of it takes. With less it goes in turns, which needs --to or --until fetched:N:
+    /// else nothing would make room
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub arena_bytes: Option<u64>,
+    /// How long each push may take, and waiting for room in the arena
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
+    /// Fetch each tensor back, read its file again, and compare
+    #[arg(long)]
+    pub verify: bool,
+    /// Write the BLAKE3 digest of each tensor's bytes there, for `fetch --check-digests`
+    #[arg(long, value_name = "FILE")]
+    pub write_digests: Option<PathBuf>,
+    /// Replace the file of --write-digests if it exists
+    #[arg(long, requires = "write_digests")]
+    pub force: bool,
+    /// How much is told.
+    #[command(flatten)]
+    pub telling: Telling,
 }
 
 fn dtype(text: &str) -> Result<DType, String> {
@@ -68,35 +103,36 @@ fn until(text: &str) -> Result<Until, String> {
 /// Publishes, reports, and waits.
 ///
 /// # Errors
-/// [`Error::File`], [`Error::FileLength`], [`Error::FileElements`], [`Error::Connect`], [`Error::Call`].
+/// [`Error::Files`], [`Error::Connect`], [`Error::Call`].
 pub async fn run(options: &Options) -> Result<(), Error> {
-    let failed = |source| Error::Call { what: "push", key: options.key.clone(), source };
-    let mut file = open(&options.file)?;
-    let meta = describe(options, file.length)?;
-    // Before the key is published: an interruption from now on ends it in order.
+    if options.verify && matches!(options.until, Until::Fetched(_)) {
+        return Err(
+            FilesError::Use("--verify fetches each tensor, and --until fetched:N counts that".to_owned()).into()
+        );
+    }
+    // Before anything is published: an interruption from now on ends it in order.
     let interrupted = interruption().map_err(|source| Error::Runtime { source })?;
-
-    let client = options.worker.connect(arena_for(&meta)).await?;
-    let mut tensor = client.allocate(meta.dtype(), meta.shape().dims()).map_err(failed)?;
-    file.read_into(tensor.as_mut_bytes())?;
-    let mut push = client.push_tensor(options.key.as_str(), tensor).timeout(options.timeout);
-    if let Some(version) = options.version {
-        push = push.version(version);
-    }
-    if let Some(to) = &options.to {
-        push = push.to(to);
-    }
-    push = push.keep(options.until);
-    if options.outlive {
-        push = push.outlive();
-    }
-    if options.takeover {
-        push = push.takeover();
-    }
-    let pushed = push.await.map_err(|e| failed(e.into()))?;
-    crate::output::outln!("{:?} version {}: {meta}, {}", options.key, pushed.version, bytes(meta.len_bytes()));
-    crate::output::outln!("{}", pushed.report);
-
+    let mut interrupted = std::pin::pin!(interrupted);
+    let asked = options.clone();
+    let publish = async {
+        // The standard input may take as long as it likes.
+        let plan = blocking(move || Plan::of(&asked)).await?;
+        let arena_bytes = arena(options, &plan)?;
+        let client = options.worker.connect(arena_bytes).await?;
+        let sum = plan.items.iter().map(|item| item.meta.len_bytes()).fold(0u64, u64::saturating_add);
+        let mut story = Story::new("pushed", plan.items.len(), Some(sum), &options.telling, false);
+        for (path, what) in &plan.left_out {
+            story.remark(&format!("left out: {} is {what}", path.display()));
+        }
+        Pushing::new(&client, options)?.all(plan.items, &mut story).await?;
+        story.end(false)?;
+        Ok::<_, Error>((client, story))
+    };
+    // Held until the end: with the session ends what it published.
+    let (_client, story) = tokio::select! {
+        published = publish => published?,
+        () = &mut interrupted => return Err(FilesError::Interrupted.into()),
+    };
     if options.outlive {
         return Ok(());
     }
@@ -107,78 +143,31 @@ pub async fn run(options: &Options) -> Result<(), Error> {
             let _ = tokio::time::timeout(hold, interrupted).await;
         }
         None => {
-            crate::output::outln!("published until this ends: Ctrl-C");
+            if !options.telling.json {
+                story.say("published until this ends: Ctrl-C");
+            }
             interrupted.await;
         }
     }
     Ok(())
 }
 
-/// An arena with room for one tensor.
-fn arena_for(meta: &TensorMeta) -> u64 {
-    // Whole pages; an empty tensor has a place too.
-    meta.len_bytes().max(1).next_multiple_of(4096)
-}
-
-/// Ends with SIGINT, SIGTERM or SIGHUP.
-fn interruption() -> io::Result<impl Future<Output = ()>> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    })
-}
-
-struct OpenFile<'a> {
-    file: File,
-    path: &'a Path,
-    length: u64,
-}
-
-fn open(path: &Path) -> Result<OpenFile<'_>, Error> {
-    let error = |source| Error::File { what: "read", path: path.to_owned(), source };
-    let file = File::open(path).map_err(error)?;
-    let about = file.metadata().map_err(error)?;
-    if !about.is_file() {
-        return Err(error(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "it is no regular file, so its length is not known",
-        )));
+/// How large an arena to ask for, in bytes.
+fn arena(options: &Options, plan: &Plan) -> Result<u64, FilesError> {
+    let wanted_bytes = plan.arena_bytes();
+    let Some(arena_bytes) = options.arena_bytes else { return Ok(wanted_bytes) };
+    let makes_room = options.to.is_some() || matches!(options.until, Until::Fetched(_));
+    if let Some(item) = plan.items.iter().find(|item| item.meta.len_bytes() > arena_bytes) {
+        let why = format!(
+            "{:?} alone is {}, and does not fit into --arena-bytes {}",
+            item.key.as_str(),
+            bytes(item.meta.len_bytes()),
+            bytes(arena_bytes)
+        );
+        return Err(FilesError::Use(why));
     }
-    Ok(OpenFile { file, path, length: about.len() })
-}
-
-impl OpenFile<'_> {
-    /// Reads the file straight into the tensor.
-    fn read_into(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
-        let error = |source| Error::File { what: "read", path: self.path.to_owned(), source };
-        self.file.read_exact(bytes).map_err(error)
-    }
-}
-
-fn describe(options: &Options, found_bytes: u64) -> Result<TensorMeta, Error> {
-    let (path, dtype) = (options.file.clone(), options.dtype);
-    let invalid = |e: transfer_core::tensor::InvalidShape| Error::Call {
-        what: "push",
-        key: options.key.clone(),
-        source: e.into(),
-    };
-    match &options.shape {
-        Some(shape) => {
-            let meta = TensorMeta::of(dtype, shape).map_err(invalid)?;
-            match meta.len_bytes() == found_bytes {
-                true => Ok(meta),
-                false => Err(Error::FileLength { path, meta, found_bytes }),
-            }
-        }
-        None if found_bytes.is_multiple_of(dtype.size_bytes()) => {
-            TensorMeta::of(dtype, &[found_bytes / dtype.size_bytes()]).map_err(invalid)
-        }
-        None => Err(Error::FileElements { path, dtype, found_bytes }),
+    match arena_bytes < wanted_bytes && !makes_room {
+        true => Err(FilesError::TooMuch { wanted_bytes, arena_bytes }),
+        false => Ok(arena_bytes),
     }
 }

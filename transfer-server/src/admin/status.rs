@@ -7,7 +7,7 @@ use crate::events::nanos;
 use crate::observe::logging::LogControl;
 use crate::peering::{Identity, Kind};
 use crate::{locked, poll};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 use tonic::Status;
 use transfer_core::protocol::{LinkWork, Snapshot};
 use transfer_proto::v1;
@@ -47,6 +47,7 @@ impl Shown {
             reasons,
             drain: drain.progress(),
             log_level: LogControl::installed().map(LogControl::filter).unwrap_or_default(),
+            time_unix_ns: UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
         })
     }
 

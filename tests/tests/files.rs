@@ -1,0 +1,347 @@
+//! Files through `transferctl`: what is pushed is what is fetched, whatever it is and wherever it goes; and whatever goes wrong leaves
+//! nothing half behind, and is said.
+
+#![allow(clippy::unwrap_used)]
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use transfer_tests::{Carrier, Ctl, Scene, poll};
+
+/// Bytes that tell where they come from.
+fn bytes(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i * 7 + seed * 31) % 251) as u8).collect()
+}
+
+/// A file by the format's own library: every element type that there is here, and shapes that are easily forgotten.
+fn safetensors_file(path: &Path) -> Vec<(String, Dtype, Vec<usize>, Vec<u8>)> {
+    let types = [
+        Dtype::BOOL,
+        Dtype::U8,
+        Dtype::I8,
+        Dtype::F8_E5M2,
+        Dtype::F8_E4M3,
+        Dtype::I16,
+        Dtype::U16,
+        Dtype::F16,
+        Dtype::BF16,
+        Dtype::I32,
+        Dtype::U32,
+        Dtype::F32,
+        Dtype::C64,
+        Dtype::F64,
+        Dtype::I64,
+        Dtype::U64,
+    ];
+    let mut tensors = Vec::new();
+    for (i, dtype) in types.into_iter().enumerate() {
+        let shape = vec![3 + i, 5];
+        let len = (3 + i) * 5 * dtype.bitsize() / 8;
+        tensors.push((format!("layer.{i}/w"), dtype, shape, bytes(i, len)));
+    }
+    tensors.push(("scalar".into(), Dtype::F32, vec![], bytes(90, 4)));
+    tensors.push(("empty".into(), Dtype::F64, vec![0, 7], vec![]));
+    tensors.push(("ü \"quoted\"".into(), Dtype::U8, vec![1_000_003], bytes(91, 1_000_003)));
+    let views = tensors
+        .iter()
+        .map(|(name, dtype, shape, bytes)| (name.clone(), TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned()), ("note".to_owned(), "ü\n".to_owned())]);
+    safetensors::serialize_to_file(views, Some(metadata), path).unwrap();
+    tensors
+}
+
+/// The library finds in the file what was in the other one.
+fn same_tensors(path: &Path, tensors: &[(String, Dtype, Vec<usize>, Vec<u8>)]) {
+    let file = fs::read(path).unwrap();
+    let read = SafeTensors::deserialize(&file).unwrap();
+    assert_eq!(read.len(), tensors.len());
+    for (name, dtype, shape, bytes) in tensors {
+        let view = read.tensor(name).unwrap();
+        assert_eq!((view.dtype(), view.shape(), view.data()), (*dtype, &shape[..], &bytes[..]), "{name}");
+    }
+    let (_, header) = SafeTensors::read_metadata(&file).unwrap();
+    assert_eq!(header.metadata().as_ref().unwrap()["note"], "ü\n");
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Everything below a folder, by its name there.
+fn tree(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let (mut found, mut open) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(at) = open.pop() {
+        for entry in at.read_dir().unwrap().map(|e| e.unwrap().path()) {
+            match entry.is_dir() {
+                true => open.push(entry),
+                false => found.push((text(entry.strip_prefix(folder).unwrap()).to_owned(), fs::read(&entry).unwrap())),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn two() -> Scene {
+    two_with("64MiB")
+}
+
+/// Two nodes, joined by TCP whatever the host has: what carries tensors is not what is tested here.
+fn two_with(pool_bytes: &str) -> Scene {
+    let arguments: &[&str] = &["--listen", "127.0.0.1:0", "--pool-bytes", pool_bytes];
+    Scene::over(Carrier::Tcp, &[arguments, arguments])
+}
+
+fn folder() -> (tempfile::TempDir, impl Fn(&str) -> PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    (folder, move |name: &str| root.join(name))
+}
+
+#[test]
+fn a_safetensors_file_comes_back_whole() {
+    let (scene, (_folder, at)) = (two(), folder());
+    let (model, digests) = (at("model.safetensors"), at("digests"));
+    let tensors = safetensors_file(&model);
+    let push = Ctl::of(scene.a(), &["push", text(&model), "--verify", "--write-digests", text(&digests)]);
+    let mut holder = push.hold();
+    let count = tensors.len() + 1;
+    assert!(
+        holder.said.iter().any(|line| line.contains(&format!("{count} tensors pushed")) && line.contains("copied="))
+    );
+    assert!(holder.said[0].contains("verified"), "{:?}", holder.said);
+    Ctl::of(scene.a(), &["tensors"]).ends(0, &["model/layer.3/w", "model/__metadata__", "c64[15, 5]", "f64[0, 7]"]);
+
+    // On its own node, by reference; and on the other one, where the list is the first one's.
+    let out = at("out.safetensors");
+    let fetch = ["fetch", "--prefix", "model", text(&out), "--verify", "--check-digests", text(&digests)];
+    let said = Ctl::of(scene.a(), &fetch).ends(0, &["tensors fetched", "copied=0 B", "local", "verified"]);
+    assert!(!said.err.contains('\u{1b}'), "no progress where nobody looks: {}", said.err);
+    same_tensors(&out, &tensors);
+    let admin = scene.a().admin_socket();
+    let listed = [&fetch[..], &["--force", "--json", "--admin", text(&admin)]].concat();
+    let lines = Ctl::of(scene.b(), &listed).ends(0, &[]).json_lines();
+    same_tensors(&out, &tensors);
+    let (sum, each) = lines.split_last().unwrap();
+    assert_eq!((&sum["done"], &sum["failed"], each.len()), (&count.into(), &0.into(), count));
+    let one = each.iter().find(|line| line["key"] == "model/layer.11/w").unwrap();
+    assert_eq!((&one["dtype"], &one["fabric"], &one["version"]), (&"f32".into(), &"tcp".into(), &1.into()));
+    assert_eq!((&one["bytes"], &one["verified"], &one["shape"]), (&280.into(), &true.into(), &[14, 5].into()));
+
+    // By names, of which nobody has a list.
+    let named = at("named.safetensors");
+    let few = ["fetch", "--prefix", "model", "--key", "model/scalar", "--key", "model/layer.4/w", text(&named)];
+    Ctl::of(scene.b(), &few).ends(0, &["2 tensors fetched"]);
+    let file = fs::read(&named).unwrap();
+    let read = SafeTensors::deserialize(&file).unwrap();
+    let mut names = read.names();
+    names.sort_unstable();
+    assert_eq!(names, ["layer.4/w", "scalar"]);
+    assert_eq!(read.tensor("scalar").unwrap().data(), tensors[16].3);
+
+    // Something else under one of the keys: not verified, and the file that was there stays.
+    assert_eq!(holder.interrupt(), Some(0));
+    let mut other = tensors.clone();
+    other[16].3[2] ^= 1;
+    let changed = at("changed").join("model.safetensors");
+    fs::create_dir(changed.parent().unwrap()).unwrap();
+    let views = other
+        .iter()
+        .map(|(name, dtype, shape, bytes)| (name.clone(), TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+    safetensors::serialize_to_file(views, None, &changed).unwrap();
+    let before = fs::read(&out).unwrap();
+    let _holder = Ctl::of(scene.a(), &["push", text(&changed)]).hold();
+    let said =
+        Ctl::of(scene.a(), &[&fetch[..], &["--force"]].concat()).ends(7, &["model/scalar", "NOT", "Do not use it"]);
+    assert!(!said.text().contains("tensors fetched"), "{}", said.text());
+    assert_eq!(fs::read(&out).unwrap(), before);
+    assert_eq!(tree(&at("")).iter().filter(|(name, _)| name.contains(".part")).count(), 0);
+    drop(_holder);
+    scene.end();
+}
+
+#[test]
+fn a_directory_and_several_files_come_back() {
+    let (scene, (_folder, at)) = (two(), folder());
+    fs::create_dir_all(at("data/deep/er")).unwrap();
+    for (i, name) in ["data/a", "data/deep/b.bin", "data/deep/er/c d"].iter().enumerate() {
+        fs::write(at(name), bytes(i, 1000 * i)).unwrap();
+    }
+    for i in 0..60 {
+        fs::write(at(&format!("data/deep/n{i}")), bytes(i, 4096 + i)).unwrap();
+    }
+    fs::write(at("lone"), b"lone").unwrap();
+    let mut holder = Ctl::of(scene.a(), &["push", "set", text(&at("data"))]).hold();
+    let admin = scene.a().admin_socket();
+    let fetch = ["fetch", "--prefix", "set", "--admin", text(&admin), text(&at("copy"))].map(str::to_owned);
+    let fetch: Vec<&str> = fetch.iter().map(String::as_str).collect();
+    Ctl::of(scene.b(), &fetch).ends(0, &["63 tensors fetched"]);
+    assert_eq!(tree(&at("copy")), tree(&at("data")));
+    // What is there is not replaced, unless that is said.
+    Ctl::of(scene.b(), &fetch).ends(1, &["exists already", "--force", "63 of 63 failed"]);
+    fs::remove_file(at("copy/a")).unwrap();
+    Ctl::of(scene.b(), &fetch).ends(9, &["exists already", "62 of 63 failed"]);
+    Ctl::of(scene.b(), &[&fetch[..], &["--force", "--quiet"]].concat()).ends(0, &[]);
+    assert_eq!(tree(&at("copy")), tree(&at("data")));
+    assert_eq!(holder.interrupt(), Some(0));
+
+    // Several, and what has no place among files.
+    let several = ["push", "--prefix", "all", text(&at("data")), text(&at("lone"))].map(str::to_owned);
+    let several: Vec<&str> = several.iter().map(String::as_str).collect();
+    let holder = Ctl::of(scene.a(), &several).hold();
+    Ctl::of(scene.b(), &["fetch", "all/lone", "-"]).ends(0, &["lone"]);
+    Ctl::of(scene.b(), &["fetch", "all/data/deep/er/c d", "-"]).ends(0, &["2000"]);
+    drop(holder);
+    std::os::unix::fs::symlink("/etc", at("data/link")).unwrap();
+    Ctl::of(scene.a(), &several).ends(1, &["data/link", "symbolic link", "--skip-special"]);
+    let holder = Ctl::of(scene.a(), &[&several[..], &["--skip-special", "--hold", "1ms"]].concat());
+    holder.ends(0, &["left out", "data/link is a symbolic link", "64 tensors pushed"]);
+    scene.end();
+}
+
+#[test]
+fn an_arena_that_is_smaller_than_all_goes_in_turns() {
+    let (scene, (_folder, at)) = (two(), folder());
+    fs::create_dir(at("data")).unwrap();
+    for i in 0..24 {
+        fs::write(at("data").join(format!("{i:02}")), bytes(i, 300_000 + i)).unwrap();
+    }
+    let data = at("data");
+    let push_from = |arena: &str, more: &[&str]| {
+        Ctl::of(scene.a(), &[&["push", "k", text(&data), "--arena-bytes", arena], more].concat())
+    };
+    let push = |more: &[&str]| push_from("1MiB", more);
+    // Nobody would make room.
+    push(&[]).ends(2, &["do not fit into an arena of 1 MiB", "--until fetched"]);
+    push_from("100KiB", &[]).ends(2, &["alone is 293.0 KiB"]);
+    // Landing at another worker's node makes room.
+    let taker = scene.b().worker("taker");
+    push(&["--to", "taker", "--hold", "1ms"]).ends(0, &["24 tensors pushed", "tcp"]);
+    // So does a reader: neither of the two ends before the other has done its part.
+    let mut holder = push(&["--until", "fetched:1", "--json"]).hold_until("\"key\"");
+    let keys = at("keys");
+    fs::write(&keys, (0..24).map(|i| format!("k/{i:02}\n")).collect::<String>()).unwrap();
+    let out = at("out");
+    Ctl::of(scene.b(), &["fetch", "--prefix", "k", "--keys-from", text(&keys), text(&out)]).ends(0, &["24 tensors"]);
+    assert_eq!(tree(&out), tree(&data));
+    assert_eq!(holder.interrupt(), Some(0));
+    // And without one it ends by the clock, not never.
+    push(&["--until", "fetched:1", "--timeout", "300ms"]).ends(9, &["room", "--arena-bytes", "of 24 failed"]);
+    assert!(taker.close().success());
+    scene.end();
+}
+
+#[test]
+fn more_than_the_landing_pool_holds_is_fetched_in_turns() {
+    let (scene, (_folder, at)) = (two_with("1MiB"), folder());
+    fs::create_dir(at("data")).unwrap();
+    for i in 0..12 {
+        fs::write(at("data").join(format!("{i:02}")), bytes(i, 400_000)).unwrap();
+    }
+    let holder = Ctl::of(scene.a(), &["push", "k", text(&at("data"))]).hold();
+    let (admin, out) = (scene.a().admin_socket(), at("out.safetensors"));
+    Ctl::of(scene.b(), &["fetch", "--prefix", "k", "--admin", text(&admin), text(&out)])
+        .ends(0, &["12 tensors", "tcp"]);
+    let file = fs::read(&out).unwrap();
+    let read = SafeTensors::deserialize(&file).unwrap();
+    assert_eq!(read.tensor("07").unwrap().data(), bytes(7, 400_000));
+    drop(holder);
+    scene.end();
+}
+
+#[test]
+fn standard_input_and_output() {
+    let (scene, (_folder, at)) = (Scene::one(), folder());
+    let some = bytes(1, 200_000);
+    let push = |more: &[&str]| Ctl::of(scene.a(), &[&["push", "in", "-", "--outlive", "--takeover"], more].concat());
+    // Its length is not known before its end: it is kept, and copied, and that is said.
+    let said = push(&["--verify"]).run_with(&some);
+    assert_eq!(said.code, 0, "{}", said.text());
+    assert!(said.text().contains("200000 B here") && said.text().contains("verified"), "{}", said.text());
+    let said = Ctl::of(scene.a(), &["fetch", "in", "-"]).ends(0, &["fabric=local"]);
+    assert_eq!(said.out, some);
+    // It is known: right into the arena.
+    let said = push(&["--shape", "500,100", "--dtype", "f32"]).run_with(&some);
+    assert_eq!(said.code, 0, "{}", said.text());
+    assert!(!said.text().contains("here"), "{}", said.text());
+    for (input, words) in [(&some[..100], "only 100 bytes"), (&[&some[..], b"x"].concat(), "more than 200000")] {
+        let said = push(&["--shape", "200000"]).run_with(input);
+        assert_eq!(said.code, 2, "{}", said.text());
+        assert!(said.text().contains(words), "{}", said.text());
+    }
+    Ctl::of(scene.a(), &["push", "--prefix", "a", "-", text(&at(""))]).ends(2, &["standard input", "push KEY -"]);
+    Ctl::of(scene.a(), &["fetch", "--prefix", "a", "-"]).ends(2, &["fetch KEY -"]);
+    Ctl::of(scene.a(), &["fetch", "in", "-", "--verify"]).ends(2, &["--verify"]);
+}
+
+#[test]
+fn what_goes_wrong_is_said_and_leaves_nothing() {
+    let (scene, (_folder, at)) = (Scene::one(), folder());
+    let ctl = |words: &[&str]| Ctl::of(scene.a(), words);
+    // Files that are not what they seem.
+    let broken = at("broken.safetensors");
+    fs::write(&broken, [&u64::MAX.to_le_bytes()[..], b"{}"].concat()).unwrap();
+    ctl(&["push", text(&broken)]).ends(1, &["broken.safetensors", "18446744073709551615", "--format raw"]);
+    ctl(&["push", text(&broken), "--format", "raw", "--hold", "1ms"]).ends(0, &["\"broken.safetensors\"", "10 B"]);
+    let f4 = br#"{"w":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}"#;
+    fs::write(&broken, [&(f4.len() as u64).to_le_bytes()[..], f4, &[0]].concat()).unwrap();
+    ctl(&["push", text(&broken)]).ends(1, &["\"w\"", "F4", "BF16"]);
+    ctl(&["push", text(&broken), text(&broken)]).ends(2, &["where the key does", "--prefix"]);
+    ctl(&["push", "--prefix", "p", text(&broken), text(&broken), "--format", "raw"]).ends(1, &["two for", "p/broken"]);
+    ctl(&["push", text(&broken), "--dtype", "u8"]).ends(2, &["--dtype", "--format raw"]);
+    let none = at("none");
+    fs::create_dir(&none).unwrap();
+    ctl(&["push", "k", text(&none)]).ends(6, &["nothing to publish"]);
+
+    // Keys that would lead elsewhere.
+    let data = at("data");
+    fs::write(&data, "data").unwrap();
+    let holder = ctl(&["push", "k/../../escape", text(&data)]).hold();
+    let out = at("out");
+    ctl(&["fetch", "--prefix", "k", text(&out)]).ends(1, &["k/../../escape", "cannot be the name of a file"]);
+    assert!(!out.exists() && !at("escape").exists());
+    drop(holder);
+    poll(|| match ctl(&["tensors"]).run().text().starts_with("0 tensors") {
+        true => Ok(()),
+        false => Err(()),
+    })
+    .unwrap();
+    ctl(&["fetch", "--prefix", "k", text(&out)]).ends(6, &["no key begins with \"k/\""]);
+    ctl(&["fetch", "k", text(&out), "--timeout", "50ms"]).ends(6, &["\"k\"", "--timeout"]);
+    assert!(!out.exists());
+
+    // A disk that is full.
+    let holder = ctl(&["push", "k", text(&data)]).hold();
+    ctl(&["fetch", "k", "/dev/full"]).ends(1, &["/dev/full", "No space left", "Make room"]);
+    drop(holder);
+
+    // One that is interrupted while it waits.
+    let waiting = at("waiting");
+    let mut fetch = std::process::Command::new(transfer_tests::programs::transferctl())
+        .args(["fetch", "never", text(&waiting), "--socket", text(&scene.a().socket())])
+        .spawn()
+        .unwrap();
+    let parts = || tree(&at("")).iter().filter(|(name, _)| name.contains(".part")).count();
+    poll(|| if parts() == 1 { Ok(()) } else { Err(()) }).unwrap();
+    transfer_tests::process::signal(fetch.id(), rustix::process::Signal::INT);
+    assert_eq!(fetch.wait().unwrap().code(), Some(130));
+    assert_eq!((parts(), waiting.exists()), (0, false));
+    scene.end();
+}
+
+#[test]
+fn retention_holds_for_all_kinds() {
+    let (scene, (_folder, at)) = (Scene::one(), folder());
+    let model = at("m.safetensors");
+    let tensors = safetensors_file(&model);
+    Ctl::of(scene.a(), &["push", text(&model), "--outlive", "--name", "giver"]).ends(0, &["tensors pushed"]);
+    // The pusher is gone, and they stay.
+    let out = at("out.safetensors");
+    Ctl::of(scene.a(), &["fetch", "--prefix", "m", text(&out)]).ends(0, &["local"]);
+    same_tensors(&out, &tensors);
+    // Another worker's keys; it may take them.
+    Ctl::of(scene.a(), &["push", text(&model), "--hold", "1ms"]).ends(1, &["--takeover", "giver"]);
+    Ctl::of(scene.a(), &["push", text(&model), "--hold", "1ms", "--takeover"]).ends(0, &["tensors pushed"]);
+}

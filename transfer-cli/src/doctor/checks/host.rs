@@ -1,0 +1,97 @@
+//! The host: its kernel, and what a process may have of it.
+
+use super::found;
+use crate::doctor::facts::Facts;
+use crate::doctor::{Finding, Verdict};
+use crate::units::bytes;
+
+/// The oldest kernel that this is made for.
+const OLDEST: (u32, u32) = (5, 14);
+
+/// So many descriptors are plenty: a worker takes a handful, and a segment two.
+const OPEN_FILES: u64 = 1024;
+
+pub(super) fn kernel(facts: &Facts) -> Vec<Finding> {
+    let release = &facts.host.kernel;
+    let mut findings = match version(release) {
+        Some(version) if version < OLDEST => {
+            let advice = "Take a host with Linux 5.14 or later";
+            found("kernel", Verdict::Fail, format!("Linux {release} is too old"), Some(advice))
+        }
+        Some(_) => found("kernel", Verdict::Ok, format!("Linux {release}"), None),
+        None => found("kernel", Verdict::Warn, format!("{release:?} is no release of Linux that this knows"), None),
+    };
+    for (what, there) in &facts.host.needed {
+        findings.extend(match there {
+            Ok(()) if *what == "memfd with seals" => {
+                found("kernel", Verdict::Ok, format!("{what}: there, so /dev/shm is not needed"), None)
+            }
+            Ok(()) => found("kernel", Verdict::Ok, format!("{what}: there"), None),
+            Err(why) => {
+                let advice = "Nothing goes without it: look whether a container's seccomp profile forbids it";
+                found("kernel", Verdict::Fail, format!("{what}: {why}"), Some(advice))
+            }
+        });
+    }
+    findings.extend(match &facts.host.pidfd {
+        Ok(()) => found("kernel", Verdict::Ok, "pidfd: there", None),
+        Err(why) => {
+            let advice = "A worker's end is noticed by its socket instead; look whether a container's seccomp profile forbids it";
+            found("kernel", Verdict::Warn, format!("pidfd: {why}"), Some(advice))
+        }
+    });
+    findings
+}
+
+/// `6.8.0-45-generic`: 6, 8
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Only --huge-pages uses them.
+pub(super) fn huge_pages(facts: &Facts) -> Vec<Finding> {
+    let used: Vec<_> = facts.host.huge_pages.iter().filter(|pool| pool.pages > 0).collect();
+    if used.is_empty() {
+        let text =
+            "none are reserved: with --huge-pages the sidecar takes ordinary pages, and asks for transparent huge ones";
+        return found("huge pages", Verdict::Ok, text, None);
+    }
+    let one = |pool: &&crate::doctor::facts::host::HugePool| {
+        let text = format!("{} of {}, {} free", pool.pages, bytes(pool.page_bytes), pool.free);
+        match pool.free {
+            0 => {
+                let advice = "All are taken, so the next segment of a sidecar with --huge-pages gets ordinary ones; reserve more in \
+                              /proc/sys/vm/nr_hugepages";
+                found("huge pages", Verdict::Warn, text, Some(advice))
+            }
+            _ => found("huge pages", Verdict::Ok, text, None),
+        }
+    };
+    used.iter().flat_map(one).collect()
+}
+
+pub(super) fn open_files(facts: &Facts) -> Vec<Finding> {
+    let Some(limit) = facts.socket.process().and_then(|process| process.open_files) else { return vec![] };
+    let text = format!("the sidecar may have {limit}");
+    match limit < OPEN_FILES {
+        false => found("open files", Verdict::Ok, text, None),
+        true => {
+            let advice = "Raise RLIMIT_NOFILE (LimitNOFILE= in the systemd unit, --ulimit nofile= for a container): each worker and each \
+                          segment takes some";
+            found("open files", Verdict::Warn, text, Some(advice))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_read() {
+        for (text, is) in [("6.8.0-45-generic", Some((6, 8))), ("5.14", Some((5, 14))), ("6.x", None), ("", None)] {
+            assert_eq!(version(text), is, "{text}");
+        }
+    }
+}

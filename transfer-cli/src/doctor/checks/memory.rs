@@ -1,0 +1,73 @@
+//! Memory: what the sidecar may have, and what there is.
+
+use super::found;
+use crate::doctor::facts::Facts;
+use crate::doctor::{Finding, Verdict};
+use crate::units::bytes;
+
+/// Registered memory is locked memory, so the limit counts for RDMA even with --lock no.
+pub(super) fn locked_memory(facts: &Facts) -> Vec<Finding> {
+    let Ok(status) = &facts.sidecar else { return vec![] };
+    let limit = match status.locked_limit_bytes {
+        None => return found("locked memory", Verdict::Ok, "the sidecar may lock any amount", None),
+        Some(limit) => limit,
+    };
+    let may_pin = status.pinned_limit_bytes;
+    let text = format!("the sidecar may lock {}, and pin {} (--pinned-limit)", bytes(limit), bytes(may_pin));
+    if limit >= may_pin {
+        return found("locked memory", Verdict::Ok, text, None);
+    }
+    let advice = "Raise RLIMIT_MEMLOCK (`ulimit -l unlimited`, LimitMEMLOCK=infinity in the systemd unit, --ulimit memlock=-1 for a \
+                  container), or lower --pinned-limit: what is registered with an RDMA device must be locked";
+    found("locked memory", Verdict::Warn, text, Some(advice))
+}
+
+/// What may be pinned has to be there.
+pub(super) fn pinned(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "memory";
+    let Ok(status) = &facts.sidecar else { return vec![] };
+    let (now, limit) = (status.pinned_bytes, status.pinned_limit_bytes);
+    let pins = format!("{} are pinned of {} (--pinned-limit)", bytes(now), bytes(limit));
+    let mut findings = Vec::new();
+    match (facts.host.memory_bytes, facts.host.available_bytes) {
+        (Some(all), _) if limit > all => {
+            let advice = "Lower --pinned-limit below what the host has, and leave some for the workers";
+            let text = format!("{pins}, and the host has {}", bytes(all));
+            findings.extend(found(CHECK, Verdict::Warn, text, Some(advice)));
+        }
+        (Some(_), Some(available)) if limit.saturating_sub(now) > available => {
+            let advice = "Lower --pinned-limit, or stop what else takes memory: pinned memory is never swapped";
+            let text = format!("{pins}, and {} more could be had now", bytes(available));
+            findings.extend(found(CHECK, Verdict::Warn, text, Some(advice)));
+        }
+        _ => findings.extend(found(CHECK, Verdict::Ok, pins.clone(), None)),
+    }
+    if let Some(group) = facts.socket.process().and_then(|process| process.group_limit_bytes) {
+        let text = format!("the sidecar's control group may have {}; {pins}", bytes(group));
+        findings.extend(match limit > group {
+            true => {
+                let advice = "Raise the container's or unit's memory limit above --pinned-limit, or lower that: the kernel kills the \
+                              sidecar when it goes beyond";
+                found("memory limit", Verdict::Warn, text, Some(advice))
+            }
+            false => found("memory limit", Verdict::Ok, text, None),
+        });
+    }
+    findings
+}
+
+/// Room for what comes from other nodes.
+pub(super) fn pools(facts: &Facts) -> Vec<Finding> {
+    let Ok(status) = &facts.sidecar else { return vec![] };
+    let one = |pool: &transfer_proto::v1::Pool| {
+        let text = format!("of user {}: {} of {} in use", pool.uid, bytes(pool.used_bytes), bytes(pool.bytes));
+        match pool.waiting {
+            0 => found("landing pool", Verdict::Ok, text, None),
+            n => {
+                let advice = "Raise --pool-bytes, or look with `transferctl tensors` who reads for long";
+                found("landing pool", Verdict::Warn, format!("{text}, and {n} wait for room"), Some(advice))
+            }
+        }
+    };
+    status.pools.iter().flat_map(one).collect()
+}

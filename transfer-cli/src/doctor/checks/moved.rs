@@ -1,0 +1,95 @@
+//! Real bytes: whether they arrive, by what way, and why by no better one.
+
+use super::found;
+use crate::doctor::facts::Facts;
+use crate::doctor::facts::moved::Moved;
+use crate::doctor::facts::peer::{Peer, Way};
+use crate::doctor::{Finding, Verdict};
+use crate::error::Error;
+use crate::units::bytes;
+use transfer_client::FabricKind;
+
+/// From a worker of this node to another one.
+pub(super) fn here(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "bytes here";
+    match &facts.moved {
+        None => vec![],
+        Some(Err(error)) => failed(CHECK, "from worker to worker", error),
+        Some(Ok(moved)) => {
+            let text = format!("from worker to worker: {}", told(moved));
+            match (moved.same, moved.fabric, moved.copied) {
+                (Some(false), ..) => corrupt(CHECK, text),
+                (_, FabricKind::Local, 0) => found(CHECK, Verdict::Ok, text, None),
+                _ => {
+                    let advice = "On one node it should go by reference, and no byte be copied; please report this";
+                    found(CHECK, Verdict::Warn, text, Some(advice))
+                }
+            }
+        }
+    }
+}
+
+/// Between this node and another one.
+pub(super) fn between(peer: &Peer) -> Vec<Finding> {
+    const CHECK: &str = "bytes between";
+    if peer.status.is_err() {
+        return vec![];
+    }
+    if peer.moved.is_empty() {
+        let text = "none were moved: there was no worker socket here, or nothing published there";
+        let advice = "Give --socket here, and publish something there, for instance `transferctl push KEY FILE`; or give --with-socket, where \
+                      the other node's socket can be reached from this host";
+        return found(CHECK, Verdict::Warn, text, Some(advice));
+    }
+    let one = |(way, moved): &(Way, Result<Moved, Error>)| {
+        let way = match way {
+            Way::There => "to it".to_owned(),
+            Way::Here => "from it".to_owned(),
+            Way::HereOf(key) => format!("from it, which was {key:?}"),
+        };
+        match moved {
+            Err(error) => failed(CHECK, &way, error),
+            Ok(moved) => {
+                let mut text = format!("{way}: {}", told(moved));
+                let why = peer.why_not_better.as_deref().filter(|why| !why.is_empty());
+                if let Some(why) = why {
+                    text = format!("{text}, because {why}");
+                }
+                match (moved.same, why) {
+                    (Some(false), _) => corrupt(CHECK, text),
+                    (_, None) => found(CHECK, Verdict::Ok, text, None),
+                    (_, Some(_)) => {
+                        let advice =
+                            "What is in the way of the better one, `transferctl doctor` says on the node that lacks it";
+                        found(CHECK, Verdict::Warn, text, Some(advice))
+                    }
+                }
+            }
+        }
+    };
+    peer.moved.iter().flat_map(one).collect()
+}
+
+fn failed(check: &'static str, way: &str, error: &Error) -> Vec<Finding> {
+    let advice = error.advice();
+    found(check, Verdict::Fail, format!("{way}: {}", error.in_one_line()), advice.as_deref())
+}
+
+fn corrupt(check: &'static str, text: String) -> Vec<Finding> {
+    let advice =
+        "What arrived is NOT what was sent: take the node out of service, and look at its memory and its network";
+    found(check, Verdict::Fail, text, Some(advice))
+}
+
+/// `4 MiB by tcp, copied=8388608 B, in 3.2ms (1.3 GiB/s)`
+fn told(moved: &Moved) -> String {
+    let Moved { fabric, bytes: moved_bytes, copied, took, .. } = moved;
+    let rate = match (fabric, took.as_secs_f64()) {
+        // No byte moved, so there is no rate.
+        (FabricKind::Local, _) => String::new(),
+        (_, seconds) if seconds > 0.0 => format!(" ({}/s)", bytes((*moved_bytes as f64 / seconds) as u64)),
+        _ => String::new(),
+    };
+    let how = if *fabric == FabricKind::Local { "by reference" } else { fabric.name() };
+    format!("{} {how}, copied={copied} B, in {took:.1?}{rate}", bytes(*moved_bytes))
+}

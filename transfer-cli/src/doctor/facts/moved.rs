@@ -1,0 +1,76 @@
+//! Real bytes: what carries them, how fast, and whether they are the same at the other end.
+
+use crate::error::Error;
+use crate::files::Worker;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use transfer_client::{Client, DType, FabricKind, Report};
+
+/// How long each step may take.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Bytes that were moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) fabric: FabricKind,
+    pub(crate) bytes: u64,
+    /// Bytes that a processor copied.
+    pub(crate) copied: u64,
+    /// From the request until they were there.
+    pub(crate) took: Duration,
+    /// Whether they are those that were sent; `None` where nobody knows what was sent.
+    pub(crate) same: Option<bool>,
+}
+
+impl Moved {
+    fn of(report: &Report, took: Duration, same: Option<bool>) -> Moved {
+        Moved { fabric: report.fabric, bytes: report.bytes, copied: report.copied, took, same }
+    }
+}
+
+/// Pushes a tensor of so many bytes at one socket and fetches it at the other. The second of two is the one that counts: with the first,
+/// links are made and memory is mapped.
+pub(crate) async fn between(from: &Path, to: &Path, bytes: u64) -> Result<Moved, Error> {
+    let key = format!("transferctl/doctor/{}", std::process::id());
+    let failed = |what, source| Error::Call { what, key: key.clone(), source };
+    // Room for both: the first one's memory returns when its reader has said so.
+    let giver = worker(from, "giver").connect(bytes.max(1).next_multiple_of(4096).saturating_mul(2)).await?;
+    let taker = worker(to, "taker").connect(0).await?;
+    let mut moved = None;
+    for version in 1..=2u8 {
+        let mut tensor = giver.allocate(DType::U8, [bytes]).map_err(|e| failed("push", e))?;
+        fill(tensor.as_mut_bytes(), version);
+        let push = giver.push_tensor(key.as_str(), tensor).version(version.into()).timeout(PATIENCE);
+        push.await.map_err(|e| failed("push", e.into()))?;
+        let started = Instant::now();
+        let fetch = taker.fetch(key.as_str()).exactly(version.into()).timeout(PATIENCE);
+        let tensor = fetch.await.map_err(|e| failed("fetch", e))?;
+        let took = started.elapsed();
+        let mut sent = vec![0; tensor.as_bytes().len()];
+        fill(&mut sent, version);
+        moved = Some(Moved::of(tensor.report(), took, Some(tensor.as_bytes() == sent)));
+    }
+    moved.ok_or_else(|| failed("fetch", transfer_client::Error::Ended))
+}
+
+/// Fetches what somebody else has published elsewhere.
+pub(crate) async fn fetch(socket: &Path, key: &str) -> Result<Moved, Error> {
+    let client: Client = worker(socket, "taker").connect(0).await?;
+    let started = Instant::now();
+    let tensor = client.fetch(key).timeout(PATIENCE).await;
+    let tensor = tensor.map_err(|source| Error::Call { what: "fetch", key: key.to_owned(), source })?;
+    Ok(Moved::of(tensor.report(), started.elapsed(), None))
+}
+
+fn worker(socket: &Path, part: &str) -> Worker {
+    let name = format!("transferctl-doctor-{part}-{}", std::process::id());
+    Worker { socket: socket.to_owned(), name: Some(name) }
+}
+
+/// Bytes that another version, or a shifted copy, would not have.
+fn fill(bytes: &mut [u8], version: u8) {
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        // The low bits of the place, whatever its other bits are.
+        *byte = (i % 251) as u8 ^ version;
+    }
+}

@@ -1,0 +1,211 @@
+//! Another node, as far as it can be seen from here.
+
+use super::moved::{self, Moved};
+use super::socket::Socket;
+use crate::admin::{Address, Target};
+use crate::error::Error;
+use std::fs::read_to_string;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use transfer_proto::v1::{Fabric, StatusResponse, TensorsRequest};
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(3);
+
+/// The longest tensor that is fetched for a try, in bytes.
+const LONGEST: u64 = 256 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// Where it was asked.
+    pub(crate) address: Address,
+    pub(crate) status: Result<StatusResponse, Error>,
+    /// How far its clock is ahead of the first sidecar's.
+    pub(crate) clock: Option<Ahead>,
+    /// Its data port of the tcp fabric, and whether it can be reached from this host.
+    pub(crate) data_port: Option<(String, Result<(), String>)>,
+    /// The network interface to it, and the largest packet there, in bytes.
+    pub(crate) interface: Option<(String, u64)>,
+    /// Bytes from there to here, and from here to there.
+    pub(crate) moved: Vec<(Way, Result<Moved, Error>)>,
+    /// What the first sidecar says of its link to it, after they were moved.
+    pub(crate) why_not_better: Option<String>,
+}
+
+/// Which way bytes went, and whose they were.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From this node to that one.
+    There,
+    /// From that node to this one.
+    Here,
+    /// The same, and it was a tensor of somebody else's.
+    HereOf(String),
+}
+
+/// A clock against another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    /// By how much, in nanoseconds; below 0 it is behind.
+    pub(crate) by_ns: i128,
+    /// By how much that may be wrong, in nanoseconds.
+    pub(crate) give_or_take_ns: i128,
+}
+
+/// A status, and this host's clock before it was asked for and after it came, in nanoseconds since 1970.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) status: Result<StatusResponse, Error>,
+    pub(crate) before_ns: i128,
+    pub(crate) after_ns: i128,
+}
+
+impl Asked {
+    pub(crate) async fn of(target: &Target) -> Asked {
+        let before_ns = now_ns();
+        let status = target.status().await;
+        Asked { status, before_ns, after_ns: now_ns() }
+    }
+
+    /// How far that sidecar's clock is ahead of this host's. `None` where it does not tell the time.
+    fn ahead(&self) -> Option<Ahead> {
+        let theirs = i128::from(self.status.as_ref().ok()?.time_unix_ns);
+        let middle = (self.before_ns + self.after_ns) / 2;
+        let ahead = Ahead { by_ns: theirs - middle, give_or_take_ns: (self.after_ns - self.before_ns) / 2 + 1 };
+        (theirs != 0).then_some(ahead)
+    }
+}
+
+fn now_ns() -> i128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(0))
+}
+
+impl Peer {
+    /// Looks at the node of `target`. Bytes are moved over this node's worker socket, and the other's where that can be reached too.
+    pub(crate) async fn look(
+        target: &Target,
+        first: &Asked,
+        sockets: (Option<&Socket>, Option<&Path>),
+        bytes: u64,
+    ) -> Peer {
+        let asked = Asked::of(target).await;
+        let clock = first.ahead().zip(asked.ahead()).map(|(first, second)| Ahead {
+            by_ns: second.by_ns - first.by_ns,
+            give_or_take_ns: second.give_or_take_ns + first.give_or_take_ns,
+        });
+        let address = asked.status.as_ref().ok().and_then(data_address);
+        let data_port = address.clone().map(|address| {
+            let reached = reach(&address);
+            (address, reached)
+        });
+        let interface =
+            address.and_then(|address| address.parse::<SocketAddr>().ok()).and_then(|at| interface(at.ip()));
+        let moved = match (sockets, asked.status.is_ok()) {
+            (_, false) => vec![],
+            _ if bytes == 0 => vec![],
+            ((Some(here), Some(there)), true) => vec![
+                (Way::Here, moved::between(there, &here.path, bytes).await),
+                (Way::There, moved::between(&here.path, there, bytes).await),
+            ],
+            ((Some(here), None), true) => match published(target).await {
+                Some(key) => vec![(Way::HereOf(key.clone()), moved::fetch(&here.path, &key).await)],
+                None => vec![],
+            },
+            ((None, _), true) => vec![],
+        };
+        Peer {
+            address: target.admin.clone(),
+            status: asked.status,
+            clock,
+            data_port,
+            interface,
+            moved,
+            why_not_better: None,
+        }
+    }
+}
+
+/// Where the tcp fabric of a sidecar listens.
+pub(crate) fn data_address(status: &StatusResponse) -> Option<String> {
+    let tcp = status.fabric_states.iter().find(|state| state.fabric() == Fabric::Tcp && state.available)?;
+    Some(tcp.settings.iter().find(|setting| setting.name == "address")?.value.clone())
+}
+
+/// Whether a connection can be made.
+pub(crate) fn reach(address: &str) -> Result<(), String> {
+    let address: SocketAddr = address.parse().map_err(|_| format!("{address} is no address"))?;
+    TcpStream::connect_timeout(&address, CONNECT).map(drop).map_err(|e| e.to_string())
+}
+
+/// The largest tensor there that a fetch takes nothing from: one that stays until it is replaced, however often it is fetched.
+async fn published(target: &Target) -> Option<String> {
+    let request = TensorsRequest { page_size: 1000, ..TensorsRequest::default() };
+    let page = target.connect().await.ok()?.tensors(request).await.ok()?.into_inner();
+    let stays = |t: &&transfer_proto::v1::Tensor| t.retention.starts_with("until replaced") && t.len_bytes <= LONGEST;
+    page.tensors.iter().filter(stays).max_by_key(|t| t.len_bytes).map(|t| t.key.clone())
+}
+
+/// The interface that packets to an address leave by, and the largest packet there.
+fn interface(to: IpAddr) -> Option<(String, u64)> {
+    let IpAddr::V4(to) = to else { return None };
+    let name = match to.is_loopback() {
+        true => "lo".to_owned(),
+        false => route(&read_to_string("/proc/net/route").ok()?, to)?,
+    };
+    let mtu = read_to_string(Path::new("/sys/class/net").join(&name).join("mtu")).ok()?;
+    Some((name, mtu.trim().parse().ok()?))
+}
+
+/// The interface of the longest prefix that fits, in the kernel's table: name, destination, gateway, ..., mask as the 8th; numbers in
+/// hexadecimal as they lie in memory.
+fn route(table: &str, to: Ipv4Addr) -> Option<String> {
+    let to = u32::from_ne_bytes(to.octets());
+    let entries = table.lines().skip(1).filter_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let number = |at: usize| u32::from_str_radix(fields.get(at)?, 16).ok();
+        let (destination, mask) = (number(1)?, number(7)?);
+        (to & mask == destination).then(|| (mask.count_ones(), fields[0].to_owned()))
+    });
+    entries.max_by_key(|(ones, _)| *ones).map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_prefix_is_the_way() {
+        let table = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n\
+                     eth0 00000000 0100000A 0003 0 0 0 00000000 0 0 0\n\
+                     eth1 0000000A 00000000 0001 0 0 0 000000FF 0 0 0\n\
+                     ib0  0001000A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n";
+        // The table is as a little-endian kernel writes it.
+        if cfg!(target_endian = "little") {
+            for (to, name) in [([10, 0, 1, 7], "ib0"), ([10, 9, 9, 9], "eth1"), ([192, 0, 2, 1], "eth0")] {
+                assert_eq!(route(table, Ipv4Addr::from(to)).as_deref(), Some(name));
+            }
+        }
+        assert_eq!(route("Iface\n", Ipv4Addr::new(10, 0, 0, 1)), None);
+        assert_eq!(interface("127.0.0.1".parse().unwrap()).map(|(name, _)| name).as_deref(), Some("lo"));
+    }
+
+    #[test]
+    fn clocks_are_compared_by_the_middle_of_the_question() {
+        let status = StatusResponse { time_unix_ns: 5_000, ..StatusResponse::default() };
+        let asked = Asked { status: Ok(status), before_ns: 1_000, after_ns: 3_000 };
+        assert_eq!(asked.ahead(), Some(Ahead { by_ns: 3_000, give_or_take_ns: 1_001 }));
+        let silent = Asked { status: Ok(StatusResponse::default()), before_ns: 1, after_ns: 3 };
+        assert_eq!(silent.ahead(), None);
+    }
+
+    #[test]
+    fn a_port_is_reached_or_not() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        assert_eq!(reach(&address), Ok(()));
+        drop(listener);
+        assert!(reach(&address).is_err() && reach("nonsense").is_err());
+    }
+}

@@ -1,0 +1,153 @@
+//! The socket where the sidecar's workers connect, and the process behind it.
+
+use rustix::io::Errno;
+use std::fs::read_to_string;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use transfer_memory::socket::{AddressError, Socket as Connection};
+
+/// How long connecting may take. A sidecar that is stopped takes no more connections when its queue is full.
+const CONNECT: Duration = Duration::from_secs(3);
+
+/// What was found at the path.
+#[derive(Debug, Clone)]
+pub(crate) struct Socket {
+    pub(crate) path: PathBuf,
+    /// Whether somebody said that it is there; else it is where it would be by default.
+    pub(crate) named: bool,
+    pub(crate) state: State,
+}
+
+/// See [`Socket`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing is there.
+    Missing,
+    /// Something else is there.
+    NoSocket,
+    /// It is there, and cannot be used.
+    Closed { mode: u32, why: String, denied: bool },
+    /// Somebody listens.
+    Open { mode: u32, uid: u32, sidecar: Option<Process> },
+}
+
+/// The sidecar's process, as far as it may be seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// How much memory its control group may have, in bytes.
+    pub(crate) group_limit_bytes: Option<u64>,
+    /// How many descriptors it may have.
+    pub(crate) open_files: Option<u64>,
+}
+
+impl Socket {
+    pub(crate) fn look(path: &Path, named: bool) -> Socket {
+        Socket { path: path.to_owned(), named, state: state(path) }
+    }
+
+    /// Whether a worker could connect.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { .. })
+    }
+
+    pub(crate) fn process(&self) -> Option<&Process> {
+        match &self.state {
+            State::Open { sidecar, .. } => sidecar.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+fn state(path: &Path) -> State {
+    let about = match path.metadata() {
+        Ok(about) => about,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return State::Missing,
+        Err(e) => {
+            let denied = e.kind() == io::ErrorKind::PermissionDenied;
+            return State::Closed { mode: 0, why: e.to_string(), denied };
+        }
+    };
+    if !about.file_type().is_socket() {
+        return State::NoSocket;
+    }
+    let mode = about.mode() & 0o777;
+    match Connection::connect(path, Instant::now() + CONNECT) {
+        Err(e) => {
+            let denied = matches!(&e, AddressError::System { source: Errno::ACCESS | Errno::PERM, .. });
+            State::Closed { mode, why: e.to_string(), denied }
+        }
+        Ok(socket) => {
+            // A process of another pid namespace has no number here.
+            let pid = socket.peer().ok().and_then(|peer| peer.pid);
+            State::Open { mode, uid: about.uid(), sidecar: pid.map(process) }
+        }
+    }
+}
+
+fn process(pid: i32) -> Process {
+    let read = |name: &str| read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    Process {
+        group_limit_bytes: group_limit(&read("cgroup"), Path::new("/sys/fs/cgroup")),
+        open_files: open_files(&read("limits")),
+    }
+}
+
+/// The lowest limit on the way from the process's group to the root: each of them counts.
+fn group_limit(cgroup: &str, root: &Path) -> Option<u64> {
+    let own = cgroup.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let own = root.join(own);
+    let groups = own.ancestors().take_while(|group| group.starts_with(root));
+    let limits = groups.filter_map(|group| read_to_string(group.join("memory.max")).ok()?.trim().parse().ok());
+    limits.min()
+}
+
+/// `Max open files            1024                 524288               files`
+fn open_files(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use transfer_memory::socket::Listener;
+
+    #[test]
+    fn a_socket_is_seen_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let seen = || Socket::look(&path, true).state;
+        assert_eq!(seen(), State::Missing);
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(seen(), State::NoSocket);
+        std::fs::remove_file(&path).unwrap();
+        let listener = Listener::bind(&path, 0o600).unwrap();
+        let State::Open { sidecar: Some(process), .. } = seen() else { panic!("{:?}", seen()) };
+        assert!(process.open_files.is_some(), "this process listens, and sees its own limits");
+        drop(listener);
+        // One that nobody listens at any more, and one of another kind.
+        let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(matches!(seen(), State::Closed { denied: false, .. }), "{:?}", seen());
+        drop(other);
+        assert!(matches!(seen(), State::Closed { denied: false, .. }), "{:?}", seen());
+    }
+
+    #[test]
+    fn the_lowest_limit_of_all_groups_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        std::fs::create_dir_all(at("pod/sidecar")).unwrap();
+        let limit = || group_limit("0::/pod/sidecar\n", root.path());
+        assert_eq!(limit(), None);
+        std::fs::write(at("pod/sidecar/memory.max"), "max\n").unwrap();
+        std::fs::write(at("pod/memory.max"), "4096\n").unwrap();
+        assert_eq!(limit(), Some(4096));
+        std::fs::write(at("pod/sidecar/memory.max"), "8192\n").unwrap();
+        assert_eq!(limit(), Some(4096));
+        assert_eq!(group_limit("1:cpu:/x\n", root.path()), None);
+        let limits = "Max processes   7 8 processes\nMax open files            1024                 524288               files\n";
+        assert_eq!((open_files(limits), open_files("")), (Some(1024), None));
+    }
+}

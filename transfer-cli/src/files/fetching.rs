@@ -1,0 +1,330 @@
+//! Fetching many tensors and writing each where it belongs; several at a time.
+//!
+//! A tensor is given back as soon as it is written. So those that come from other nodes need no more room in the landing pool than the few
+//! that are on their way, and where even that is not there, they stand in line for it. One exception: a safetensors file whose tensors
+//! nobody has listed. Its header comes first and describes all of them, so all are held until the last one is there.
+
+use super::digest::{self, Digests, Hash};
+use super::error::FilesError;
+use super::fetch::{Options, Shape};
+use super::keys::{Listed, Wanted};
+use super::safetensors::{Layout, METADATA, parse_metadata};
+use super::story::{Failed, Line, Story};
+use super::target::{Handle, Target};
+use super::{blocking, names};
+use crate::error::Error;
+use crate::exit::Exit;
+use indicatif::ProgressBar;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::{JoinError, JoinSet};
+use transfer_client::{Client, Tensor, TensorMeta};
+
+/// How many are fetched at a time, at most.
+const IN_FLIGHT: usize = 16;
+/// How much is fetched at a time, where that is known before: what is more waits, or is alone.
+const IN_FLIGHT_BYTES: u64 = 256 << 20;
+
+/// How tensors are fetched.
+pub(super) struct Fetching {
+    client: Client,
+    options: Arc<Options>,
+    shape: Shape,
+    digests: Option<Arc<Digests>>,
+    progress: ProgressBar,
+}
+
+/// One to be fetched and written.
+struct Job {
+    wanted: Wanted,
+    /// It is here already.
+    held: Option<Tensor>,
+    to: Place,
+}
+
+/// Where bytes go.
+enum Place {
+    Stdout,
+    File(PathBuf),
+    Part(Handle, u64),
+    /// Nowhere: whoever asked wants to see it.
+    Here,
+}
+
+/// One that is written.
+struct Done {
+    key: String,
+    tensor: Tensor,
+    took: Duration,
+    digest: Option<Hash>,
+    file: Option<PathBuf>,
+}
+
+type Ended = Result<Result<Done, Failed>, JoinError>;
+
+impl Fetching {
+    pub(super) fn new(
+        client: Client,
+        options: &Options,
+        shape: Shape,
+        digests: Option<Digests>,
+        progress: ProgressBar,
+    ) -> Fetching {
+        Fetching { client, options: Arc::new(options.clone()), shape, digests: digests.map(Arc::new), progress }
+    }
+
+    /// Fetches and writes all of them, and tells of each.
+    pub(super) async fn all(&self, wanted: Vec<Wanted>, story: &mut Story) -> Result<(), Error> {
+        let out = &self.options.out;
+        match self.shape {
+            Shape::Safetensors => return self.one_file(wanted, story).await,
+            Shape::Directory => {
+                let names: Vec<_> = wanted.iter().map(|one| self.name_of(&one.key)).collect();
+                for (one, name) in wanted.iter().zip(&names) {
+                    names::safe(&one.key, name)?;
+                }
+                names::distinct(names.iter().map(|name| &**name))?;
+            }
+            Shape::Stdout | Shape::File => {}
+        }
+        let jobs = wanted.into_iter().map(|wanted| {
+            let to = match self.shape {
+                Shape::Stdout => Place::Stdout,
+                Shape::Directory => Place::File(out.join(self.name_of(&wanted.key))),
+                _ => Place::File(out.clone()),
+            };
+            Job { wanted, held: None, to }
+        });
+        self.run(jobs.collect(), |ended| tell(ended, story, &self.options)).await;
+        Ok(())
+    }
+
+    /// One file of safetensors: all of them, or none.
+    async fn one_file(&self, mut wanted: Vec<Wanted>, story: &mut Story) -> Result<(), Error> {
+        let target = Target::begin(&self.options.out, self.options.force)?;
+        let mut metadata = None;
+        if let Some(at) = wanted.iter().position(|one| self.name_of(&one.key) == METADATA) {
+            let job = Job { wanted: wanted.remove(at), held: None, to: Place::Here };
+            match self.one(job).await {
+                Ok(done) => {
+                    let texts = parse_metadata(done.tensor.as_bytes());
+                    metadata = Some(texts.map_err(|source| FilesError::Metadata { key: done.key.clone(), source })?);
+                    tell(Ok(Ok(done)), story, &self.options);
+                }
+                Err(failed) => {
+                    story.failed(failed);
+                    return Ok(());
+                }
+            }
+        }
+        let Some((metas, held)) = self.describe(&wanted, story).await else { return Ok(()) };
+        let named: Vec<_> = wanted.iter().map(|one| self.name_of(&one.key).to_owned()).zip(metas).collect();
+        let cannot = |source| FilesError::File { what: "write", path: self.options.out.clone(), source };
+        let layout = Layout::of(&named, metadata.as_ref()).map_err(cannot)?;
+        let handle = target.handle()?;
+        handle.reserve(layout.file_bytes)?;
+        handle.write(&layout.head, 0)?;
+        let mut jobs = Vec::with_capacity(wanted.len());
+        for ((wanted, held), at) in wanted.into_iter().zip(held).zip(&layout.offsets) {
+            jobs.push(Job { wanted, held, to: Place::Part(target.handle()?, *at) });
+        }
+        let whole = self.run(jobs, |ended| tell(ended, story, &self.options)).await;
+        if whole {
+            let handle = target.handle()?;
+            blocking(move || handle.store()).await?;
+            target.finish()?;
+        }
+        Ok(())
+    }
+
+    /// What the tensors are: as they were listed; else all of them are fetched and held. `None` where one cannot be had.
+    async fn describe(&self, wanted: &[Wanted], story: &mut Story) -> Option<(Vec<TensorMeta>, Vec<Option<Tensor>>)> {
+        let listed: Option<Vec<_>> = wanted.iter().map(|one| Some(one.listed.as_ref()?.meta.clone())).collect();
+        if let Some(metas) = listed {
+            return Some((metas, vec![None; wanted.len()]));
+        }
+        let jobs = wanted.iter().map(|one| Job { wanted: one.clone(), held: None, to: Place::Here });
+        let mut here = std::collections::HashMap::new();
+        let whole = self.run(jobs.collect(), |ended| match ended {
+            Ok(Ok(done)) => {
+                here.insert(done.key, done.tensor);
+                true
+            }
+            other => tell(other, story, &self.options),
+        });
+        if !whole.await {
+            return None;
+        }
+        let held: Vec<_> = wanted.iter().map(|one| here.get(&one.key).cloned()).collect();
+        let metas = held.iter().flatten().map(|tensor| tensor.meta().clone()).collect();
+        Some((metas, held))
+    }
+
+    /// Does all jobs, several at a time, and hands on how each ended. Where no more can be done, no more are begun. Says whether all are done.
+    async fn run(&self, jobs: Vec<Job>, mut ended: impl FnMut(Ended) -> bool) -> bool {
+        let (mut running, mut bytes, mut whole) = (JoinSet::new(), 0u64, true);
+        let mut jobs = jobs.into_iter().peekable();
+        let mut over = false;
+        while !over && let Some(job) = jobs.peek() {
+            let len = job.wanted.listed.as_ref().map_or(0, |listed| listed.meta.len_bytes());
+            if running.len() < IN_FLIGHT && (running.is_empty() || bytes + len <= IN_FLIGHT_BYTES) {
+                let Some(job) = jobs.next() else { break };
+                bytes += len;
+                let this = self.clone();
+                running.spawn(async move { (len, this.one(job).await) });
+            } else if let Some(one) = running.join_next().await {
+                let one = one.map(|(len, one)| {
+                    bytes -= len;
+                    one
+                });
+                let is_over = matches!(&one, Ok(Err(failed)) if failed.error.exit() == Exit::Unreachable);
+                whole &= ended(one);
+                over = is_over || (!whole && self.shape == Shape::Safetensors);
+            }
+        }
+        while let Some(one) = running.join_next().await {
+            whole &= ended(one.map(|(_, one)| one));
+        }
+        whole
+    }
+
+    async fn one(&self, job: Job) -> Result<Done, Failed> {
+        let key = job.wanted.key.clone();
+        self.try_one(job).await.map_err(|error| Failed::of(&key, error))
+    }
+
+    async fn try_one(&self, job: Job) -> Result<Done, Error> {
+        let Job { wanted: Wanted { key, listed }, held, to } = job;
+        let started = Instant::now();
+        // Before the fetch: one that may not be written is not waited for.
+        let (target, part) = match to {
+            Place::File(path) => {
+                if let (Shape::Directory, Some(folder)) = (self.shape, path.parent()) {
+                    let failed =
+                        |source| FilesError::File { what: "make the directory", path: folder.to_owned(), source };
+                    std::fs::create_dir_all(folder).map_err(failed)?;
+                }
+                let target = Target::begin(&path, self.options.force)?;
+                let handle = target.handle()?;
+                (Some((target, path)), Some((handle, 0)))
+            }
+            Place::Part(handle, offset) => (None, Some((handle, offset))),
+            Place::Stdout => {
+                let tensor = self.fetch(&key, listed.as_ref()).await?;
+                let digest = self.check(&key, &tensor).await?;
+                let bytes = tensor.clone();
+                blocking(move || to_stdout(bytes.as_bytes())).await?;
+                return Ok(Done { key, tensor, took: started.elapsed(), digest, file: None });
+            }
+            Place::Here => (None, None),
+        };
+        let tensor = match held {
+            Some(tensor) => tensor,
+            None => self.fetch(&key, listed.as_ref()).await?,
+        };
+        let mut digest = self.check(&key, &tensor).await?;
+        if let Some((handle, offset)) = part {
+            let (bytes, name, verify, known) = (tensor.clone(), key.clone(), self.options.verify, digest);
+            let (is_whole, progress) = (target.is_some(), self.progress.clone());
+            digest = blocking(move || {
+                handle.write_and_tell(bytes.as_bytes(), offset, &|n| progress.inc(n))?;
+                if is_whole {
+                    handle.store()?;
+                }
+                if !verify {
+                    return Ok(known);
+                }
+                let wanted = known.unwrap_or_else(|| digest::of_bytes(bytes.as_bytes()));
+                let found = handle.digest(offset, bytes.meta().len_bytes())?;
+                digest::same(&name, &wanted, &found).map(|()| Some(wanted))
+            })
+            .await?;
+        }
+        let file = match target {
+            Some((target, path)) => {
+                target.finish()?;
+                Some(path)
+            }
+            None => None,
+        };
+        Ok(Done { key, tensor, took: started.elapsed(), digest, file })
+    }
+
+    async fn fetch(&self, key: &str, listed: Option<&Listed>) -> Result<Tensor, Error> {
+        let fetch = self.client.fetch(key).timeout(self.options.timeout);
+        let fetch = match (self.options.exactly, self.options.at_least) {
+            (Some(version), _) => fetch.exactly(version),
+            (None, Some(version)) => fetch.at_least(version),
+            (None, None) => fetch.latest(),
+        };
+        let tensor = fetch.await.map_err(|source| Error::Call { what: "fetch", key: key.to_owned(), source })?;
+        match listed {
+            // A file's header is written by then.
+            Some(listed) if self.shape == Shape::Safetensors && listed.meta != *tensor.meta() => {
+                let (listed, found) = (Box::new(listed.meta.clone()), Box::new(tensor.meta().clone()));
+                Err(FilesError::Replaced { key: key.to_owned(), listed, found }.into())
+            }
+            _ => Ok(tensor),
+        }
+    }
+
+    /// Holds a tensor against its digest, where there are digests.
+    async fn check(&self, key: &str, tensor: &Tensor) -> Result<Option<Hash>, Error> {
+        let Some(digests) = self.digests.clone() else { return Ok(None) };
+        let (key, tensor) = (key.to_owned(), tensor.clone());
+        let checked = blocking(move || {
+            let found = digest::of_bytes(tensor.as_bytes());
+            digests.check(&key, &found).map(|()| Some(found))
+        });
+        Ok(checked.await?)
+    }
+
+    fn name_of<'a>(&self, key: &'a str) -> &'a str {
+        names::below(key, self.options.prefix.as_deref())
+    }
+}
+
+impl Clone for Fetching {
+    fn clone(&self) -> Fetching {
+        let Fetching { client, options, shape, digests, progress } = self;
+        let (client, options, digests) = (client.clone(), options.clone(), digests.clone());
+        Fetching { client, options, shape: *shape, digests, progress: progress.clone() }
+    }
+}
+
+/// Tells how one ended. Says whether the whole can still be.
+fn tell(ended: Ended, story: &mut Story, options: &Options) -> bool {
+    match ended {
+        Ok(Ok(Done { key, tensor, took, digest, file })) => {
+            story.done(&Line {
+                key: &key,
+                version: tensor.version(),
+                meta: tensor.meta(),
+                report: tensor.report(),
+                copied_here: 0,
+                took,
+                digest: digest.as_ref(),
+                verified: options.verify || options.check_digests.is_some(),
+                file: file.as_deref().and_then(Path::to_str),
+            });
+            true
+        }
+        Ok(Err(failed)) => {
+            story.failed(failed);
+            false
+        }
+        // A task ends so only when the runtime does.
+        Err(_) => {
+            story.failed(Failed::of("", FilesError::Interrupted));
+            false
+        }
+    }
+}
+
+fn to_stdout(bytes: &[u8]) -> Result<(), FilesError> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(bytes).and_then(|()| out.flush());
+    written.map_err(|source| FilesError::File { what: "write", path: PathBuf::from("-"), source })
+}

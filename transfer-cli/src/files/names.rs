@@ -1,0 +1,87 @@
+//! What the files of fetched tensors are called.
+
+use super::error::FilesError;
+use std::collections::HashSet;
+
+/// The longest name of a file, on any usual file system, in bytes.
+const MAX_NAME_BYTES: usize = 255;
+
+/// A key without the prefix that was asked for, and without the `/` between.
+pub(super) fn below<'a>(key: &'a str, prefix: Option<&str>) -> &'a str {
+    let rest = prefix.and_then(|prefix| key.strip_prefix(prefix)).unwrap_or(key);
+    let rest = rest.strip_prefix('/').unwrap_or(rest);
+    // The key that is the prefix itself.
+    if rest.is_empty() { key } else { rest }
+}
+
+/// Sees to it that a name stays below the directory where it is used. Whoever publishes may call a key what they like, also `../../x`.
+pub(super) fn safe<'a>(key: &str, name: &'a str) -> Result<&'a str, FilesError> {
+    let no = |why| FilesError::UnsafeKey { key: key.to_owned(), why };
+    for part in name.split('/') {
+        match part {
+            "" => return Err(no("it begins or ends with /, or has two in a row")),
+            "." | ".." => return Err(no("it has . or .. for a name")),
+            _ if part.contains('\0') => return Err(no("it has a NUL character")),
+            _ if part.len() > MAX_NAME_BYTES => return Err(no("one of its names is longer than 255 bytes")),
+            _ => {}
+        }
+    }
+    Ok(name)
+}
+
+/// Sees to it that no name stands for two, nor for a file and a directory.
+pub(super) fn distinct<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<(), FilesError> {
+    let mut files = HashSet::new();
+    let twice = |name: &str| FilesError::Twice { name: name.to_owned() };
+    for name in names.clone() {
+        if !files.insert(name) {
+            return Err(twice(name));
+        }
+    }
+    for name in names {
+        let directories = name.match_indices('/').map(|(at, _)| &name[..at]);
+        if let Some(both) = { directories }.find(|directory| files.contains(directory)) {
+            return Err(twice(both));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lie_below_the_prefix() {
+        for (key, prefix, name) in [
+            ("m/a/b", Some("m"), "a/b"),
+            ("m/a/b", Some("m/"), "a/b"),
+            ("m/a/b", Some(""), "m/a/b"),
+            ("m/a/b", None, "m/a/b"),
+            ("m", Some("m"), "m"),
+            ("other", Some("m"), "other"),
+        ] {
+            assert_eq!(below(key, prefix), name, "{key} {prefix:?}");
+        }
+    }
+
+    #[test]
+    fn no_key_leads_out_of_the_directory() {
+        for good in ["a", "a/b", "..a", "a/...", "-", "~"] {
+            assert_eq!(safe(good, good).unwrap(), good);
+        }
+        let long = "x".repeat(256);
+        for bad in ["/etc/passwd", "..", "../x", "a/../../x", "a/..", "./a", "a//b", "a/", "", "a\0b", &long] {
+            assert!(matches!(safe(bad, bad), Err(FilesError::UnsafeKey { .. })), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn two_of_one_name_are_found() {
+        distinct(["a", "b/a", "b/c", "ba"].into_iter()).unwrap();
+        for (names, twice) in [(["a", "b", "a"], "a"), (["a/b/c", "x", "a/b"], "a/b")] {
+            let said = distinct(names.into_iter()).unwrap_err();
+            assert!(matches!(&said, FilesError::Twice { name } if name == twice), "{said}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What a push will publish: each tensor with its key and where its elements come from. Everything that can be wrong with files and names is
+//! found here, before anything is published.
+
+use super::error::FilesError;
+use super::input::Input;
+use super::push::{Format, Options};
+use super::safetensors::{self, METADATA};
+use super::walk::walk;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use transfer_client::{DType, Key, TensorMeta};
+use transfer_core::memory::padded;
+
+/// One tensor to be published.
+#[derive(Debug, Clone)]
+pub(super) struct Item {
+    pub(super) key: Key,
+    pub(super) meta: TensorMeta,
+    pub(super) from: From,
+}
+
+/// Where elements come from.
+#[derive(Debug, Clone)]
+pub(super) enum From {
+    /// A range of a file.
+    File { input: Input, offset: u64 },
+    /// The standard input, of which it takes this much, to its end.
+    Stdin,
+    /// Memory: what came from the standard input without saying how much it is, or was made here.
+    Memory(Vec<u8>),
+}
+
+/// All that will be published.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) items: Vec<Item>,
+    /// What was left out, and what it is.
+    pub(super) left_out: Vec<(PathBuf, &'static str)>,
+}
+
+impl Plan {
+    /// Looks at all that the command line names.
+    pub(super) fn of(options: &Options) -> Result<Plan, FilesError> {
+        let (prefix, paths) = names(options)?;
+        let several = paths.len() > 1;
+        let mut plan = Plan::default();
+        for path in paths {
+            plan.add(options, prefix.as_deref(), path, several)?;
+        }
+        let mut seen = HashSet::new();
+        match plan.items.iter().find(|item| !seen.insert(item.key.as_str())) {
+            Some(twice) => Err(FilesError::Twice { name: twice.key.to_string() }),
+            None if plan.items.is_empty() => Err(FilesError::Nothing("there is nothing to publish there".to_owned())),
+            None if plan.items.len() > 1 && (options.shape.is_some() || options.dtype.is_some()) => {
+                let why = "--dtype and --shape describe one file, and there are several tensors to publish";
+                Err(FilesError::Use(why.to_owned()))
+            }
+            None => Ok(plan),
+        }
+    }
+
+    /// The arena that holds all of it at once, in bytes.
+    pub(super) fn arena_bytes(&self) -> u64 {
+        let bytes = self.items.iter().map(|item| padded(item.meta.len_bytes().max(1)).unwrap_or(u64::MAX));
+        // Whole pages.
+        let bytes = bytes.fold(0u64, u64::saturating_add).max(1);
+        bytes.checked_next_multiple_of(4096).unwrap_or(bytes)
+    }
+
+    fn add(&mut self, options: &Options, prefix: Option<&str>, path: &Path, several: bool) -> Result<(), FilesError> {
+        if path == Path::new("-") {
+            let Some(key) = prefix.filter(|_| !several) else {
+                return Err(FilesError::Use("the standard input needs a key, and goes alone: push KEY -".to_owned()));
+            };
+            return self.add_stdin(options, key);
+        }
+        let about =
+            path.metadata().map_err(|source| FilesError::File { what: "read", path: path.to_owned(), source })?;
+        let is_safetensors = || path.extension() == Some(OsStr::new("safetensors"));
+        match (about.is_dir(), options.format) {
+            (true, Some(Format::Safetensors)) => {
+                Err(FilesError::NotRegular { path: path.to_owned(), what: "a directory" })
+            }
+            (true, _) => {
+                // With several, each below its own name.
+                let folder = match several || prefix.is_none() {
+                    true => join(prefix, last_name(path)?),
+                    false => prefix.unwrap_or_default().to_owned(),
+                };
+                let below = walk(path, options.skip_special)?;
+                self.left_out.extend(below.left_out);
+                below
+                    .files
+                    .into_iter()
+                    .try_for_each(|(file, name)| self.add_raw(options, join(Some(&folder), &name), &file))
+            }
+            (false, None) if is_safetensors() => self.add_safetensors(options, prefix, path, several),
+            (false, Some(Format::Safetensors)) => self.add_safetensors(options, prefix, path, several),
+            (false, _) => {
+                // One file and its key; or below a prefix, under its own name.
+                let key = match prefix {
+                    Some(key) if !several && options.prefix.is_none() => key.to_owned(),
+                    prefix => join(prefix, last_name(path)?),
+                };
+                self.add_raw(options, key, path)
+            }
+        }
+    }
+
+    fn add_raw(&mut self, options: &Options, key: String, path: &Path) -> Result<(), FilesError> {
+        let input = Input::at(path)?;
+        let meta = describe(options, path, input.len_bytes())?;
+        self.push(path, key, meta, From::File { input, offset: 0 })
+    }
+
+    fn add_stdin(&mut self, options: &Options, key: &str) -> Result<(), FilesError> {
+        let path = Path::new("-");
+        let known = options.shape.as_ref().map(|shape| shaped(options, path, shape)).transpose()?;
+        let (meta, from) = match known {
+            // To verify it, it has to be read twice, so it is kept.
+            Some(meta) if !options.verify => (meta, From::Stdin),
+            _ => {
+                let mut bytes = Vec::new();
+                let read = io::stdin().lock().read_to_end(&mut bytes);
+                read.map_err(|source| FilesError::File { what: "read", path: path.to_owned(), source })?;
+                (describe(options, path, bytes.len() as u64)?, From::Memory(bytes))
+            }
+        };
+        self.push(path, key.to_owned(), meta, from)
+    }
+
+    fn add_safetensors(
+        &mut self,
+        options: &Options,
+        prefix: Option<&str>,
+        path: &Path,
+        several: bool,
+    ) -> Result<(), FilesError> {
+        if options.dtype.is_some() || options.shape.is_some() {
+            let why = format!(
+                "{} says itself what its tensors are; --dtype and --shape are for raw files (--format raw)",
+                path.display()
+            );
+            return Err(FilesError::Use(why));
+        }
+        let input = Input::at(path)?;
+        let header = input.with(|file| {
+            safetensors::read(file, input.len_bytes())
+                .map_err(|source| FilesError::Header { path: path.to_owned(), source: Box::new(source) })
+        })?;
+        let own = match (prefix, several) {
+            (Some(prefix), false) => prefix.to_owned(),
+            (prefix, _) => join(prefix, stem(path)?),
+        };
+        for entry in header.tensors {
+            let from = From::File { input: input.clone(), offset: entry.offset };
+            self.push(path, join(Some(&own), &entry.name), entry.meta, from)?;
+        }
+        let Some(metadata) = header.metadata else { return Ok(()) };
+        let text = serde_json::json!(metadata).to_string().into_bytes();
+        let meta = TensorMeta::of(DType::U8, &[text.len() as u64]);
+        let meta = meta.map_err(|why| FilesError::Name { path: path.to_owned(), why: why.to_string() })?;
+        self.push(path, join(Some(&own), METADATA), meta, From::Memory(text))
+    }
+
+    fn push(&mut self, path: &Path, key: String, meta: TensorMeta, from: From) -> Result<(), FilesError> {
+        let key = Key::new(&key).map_err(|why| match path == Path::new("-") {
+            true => FilesError::Use(why.to_string()),
+            false => FilesError::Name { path: path.to_owned(), why: why.to_string() },
+        })?;
+        self.items.push(Item { key, meta, from });
+        Ok(())
+    }
+}
+
+/// The words of the command line: a key or prefix, where there is one, and paths.
+fn names(options: &Options) -> Result<(Option<String>, Vec<&Path>), FilesError> {
+    let words: Vec<&Path> = options.words.iter().map(PathBuf::as_path).collect();
+    match (&options.prefix, &words[..]) {
+        (Some(prefix), paths) => Ok((Some(prefix.trim_end_matches('/').to_owned()), paths.to_vec())),
+        (None, [path]) => Ok((None, vec![path])),
+        (None, [key, ..]) if key.extension() == Some(OsStr::new("safetensors")) && key.is_file() => {
+            let why = format!(
+                "{} stands where the key does, and is a file; with --prefix PREFIX all words are files",
+                key.display()
+            );
+            Err(FilesError::Use(why))
+        }
+        (None, [key, paths @ ..]) => {
+            let key = key.to_str().ok_or_else(|| FilesError::Use("a key is UTF-8".to_owned()))?;
+            Ok((Some(key.to_owned()), paths.to_vec()))
+        }
+        (None, []) => Err(FilesError::Use("there is no file to publish".to_owned())),
+    }
+}
+
+fn join(prefix: Option<&str>, name: &str) -> String {
+    match prefix {
+        None | Some("") => name.to_owned(),
+        Some(prefix) => format!("{prefix}/{name}"),
+    }
+}
+
+fn last_name(path: &Path) -> Result<&str, FilesError> {
+    text(path, path.file_name(), "it has no name; give one with --prefix")
+}
+
+fn stem(path: &Path) -> Result<&str, FilesError> {
+    text(path, path.file_stem(), "it has no name; give one with --prefix")
+}
+
+fn text<'a>(path: &Path, name: Option<&'a OsStr>, none: &str) -> Result<&'a str, FilesError> {
+    let wrong = |why: &str| FilesError::Name { path: path.to_owned(), why: why.to_owned() };
+    name.ok_or_else(|| wrong(none))?.to_str().ok_or_else(|| wrong("it is not UTF-8"))
+}
+
+fn shaped(options: &Options, path: &Path, shape: &[u64]) -> Result<TensorMeta, FilesError> {
+    let dtype = options.dtype.unwrap_or(DType::U8);
+    TensorMeta::of(dtype, shape).map_err(|why| FilesError::Use(format!("{}: {why}", path.display())))
+}
+
+fn describe(options: &Options, path: &Path, found_bytes: u64) -> Result<TensorMeta, FilesError> {
+    let dtype = options.dtype.unwrap_or(DType::U8);
+    match &options.shape {
+        Some(shape) => {
+            let meta = shaped(options, path, shape)?;
+            match meta.len_bytes() == found_bytes {
+                true => Ok(meta),
+                false => Err(FilesError::FileLength { path: path.to_owned(), meta: Box::new(meta), found_bytes }),
+            }
+        }
+        None if found_bytes.is_multiple_of(dtype.size_bytes()) => {
+            shaped(options, path, &[found_bytes / dtype.size_bytes()])
+        }
+        None => Err(FilesError::FileElements { path: path.to_owned(), dtype, found_bytes }),
+    }
+}

@@ -1,0 +1,217 @@
+//! Publishing many tensors: each is allocated in the arena, read right into it, and pushed; several at a time.
+//!
+//! Room in the arena is the measure: the next one is begun when there is room for it. So where the arena is smaller than all of them, they
+//! go in turns, at the pace of whoever makes room: a fetch that was the last one, or the landing at another node. A wait for room ends
+//! after `--timeout`, and then nothing more is begun.
+
+use super::blocking;
+use super::digest::{self, Hash};
+use super::error::FilesError;
+use super::plan::{From, Item};
+use super::push::Options;
+use super::story::{Failed, Line, Story};
+use super::target::Target;
+use crate::error::Error;
+use indicatif::ProgressBar;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use transfer_client::{Client, Pushed, TensorMut};
+
+/// How many are read and pushed at a time, at most: enough for a disk and a network to have something to do meanwhile.
+const IN_FLIGHT: usize = 16;
+
+/// How tensors are published.
+pub(super) struct Pushing<'a> {
+    client: &'a Client,
+    options: Arc<Options>,
+    /// Where digests go, and those so far.
+    digests: Option<(Target, String)>,
+}
+
+/// One that was published.
+struct Done {
+    item: Item,
+    pushed: Pushed,
+    copied_here: u64,
+    took: Duration,
+    digest: Option<Hash>,
+}
+
+impl<'a> Pushing<'a> {
+    pub(super) fn new(client: &'a Client, options: &Options) -> Result<Pushing<'a>, FilesError> {
+        let target = options.write_digests.as_ref().map(|path| Target::begin(path, options.force)).transpose()?;
+        let digests = target.map(|target| (target, String::new()));
+        Ok(Pushing { client, options: Arc::new(options.clone()), digests })
+    }
+
+    /// Publishes all of them, and tells of each.
+    pub(super) async fn all(mut self, items: Vec<Item>, story: &mut Story) -> Result<(), Error> {
+        let mut running = JoinSet::new();
+        for item in items {
+            let key = item.key.to_string();
+            let dims = item.meta.shape().dims();
+            let mut room =
+                std::pin::pin!(self.client.allocate_wait(item.meta.dtype(), dims, self.options.timeout).into_future());
+            let mut tensor = None;
+            while tensor.is_none() || running.len() >= IN_FLIGHT {
+                tokio::select! {
+                    allocated = &mut room, if tensor.is_none() => tensor = Some(allocated),
+                    Some(ended) = running.join_next(), if !running.is_empty() => self.ended(ended, story),
+                }
+            }
+            match tensor {
+                Some(Ok(tensor)) => {
+                    running.spawn(one(self.client.clone(), self.options.clone(), item, tensor, story.progress()));
+                }
+                Some(Err(source)) => {
+                    // What is under way comes to its end; for the others there would be no room either.
+                    story.failed(Failed::of(&key, Error::Call { what: "push", key: key.clone(), source }));
+                    break;
+                }
+                None => {}
+            }
+        }
+        while let Some(ended) = running.join_next().await {
+            self.ended(ended, story);
+        }
+        if let Some((target, text)) = self.digests {
+            let handle = target.handle()?;
+            handle.write(text.as_bytes(), 0).and_then(|()| handle.store()).and_then(|()| target.finish())?;
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, ended: Result<Result<Done, Failed>, tokio::task::JoinError>, story: &mut Story) {
+        match ended {
+            Ok(Ok(done)) => {
+                let Done { item, pushed, copied_here, took, digest } = done;
+                if let (Some((_, text)), Some(digest)) = (&mut self.digests, &digest) {
+                    text.push_str(&digest::line(item.key.as_str(), digest));
+                }
+                story.done(&Line {
+                    key: item.key.as_str(),
+                    version: pushed.version,
+                    meta: &item.meta,
+                    report: &pushed.report,
+                    copied_here,
+                    took,
+                    digest: digest.as_ref(),
+                    verified: self.options.verify,
+                    file: match &item.from {
+                        From::File { input, .. } => input.path().to_str(),
+                        From::Stdin | From::Memory(_) => None,
+                    },
+                });
+            }
+            Ok(Err(failed)) => story.failed(failed),
+            // A task ends so only when the runtime does.
+            Err(_) => story.failed(Failed::of("", FilesError::Interrupted)),
+        }
+    }
+}
+
+async fn one(
+    client: Client,
+    options: Arc<Options>,
+    item: Item,
+    tensor: TensorMut,
+    progress: ProgressBar,
+) -> Result<Done, Failed> {
+    let key = item.key.to_string();
+    let fail = |what: &'static str, source| Failed::of(&key, Error::Call { what, key: key.clone(), source });
+    let started = Instant::now();
+    let wants_digest = options.verify || options.write_digests.is_some();
+    let from = item.from.clone();
+    let filled = blocking(move || fill(tensor, &from, wants_digest, &progress)).await;
+    let (tensor, digest, copied_here) = filled.map_err(|e| Failed::of(&key, e))?;
+
+    let mut push = client.push_tensor(&item.key, tensor).timeout(options.timeout).keep(options.until);
+    if let Some(version) = options.version {
+        push = push.version(version);
+    }
+    if let Some(to) = &options.to {
+        push = push.to(to);
+    }
+    if options.outlive {
+        push = push.outlive();
+    }
+    if options.takeover {
+        push = push.takeover();
+    }
+    let pushed = push.await.map_err(|e| fail("push", e.into()))?;
+
+    if options.verify {
+        // As any other worker would get it: where it has landed elsewhere, from there.
+        let fetch = client.fetch(&item.key).exactly(pushed.version).timeout(options.timeout);
+        let back = fetch.await.map_err(|e| fail("fetch back", e))?;
+        let (from, name) = (item.from.clone(), key.clone());
+        let compared = blocking(move || {
+            let found = digest::of_bytes(back.as_bytes());
+            let wanted = match &from {
+                From::File { input, offset } => input.digest(*offset, back.meta().len_bytes())?,
+                From::Memory(bytes) => digest::of_bytes(bytes),
+                // Not kept; the plan keeps what is to be verified.
+                From::Stdin => found,
+            };
+            digest::same(&name, &wanted, &found)
+        });
+        compared.await.map_err(|e| Failed::of(&key, e))?;
+    }
+    Ok(Done { item, pushed, copied_here, took: started.elapsed(), digest })
+}
+
+/// Brings the elements into the arena. Says how many bytes were copied that had been in this process's memory already.
+fn fill(
+    mut tensor: TensorMut,
+    from: &From,
+    wants_digest: bool,
+    progress: &ProgressBar,
+) -> Result<(TensorMut, Option<Hash>, u64), FilesError> {
+    let to = tensor.as_mut_bytes();
+    let copied = match from {
+        From::File { input, offset } => {
+            input.read_into(*offset, to, &|n| progress.inc(n))?;
+            0
+        }
+        From::Memory(bytes) => {
+            to.copy_from_slice(bytes);
+            progress.inc(bytes.len() as u64);
+            bytes.len() as u64
+        }
+        From::Stdin => {
+            read_stdin(to, progress)?;
+            0
+        }
+    };
+    let digest = wants_digest.then(|| digest::of_bytes(tensor.as_bytes()));
+    Ok((tensor, digest, copied))
+}
+
+/// Takes all of the standard input, and no more than there should be.
+fn read_stdin(to: &mut [u8], progress: &ProgressBar) -> Result<(), FilesError> {
+    let failed = |source| FilesError::File { what: "read", path: PathBuf::from("-"), source };
+    let mut input = io::stdin().lock();
+    let mut at = 0;
+    while at < to.len() {
+        match input.read(&mut to[at..]) {
+            Ok(0) => return Err(wrong_length("only", at, to.len())),
+            Ok(n) => {
+                at += n;
+                progress.inc(n as u64);
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    match input.read(&mut [0]).map_err(failed)? {
+        0 => Ok(()),
+        _ => Err(wrong_length("more than", at, to.len())),
+    }
+}
+
+fn wrong_length(how: &str, found: usize, wanted: usize) -> FilesError {
+    FilesError::Use(format!("the standard input has {how} {found} bytes, and --dtype and --shape say {wanted}"))
+}

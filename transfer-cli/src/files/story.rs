@@ -1,0 +1,191 @@
+//! What is told of many transfers: a bar while they run, a line for each, and the sum.
+
+use super::digest::Hash;
+use super::error::FilesError;
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::output::outln;
+use crate::units::{bytes, count};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+use std::time::Duration;
+use transfer_client::{Report, TensorMeta};
+
+/// How much is told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Telling {
+    /// One JSON object per line: one for each tensor as it is done, and the sum at the end; bytes and nanoseconds
+    #[arg(long)]
+    pub json: bool,
+    /// Nothing but errors: no progress, no report
+    #[arg(long, short, conflicts_with = "json")]
+    pub quiet: bool,
+}
+
+/// One that is done.
+pub(super) struct Line<'a> {
+    pub(super) key: &'a str,
+    pub(super) version: u64,
+    pub(super) meta: &'a TensorMeta,
+    pub(super) report: &'a Report,
+    /// Bytes that were copied besides, here.
+    pub(super) copied_here: u64,
+    pub(super) took: Duration,
+    pub(super) digest: Option<&'a Hash>,
+    /// Whether its bytes were read again and compared.
+    pub(super) verified: bool,
+    pub(super) file: Option<&'a str>,
+}
+
+/// One that failed.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) key: String,
+    pub(super) error: Box<Error>,
+}
+
+impl Failed {
+    pub(super) fn of(key: &str, error: impl Into<Error>) -> Failed {
+        Failed { key: key.to_owned(), error: Box::new(error.into()) }
+    }
+}
+
+/// The story so far.
+pub(super) struct Story {
+    what: &'static str,
+    all: usize,
+    telling: Telling,
+    to_stderr: bool,
+    bar: ProgressBar,
+    done: usize,
+    bytes: u64,
+    copied: u64,
+    failed: Vec<Exit>,
+    /// The failure of one alone: whoever asked hears it as the end.
+    only: Option<Error>,
+}
+
+impl Story {
+    /// `what`: "pushed" or "fetched". Where the standard output is for something else, it is told on the standard error.
+    pub(super) fn new(
+        what: &'static str,
+        all: usize,
+        all_bytes: Option<u64>,
+        telling: &Telling,
+        to_stderr: bool,
+    ) -> Story {
+        // Draws on a terminal and nowhere else.
+        let target = match telling.quiet {
+            true => ProgressDrawTarget::hidden(),
+            false => ProgressDrawTarget::stderr(),
+        };
+        let bar = ProgressBar::with_draw_target(all_bytes, target);
+        // Wrong only where the text is.
+        let style = match all_bytes {
+            Some(_) => "{bar:30} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left  {msg}",
+            None => "{spinner} {binary_bytes}  {binary_bytes_per_sec}  {msg}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        let telling = telling.clone();
+        Story { what, all, telling, to_stderr, bar, done: 0, bytes: 0, copied: 0, failed: Vec::new(), only: None }
+    }
+
+    /// To be told how many bytes were read or written; from any thread.
+    pub(super) fn progress(&self) -> ProgressBar {
+        self.bar.clone()
+    }
+
+    /// Says something besides, on the standard error.
+    pub(super) fn remark(&self, text: &str) {
+        if !self.telling.quiet {
+            self.bar.suspend(|| eprintln!("{text}"));
+        }
+    }
+
+    pub(super) fn done(&mut self, line: &Line<'_>) {
+        let Line { key, version, meta, report, copied_here, took, digest, verified, file } = line;
+        let copied = report.copied + copied_here;
+        self.done += 1;
+        self.bytes += meta.len_bytes();
+        self.copied += copied;
+        self.bar.set_message(format!("{} of {}", self.done, self.all));
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        if self.telling.json {
+            self.say(
+                &json!({
+                    "key": key, "version": version, "dtype": meta.dtype().name(), "shape": meta.shape().dims(),
+                    "bytes": meta.len_bytes(), "fabric": report.fabric.name(), "copied_bytes": copied,
+                    "queued_ns": nanos(report.queued), "waited_ns": nanos(report.waited), "flew_ns": nanos(report.flew),
+                    "took_ns": nanos(*took), "blake3": digest.map(|digest| digest.to_hex().to_string()),
+                    "verified": verified, "file": file,
+                })
+                .to_string(),
+            );
+            return;
+        }
+        let size = bytes(meta.len_bytes());
+        let verified = if *verified { ", verified" } else { "" };
+        match self.all {
+            1 => {
+                let besides = if *copied_here > 0 { format!(" and {copied_here} B here") } else { String::new() };
+                self.say(&format!("{key:?} version {version}: {meta}, {size}{verified}\n{report}{besides}"));
+            }
+            _ => {
+                let fabric = report.fabric;
+                self.say(&format!("{key:?} version {version}: {meta}, {size}, {fabric}, copied={copied} B{verified}"));
+            }
+        }
+    }
+
+    pub(super) fn failed(&mut self, failed: Failed) {
+        let Failed { key, error } = failed;
+        self.failed.push(error.exit());
+        if self.telling.json {
+            self.say(&json!({ "key": key, "error": error.in_one_line(), "exit": error.exit().code() }).to_string());
+        }
+        match self.all {
+            1 => self.only = Some(*error),
+            _ => self.bar.suspend(|| eprint!("{}", error.for_people())),
+        }
+    }
+
+    /// The sum, and how it ended. `whole`: what was done counts for nothing where one has failed.
+    pub(super) fn end(&mut self, whole: bool) -> Result<(), Error> {
+        self.bar.finish_and_clear();
+        // Those that were not tried any more, for a failure that concerns all.
+        let tried = self.done + self.failed.len();
+        if let Some(exit) = self.failed.last().copied() {
+            self.failed.extend(std::iter::repeat_n(exit, self.all.saturating_sub(tried)));
+        }
+        if self.telling.json {
+            let sum = json!({
+                "done": self.done, "failed": self.failed.len(), "bytes": self.bytes, "copied_bytes": self.copied,
+            });
+            self.say(&sum.to_string());
+        } else if self.all > 1 && (!whole || self.failed.is_empty()) {
+            let (done, what) = (count(self.done as u64), self.what);
+            self.say(&format!("{done} tensors {what}, {}, copied={} B", bytes(self.bytes), self.copied));
+        }
+        if let Some(error) = self.only.take() {
+            return Err(error);
+        }
+        match self.failed.first() {
+            None => Ok(()),
+            Some(first) => {
+                let exit = if self.done > 0 && !whole { Exit::PartlyDone } else { *first };
+                Err(FilesError::Some { failed: self.failed.len(), all: self.all, exit }.into())
+            }
+        }
+    }
+
+    /// A line of the report, behind which more may come.
+    pub(super) fn say(&self, text: &str) {
+        match (self.telling.quiet, self.to_stderr) {
+            (true, _) => {}
+            (false, true) => self.bar.suspend(|| eprintln!("{text}")),
+            (false, false) => self.bar.suspend(|| outln!("{text}")),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! A file that is written: under another name first, so that nobody sees half of it, and what was there before stays until it is whole.
+
+use super::digest::{self, Hash};
+use super::error::FilesError;
+use super::input::{PART_BYTES, what_it_is};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// A file that is being written. Dropped before [`Target::finish`], it leaves nothing behind.
+#[derive(Debug)]
+pub(super) struct Target {
+    path: PathBuf,
+    to: To,
+    force: bool,
+}
+
+#[derive(Debug)]
+enum To {
+    /// It gets its name when it is whole.
+    New(NamedTempFile),
+    /// A pipe or a device: something that other bytes cannot take the place of.
+    Stream(File),
+}
+
+impl Target {
+    /// Begins to write. What is there already is replaced with `force`, and refused without.
+    pub(super) fn begin(path: &Path, force: bool) -> Result<Target, FilesError> {
+        let failed = |source| FilesError::File { what: "write", path: path.to_owned(), source };
+        // Through a symbolic link: what it leads to is replaced, not the link.
+        let path = match path.canonicalize() {
+            Ok(path) => path,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => path.to_owned(),
+            Err(e) => return Err(failed(e)),
+        };
+        match path.metadata() {
+            Ok(about) if about.is_dir() => {
+                return Err(FilesError::NotRegular { path, what: what_it_is(&about) });
+            }
+            Ok(about) if !about.is_file() => {
+                let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
+                return Ok(Target { path, to: To::Stream(file), force });
+            }
+            Ok(_) if !force => return Err(FilesError::Exists { path }),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(failed(e)),
+        }
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // The new one's name has to fit a file system too.
+        let prefix: String = format!(".{name}").chars().take(50).collect();
+        let mut builder = tempfile::Builder::new();
+        // As any new file: what the umask leaves of these.
+        builder.prefix(&prefix).suffix(".part").permissions(Permissions::from_mode(0o666));
+        let file = builder.tempfile_in(folder).map_err(failed)?;
+        Ok(Target { path, to: To::New(file), force })
+    }
+
+    /// What is needed to write it elsewhere: on a thread that may block. The file stays this one's.
+    pub(super) fn handle(&self) -> Result<Handle, FilesError> {
+        let (file, is_stream) = match &self.to {
+            To::New(file) => (file.as_file(), false),
+            To::Stream(file) => (file, true),
+        };
+        let path = self.path.clone();
+        match file.try_clone() {
+            Ok(file) => Ok(Handle { file, path, is_stream }),
+            Err(source) => Err(FilesError::File { what: "write", path, source }),
+        }
+    }
+
+    /// Gives it its name. [`Handle::store`] comes before.
+    pub(super) fn finish(self) -> Result<(), FilesError> {
+        let Target { path, to, force } = self;
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::AlreadyExists => FilesError::Exists { path: path.clone() },
+            _ => FilesError::File { what: "write", path: path.clone(), source },
+        };
+        let To::New(file) = to else { return Ok(()) };
+        let named = if force { file.persist(&path) } else { file.persist_noclobber(&path) };
+        named.map(drop).map_err(|e| failed(e.error))
+    }
+}
+
+/// Writes a [`Target`].
+#[derive(Debug)]
+pub(super) struct Handle {
+    file: File,
+    path: PathBuf,
+    is_stream: bool,
+}
+
+impl Handle {
+    /// Writes bytes at their place. A pipe or device has one place: its beginning.
+    pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), FilesError> {
+        self.write_and_tell(bytes, offset, &|_| ())
+    }
+
+    /// The same, and tells of each part how long it was.
+    pub(super) fn write_and_tell(&self, bytes: &[u8], offset: u64, progress: &dyn Fn(u64)) -> Result<(), FilesError> {
+        if self.is_stream && offset > 0 {
+            return Err(self.failed("write", self.has_no_places()));
+        }
+        let mut at = offset;
+        for part in bytes.chunks(PART_BYTES) {
+            let written = match self.is_stream {
+                true => (&self.file).write_all(part),
+                false => self.file.write_all_at(part, at),
+            };
+            written.map_err(|source| self.failed("write", source))?;
+            at += part.len() as u64;
+            progress(part.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Takes the room for so many bytes at once, where the file system can: a disk that is too full is found now, not at the end.
+    pub(super) fn reserve(&self, len: u64) -> Result<(), FilesError> {
+        let failed = |source| self.failed("write", source);
+        if self.is_stream {
+            return Err(failed(self.has_no_places()));
+        }
+        match fallocate(&self.file, FallocateFlags::empty(), 0, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.file.set_len(len).map_err(failed),
+            reserved => reserved.map_err(|errno| failed(errno.into())),
+        }
+    }
+
+    /// What the file holds in a range, read from where it is stored.
+    pub(super) fn digest(&self, offset: u64, len: u64) -> Result<Hash, FilesError> {
+        if self.is_stream {
+            return Err(self.failed("read back", self.has_no_places()));
+        }
+        let digest = self
+            .file
+            .sync_data()
+            // Not from what the system remembers of having written it, as far as it can do without.
+            .and_then(|()| Ok(fadvise(&self.file, 0, None, Advice::DontNeed)?))
+            .and_then(|()| digest::of_range(&self.file, offset, len));
+        digest.map_err(|source| self.failed("read back", source))
+    }
+
+    /// Waits until it is stored for good.
+    pub(super) fn store(&self) -> Result<(), FilesError> {
+        match self.is_stream {
+            true => Ok(()),
+            false => self.file.sync_all().map_err(|source| self.failed("write", source)),
+        }
+    }
+
+    fn has_no_places(&self) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file, so it has no parts")
+    }
+
+    fn failed(&self, what: &'static str, source: io::Error) -> FilesError {
+        FilesError::File { what, path: self.path.clone(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            folder.read_dir().unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_there_when_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        let target = Target::begin(&path, false).unwrap();
+        let handle = target.handle().unwrap();
+        handle.reserve(3).unwrap();
+        handle.write(b"ew", 1).unwrap();
+        handle.write(b"n", 0).unwrap();
+        assert!(!path.exists());
+        assert_eq!(handle.digest(0, 3).unwrap(), digest::of_bytes(b"new"));
+        handle.store().unwrap();
+        target.finish().unwrap();
+        assert_eq!((std::fs::read(&path).unwrap(), names(folder.path())), (b"new".to_vec(), vec!["f".to_owned()]));
+        // As any other new file of this process.
+        let plain = folder.path().join("plain");
+        std::fs::write(&plain, "").unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode(&path), mode(&plain));
+    }
+
+    #[test]
+    fn one_that_is_given_up_leaves_nothing_and_what_was_there_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        std::fs::write(&path, b"old").unwrap();
+        assert!(matches!(Target::begin(&path, false), Err(FilesError::Exists { .. })));
+        let target = Target::begin(&path, true).unwrap();
+        target.handle().unwrap().write(b"new", 0).unwrap();
+        drop(target);
+        assert_eq!((std::fs::read(&path).unwrap(), names(folder.path())), (b"old".to_vec(), vec!["f".to_owned()]));
+        // One that came meanwhile is not overwritten either.
+        let other = folder.path().join("g");
+        let target = Target::begin(&other, false).unwrap();
+        std::fs::write(&other, b"theirs").unwrap();
+        assert!(matches!(target.finish(), Err(FilesError::Exists { .. })));
+        assert_eq!(std::fs::read(&other).unwrap(), b"theirs");
+        assert_eq!(names(folder.path()), ["f", "g"]);
+    }
+
+    #[test]
+    fn a_link_stays_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("f"), folder.path().join("link"));
+        std::fs::write(&path, b"old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let target = Target::begin(&link, true).unwrap();
+        target.handle().unwrap().write(b"new", 0).unwrap();
+        target.finish().unwrap();
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_a_full_disk_is_an_error() {
+        let null = Target::begin("/dev/null".as_ref(), true).unwrap();
+        let handle = null.handle().unwrap();
+        handle.write(b"x", 0).unwrap();
+        assert!(handle.write(b"x", 1).is_err() && handle.reserve(1).is_err() && handle.digest(0, 1).is_err());
+        handle.store().unwrap();
+        null.finish().unwrap();
+        assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
+        let folder = tempfile::tempdir().unwrap();
+        let huge = Target::begin(&folder.path().join("huge"), false).unwrap();
+        // No file may be so long.
+        assert!(matches!(huge.handle().unwrap().reserve(u64::MAX / 4), Err(FilesError::File { .. })));
+        let full = Target::begin("/dev/full".as_ref(), false).unwrap();
+        let full = full.handle().unwrap().write(b"x", 0).unwrap_err();
+        assert!(matches!(&full, FilesError::File { source, .. } if source.kind() == io::ErrorKind::StorageFull));
+        assert!(matches!(Target::begin("/".as_ref(), true), Err(FilesError::NotRegular { .. })));
+        assert!(matches!(Target::begin("/nowhere/x".as_ref(), true), Err(FilesError::File { .. })));
+    }
+}
