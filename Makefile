@@ -18,16 +18,16 @@ FUZZ ?= 600
 FUZZ_TARGET ?= fuzz_
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-tools test-host test-rdma soak-rdma chaos fuzz loom miri bench lint doc setup
+.PHONY: help demo test test-tools test-host test-rdma test-packaging soak-rdma chaos fuzz loom miri bench lint doc deb setup
 
 help: ## Shows this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: setup ## Builds everything and trains a network through two sidecars on this machine
 	$(CARGO) build --release --package transfer-server --package transfer-cli --package digits --bins
 	$(TARGET)/release/digits demo --transferd $(TARGET)/release/transferd $(DEMO_ARGS)
 
-test: test-host test-rdma ## Builds everything and runs every test
+test: test-host test-rdma test-packaging ## Builds everything and runs every test
 
 # --all-targets builds the programs too, with the same features as the tests have, so nothing is built twice: the end-to-end tests
 # start target/debug/transferd.
@@ -41,6 +41,9 @@ test-tools:
 
 test-rdma: setup ## Those that do, in a guest that has one (tests/rdma-vm)
 	tests/rdma-vm/tests.py $(RDMA)
+
+test-packaging: setup ## Those of the systemd unit, the Debian package, the image's recipe and the Kubernetes manifests
+	packaging/test.sh
 
 soak-rdma: setup ## Everything at once over RDMA in that guest, for 10 minutes
 	tests/rdma-vm/tests.py --soak $(SOAK) $(SOAK_ARGS)
@@ -70,6 +73,9 @@ lint: setup ## Checks format, lints and house rules
 
 doc: setup ## Builds the API documentation; warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+deb: setup ## Builds the Debian package
+	packaging/debian/build.sh
 
 setup: ## Looks for the tools that are needed, and installs what it can
 	@scripts/setup.sh

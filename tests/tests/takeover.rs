@@ -27,7 +27,7 @@ fn a_key_is_taken_over_on_one_node_and_across_two() {
         scene.others_go_on();
         assert_eq!(old.push("k", Spec::bytes(LEN, 4)).takeover().get().version, 1);
         // The other node hears of it a moment later, and takes pushes until then.
-        let refused = transfer_tests::poll(|| match new.push("k", Spec::bytes(LEN, 5)).wait() {
+        let refused = transfer_tests::poll(|| match new.push("k", Spec::bytes(LEN, 5)).start().wait() {
             Err(trouble) => Ok(trouble),
             Ok(pushed) => Err(pushed.version),
         });

@@ -118,7 +118,7 @@ impl AsyncEvents {
         let mut event = MaybeUninit::<RawEvent>::zeroed();
         let raw = event.as_mut_ptr().cast::<rdma_sys::ibv_async_event>();
         // SAFETY: the struct may be written; it is never read as the type whose code is a Rust enum.
-        if unsafe { (inner.library.ibv_get_async_event)(inner.raw.raw(), raw) } != 0 {
+        if unsafe { (inner.functions.ibv_get_async_event)(inner.raw.raw(), raw) } != 0 {
             let why = io::Error::last_os_error();
             return match why.kind() {
                 io::ErrorKind::WouldBlock => Ok(None),
@@ -140,7 +140,7 @@ impl AsyncEvents {
             AsyncEvent { source, code: event.code }
         };
         // SAFETY: it came from the library and is acknowledged once.
-        unsafe { (inner.library.ibv_ack_async_event)(raw) };
+        unsafe { (inner.functions.ibv_ack_async_event)(raw) };
         Ok(Some(event))
     }
 }

@@ -30,7 +30,7 @@ impl CompletionChannel {
     /// Makes one.
     pub fn new(context: &Context) -> Result<Self, VerbsError> {
         // SAFETY: the context is open.
-        let raw = Handle::new(unsafe { (context.0.library.ibv_create_comp_channel)(context.0.raw.raw()) })
+        let raw = Handle::new(unsafe { (context.0.functions.ibv_create_comp_channel)(context.0.raw.raw()) })
             .map_err(|why| VerbsError::because(context.device_name(), "ibv_create_comp_channel", why))?;
         let channel = Self(Arc::new(Inner { raw, context: context.clone(), taking: Mutex::new(()) }));
         set_nonblocking(channel.as_fd())
@@ -46,7 +46,7 @@ impl CompletionChannel {
         loop {
             let (mut queue, mut user) = (ptr::null_mut(), ptr::null_mut());
             // SAFETY: the channel is alive and both pointers may be written.
-            let code = unsafe { (context.0.library.ibv_get_cq_event)(self.0.raw.raw(), &mut queue, &mut user) };
+            let code = unsafe { (context.0.functions.ibv_get_cq_event)(self.0.raw.raw(), &mut queue, &mut user) };
             if code != 0 {
                 let why = io::Error::last_os_error();
                 return match why.kind() {
@@ -57,7 +57,7 @@ impl CompletionChannel {
             taken += 1;
             // SAFETY: `user` is what the queue was made with: its count of events. A queue is destroyed, and its count
             // freed, only under the lock that is held here, and the kernel forgets its events that were not taken.
-            unsafe { completion_queue::count_event(context.0.library, queue, user) };
+            unsafe { completion_queue::count_event(context.0.functions, queue, user) };
         }
     }
 }
@@ -72,7 +72,7 @@ impl AsFd for CompletionChannel {
 impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: the queues that use the channel hold it, so this is its last use.
-        let code = unsafe { (self.context.0.library.ibv_destroy_comp_channel)(self.raw.raw()) };
+        let code = unsafe { (self.context.0.functions.ibv_destroy_comp_channel)(self.raw.raw()) };
         if code != 0 {
             let device = self.context.device_name();
             tracing::warn!(device, code, "a completion channel could not be given back");

@@ -54,7 +54,7 @@ impl CompletionQueue {
         let events = channel.map_or(ptr::null_mut(), |channel| channel.0.raw.raw());
         // SAFETY: the context is open and the channel, where there is one, alive; both stay so for the queue's life. The
         // count of events stays where it is until the queue is gone.
-        let raw = unsafe { (context.0.library.ibv_create_cq)(context.0.raw.raw(), count, user, events, 0) };
+        let raw = unsafe { (context.0.functions.ibv_create_cq)(context.0.raw.raw(), count, user, events, 0) };
         let raw = Handle::new(raw).map_err(|why| VerbsError::because(context.device_name(), "ibv_create_cq", why))?;
         // SAFETY: the queue was just made; nobody else knows it.
         let capacity = unsafe { (*raw.raw()).cqe };
@@ -112,7 +112,7 @@ impl CompletionQueue {
         let count = checked_capacity(context, capacity)?;
         let mut present = self.0.capacity.lock();
         // SAFETY: the queue is alive.
-        let code = unsafe { (context.0.library.ibv_resize_cq)(self.0.raw.raw(), count) };
+        let code = unsafe { (context.0.functions.ibv_resize_cq)(self.0.raw.raw(), count) };
         if code != 0 {
             return Err(VerbsError::code(context.device_name(), "ibv_resize_cq", code));
         }
@@ -164,7 +164,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Whoever takes events now would count one that is then never acknowledged.
         let _taking = self.channel.as_ref().map(|channel| channel.0.taking.lock());
-        let library = self.context.0.library;
+        let library = self.context.0.functions;
         let count = self.unacknowledged.swap(0, Ordering::Relaxed);
         // SAFETY: so many events were taken and not acknowledged. The queue pairs that complete here hold the queue, so
         // this is its last use.

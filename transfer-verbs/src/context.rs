@@ -17,7 +17,7 @@ pub struct Context(pub(crate) Arc<Inner>);
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) library: &'static Verbs,
+    pub(crate) functions: &'static Verbs,
     pub(crate) raw: Handle<ibv_context>,
     device: Device,
     system_guid: Guid,
@@ -29,7 +29,7 @@ pub(crate) struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: everything made from the context holds it, so this is its last use.
-        let code = unsafe { (self.library.ibv_close_device)(self.raw.raw()) };
+        let code = unsafe { (self.functions.ibv_close_device)(self.raw.raw()) };
         if code != 0 {
             tracing::warn!(device = self.device.name(), code, "the device could not be closed");
         }
@@ -52,7 +52,7 @@ impl Context {
         // SAFETY: the context is open and the attributes may be written.
         let code = unsafe { (library.ibv_query_device)(raw.raw(), &mut attr) };
         let context = Self(Arc::new(Inner {
-            library,
+            functions: library,
             raw,
             device: description.clone(),
             system_guid: Guid(u64::from_be(attr.sys_image_guid)),
@@ -93,7 +93,7 @@ impl Context {
         let mut attr: ibv_port_attr = unsafe { mem::zeroed() };
         // SAFETY: the library fills the first part of the struct, which is the one that it is declared with; the rest,
         // `port_cap_flags2`, stays zero and is not used.
-        let code = unsafe { (self.0.library.ibv_query_port)(self.0.raw.raw(), number, (&raw mut attr).cast()) };
+        let code = unsafe { (self.0.functions.ibv_query_port)(self.0.raw.raw(), number, (&raw mut attr).cast()) };
         if code != 0 {
             return Err(VerbsError::code(self.device_name(), "ibv_query_port", code));
         }
@@ -109,7 +109,7 @@ impl Context {
         let mut entries: Vec<ibv_gid_entry> = (0..capacity).map(|_| unsafe { mem::zeroed() }).collect();
         // SAFETY: there is place for that many entries of that size.
         let count = unsafe {
-            (self.0.library._ibv_query_gid_table)(
+            (self.0.functions._ibv_query_gid_table)(
                 self.0.raw.raw(),
                 entries.as_mut_ptr(),
                 entries.len(),
@@ -131,7 +131,7 @@ impl Context {
         for index in 0..len {
             let mut key = 0;
             // SAFETY: the key may be written.
-            let code = unsafe { (self.0.library.ibv_query_pkey)(self.0.raw.raw(), port, i32::from(index), &mut key) };
+            let code = unsafe { (self.0.functions.ibv_query_pkey)(self.0.raw.raw(), port, i32::from(index), &mut key) };
             if code != 0 {
                 return Err(VerbsError::last(self.device_name(), "ibv_query_pkey"));
             }

@@ -102,7 +102,7 @@ impl Device {
         let list = DeviceList::get()?;
         for &device in list.devices() {
             if list.describe(device) == *self {
-                return Context::open(list.library, device, self);
+                return Context::open(list.functions, device, self);
             }
         }
         // It was there when it was listed.
@@ -122,7 +122,7 @@ pub fn devices() -> Result<Vec<Device>, VerbsError> {
 
 /// The library's list, which is given back.
 struct DeviceList {
-    library: &'static Verbs,
+    functions: &'static Verbs,
     list: Handle<*mut ibv_device>,
     len: usize,
 }
@@ -134,7 +134,7 @@ impl DeviceList {
         // SAFETY: the count may be written.
         let list = unsafe { (library.ibv_get_device_list)(&mut count) };
         let list = Handle::new(list).map_err(|why| VerbsError::because("verbs", "ibv_get_device_list", why))?;
-        Ok(Self { library, list, len: usize::try_from(count).unwrap_or(0) })
+        Ok(Self { functions: library, list, len: usize::try_from(count).unwrap_or(0) })
     }
 
     fn devices(&self) -> &[*mut ibv_device] {
@@ -147,8 +147,8 @@ impl DeviceList {
         // SAFETY: the list keeps its devices, whose names end with a zero byte and whose type is never changed.
         unsafe {
             Device {
-                name: CStr::from_ptr((self.library.ibv_get_device_name)(device)).to_string_lossy().into_owned(),
-                guid: Guid(u64::from_be((self.library.ibv_get_device_guid)(device))),
+                name: CStr::from_ptr((self.functions.ibv_get_device_name)(device)).to_string_lossy().into_owned(),
+                guid: Guid(u64::from_be((self.functions.ibv_get_device_guid)(device))),
                 node_type: NodeType::from_code(i64::from((*device).node_type)),
             }
         }
@@ -158,7 +158,7 @@ impl DeviceList {
 impl Drop for DeviceList {
     fn drop(&mut self) {
         // SAFETY: the list came from the library and is given back once. Open devices stay.
-        unsafe { (self.library.ibv_free_device_list)(self.list.raw()) }
+        unsafe { (self.functions.ibv_free_device_list)(self.list.raw()) }
     }
 }
 

@@ -21,7 +21,7 @@ impl ProtectionDomain {
     /// Makes one.
     pub fn new(context: &Context) -> Result<Self, VerbsError> {
         // SAFETY: the context is open.
-        let raw = Handle::new(unsafe { (context.0.library.ibv_alloc_pd)(context.0.raw.raw()) })
+        let raw = Handle::new(unsafe { (context.0.functions.ibv_alloc_pd)(context.0.raw.raw()) })
             .map_err(|why| VerbsError::because(context.device_name(), "ibv_alloc_pd", why))?;
         Ok(Self(Arc::new(Inner { raw, context: context.clone() })))
     }
@@ -35,7 +35,7 @@ impl ProtectionDomain {
 impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: everything made in the domain holds it, so this is its last use.
-        let code = unsafe { (self.context.0.library.ibv_dealloc_pd)(self.raw.raw()) };
+        let code = unsafe { (self.context.0.functions.ibv_dealloc_pd)(self.raw.raw()) };
         if code != 0 {
             // A region that could not be deregistered is still in it.
             tracing::warn!(device = self.context.device_name(), code, "a protection domain could not be given back");

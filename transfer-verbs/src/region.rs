@@ -64,7 +64,7 @@ impl Drop for Inner {
         let context = self.domain.context();
         // SAFETY: whatever uses the region holds it, so this is its last use. A work request that names its key from
         // now on fails.
-        let code = unsafe { (context.0.library.ibv_dereg_mr)(self.raw.raw()) };
+        let code = unsafe { (context.0.functions.ibv_dereg_mr)(self.raw.raw()) };
         if code != 0 {
             // A window is still bound to it, so a peer may still write: the memory has to stay for ever.
             mem::forget(self.memory.clone());
@@ -146,7 +146,7 @@ impl MemoryRegion {
         // SAFETY: the range is mapped and stays so for as long as `memory` lives, which the region holds, and whoever
         // made it a `DeviceMemory` has said that a device may read it, and write it where it is writable.
         let raw =
-            unsafe { (context.0.library.ibv_reg_mr)(domain.0.raw.raw(), start.cast(), len_bytes, access.flags()) };
+            unsafe { (context.0.functions.ibv_reg_mr)(domain.0.raw.raw(), start.cast(), len_bytes, access.flags()) };
         let raw = Handle::new(raw).map_err(|why| RegisterError::new(context.device_name(), len_bytes, why))?;
         // SAFETY: the region was just made, and its keys never change.
         let (local_key, remote_key) = unsafe { (LocalKey((*raw.raw()).lkey), RemoteKey((*raw.raw()).rkey)) };

@@ -51,7 +51,7 @@ impl SharedReceiveQueue {
             attr: ibv_srq_attr { max_wr: options.max_receive, max_sge: options.max_receive_elements, srq_limit: 0 },
         };
         // SAFETY: the domain is alive and stays so for the queue's life.
-        let raw = Handle::new(unsafe { (context.0.library.ibv_create_srq)(domain.0.raw.raw(), &mut attr) })
+        let raw = Handle::new(unsafe { (context.0.functions.ibv_create_srq)(domain.0.raw.raw(), &mut attr) })
             .map_err(|why| VerbsError::because(context.device_name(), "ibv_create_srq", why))?;
         Ok(Self(Arc::new(Inner { raw, domain: domain.clone() })))
     }
@@ -81,7 +81,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let context = self.domain.context();
         // SAFETY: the queue pairs that receive from it hold it, so this is its last use.
-        let code = unsafe { (context.0.library.ibv_destroy_srq)(self.raw.raw()) };
+        let code = unsafe { (context.0.functions.ibv_destroy_srq)(self.raw.raw()) };
         if code != 0 {
             tracing::warn!(device = context.device_name(), code, "a shared receive queue could not be given back");
         }

@@ -20,7 +20,7 @@ pub struct EventChannel(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    library: &'static Rdmacm,
+    functions: &'static Rdmacm,
     raw: Handle<rdma_event_channel>,
     /// The library writes an id's fields while it takes an event, and in most calls, without a lock of its own.
     using: Mutex<()>,
@@ -33,14 +33,14 @@ impl EventChannel {
         // SAFETY: it needs nothing.
         let raw = Handle::new(unsafe { (library.rdma_create_event_channel)() })
             .map_err(|why| VerbsError::because(NAME, "rdma_create_event_channel", why))?;
-        let channel = Self(Arc::new(Inner { library, raw, using: Mutex::new(()) }));
+        let channel = Self(Arc::new(Inner { functions: library, raw, using: Mutex::new(()) }));
         set_nonblocking(channel.as_fd()).map_err(|why| VerbsError::because(NAME, "O_NONBLOCK for events", why))?;
         Ok(channel)
     }
 
     /// The next event, or nothing for now.
     pub fn next(&self) -> Result<Option<Event>, VerbsError> {
-        let library = self.0.library;
+        let library = self.0.functions;
         let _using = self.using();
         let mut raw = ptr::null_mut();
         // SAFETY: the channel is alive and the pointer may be written.
@@ -80,7 +80,7 @@ impl EventChannel {
     }
 
     pub(super) fn library(&self) -> &'static Rdmacm {
-        self.0.library
+        self.0.functions
     }
 
     pub(super) fn raw(&self) -> *mut rdma_event_channel {
@@ -98,6 +98,6 @@ impl AsFd for EventChannel {
 impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: the ids whose events come in here hold it, so this is its last use.
-        unsafe { (self.library.rdma_destroy_event_channel)(self.raw.raw()) }
+        unsafe { (self.functions.rdma_destroy_event_channel)(self.raw.raw()) }
     }
 }

@@ -58,7 +58,7 @@ impl Inner {
         attr.cap.max_inline_data = options.max_inline;
         attr.qp_type = ibv_qp_type::IBV_QPT_RC;
         // SAFETY: the domain and the queues are alive, of one context, and kept by what is made here.
-        let raw = Handle::new(unsafe { (context.0.library.ibv_create_qp)(domain.0.raw.raw(), &mut attr) })
+        let raw = Handle::new(unsafe { (context.0.functions.ibv_create_qp)(domain.0.raw.raw(), &mut attr) })
             .map_err(|why| VerbsError::because(device, "ibv_create_qp", why))?;
         // SAFETY: the queue pair was just made, and its number never changes.
         let number = unsafe { (*raw.raw()).qp_num };
@@ -85,7 +85,7 @@ impl Inner {
         };
         let mut step = step.map_err(refused)?;
         // SAFETY: the queue pair is alive, and this has the only access to it. The mask says which attributes are set.
-        let code = unsafe { (context.0.library.ibv_modify_qp)(self.raw.raw(), &mut step.attributes, step.mask) };
+        let code = unsafe { (context.0.functions.ibv_modify_qp)(self.raw.raw(), &mut step.attributes, step.mask) };
         if code != 0 {
             return Err(refused(step.blame(context, self.port, io::Error::from_raw_os_error(code))));
         }
@@ -128,7 +128,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let context = self.domain.context();
         // SAFETY: there is one owner, so this is the queue pair's last use.
-        let code = unsafe { (context.0.library.ibv_destroy_qp)(self.raw.raw()) };
+        let code = unsafe { (context.0.functions.ibv_destroy_qp)(self.raw.raw()) };
         if code != 0 {
             tracing::warn!(device = context.device_name(), code, "queue pair {} could not be given back", self.number);
         }

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Builds the Debian package `transfer` into target/debian: build.sh [PROFILE], where PROFILE is release (the default) or dev.
+# Fetches and builds cargo-deb into target/tools first, where it is not there.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+profile=${1:-release}
+version=3.8.0
+target=${CARGO_TARGET_DIR:-target}
+tools=$target/tools
+
+if [ "$("$tools/bin/cargo-deb" --version 2>/dev/null)" != "cargo-deb $version" ]; then
+    echo "packaging: fetching and building cargo-deb $version into $tools"
+    cargo install --quiet --locked --force --debug --root "$tools" --target-dir "$target/tools/build" cargo-deb --version "=$version"
+    rm -rf "$target/tools/build"
+fi
+cargo build --locked --profile "$profile" --package transfer-server --package transfer-cli --bins
+"$tools/bin/cargo-deb" deb --no-build --profile "$profile" --package transfer-server --output "$target/debian/transfer.deb"

