@@ -235,7 +235,7 @@ fn each_transfer_leaves_a_record_where_that_is_wanted() {
     taker.fetch("nothing").timeout(std::time::Duration::from_millis(1)).trouble();
     let spans = |sidecar: &Sidecar| -> Vec<serde_json::Value> {
         let log = sidecar.log();
-        let lines = log.lines().filter(|l| l.ends_with('}')).map(|l| serde_json::from_str::<serde_json::Value>(l));
+        let lines = log.lines().filter(|l| l.ends_with('}')).map(serde_json::from_str::<serde_json::Value>);
         lines.map(|l| l.expect("a line is JSON")).filter(|l| l["target"] == "transfer_span").collect()
     };
     let all = poll(|| Some(spans(scene.b())).filter(|s| s.len() == 54).ok_or_else(|| spans(scene.b()).len()));

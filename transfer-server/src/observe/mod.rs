@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`logging`], `limit`: the log, and how much of it one place in the code may write.
-//! - `http`, `config`: the HTTP server, and what it is told. The page itself is in [`crate::page`].
+//! - `http`, `config`: the HTTP server, and what it is told. The page itself is in `page`.
 //! - `watched`: one look at the sidecar, which everything below is made of.
 //! - `metrics`, `families`: what Prometheus reads.
 //! - `spans`: one record for each transfer.
