@@ -40,7 +40,7 @@ mod sidecar;
 mod text;
 mod unix;
 
-pub use check::check;
+pub use check::{CheckError, check};
 pub use reload::{ReloadError, Reloaded};
 pub use security::TlsError;
 pub use sidecar::{Addresses, Sidecar, StartError};

@@ -140,7 +140,7 @@ impl ConfigFile {
 
 impl Entry {
     /// The words of a command line that say the same, judged by the flag's own parser.
-    pub(super) fn words(&self, path: &Path, known: &Command) -> Result<Vec<String>, FileError> {
+    pub(super) fn words(&self, path: &Path, judge: &mut Judge) -> Result<Vec<String>, FileError> {
         let wrong = |why: String| FileError::Value {
             path: path.to_owned(),
             line: self.line,
@@ -149,19 +149,27 @@ impl Entry {
             why,
         };
         let texts = self.texts.as_ref().map_err(|why| wrong(why.clone()))?;
-        let arg = keys(known).find(|(key, _)| *key == self.key).map(|(_, arg)| arg);
-        if texts.len() != 1 && !arg.is_some_and(takes_many) {
+        let arg = keys(&judge.0).find(|(key, _)| *key == self.key).map(|(_, arg)| takes_many(arg));
+        if texts.len() != 1 && arg != Some(true) {
             return Err(wrong(format!("a list of {} values, where there can be one", texts.len())));
         }
         let flag = format!("--{}", self.key.replace('_', "-"));
         let words: Vec<String> = texts.iter().map(|text| format!("{flag}={text}")).collect();
         let alone = std::iter::once("transferd".to_owned()).chain(words.iter().cloned());
-        // Not from the environment: what is wrong there is not this key's.
-        let alone_command = command().mut_args(|arg| arg.env(None::<&str>));
-        match alone_command.try_get_matches_from(alone) {
+        match judge.0.try_get_matches_from_mut(alone) {
             Ok(_) => Ok(words),
             Err(e) => Err(wrong(in_short(&e))),
         }
+    }
+}
+
+/// The flags' parser, for one value at a time.
+pub(super) struct Judge(Command);
+
+impl Judge {
+    pub(super) fn new() -> Judge {
+        // Not from the environment: what is wrong there is not the file's.
+        Judge(command().mut_args(|arg| arg.env(None::<&str>)))
     }
 }
 

@@ -4,7 +4,7 @@
 //! `pool_bytes` in the file, and a value is the same text in each. What the file says is put in front of the command line where neither
 //! that nor the environment has it, so one parser judges everything.
 
-use super::file::{ConfigFile, FileError};
+use super::file::{ConfigFile, FileError, Judge};
 use super::{Config, ConfigError, Flags};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches};
@@ -135,8 +135,9 @@ fn load_with(arguments: &[OsString], said: &ArgMatches, file: Option<ConfigFile>
     let command_now = command();
     let mut from_file = Vec::new();
     if let Some(file) = &file {
+        let mut judge = Judge::new();
         for entry in file.entries() {
-            let words = entry.words(file.path(), &command_now)?;
+            let words = entry.words(file.path(), &mut judge)?;
             let id = keys(&command_now).find(|(key, _)| *key == entry.key).map(|(_, arg)| arg.get_id().clone());
             let Some(id) = id else { continue };
             let overruled =
