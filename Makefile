@@ -17,6 +17,8 @@ CHAOS_ARGS ?=
 FUZZ ?= 600
 FUZZ_TARGET ?= fuzz_
 
+# Of the suites between nodes, which run over shared memory too.
+SHM_SUITES ?= round_trips lost_peers
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-host test-rdma soak-rdma chaos fuzz loom miri bench lint doc setup
 
@@ -34,6 +36,7 @@ test: test-host test-rdma ## Builds everything and runs every test
 test-host: setup ## Those tests that need no RDMA device
 	$(CARGO) build --workspace --all-targets
 	$(CARGO) test --workspace
+	TRANSFER_TEST_FABRIC=shm $(CARGO) test --package transfer-tests $(addprefix --test ,$(SHM_SUITES))
 	$(CARGO) test --package transfer-client --features embedded --test embedded
 
 test-rdma: setup ## Those that do, in a guest that has one (tests/rdma-vm)
