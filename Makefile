@@ -17,6 +17,8 @@ CHAOS_ARGS ?=
 FUZZ ?= 600
 FUZZ_TARGET ?= fuzz_
 
+# Of the suites between nodes, which run over shared memory too.
+SHM_SUITES ?= round_trips lost_peers
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-tools test-host test-rdma test-packaging soak-rdma chaos fuzz loom miri bench lint doc deb setup
 
@@ -34,6 +36,7 @@ test: test-host test-rdma test-packaging ## Builds everything and runs every tes
 test-host: setup test-tools ## Those tests that need no RDMA device
 	$(CARGO) build --workspace --all-targets
 	$(CARGO) test --workspace
+	TRANSFER_TEST_FABRIC=shm $(CARGO) test --package transfer-tests $(addprefix --test ,$(SHM_SUITES))
 	$(CARGO) test --package transfer-client --features embedded --test embedded
 
 test-tools:

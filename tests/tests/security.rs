@@ -119,7 +119,7 @@ fn two_nodes_with_certificates() {
     taker.push("back", Spec::bytes(1000, 2)).to("giver").get();
     assert_eq!(giver.fetch("back").get().sum, Spec::bytes(1000, 2).sum());
     for node in &scene.nodes {
-        let states = node.status().fabric_states;
+        let states = node.status().fabric_states.clone();
         let settings = states.iter().flat_map(|state| &state.settings).find(|s| s.name == "encryption");
         assert!(settings.is_some_and(|s| s.value.contains("TLS 1.3")), "{states:?}");
     }
@@ -266,7 +266,7 @@ fn a_node_of_another_authority_does_not_come_in() {
     let mut d =
         Sidecar::start(scene.folder(), "d", &["--pool-bytes", "1MiB", "--listen", "127.0.0.1:0", "--directory", &url]);
     d.until("it knows why", |s| s.directory.as_ref().is_some_and(|d| !d.attached && d.why_not.contains("--tls-cert")));
-    assert_eq!(scene.a().status().directory.expect("a directory").nodes, 2);
+    assert_eq!(scene.a().status().directory.clone().expect("a directory").nodes, 2);
     assert!(c.terminate().success() && d.terminate().success());
     scene.end();
 }

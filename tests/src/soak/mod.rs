@@ -35,7 +35,7 @@ const AT_ONCE: usize = 16;
 #[derive(Debug, clap::Parser)]
 #[command(about = "Everything at once, through two sidecars, with checks of every byte and of what is left at the end")]
 pub struct Options {
-    /// What has to carry: tcp, or verbs
+    /// What has to carry: tcp, shm or verbs
     #[arg(long, default_value = "tcp", value_parser = carrier)]
     pub fabric: Carrier,
     /// How long to go on before the end, which is checked
@@ -50,8 +50,8 @@ pub struct Options {
 }
 
 fn carrier(text: &str) -> Result<Carrier, String> {
-    let known = [Carrier::Tcp, Carrier::Verbs];
-    known.into_iter().find(|carrier| carrier.name() == text).ok_or_else(|| "a fabric is tcp or verbs".to_owned())
+    let known = [Carrier::Tcp, Carrier::Shm, Carrier::Verbs];
+    known.into_iter().find(|carrier| carrier.name() == text).ok_or_else(|| "a fabric is tcp, shm or verbs".to_owned())
 }
 
 /// A call under way.

@@ -63,6 +63,8 @@ pub enum Suite {
     Copyin,
     /// 64 MiB tensors between two sidecars, over TCP
     Tcp,
+    /// 64 MiB and 4 KiB between two sidecars of one host, through shared memory
+    Shm,
     /// 4 KiB between two sidecars over TCP, one in flight
     Latency,
     /// Many 4 KiB tensors at once, on one host and over TCP
@@ -83,6 +85,7 @@ impl Suite {
             Suite::Handover => suites::handover::run(bench),
             Suite::Copyin => suites::copyin::run(bench),
             Suite::Tcp => suites::tcp::run(bench),
+            Suite::Shm => suites::shm::run(bench),
             Suite::Latency => suites::latency::run(bench),
             Suite::Batch => suites::batch::run(bench),
             Suite::Verbs => suites::verbs::run(bench),

@@ -13,7 +13,7 @@ use crate::bench::{Bench, BenchError};
 
 const LEN: u64 = 4 * KIB;
 /// Of each run, these many messages are not counted.
-const WARM_UP: usize = 50;
+pub(super) const WARM_UP: usize = 50;
 
 /// Measures.
 ///
@@ -40,7 +40,8 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     Ok(vec![p50, against, p99])
 }
 
-fn push_to(
+/// The times of pushes by the sender until their fetches at the receiver have returned, in microseconds.
+pub(super) fn push_to(
     bench: &Bench,
     sender: &mut Actor,
     receiver: &mut Actor,

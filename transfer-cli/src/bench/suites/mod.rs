@@ -5,6 +5,7 @@
 //! | [`handover`] | push in one worker until fetch returns in another, one sidecar | a bare relay process over the same kind of socket |
 //! | [`copyin`] | a push of memory that lies outside the arena | memcpy with as many threads |
 //! | [`tcp`] | 64 MiB tensors from sidecar to sidecar | a bare socket copy between two processes |
+//! | [`shm`] | 64 MiB tensors from sidecar to sidecar through shared memory | memcpy, with one thread or with all |
 //! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
 //! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
 //! | [`verbs`] | 1 MiB tensors from sidecar to sidecar over RDMA, and what its device is asked to do | perftest's `ib_write_bw` |
@@ -15,6 +16,7 @@ pub mod copyin;
 pub mod handover;
 pub mod idle;
 pub mod latency;
+pub mod shm;
 pub mod tcp;
 pub mod verbs;
 

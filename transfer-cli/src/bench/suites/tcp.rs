@@ -12,8 +12,8 @@ use crate::bench::figure::{Figure, Goal, Unit, Versus};
 use crate::bench::stage::Actor;
 use crate::bench::{Bench, BenchError};
 
-const LEN: u64 = 64 * MIB;
-const STREAMS: std::ops::RangeInclusive<usize> = 1..=4;
+pub(super) const LEN: u64 = 64 * MIB;
+pub(super) const STREAMS: std::ops::RangeInclusive<usize> = 1..=4;
 
 /// Measures.
 ///
@@ -48,7 +48,8 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     Ok(std::iter::once(best).chain(each).chain([copied]).collect())
 }
 
-fn ours(sender: &mut Actor, streams: usize, pushes: u64, above: u64) -> Result<(f64, u64), BenchError> {
+/// Streams tensors of [`LEN`] from this sender to the worker "receiver": the rate, and how many bytes a CPU copied.
+pub(super) fn ours(sender: &mut Actor, streams: usize, pushes: u64, above: u64) -> Result<(f64, u64), BenchError> {
     let answer = sender.ask(WorkerTask::Stream {
         prefix: "stream".to_owned(),
         len: LEN,
