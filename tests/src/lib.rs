@@ -15,11 +15,12 @@
 //! - [`soak`]: everything at once: the program `transfer-test-soak`.
 //! - [`container`]: either of them in namespaces of its own.
 //! - [`order`]: the lines between the two.
-//! - [`pattern`]: what tensors are filled with.
+//! - [`pattern`]: what tensors are filled with. - [`batches`]: record batches by chance.
 //! - [`process`], [`programs`]: processes that end with the test, and where their programs are.
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod batches;
 pub mod calls;
 pub mod carrier;
 pub mod container;

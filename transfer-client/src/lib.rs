@@ -71,6 +71,7 @@
 
 mod allocate;
 mod barrier;
+mod batch;
 mod calls;
 mod connect;
 mod connection;
@@ -98,6 +99,9 @@ mod two_buffers;
 
 pub use allocate::AllocateWait;
 pub use barrier::{Barrier, Round};
+pub use batch::{
+    BatchBuilder, BatchError, BatchStream, BatchStreamReader, ColumnMut, FetchedBatch, FetchedTable, FixedShapeTensor,
+};
 pub use connect::Connect;
 pub use counter::{Counted, Counter, Swapped};
 pub use counting::{Counting, CountingCall};

@@ -9,11 +9,13 @@
 //! - `run`: the thread's loop.
 //! - `workers`: the rings and doorbells of the workers.
 //! - `memory`: the segments by number, and the landing headers in them.
+//! - `tables`: bodies that lie in several ranges of an arena.
 //! - `wait`: when to poll on, and when and on what to sleep.
 
 mod handle;
 mod memory;
 mod run;
+mod tables;
 mod wait;
 mod workers;
 

@@ -2,6 +2,7 @@
 
 use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription};
 use super::memory::Memory;
+use super::tables::Tables;
 use super::wait::{Pace, PollStrategy, Ready, Sleeper};
 use super::workers::{Ends, Workers};
 use super::{BoxedFabric, COUNTER_SEGMENT, EngineError};
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::drive::{Driver, Work};
 use transfer_core::memory::{LocalSlice, SegmentId};
+use transfer_core::op::Command;
 use transfer_core::protocol::{BufferAnswer, COUNTER_WORDS_BYTES, Domain, Node, SessionId};
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
@@ -30,6 +32,7 @@ const BATCH: usize = 256;
 pub(super) struct Run {
     driver: Driver<Arc<Segment>>,
     memory: Memory,
+    tables: Tables,
     workers: Workers,
     pace: Pace,
     sleeper: Sleeper,
@@ -66,6 +69,7 @@ impl Run {
         Ok(Run {
             driver: Driver::new(node, fabrics),
             memory: Memory::default(),
+            tables: Tables::default(),
             workers: Workers::default(),
             pace: Pace::new(poll),
             sleeper,
@@ -112,8 +116,12 @@ impl Run {
             let instant = Instant::now();
             let now = self.time(instant);
             let mut active = self.commands(now);
-            let Run { workers, driver, broken, memory, .. } = &mut self;
-            if workers.take(|session, command| driver.command(now, session, command, memory), broken) {
+            let Run { workers, driver, broken, memory, tables, .. } = &mut self;
+            let take = |session, command| match command {
+                Command::Push(push) if push.ranges > 0 => tables.push(driver, now, session, push, memory),
+                command => driver.command(now, session, command, memory),
+            };
+            if workers.take(take, broken) {
                 active = true;
                 // Before the fabrics are looked at: that costs system calls, and what is posted now leaves with them.
                 self.work(now);
