@@ -3,7 +3,7 @@
 //! Arrow's own encoder makes the messages, so that what travels is what every Arrow library reads; it hands the buffers over as they
 //! are. Here the metadata is put in front, and the bodies behind it.
 
-use super::schema::check_schema;
+use super::schema::{check_schema, has_views};
 use super::{ALIGNMENT, BatchError};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
@@ -33,6 +33,7 @@ pub(super) struct Encoder {
     ipc: StreamEncoder,
     /// The schema's message, in front of every push.
     schema_message: Vec<u8>,
+    has_views_below_runs: bool,
 }
 
 impl Encoder {
@@ -45,7 +46,8 @@ impl Encoder {
         let (ipc, first) = ipc().and_then(|first| Ok((ipc()?, first.finish()?))).map_err(failed)?;
         let mut head = Encoded::default();
         take_messages(first, &mut head)?;
-        Ok(Encoder { schema: schema.clone(), ipc, schema_message: head.metadata })
+        let has_views_below_runs = schema.fields().iter().any(|field| has_views(field.data_type(), false));
+        Ok(Encoder { schema: schema.clone(), ipc, schema_message: head.metadata, has_views_below_runs })
     }
 
     pub(super) fn encode<'a>(
@@ -59,7 +61,8 @@ impl Encoder {
                 return Err(BatchError::OtherSchema { expected, found });
             }
             // Of no rows nothing is sliced: arrow-ipc 60.1 miscounts the buffers of views below runs where a slice has no runs.
-            let empty = (batch.num_rows() == 0).then(|| RecordBatch::new_empty(self.schema.clone()));
+            let anew = self.has_views_below_runs && batch.num_rows() == 0;
+            let empty = anew.then(|| RecordBatch::new_empty(self.schema.clone()));
             let pieces = self.ipc.encode(empty.as_ref().unwrap_or(batch)).map_err(failed)?;
             take_messages(pieces, &mut encoded)?;
         }

@@ -55,3 +55,20 @@ fn check(field: &Field, data_type: &DataType, depth: usize) -> Result<(), BatchE
 fn precise(precision: u8, scale: i8, max: u8) -> Option<()> {
     ((1..=max).contains(&precision) && i16::from(scale).abs() <= i16::from(max)).then_some(())
 }
+
+/// Whether views lie below runs.
+pub(super) fn has_views(data_type: &DataType, below_runs: bool) -> bool {
+    match data_type {
+        DataType::Utf8View | DataType::BinaryView => below_runs,
+        DataType::RunEndEncoded(_, values) => has_views(values.data_type(), true),
+        DataType::List(f)
+        | DataType::LargeList(f)
+        | DataType::ListView(f)
+        | DataType::LargeListView(f)
+        | DataType::FixedSizeList(f, _)
+        | DataType::Map(f, _) => has_views(f.data_type(), below_runs),
+        DataType::Struct(fields) => fields.iter().any(|f| has_views(f.data_type(), below_runs)),
+        DataType::Union(fields, _) => fields.iter().any(|(_, f)| has_views(f.data_type(), below_runs)),
+        _ => false,
+    }
+}
