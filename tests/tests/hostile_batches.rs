@@ -1,14 +1,15 @@
-//! Workers that lie about their record batches: their sidecar refuses it, or the reader does, and nobody else notices.
+//! Workers that lie about their record batches: their sidecar refuses it, or the reader does, and nobody else notices. And workers that
+//! look closer than they should: they find no more than was pushed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transfer_client::{BatchError, BlockingClient, Error};
-use transfer_core::op::{Command, OpId, Push, Reply};
-use transfer_core::tensor::{DType, Key, Name, Retention, TensorMeta};
+use transfer_core::op::{Command, Fetch, OpId, Push, Reply};
+use transfer_core::tensor::{DType, Key, Name, Retention, Select, TensorMeta};
 use transfer_core::wire::Writer;
 use transfer_core::wire::ranges::{ArenaRange, MAX_RANGES, write_range};
 use transfer_core::wire::session::{read_reply, write_command};
 use transfer_memory::ring::MAX_RECORD_BYTES;
-use transfer_memory::session::{WorkerEnd, WorkerOptions};
+use transfer_memory::session::{FromSidecar, WorkerEnd, WorkerOptions};
 use transfer_tests::{PATIENCE, Scene, Sidecar, poll};
 
 const ARENA: u64 = 1 << 20;
@@ -54,8 +55,12 @@ impl Liar {
             takeover: false,
             ranges,
         };
+        self.ask(&Command::Push(push))
+    }
+
+    fn ask(&mut self, command: &Command) -> Reply {
         let mut record = Writer::new();
-        write_command(&mut record, &Command::Push(push));
+        write_command(&mut record, command);
         assert!(self.end.submission.try_push(record.as_slice()).expect("the sidecar keeps to the rules"));
         self.end.submission.publish();
         self.end.socket.ring().expect("the session goes on");
@@ -136,5 +141,36 @@ fn a_table_or_metadata_that_lies_to_the_reader_is_its_error() {
     for node in [scene.a(), scene.b()] {
         node.until("they are gone", |s| s.sessions.iter().all(|s| s.worker.starts_with("bystander")));
     }
+    scene.end();
+}
+
+/// A slice of an array goes to another node without what lies around it, though all of it lies in the arena.
+#[test]
+fn behind_a_slice_there_are_zeros() {
+    let scene = Scene::two();
+    let pusher = BlockingClient::connect(scene.a().socket()).name("pusher").call().expect("a session");
+    let mut secret = pusher.allocate(DType::U8, [4096]).expect("room");
+    secret.as_mut_bytes().fill(0x55);
+    let array = secret.freeze().to_array().expect("an array").slice(100, 100);
+    let batch = arrow_array::RecordBatch::try_from_iter([("bytes", array)]).expect("a batch");
+    assert_eq!(pusher.push_batch("slice", &batch).call().expect("pushed").report.copied, 0);
+    // A reader with nothing between the test and the memory that it landed in.
+    let mut reader = Liar::start(scene.b());
+    let fetch = Fetch {
+        op: OpId(9),
+        key: Key::new("slice").expect("a key"),
+        select: Select::Latest,
+        timeout: PATIENCE,
+        require: None,
+    };
+    let Reply::Fetched { slice, meta, ranges: 0, .. } = reader.ask(&Command::Fetch(fetch)) else { panic!("no tensor") };
+    let FromSidecar::Segment(passed) = reader.end.socket.receive(Instant::now() + PATIENCE).expect("a segment") else {
+        panic!("no segment");
+    };
+    let landed = reader.end.segments.adopt(passed).expect("it can be mapped");
+    let mut body = vec![1; (meta.len_bytes() - meta.body_offset()) as usize];
+    landed.copy_out(slice.offset + meta.body_offset(), &mut body).expect("it is there");
+    assert_eq!(body, [vec![0x55; 100], vec![0; 28]].concat());
+    drop((reader, batch, pusher));
     scene.end();
 }

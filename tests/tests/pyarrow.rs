@@ -105,7 +105,7 @@ fn pyarrow_reads_what_was_fetched_and_what_it_wrote_is_pushed() {
     let batch = RecordBatch::try_new(schema, vec![Arc::new(column)]).expect("a batch");
     pusher.push_batch("tensors", &batch).call().expect("pushed");
     let got = readers[1].fetch_batch("tensors").call().expect("fetched").into_batch();
-    write_file(&folder.path().join("tensors.arrow"), &got.schema(), &[got.clone()]);
+    write_file(&folder.path().join("tensors.arrow"), &got.schema(), std::slice::from_ref(&got));
     check(&python, "tensors", folder.path(), &["tensors.arrow"]);
     // And those that pyarrow made are found.
     let table = readers[0].fetch_table("table").call().expect("fetched");

@@ -8,7 +8,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use std::sync::Arc;
 use transfer_client::{BatchError, BlockingClient, Client, DType, Error, FabricKind, FixedShapeTensor};
 use transfer_tests::batches::Chance;
-use transfer_tests::{Scene, poll};
+use transfer_tests::{Carrier, Scene, poll};
 
 fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
     let connect = BlockingClient::connect(socket).name(name).arena_bytes(32 << 20);
@@ -50,12 +50,12 @@ fn any_batch_comes_as_ipc_would_bring_it() {
         let expected = by_ipc(&schema, &batches);
         let pushed =
             pusher.push_table("t", &schema, &batches).call().unwrap_or_else(|e| panic!("{seed}: {schema}: {e}"));
-        for (client, fabric) in [(&near, FabricKind::Local), (&far, FabricKind::Tcp)] {
+        for (client, fabric) in [(&near, "local"), (&far, Carrier::chosen().name())] {
             let got = client.fetch_table("t").exactly(pushed.version).call();
             let got = got.unwrap_or_else(|e| panic!("{seed}: {fabric}: {schema}: {e}"));
             assert_eq!(got.schema(), &schema, "{seed}");
             assert_eq!(got.batches(), expected, "{seed}: {fabric}: {schema}");
-            assert_eq!(got.report().fabric, fabric);
+            assert_eq!(got.report().fabric.name(), fabric);
             for batch in got.batches() {
                 batch.columns().iter().for_each(|c| c.to_data().validate_full().expect("valid"));
             }
@@ -101,7 +101,7 @@ fn what_is_built_in_the_arena_is_pushed_without_a_copy() {
     }
     // To another worker.
     let pushed = pusher.push_batch("there", &batch).to("far").call().expect("pushed");
-    assert_eq!(pushed.report.fabric, FabricKind::Tcp);
+    assert_eq!(pushed.report.fabric.name(), Carrier::chosen().name());
     assert_eq!(far.fetch_batch("there").require(FabricKind::Local).call().expect("it is there").batch(), &batch);
     // Its memory comes back.
     drop((batch, slice, got));
