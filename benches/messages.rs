@@ -35,6 +35,7 @@ fn main() -> Result<(), Failed> {
         require: None,
         retention: transfer_core::tensor::Retention::default(),
         takeover: false,
+        ranges: 0,
     };
     let fetch = Fetch { op: OpId(2), key, select: Select::Exactly(Version(7)), timeout, require: None };
     for (name, command) in [
@@ -62,8 +63,15 @@ fn main() -> Result<(), Failed> {
         flew: Duration::ZERO,
     };
     let slice = LocalSlice { segment: SegmentId(1), offset: 4096, len: 4096 };
-    let fetched =
-        Reply::Fetched { op: OpId(2), lease: LeaseId(3), version: Version(7), meta: meta.clone(), slice, report };
+    let fetched = Reply::Fetched {
+        op: OpId(2),
+        lease: LeaseId(3),
+        version: Version(7),
+        meta: meta.clone(),
+        slice,
+        ranges: 0,
+        report,
+    };
     for (name, reply) in [("pushed", Reply::Pushed { op: OpId(1), version: Version(7), report }), ("fetched", fetched)]
     {
         let mut writer = Writer::new();

@@ -95,6 +95,7 @@ impl Bench {
             require: None,
             retention: transfer_core::tensor::Retention::default(),
             takeover: false,
+            ranges: 0,
         };
         self.node.command(self.now(), PRODUCER, Command::Push(push));
         self.next += 1;

@@ -17,13 +17,14 @@
 //! - [`container`]: either of them in namespaces of its own.
 //! - [`ctl`]: `transferctl`, as a person or a script runs it.
 //! - [`order`]: the lines between the two.
-//! - [`pattern`]: what tensors are filled with.
+//! - [`pattern`]: what tensors are filled with. [`batches`]: record batches by chance.
 //! - [`http`], [`browser`]: who watches a sidecar. [`tools`]: what that takes.
 //! - [`process`], [`programs`]: processes that end with the test, and where their programs are.
 #![forbid(unsafe_code)]
 
 pub mod agent;
 pub mod authority;
+pub mod batches;
 pub mod browser;
 pub mod calls;
 pub mod carrier;

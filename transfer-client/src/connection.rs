@@ -155,7 +155,7 @@ fn publish_again(session: &Arc<Session>, published: &mut Vec<Loan>) {
         let mut push = loan.push.clone();
         // It stayed at this sidecar, wherever it was for.
         (push.to, push.timeout, push.takeover, push.require) = (None, PUBLISHING, false, None);
-        calls.add(Command::Push(push), Some(Held::Again(loan.lent, loan.formers.clone())));
+        calls.add(Command::Push(push), Some(Held::Again(loan.lent, loan.along.clone(), loan.formers.clone())));
     }
     let _: () = session.block_on(|waker| match calls.step(waker) {
         ControlFlow::Break(()) => ControlFlow::Break(()),

@@ -1,7 +1,7 @@
 //! What can go wrong, sorted by whose fault it is and whether a retry helps.
 
-use crate::TensorMut;
 use crate::session::Gone;
+use crate::{BatchError, TensorMut};
 use std::fmt;
 use std::time::Duration;
 use transfer_core::op::{Failure, FailureCode};
@@ -77,6 +77,9 @@ pub enum Error {
         /// The tensor's description.
         meta: TensorMeta,
     },
+    /// Something is wrong with a record batch.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
     /// More bytes than the whole arena has.
     #[error(
         "{wanted_bytes} bytes do not fit into an arena of {arena_bytes}; ask for a larger one with arena_bytes() at connect"

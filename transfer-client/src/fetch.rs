@@ -3,7 +3,7 @@
 use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
 use crate::options::DEFAULT_TIMEOUT;
-use crate::session::{Outcome, Session};
+use crate::session::{Landed, Outcome, Session};
 use crate::{Error, Tensor};
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -71,38 +71,42 @@ macro_rules! fetch_options {
 }
 pub(crate) use fetch_options;
 
-/// A fetch to be made: say how, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+/// A fetch to be made: say how, then `.await` it, or `.call()` it on a [`crate::BlockingClient`]. It brings a `T`: a [`Tensor`], a
+/// [record batch](crate::FetchedBatch), a [table](crate::FetchedTable).
 #[derive(Debug)]
 #[must_use = "a fetch is made by `.await`, or by `.call()`"]
-pub struct Fetch<F> {
-    call: FetchCall,
+pub struct Fetch<F, T = Tensor> {
+    call: FetchCall<T>,
     face: PhantomData<F>,
 }
 
-impl<F: Face> Fetch<F> {
-    pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>) -> Self {
-        let call = FetchCall { session, key: Some(key), options: FetchOptions::new(), calls: None };
+/// What becomes of what the sidecar handed out.
+pub(crate) type Take<T> = fn(&Arc<Session>, Landed) -> Result<T, Error>;
+
+impl<F: Face, T> Fetch<F, T> {
+    pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, take: Take<T>) -> Self {
+        let call = FetchCall { session, key: Some(key), options: FetchOptions::new(), take, calls: None };
         Fetch { call, face: PhantomData }
     }
 
     fetch_options!(call.options);
 }
 
-impl IntoFuture for Fetch<Async> {
-    type Output = Result<Tensor, Error>;
-    type IntoFuture = Running<FetchCall>;
+impl<T> IntoFuture for Fetch<Async, T> {
+    type Output = Result<T, Error>;
+    type IntoFuture = Running<FetchCall<T>>;
 
-    fn into_future(self) -> Running<FetchCall> {
+    fn into_future(self) -> Running<FetchCall<T>> {
         Running::new(self.call)
     }
 }
 
-impl Fetch<Blocking> {
+impl<T> Fetch<Blocking, T> {
     /// Makes the fetch.
     ///
     /// # Errors
     /// Any [`Error`].
-    pub fn call(self) -> Result<Tensor, Error> {
+    pub fn call(self) -> Result<T, Error> {
         let session = self.call.session.clone();
         block(&session, self.call)
     }
@@ -110,15 +114,16 @@ impl Fetch<Blocking> {
 
 /// A fetch under way.
 #[derive(Debug)]
-pub struct FetchCall {
+pub struct FetchCall<T = Tensor> {
     session: Arc<Session>,
     key: Option<Result<Key, Error>>,
     options: FetchOptions,
+    take: Take<T>,
     calls: Option<Calls>,
 }
 
-impl Call for FetchCall {
-    type Output = Result<Tensor, Error>;
+impl<T> Call for FetchCall<T> {
+    type Output = Result<T, Error>;
 
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
         let calls = match (&mut self.calls, self.key.take()) {
@@ -134,7 +139,7 @@ impl Call for FetchCall {
         };
         calls.step(waker).map_break(|()| {
             let ended = calls.take().next();
-            ended.map_or(Err(Error::Ended), |(_, ended)| conclude(&self.session, ended))
+            ended.map_or(Err(Error::Ended), |(_, ended)| conclude(&self.session, ended, self.take))
         })
     }
 
@@ -144,9 +149,9 @@ impl Call for FetchCall {
 }
 
 /// What a fetch ended with.
-pub(crate) fn conclude(session: &Arc<Session>, ended: Ended) -> Result<Tensor, Error> {
+pub(crate) fn conclude<T>(session: &Arc<Session>, ended: Ended, take: Take<T>) -> Result<T, Error> {
     match ended {
-        Ended::Answered(Outcome::Fetched(landed)) => Tensor::new(session, landed),
+        Ended::Answered(Outcome::Fetched(landed)) => take(session, landed),
         Ended::Answered(Outcome::Failed { failure, .. }) => Err(failure.into()),
         Ended::Answered(Outcome::Gone(gone)) => Err(gone.into()),
         // The table lets no other answer to a fetch pass.

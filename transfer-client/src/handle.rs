@@ -14,7 +14,7 @@ use crate::many::{FetchMany, PushMany};
 use crate::order::Order;
 use crate::push::{Push, Source};
 use crate::session::Session;
-use crate::{Error, Frozen, TensorMut, TwoBuffers, foreign};
+use crate::{Error, Frozen, Tensor, TensorMut, TwoBuffers, foreign};
 use arrow_array::Array;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -224,7 +224,7 @@ impl<F: Face> Handle<F> {
 
     /// Fetches the tensor under `key`; waits until there is one. Read-only, and with no copy where the fabric allows.
     pub fn fetch(&self, key: impl ToKey) -> Fetch<F> {
-        Fetch::new(self.session(), to_key(&key))
+        Fetch::new(self.session(), to_key(&key), Tensor::new)
     }
 
     /// Fetches many tensors at once: one look at the ring, one doorbell, one wait.
@@ -258,7 +258,7 @@ impl<F: Face> Handle<F> {
         Order::new(self.session(), prepare(&key, dtype, dims.as_ref(), to.as_ref()))
     }
 
-    fn push<'a>(&self, key: impl ToKey, source: Result<Source<'a>, Error>) -> Push<'a, F> {
+    pub(crate) fn push<'a>(&self, key: impl ToKey, source: Result<Source<'a>, Error>) -> Push<'a, F> {
         Push::new(self.session(), to_key(&key), source)
     }
 }
@@ -276,6 +276,6 @@ fn prepare(key: &impl ToKey, dtype: DType, dims: &[u64], to: &str) -> Result<Com
     Ok(Command::Prepare(Prepare { op: OpId(0), key, meta, to, timeout: Duration::ZERO }))
 }
 
-fn to_key(key: &impl ToKey) -> Result<Key, Error> {
+pub(crate) fn to_key(key: &impl ToKey) -> Result<Key, Error> {
     Ok(key.to_key()?)
 }

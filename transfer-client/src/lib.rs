@@ -38,6 +38,20 @@
 //! With the feature `embedded`, `Client::embedded()` takes the place of `Client::connect(path)` and runs a sidecar inside of the process:
 //! for programs of one process, for examples and for tests.
 //!
+//! # Record batches
+//! Arrow record batches are pushed as they lie, and fetched as they landed; see [`BatchBuilder`] for such that lie in the arena from the
+//! beginning.
+//! ```no_run
+//! # use transfer_client::{Client, Error};
+//! # async fn example(client: Client, batch: arrow_array::RecordBatch) -> Result<(), Error> {
+//! let pushed = client.push_batch("samples", &batch).await?;
+//! println!("{} bytes lay elsewhere and were copied", pushed.report.copied);
+//! let samples = client.fetch_batch("samples").await?.into_batch();
+//! # drop(samples);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Counters and barriers
 //! A counter exists once in the whole job, and so does a barrier; see [`Counter`] and [`Barrier`].
 //! ```no_run
@@ -65,12 +79,15 @@
 //! - [`Handle`]: the client; [`Client`] and [`BlockingClient`] are its two faces.
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a tensor that is written, that is written no more, that was fetched.
 //! - [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`Order`], [`AllocateWait`], [`Connect`]: calls to be made.
+//! - [`BatchBuilder`], [`ColumnMut`], [`FetchedBatch`], [`FetchedTable`], [`BatchStream`], [`BatchStreamReader`], [`FixedShapeTensor`],
+//!   [`BatchError`]: record batches.
 //! - [`Counter`], [`Barrier`], [`Counting`]: counters and barriers of the job, and calls about them.
 //! - [`Error`], [`PushError`]: what can go wrong, whose fault it is, and whether to try again.
 #![forbid(unsafe_code)]
 
 mod allocate;
 mod barrier;
+mod batch;
 mod calls;
 mod connect;
 mod connection;
@@ -98,6 +115,9 @@ mod two_buffers;
 
 pub use allocate::AllocateWait;
 pub use barrier::{Barrier, Round};
+pub use batch::{
+    BatchBuilder, BatchError, BatchStream, BatchStreamReader, ColumnMut, FetchedBatch, FetchedTable, FixedShapeTensor,
+};
 pub use connect::Connect;
 pub use counter::{Counted, Counter, Swapped};
 pub use counting::{Counting, CountingCall};

@@ -180,7 +180,7 @@ impl Call for FetchManyCall {
             self.calls = Some(calls);
             return ControlFlow::Continue(until);
         }
-        let done = calls.take().map(|(_, ended)| fetch::conclude(&self.session, ended));
+        let done = calls.take().map(|(_, ended)| fetch::conclude(&self.session, ended, Tensor::new));
         ControlFlow::Break(merge(done, std::mem::take(&mut self.refused)))
     }
 

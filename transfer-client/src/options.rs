@@ -54,6 +54,7 @@ impl PushOptions {
             require: self.require,
             retention: self.retention,
             takeover: self.takeover,
+            ranges: 0,
         })
     }
 }

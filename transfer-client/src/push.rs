@@ -1,5 +1,6 @@
 //! Pushing one tensor.
 
+use crate::batch::{Encoded, gather};
 use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
 use crate::options::{PushOptions, push_options};
@@ -30,6 +31,22 @@ pub(crate) enum Source<'a> {
     Tensor(TensorMut),
     /// Somebody's memory: pushed where it lies if that is a frozen range of the arena, else copied into it.
     Bytes(&'a [u8], TensorMeta),
+    /// Record batches: their buffers are pushed where they lie if that is in the arena, else copied into it.
+    Batches(Box<Encoded>),
+}
+
+/// What can be lent.
+struct Prepared {
+    held: Held,
+    meta: TensorMeta,
+    /// Of how many ranges the body is made.
+    ranges: u32,
+}
+
+impl Prepared {
+    fn whole(held: Held, meta: TensorMeta) -> Prepared {
+        Prepared { held, meta, ranges: 0 }
+    }
 }
 
 /// A push to be made: say how, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
@@ -113,7 +130,7 @@ impl PushCall<'_> {
     }
 
     /// Brings what is pushed into a form that can be lent. `None` where there is no room now.
-    fn prepare(&mut self, waker: &Waker, last_try: bool) -> Result<Option<(Held, TensorMeta)>, Error> {
+    fn prepare(&mut self, waker: &Waker, last_try: bool) -> Result<Option<Prepared>, Error> {
         match self.source.take() {
             Some(Source::Tensor(tensor)) => {
                 if let Err(e) = check_arena(&self.session, &tensor) {
@@ -121,12 +138,12 @@ impl PushCall<'_> {
                     return Err(e);
                 }
                 let (block, meta) = tensor.into_parts();
-                Ok(Some((Held::Own(block), meta)))
+                Ok(Some(Prepared::whole(Held::Own(block), meta)))
             }
             Some(Source::Bytes(bytes, meta)) => {
                 let arena = self.session.arena();
                 if let Some(range) = SharedRange::find(arena, bytes.as_ptr(), bytes.len() as u64) {
-                    return Ok(Some((Held::Shared(range), meta)));
+                    return Ok(Some(Prepared::whole(Held::Shared(range), meta)));
                 }
                 let Some(block) = self.session.allocate_or_wait(bytes.len() as u64, waker, last_try)? else {
                     self.source = Some(Source::Bytes(bytes, meta));
@@ -136,7 +153,15 @@ impl PushCall<'_> {
                 if arena.mapping().copy_in_parallel(block.slice().offset, bytes, copy_threads()).is_ok() {
                     self.copied = Some(bytes.len() as u64);
                 }
-                Ok(Some((Held::Own(block), meta)))
+                Ok(Some(Prepared::whole(Held::Own(block), meta)))
+            }
+            Some(Source::Batches(encoded)) => {
+                let Some(gathered) = gather(&self.session, &encoded, waker, last_try)? else {
+                    self.source = Some(Source::Batches(encoded));
+                    return Ok(None);
+                };
+                self.copied = Some(gathered.copied);
+                Ok(Some(Prepared { held: gathered.held, meta: gathered.meta, ranges: gathered.ranges }))
             }
             None => Ok(None),
         }
@@ -175,7 +200,7 @@ impl Call for PushCall<'_> {
             };
             let limit = deadline(started, self.options.timeout);
             let now = Instant::now();
-            let (held, meta) = match self.prepare(waker, now >= limit) {
+            let Prepared { held, meta, ranges } = match self.prepare(waker, now >= limit) {
                 Ok(Some(prepared)) => prepared,
                 Ok(None) => {
                     self.stage = Stage::Room { started };
@@ -185,7 +210,10 @@ impl Call for PushCall<'_> {
             };
             let Some(key) = self.key.take() else { return ControlFlow::Break(Err(self.fail(Error::Ended))) };
             let left = limit.saturating_duration_since(now);
-            let command = self.options.command(key, meta, held.to_lend().offset, left);
+            let mut command = self.options.command(key, meta, held.to_lend().offset, left);
+            if let Command::Push(push) = &mut command {
+                push.ranges = ranges;
+            }
             let mut calls = Calls::new(self.session.clone(), started, limit);
             calls.add(command, Some(held));
             self.stage = Stage::Sent(calls);
@@ -201,7 +229,7 @@ impl Call for PushCall<'_> {
 }
 
 /// How many threads copy a large array in. The system is asked once: it reads files to answer.
-fn copy_threads() -> usize {
+pub(crate) fn copy_threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
     *THREADS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }

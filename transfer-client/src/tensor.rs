@@ -1,7 +1,7 @@
 //! A fetched tensor.
 
 use crate::session::{Landed, Session};
-use crate::{Error, Frozen};
+use crate::{BatchError, Error, Frozen};
 use arrow_array::{ArrayRef, ArrowPrimitiveType, PrimitiveArray};
 use std::sync::Arc;
 use transfer_core::memory::LocalSlice;
@@ -22,9 +22,15 @@ pub struct Tensor {
 
 /// A range that the sidecar handed out: it stays as it is until it is released.
 #[derive(Debug)]
-struct Lease {
+pub(crate) struct Lease {
     session: Arc<Session>,
     id: LeaseId,
+}
+
+impl Lease {
+    pub(crate) fn new(session: &Arc<Session>, id: LeaseId) -> Arc<Lease> {
+        Arc::new(Lease { session: session.clone(), id })
+    }
 }
 
 impl Drop for Lease {
@@ -35,8 +41,11 @@ impl Drop for Lease {
 
 impl Tensor {
     pub(crate) fn new(session: &Arc<Session>, landed: Landed) -> Result<Tensor, Error> {
-        let Landed { lease, version, meta, slice, report } = landed;
-        let lease = Arc::new(Lease { session: session.clone(), id: lease });
+        let Landed { lease, version, meta, slice, report, .. } = landed;
+        let lease = Lease::new(session, lease);
+        if meta.metadata_bytes() > 0 {
+            return Err(BatchError::NotATensor { meta }.into());
+        }
         let exact = LocalSlice { len: meta.len_bytes(), ..slice };
         let bytes = session.view(exact, lease)?;
         Ok(Tensor { view: Frozen::new(bytes, meta), version, report })

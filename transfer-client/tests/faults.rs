@@ -40,7 +40,7 @@ fn landing() -> impl Script {
         };
         let slice = LocalSlice { segment: SegmentId(id), offset, len };
         let (lease, version) = (LeaseId(1), Version(1));
-        wire.reply(&Reply::Fetched { op: fetch.op, lease, version, meta, slice, report: report(6) });
+        wire.reply(&Reply::Fetched { op: fetch.op, lease, version, meta, slice, ranges: 0, report: report(6) });
     }
 }
 

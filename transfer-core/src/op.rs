@@ -122,6 +122,9 @@ pub struct Push {
     pub retention: Retention,
     /// Whether to take the key from whoever owns it.
     pub takeover: bool,
+    /// Of how many ranges of the arena the body is made, in order. Their table lies behind the metadata then; see
+    /// [`crate::wire::ranges`]. 0: the body itself lies there, in one piece.
+    pub ranges: u32,
 }
 
 /// See [`Command::Prepare`].
@@ -191,8 +194,10 @@ pub enum Reply {
         version: Version,
         /// Element type and shape.
         meta: TensorMeta,
-        /// Where it lies.
+        /// Where it lies; with `ranges`, where its metadata and the table of its ranges lie.
         slice: LocalSlice,
+        /// Of how many ranges of that segment its body is made. 0: it lies in one piece, behind the metadata.
+        ranges: u32,
         /// How it went.
         report: Report,
     },

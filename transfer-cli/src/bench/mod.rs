@@ -69,6 +69,8 @@ pub enum Suite {
     Latency,
     /// Many 4 KiB tensors at once, on one host and over TCP
     Batch,
+    /// A record batch of 40 columns and 64 MiB beside a dense tensor of that size, on one host and over TCP
+    Columns,
     /// 1 MiB between two sidecars over RDMA, and what the device is asked to do; needs a device, and perftest
     Verbs,
     /// What a sidecar takes that has nothing to do, and for a million tensors
@@ -88,6 +90,7 @@ impl Suite {
             Suite::Shm => suites::shm::run(bench),
             Suite::Latency => suites::latency::run(bench),
             Suite::Batch => suites::batch::run(bench),
+            Suite::Columns => suites::columns::run(bench),
             Suite::Verbs => suites::verbs::run(bench),
             Suite::Idle => suites::idle::run(bench),
         }

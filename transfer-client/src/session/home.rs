@@ -1,6 +1,6 @@
 //! The arena, which outlives sessions: a sidecar that was restarted gets it again.
 
-use super::Session;
+use super::{Loan, Session};
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -43,8 +43,17 @@ impl Home {
         })
     }
 
+    /// The sidecar does not hold what that push lent any more.
+    pub(crate) fn take_in(&self, loan: Loan) -> Result<(), NotLent> {
+        let Loan { lent, along, formers, .. } = loan;
+        for allocation in along {
+            self.give_back(allocation, formers.clone())?;
+        }
+        self.give_back(lent.allocation, formers)
+    }
+
     /// The sidecar holds that allocation once less. It is free once its readers from before a restart are done, too.
-    pub(crate) fn give_back(&self, allocation: u64, formers: Vec<Arc<Former>>) -> Result<(), NotLent> {
+    fn give_back(&self, allocation: u64, formers: Vec<Arc<Former>>) -> Result<(), NotLent> {
         if self.is_read_no_more(&formers) {
             return self.arena.give_back(allocation);
         }

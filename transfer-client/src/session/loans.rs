@@ -12,6 +12,8 @@ use transfer_core::tensor::{Key, Until, Version};
 #[derive(Debug)]
 pub(crate) struct Loan {
     pub(crate) lent: Lent,
+    /// The other allocations that were lent along, once for each time.
+    pub(crate) along: Vec<u64>,
     /// Sessions before this one in which it was lent already.
     pub(crate) formers: Vec<Arc<Former>>,
     /// The push, as it was made; its version is set once it is known.
@@ -39,8 +41,8 @@ pub(crate) struct Loans {
 }
 
 impl Loans {
-    pub(crate) fn lend(&mut self, push: &Push, lent: Lent, formers: Vec<Arc<Former>>) {
-        self.by_push.insert(push.op, Loan { lent, formers, push: push.clone(), state: State::Held });
+    pub(crate) fn lend(&mut self, push: &Push, lent: Lent, along: Vec<u64>, formers: Vec<Arc<Former>>) {
+        self.by_push.insert(push.op, Loan { lent, along, formers, push: push.clone(), state: State::Held });
     }
 
     /// A push has been answered: it is published at this sidecar.
@@ -133,8 +135,9 @@ mod tests {
             require: None,
             retention: Retention { until, ..Retention::default() },
             takeover: false,
+            ranges: 0,
         };
-        loans.lend(&push, Lent { offset: op * 64, allocation: op * 64, owned: true }, Vec::new());
+        loans.lend(&push, Lent { offset: op * 64, allocation: op * 64, owned: true }, Vec::new(), Vec::new());
     }
 
     #[test]

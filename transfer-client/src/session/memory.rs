@@ -72,7 +72,7 @@ impl Session {
     /// The sidecar does not hold this range any more.
     pub(crate) fn give_back(&self, loan: Loan) {
         // It was lent, say the loans.
-        let _ = self.home.give_back(loan.lent.allocation, loan.formers);
+        let _ = self.home.take_in(loan);
         self.room.wake_all();
     }
 }

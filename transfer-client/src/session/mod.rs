@@ -77,6 +77,8 @@ pub(crate) struct Landed {
     pub(crate) version: Version,
     pub(crate) meta: TensorMeta,
     pub(crate) slice: LocalSlice,
+    /// Of how many ranges of its segment the body is made; 0: it lies behind the metadata.
+    pub(crate) ranges: u32,
     pub(crate) report: Report,
 }
 
@@ -278,7 +280,7 @@ impl Session {
         let mut result = Ok(());
         if !effects.returned.is_empty() {
             for loan in effects.returned.drain(..) {
-                result = result.and(self.home.give_back(loan.lent.allocation, loan.formers).map_err(Gone::from));
+                result = result.and(self.home.take_in(loan).map_err(Gone::from));
             }
             self.room.wake_all();
         }

@@ -7,6 +7,7 @@ use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
 use transfer_core::memory::LocalSlice;
 use transfer_core::op::Reply;
+use transfer_core::wire::ranges::table_bytes;
 use transfer_core::wire::session::read_reply;
 use transfer_memory::Errno;
 use transfer_memory::ring::{Consumer, MAX_RECORD_BYTES};
@@ -71,9 +72,13 @@ impl Reader {
                 Reply::Failed { op, failure, kept } => Arrival::Failed { op, failure, kept },
                 Reply::Returned { pushed, .. } => Arrival::Returned { pushed },
                 Reply::TakenBack { op, pushed, .. } => Arrival::TakenBack { op, pushed },
-                Reply::Fetched { op, lease, version, meta, slice, report } => {
-                    self.find_memory(session, slice, meta.len_bytes())?;
-                    Arrival::Fetched { op, landed: Landed { lease, version, meta, slice, report } }
+                Reply::Fetched { op, lease, version, meta, slice, ranges, report } => {
+                    let needed = match ranges {
+                        0 => meta.len_bytes(),
+                        n => meta.body_offset() + table_bytes(n),
+                    };
+                    self.find_memory(session, slice, needed)?;
+                    Arrival::Fetched { op, landed: Landed { lease, version, meta, slice, ranges, report } }
                 }
                 Reply::CounterOpened { op, home, identity } => Arrival::CounterOpened { op, home, identity },
                 Reply::Counted { op, old, report } => Arrival::Counted { op, old, report },

@@ -82,7 +82,9 @@ impl Submission {
             let op = table.begin(item.kind(), item.overdue)?;
             item.set_op(op);
             match (&item.command, &item.held) {
-                (Command::Push(push), Some(held)) => table.loans.lend(push, held.to_lend(), held.formers()),
+                (Command::Push(push), Some(held)) => {
+                    table.loans.lend(push, held.to_lend(), held.along(), held.formers());
+                }
                 (Command::Delete { op, key }, _) => table.loans.deleting(*op, key),
                 _ => {}
             }

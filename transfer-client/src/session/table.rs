@@ -321,8 +321,9 @@ mod tests {
             require: None,
             retention: Retention::default(),
             takeover: false,
+            ranges: 0,
         };
-        table.loans.lend(&push, Lent { offset, allocation, owned: offset == allocation }, Vec::new());
+        table.loans.lend(&push, Lent { offset, allocation, owned: offset == allocation }, Vec::new(), Vec::new());
         op
     }
 
@@ -374,6 +375,7 @@ mod tests {
                 offset: 0,
                 len: 1,
             },
+            ranges: 0,
             report: Report {
                 fabric: transfer_core::fabric::FabricKind::Local,
                 bytes: 1,

@@ -311,6 +311,7 @@ impl Honest {
             version: found.version,
             meta: found.meta,
             slice: LocalSlice { segment: ARENA, offset: found.offset, len },
+            ranges: 0,
             report: report(len),
         });
         true

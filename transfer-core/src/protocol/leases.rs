@@ -119,7 +119,11 @@ impl Node {
             lease: LeaseId(blob.to_u64()),
             version: b.version,
             meta: b.meta.clone(),
-            slice: LocalSlice { len: b.meta.len_bytes(), ..b.slice },
+            slice: match b.ranges {
+                Some(_) => b.slice,
+                None => LocalSlice { len: b.meta.len_bytes(), ..b.slice },
+            },
+            ranges: b.range_count(),
             report,
         };
         self.actions.push_back(Action::Reply { session, reply });

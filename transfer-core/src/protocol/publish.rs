@@ -9,26 +9,22 @@ use super::slab::Id;
 use super::store::{Blob, Claimant, Lent, Owner, Record, Source};
 use super::{Action, SessionId};
 use crate::fabric::{FabricKind, LinkId};
-use crate::memory::{ALIGNMENT, LocalSlice, padded};
+use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
 use crate::op::{Failure, FailureCode, Push, Reply, Report};
 use crate::tensor::{Key, Name, Select, Version};
 use crate::time::Time;
 use crate::wire::message::{Body, Role};
+use crate::wire::ranges::{ArenaRange, table_bytes};
 use std::time::Duration;
 
 impl Node {
-    pub(super) fn push(&mut self, now: Time, session: SessionId, push: Push) {
+    /// A worker pushes. `ranges` are those of a body that lies in several, copied out of their table by whoever can read the arena.
+    pub(super) fn push(&mut self, now: Time, session: SessionId, push: Push, ranges: &[ArenaRange]) {
         let Some(s) = self.sessions.get(&session) else { return };
-        let len = push.meta.len_bytes();
-        let end = padded(len).and_then(|n| n.checked_add(push.offset));
-        if !push.offset.is_multiple_of(ALIGNMENT) || end.is_none_or(|end| end > s.arena_len) {
-            let text = format!(
-                "the pushed range starts at {} and has {len} bytes; it must start at a multiple of {ALIGNMENT} and end within \
-                 the arena of {} bytes",
-                push.offset, s.arena_len
-            );
-            return self.refuse(session, push.op, Failure::new(FailureCode::Invalid, text));
-        }
+        let slice = match pushed_slice(s.arena, s.arena_len, &push, ranges) {
+            Ok(slice) => slice,
+            Err(failure) => return self.refuse(session, push.op, failure),
+        };
         if let Some(failure) = self.is_busy(session) {
             return self.refuse(session, push.op, failure);
         }
@@ -38,9 +34,11 @@ impl Node {
             return self.refuse(session, push.op, Failure::new(FailureCode::Invalid, text));
         }
         let Some(s) = self.sessions.get(&session) else { return };
-        let slice = LocalSlice { segment: s.arena, offset: push.offset, len };
         let lent = Lent { session, pushed: push.op };
-        let blob = Blob::new(slice, push.meta, s.domain, Source::Arena(Some(lent))).retained(push.retention);
+        let mut blob = Blob::new(slice, push.meta, s.domain, Source::Arena(Some(lent))).retained(push.retention);
+        if push.ranges > 0 {
+            blob.ranges = Some(ranges.iter().map(|r| r.within(slice.segment)).collect());
+        }
         if let Some(arena) = self.arenas.get_mut(&slice.segment) {
             arena.blobs += 1;
         }
@@ -180,6 +178,42 @@ impl Node {
         }
         self.send(link, Role::Pull, index, Body::ErrorStatus(failure));
     }
+}
+
+/// What a push publishes: the tensor, or its metadata and the table of the ranges that its body is made of.
+fn pushed_slice(arena: SegmentId, arena_len: u64, push: &Push, ranges: &[ArenaRange]) -> Result<LocalSlice, Failure> {
+    let invalid = |text: String| Err(Failure::new(FailureCode::Invalid, text));
+    let len = match push.ranges {
+        0 => push.meta.len_bytes(),
+        n => push.meta.body_offset() + table_bytes(n),
+    };
+    let end = padded(len).and_then(|n| n.checked_add(push.offset));
+    if !push.offset.is_multiple_of(ALIGNMENT) || end.is_none_or(|end| end > arena_len) {
+        return invalid(format!(
+            "the pushed range starts at {} and has {len} bytes; it must start at a multiple of {ALIGNMENT} and end within the arena \
+             of {arena_len} bytes",
+            push.offset
+        ));
+    }
+    if ranges.len() as u64 != u64::from(push.ranges) {
+        return invalid(format!(
+            "the push names a table of {} ranges, of which {} were read",
+            push.ranges,
+            ranges.len()
+        ));
+    }
+    if let Some(r) = ranges.iter().find(|r| r.end().is_none_or(|end| end > arena_len)) {
+        return invalid(format!(
+            "{} bytes at {} of the body do not lie within the arena of {arena_len} bytes",
+            r.len, r.offset
+        ));
+    }
+    let body_len = push.meta.len_bytes() - push.meta.body_offset();
+    let sum = ranges.iter().try_fold(0_u64, |sum, r| sum.checked_add(r.len));
+    if push.ranges > 0 && sum != Some(body_len) {
+        return invalid(format!("the ranges of the body come to {sum:?} bytes, and the description says {body_len}"));
+    }
+    Ok(LocalSlice { segment: arena, offset: push.offset, len })
 }
 
 pub(super) fn version_gone(key: &Key, select: Select, newest: Version) -> Failure {

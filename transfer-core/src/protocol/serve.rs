@@ -5,6 +5,7 @@ use super::node::Node;
 use super::slab::Id;
 use super::store::{Blob, Waiter};
 use crate::fabric::LinkId;
+use crate::memory::LocalSlice;
 use crate::op::{Failure, FailureCode};
 use crate::plan::GatherList;
 use crate::tensor::{Key, Retention, Select};
@@ -257,6 +258,10 @@ impl Node {
 
 /// What a transfer of this blob gathers behind its header.
 pub(super) fn body_of(blob: &Blob) -> GatherList {
-    let slice = crate::memory::LocalSlice { len: blob.meta.len_bytes(), ..blob.slice };
-    if slice.len == 0 { GatherList::new() } else { GatherList::from_slice(&[slice]) }
+    let (first, rest) = match &blob.ranges {
+        Some(ranges) => (blob.meta.body_offset(), &ranges[..]),
+        None => (blob.meta.len_bytes(), &[][..]),
+    };
+    let first = LocalSlice { len: first, ..blob.slice };
+    std::iter::once(first).chain(rest.iter().copied()).filter(|slice| slice.len > 0).collect()
 }

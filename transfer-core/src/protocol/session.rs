@@ -5,10 +5,11 @@ use super::ops::Op;
 use super::slab::Id;
 use super::store::{Arena, Blob, Claimant, Owner};
 use super::{Action, Control, Domain, SessionId};
-use crate::memory::SegmentId;
-use crate::op::{Command, Failure, FailureCode, OpId, Reply};
+use crate::memory::{LocalSlice, SegmentId};
+use crate::op::{Command, Failure, FailureCode, OpId, Push, Reply};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
+use crate::wire::ranges::{ArenaRange, table_bytes};
 use hashbrown::HashMap;
 
 /// A connected worker.
@@ -79,6 +80,20 @@ impl Node {
         self.actions.push_back(Action::Control(Control::SessionClosed { session, worker: gone.name, why }));
     }
 
+    /// Where the table of a push lies, if its body is made of several ranges: whoever can read the arena copies it out, and hands the
+    /// push to [`Node::push_ranges`].
+    #[must_use]
+    pub fn table_of(&self, session: SessionId, push: &Push) -> Option<LocalSlice> {
+        let s = self.sessions.get(&session).filter(|_| push.ranges > 0)?;
+        let offset = push.offset.checked_add(push.meta.body_offset())?;
+        Some(LocalSlice { segment: s.arena, offset, len: table_bytes(push.ranges) })
+    }
+
+    /// A worker pushes a body that is made of these ranges of its arena, in order.
+    pub fn push_ranges(&mut self, now: Time, session: SessionId, push: Push, ranges: &[ArenaRange]) {
+        self.push(now, session, push, ranges);
+    }
+
     /// A worker's request.
     pub fn command(&mut self, now: Time, session: SessionId, command: Command) {
         self.latest = now;
@@ -88,7 +103,7 @@ impl Node {
             return self.refuse(session, op, self.is_draining());
         }
         match command {
-            Command::Push(push) => self.push(now, session, push),
+            Command::Push(push) => self.push(now, session, push, &[]),
             Command::Fetch(fetch) => self.fetch(now, session, fetch),
             Command::Prepare(prepare) => self.prepare(now, session, prepare),
             Command::Release { lease } => self.release(session, lease),

@@ -15,6 +15,8 @@ use std::hash::BuildHasher;
 /// A range that somebody can reach. It ends with its last reference.
 pub(super) struct Blob {
     pub(super) slice: LocalSlice,
+    /// The body, where it lies in several ranges: `slice` is then the metadata and the table of these.
+    pub(super) ranges: Option<Box<[LocalSlice]>>,
     pub(super) meta: TensorMeta,
     pub(super) version: Version,
     /// Being published counts one; so does each lease, each transfer that reads it, and an operation that is about to publish it.
@@ -39,6 +41,7 @@ impl Blob {
         let (version, retention) = (Version(0), Retention::default());
         Blob {
             slice,
+            ranges: None,
             meta,
             version,
             refs: 1,
@@ -50,6 +53,11 @@ impl Blob {
             past: false,
             awaited: None,
         }
+    }
+
+    /// How many ranges its body is made of; 0 where it lies in one piece behind the metadata.
+    pub(super) fn range_count(&self) -> u32 {
+        self.ranges.as_ref().map_or(0, |ranges| u32::try_from(ranges.len()).unwrap_or(u32::MAX))
     }
 
     /// The same, to be published for so long.

@@ -6,10 +6,12 @@
 //! - [`message`]: control messages between sidecars.
 //! - [`landing`]: the header in front of every landed tensor, and the landing slots' immediate data.
 //! - [`session`]: the records in a worker's submission and completion rings.
+//! - [`ranges`]: the table of a body that lies in several ranges of an arena.
 
 mod codec;
 pub mod landing;
 pub mod message;
+pub mod ranges;
 pub mod session;
 
 pub use codec::{Reader, WireError, Writer};

@@ -4,6 +4,7 @@
 //! first byte is its kind. The largest is below [`MAX_RECORD_BYTES`].
 
 use super::message::{read_atomic, write_atomic};
+use super::ranges::MAX_RANGES;
 use super::{Reader, WireError, Writer};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
@@ -68,6 +69,13 @@ pub(super) fn read_retention(r: &mut Reader<'_>) -> Result<Retention, WireError>
     Retention::from_wire(until, life, fetches).ok_or(WireError::Value { what: "retention", value, expected })
 }
 
+fn read_ranges(r: &mut Reader<'_>) -> Result<u32, WireError> {
+    match r.u32()? {
+        n if n <= MAX_RANGES => Ok(n),
+        n => Err(WireError::Value { what: "number of ranges", value: u64::from(n), expected: "at most 4096" }),
+    }
+}
+
 fn read_kind(n: u8) -> Result<FabricKind, WireError> {
     FabricKind::from_wire(n).ok_or(WireError::Value { what: "fabric", value: u64::from(n), expected: "1 to 5" })
 }
@@ -113,7 +121,7 @@ pub fn write_command(w: &mut Writer, command: &Command) {
             w.meta(&p.meta).u64(p.offset).text(p.to.as_ref().map_or("", Name::as_str)).u64(nanos(p.timeout));
             write_require(w, p.require);
             write_retention(w, p.retention);
-            w.u8(u8::from(p.takeover));
+            w.u8(u8::from(p.takeover)).u32(p.ranges);
         }
         Command::Fetch(f) => {
             w.u8(FETCH).u64(f.op.0).text(f.key.as_str());
@@ -207,6 +215,7 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
                 require: read_require(&mut r)?,
                 retention: read_retention(&mut r)?,
                 takeover: r.u8()? != 0,
+                ranges: read_ranges(&mut r)?,
             })
         }
         FETCH => {
@@ -273,9 +282,9 @@ pub fn write_reply(w: &mut Writer, reply: &Reply) {
             w.u8(PUSHED).u64(op.0).u64(version.0);
             write_report(w, report);
         }
-        Reply::Fetched { op, lease, version, meta, slice, report } => {
+        Reply::Fetched { op, lease, version, meta, slice, ranges, report } => {
             w.u8(FETCHED).u64(op.0).u64(lease.0).u64(version.0).meta(meta);
-            w.u32(slice.segment.0).u64(slice.offset).u64(slice.len);
+            w.u32(slice.segment.0).u64(slice.offset).u64(slice.len).u32(*ranges);
             write_report(w, report);
         }
         Reply::Prepared { op } => {
@@ -330,6 +339,7 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
             version: Version(r.u64()?),
             meta: r.meta()?,
             slice: LocalSlice { segment: SegmentId(r.u32()?), offset: r.u64()?, len: r.u64()? },
+            ranges: read_ranges(&mut r)?,
             report: read_report(&mut r)?,
         },
         PREPARED => Reply::Prepared { op: OpId(r.u64()?) },
@@ -412,6 +422,7 @@ mod tests {
                 require: Some(FabricKind::Shm),
                 retention: Retention { until: Until::Fetched(NonZeroU32::MAX), life: Life::Sidecar },
                 takeover: true,
+                ranges: MAX_RANGES,
             }),
             Command::Fetch(Fetch {
                 op: OpId(2),
@@ -453,6 +464,7 @@ mod tests {
                 version: Version(2),
                 meta,
                 slice: LocalSlice { segment: SegmentId(3), offset: 4, len: 5 },
+                ranges: 2,
                 report: report(),
             },
             Reply::Deleted { op: OpId(8) },

@@ -11,6 +11,7 @@
 //! - `workers`: the rings and doorbells of the workers.
 //! - `memory`: the segments by number, and the landing headers in them.
 //! - `meters`: what the thread counts of itself.
+//! - `tables`: bodies that lie in several ranges of an arena.
 //! - `trace`: transfers that have ended, for another thread.
 //! - `wait`: when to poll on, and when and on what to sleep.
 
@@ -19,6 +20,7 @@ mod listing;
 mod memory;
 mod meters;
 mod run;
+mod tables;
 mod trace;
 mod wait;
 mod workers;

@@ -4,6 +4,7 @@ use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDe
 use super::listing::SegmentRole;
 use super::memory::Memory;
 use super::meters::{EngineMeters, Measured};
+use super::tables::Tables;
 use super::trace::TraceSink;
 use super::wait::{Pace, PollStrategy, Ready, Sleeper};
 use super::workers::{Ends, Workers};
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::drive::{Driver, Work};
 use transfer_core::memory::{LocalSlice, SegmentId};
+use transfer_core::op::Command;
 use transfer_core::protocol::{BufferAnswer, COUNTER_WORDS_BYTES, Domain, Node, SessionId};
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
@@ -33,6 +35,7 @@ const BATCH: usize = 256;
 pub(super) struct Run {
     pub(super) driver: Driver<Arc<Segment>>,
     pub(super) memory: Memory,
+    tables: Tables,
     workers: Workers,
     pace: Pace,
     sleeper: Sleeper,
@@ -71,6 +74,7 @@ impl Run {
         Ok(Run {
             driver: Driver::new(node, fabrics),
             memory: Memory::default(),
+            tables: Tables::default(),
             workers: Workers::default(),
             pace: Pace::new(poll),
             sleeper,
@@ -133,8 +137,12 @@ impl Run {
                 trace.begin(&mut self.driver.node);
             }
             let mut active = self.commands(now);
-            let Run { workers, driver, broken, memory, .. } = &mut self;
-            if workers.take(|session, command| driver.command(now, session, command, memory), broken) {
+            let Run { workers, driver, broken, memory, tables, .. } = &mut self;
+            let take = |session, command| match command {
+                Command::Push(push) if push.ranges > 0 => tables.push(driver, now, session, push, memory),
+                command => driver.command(now, session, command, memory),
+            };
+            if workers.take(take, broken) {
                 active = true;
                 // Before the fabrics are looked at: that costs system calls, and what is posted now leaves with them.
                 self.work(now);

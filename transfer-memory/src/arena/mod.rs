@@ -83,6 +83,8 @@ pub struct Shared {
     pub slice: LocalSlice,
     /// Where the allocation that it lies in starts: what [`Arena::give_back`] wants. Bytes from the arena's start.
     pub allocation: u64,
+    /// Where that allocation ends, padding included. Bytes from the arena's start.
+    pub allocation_end: u64,
 }
 
 impl Arena {
@@ -128,7 +130,8 @@ impl Arena {
             return None;
         }
         entry.lent = entry.lent.checked_add(1)?;
-        Some(Shared { slice: LocalSlice { segment: self.0.id, offset, len }, allocation: *start })
+        let allocation_end = start + entry.allocation.padded_len();
+        Some(Shared { slice: LocalSlice { segment: self.0.id, offset, len }, allocation: *start, allocation_end })
     }
 
     /// The sidecar is done with the allocation that starts at `offset`; once for each time that it was lent or shared.

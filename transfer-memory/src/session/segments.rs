@@ -74,7 +74,9 @@ impl Segments {
     pub fn view(&self, slice: LocalSlice, owner: Owner) -> Result<Bytes, SessionError> {
         let mapping = self.get(slice.segment).ok_or(SessionError::UnknownSegment { slice })?;
         // SAFETY: what a sidecar leases is published, and what is published is immutable until the last lease of it
-        // ends; a worker trusts its sidecar with that, as with the memory itself.
+        // ends; a worker trusts its sidecar with that, as with the memory itself. Where a body lies in several ranges its
+        // owner's table names them, and an owner who lets it name what it still writes is one who writes what it has
+        // published: it harms those of its own user id who read its tensors, whom nothing guards from it.
         let view = unsafe { Bytes::of_mapping(&mapping, slice.offset, slice.len, owner) };
         view.map_err(|source| SessionError::BadRange { segment: slice.segment, source })
     }

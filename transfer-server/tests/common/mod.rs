@@ -148,6 +148,7 @@ impl Worker {
             require: None,
             retention: Default::default(),
             takeover: false,
+            ranges: 0,
         };
         self.submit(&Command::Push(push));
         loop {

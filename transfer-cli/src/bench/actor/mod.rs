@@ -2,6 +2,7 @@
 //!
 //! - [`worker`]: what a worker does, with the client.
 //! - [`batches`]: what it does with many tensors at once.
+//! - [`columns`]: what it does with a record batch.
 //! - `copy`: copying memory into the arena, and elsewhere.
 //! - [`bare`]: the baselines, which use nothing of this project.
 //! - [`bell`]: one-byte messages between two processes.
@@ -9,6 +10,7 @@
 pub mod bare;
 pub mod batches;
 pub mod bell;
+pub mod columns;
 mod copy;
 pub mod worker;
 

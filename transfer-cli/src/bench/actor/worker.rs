@@ -3,6 +3,7 @@
 use super::bare::Pace;
 use super::batches::{self, Batches};
 use super::bell::Bell;
+use super::columns::Columns;
 use super::{Answer, Failed, copy};
 use crate::bench::clock::now_ns;
 use serde::{Deserialize, Serialize};
@@ -92,6 +93,8 @@ pub enum WorkerTask {
     PushBatches(Batches),
     /// Fetches the same. Answers with the moment after the last.
     FetchBatches(Batches),
+    /// A record batch beside a dense tensor.
+    Columns(Columns),
     /// Publishes many small tensors under keys of 32 bytes. Rank 2, 64 bytes each.
     Publish {
         /// How many.
@@ -134,6 +137,7 @@ impl Worker {
             }
             WorkerTask::PushBatches(batches) => batches.push(client),
             WorkerTask::FetchBatches(batches) => batches.fetch(client),
+            WorkerTask::Columns(columns) => columns.perform(client),
             WorkerTask::Publish { count } => batches::publish(client, count),
         }
     }

@@ -8,10 +8,12 @@
 //! | [`shm`] | 64 MiB tensors from sidecar to sidecar through shared memory | memcpy, with one thread or with all |
 //! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
 //! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
+//! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
 //! | [`verbs`] | 1 MiB tensors from sidecar to sidecar over RDMA, and what its device is asked to do | perftest's `ib_write_bw` |
 //! | [`idle`] | a sidecar with nothing to do, and with a million tensors | none: goals in CPU and bytes |
 
 pub mod batch;
+pub mod columns;
 pub mod copyin;
 pub mod handover;
 pub mod idle;

@@ -8,6 +8,7 @@ mod picture;
 mod pulls;
 mod pushes;
 mod quotas;
+mod ranges;
 mod retention;
 mod shown;
 mod solo;

@@ -8,6 +8,7 @@ use crate::protocol::{ClaimRefused, Control, Domain, Node, NodeConfig, NodeEvent
 use crate::sim::{Conditions, MemoryId, SimFabric, SimMemory, World};
 use crate::tensor::{DType, Key, Name, Retention, Select, TensorMeta, Version};
 use crate::time::Time;
+use crate::wire::ranges::ArenaRange;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -31,13 +32,13 @@ pub(super) fn bytes(n: u64) -> TensorMeta {
 pub(super) struct Worker {
     pub(super) session: SessionId,
     pub(super) node: usize,
-    arena: MemoryId,
+    pub(super) arena: MemoryId,
 }
 
 pub(super) struct Pair {
     pub(super) world: World,
     pub(super) nodes: [Driver<MemoryId>; 2],
-    memories: [SimMemory; 2],
+    pub(super) memories: [SimMemory; 2],
     next: u64,
     sequence: u64,
     owners: BTreeMap<String, (Name, usize, u64)>,
@@ -116,6 +117,12 @@ impl Pair {
         self.nodes[worker.node].node.command(now, worker.session, command);
     }
 
+    /// Pushes a body that is made of those ranges.
+    pub(super) fn push_ranges(&mut self, worker: Worker, push: Push, ranges: &[ArenaRange]) {
+        let now = self.world.now();
+        self.nodes[worker.node].node.push_ranges(now, worker.session, push, ranges);
+    }
+
     /// Pushes `fill` bytes at the start of the arena.
     pub(super) fn push(&mut self, w: Worker, text: &str, meta: TensorMeta, fill: u8, to: Option<&str>) -> OpId {
         self.push_version(w, text, None, meta, fill, to)
@@ -147,6 +154,7 @@ impl Pair {
             require: None,
             retention: self.retention,
             takeover: self.takeover,
+            ranges: 0,
         };
         self.command(w, Command::Push(push));
         op

@@ -211,6 +211,7 @@ impl Solo {
             require: None,
             retention: Retention::default(),
             takeover: false,
+            ranges: 0,
         }));
         self.answer();
         op

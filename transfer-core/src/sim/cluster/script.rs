@@ -242,6 +242,7 @@ impl Cluster {
                 require: None,
                 retention,
                 takeover: false,
+                ranges: 0,
             }),
         );
     }

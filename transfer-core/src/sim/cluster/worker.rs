@@ -236,7 +236,7 @@ impl Cluster {
                 *if remote && is_remote { &mut self.tally.remote_pushes } else { &mut self.tally.local_pushes } += 1;
                 self.push_ended(worker, offset);
             }
-            Reply::Fetched { op, lease, version, meta, slice, report } => {
+            Reply::Fetched { op, lease, version, meta, slice, report, .. } => {
                 let What::Fetch { key, select, floor } = self.ended(worker, op)? else {
                     return Err(format!("{op:?} is fetched, but was no fetch"));
                 };

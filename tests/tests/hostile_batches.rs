@@ -1,0 +1,176 @@
+//! Workers that lie about their record batches: their sidecar refuses it, or the reader does, and nobody else notices. And workers that
+//! look closer than they should: they find no more than was pushed.
+
+use std::time::{Duration, Instant};
+use transfer_client::{BatchError, BlockingClient, Error};
+use transfer_core::op::{Command, Fetch, OpId, Push, Reply};
+use transfer_core::tensor::{DType, Key, Name, Retention, Select, TensorMeta};
+use transfer_core::wire::Writer;
+use transfer_core::wire::ranges::{ArenaRange, MAX_RANGES, write_range};
+use transfer_core::wire::session::{read_reply, write_command};
+use transfer_memory::ring::MAX_RECORD_BYTES;
+use transfer_memory::session::{FromSidecar, WorkerEnd, WorkerOptions};
+use transfer_tests::{PATIENCE, Scene, Sidecar, poll};
+
+const ARENA: u64 = 1 << 20;
+const HEAD: u64 = 4096;
+/// Padded, the table follows at `HEAD + 64`.
+const METADATA: &[u8] = &[0xff; 40];
+
+/// A worker with nothing between the test and its rings.
+struct Liar {
+    end: WorkerEnd,
+    next: u64,
+}
+
+impl Liar {
+    fn start(sidecar: &Sidecar) -> Liar {
+        let name = Name::new("liar").expect("a name");
+        let options = WorkerOptions { name, arena_bytes: ARENA, timeout: PATIENCE };
+        let end = WorkerEnd::connect(&sidecar.socket(), &options).expect("it may come in");
+        end.arena.copy_in(HEAD, METADATA).expect("it is its arena");
+        Liar { end, next: 0 }
+    }
+
+    fn write_table(&self, ranges: &[(u64, u64)]) {
+        let mut table = Vec::new();
+        ranges.iter().for_each(|(offset, len)| write_range(&mut table, ArenaRange { offset: *offset, len: *len }));
+        self.end.arena.copy_in(HEAD + 64, &table).expect("it is its arena");
+    }
+
+    /// Pushes a body of so many bytes, said to be made of so many ranges, and waits for the answer.
+    fn push(&mut self, key: &str, offset: u64, body: u64, ranges: u32) -> Reply {
+        self.next += 1;
+        let meta = TensorMeta::of(DType::U8, &[body]).and_then(|meta| meta.with_metadata(METADATA.len() as u32));
+        let push = Push {
+            op: OpId(self.next),
+            key: Key::new(key).expect("a key"),
+            version: None,
+            meta: meta.expect("a description"),
+            offset,
+            to: None,
+            timeout: PATIENCE,
+            require: None,
+            retention: Retention::default(),
+            takeover: false,
+            ranges,
+        };
+        self.ask(&Command::Push(push))
+    }
+
+    fn ask(&mut self, command: &Command) -> Reply {
+        let mut record = Writer::new();
+        write_command(&mut record, command);
+        assert!(self.end.submission.try_push(record.as_slice()).expect("the sidecar keeps to the rules"));
+        self.end.submission.publish();
+        self.end.socket.ring().expect("the session goes on");
+        let mut buffer = [0; MAX_RECORD_BYTES];
+        poll(|| {
+            loop {
+                let Some(bytes) = self.end.completion.try_pop(&mut buffer).expect("the sidecar keeps to the rules")
+                else {
+                    return Err("no answer");
+                };
+                match read_reply(bytes).expect("a reply") {
+                    Reply::Returned { .. } => {}
+                    reply => return Ok(reply),
+                }
+            }
+        })
+        .expect("an answer")
+    }
+}
+
+fn refused(reply: Reply, what: &str) {
+    let Reply::Failed { failure, .. } = reply else { panic!("{what}: {reply:?}") };
+    assert!(failure.text.contains(what), "{what}: {failure}");
+}
+
+#[test]
+fn a_table_that_lies_is_refused_by_the_sidecar() {
+    let mut scene = Scene::two().with_bystanders();
+    let mut liar = Liar::start(scene.a());
+    for table in [[(0, 64), (ARENA - 63, 64)], [(0, 64), (u64::MAX - 10, 64)], [(0, u64::MAX), (0, 129)]] {
+        liar.write_table(&table);
+        refused(liar.push("k", HEAD, 128, 2), "within the arena");
+    }
+    liar.write_table(&[(0, 64), (64, 64)]);
+    refused(liar.push("k", HEAD, 129, 2), "come to Some(128) bytes");
+    // What is behind the table is taken for more of it.
+    liar.end.arena.copy_in(HEAD + 64 + 32, &[0xff; 16]).expect("it is its arena");
+    refused(liar.push("k", HEAD, 128, MAX_RANGES), "within the arena");
+    // The table is not in the arena.
+    refused(liar.push("k", ARENA - 64, 128, 2), "end within the arena");
+    refused(liar.push("k", u64::MAX - 63, 128, 2), "end within the arena");
+    assert!(matches!(liar.push("k", HEAD, 128, 2), Reply::Pushed { .. }));
+    scene.others_go_on();
+    drop(liar);
+    scene.a().until("it is gone", |s| s.sessions.iter().all(|s| s.worker != "liar"));
+    scene.end();
+}
+
+#[test]
+fn a_table_or_metadata_that_lies_to_the_reader_is_its_error() {
+    let mut scene = Scene::two().with_bystanders();
+    let mut liar = Liar::start(scene.a());
+    let connect =
+        |sidecar: &Sidecar, name| BlockingClient::connect(sidecar.socket()).name(name).call().expect("a session");
+    let (near, far) = (connect(scene.a(), "near"), connect(scene.b(), "far"));
+    liar.write_table(&[(0, 64), (64, 64)]);
+    assert!(matches!(liar.push("k", HEAD, 128, 2), Reply::Pushed { .. }));
+    // The sidecar has looked; now it says something else.
+    for table in
+        [[(0, 64), (ARENA - 63, 64)], [(u64::MAX, 64), (0, 64)], [(0, 64), (64, 63)], [(0, 64), (64, u64::MAX)]]
+    {
+        liar.write_table(&table);
+        let e = near.fetch_batch("k").timeout(Duration::from_secs(20)).call().expect_err("it lies");
+        assert!(matches!(e, Error::Batch(BatchError::OutOfBody { .. })), "{table:?}: {e}");
+    }
+    // Ranges that are right, and metadata that is not.
+    liar.write_table(&[(0, 64), (64, 64)]);
+    for client in [&near, &far] {
+        let e = client.fetch_batch("k").call().expect_err("it lies");
+        assert!(matches!(e, Error::Batch(BatchError::Cut { .. } | BatchError::Metadata { .. })), "{e}");
+        let e = client.fetch("k").call().expect_err("no tensor");
+        assert!(matches!(e, Error::Batch(BatchError::NotATensor { .. })), "{e}");
+        // It goes on, and holds nothing.
+        client.push_slice(format!("of {}", client.name()), [1], &[1_u8]).call().expect("pushed");
+    }
+    scene.others_go_on();
+    drop((liar, near, far));
+    for node in [scene.a(), scene.b()] {
+        node.until("they are gone", |s| s.sessions.iter().all(|s| s.worker.starts_with("bystander")));
+    }
+    scene.end();
+}
+
+/// A slice of an array goes to another node without what lies around it, though all of it lies in the arena.
+#[test]
+fn behind_a_slice_there_are_zeros() {
+    let scene = Scene::two();
+    let pusher = BlockingClient::connect(scene.a().socket()).name("pusher").call().expect("a session");
+    let mut secret = pusher.allocate(DType::U8, [4096]).expect("room");
+    secret.as_mut_bytes().fill(0x55);
+    let array = secret.freeze().to_array().expect("an array").slice(100, 100);
+    let batch = arrow_array::RecordBatch::try_from_iter([("bytes", array)]).expect("a batch");
+    assert_eq!(pusher.push_batch("slice", &batch).call().expect("pushed").report.copied, 0);
+    // A reader with nothing between the test and the memory that it landed in.
+    let mut reader = Liar::start(scene.b());
+    let fetch = Fetch {
+        op: OpId(9),
+        key: Key::new("slice").expect("a key"),
+        select: Select::Latest,
+        timeout: PATIENCE,
+        require: None,
+    };
+    let Reply::Fetched { slice, meta, ranges: 0, .. } = reader.ask(&Command::Fetch(fetch)) else { panic!("no tensor") };
+    let FromSidecar::Segment(passed) = reader.end.socket.receive(Instant::now() + PATIENCE).expect("a segment") else {
+        panic!("no segment");
+    };
+    let landed = reader.end.segments.adopt(passed).expect("it can be mapped");
+    let mut body = vec![1; (meta.len_bytes() - meta.body_offset()) as usize];
+    landed.copy_out(slice.offset + meta.body_offset(), &mut body).expect("it is there");
+    assert_eq!(body, [vec![0x55; 100], vec![0; 28]].concat());
+    drop((reader, batch, pusher));
+    scene.end();
+}

@@ -1,0 +1,146 @@
+//! Pushing and fetching batches.
+
+use super::BatchError;
+use super::body::Body;
+use super::encode::{Encoded, Encoder};
+use super::messages::{Decoded, Decoder};
+use crate::face::Face;
+use crate::fetch::Fetch;
+use crate::handle::to_key;
+use crate::keys::ToKey;
+use crate::push::{Push, Source};
+use crate::session::{Landed, Session};
+use crate::{Error, Handle};
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use std::sync::Arc;
+use transfer_core::op::Report;
+
+/// A fetched record batch. Its arrays are where the sidecar has them, and everything that shares their memory keeps it.
+#[derive(Debug, Clone)]
+pub struct FetchedBatch {
+    batch: RecordBatch,
+    version: u64,
+    report: Report,
+}
+
+/// Record batches that were pushed as one; see [`FetchedBatch`].
+#[derive(Debug, Clone)]
+pub struct FetchedTable {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+    version: u64,
+    report: Report,
+}
+
+impl FetchedBatch {
+    /// The batch.
+    #[must_use]
+    pub fn batch(&self) -> &RecordBatch {
+        &self.batch
+    }
+
+    /// The batch, without the report of how it came.
+    #[must_use]
+    pub fn into_batch(self) -> RecordBatch {
+        self.batch
+    }
+
+    /// Which version it is.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// How the fetch went: what carried it, what was copied, and where the time went.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    pub(super) fn of(decoded: Decoded, version: u64, report: Report) -> Result<FetchedBatch, BatchError> {
+        match <[RecordBatch; 1]>::try_from(decoded.batches) {
+            Ok([batch]) => Ok(FetchedBatch { batch, version, report }),
+            Err(batches) => Err(BatchError::NotOne { found: batches.len() }),
+        }
+    }
+}
+
+impl FetchedTable {
+    /// The schema of all of them.
+    #[must_use]
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// The batches, in the order in which they were pushed.
+    #[must_use]
+    pub fn batches(&self) -> &[RecordBatch] {
+        &self.batches
+    }
+
+    /// The batches, without the report of how they came.
+    #[must_use]
+    pub fn into_batches(self) -> Vec<RecordBatch> {
+        self.batches
+    }
+
+    /// Which version it is.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// How the fetch went: what carried it, what was copied, and where the time went.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+}
+
+fn take_batch(session: &Arc<Session>, landed: Landed) -> Result<FetchedBatch, Error> {
+    let decoded = Decoder::default().decode(&Body::new(session, &landed)?)?;
+    Ok(FetchedBatch::of(decoded, landed.version.0, landed.report)?)
+}
+
+fn take_table(session: &Arc<Session>, landed: Landed) -> Result<FetchedTable, Error> {
+    let Decoded { schema, batches, .. } = Decoder::default().decode(&Body::new(session, &landed)?)?;
+    Ok(FetchedTable { schema, batches, version: landed.version.0, report: landed.report })
+}
+
+pub(super) fn source(encoded: Result<Encoded, BatchError>) -> Result<Source<'static>, Error> {
+    Ok(Source::Batches(Box::new(encoded?)))
+}
+
+impl<F: Face> Handle<F> {
+    /// Publishes a record batch under `key`. Buffers that lie in the arena, frozen, are published where they lie: those of a
+    /// [`BatchBuilder`](crate::BatchBuilder), and arrays made of a [`Frozen`](crate::Frozen) tensor, or slices of either. Any other is
+    /// copied into the arena when the push is made, as in [`Handle::push_slice`], and so are the few bytes that a slice needs anew:
+    /// offsets that do not begin with 0, bits that do not begin in a whole byte. The report counts what was copied.
+    pub fn push_batch(&self, key: impl ToKey, batch: &RecordBatch) -> Push<'static, F> {
+        self.push_table(key, batch.schema_ref(), std::slice::from_ref(batch))
+    }
+
+    /// Publishes record batches of one schema under `key`, as one version; see [`Handle::push_batch`]. A dictionary that they share
+    /// travels once, one that grows from batch to batch with what is new.
+    pub fn push_table<'a>(
+        &self,
+        key: impl ToKey,
+        schema: &SchemaRef,
+        batches: impl IntoIterator<Item = &'a RecordBatch>,
+    ) -> Push<'static, F> {
+        let encoded = Encoder::new(schema).and_then(|mut encoder| encoder.encode(batches));
+        self.push(key, source(encoded))
+    }
+
+    /// Fetches the record batch under `key`; waits until there is one. Its arrays share the memory that it landed in, or that its owner
+    /// built it in.
+    pub fn fetch_batch(&self, key: impl ToKey) -> Fetch<F, FetchedBatch> {
+        Fetch::new(self.session(), to_key(&key), take_batch)
+    }
+
+    /// Fetches record batches that were pushed as one, however many; see [`Handle::fetch_batch`].
+    pub fn fetch_table(&self, key: impl ToKey) -> Fetch<F, FetchedTable> {
+        Fetch::new(self.session(), to_key(&key), take_table)
+    }
+}

@@ -1,0 +1,162 @@
+//! Buffers as ranges of the arena.
+
+use super::encode::Encoded;
+use crate::Error;
+use crate::push::copy_threads;
+use crate::session::{Held, Session, SharedRange};
+use std::task::Waker;
+use transfer_core::memory::{ALIGNMENT, padded};
+use transfer_core::tensor::{DType, MAX_METADATA_BYTES, TensorMeta};
+use transfer_core::wire::ranges::{ArenaRange, MAX_RANGES, RANGE_BYTES, write_range};
+use transfer_memory::arena::{Arena, Block};
+
+/// What can be pushed.
+pub(crate) struct Gathered {
+    pub(crate) held: Held,
+    pub(crate) meta: TensorMeta,
+    pub(crate) ranges: u32,
+    /// Bytes of buffers that were copied into the arena.
+    pub(crate) copied: u64,
+}
+
+/// A part of the body, in its order.
+enum Part {
+    /// Where it lies already.
+    Lies(ArenaRange),
+    /// In the block of what is copied.
+    Copied(ArenaRange),
+    /// So many zeros.
+    Zeros(u64),
+}
+
+/// Finds the buffers in the arena, copies there what is not in it, and writes the metadata and the table. `None` where there is no
+/// room now.
+pub(crate) fn gather(
+    session: &Session,
+    encoded: &Encoded,
+    waker: &Waker,
+    last_try: bool,
+) -> Result<Option<Gathered>, Error> {
+    let metadata_bytes = u32::try_from(encoded.metadata.len()).unwrap_or(u32::MAX).min(MAX_METADATA_BYTES + 1);
+    let meta = TensorMeta::of(DType::U8, &[encoded.body_len() as u64])?.with_metadata(metadata_bytes)?;
+    let mut found = Found::new(session.arena(), encoded, false);
+    if found.parts.len() as u64 > u64::from(MAX_RANGES) {
+        // More than a table may name: all of it in one piece.
+        found = Found::new(session.arena(), encoded, true);
+    }
+    let copied = match found.copied_len {
+        0 => None,
+        len => match session.allocate_or_wait(len, waker, last_try)? {
+            Some(block) => Some(block),
+            None => return Ok(None),
+        },
+    };
+    let table = found.parts.len() * RANGE_BYTES;
+    let head_len = meta.body_offset() + table as u64 + ALIGNMENT;
+    let Some(mut head) = session.allocate_or_wait(head_len, waker, last_try)? else { return Ok(None) };
+    let copied = copied.map(|block| found.copy_in(block, encoded));
+    let ranges = found.write_head(&mut head, copied.as_ref(), encoded, meta.body_offset());
+    let held = Held::Gathered { head, ranges: found.shared, copied };
+    Ok(Some(Gathered { held, meta, ranges, copied: found.copied_bytes }))
+}
+
+/// Where the buffers are.
+struct Found {
+    parts: Vec<Part>,
+    shared: Vec<SharedRange>,
+    /// Which buffers are to be copied, and where to in their block.
+    to_copy: Vec<(usize, u64)>,
+    /// Padding included.
+    copied_len: u64,
+    copied_bytes: u64,
+}
+
+impl Found {
+    fn new(arena: &Arena, encoded: &Encoded, copy_all: bool) -> Found {
+        let (parts, shared, to_copy) = (Vec::with_capacity(encoded.buffers.len()), Vec::new(), Vec::new());
+        let mut found = Found { parts, shared, to_copy, copied_len: 0, copied_bytes: 0 };
+        for (n, buffer) in encoded.buffers.iter().enumerate() {
+            let len = buffer.len() as u64;
+            let there = match copy_all {
+                true => None,
+                false => SharedRange::find_anywhere(arena, buffer.as_ptr(), len),
+            };
+            match there {
+                Some(range) => found.lies(arena, range),
+                None => {
+                    let room = padded(len).unwrap_or(len);
+                    found.add(Part::Copied(ArenaRange { offset: found.copied_len, len: room }));
+                    found.to_copy.push((n, found.copied_len));
+                    found.copied_len += room;
+                    found.copied_bytes += len;
+                }
+            }
+        }
+        found
+    }
+
+    /// A buffer that lies in the arena. What follows it up to the next multiple of 64 goes along where that is zeros, as it is behind
+    /// every allocation; else zeros from elsewhere take its place, so that nothing goes out that was not pushed.
+    fn lies(&mut self, arena: &Arena, range: SharedRange) {
+        let slice = range.slice();
+        let missing = padded(slice.len).unwrap_or(slice.len) - slice.len;
+        let end = slice.offset + slice.len;
+        let mut behind = [1; ALIGNMENT as usize];
+        let behind = &mut behind[..missing as usize];
+        let zeros = end + missing <= range.allocation_end()
+            && arena.mapping().copy_out(end, behind).is_ok()
+            && behind.iter().all(|byte| *byte == 0);
+        let along = if zeros { missing } else { 0 };
+        self.add(Part::Lies(ArenaRange { offset: slice.offset, len: slice.len + along }));
+        if along < missing {
+            self.add(Part::Zeros(missing));
+        }
+        self.shared.push(range);
+    }
+
+    /// Adds a part; one that goes on where the last one ends becomes one with it.
+    fn add(&mut self, part: Part) {
+        match (self.parts.last_mut(), &part) {
+            (Some(Part::Lies(last)), Part::Lies(next)) | (Some(Part::Copied(last)), Part::Copied(next))
+                if last.end() == Some(next.offset) =>
+            {
+                last.len += next.len;
+            }
+            _ => self.parts.push(part),
+        }
+    }
+
+    fn copy_in(&self, mut block: Block, encoded: &Encoded) -> Block {
+        for (n, at) in &self.to_copy {
+            let bytes = &encoded.buffers[*n];
+            // Cannot fail: the block has room for all of them.
+            let _ = block.copy_in_parallel(*at, bytes, copy_threads());
+            let end = *at as usize + bytes.len();
+            block.as_bytes_mut()[end..end.next_multiple_of(ALIGNMENT as usize)].fill(0);
+        }
+        block
+    }
+
+    /// Writes metadata, table, and the zeros that padding comes from. Returns the number of ranges.
+    fn write_head(&self, head: &mut Block, copied: Option<&Block>, encoded: &Encoded, table_at: u64) -> u32 {
+        let start = head.slice().offset;
+        let zeros_at = start + head.slice().len - ALIGNMENT;
+        let copied_at = copied.map_or(0, |block| block.slice().offset);
+        let mut table = Vec::with_capacity(self.parts.len() * RANGE_BYTES);
+        for part in &self.parts {
+            write_range(
+                &mut table,
+                match *part {
+                    Part::Lies(range) => range,
+                    Part::Copied(range) => ArenaRange { offset: copied_at + range.offset, len: range.len },
+                    Part::Zeros(len) => ArenaRange { offset: zeros_at, len },
+                },
+            );
+        }
+        let bytes = head.as_bytes_mut();
+        bytes.fill(0);
+        bytes[..encoded.metadata.len()].copy_from_slice(&encoded.metadata);
+        bytes[table_at as usize..][..table.len()].copy_from_slice(&table);
+        self.parts.len() as u32
+    }
+}

@@ -1,0 +1,220 @@
+//! Batches out of messages: what is said is checked, and kept for what follows.
+
+use super::arrays::Arrays;
+use super::body::Body;
+use super::encode::CONTINUATION;
+use super::schema::check_schema;
+use super::{ALIGNMENT, BatchError, MAX_DEPTH};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_buffer::Buffer;
+use arrow_ipc::{DictionaryBatch, Message, MetadataVersion, root_as_message_with_opts};
+use arrow_schema::{DataType, Field, SchemaRef};
+use flatbuffers::VerifierOptions;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// How many tables the flatbuffer of one message may have: a field with its type is two. Small flatbuffers can name one table many
+/// times, so this is what bounds what a small message may cost.
+const MAX_TABLES: usize = 1 << 16;
+
+/// What has been said so far: in one push, or in the pushes of a stream up to now.
+#[derive(Debug, Default)]
+pub(super) struct Decoder {
+    schema: Option<Known>,
+    dictionaries: HashMap<i64, ArrayRef>,
+}
+
+#[derive(Debug)]
+struct Known {
+    schema: SchemaRef,
+    /// As it was said.
+    message: Buffer,
+    /// The values of each dictionary.
+    dictionaries: HashMap<i64, DataType>,
+}
+
+/// What one push brought.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    pub(super) schema: SchemaRef,
+    pub(super) batches: Vec<RecordBatch>,
+    /// It was the last of its stream.
+    pub(super) ended: bool,
+}
+
+impl Decoder {
+    pub(super) fn decode(&mut self, body: &Body) -> Result<Decoded, BatchError> {
+        let mut rest = &body.metadata[..];
+        let (mut batches, mut ended, mut at) = (Vec::new(), false, 0);
+        while let Some((prefix, after)) = rest.split_first_chunk::<8>() {
+            let ([marker @ .., _, _, _, _], [_, _, _, _, len @ ..]) = (prefix, prefix);
+            let len = u32::from_le_bytes(*len) as usize;
+            if *marker != CONTINUATION {
+                let (what, found) = ("the marker in front of a message", i64::from(u32::from_le_bytes(*marker)));
+                return Err(BatchError::Metadata { what, found, expected: "0xffffffff" });
+            }
+            ended = len == 0;
+            if ended {
+                rest = after;
+                break;
+            }
+            let (message, after) = after.split_at_checked(len).ok_or(BatchError::Cut { missing: "a message" })?;
+            rest = after;
+            // Flatbuffers are read where their numbers are aligned.
+            let message = Buffer::from(message);
+            at += self.message(&message, body, at, &mut batches)?;
+        }
+        if !rest.is_empty() {
+            let (what, found) = ("what is left behind the last message", rest.len() as i64);
+            return Err(BatchError::Metadata { what, found, expected: "nothing" });
+        }
+        if at != body.len {
+            let (what, found) = ("the sum of all bodies", at as i64);
+            return Err(BatchError::Metadata { what, found, expected: "the length of what was pushed" });
+        }
+        let known = self.schema.as_ref().ok_or(BatchError::Cut { missing: "a schema" })?;
+        Ok(Decoded { schema: known.schema.clone(), batches, ended })
+    }
+
+    /// Takes one message, whose body starts `at` there. Returns the body's length.
+    fn message(
+        &mut self,
+        bytes: &Buffer,
+        body: &Body,
+        at: u64,
+        batches: &mut Vec<RecordBatch>,
+    ) -> Result<u64, BatchError> {
+        if self.schema.as_ref().is_some_and(|known| known.message == *bytes) {
+            return Ok(0);
+        }
+        let options =
+            VerifierOptions { max_depth: 2 * MAX_DEPTH + 8, max_tables: MAX_TABLES, ..VerifierOptions::default() };
+        let message = root_as_message_with_opts(&options, bytes)
+            .map_err(|e| BatchError::Arrow { what: "a message of the batches' metadata", why: e.to_string() })?;
+        if message.version() != MetadataVersion::V5 {
+            let (what, found) = ("the version", i64::from(message.version().0));
+            return Err(BatchError::Metadata { what, found, expected: "4, which is V5" });
+        }
+        let len = u64::try_from(message.bodyLength()).ok().filter(|len| len.is_multiple_of(ALIGNMENT as u64));
+        let len = len.filter(|len| at.checked_add(*len).is_some_and(|end| end <= body.len));
+        let Some(len) = len else {
+            let (what, found) = ("the length of a body", message.bodyLength());
+            return Err(BatchError::Metadata { what, found, expected: "a multiple of 64 within what was pushed" });
+        };
+        if message.header_as_schema().is_some() {
+            self.say_schema(&message, bytes)?;
+            return Ok(len);
+        }
+        let Some(known) = &self.schema else { return Err(BatchError::Cut { missing: "a schema" }) };
+        if let Some(batch) = message.header_as_dictionary_batch() {
+            let (id, values) = dictionary(known, &self.dictionaries, &batch, body, (at, len))?;
+            self.say_dictionary(id, batch.isDelta(), values)?;
+        } else if let Some(batch) = message.header_as_record_batch() {
+            let mut arrays = Arrays::new(&batch, body, (at, len), &self.dictionaries)?;
+            let columns =
+                known.schema.fields().iter().map(|field| arrays.array(field)).collect::<Result<Vec<_>, _>>()?;
+            arrays.end()?;
+            let options = RecordBatchOptions::new().with_row_count(Some(arrays.rows));
+            let made = RecordBatch::try_new_with_options(known.schema.clone(), columns, &options);
+            batches.push(made.map_err(BatchError::arrow("a record batch"))?);
+        } else {
+            let (what, found) = ("the kind of a message", i64::from(message.header_type().0));
+            return Err(BatchError::Metadata { what, found, expected: "schema, dictionary or record batch" });
+        }
+        Ok(len)
+    }
+
+    fn say_schema(&mut self, message: &Message<'_>, bytes: &Buffer) -> Result<(), BatchError> {
+        let schema = message.header_as_schema().ok_or(BatchError::Cut { missing: "a schema" })?;
+        if !schema.endianness().equals_to_target_endianness() {
+            let (what, found) = ("the order of bytes", i64::from(schema.endianness().0));
+            return Err(BatchError::Metadata { what, found, expected: "that of this machine" });
+        }
+        let schema = arrow_ipc::convert::try_fb_to_schema(schema).map_err(BatchError::arrow("the schema"))?;
+        check_schema(&schema)?;
+        if let Some(known) = &self.schema {
+            let (expected, found) = (known.schema.to_string(), schema.to_string());
+            return match *known.schema == schema {
+                true => Ok(()),
+                false => Err(BatchError::OtherSchema { expected, found }),
+            };
+        }
+        let mut dictionaries = HashMap::new();
+        schema.fields().iter().try_for_each(|field| name_dictionaries(field, &mut dictionaries))?;
+        self.schema = Some(Known { schema: Arc::new(schema), message: bytes.clone(), dictionaries });
+        Ok(())
+    }
+
+    fn say_dictionary(&mut self, id: i64, is_delta: bool, values: ArrayRef) -> Result<(), BatchError> {
+        let values = match self.dictionaries.get(&id).filter(|_| is_delta) {
+            Some(before) => arrow_select::concat::concat(&[before, &values])
+                .map_err(BatchError::arrow("a dictionary that was added to"))?,
+            None if is_delta => {
+                let what = "the number of a dictionary that is added to";
+                return Err(BatchError::Metadata { what, found: id, expected: "one that was sent before" });
+            }
+            None => values,
+        };
+        self.dictionaries.insert(id, values);
+        Ok(())
+    }
+}
+
+/// The values of a dictionary, which are the one column of a batch.
+fn dictionary(
+    known: &Known,
+    dictionaries: &HashMap<i64, ArrayRef>,
+    batch: &DictionaryBatch<'_>,
+    body: &Body,
+    range: (u64, u64),
+) -> Result<(i64, ArrayRef), BatchError> {
+    let id = batch.id();
+    let unknown = BatchError::Metadata { what: "the number of a dictionary", found: id, expected: "one of the schema" };
+    let data_type = known.dictionaries.get(&id).ok_or(unknown)?;
+    let data = batch.data().ok_or(BatchError::Cut { missing: "a dictionary's values" })?;
+    let mut arrays = Arrays::new(&data, body, range, dictionaries)?;
+    let values = arrays.array(&Field::new("", data_type.clone(), true))?;
+    arrays.end()?;
+    match values.len() == arrays.rows {
+        true => Ok((id, values)),
+        false => {
+            let (what, found) = ("the length of a dictionary", arrays.rows as i64);
+            Err(BatchError::Metadata { what, found, expected: "that of its values" })
+        }
+    }
+}
+
+/// The number that a field's dictionary has in the messages.
+#[expect(deprecated, reason = "Arrow keeps the number there, and has no other place yet")]
+pub(super) fn dictionary_id(field: &Field) -> Option<i64> {
+    field.dict_id()
+}
+
+/// Which dictionaries the columns refer to.
+fn name_dictionaries(field: &Field, all: &mut HashMap<i64, DataType>) -> Result<(), BatchError> {
+    if let (DataType::Dictionary(_, value), Some(id)) = (field.data_type(), dictionary_id(field)) {
+        let known = all.entry(id).or_insert_with(|| value.as_ref().clone());
+        if known != value.as_ref() {
+            let (field, data_type) = (field.name().clone(), value.to_string());
+            let expected = "the dictionary of that number has another one elsewhere";
+            return Err(BatchError::BadType { field, data_type, expected });
+        }
+        return name_inner(value, all);
+    }
+    name_inner(field.data_type(), all)
+}
+
+fn name_inner(data_type: &DataType, all: &mut HashMap<i64, DataType>) -> Result<(), BatchError> {
+    match data_type {
+        DataType::List(f)
+        | DataType::LargeList(f)
+        | DataType::ListView(f)
+        | DataType::LargeListView(f)
+        | DataType::FixedSizeList(f, _)
+        | DataType::Map(f, _) => name_dictionaries(f, all),
+        DataType::Struct(fields) => fields.iter().try_for_each(|f| name_dictionaries(f, all)),
+        DataType::Union(fields, _) => fields.iter().try_for_each(|(_, f)| name_dictionaries(f, all)),
+        DataType::RunEndEncoded(_, values) => name_dictionaries(values, all),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,160 @@
+//! Streams of batches: the versions of a key, in order, each of which stays until its readers have had it.
+
+use super::calls::{FetchedBatch, source};
+use super::encode::Encoder;
+use super::messages::Decoder;
+use super::{BatchError, body::Body};
+use crate::face::{Async, Blocking, Face};
+use crate::fetch::Fetch;
+use crate::handle::to_key;
+use crate::keys::ToKey;
+use crate::options::DEFAULT_TIMEOUT;
+use crate::push::Push;
+use crate::session::{Landed, Session};
+use crate::{Error, Handle};
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+use transfer_core::op::Report;
+use transfer_core::tensor::{Key, Until};
+
+/// The writing end of a stream of batches; see [`Handle::push_stream`].
+pub struct BatchStream<F> {
+    client: Handle<F>,
+    key: Result<Key, Error>,
+    encoder: Result<Encoder, BatchError>,
+    readers: NonZeroU32,
+    next: u64,
+}
+
+/// The reading end of a stream of batches; see [`Handle::fetch_stream`].
+#[derive(Debug)]
+pub struct BatchStreamReader<F> {
+    client: Handle<F>,
+    key: Result<Key, Error>,
+    decoder: Decoder,
+    timeout: Duration,
+    next: u64,
+    ended: bool,
+}
+
+impl<F: Face> Handle<F> {
+    /// Begins a stream of batches under `key`, which is this stream's alone. Its batches are versions 1, 2, and so on, and each stays
+    /// until its one reader has fetched it; see [`BatchStream::readers`]. When the arena is full of batches that were not fetched yet, a
+    /// push waits.
+    pub fn push_stream(&self, key: impl ToKey, schema: &SchemaRef) -> BatchStream<F> {
+        let (client, readers) = (self.clone(), NonZeroU32::MIN);
+        BatchStream { client, key: to_key(&key), encoder: Encoder::new(schema), readers, next: 1 }
+    }
+
+    /// Reads a stream of batches from its beginning. It may be asked for before there is one.
+    pub fn fetch_stream(&self, key: impl ToKey) -> BatchStreamReader<F> {
+        let (client, key, decoder) = (self.clone(), to_key(&key), Decoder::default());
+        BatchStreamReader { client, key, decoder, timeout: DEFAULT_TIMEOUT, next: 1, ended: false }
+    }
+}
+
+impl<F: Face> BatchStream<F> {
+    /// How many readers there are: each batch stays until so many have fetched it. 1 where nothing is said; 0 is 1.
+    #[must_use]
+    pub fn readers(mut self, readers: u32) -> Self {
+        self.readers = NonZeroU32::new(readers).unwrap_or(NonZeroU32::MIN);
+        self
+    }
+
+    /// Pushes the next batch. Of a dictionary goes what the batches before have not brought yet. When this push fails, so does the
+    /// stream: what follows it is not understood without it.
+    pub fn push(&mut self, batch: &RecordBatch) -> Push<'static, F> {
+        let encoded = match &mut self.encoder {
+            Ok(encoder) => encoder.encode([batch]),
+            Err(e) => Err(e.clone()),
+        };
+        self.say(encoded)
+    }
+
+    /// Ends the stream: whoever reads it learns that there is no more. A stream that is dropped does not end, and its readers wait
+    /// until their deadline, or until this worker is gone.
+    pub fn finish(mut self) -> Push<'static, F> {
+        let end = self.encoder.as_ref().map(Encoder::end).map_err(BatchError::clone);
+        self.say(end)
+    }
+
+    fn say(&mut self, encoded: Result<super::Encoded, BatchError>) -> Push<'static, F> {
+        let (session, version) = (self.client.session(), self.next);
+        self.next += u64::from(encoded.is_ok());
+        Push::new(session, self.key.clone(), source(encoded)).version(version).keep(Until::Fetched(self.readers))
+    }
+}
+
+impl<F> std::fmt::Debug for BatchStream<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BatchStream").field("key", &self.key).field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+/// What was fetched, before it is looked at.
+pub(super) struct Raw {
+    body: Body,
+    version: u64,
+    report: Report,
+}
+
+fn take_raw(session: &Arc<Session>, landed: Landed) -> Result<Raw, Error> {
+    Ok(Raw { body: Body::new(session, &landed)?, version: landed.version.0, report: landed.report })
+}
+
+impl<F: Face> BatchStreamReader<F> {
+    /// How long each batch may take; 30 s where nothing is said.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    fn fetch(&self) -> Fetch<F, Raw> {
+        Fetch::new(self.client.session(), self.key.clone(), take_raw).exactly(self.next).timeout(self.timeout)
+    }
+
+    fn take(&mut self, raw: Raw) -> Result<Option<FetchedBatch>, Error> {
+        // It has been fetched, whatever is in it.
+        self.next += 1;
+        let Raw { body, version, report } = raw;
+        let decoded = self.decoder.decode(&body)?;
+        self.ended = decoded.ended;
+        match decoded.ended && decoded.batches.is_empty() {
+            true => Ok(None),
+            false => Ok(Some(FetchedBatch::of(decoded, version, report)?)),
+        }
+    }
+}
+
+impl BatchStreamReader<Async> {
+    /// The next batch; `None` at the end. A call that is given up may have taken a batch with it: the stream cannot be read on then.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    pub async fn next(&mut self) -> Result<Option<FetchedBatch>, Error> {
+        if self.ended {
+            return Ok(None);
+        }
+        let raw = self.fetch().await?;
+        self.take(raw)
+    }
+}
+
+impl BatchStreamReader<Blocking> {
+    /// The next batch; `None` at the end.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    #[expect(clippy::should_implement_trait, reason = "an iterator of results would go on after an error")]
+    pub fn next(&mut self) -> Result<Option<FetchedBatch>, Error> {
+        if self.ended {
+            return Ok(None);
+        }
+        let raw = self.fetch().call()?;
+        self.take(raw)
+    }
+}

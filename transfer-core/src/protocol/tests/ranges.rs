@@ -1,0 +1,102 @@
+//! Bodies that lie in several ranges of an arena.
+
+use super::pair::{ARENA_BYTES, Pair, Worker, key, name};
+use crate::op::{FailureCode, OpId, Push, Reply};
+use crate::tensor::{DType, Retention, Select, TensorMeta};
+use crate::wire::ranges::ArenaRange;
+use std::time::Duration;
+
+const HEAD: u64 = 4096;
+
+/// A push of `k` with 70 bytes of metadata, whose body is made of those ranges.
+fn gathered(op: u64, ranges: &[(u64, u64)], to: Option<&str>) -> (Push, Vec<ArenaRange>) {
+    let ranges: Vec<_> = ranges.iter().map(|(offset, len)| ArenaRange { offset: *offset, len: *len }).collect();
+    let body = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add).min(1 << 40);
+    let push = Push {
+        op: OpId(op),
+        key: key("k"),
+        version: None,
+        meta: TensorMeta::of(DType::U8, &[body]).unwrap().with_metadata(70).unwrap(),
+        offset: HEAD,
+        to: to.map(name),
+        timeout: Duration::from_secs(1),
+        require: None,
+        retention: Retention::default(),
+        takeover: false,
+        ranges: u32::try_from(ranges.len()).unwrap(),
+    };
+    (push, ranges)
+}
+
+/// Writes what that push names: metadata of 1s, and a body whose bytes number its ranges.
+fn fill(pair: &mut Pair, w: Worker, ranges: &[ArenaRange]) -> Vec<u8> {
+    pair.world.write(w.arena, HEAD, &[&[1; 70][..], &[0; 58]].concat());
+    let mut landed = [&[1; 70][..], &[0; 58]].concat();
+    for (n, range) in ranges.iter().enumerate() {
+        let bytes = vec![10 + n as u8; range.len as usize];
+        pair.world.write(w.arena, range.offset, &bytes);
+        landed.extend(bytes);
+    }
+    landed
+}
+
+#[test]
+fn ranges_land_as_one_body_behind_their_metadata() {
+    let mut pair = Pair::new();
+    let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));
+    let (push, ranges) = gathered(100, &[(8192, 64), (8, 100), (9000, 0), (9001, 28)], None);
+    let landed = fill(&mut pair, w, &ranges);
+    let table = pair.nodes[0].node.table_of(w.session, &push).unwrap();
+    assert_eq!((table.offset, table.len), (HEAD + 128, 4 * 16));
+    pair.push_ranges(w, push.clone(), &ranges);
+    pair.settle();
+    assert!(matches!(pair.replies(w)[..], [Reply::Pushed { .. }]));
+    // On this node by reference: where the metadata and the table lie.
+    pair.fetch(near, "k", Select::Latest);
+    pair.settle();
+    let [Reply::Fetched { lease, slice, ranges: 4, meta, .. }] = &pair.replies(near)[..] else { panic!() };
+    assert_eq!((slice.offset, slice.len, meta), (HEAD, 128 + 4 * 16, &push.meta));
+    pair.release(near, *lease);
+    // On another, by pull and by push.
+    pair.fetch(far, "k", Select::Latest);
+    pair.settle();
+    let [Reply::Fetched { slice, ranges: 0, .. }] = pair.replies(far)[..] else { panic!() };
+    assert_eq!(pair.memories[1].read(slice).unwrap(), landed);
+    let (mut push, ranges) = gathered(101, &[(64, 192)], Some("far"));
+    let landed = fill(&mut pair, w, &ranges);
+    push.key = key("there");
+    pair.push_ranges(w, push, &ranges);
+    pair.settle();
+    pair.fetch(far, "there", Select::Latest);
+    pair.settle();
+    let replies = pair.replies(far);
+    let [Reply::Fetched { slice, ranges: 0, .. }] = replies[..] else { panic!("{replies:?}") };
+    assert_eq!(pair.memories[1].read(slice).unwrap(), landed);
+    pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
+}
+
+#[test]
+fn ranges_that_lie_are_refused() {
+    let mut pair = Pair::new();
+    let w = pair.worker(0, "w");
+    let mut refused = |push: Push, ranges: &[ArenaRange], what: &str| {
+        pair.push_ranges(w, push, ranges);
+        pair.settle();
+        let failure = pair.failed(w);
+        assert_eq!(failure.code, FailureCode::Invalid);
+        assert!(failure.text.contains(what), "{failure}");
+    };
+    for outside in [(ARENA_BYTES - 63, 64), (u64::MAX, 2), (0, u64::MAX)] {
+        let (push, ranges) = gathered(1, &[(0, 64), outside], None);
+        refused(push, &ranges, "within the arena");
+    }
+    let (push, ranges) = gathered(1, &[(0, 64), (64, 64)], None);
+    refused(Push { ranges: 3, ..push.clone() }, &ranges, "of which 2 were read");
+    refused(Push { ranges: 0, ..push.clone() }, &ranges, "of which 2 were read");
+    refused(push.clone(), &[], "of which 0 were read");
+    refused(push.clone(), &[ranges[0], ArenaRange { offset: 0, len: 65 }], "come to Some(129) bytes");
+    // The table itself has to lie within the arena.
+    refused(Push { offset: ARENA_BYTES - 128, ..push.clone() }, &ranges, "end within the arena");
+    refused(Push { offset: 8, ..push }, &ranges, "multiple of 64");
+    pair.ends_clean(&[(w, "w")]);
+}

@@ -1,0 +1,42 @@
+//! The tables of bodies that lie in several ranges of an arena: copied out before anybody looks at them.
+
+use super::memory::Memory;
+use std::sync::Arc;
+use transfer_core::drive::Driver;
+use transfer_core::op::Push;
+use transfer_core::protocol::SessionId;
+use transfer_core::time::Time;
+use transfer_core::wire::ranges::{ArenaRange, read_ranges};
+use transfer_memory::segment::Segment;
+
+/// Room for one table, used again for the next.
+#[derive(Default)]
+pub(super) struct Tables {
+    bytes: Vec<u8>,
+    ranges: Vec<ArenaRange>,
+}
+
+impl Tables {
+    /// Hands a push to the node, with the ranges that its table names. How many there may be at most is checked by whoever read the
+    /// record. Where the table does not lie within the arena none are read, and the node says so.
+    pub(super) fn push(
+        &mut self,
+        driver: &mut Driver<Arc<Segment>>,
+        now: Time,
+        session: SessionId,
+        push: Push,
+        memory: &Memory,
+    ) {
+        self.ranges.clear();
+        if let Some(table) = driver.node.table_of(session, &push)
+            && let Some(arena) = memory.get(table.segment)
+        {
+            self.bytes.resize(usize::try_from(table.len).unwrap_or(0), 0);
+            // Copied out, so that what is checked is what is used, whatever the worker writes meanwhile.
+            if arena.mapping().copy_out(table.offset, &mut self.bytes).is_ok() {
+                self.ranges.extend(read_ranges(&self.bytes));
+            }
+        }
+        driver.node.push_ranges(now, session, push, &self.ranges);
+    }
+}
