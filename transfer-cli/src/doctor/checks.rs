@@ -300,6 +300,10 @@ mod tests {
         };
         one(|f| setting(f, 1, "pool"), "isolation", Warn, &["pool"]);
         one(|f| setting(f, 2, "no"), "bounds", Warn, &["does not check", "rxe"]);
-        one(|f| status(f).links[0].why = "node b has no verbs".into(), "link", Warn, &["node b has no verbs"]);
+        let by_tcp = |f: &mut Facts| {
+            let link = &mut status(f).links[0];
+            (link.fabric, link.why) = (Fabric::Tcp.into(), "node b has no verbs".into());
+        };
+        one(by_tcp, "link", Warn, &["node b has no verbs"]);
     }
 }
