@@ -8,10 +8,12 @@ Three kinds of tests:
 
 Everything is built on this machine, by the same command as in `make test`. All test programs that want as many devices run in one guest,
 one after the other. When a mistake panics its kernel, the one that ran has failed, and a new guest goes on with the next one. Tests
-with "two_devices" in their names get a guest with two devices.
+with "two_devices" in their names get a guest with two devices. Two such guests run at a time (--lanes): each is busy for half of its
+time at most, for the device is one thread of its kernel.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import re
@@ -20,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -139,17 +142,49 @@ class TwoHosts:
     def __init__(self):
         self.passed, self.failed, self.seconds = [], [], 0
 
-    def run(self, stage, limit):
+    def run(self, stage, limit, say):
         started = time.monotonic()
         script = [HERE / 'two-hosts.sh', stage, str(limit)]
-        (self.passed if subprocess.run(script, stdin=subprocess.DEVNULL).returncode == 0 else self.failed).append('two-hosts.sh')
+        say.begin(self.title)
+        ran = subprocess.Popen(script, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
+        with ran:
+            for line in ran.stdout:
+                say.line(line)
+        (self.failed if ran.returncode else self.passed).append('two-hosts.sh')
         self.seconds = time.monotonic() - started
+        say.end(self.title, self.seconds)
 
     def missing(self):
         return []
 
     def trouble(self):
         return None
+
+
+class Say:
+    """What the suites of one lane print: line by line where it is the only one, else all of a suite at its end."""
+
+    one_at_a_time = threading.Lock()
+
+    def __init__(self, alone):
+        self.alone, self.kept = alone, []
+
+    def line(self, text):
+        if self.alone:
+            print(text, end='', flush=True)
+        else:
+            self.kept.append(text)
+
+    def begin(self, title):
+        if not self.alone:
+            print(f'==> {title} begins', flush=True)
+        self.line(f'\n==> {title}\n')
+
+    def end(self, title, seconds):
+        with self.one_at_a_time:
+            print(''.join(self.kept), end='', flush=True)
+            print(f'==> {title} took {seconds:.0f} s', flush=True)
+        self.kept = []
 
 
 def guest(arguments, environment, limit, devices=1):
@@ -163,7 +198,7 @@ def guest(arguments, environment, limit, devices=1):
     yield started.returncode
 
 
-def run_together(suites, stage, limit):
+def run_together(suites, stage, limit, say):
     """Runs suites in one guest, one after the other; in another one those behind a suite that has ended its guest."""
     while suites:
         mend = MEND.format(devices=suites[0].devices)
@@ -176,15 +211,17 @@ def run_together(suites, stage, limit):
                 code = line
             elif line.startswith(BEGINS):
                 at, seen, started = int(line.split()[-1]), [], time.monotonic()
-                print(f'\n==> {suites[at].title}: {len(suites[at].expected)} tests', flush=True)
+                say.begin(f'{suites[at].title}: {len(suites[at].expected)} tests')
             elif line.startswith(ENDS):
                 suites[at].ended(''.join(seen), int(line.split()[-1]), time.monotonic() - started)
+                say.end(suites[at].title, suites[at].seconds)
             else:
                 seen.append(line)
-                print(line, end='', flush=True)
+                say.line(line)
         if suites[at].code is None:
             suites[at].ended(''.join(seen), None, time.monotonic() - started)
-            print(f'    the guest ended with {code}', flush=True)
+            say.line(f'    the guest ended with {code}\n')
+            say.end(suites[at].title, suites[at].seconds)
         suites = suites[at + 1:]
 
 
@@ -247,11 +284,41 @@ def staged(programs, tests, folder):
     return stage
 
 
+def lanes(suites, many):
+    """Who runs beside whom: for each lane its guests, and for each guest its suites. No devices: a suite that brings guests of its own."""
+    usual, others = [suite for suite in suites if suite.devices == 1], [suite for suite in suites if suite.devices != 1]
+    several = sorted({suite.devices for suite in others if suite.devices})
+    more = [[suite for suite in others if suite.devices == devices] for devices in several]
+    more += [[suite] for suite in others if not suite.devices]
+    # As they come, in turns; the last lane has the others too. That comes out about even.
+    shares = [[usual[i::many]] for i in range(many)]
+    shares[-1] += more
+    return [[suites for suites in share if suites] for share in shares if any(share)]
+
+
+def run(suites, stage, options):
+    """Runs them all. What a thread fails with, this does."""
+    shares = lanes(suites, options.lanes)
+
+    def lane(share):
+        say = Say(len(shares) == 1)
+        for together in share:
+            if together[0].devices:
+                run_together(together, stage, options.timeout, say)
+            else:
+                together[0].run(stage, options.timeout, say)
+
+    with concurrent.futures.ThreadPoolExecutor(len(shares)) as pool:
+        for ended in [pool.submit(lane, share) for share in shares]:
+            ended.result()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('words', nargs='*', help='only suites that have one of these words in their titles')
     parser.add_argument('--list', action='store_true', help='say what would run')
     parser.add_argument('--timeout', type=int, default=600, metavar='S', help='how long one suite may run (%(default)s s)')
+    parser.add_argument('--lanes', type=int, default=2, metavar='N', choices=range(1, 9), help='how many guests at a time (%(default)s)')
     parser.add_argument('--soak', type=int, metavar='S', help='instead of tests: the soak, for so many seconds')
     parser.add_argument('--seed', type=int, help='the seed of the soak; any where nothing is said')
     options = parser.parse_args()
@@ -282,12 +349,7 @@ def main():
                     return passed and line == 0
                 passed |= line.startswith('soak passed')
                 print(line, end='', flush=True)
-        for devices in sorted({suite.devices for suite in suites if suite.devices}):
-            run_together([suite for suite in suites if suite.devices == devices], stage, options.timeout)
-        for suite in suites:
-            if not suite.devices:
-                print(f'\n==> {suite.title}', flush=True)
-                suite.run(stage, options.timeout)
+        run(suites, stage, options)
         return report(suites)
     finally:
         shutil.rmtree(stage, ignore_errors=True)

@@ -81,7 +81,7 @@ fn each_list_is_shown_to_people_and_to_programs() {
     assert_eq!(looks.matches("1 link\n").count(), 3, "{looks}");
 
     shows(a, &["delete", "other"], &["deleted \"other\" of worker giver: 1 version, 64 B"]);
-    let gone = says(a, 1, &["delete", "other"]);
+    let gone = says(a, 6, &["delete", "other"]);
     assert!(gone.contains("\"other\" is not published at this sidecar"), "{gone}");
     shows(a, &["log-level"], &["info"]);
     shows(a, &["log-level", "debug"], &["debug (before: info)"]);

@@ -172,7 +172,9 @@ fn strangers_are_refused() {
     }
     // In the clear to where TLS is spoken.
     let status = connect(&format!("http://{}", scene.a().address()), None, "x");
-    assert!(matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled), "{status:?}");
+    // What TLS says at its end may be read as HTTP/2 that is wrong.
+    let broken = [Code::Unavailable, Code::Unknown, Code::Cancelled, Code::Internal];
+    assert!(broken.contains(&status.code()), "{status:?}");
     until_logged(&scene, "a", &["a connection for gRPC was refused", "does not speak TLS"]);
     let (code, said) = run(programs::transferctl(), &["status", "--admin", &format!("http://{}", scene.a().address())]);
     assert!(code == Some(3) && said.contains("https://127.0.0.1"), "{code:?} {said}");

@@ -13,7 +13,7 @@ pub enum CheckError {
     #[error(transparent)]
     Config(#[from] LoadError),
     /// The log's filter.
-    #[error(transparent)]
+    #[error("--log: {0}")]
     Log(#[from] LogError),
     /// What a start would find.
     #[error(transparent)]

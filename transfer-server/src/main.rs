@@ -32,7 +32,8 @@ fn main() -> ExitCode {
         };
     }
     if let Err(e) = LogControl::install(&loaded.flags.log) {
-        return wrong(&e);
+        eprintln!("transferd: --log: {e}");
+        return ExitCode::from(2);
     }
     let config = match loaded.config() {
         Ok(config) => config,

@@ -24,7 +24,7 @@ pub enum ReloadError {
     #[error(transparent)]
     Config(#[from] LoadError),
     /// The log's filter.
-    #[error(transparent)]
+    #[error("--log: {0}")]
     Log(#[from] LogError),
     /// The certificates.
     #[error(transparent)]

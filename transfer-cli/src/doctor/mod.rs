@@ -31,7 +31,7 @@ pub struct Options {
     /// published there is fetched
     #[arg(long, value_name = "PATH", requires = "with")]
     pub with_socket: Option<PathBuf>,
-    /// A file of certificates to look at, in PEM; may be given more than once
+    /// A file of certificates to look at, in PEM, beside those of --tls-cert and --tls-ca; may be given more than once
     #[arg(long, value_name = "FILE")]
     pub certificate: Vec<PathBuf>,
     /// How much to move; 0 moves nothing

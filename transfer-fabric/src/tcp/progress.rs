@@ -26,6 +26,8 @@ impl TcpFabric {
                     // It stays readable, and would keep everybody awake, until it is set anew.
                     self.poller.set_timer(None);
                     self.timer_set_for = None;
+                    // Whoever is about to sleep has to arm again: a later deadline may have no timer now.
+                    moved = true;
                 }
                 Source::Guest(number) => self.hear_guest(number),
                 // It has none.

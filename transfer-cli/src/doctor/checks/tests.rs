@@ -155,7 +155,11 @@ fn each_check_finds_what_it_is_for_and_says_what_to_do() {
     };
     one(|f| setting(f, 1, "pool"), "isolation", Warn, &["pool"]);
     one(|f| setting(f, 2, "no"), "bounds", Warn, &["does not check", "rxe"]);
-    one(|f| f.links[0].why = "node b has no verbs".into(), "link", Warn, &["node b has no verbs"]);
+    let by_tcp = |f: &mut Facts| {
+        let link = &mut f.links[0];
+        (link.fabric, link.why) = (Fabric::Tcp.into(), "node b has no verbs".into());
+    };
+    one(by_tcp, "link", Warn, &["node b has no verbs"]);
 }
 
 fn peer(facts: &mut Facts) -> &mut Peer {

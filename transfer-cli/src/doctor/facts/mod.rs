@@ -99,7 +99,13 @@ impl Facts {
             data_port,
             moved,
             peer,
-            certificates: options.certificate.iter().map(|path| CertificateFile::look(path)).collect(),
+            certificates: options
+                .certificate
+                .iter()
+                .chain(&options.target.tls.tls_cert)
+                .chain(&options.target.tls.tls_ca)
+                .map(|path| CertificateFile::look(path))
+                .collect(),
             now_s: UNIX_EPOCH.elapsed().map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX)),
             verbs: transfer_verbs::available().map_err(|e| e.to_string()),
             connection_manager: transfer_verbs::cm::available().map_err(|e| e.to_string()),

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::files::Worker;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use transfer_client::{Client, DType, FabricKind, Report};
 
@@ -62,8 +63,11 @@ pub(crate) async fn fetch(socket: &Path, key: &str) -> Result<Moved, Error> {
     Ok(Moved::of(tensor.report(), started.elapsed(), None))
 }
 
+/// Each has a name of its own: that of one who has just left may be taken for a moment still.
 fn worker(socket: &Path, part: &str) -> Worker {
-    let name = format!("transferctl-doctor-{part}-{}", std::process::id());
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("transferctl-doctor-{}-{part}-{number}", std::process::id());
     Worker { socket: socket.to_owned(), name: Some(name) }
 }
 
