@@ -14,5 +14,8 @@ if [ "$("$tools/bin/cargo-deb" --version 2>/dev/null)" != "cargo-deb $version" ]
     cargo install --quiet --locked --force --debug --root "$tools" --target-dir "$target/tools/build" cargo-deb --version "=$version"
     rm -rf "$target/tools/build"
 fi
-cargo build --locked --profile "$profile" --package transfer-server --package transfer-cli --bins
+what=(--package transfer-server --package transfer-cli --bins)
+# As the tests do it: other packages would be built with other features, and all of it again.
+[ "$profile" != dev ] || what=(--workspace --all-targets)
+cargo build --locked --profile "$profile" "${what[@]}"
 "$tools/bin/cargo-deb" deb --no-build --profile "$profile" --package transfer-server --output "$target/debian/transfer.deb"

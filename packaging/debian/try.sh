@@ -38,7 +38,8 @@ inside install -d -o transfer -g transfer -m 755 /run/transfer
 as_transfer=(setpriv --reuid transfer --regid transfer --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all)
 setting() { sed -n "s/^$1=//p" "$room/root$unit"; }
 inside "${as_transfer[@]}" $(setting ExecStartPre)
-ulimit -l unlimited
+# As much as there may be here; the unit lifts the limit.
+ulimit -l "$(ulimit -H -l)"
 # shellcheck disable=SC2046
 inside strace -f -qq -c -o /tmp/calls "${as_transfer[@]}" $(setting ExecStart) >"$room/said" 2>"$room/log" &
 running=$!
@@ -50,7 +51,7 @@ inside transferctl status --json >"$room/status"
 printf 'what is moved' >"$room/root/tmp/file"
 inside transferctl push key /tmp/file --hold 1s
 inside transferctl doctor || fail 'doctor finds something wrong'
-daemon=$(pgrep -x transferd)
+daemon=$(inside pgrep -x transferd)
 kill -HUP "$daemon"
 kill -TERM "$daemon"
 wait $running || { cat "$room/log"; fail 'transferd did not end well'; }

@@ -1,10 +1,12 @@
 //! How a sidecar begins, what it shows, and how it ends.
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
-use std::process::{Command, Output};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Output, Stdio};
 use transfer_proto::v1::Fabric;
 use transfer_tests::process::{Process, Start};
-use transfer_tests::{Scene, Spec, programs};
+use transfer_tests::{PATIENCE, Scene, Spec, programs};
 
 /// Runs a `transferd` that must not start.
 fn refused(arguments: &[&str]) -> String {
@@ -42,6 +44,27 @@ fn beyond_loopback_only_when_told_so() {
     ]]);
     assert!(scene.a().address().starts_with("0.0.0.0:"), "{}", scene.a().address());
     scene.end();
+}
+
+/// As systemd starts it, with Type=notify.
+#[test]
+fn systemd_hears_when_it_is_ready_and_when_it_stops() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let notify = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&notify).expect("a socket can be bound");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+    let hear = || {
+        let mut message = [0; 256];
+        let len = socket.recv(&mut message).expect("systemd is told");
+        String::from_utf8_lossy(&message[..len]).trim().to_owned()
+    };
+    let mut child = Command::new(programs::transferd());
+    let child = child.arg("--socket").arg(folder.path().join("worker.sock")).env("NOTIFY_SOCKET", &notify);
+    let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    assert_eq!(hear(), "READY=1");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    assert_eq!(hear(), "STOPPING=1");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }
 
 #[test]

@@ -47,6 +47,7 @@ fn the_examples_of_the_page_do_what_it_says() {
         }
         bash.env("TRANSFER_SOCKET", scene.a().socket()).env("TRANSFER_ADMIN", scene.a().admin_socket());
         bash.env("NODE_B", format!("http://{}", scene.b().address())).env("NODE_B_SOCKET", scene.b().socket());
+        bash.env("NODE_B_ADMIN_SOCKET", scene.b().admin_socket());
         let output = bash.output().unwrap();
         let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{section}: {}: {script:#?}\n{said}", output.status);

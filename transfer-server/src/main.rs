@@ -5,6 +5,7 @@
 //! itself.
 #![forbid(unsafe_code)]
 
+use sd_notify::NotifyState;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,9 @@ fn main() -> ExitCode {
         eprintln!("transferd: cannot say that it is ready: {e}");
         return ExitCode::from(1);
     }
+    tell_systemd(&[NotifyState::Ready]);
     let as_wanted = signals.wait(&sidecar, &arguments, loaded) || sidecar.has_drained();
+    tell_systemd(&[NotifyState::Stopping]);
     sidecar.stop();
     ExitCode::from(if as_wanted { 0 } else { 3 })
 }
@@ -144,6 +147,13 @@ fn announce(line: &str, file: Option<&Path>) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
+}
+
+/// Where systemd has started it (Type=notify). Anywhere else it says nothing.
+fn tell_systemd(state: &[NotifyState<'_>]) {
+    if let Err(e) = sd_notify::notify(state) {
+        tracing::warn!(error = %e, "systemd cannot be told");
+    }
 }
 
 struct RemovedAtEnd(PathBuf);
