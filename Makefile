@@ -36,7 +36,7 @@ test: test-host test-rdma test-packaging ## Builds everything and runs every tes
 test-host: setup test-tools ## Those tests that need no RDMA device
 	$(CARGO) build --workspace --all-targets
 	$(CARGO) test --workspace
-	TRANSFER_TEST_FABRIC=shm $(CARGO) test --package transfer-tests $(addprefix --test ,$(SHM_SUITES))
+	TRANSFER_TEST_FABRIC=shm $(CARGO) test --workspace $(addprefix --test ,$(SHM_SUITES))
 	$(CARGO) test --package transfer-client --features embedded --test embedded
 
 test-tools:

@@ -289,7 +289,6 @@ def lanes(suites, many):
     usual, others = [suite for suite in suites if suite.devices == 1], [suite for suite in suites if suite.devices != 1]
     several = sorted({suite.devices for suite in others if suite.devices})
     more = [[suite for suite in others if suite.devices == devices] for devices in several]
-    more += [[suite] for suite in others if not suite.devices]
     # As they come, in turns; the last lane has the others too. That comes out about even.
     shares = [[usual[i::many]] for i in range(many)]
     shares[-1] += more
@@ -299,18 +298,19 @@ def lanes(suites, many):
 def run(suites, stage, options):
     """Runs them all. What a thread fails with, this does."""
     shares = lanes(suites, options.lanes)
+    alone = [suite for suite in suites if not suite.devices]
 
     def lane(share):
         say = Say(len(shares) == 1)
         for together in share:
-            if together[0].devices:
-                run_together(together, stage, options.timeout, say)
-            else:
-                together[0].run(stage, options.timeout, say)
+            run_together(together, stage, options.timeout, say)
 
-    with concurrent.futures.ThreadPoolExecutor(len(shares)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(shares))) as pool:
         for ended in [pool.submit(lane, share) for share in shares]:
             ended.result()
+    # These bring guests of their own.
+    for suite in alone:
+        suite.run(stage, options.timeout, Say(True))
 
 
 def main():

@@ -22,7 +22,7 @@ fn python(folder: &Path) -> PathBuf {
     let wanted = fs::read_to_string(&requirements).expect("the requirements can be read");
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
     fs::create_dir_all(&home).expect("a folder can be made");
-    let lock = File::create(home.join("lock")).expect("a file can be made");
+    let lock = File::create(home.with_extension("lock")).expect("a file can be made");
     flock(&lock, FlockOperation::LockExclusive).expect("a file can be locked");
     let (python, installed) = (home.join("bin/python"), home.join("installed.txt"));
     if fs::read_to_string(&installed).ok().as_ref() != Some(&wanted) {

@@ -31,7 +31,7 @@ impl Table {
 
     /// Adds a line.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(printable).collect());
     }
 
     /// Whether it has no lines.
@@ -39,6 +39,22 @@ impl Table {
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
+}
+
+/// A text without what a terminal would obey: names and keys are anybody's.
+#[must_use]
+pub fn printable(text: String) -> String {
+    if !text.contains(char::is_control) {
+        return text;
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
 }
 
 impl fmt::Display for Table {
@@ -68,6 +84,14 @@ impl fmt::Display for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown() {
+        let mut table = Table::new(&["NAME"]);
+        table.row(["a\u{1b}[2Jb\nc".to_owned()]);
+        let text = table.to_string();
+        assert!(text.contains(r"a\u{1b}[2Jb\nc") && text.lines().count() == 2, "{text:?}");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

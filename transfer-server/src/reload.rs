@@ -11,6 +11,9 @@ use crate::security::{Prepared, Security, TlsError};
 /// The keys that take effect without a restart.
 pub(crate) const RELOADED: &[&str] = &["log", "poll", "peers", "admins", "readers", "tls_cert", "tls_key", "tls_ca"];
 
+/// Those of them that are changed together, and only where there are certificates before and after, or none.
+const SECURITY: &[&str] = &["peers", "admins", "readers", "tls_cert", "tls_key", "tls_ca"];
+
 /// Whether a key takes effect without a restart.
 pub(crate) fn can_change(key: &str) -> bool {
     RELOADED.contains(&key)
@@ -58,7 +61,9 @@ impl Live {
             let of = |loaded: &Loaded| loaded.settings.iter().find(|s| s.key == key).map(|s| s.values.clone());
             of(old) != of(new)
         };
-        let security = Prepared::of(config)?;
+        // What listens and what is linked has begun with TLS or without, under this name, and stays so: all or nothing of these keys.
+        let same_way = config.security.has_tls() == self.security.has_tls();
+        let security = same_way.then(|| Prepared::again(config, &self.security)).transpose()?;
         if differs("log")
             && let Some(log) = LogControl::installed()
         {
@@ -68,9 +73,12 @@ impl Live {
             self.poll.set(&self.engine, poll::configured(config.poll)).map_err(|_| ReloadError::Ending)?;
         }
         // Also where nothing differs: the files may.
-        self.security.replace(security);
+        if let Some(security) = security {
+            self.security.replace(security);
+        }
         let keys = new.settings.iter().map(|s| s.key.clone()).filter(|key| differs(key));
-        let (changed, needs_restart) = keys.partition(|key| can_change(key));
+        let (changed, needs_restart) =
+            keys.partition(|key| can_change(key) && (same_way || !SECURITY.contains(&key.as_str())));
         Ok(Reloaded { changed, needs_restart })
     }
 }

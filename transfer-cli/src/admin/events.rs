@@ -2,6 +2,7 @@
 
 use super::Target;
 use crate::error::Error;
+use crate::table::printable;
 use serde_json::{Value, json};
 use transfer_proto::v1::event::What;
 use transfer_proto::v1::{Event, EventsRequest};
@@ -43,7 +44,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
                 clock(event.unix_ns),
                 event.sequence,
                 kind(&event),
-                event.text
+                printable(event.text.clone())
             ),
         }
         left -= 1;

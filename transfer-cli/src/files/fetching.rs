@@ -128,11 +128,10 @@ impl Fetching {
         handle.write(&layout.head, 0)?;
         let mut jobs = Vec::with_capacity(wanted.len());
         for ((wanted, held), at) in wanted.into_iter().zip(held).zip(&layout.offsets) {
-            jobs.push(Job { wanted, held, to: Place::Part(target.handle()?, *at) });
+            jobs.push(Job { wanted, held, to: Place::Part(handle.clone(), *at) });
         }
         let whole = self.run(jobs, |ended| tell(ended, story, &self.options)).await;
         if whole {
-            let handle = target.handle()?;
             blocking(move || handle.store()).await?;
             target.finish()?;
         }

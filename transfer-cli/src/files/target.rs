@@ -9,6 +9,7 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tempfile::NamedTempFile;
 
 /// A file that is being written. Dropped before [`Target::finish`], it leaves nothing behind.
@@ -65,6 +66,8 @@ impl Target {
     }
 
     /// What is needed to write it elsewhere: on a thread that may block. The file stays this one's.
+    ///
+    /// Clones of it share the descriptor: there may be thousands.
     pub(super) fn handle(&self) -> Result<Handle, FilesError> {
         let (file, is_stream) = match &self.to {
             To::New(file) => (file.as_file(), false),
@@ -72,7 +75,7 @@ impl Target {
         };
         let path = self.path.clone();
         match file.try_clone() {
-            Ok(file) => Ok(Handle { file, path, is_stream }),
+            Ok(file) => Ok(Handle { file: Arc::new(file), path, is_stream }),
             Err(source) => Err(FilesError::File { what: "write", path, source }),
         }
     }
@@ -91,9 +94,9 @@ impl Target {
 }
 
 /// Writes a [`Target`].
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Handle {
-    file: File,
+    file: Arc<File>,
     path: PathBuf,
     is_stream: bool,
 }
@@ -112,7 +115,7 @@ impl Handle {
         let mut at = offset;
         for part in bytes.chunks(PART_BYTES) {
             let written = match self.is_stream {
-                true => (&self.file).write_all(part),
+                true => (&*self.file).write_all(part),
                 false => self.file.write_all_at(part, at),
             };
             written.map_err(|source| self.failed("write", source))?;

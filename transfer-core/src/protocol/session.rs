@@ -91,6 +91,10 @@ impl Node {
 
     /// A worker pushes a body that is made of these ranges of its arena, in order.
     pub fn push_ranges(&mut self, now: Time, session: SessionId, push: Push, ranges: &[ArenaRange]) {
+        self.latest = now;
+        if self.draining {
+            return self.refuse(session, push.op, self.is_draining());
+        }
         self.push(now, session, push, ranges);
     }
 

@@ -22,12 +22,13 @@ impl Link {
         if self.owes_word() {
             self.push(&Record::Ack, &[]);
         }
-        // The peer wakes this side when there is room.
-        if let Some(record) = self.outbox.front() {
-            self.shared.out.prepare_wait(record.len()).map_err(broken)?;
-        }
+        // The peer wakes this side when there is room; where there is by now, it does not, and the next round goes on.
+        let has_room = match self.outbox.front() {
+            Some(record) => !self.shared.out.prepare_wait(record.len()).map_err(broken)?,
+            None => false,
+        };
         if !std::mem::take(&mut self.unpublished) {
-            return Ok(false);
+            return Ok(has_room);
         }
         self.shared.out.publish();
         if self.shared.out.should_wake() {

@@ -171,9 +171,10 @@ impl Session {
     }
 
     /// Receives into the list what there is. How many bytes that were; 0 at the end of the stream. Less than there is room: there is no
-    /// more now.
+    /// more now, or [`Self::has_more`] says that there may be: one call decrypts no more than a buffer of the socket's bytes, since a peer
+    /// may send records for ever that bring none.
     pub(super) fn receive(&mut self, socket: &OwnedFd, list: &mut ReceiveList<'_>) -> Result<usize, WireError> {
-        let mut placed = 0;
+        let (mut placed, mut fed) = (0, 0);
         loop {
             let ended = self.take(list, &mut placed);
             // Where the list is full there may be more.
@@ -181,9 +182,13 @@ impl Session {
             if self.more || (ended && placed == 0) {
                 return Ok(placed);
             }
+            if fed >= self.incoming.len() {
+                self.more = true;
+                return if placed > 0 { Ok(placed) } else { Err(Errno::AGAIN.into()) };
+            }
             match self.fill(socket) {
-                Ok(true) => {}
-                Ok(false) => return Ok(placed),
+                Ok(0) => return Ok(placed),
+                Ok(bytes) => fed += bytes,
                 Err(WireError::System(Errno::AGAIN | Errno::INTR)) if placed > 0 => return Ok(placed),
                 Err(error) => {
                     // The peer hears what it did wrong, if it still listens.
@@ -210,12 +215,12 @@ impl Session {
         false
     }
 
-    /// Decrypts more. Answers `false` at the end of the stream.
-    fn fill(&mut self, socket: &OwnedFd) -> Result<bool, WireError> {
+    /// Decrypts more. Answers of how many bytes; 0 at the end of the stream.
+    fn fill(&mut self, socket: &OwnedFd) -> Result<usize, WireError> {
         if self.unseen.is_empty() {
             let (received, _) = rustix::net::recv(socket, &mut self.incoming[..], RecvFlags::DONTWAIT)?;
             if received == 0 {
-                return Ok(false);
+                return Ok(0);
             }
             self.unseen = 0..received;
         }
@@ -223,7 +228,7 @@ impl Session {
         // All plaintext was taken, so it takes some.
         let fed = self.connection.read_tls(&mut unseen).map_err(|_| Errno::IO)?;
         if fed == 0 {
-            return Ok(false);
+            return Ok(0);
         }
         self.unseen.start += fed;
         let handshaking = self.connection.is_handshaking();
@@ -231,7 +236,7 @@ impl Session {
         if handshaking {
             self.flush(socket)?;
         }
-        Ok(true)
+        Ok(fed)
     }
 }
 

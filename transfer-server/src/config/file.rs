@@ -5,7 +5,7 @@ use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command};
 use std::any::TypeId;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -26,12 +26,10 @@ pub enum FileError {
         source: io::Error,
     },
     /// It is too long.
-    #[error("--config {}: it has {len} bytes, and a configuration has at most {LONGEST}", path.display())]
+    #[error("--config {}: it has more than {LONGEST} bytes, and no configuration has", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
-        /// Its length in bytes.
-        len: u64,
     },
     /// It is no TOML.
     #[error("{}:{line}: it is no TOML: {why}", path.display())]
@@ -99,11 +97,14 @@ pub(super) struct Entry {
 impl ConfigFile {
     pub(super) fn read(path: &Path) -> Result<ConfigFile, FileError> {
         let cannot = |source| FileError::Read { path: path.to_owned(), source };
-        let len = std::fs::metadata(path).map_err(cannot)?.len();
-        if len > LONGEST {
-            return Err(FileError::TooLong { path: path.to_owned(), len });
+        // What is no file on a disk does not tell how long it is.
+        let mut text = String::new();
+        let file = std::fs::File::open(path).map_err(cannot)?;
+        file.take(LONGEST + 1).read_to_string(&mut text).map_err(cannot)?;
+        if text.len() as u64 > LONGEST {
+            return Err(FileError::TooLong { path: path.to_owned() });
         }
-        ConfigFile::parse(path, &std::fs::read_to_string(path).map_err(cannot)?)
+        ConfigFile::parse(path, &text)
     }
 
     pub(super) fn parse(path: &Path, text: &str) -> Result<ConfigFile, FileError> {

@@ -34,12 +34,12 @@ impl v1::directory_server::Directory for DirectoryService {
         &self,
         request: Request<Streaming<v1::NodeUpdate>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        let caller = security::caller(&request)?;
-        let mut inbound = request.into_inner();
+        let (parts, extensions, mut inbound) = request.into_parts();
+        let caller = Request::from_parts(parts, extensions, ());
         let first = tokio::time::timeout(HELLO_DEADLINE, inbound.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello within 5 s"))??;
         let hello = convert::hello(first.unwrap_or_default()).map_err(|e| Status::invalid_argument(e.to_string()))?;
-        caller.may_be(hello.node.as_str())?;
+        security::claimed(&caller, hello.node.as_str())?;
         let attachment = self.directory.attach(&hello).map_err(|e| Status::already_exists(e.to_string()))?;
         tracing::info!(node = %hello.node, incarnation = hello.incarnation, address = %hello.address, "node attached");
         let (to_node, answers) = mpsc::channel(4);

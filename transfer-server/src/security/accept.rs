@@ -2,8 +2,10 @@
 
 use super::caller::{Caller, Incoming, Stream};
 use super::{Present, Security, names, verify};
+use hashbrown::HashMap;
+use parking_lot::Mutex;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -12,10 +14,13 @@ use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 
 /// How long a handshake may take.
-const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(3);
 
 /// How many handshakes may be under way. Who is beyond waits in the kernel's queue.
-const MOST_HANDSHAKES: usize = 64;
+const MOST_HANDSHAKES: usize = 512;
+
+/// How many of them may be with one address: one stranger that says nothing does not keep all others out.
+const MOST_HANDSHAKES_OF_ONE: usize = 32;
 
 /// How long nobody is accepted after that failed, for want of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -77,7 +82,47 @@ async fn local(socket: UnixStream) -> Option<Incoming> {
     }
 }
 
-async fn encrypted(present: Option<Arc<Present>>, socket: TcpStream, from: SocketAddr) -> Option<Incoming> {
+/// Who is in a handshake, and how often.
+#[derive(Debug, Clone, Default)]
+struct Sources(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// One handshake with an address.
+struct FromOne(Sources, IpAddr);
+
+impl Sources {
+    /// One more; `None` where there are too many.
+    fn enter(&self, from: IpAddr) -> Option<FromOne> {
+        let mut counts = self.0.lock();
+        let count = counts.entry(from).or_default();
+        (*count < MOST_HANDSHAKES_OF_ONE).then(|| {
+            *count += 1;
+            FromOne(self.clone(), from)
+        })
+    }
+}
+
+impl Drop for FromOne {
+    fn drop(&mut self) {
+        let mut counts = self.0.0.lock();
+        if let Some(count) = counts.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.1);
+            }
+        }
+    }
+}
+
+async fn encrypted(
+    present: Option<Arc<Present>>,
+    sources: Sources,
+    socket: TcpStream,
+    from: SocketAddr,
+) -> Option<Incoming> {
+    let Some(_counted) = sources.enter(from.ip()) else {
+        tracing::warn!(%from, "a connection for gRPC was refused: its address has {MOST_HANDSHAKES_OF_ONE} others in their handshakes");
+        return None;
+    };
     let _ = socket.set_nodelay(true);
     let acceptor = TlsAcceptor::from(present?.material.server.clone());
     let why = match tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(socket)).await {
@@ -122,10 +167,29 @@ pub(crate) fn over_plain(listener: TcpListener) -> Connections {
 
 /// Connections over TCP that show a certificate.
 pub(crate) fn over_tls(listener: TcpListener, security: Security) -> Connections {
-    accepted(each(listener, next), move |(socket, from)| encrypted(security.present(), socket, from))
+    let sources = Sources::default();
+    accepted(each(listener, next), move |(socket, from)| encrypted(security.present(), sources.clone(), socket, from))
 }
 
 /// Connections over a Unix socket.
 pub(crate) fn over_unix(listener: UnixListener) -> Connections {
     accepted(each(listener, |listener| async move { Ok(listener.accept().await?.0) }), local)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_takes_its_share_of_the_handshakes_and_no_more() {
+        let (sources, one, other) = (Sources::default(), IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let mut entered: Vec<_> =
+            (0..MOST_HANDSHAKES_OF_ONE).map(|_| sources.enter(one).expect("there is room")).collect();
+        assert!(sources.enter(one).is_none());
+        assert!(sources.enter(other).is_some());
+        entered.pop();
+        assert!(sources.enter(one).is_some());
+        drop(entered);
+        assert!(sources.0.lock().is_empty());
+    }
 }

@@ -60,7 +60,8 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        request.extensions_mut().insert(self.security.policy());
         match self.check(&request) {
             Ok(()) => Box::pin(self.inner.call(request)),
             Err(status) => Box::pin(async move { Ok(status.into_http()) }),

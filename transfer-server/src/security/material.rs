@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use transfer_core::tensor::Name;
@@ -181,12 +181,18 @@ fn check_own(
 
 fn content(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     let cannot = |source| TlsError::Read { flag, path: path.to_owned(), source };
-    let len = std::fs::metadata(path).map_err(cannot)?.len();
-    if len > LONGEST {
-        let why = format!("it has {len} bytes; a file of certificates has at most {LONGEST}");
-        return Err(TlsError::Content { flag, path: path.to_owned(), why });
+    let bad = |why: String| Err(TlsError::Content { flag, path: path.to_owned(), why });
+    // It is read again while the sidecar runs: nothing that could make it wait.
+    if !std::fs::metadata(path).map_err(cannot)?.is_file() {
+        return bad("it is no file".to_owned());
     }
-    std::fs::read(path).map_err(cannot)
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(cannot)?;
+    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > LONGEST {
+        return bad(format!("it has more than {LONGEST} bytes, and no file of certificates has"));
+    }
+    Ok(bytes)
 }
 
 fn certificates(flag: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -29,7 +29,7 @@ pub use material::TlsError;
 pub(crate) use roles::Policy;
 pub(crate) use watch::watch;
 
-use crate::config::Config;
+use crate::config::{Config, SecurityConfig};
 use arc_swap::ArcSwap;
 use material::Material;
 use std::path::PathBuf;
@@ -46,7 +46,15 @@ pub(crate) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
 
 /// Whether the caller can be the node that it says it is.
 pub(crate) fn claimed<T>(request: &Request<T>, node: &str) -> Result<(), Status> {
-    caller(request)?.may_be(node)
+    let caller = caller(request)?;
+    caller.may_be(node)?;
+    // That it may be a peer by one of its names does not let it be one by another.
+    match (caller, request.extensions().get::<Arc<Policy>>()) {
+        (Caller::Certificate(_), Some(policy)) if !policy.is_peer(node) => Err(Status::permission_denied(format!(
+            "node {node:?} may not be a peer here: --peers of transferd names whoever may"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// What protects this sidecar. Cheap to clone.
@@ -85,13 +93,22 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Reads the files that the configuration names.
     pub(crate) fn of(config: &Config) -> Result<Prepared, TlsError> {
-        let policy = Policy::of(&config.security);
+        Prepared::with(config, &config.node, config.security.insecure)
+    }
+
+    /// The same for a sidecar that runs: its name, and what it lets everybody do, stay as they are.
+    pub(crate) fn again(config: &Config, running: &Security) -> Result<Prepared, TlsError> {
+        Prepared::with(config, &running.0.node, running.policy().is_insecure())
+    }
+
+    fn with(config: &Config, node: &Name, insecure: bool) -> Result<Prepared, TlsError> {
+        let policy = Policy::of(&SecurityConfig { insecure, ..config.security.clone() });
         let files = config.security.tls_files().map(|files| Files {
             cert: files.cert.to_owned(),
             key: files.key.to_owned(),
             ca: files.ca.to_owned(),
         });
-        let present = |files| Ok(Arc::new(Present { material: Material::read(&files, &config.node)?, files }));
+        let present = |files| Ok(Arc::new(Present { material: Material::read(&files, node)?, files }));
         Ok(Prepared { tls: files.map(present).transpose()?, policy })
     }
 }

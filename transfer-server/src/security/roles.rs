@@ -79,6 +79,10 @@ impl Policy {
         Policy { peers, admins, readers, insecure, own_uid: rustix::process::geteuid().as_raw() }
     }
 
+    pub(crate) fn is_insecure(&self) -> bool {
+        self.insecure
+    }
+
     /// Whether a node of this name may be a peer at all.
     pub(crate) fn is_peer(&self, node: &str) -> bool {
         self.peers.is_empty() || any(&self.peers, &[node.to_owned()])

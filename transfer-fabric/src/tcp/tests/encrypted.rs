@@ -285,3 +285,53 @@ fn nobody_in_between_can_relay() {
     assert!(matches!(&here, DownReason::NotConnected(_)), "{here:?}");
     assert!(relaying.join().unwrap().is_empty(), "nothing was shown to the one in between");
 }
+
+/// As many records as a peer likes, with next to nothing in each: nobody is held up by them.
+#[test]
+fn records_that_bring_little_are_taken_in_turns() {
+    let authority = Authority::new();
+    let (ours, theirs) = (authority.identity(&authority), authority.identity(&authority));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (socket, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let socket = rustix::fd::OwnedFd::from(socket);
+    let flood = std::thread::spawn(move || {
+        let name = ServerName::try_from("transferd").unwrap();
+        let mut client = ClientConnection::new(theirs.client.clone(), name).unwrap();
+        // It ends when the other side does.
+        while client.is_handshaking() {
+            if client.complete_io(&mut peer).is_err() {
+                return;
+            }
+        }
+        let mut records = Vec::new();
+        loop {
+            while records.len() < 1 << 16 {
+                client.writer().write_all(b"1").unwrap();
+                client.write_tls(&mut records).unwrap();
+            }
+            if peer.write_all(&records).is_err() {
+                return;
+            }
+            records.clear();
+        }
+    });
+    let mut session = super::super::tls::Session::server(ours.server.clone()).unwrap();
+    let mut memory = vec![0; 1 << 20];
+    let (mut most, mut whole) = (0, 0);
+    while whole < 100_000 {
+        let mut list = super::super::iovec::ReceiveList::new();
+        list.push_bytes(&mut memory);
+        match session.receive(&socket, &mut list) {
+            Ok(0) => panic!("the peer has gone"),
+            Ok(placed) => (most, whole) = (most.max(placed), whole + placed),
+            Err(super::super::wire::WireError::System(rustix::io::Errno::AGAIN)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // A record of one byte is 5 bytes of header, the byte, its kind and 16 of authentication; the last ones may be of a second buffer.
+    assert!(most <= 2 * (256 << 10) / 23, "{most} records in one call");
+    drop(socket);
+    flood.join().unwrap();
+}
