@@ -13,7 +13,10 @@ fail() {
 room=$(mktemp -d)
 mount -t tmpfs tmpfs "$room"
 mkdir "$room/upper" "$room/work" "$room/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$room/upper,workdir=$room/work" "$room/root"
+if ! mount -t overlay overlay -o "lowerdir=/,upperdir=$room/upper,workdir=$room/work" "$room/root"; then
+    say 'this system mounts no overlay over its root: a container that has one itself, for instance' >&2
+    exit 77
+fi
 cp "$package" "$room/root/transfer.deb"
 for mounted in proc sys dev; do mount --rbind "/$mounted" "$room/root/$mounted"; done
 mount -t proc proc "$room/root/proc"
