@@ -7,6 +7,7 @@ use super::schema::check_schema;
 use super::{ALIGNMENT, BatchError, MAX_DEPTH};
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::Buffer;
+use arrow_data::ArrayData;
 use arrow_ipc::{DictionaryBatch, Message, MetadataVersion, root_as_message_with_opts};
 use arrow_schema::{DataType, Field, SchemaRef};
 use flatbuffers::VerifierOptions;
@@ -147,6 +148,10 @@ impl Decoder {
 
     fn say_dictionary(&mut self, id: i64, is_delta: bool, values: ArrayRef) -> Result<(), BatchError> {
         let values = match self.dictionaries.get(&id).filter(|_| is_delta) {
+            Some(before) if !can_be_joined(&before.to_data(), &values.to_data()) => {
+                let (what, found) = ("the length of a dictionary that was added to", id);
+                return Err(BatchError::Metadata { what, found, expected: "one that its offsets can tell" });
+            }
             Some(before) => arrow_select::concat::concat(&[before, &values])
                 .map_err(BatchError::arrow("a dictionary that was added to"))?,
             None if is_delta => {
@@ -158,6 +163,20 @@ impl Decoder {
         self.dictionaries.insert(id, values);
         Ok(())
     }
+}
+
+/// Whether the offsets of both together, of 32 bits, can be told: arrow panics where they cannot, and what is behind offsets that lie may be
+/// next to nothing.
+fn can_be_joined(a: &ArrayData, b: &ArrayData) -> bool {
+    let span = |data: &ArrayData| match data.data_type() {
+        DataType::Utf8 | DataType::Binary | DataType::List(_) | DataType::Map(..) if !data.is_empty() => {
+            let offsets = data.buffers()[0].typed_data::<i32>();
+            i64::from(offsets[data.offset() + data.len()]) - i64::from(offsets[data.offset()])
+        }
+        _ => 0,
+    };
+    let children = a.child_data().iter().zip(b.child_data());
+    span(a) + span(b) <= i64::from(i32::MAX) && children.into_iter().all(|(a, b)| can_be_joined(a, b))
 }
 
 /// The values of a dictionary, which are the one column of a batch.
@@ -216,5 +235,31 @@ fn name_inner(data_type: &DataType, all: &mut HashMap<i64, DataType>) -> Result<
         DataType::Union(fields, _) => fields.iter().try_for_each(|(_, f)| name_dictionaries(f, all)),
         DataType::RunEndEncoded(_, values) => name_dictionaries(values, all),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::{ListArray, NullArray, StringArray, StructArray};
+    use arrow_buffer::OffsetBuffer;
+
+    #[test]
+    fn offsets_that_cannot_be_told_together_are_not_joined() {
+        let list = |len: i32| {
+            let item = Arc::new(Field::new("item", DataType::Null, true));
+            let nulls = Arc::new(NullArray::new(len as usize));
+            ListArray::new(item, OffsetBuffer::new(vec![0, len].into()), nulls, None)
+        };
+        let (most, one, few) = (list(i32::MAX).to_data(), list(1).to_data(), list(i32::MAX - 1).to_data());
+        assert!(!can_be_joined(&most, &one) && can_be_joined(&few, &one));
+        let inside = |list: ListArray| {
+            let field = Arc::new(Field::new("a", list.data_type().clone(), true));
+            StructArray::from(vec![(field, Arc::new(list) as ArrayRef)]).to_data()
+        };
+        assert!(!can_be_joined(&inside(list(i32::MAX)), &inside(list(1))));
+        let (texts, none) =
+            (StringArray::from(vec!["a", "b"]).to_data(), StringArray::from(Vec::<&str>::new()).to_data());
+        assert!(can_be_joined(&texts, &texts) && can_be_joined(&none, &texts));
     }
 }
