@@ -9,7 +9,9 @@ use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, Spec, Worker, poll, prog
 const LEN: u64 = 9 << 20;
 
 /// These sidecars share a directory, and would use it.
-const LISTEN: [&str; 4] = ["--listen", "127.0.0.1:0", "--shm", "off"];
+const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
+/// The same, where no carrier says what else to take.
+const NO_SHM: [&str; 4] = ["--listen", "127.0.0.1:0", "--shm", "off"];
 
 fn two_over_verbs() -> Scene {
     Scene::over(Carrier::Verbs, &[&LISTEN, &LISTEN])
@@ -82,7 +84,7 @@ fn link_over(sidecar: &Sidecar, fabric: Fabric) -> bool {
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn without_a_word_rdma_is_chosen() {
-    let scene = Scene::exactly(&[&LISTEN, &LISTEN]);
+    let scene = Scene::exactly(&[&NO_SHM, &NO_SHM]);
     both_ways(&scene, Carrier::Verbs, 1);
     assert!(link_over(scene.a(), Fabric::Verbs) && !link_over(scene.a(), Fabric::Tcp));
     let none = status::finished(&scene.b().status(), Fabric::Tcp);
@@ -94,8 +96,8 @@ fn without_a_word_rdma_is_chosen() {
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn with_one_that_has_none() {
-    let off = [&LISTEN[..], &["--verbs", "off"]].concat();
-    let on = [&LISTEN[..], &["--verbs", "on"]].concat();
+    let off = [&NO_SHM[..], &["--verbs", "off"]].concat();
+    let on = [&NO_SHM[..], &["--verbs", "on"]].concat();
     let scene = Scene::exactly(&[&off, &on]);
     both_ways(&scene, Carrier::Tcp, 1);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
@@ -115,7 +117,7 @@ fn with_one_that_has_none() {
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn required_by_the_sidecar_and_not_there() {
-    let off = [&LISTEN[..], &["--verbs", "off"]].concat();
+    let off = [&NO_SHM[..], &["--verbs", "off"]].concat();
     let required = [&LISTEN[..], Carrier::Verbs.arguments()].concat();
     let scene = Scene::exactly(&[&off, &required]);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
@@ -274,7 +276,7 @@ fn two_devices_of_which_one_goes_down() {
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_device_that_is_taken_away() {
     let cable = Cable::of(0);
-    let mut scene = Scene::exactly(&[&LISTEN, &LISTEN]);
+    let mut scene = Scene::exactly(&[&NO_SHM, &NO_SHM]);
     both_ways(&scene, Carrier::Verbs, 1);
     let mut removal = Command::new("rdma").args(["link", "delete", "rxe0"]).spawn().expect("rdma is there");
     scene.nodes.iter_mut().for_each(Sidecar::kill);
