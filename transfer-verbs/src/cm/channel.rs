@@ -79,7 +79,7 @@ impl EventChannel {
         self.0.using.lock()
     }
 
-    pub(super) fn library(&self) -> &'static Rdmacm {
+    pub(super) fn functions(&self) -> &'static Rdmacm {
         self.0.functions
     }
 

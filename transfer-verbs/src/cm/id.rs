@@ -80,7 +80,12 @@ impl Id {
         let mut raw = ptr::null_mut();
         // SAFETY: the channel is alive, and stays so for the id's life; the pointer may be written.
         let code = unsafe {
-            (channel.library().rdma_create_id)(channel.raw(), &mut raw, number.as_user(), rdma_port_space::RDMA_PS_TCP)
+            (channel.functions().rdma_create_id)(
+                channel.raw(),
+                &mut raw,
+                number.as_user(),
+                rdma_port_space::RDMA_PS_TCP,
+            )
         };
         done("rdma_create_id", code)?;
         let raw = Handle::new(raw).map_err(|why| VerbsError::because(NAME, "rdma_create_id", why))?;
@@ -157,7 +162,7 @@ impl Id {
         let _using = self.channel.using();
         // SAFETY: the id is alive; both options are one byte.
         done("rdma_set_option", unsafe {
-            (self.channel.library().rdma_set_option)(
+            (self.channel.functions().rdma_set_option)(
                 self.raw.raw(),
                 OPTION_ID,
                 option,
@@ -181,7 +186,7 @@ impl Id {
         let _using = self.channel.using();
         // SAFETY: the id is alive; the addresses are copied.
         done("rdma_resolve_addr", unsafe {
-            (self.channel.library().rdma_resolve_addr)(
+            (self.channel.functions().rdma_resolve_addr)(
                 self.raw.raw(),
                 source,
                 (&raw mut destination).cast(),
@@ -196,14 +201,14 @@ impl Id {
         let _using = self.channel.using();
         // SAFETY: the id is alive.
         done("rdma_resolve_route", unsafe {
-            (self.channel.library().rdma_resolve_route)(self.raw.raw(), milliseconds(within))
+            (self.channel.functions().rdma_resolve_route)(self.raw.raw(), milliseconds(within))
         })
     }
 
     /// Waits for requests at an address; port 0 for one that [`local_address`](Self::local_address) then tells.
     pub fn listen(&self, address: SocketAddr, backlog: u32) -> Result<(), VerbsError> {
         let mut address = address::to_raw(address);
-        let library = self.channel.library();
+        let library = self.channel.functions();
         let _using = self.channel.using();
         // SAFETY: the id is alive; the address is copied.
         unsafe {
@@ -217,14 +222,14 @@ impl Id {
         let mut raw = raw_parameters(parameters, CONNECT_DATA)?;
         let _using = self.channel.using();
         // SAFETY: the id is alive; the parameters and the data that they point to are copied.
-        done("rdma_connect", unsafe { (self.channel.library().rdma_connect)(self.raw.raw(), &mut raw) })
+        done("rdma_connect", unsafe { (self.channel.functions().rdma_connect)(self.raw.raw(), &mut raw) })
     }
 
     /// Says that the queue pair is ready to send, after [`EventKind::ConnectResponse`](super::EventKind).
     pub fn establish(&self) -> Result<(), VerbsError> {
         let _using = self.channel.using();
         // SAFETY: the id is alive.
-        done("rdma_establish", unsafe { (self.channel.library().rdma_establish)(self.raw.raw()) })
+        done("rdma_establish", unsafe { (self.channel.functions().rdma_establish)(self.raw.raw()) })
     }
 
     /// Accepts a request; the queue pair is ready to send.
@@ -232,7 +237,7 @@ impl Id {
         let mut raw = raw_parameters(parameters, ACCEPT_DATA)?;
         let _using = self.channel.using();
         // SAFETY: the id is alive; the parameters and the data that they point to are copied.
-        done("rdma_accept", unsafe { (self.channel.library().rdma_accept)(self.raw.raw(), &mut raw) })
+        done("rdma_accept", unsafe { (self.channel.functions().rdma_accept)(self.raw.raw(), &mut raw) })
     }
 
     /// Refuses a request, with at most 148 bytes for the peer.
@@ -241,7 +246,7 @@ impl Id {
         let _using = self.channel.using();
         // SAFETY: the id is alive; the data is copied.
         done("rdma_reject", unsafe {
-            (self.channel.library().rdma_reject)(self.raw.raw(), private_data.as_ptr().cast(), len)
+            (self.channel.functions().rdma_reject)(self.raw.raw(), private_data.as_ptr().cast(), len)
         })
     }
 
@@ -250,7 +255,7 @@ impl Id {
     pub fn disconnect(&self) -> Result<(), VerbsError> {
         let _using = self.channel.using();
         // SAFETY: the id is alive.
-        done("rdma_disconnect", unsafe { (self.channel.library().rdma_disconnect)(self.raw.raw()) })
+        done("rdma_disconnect", unsafe { (self.channel.functions().rdma_disconnect)(self.raw.raw()) })
     }
 
     /// What the queue pair needs for RESET to INIT. Once the address is resolved.
@@ -276,7 +281,7 @@ impl Id {
         let _using = self.channel.using();
         // SAFETY: the id is alive; both may be written.
         done("rdma_init_qp_attr", unsafe {
-            (self.channel.library().rdma_init_qp_attr)(self.raw.raw(), &mut attributes, &mut mask)
+            (self.channel.functions().rdma_init_qp_attr)(self.raw.raw(), &mut attributes, &mut mask)
         })?;
         Ok(Attributes::new(attributes, mask))
     }
@@ -323,7 +328,7 @@ impl Drop for Id {
         let _using = self.channel.using();
         // SAFETY: there is one owner, so this is the id's last use. It waits for events that were taken and not
         // acknowledged, of which there are none while the lock is held.
-        let code = unsafe { (self.channel.library().rdma_destroy_id)(self.raw.raw()) };
+        let code = unsafe { (self.channel.functions().rdma_destroy_id)(self.raw.raw()) };
         if code != 0 {
             tracing::warn!(code, "a connection's id could not be given back");
         }
