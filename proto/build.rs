@@ -4,8 +4,14 @@ use prost::Message;
 use std::error::Error;
 use std::path::PathBuf;
 
-const FILES: [&str; 4] =
-    ["transfer/v1/types.proto", "transfer/v1/peering.proto", "transfer/v1/directory.proto", "transfer/v1/admin.proto"];
+const FILES: [&str; 6] = [
+    "transfer/v1/types.proto",
+    "transfer/v1/peering.proto",
+    "transfer/v1/directory.proto",
+    "transfer/v1/events.proto",
+    "transfer/v1/lists.proto",
+    "transfer/v1/admin.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     for file in FILES {

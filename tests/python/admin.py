@@ -20,7 +20,7 @@ SOON = 30
 
 def generated(protos, folder):
     """A client made of the .proto files."""
-    names = ["transfer/v1/types.proto", "transfer/v1/admin.proto"]
+    names = [f"transfer/v1/{name}.proto" for name in ("types", "events", "lists", "admin")]
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{protos}", f"--python_out={folder}", f"--grpc_python_out={folder}"]
     subprocess.run(command + names, check=True)
     sys.path.insert(0, folder)
