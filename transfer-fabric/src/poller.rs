@@ -8,7 +8,7 @@ use rustix::time::{
 };
 use smallvec::SmallVec;
 use std::mem::MaybeUninit;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transfer_core::fabric::{FabricError, LinkId};
 
 /// How many sockets one poll serves. The kernel turns: those left out are first next time.
@@ -63,13 +63,15 @@ pub(crate) struct Ready {
 pub(crate) struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
+    /// When the timer rings.
+    set_for: Option<Instant>,
 }
 
 impl Poller {
     pub(crate) fn new() -> Result<Poller, FabricError> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(device("epoll_create"))?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
-        let poller = Poller { epoll, timer: timer.map_err(device("timerfd_create"))? };
+        let poller = Poller { epoll, timer: timer.map_err(device("timerfd_create"))?, set_for: None };
         poller.add(&poller.timer, Source::Timer)?;
         Ok(poller)
     }
@@ -115,8 +117,22 @@ impl Poller {
         ready.collect()
     }
 
-    /// Makes the descriptor readable after `after`; `None`: not by the timer.
-    pub(crate) fn set_timer(&self, after: Option<Duration>) {
+    /// Makes the descriptor readable at that time; `None`: not by the timer.
+    pub(crate) fn wake_at(&mut self, at: Option<Instant>) {
+        if at != self.set_for {
+            self.set_for = at;
+            self.set_timer(at.map(|at| at.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    /// The timer has rung. It stays readable, and would keep everybody awake, until it is set anew. Whoever is about to sleep has to call
+    /// [`Self::wake_at`] again: a later deadline has no timer now.
+    pub(crate) fn rung(&mut self) {
+        self.set_for = None;
+        self.set_timer(None);
+    }
+
+    fn set_timer(&self, after: Option<Duration>) {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let it_value = after.map_or(zero, |after| Timespec {
             tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),

@@ -168,7 +168,13 @@ impl Link {
             // The peer reads its socket later.
             Err(SocketError::TimedOut { .. }) => return Err(PostError::Full(self.id)),
             // Whoever reads the socket hears of it, too, and says why.
-            Err(_) => return Err(PostError::LinkDown(self.id)),
+            Err(SocketError::Closed) => return Err(PostError::LinkDown(self.id)),
+            // Nobody else hears of this.
+            Err(error) => {
+                self.farewell
+                    .get_or_insert(DownReason::Lost(format!("a segment cannot be passed to the peer: {error}")));
+                return Err(PostError::LinkDown(self.id));
+            }
         }
         self.handles += 1;
         self.passed.insert(slice.segment, handle);

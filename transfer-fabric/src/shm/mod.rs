@@ -159,7 +159,6 @@ pub struct ShmFabric {
     reports: VecDeque<Report>,
     /// No deadline passes before.
     alarm: Option<Instant>,
-    timer_set_for: Option<Instant>,
     /// How many rounds are still to look at the sockets, whatever the rings say.
     watchful: u8,
     rounds: u8,
@@ -206,7 +205,6 @@ impl ShmFabric {
             links: HashMap::new(),
             reports: VecDeque::new(),
             alarm: None,
-            timer_set_for: None,
             watchful: 0,
             rounds: 0,
             crew,
@@ -311,7 +309,17 @@ impl Fabric for ShmFabric {
         self.capabilities.check_write(sgl, &remote)?;
         let ShmFabric { links, regions, .. } = self;
         let link = links.get_mut(&link).ok_or(PostError::LinkDown(link))?;
-        let elements = link.elements(sgl, regions)?;
+        let elements = match link.elements(sgl, regions) {
+            Ok(elements) => elements,
+            Err(error) => {
+                let (id, broken) = (link.id, link.farewell.take());
+                // Whoever posts counts on an event that says so.
+                if let Some(reason) = broken {
+                    self.end(id, reason);
+                }
+                return Err(error);
+            }
+        };
         link.post(work, &Record::Write(Write { elements, remote, immediate }), &[]);
         let link = link.id;
         self.watch(link);
@@ -338,10 +346,7 @@ impl Fabric for ShmFabric {
         }
         // The poll that follows looks at the sockets, and so does the one after the sleep.
         self.watchful = 2;
-        if self.alarm != self.timer_set_for {
-            self.timer_set_for = self.alarm;
-            self.poller.set_timer(self.alarm.map(|at| at.saturating_duration_since(Instant::now())));
-        }
+        self.poller.wake_at(self.alarm);
     }
 
     fn wait_fds(&self) -> Vec<BorrowedFd<'_>> {

@@ -48,9 +48,7 @@ impl ShmFabric {
             match ready.source {
                 Source::Listener => self.accept_guests(),
                 Source::Timer => {
-                    // It stays readable, and would keep everybody awake, until it is set anew: who was about to sleep has to arm it.
-                    self.poller.set_timer(None);
-                    self.timer_set_for = None;
+                    self.poller.rung();
                     moved = true;
                 }
                 Source::Guest(number) => self.hear_guest(number),

@@ -138,7 +138,6 @@ pub struct TcpFabric {
     reports: VecDeque<Report>,
     /// No deadline passes before.
     alarm: Option<Instant>,
-    timer_set_for: Option<Instant>,
 }
 
 impl TcpFabric {
@@ -187,7 +186,6 @@ impl TcpFabric {
             partings: Vec::new(),
             reports: VecDeque::new(),
             alarm: None,
-            timer_set_for: None,
         })
     }
 
@@ -313,10 +311,7 @@ impl Fabric for TcpFabric {
 
     fn arm(&mut self) {
         // Sockets wake by themselves; only deadlines need the timer.
-        if self.alarm != self.timer_set_for {
-            self.timer_set_for = self.alarm;
-            self.poller.set_timer(self.alarm.map(|at| at.saturating_duration_since(Instant::now())));
-        }
+        self.poller.wake_at(self.alarm);
     }
 
     fn wait_fds(&self) -> Vec<BorrowedFd<'_>> {

@@ -23,10 +23,7 @@ impl TcpFabric {
             match ready.source {
                 Source::Listener => self.accept_guests(),
                 Source::Timer => {
-                    // It stays readable, and would keep everybody awake, until it is set anew.
-                    self.poller.set_timer(None);
-                    self.timer_set_for = None;
-                    // Whoever is about to sleep has to arm again: a later deadline may have no timer now.
+                    self.poller.rung();
                     moved = true;
                 }
                 Source::Guest(number) => self.hear_guest(number),

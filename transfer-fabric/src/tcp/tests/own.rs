@@ -88,8 +88,7 @@ fn a_passed_deadline_sleeps() {
     pair.connect(0);
     let fabric = pair.fabric(0);
     // Of a handshake that has ended meanwhile.
-    fabric.poller.set_timer(Some(std::time::Duration::from_millis(1)));
-    fabric.timer_set_for = Some(std::time::Instant::now());
+    fabric.poller.wake_at(Some(std::time::Instant::now() + std::time::Duration::from_millis(1)));
     fabric.alarm = None;
     let ready = |fabric: &crate::tcp::TcpFabric, wait: Option<&rustix::time::Timespec>| {
         let [fd] = fabric.wait_fds()[..] else { panic!("one descriptor") };
