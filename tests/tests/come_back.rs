@@ -56,7 +56,7 @@ fn what_was_published_is_back_and_what_was_fetched_stays() {
         assert_eq!(fetch(&mut giver, "k"), (9, Spec::bytes(LEN, 3).sum()));
         assert_eq!(near.fetch("k").exactly(5).get().sum, Spec::bytes(LEN, 1).sum());
         near.fetch("k").exactly(6).trouble().expect("VersionGone", &["v6"]);
-        near.fetch("deleted").timeout(Duration::from_millis(100)).trouble().expect("UnknownKey", &["deleted"]);
+        near.fetch("deleted").timeout(Duration::from_secs(2)).trouble().expect("UnknownKey", &["deleted"]);
         let got = poll(|| far.fetch("k").start().wait().map_err(|t| t.to_string()));
         assert_eq!(got.map(|g| (g.version, g.sum)), Ok((9, Spec::bytes(LEN, 3).sum())));
         assert_eq!(near.read("old"), Spec::bytes(LEN, 3).sum());

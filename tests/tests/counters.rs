@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use transfer_tests::status::operations_of;
-use transfer_tests::{Carrier, Change, Scene, Worker};
+use transfer_tests::{Carrier, Change, Scene, Trouble, Worker};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -90,6 +90,13 @@ fn a_barrier_lets_all_go_round_after_round() {
     scene.end();
 }
 
+/// Waits in a barrier of two that nobody else comes to. It needs the time to ask where the barrier lives: with less, it hears that nobody has
+/// said so, and gets more.
+fn gives_up(worker: &mut Worker, barrier: &str) -> Trouble {
+    let mut late = (0..8).map(|n| worker.meet(barrier, 2, 1, Duration::from_millis(50 << n)).trouble());
+    late.find(|late| late.kind != "DirectoryUnreachable").expect("it is told where")
+}
+
 /// Who gives up, or dies, was never there: the others wait for somebody in its place.
 #[test]
 fn a_worker_that_gives_up_or_dies_in_a_barrier_does_not_count() {
@@ -97,9 +104,7 @@ fn a_worker_that_gives_up_or_dies_in_a_barrier_does_not_count() {
     let (mut first, mut second) = (scene.a().worker("first"), scene.b().worker("second"));
     // At home and from the other node.
     for w in [&mut first, &mut second] {
-        // It needs the time to ask where the barrier lives: with less, it hears that nobody has said so.
-        let mut late = (0..8).map(|n| w.meet("pair", 2, 1, Duration::from_millis(50 << n)).trouble());
-        let late = late.find(|late| late.kind != "DirectoryUnreachable").expect("it is told where");
+        let late = gives_up(w, "pair");
         late.expect("Deadline", &["\"pair\"", "2 members", "withdrawn"]);
         assert!(late.can_retry, "{late}");
     }
@@ -144,8 +149,7 @@ fn the_home_of_a_counter_dies_and_comes_back() {
     again.expect("Invalid", &["\"alone\"", "1 members"]);
     // Adding without an end, until the home is gone.
     let storm = near.count("steps", Change::Add(1), u64::MAX);
-    let waits = near.meet("other", 2, 1, Duration::from_millis(20)).trouble();
-    waits.expect("Deadline", &["\"other\""]);
+    gives_up(&mut near, "other").expect("Deadline", &["\"other\""]);
     scene.nodes[1].kill();
     let trouble = storm.trouble();
     assert!(["OutcomeUnknown", "PeerLost", "PeerUnreachable"].contains(&trouble.kind.as_str()), "{trouble}");

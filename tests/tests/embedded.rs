@@ -18,7 +18,7 @@ fn one_process_has_it_all() {
     let w = taker.fetch("w").at_least(3).call().expect("a fetch");
     assert!(w.as_slice::<f32>().expect("f32").iter().all(|x| *x == 0.5));
     assert_eq!((w.version(), w.report().copied), (3, 0));
-    let nowhere = taker.fetch("nowhere").timeout(Duration::from_millis(50)).call().map(|_| ());
+    let nowhere = taker.fetch("nowhere").timeout(Duration::from_secs(2)).call().map(|_| ());
     assert_eq!(nowhere.expect_err("nobody pushes it").failure_code(), Some(FailureCode::UnknownKey));
     sidecar.stop();
     assert!(!socket.exists() && !socket.parent().is_some_and(std::path::Path::exists), "the folder is removed");
