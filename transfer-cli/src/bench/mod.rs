@@ -73,6 +73,8 @@ pub enum Suite {
     Columns,
     /// 1 MiB between two sidecars over RDMA, and what the device is asked to do; needs a device, and perftest
     Verbs,
+    /// What listings and metrics take with a million tensors, and what the times of transfers cost
+    Watching,
     /// What a sidecar takes that has nothing to do, and for a million tensors
     Idle,
 }
@@ -92,6 +94,7 @@ impl Suite {
             Suite::Batch => suites::batch::run(bench),
             Suite::Columns => suites::columns::run(bench),
             Suite::Verbs => suites::verbs::run(bench),
+            Suite::Watching => suites::watching::run(bench),
             Suite::Idle => suites::idle::run(bench),
         }
     }

@@ -69,11 +69,12 @@ impl Stage {
         command.args(["--directory", directory.unwrap_or("embedded")]).args(flags).env("TRANSFER_LOG", "warn");
         let process = Process::start(command, node, &self.path(&format!("{node}.log")))?;
         let line = process.line(START)?;
-        let grpc = line.split(' ').find_map(|word| word.strip_prefix("grpc="));
-        let Some(grpc) = grpc.filter(|_| line.starts_with("transferd ready ")) else {
+        let said = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name));
+        let Some(grpc) = said("grpc=").filter(|_| line.starts_with("transferd ready ")) else {
             return Err(BenchError::Unexpected { name: node.to_owned(), said: line });
         };
-        Ok(Sidecar { url: format!("http://{grpc}"), socket, process })
+        let (url, http) = (format!("http://{grpc}"), said("http=").map(str::to_owned));
+        Ok(Sidecar { url, http, socket, process })
     }
 
     /// Starts a process that does tasks.
@@ -102,6 +103,8 @@ impl Stage {
 pub struct Sidecar {
     /// Where its gRPC services are.
     pub url: String,
+    /// The address of its metrics, if it has some.
+    pub http: Option<String>,
     /// Where its workers connect.
     pub socket: PathBuf,
     process: Process,

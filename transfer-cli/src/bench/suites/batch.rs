@@ -39,36 +39,63 @@ fn measure(
     push: bool,
     figure: &mut Figure,
 ) -> Result<(), BenchError> {
-    let name = format!("consumer-{what}");
-    let mut producer = worker(&bench.stage, from, &format!("producer-{what}"), 64 * MIB)?;
-    producer.ask(WorkerTask::Prefill { len: LEN, tensors: 8 * KEYS })?;
-    let mut consumer = worker(&bench.stage, to, &name, 0)?;
-    let rounds = bench.pick(400, 60);
-    let mut version = 1;
-    for run in 0..=bench.runs {
+    let mut pair = Pair::start(bench, what, from, to, push)?;
+    for run in 1..=bench.runs {
         bench.says(format!("{what}: run {run} of {}", bench.runs));
-        let batches = Batches {
-            prefix: what.to_owned(),
-            keys: KEYS,
-            len: LEN,
-            versions: version..version + if run == 0 { WARM_UP } else { rounds },
-            to: push.then(|| name.clone()),
-            turns: bench.stage.path(&format!("turns-{what}-{run}")),
-        };
-        version = batches.versions.end;
-        let rate = once(&mut producer, &mut consumer, batches)?;
-        if run > 0 {
-            figure.run(rate);
-        }
+        figure.run(pair.rate(bench)?);
     }
     Ok(())
 }
 
-fn once(producer: &mut Actor, consumer: &mut Actor, batches: Batches) -> Result<f64, BenchError> {
-    let tensors = (batches.versions.end - batches.versions.start) * batches.keys as u64;
-    producer.tell(WorkerTask::PushBatches(batches.clone()))?;
-    consumer.tell(WorkerTask::FetchBatches(batches))?;
-    let (started, ended) = (producer.answer()?.times(), consumer.answer()?.times());
-    let (from, to) = (started.first().copied().unwrap_or(0), ended.first().copied().unwrap_or(0));
-    Ok(tensors as f64 / (to.saturating_sub(from).max(1) as f64 / 1e9))
+/// Two workers, of which one pushes batches that the other fetches.
+pub(super) struct Pair {
+    producer: Actor,
+    consumer: Actor,
+    what: String,
+    /// What the tensors are pushed to, if to somebody.
+    to: Option<String>,
+    /// The next version.
+    version: u64,
+}
+
+impl Pair {
+    /// Starts both, and makes their keys known.
+    pub(super) fn start(
+        bench: &Bench,
+        what: &str,
+        from: &Sidecar,
+        to: &Sidecar,
+        push: bool,
+    ) -> Result<Pair, BenchError> {
+        let name = format!("consumer-{what}");
+        let mut producer = worker(&bench.stage, from, &format!("producer-{what}"), 64 * MIB)?;
+        producer.ask(WorkerTask::Prefill { len: LEN, tensors: 8 * KEYS })?;
+        let consumer = worker(&bench.stage, to, &name, 0)?;
+        let mut pair = Pair { producer, consumer, what: what.to_owned(), to: push.then_some(name), version: 1 };
+        pair.batches(bench, WARM_UP)?;
+        Ok(pair)
+    }
+
+    /// Tensors a second.
+    pub(super) fn rate(&mut self, bench: &Bench) -> Result<f64, BenchError> {
+        self.batches(bench, bench.pick(400, 60))
+    }
+
+    fn batches(&mut self, bench: &Bench, count: u64) -> Result<f64, BenchError> {
+        let batches = Batches {
+            prefix: self.what.clone(),
+            keys: KEYS,
+            len: LEN,
+            versions: self.version..self.version + count,
+            to: self.to.clone(),
+            turns: bench.stage.path(&format!("turns-{}-{}", self.what, self.version)),
+        };
+        self.version += count;
+        let tensors = count * KEYS as u64;
+        self.producer.tell(WorkerTask::PushBatches(batches.clone()))?;
+        self.consumer.tell(WorkerTask::FetchBatches(batches))?;
+        let (started, ended) = (self.producer.answer()?.times(), self.consumer.answer()?.times());
+        let (from, to) = (started.first().copied().unwrap_or(0), ended.first().copied().unwrap_or(0));
+        Ok(tensors as f64 / (to.saturating_sub(from).max(1) as f64 / 1e9))
+    }
 }

@@ -10,6 +10,7 @@
 //! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
 //! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
 //! | [`verbs`] | 1 MiB tensors from sidecar to sidecar over RDMA, and what its device is asked to do | perftest's `ib_write_bw` |
+//! | [`watching`] | listings and metrics with a million tensors; batches with the times of the metrics | goals in time; the same batches without |
 //! | [`idle`] | a sidecar with nothing to do, and with a million tensors | none: goals in CPU and bytes |
 
 pub mod batch;
@@ -21,6 +22,7 @@ pub mod latency;
 pub mod shm;
 pub mod tcp;
 pub mod verbs;
+pub mod watching;
 
 use super::BenchError;
 use super::actor::worker::WorkerTask;
