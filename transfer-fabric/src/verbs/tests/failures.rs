@@ -51,7 +51,7 @@ fn link_down_and_up() {
 fn connects_again(pair: &mut Pair<VerbsRig>) {
     let start = Instant::now();
     while let Err(error) = pair.fabric(0).device.look_again() {
-        assert!(start.elapsed() < Duration::from_secs(10), "the port does not come back: {error}");
+        assert!(start.elapsed() < Duration::from_secs(30), "the port does not come back: {error}");
         std::thread::sleep(Duration::from_millis(10));
     }
     let again = pair.connect(0);
@@ -160,7 +160,7 @@ fn an_address_that_changes() {
             if pair.fabric(0).describe().iter().any(|(what, is)| *what == "gid" && is.starts_with(&ends)) {
                 break link;
             }
-            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", pair.fabric(0).describe());
+            assert!(start.elapsed() < Duration::from_secs(30), "{:?}", pair.fabric(0).describe());
         };
         pair.works(link);
     }
@@ -181,7 +181,7 @@ fn a_port_that_is_down_is_named() {
             Ok(_) => pair.fabric(0).disconnect(LinkId(1), DownReason::Closed("the port is up still".into())),
         }
         pair.round();
-        assert!(start.elapsed() < Duration::from_secs(10), "the port does not go down");
+        assert!(start.elapsed() < Duration::from_secs(30), "the port does not go down");
     };
     ip(&["ip", "link", "set", &netdev(), "up"]);
     assert!(refused.contains("rxe0 port 1 down"), "{refused}");
