@@ -54,7 +54,7 @@ pub use worker::Worker;
 use std::time::{Duration, Instant};
 
 /// How long any wait may take before the test is given up. Far more than it ever should, for machines that are busy with other things.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Looks again and again until there is a value. The error is what was seen last.
 ///
