@@ -47,6 +47,18 @@ done
 say 'the configuration files in the manifests, by transferd'
 packaging/debian/build.sh dev
 "$venv/bin/python" packaging/kubernetes/check.py "$target/debug/transferd" packaging/kubernetes/*.yaml
+say 'completions and manual pages in the Debian package'
+unpacked=$(mktemp -d)
+trap 'rm -rf "$unpacked"' EXIT
+dpkg-deb --extract "$target/debian/transfer.deb" "$unpacked"
+share=$unpacked/usr/share
+bash -n "$share/bash-completion/completions/transferctl"
+grep -q 'complete -F _transferctl .*transferctl' "$share/bash-completion/completions/transferctl" || fail 'bash would complete nothing'
+head -n 1 "$share/zsh/vendor-completions/_transferctl" | grep -qx '#compdef transferctl' || fail 'zsh would complete nothing'
+grep -q '^complete -c transferctl ' "$share/fish/vendor_completions.d/transferctl.fish" || fail 'fish would complete nothing'
+for page in transferctl transferctl-push transferctl-doctor; do
+    gzip --decompress --stdout "$share/man/man1/$page.1.gz" | grep -qi "^.TH $page 1" || fail "there is no manual page $page"
+done
 say 'the recipe of the image'
 "$venv/bin/hadolint" packaging/container/Containerfile
 

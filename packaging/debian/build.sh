@@ -18,4 +18,12 @@ what=(--package transfer-server --package transfer-cli --bins)
 # As the tests do it: other packages would be built with other features, and all of it again.
 [ "$profile" != dev ] || what=(--workspace --all-targets)
 cargo build --locked --profile "$profile" "${what[@]}"
+# What shells and their users want is made of the command line itself. cargo-deb looks for it below the profile's folder, as for the programs.
+built=$target/$([ "$profile" = dev ] && echo debug || echo "$profile")
+share=$built/transferctl-share
+rm -rf "$share"
+mkdir -p "$share"
+for shell in bash zsh fish; do "$built/transferctl" completions "$shell" >"$share/transferctl.$shell"; done
+"$built/transferctl" man "$share/man" >/dev/null
+gzip --best --no-name "$share"/man/*.1
 "$tools/bin/cargo-deb" deb --no-build --profile "$profile" --package transfer-server --output "$target/debian/transfer.deb"

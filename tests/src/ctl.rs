@@ -4,6 +4,7 @@ use crate::{Sidecar, poll, programs};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 
 /// A command of `transferctl` to be run.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub struct Said {
 #[derive(Debug)]
 pub struct Holder {
     child: Child,
+    lines: mpsc::Receiver<String>,
     /// What it has said.
     pub said: Vec<String>,
 }
@@ -115,21 +117,18 @@ impl Ctl {
     #[must_use]
     pub fn hold_until(mut self, words: &str) -> Holder {
         self.0.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = self.0.spawn().expect("transferctl can be started");
-        let mut holder = Holder { child, said: Vec::new() };
-        let mut out = BufReader::new(holder.child.stdout.take().expect("it is piped"));
-        for line in out.by_ref().lines().map_while(Result::ok) {
-            let found = line.contains(words);
-            holder.said.push(line);
-            if found {
-                // What it says from now on is read too: it would end when nobody did.
-                std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
-                return holder;
-            }
-        }
-        let mut err = String::new();
-        let _ = holder.child.stderr.take().expect("it is piped").read_to_string(&mut err);
-        panic!("{:?} never says {words:?}: {:?}\n{err}", self.0, holder.said);
+        let mut child = self.0.spawn().expect("transferctl can be started");
+        let out = BufReader::new(child.stdout.take().expect("it is piped"));
+        let (told, lines) = mpsc::channel();
+        // All that it says is read, also when nobody asks any more: it would wait for that.
+        std::thread::spawn(move || {
+            out.lines().map_while(Result::ok).for_each(|line| {
+                let _ = told.send(line);
+            });
+        });
+        let mut holder = Holder { child, lines, said: Vec::new() };
+        holder.until(words);
+        holder
     }
 }
 
@@ -152,6 +151,23 @@ impl Said {
 }
 
 impl Holder {
+    /// Waits until it says this.
+    ///
+    /// # Panics
+    /// Where it ends without that.
+    pub fn until(&mut self, words: &str) {
+        while let Ok(line) = self.lines.recv() {
+            let found = line.contains(words);
+            self.said.push(line);
+            if found {
+                return;
+            }
+        }
+        let mut err = String::new();
+        let _ = self.child.stderr.take().expect("it is piped").read_to_string(&mut err);
+        panic!("it never says {words:?}: {:?}\n{err}", self.said);
+    }
+
     /// Interrupts it, as Ctrl-C does, and says how it ended.
     ///
     /// # Panics

@@ -67,8 +67,15 @@ fn check_finds_what_is_wrong_and_starts_nothing() {
     let nowhere = folder.path().join("nowhere.pem");
     let stranger = other.identity_at("stranger", &["n"], Validity::Now);
     let of_b = authority.identity(&["b", "transfer://node/c"]);
-    let cases: [(String, &[&str]); 11] = [
+    let no_directory =
+        format!("listen = '127.0.0.1:0'\nshm = 'on'\nshm_dir = '{}'", folder.path().join("transferd.toml").display());
+    let cases: [(String, &[&str]); 16] = [
         ("pool_byte = 1".into(), &["transferd.toml:1", "\"pool_byte\"", "\"pool_bytes\""]),
+        ("require = 'tcp'".into(), &["--require tcp", "--listen", "--data-listen"]),
+        ("require = 'shm'".into(), &["--require shm", "without --listen"]),
+        ("require = 'shm'\nlisten = '127.0.0.1:0'\nshm = 'off'".into(), &["--require shm", "--shm off"]),
+        ("require = 'verbs'\nlisten = '127.0.0.1:0'\nverbs = 'off'".into(), &["--require verbs", "--verbs off"]),
+        (no_directory, &["--shm on", "transferd.toml", "Not a directory"]),
         ("log = 'loud'".into(), &["--log", "loud", "debug"]),
         (head.clone(), &["--listen 0.0.0.0:0", "--tls-cert", "--insecure", "transferd.toml:3"]),
         (format!("{head}tls_cert = 'x'\n"), &["--tls-cert is given", "--tls-key is not"]),

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use std::path::Path;
-use transfer_tests::{Carrier, Ctl, Scene};
+use transfer_tests::{Carrier, Ctl, Scene, poll};
 
 fn two() -> Scene {
     let arguments: &[&str] = &["--listen", "127.0.0.1:0", "--pool-bytes", "16MiB"];
@@ -56,19 +56,32 @@ fn between_two_nodes_bytes_go_both_ways() {
 }
 
 #[test]
-fn without_the_other_s_socket_something_published_there_is_fetched() {
+fn without_the_other_s_socket_a_worker_there_or_something_published_there_will_do() {
     let scene = two();
     let address = format!("http://{}", scene.b().address());
     let with = ["doctor", "--with", &address];
     Ctl::of(scene.a(), &with).ends(0, &["warn  bytes between", "none were moved", "transferctl push KEY FILE"]);
+    let nowhere = scene.folder().join("nowhere.sock");
+    let without = ["doctor", "--with", &address, "--socket", text(&nowhere)];
+    Ctl::of(scene.a(), &without).ends(8, &["no worker socket can be used, neither here", "nowhere.sock", "--socket"]);
     let file = scene.folder().join("data.log");
     std::fs::write(&file, vec![7; 300_000]).unwrap();
-    // A fetch would take that away from whom it is for.
-    let counted = Ctl::of(scene.b(), &["push", "counted", text(&file), "--until", "fetched:1"]).hold();
-    Ctl::of(scene.a(), &with).ends(0, &["none were moved"]);
-    let plain = Ctl::of(scene.b(), &["push", "plain", text(&file)]).hold();
-    Ctl::of(scene.a(), &with).ends(0, &["from it, which was \"plain\": 293.0 KiB tcp"]);
-    drop((counted, plain));
+    // There is somebody to push to: both ways with that, and nothing of it stays.
+    let taker = scene.b().worker("taker");
+    Ctl::of(scene.a(), &with).ends(0, &["to it, to its worker \"taker\": 4 MiB tcp", "from it: 4 MiB tcp"]);
+    assert!(taker.close().success());
+    // Nobody is there any more, as soon as that is noticed. A fetch would take what is counted away from whom it is for.
+    Ctl::of(scene.b(), &["push", "counted", text(&file), "--until", "fetched:1", "--outlive"]).ends(0, &[]);
+    let says = |words: &str| {
+        let said = poll(|| match Ctl::of(scene.a(), &with).run().text() {
+            said if said.contains(words) => Ok(()),
+            said => Err(said),
+        });
+        said.unwrap_or_else(|said| panic!("{words:?} is missing in {said}"));
+    };
+    says("none were moved");
+    Ctl::of(scene.b(), &["push", "plain", text(&file), "--outlive"]).ends(0, &[]);
+    says("from it, which was \"plain\": 293.0 KiB tcp");
     scene.end();
 }
 

@@ -177,7 +177,7 @@ fn bad_clients_keep_nobody_else_waiting() {
     }
     let endless = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
     assert!((400..500).contains(&say(&address, &endless).status));
-    // Far more than there is room for; each is thrown out after some seconds.
+    // Far more than there is room for: those that were silent for longest make room for who comes.
     let silent: Vec<_> = (0..100)
         .map(|n| {
             let mut stream = TcpStream::connect(&address).expect("somebody listens");

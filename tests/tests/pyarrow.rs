@@ -22,6 +22,10 @@ fn python() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let folder = target.join("python").join(PYARROW.replace("==", "-"));
     let python = folder.join("bin/python");
+    // Another process of tests may be making it: then this one waits for it. The system lets go of the lock with the process.
+    std::fs::create_dir_all(target.join("python")).expect("the target folder can be written");
+    let lock = File::create(folder.with_added_extension("lock")).expect("the target folder can be written");
+    lock.lock().expect("a file can be locked");
     if folder.join("ready").exists() {
         return python;
     }

@@ -4,6 +4,7 @@ use crate::StartError;
 use crate::config::{LoadError, Loaded};
 use crate::observe::logging::{self, LogError};
 use crate::security::Prepared;
+use crate::sidecar::check_required;
 
 /// A configuration with which no sidecar starts.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +21,7 @@ pub enum CheckError {
     Start(#[from] StartError),
 }
 
-/// Checks all that needs no start: the values, and the files that they name.
+/// Checks all that needs no start: the values, the files that they name, and whether this host has the fabric that is required.
 ///
 /// # Errors
 /// [`CheckError`] for the first that is wrong.
@@ -28,5 +29,6 @@ pub fn check(loaded: &Loaded) -> Result<(), CheckError> {
     let config = loaded.config()?;
     logging::check_filter(&loaded.flags.log.filter)?;
     Prepared::of(&config).map_err(StartError::from)?;
+    check_required(&config).map_err(StartError::from)?;
     Ok(())
 }

@@ -27,8 +27,8 @@ pub struct Options {
     /// Look at another node too, and at what lies between: where its gRPC services are
     #[arg(long, value_name = "http://HOST:PORT|PATH")]
     pub with: Option<Address>,
-    /// Where the other node's workers connect, if this host can reach that: bytes are moved both ways then. Without it, something that is
-    /// published there is fetched
+    /// Where the other node's workers connect, if this host can reach that: bytes are moved both ways then. Without it, a tensor is
+    /// pushed to a worker there and fetched back, or something that is published there is fetched
     #[arg(long, value_name = "PATH", requires = "with")]
     pub with_socket: Option<PathBuf>,
     /// A file of certificates to look at, in PEM, beside those of --tls-cert and --tls-ca; may be given more than once

@@ -1,12 +1,14 @@
 //! A file that is read: what it was when it was first looked at, and whether it still is that.
 
+use super::beneath::Root;
 use super::digest::{self, Hash};
 use super::error::FilesError;
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// How much is read or written before it is told: enough for the system calls not to count.
 pub(super) const PART_BYTES: usize = 8 << 20;
@@ -37,14 +39,25 @@ impl Stamp {
 #[derive(Debug, Clone)]
 pub(super) struct Input {
     path: PathBuf,
+    /// For one that was found below a directory: that, and its name there.
+    below: Option<(Arc<Root>, String)>,
     stamp: Stamp,
 }
 
 impl Input {
-    /// Looks at a file.
+    /// Looks at a file that was named.
     pub(super) fn at(path: &Path) -> Result<Input, FilesError> {
-        let (_, stamp) = open(path)?;
-        Ok(Input { path: path.to_owned(), stamp })
+        Input::first(path.to_owned(), None)
+    }
+
+    /// Looks at a file that was found below a directory. A symbolic link has come to its place since then, and is not followed.
+    pub(super) fn below(root: &Arc<Root>, name: &str) -> Result<Input, FilesError> {
+        Input::first(root.path_of(name), Some((root.clone(), name.to_owned())))
+    }
+
+    fn first(path: PathBuf, below: Option<(Arc<Root>, String)>) -> Result<Input, FilesError> {
+        let (_, stamp) = open(&path, below.as_ref())?;
+        Ok(Input { path, below, stamp })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -57,7 +70,7 @@ impl Input {
 
     /// Does something with the open file, and sees to it that the file is what it was at first, before and after.
     pub(super) fn with<T>(&self, read: impl FnOnce(&mut File) -> Result<T, FilesError>) -> Result<T, FilesError> {
-        let (mut file, stamp) = open(&self.path)?;
+        let (mut file, stamp) = open(&self.path, self.below.as_ref())?;
         self.unchanged(stamp)?;
         let result = read(&mut file);
         let after = file.metadata().map_err(|source| self.failed(source))?;
@@ -95,28 +108,32 @@ impl Input {
     }
 }
 
-fn open(path: &Path) -> Result<(File, Stamp), FilesError> {
+fn open(path: &Path, below: Option<&(Arc<Root>, String)>) -> Result<(File, Stamp), FilesError> {
     let failed = |source| FilesError::File { what: "read", path: path.to_owned(), source };
     // A pipe that nobody writes to must not hold this up; for a regular file the flag means nothing.
-    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    let flags = OFlags::NONBLOCK;
+    let file = match below {
+        Some((root, name)) => root.read(name, flags)?,
+        None => {
+            let flags = i32::try_from(flags.bits()).unwrap_or(0);
+            OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?
+        }
+    };
     let about = file.metadata().map_err(failed)?;
-    match about.is_file() {
-        true => Ok((file, Stamp::of(&about))),
-        false => Err(FilesError::NotRegular { path: path.to_owned(), what: what_it_is(&about) }),
+    match FileType::from_raw_mode(about.mode()) {
+        FileType::RegularFile => Ok((file, Stamp::of(&about))),
+        kind => Err(FilesError::NotRegular { path: path.to_owned(), what: what_it_is(kind) }),
     }
 }
 
 /// What something in the file system is, in a word.
-pub(super) fn what_it_is(about: &Metadata) -> &'static str {
-    use std::os::unix::fs::FileTypeExt;
-    let kind = about.file_type();
+pub(super) fn what_it_is(kind: FileType) -> &'static str {
     match kind {
-        _ if kind.is_dir() => "a directory",
-        _ if kind.is_symlink() => "a symbolic link",
-        _ if kind.is_fifo() => "a pipe",
-        _ if kind.is_socket() => "a socket",
-        _ if kind.is_block_device() || kind.is_char_device() => "a device",
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::BlockDevice | FileType::CharacterDevice => "a device",
         _ => "no regular file",
     }
 }
@@ -171,6 +188,40 @@ mod tests {
             File::options().write(true).open(&path).unwrap().set_len(2).unwrap();
             input.read_into(0, &mut [0; 4], &|_| ())
         }));
+    }
+
+    /// What a walk has found is swapped for a link before it is looked at, or before it is read: never followed.
+    #[test]
+    fn a_file_that_becomes_a_link_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(at("root/deep")).unwrap();
+        std::fs::write(at("secret"), b"secret").unwrap();
+        let fresh = || {
+            let _ = std::fs::remove_file(at("root/deep/f"));
+            std::fs::write(at("root/deep/f"), b"plain!").unwrap();
+            super::super::walk::walk(&at("root"), false).unwrap()
+        };
+        let swap = || {
+            std::fs::remove_file(at("root/deep/f")).unwrap();
+            std::os::unix::fs::symlink(at("secret"), at("root/deep/f")).unwrap();
+        };
+        let refused = |result: Result<(), FilesError>| {
+            assert!(matches!(&result, Err(FilesError::NotRegular { what: "a symbolic link", .. })), "{result:?}");
+        };
+        let below = fresh();
+        assert_eq!(below.files, ["deep/f"]);
+        swap();
+        refused(Input::below(&below.root, "deep/f").map(|_| ()));
+        let below = fresh();
+        let input = Input::below(&below.root, "deep/f").unwrap();
+        swap();
+        refused(input.read_into(0, &mut [0; 6], &|_| ()));
+        // The directory on the way to it.
+        let below = fresh();
+        std::fs::rename(at("root/deep"), at("moved")).unwrap();
+        std::os::unix::fs::symlink(at("moved"), at("root/deep")).unwrap();
+        refused(Input::below(&below.root, "deep/f").map(|_| ()));
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //!
 //! # Layout
 //! - [`push`], [`fetch`]: what the two commands may be told, and what they do in which order.
-//! - `plan`: which tensors a push publishes; `walk`: the files below a directory; `pushing`: publishing them.
+//! - `plan`: which tensors a push publishes; `walk`, `beneath`: the files below a directory; `pushing`: publishing them.
 //! - `keys`: which tensors a fetch fetches; `names`: what their files are called; `fetching`: fetching and writing them.
 //! - `input`, `target`: a file that is read, and one that is written.
 //! - `safetensors`: the headers of such files; `digest`: what contents are held against.
 //! - `story`: what is told meanwhile and at the end; [`error`]: what can go wrong.
 
+mod beneath;
 mod digest;
 pub mod error;
 pub mod fetch;

@@ -6,12 +6,13 @@ use std::collections::HashSet;
 /// The longest name of a file, on any usual file system, in bytes.
 const MAX_NAME_BYTES: usize = 255;
 
-/// A key without the prefix that was asked for, and without the `/` between.
+/// A key without the prefix that was asked for, and without the `/` between. A `/` at the beginning of a key stays where no prefix is in
+/// front of it: `/a` is another key than `a`, and not to be the same file.
 pub(super) fn below<'a>(key: &'a str, prefix: Option<&str>) -> &'a str {
-    let rest = prefix.and_then(|prefix| key.strip_prefix(prefix)).unwrap_or(key);
-    let rest = rest.strip_prefix('/').unwrap_or(rest);
-    // The key that is the prefix itself.
-    if rest.is_empty() { key } else { rest }
+    let Some(prefix) = prefix.filter(|prefix| !prefix.is_empty()) else { return key };
+    let rest = key.strip_prefix(prefix.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
+    // The key that is the prefix itself has its own name.
+    rest.filter(|rest| !rest.is_empty()).unwrap_or(key)
 }
 
 /// Sees to it that a name stays below the directory where it is used. Whoever publishes may call a key what they like, also `../../x`.
@@ -59,6 +60,12 @@ mod tests {
             ("m/a/b", Some(""), "m/a/b"),
             ("m/a/b", None, "m/a/b"),
             ("m", Some("m"), "m"),
+            ("m//a", Some("m/"), "/a"),
+            ("/a", None, "/a"),
+            ("/a", Some(""), "/a"),
+            ("/m/a", Some("/m"), "a"),
+            ("/a", Some("/"), "a"),
+            ("mx", Some("m"), "mx"),
             ("other", Some("m"), "other"),
         ] {
             assert_eq!(below(key, prefix), name, "{key} {prefix:?}");

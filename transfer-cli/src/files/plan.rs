@@ -91,10 +91,10 @@ impl Plan {
                 };
                 let below = walk(path, options.skip_special)?;
                 self.left_out.extend(below.left_out);
-                below
-                    .files
-                    .into_iter()
-                    .try_for_each(|(file, name)| self.add_raw(options, join(Some(&folder), &name), &file))
+                { below.files }.into_iter().try_for_each(|name| {
+                    let input = Input::below(&below.root, &name)?;
+                    self.add_raw(options, join(Some(&folder), &name), input)
+                })
             }
             (false, None) if is_safetensors() => self.add_safetensors(options, prefix, path, several),
             (false, Some(Format::Safetensors)) => self.add_safetensors(options, prefix, path, several),
@@ -104,15 +104,15 @@ impl Plan {
                     Some(key) if !several && options.prefix.is_none() => key.to_owned(),
                     prefix => join(prefix, last_name(path)?),
                 };
-                self.add_raw(options, key, path)
+                self.add_raw(options, key, Input::at(path)?)
             }
         }
     }
 
-    fn add_raw(&mut self, options: &Options, key: String, path: &Path) -> Result<(), FilesError> {
-        let input = Input::at(path)?;
-        let meta = describe(options, path, input.len_bytes())?;
-        self.push(path, key, meta, From::File { input, offset: 0 })
+    fn add_raw(&mut self, options: &Options, key: String, input: Input) -> Result<(), FilesError> {
+        let path = input.path().to_owned();
+        let meta = describe(options, &path, input.len_bytes())?;
+        self.push(&path, key, meta, From::File { input, offset: 0 })
     }
 
     fn add_stdin(&mut self, options: &Options, key: &str) -> Result<(), FilesError> {

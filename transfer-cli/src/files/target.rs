@@ -3,11 +3,11 @@
 use super::digest::{self, Hash};
 use super::error::FilesError;
 use super::input::{PART_BYTES, what_it_is};
-use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::fs::{Advice, FallocateFlags, FileType, fadvise, fallocate};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::NamedTempFile;
@@ -40,7 +40,7 @@ impl Target {
         };
         match path.metadata() {
             Ok(about) if about.is_dir() => {
-                return Err(FilesError::NotRegular { path, what: what_it_is(&about) });
+                return Err(FilesError::NotRegular { path, what: what_it_is(FileType::from_raw_mode(about.mode())) });
             }
             Ok(about) if !about.is_file() => {
                 let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;

@@ -1,14 +1,19 @@
 //! The files below a directory.
 
+use super::beneath::Root;
 use super::error::FilesError;
 use super::input::what_it_is;
+use rustix::fs::{AtFlags, Dir, FileType, OFlags, statat};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What there is below a directory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Below {
-    /// Regular files: where they are, and the names on the way to them from the directory, with `/` between.
-    pub(super) files: Vec<(PathBuf, String)>,
+    /// The directory.
+    pub(super) root: Arc<Root>,
+    /// Regular files: the names on the way to them from the directory, with `/` between.
+    pub(super) files: Vec<String>,
     /// What was left out, and what it is.
     pub(super) left_out: Vec<(PathBuf, &'static str)>,
 }
@@ -16,32 +21,40 @@ pub(super) struct Below {
 /// Lists a directory, in the order of names. A symbolic link is not followed: it may lead anywhere, and back. It is refused, as are pipes,
 /// sockets and devices, or left out with `skip_special`.
 pub(super) fn walk(directory: &Path, skip_special: bool) -> Result<Below, FilesError> {
-    let mut below = Below::default();
-    // Directories still to be looked at, with their names' end.
-    let mut open = vec![(directory.to_owned(), String::new())];
-    while let Some((directory, prefix)) = open.pop() {
-        let failed = |source| FilesError::File { what: "read", path: directory.clone(), source };
-        for entry in directory.read_dir().map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let path = entry.path();
-            let about =
-                entry.metadata().map_err(|source| FilesError::File { what: "read", path: path.clone(), source })?;
-            let name = entry.file_name();
-            let Some(name) = name.to_str() else {
+    let root = Arc::new(Root::open(directory)?);
+    let (mut files, mut left_out) = (Vec::new(), Vec::new());
+    // Directories still to be looked at: their names, with `/` at the end.
+    let mut open = vec![String::new()];
+    while let Some(prefix) = open.pop() {
+        let folder = root.read(if prefix.is_empty() { "." } else { &prefix }, OFlags::DIRECTORY)?;
+        let failed = |name: &str, e: rustix::io::Errno| FilesError::File {
+            what: "read",
+            path: root.path_of(name),
+            source: e.into(),
+        };
+        let mut entries = Dir::new(folder).map_err(|e| failed(&prefix, e))?;
+        while let Some(entry) = entries.read() {
+            let entry = entry.map_err(|e| failed(&prefix, e))?;
+            if [c".", c".."].contains(&entry.file_name()) {
+                continue;
+            }
+            let Ok(name) = entry.file_name().to_str() else {
+                let path = root.path_of(&format!("{prefix}{}", entry.file_name().to_string_lossy()));
                 return Err(FilesError::Name { path, why: "it is not UTF-8".to_owned() });
             };
             let name = format!("{prefix}{name}");
-            match about.file_type() {
-                kind if kind.is_dir() => open.push((path, format!("{name}/"))),
-                kind if kind.is_file() => below.files.push((path, name)),
-                _ if skip_special => below.left_out.push((path, what_it_is(&about))),
-                _ => return Err(FilesError::NotRegular { path, what: what_it_is(&about) }),
+            let about = entries.fd().and_then(|folder| statat(folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW));
+            match FileType::from_raw_mode(about.map_err(|e| failed(&name, e))?.st_mode) {
+                FileType::Directory => open.push(format!("{name}/")),
+                FileType::RegularFile => files.push(name),
+                kind if skip_special => left_out.push((root.path_of(&name), what_it_is(kind))),
+                kind => return Err(FilesError::NotRegular { path: root.path_of(&name), what: what_it_is(kind) }),
             }
         }
     }
-    below.files.sort_by(|a, b| a.1.cmp(&b.1));
-    below.left_out.sort();
-    Ok(below)
+    files.sort();
+    left_out.sort();
+    Ok(Below { root, files, left_out })
 }
 
 #[cfg(test)]
@@ -59,7 +72,7 @@ mod tests {
         for name in ["b/c/2", "b/1", "a"] {
             fs::write(at(name), name).unwrap();
         }
-        let names = |below: &Below| below.files.iter().map(|(_, name)| name.clone()).collect::<Vec<_>>();
+        let names = |below: &Below| below.files.clone();
         assert_eq!(names(&walk(folder.path(), false).unwrap()), ["a", "b/1", "b/c/2"]);
 
         // A link that leads back would never end.

@@ -17,6 +17,9 @@ pub struct NodeConfig {
     /// The most operations that one session may have waiting; more are refused with `Busy`. Fewer than `max_requests_per_link`, so that
     /// one worker alone does not keep the others of its node from a peer.
     pub max_ops_per_session: usize,
+    /// The most ranges that the bodies which one session has pushed, and not got back, are made of together; more are refused with `Busy`.
+    /// The node keeps 24 bytes of each.
+    pub max_ranges_per_session: u64,
     /// The most requests that one peer may have waiting here, and that may wait at one peer; more are refused with `Busy`.
     pub max_requests_per_link: usize,
     /// The most messages and writes that may wait for a peer to take them; then its link ends.
@@ -42,6 +45,7 @@ impl NodeConfig {
             slots_per_flow: 2,
             speculative_percent: 12,
             max_ops_per_session: 1 << 14,
+            max_ranges_per_session: 1 << 22,
             max_requests_per_link: 1 << 16,
             max_queued_per_link: 1 << 19,
             max_names_per_link: 1 << 16,

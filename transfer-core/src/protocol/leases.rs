@@ -24,13 +24,14 @@ impl Node {
         }
         let Some(blob) = self.store.blobs.remove(id) else { return };
         match blob.source {
-            Source::Arena(lent) => self.leave_arena(blob.slice, lent),
+            Source::Arena(lent) => self.leave_arena(&blob, lent),
             Source::Pool(range) => self.free_range(blob.domain, *range),
             Source::Slot(link, slot) => self.slot_read(link, slot),
         }
     }
 
-    pub(super) fn leave_arena(&mut self, slice: LocalSlice, lent: Option<Lent>) {
+    pub(super) fn leave_arena(&mut self, blob: &Blob, lent: Option<Lent>) {
+        let slice = blob.slice;
         if let Some(Lent { session, pushed }) = lent
             && self.sessions.contains_key(&session)
         {
@@ -39,6 +40,7 @@ impl Node {
         }
         if let Some(arena) = self.arenas.get_mut(&slice.segment) {
             arena.blobs = arena.blobs.saturating_sub(1);
+            arena.ranges = arena.ranges.saturating_sub(blob.range_count().into());
         }
         self.tidy_arena(slice.segment);
     }

@@ -8,6 +8,7 @@ use super::slab::Id;
 use super::store::{Blob, Source, Waiter};
 use super::{Action, SessionId};
 use crate::fabric::{FabricKind, LinkId};
+use crate::memory::SegmentId;
 use crate::op::{CounterAsk, Failure, FailureCode, OpId, Reply};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -117,6 +118,18 @@ impl Node {
         let waiting = self.sessions.get(&session)?.ops.len();
         (waiting >= self.config.max_ops_per_session).then(|| {
             Failure::new(FailureCode::Busy, format!("this worker has {waiting} operations waiting, the limit"))
+        })
+    }
+
+    /// Whether the tables of a worker's tensors would be too long, with one more of so many ranges.
+    pub(super) fn too_many_ranges(&self, arena: SegmentId, more: u32) -> Option<Failure> {
+        let (kept, most) = (self.arenas.get(&arena)?.ranges, self.config.max_ranges_per_session);
+        (more > 0 && kept + u64::from(more) > most).then(|| {
+            let text = format!(
+                "what this worker has pushed and not got back is made of {kept} ranges of its arena; {more} more would be above the \
+                 limit of {most}"
+            );
+            Failure::new(FailureCode::Busy, text)
         })
     }
 

@@ -25,7 +25,8 @@ impl Node {
             Ok(slice) => slice,
             Err(failure) => return self.refuse(session, push.op, failure),
         };
-        if let Some(failure) = self.is_busy(session) {
+        let busy = self.is_busy(session).or_else(|| self.too_many_ranges(slice.segment, push.ranges));
+        if let Some(failure) = busy {
             return self.refuse(session, push.op, failure);
         }
         let local = push.to.as_ref().is_none_or(|to| self.workers.contains_key(to));
@@ -41,6 +42,7 @@ impl Node {
         }
         if let Some(arena) = self.arenas.get_mut(&slice.segment) {
             arena.blobs += 1;
+            arena.ranges += u64::from(push.ranges);
         }
         let blob = self.store.blobs.insert(blob);
         let op = Op {

@@ -30,7 +30,7 @@ impl Node {
     /// A worker connected: its arena is mapped and registered. A name that is taken must have been refused before.
     pub fn session_opened(&mut self, session: SessionId, name: Name, domain: Domain, arena: SegmentId, arena_len: u64) {
         self.workers.insert(name.clone(), session);
-        self.arenas.insert(arena, Arena { segment: arena, blobs: 0, abandoned: false });
+        self.arenas.insert(arena, Arena { segment: arena, blobs: 0, ranges: 0, abandoned: false });
         let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
         self.sessions.insert(session, Session { name, domain, arena, arena_len, ops, leases, lent: 0, versions });
     }

@@ -278,5 +278,7 @@ pub(super) struct Arena {
     pub(super) segment: SegmentId,
     /// Blobs that lie in it.
     pub(super) blobs: u64,
+    /// How many ranges their bodies are made of, those of one piece not counted: what the node keeps tables of.
+    pub(super) ranges: u64,
     pub(super) abandoned: bool,
 }

@@ -69,7 +69,7 @@ impl Node {
         let (Some(op), Some(blob)) = (self.finish_op(op), self.store.blobs.remove(blob)) else { return };
         let Source::Arena(Some(Lent { pushed, .. })) = blob.source else { return };
         // No word of its return: the reply is that.
-        self.leave_arena(blob.slice, None);
+        self.leave_arena(&blob, None);
         let reply = Reply::TakenBack { op: op.id, version: blob.version, pushed, offset: blob.slice.offset };
         self.actions.push_back(Action::Reply { session: op.session, reply });
     }

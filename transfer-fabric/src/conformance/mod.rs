@@ -14,6 +14,8 @@ pub mod rails;
 pub mod random;
 pub mod refusals;
 #[cfg(test)]
+pub mod segments;
+#[cfg(test)]
 mod sim;
 pub mod transfers;
 

@@ -1,10 +1,11 @@
 //! Threads that do what would hold up the data plane: large copies, and mapping what peers pass.
 
 use super::job::Job;
+use super::quota::Share;
 use crossbeam_channel::{Receiver, Sender};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use transfer_core::fabric::FabricError;
 use transfer_memory::segment::{Mapping, Segment, SegmentError};
@@ -17,12 +18,22 @@ pub(super) const LEAST_BYTES: u64 = 2 << 20;
 
 /// A peer's segment, once it is mapped.
 #[derive(Debug, Default)]
-pub(super) struct Theirs(OnceLock<Result<Arc<Mapping>, SegmentError>>);
+pub(super) struct Theirs {
+    mapping: OnceLock<Result<Arc<Mapping>, SegmentError>>,
+    /// Behind the mapping: it counts until that is gone.
+    share: OnceLock<Share>,
+}
 
 impl Theirs {
     /// The mapping, or why there is none. `None`: not yet.
     pub(super) fn get(&self) -> Option<&Result<Arc<Mapping>, SegmentError>> {
-        self.0.get()
+        self.mapping.get()
+    }
+
+    /// There is room for it: from now on it counts.
+    pub(super) fn count(&self, share: Share) {
+        // Nobody else sets it.
+        let _ = self.share.set(share);
     }
 }
 
@@ -36,16 +47,18 @@ pub(super) struct ToMap {
 }
 
 enum Task {
-    Copy(Arc<Job>),
+    /// Not kept for its own sake: one that is over by the time somebody comes to it keeps no memory mapped.
+    Copy(Weak<Job>),
     Map(ToMap),
     /// To unmap takes a while, too.
-    Drop(Vec<Arc<Theirs>>),
+    Drop(Vec<Arc<Theirs>>, Option<Arc<Job>>),
 }
 
 impl Task {
     fn run(self, bell: &OwnedFd) {
         match self {
             Task::Copy(job) => {
+                let Some(job) = job.upgrade() else { return };
                 while let Some(last) = job.step(PIECE_BYTES) {
                     if last {
                         ring(bell);
@@ -54,14 +67,18 @@ impl Task {
             }
             Task::Map(ToMap { fd, len, incarnation, into }) => {
                 // The peer may have taken it back meanwhile, or the link has ended: then nobody would use it.
-                if Arc::strong_count(&into) == 1 {
-                    return;
+                if Arc::strong_count(&into) > 1 {
+                    // Nobody else sets it.
+                    let _ = into.mapping.set(Segment::adopt_from_peer(fd, len, incarnation));
                 }
-                // Nobody else sets it.
-                let _ = into.0.set(Segment::adopt_from_peer(fd, len, incarnation));
+                // It may be the last that keeps it: then there is room for another one.
+                drop(into);
                 ring(bell);
             }
-            Task::Drop(theirs) => drop(theirs),
+            Task::Drop(theirs, job) => {
+                drop((theirs, job));
+                ring(bell);
+            }
         }
     }
 }
@@ -108,7 +125,7 @@ impl Crew {
     pub(super) fn copy(&self, job: &Arc<Job>) {
         let helpers = usize::try_from(job.len() / PIECE_BYTES).unwrap_or(usize::MAX).min(self.threads.len());
         for _ in 0..helpers {
-            self.give(Task::Copy(job.clone()));
+            self.give(Task::Copy(Arc::downgrade(job)));
         }
     }
 
@@ -117,10 +134,10 @@ impl Crew {
         self.give(Task::Map(to_map));
     }
 
-    /// Has segments unmapped that are not needed any more.
-    pub(super) fn discard(&self, theirs: Vec<Arc<Theirs>>) {
-        if !theirs.is_empty() {
-            self.give(Task::Drop(theirs));
+    /// Has segments unmapped that are not needed any more, and let go of by the last copy from them.
+    pub(super) fn discard(&self, theirs: Vec<Arc<Theirs>>, last: Option<Arc<Job>>) {
+        if !theirs.is_empty() || last.is_some() {
+            self.give(Task::Drop(theirs, last));
         }
     }
 

@@ -98,7 +98,8 @@ impl ShmFabric {
             return false;
         }
         let Some(mut link) = self.links.remove(&id) else { return false };
-        self.crew.discard(link.take_theirs());
+        let (theirs, last) = link.take_theirs();
+        self.crew.discard(theirs, last);
         if let Stage::Ending { reason } = link.stage {
             self.reports.push_back(Report::Down { link: id, reason });
         }

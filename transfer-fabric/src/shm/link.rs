@@ -4,6 +4,7 @@ use super::MAX_SEGMENTS;
 use super::crew::{Crew, Theirs, ToMap};
 use super::job::Job;
 use super::note::{Nonce, Note};
+use super::quota::Mapped;
 use super::record::{Element, Encoded, Record, Write};
 use super::shared::Shared;
 use crate::regions::Regions;
@@ -62,6 +63,9 @@ pub(super) struct Link {
     /// The peer's that it has passed, by its handles, and their lengths.
     pub(super) theirs: HashMap<u32, (Arc<Theirs>, u64)>,
     pub(super) theirs_bytes: u64,
+    /// Those of them that are still to be mapped, with their handles: when so much that was mapped before is gone that there is room.
+    pub(super) unmapped: VecDeque<(u32, ToMap)>,
+    pub(super) mapped: Arc<Mapped>,
     /// A write that waits for a segment to be mapped.
     pub(super) stuck: Option<Write>,
     pub(super) landing: Option<Landing>,
@@ -111,6 +115,8 @@ impl Link {
             handles: 0,
             theirs: HashMap::new(),
             theirs_bytes: 0,
+            unmapped: VecDeque::new(),
+            mapped: Arc::default(),
             stuck: None,
             landing: None,
             copied: 0,
@@ -250,7 +256,8 @@ impl Link {
                 let into = Arc::new(Theirs::default());
                 self.theirs_bytes = bytes;
                 self.theirs.insert(handle, (into.clone(), len));
-                means.crew.map(ToMap { fd, len, incarnation: self.incarnation, into });
+                self.unmapped.push_back((handle, ToMap { fd, len, incarnation: self.incarnation, into }));
+                self.map(means);
                 Ok(())
             }
             (Note::Bye(why), None, _) => {
@@ -277,8 +284,31 @@ impl Link {
         self.unpublished |= pushed;
     }
 
-    /// Everything that the peer has passed, to be unmapped by who has the time.
-    pub(super) fn take_theirs(&mut self) -> Vec<Arc<Theirs>> {
-        self.theirs.drain().map(|(_, (theirs, _))| theirs).collect()
+    /// Has mapped what the peer has passed, as far as there is room.
+    pub(super) fn map(&mut self, means: Means<'_>) {
+        while let Some((_, next)) = self.unmapped.front()
+            && let Some(share) = self.mapped.share(next.len, means.max_mapped_bytes)
+            && let Some((_, next)) = self.unmapped.pop_front()
+        {
+            next.into.count(share);
+            means.crew.map(next);
+        }
+    }
+
+    /// The peer has taken a segment back.
+    pub(super) fn forgotten(&mut self, handle: u32, means: Means<'_>) -> Result<(), DownReason> {
+        let none = || DownReason::Violation("a segment ends that there is not".into());
+        let (theirs, len) = self.theirs.remove(&handle).ok_or_else(none)?;
+        self.theirs_bytes -= len;
+        self.unmapped.retain(|(waiting, _)| *waiting != handle);
+        means.crew.discard(vec![theirs], None);
+        Ok(())
+    }
+
+    /// Everything that the peer has passed, and the copy that read it last: for who has the time to unmap it.
+    pub(super) fn take_theirs(&mut self) -> (Vec<Arc<Theirs>>, Option<Arc<Job>>) {
+        self.unmapped.clear();
+        let theirs = self.theirs.drain().map(|(_, (theirs, _))| theirs).collect();
+        (theirs, self.landing.take().map(|landing| landing.job))
     }
 }

@@ -7,7 +7,7 @@
 //! # Layout
 //! - `offer`, `note`, `record`: what the control plane, the socket and the rings carry.
 //! - `shared`: the memory that both sides write: the rings.
-//! - `link`: one link; `send`, `receive`: its two directions.
+//! - `link`: one link; `send`, `receive`: its two directions; `quota`: how much of its peer's memory is mapped.
 //! - `job`, `crew`: copies in pieces, and the threads that help with large ones and map what is passed.
 //! - `connecting`, `progress`, `ending`: the fabric's work on its links, by their age.
 //!
@@ -41,6 +41,7 @@ mod link;
 mod note;
 mod offer;
 mod progress;
+mod quota;
 mod receive;
 mod record;
 mod send;

@@ -26,6 +26,7 @@ impl Link {
     pub(super) fn receive(&mut self, means: Means<'_>, limit: u64, sink: &mut Sink<'_>) -> Result<bool, DownReason> {
         let mut buffer = [0; MAX_RECORD_BYTES];
         let (mut moved, mut left, mut popped) = (false, limit, 0);
+        self.map(means);
         let result = loop {
             if self.landing.is_some() {
                 let (done, stepped) = self.land(sink)?;
@@ -66,12 +67,7 @@ impl Link {
                     sink(FabricEvent::Message { link, bytes: buffer.get(HEAD_BYTES..len).unwrap_or(&[]) });
                 }
                 Record::Ack => {}
-                Record::Forget(handle) => {
-                    let (theirs, len) =
-                        self.theirs.remove(&handle).ok_or_else(|| violation("a segment ends that there is not"))?;
-                    self.theirs_bytes -= len;
-                    means.crew.discard(vec![theirs]);
-                }
+                Record::Forget(handle) => self.forgotten(handle, means)?,
             }
             moved = true;
         };

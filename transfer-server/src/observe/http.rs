@@ -2,9 +2,10 @@
 //!
 //! Plain HTTP/1.1 and read-only, for a scraper and a browser on the same host, or in a network that is protected otherwise. It runs on a
 //! thread of its own, so whoever reads slowly or asks much holds up neither the control plane nor the data plane. A connection
-//! carries one request, and at most [`CONNECTIONS`] are open.
+//! carries one request, and at most [`CONNECTIONS`] are served: whoever says nothing makes room for others (`places`).
 
 use super::history::History;
+use super::places::{Asked, Places};
 use super::watched::Watched;
 use super::{metrics, status};
 use crate::page;
@@ -20,7 +21,8 @@ use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
+use tower::ServiceExt;
 
 /// Connections at once; others wait in the kernel's queue.
 const CONNECTIONS: usize = 32;
@@ -64,7 +66,7 @@ impl HttpServer {
                     // An error means that the sidecar is gone, which is a stop too.
                     _ = stopped => {}
                     () = sampling => {}
-                    () = serve(listener, routes(shown)) => {}
+                    () = serve(listener, routes(shown), ASKING) => {}
                 }
             });
         })?;
@@ -86,14 +88,13 @@ impl Drop for HttpServer {
     }
 }
 
-async fn serve(listener: TcpListener, routes: Router) {
+async fn serve(listener: TcpListener, routes: Router, asking: Duration) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(e) => return tracing::error!("--http-listen: the socket cannot be waited for: {e}"),
     };
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut places = Places::new(CONNECTIONS);
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(e) => {
@@ -103,11 +104,18 @@ async fn serve(listener: TcpListener, routes: Router) {
                 continue;
             }
         };
-        let service = TowerToHyperService::new(routes.clone());
-        tokio::spawn(async move {
+        let place = places.wait().await;
+        let asked = Asked::default();
+        let has_asked = asked.clone();
+        // hyper hands a request over when it has all of its head, and none here has a body that is read.
+        let service = TowerToHyperService::new(routes.clone().map_request(move |request| {
+            has_asked.set();
+            request
+        }));
+        let task = tokio::spawn(async move {
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(ASKING)
+                .header_read_timeout(asking)
                 .keep_alive(false)
                 .max_buf_size(16 << 10)
                 .serve_connection(TokioIo::new(stream), service);
@@ -115,6 +123,7 @@ async fn serve(listener: TcpListener, routes: Router) {
             let _ = tokio::time::timeout(ALL, connection).await;
             drop(place);
         });
+        places.give(task.abort_handle(), asked);
     }
 }
 
@@ -222,6 +231,39 @@ async fn ready(State(shown): State<Shown>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    /// Longer than the test waits: nobody here leaves because its time is over.
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn silent_connections_hold_up_nobody_who_asks() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        listener.set_nonblocking(true).expect("a flag");
+        let at = listener.local_addr().expect("an address");
+        let routes = Router::new().route("/healthz", get(async || "ok\n"));
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let server = runtime.spawn(serve(listener, routes, LONG));
+        let connect = || {
+            let stream = TcpStream::connect(at).expect("somebody listens");
+            stream.set_read_timeout(Some(LONG / 2)).expect("a timeout");
+            stream
+        };
+        let ask = |mut stream: &TcpStream| {
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is taken");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an answer and the end");
+            assert!(answer.ends_with("ok\n"), "{answer:?}");
+        };
+        let silent: Vec<_> = (0..CONNECTIONS).map(|_| connect()).collect();
+        ask(&connect());
+        // The first had to leave, and nobody else.
+        assert_eq!((&silent[0]).read(&mut [0]).expect("the end"), 0);
+        silent[1..].iter().for_each(ask);
+        server.abort();
+    }
 
     #[test]
     fn only_addresses_and_localhost_are_this_host() {

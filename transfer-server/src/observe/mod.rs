@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`logging`], `limit`: the log, and how much of it one place in the code may write.
-//! - `http`, `config`: the HTTP server, and what it is told. The page itself is in `page`.
+//! - `http`, `places`, `config`: the HTTP server, whose connection makes room for another, and what it is told. The page itself is in `page`.
 //! - `watched`: one look at the sidecar, which everything below is made of.
 //! - `metrics`, `families`: what Prometheus reads.
 //! - `spans`: one record for each transfer.
@@ -15,6 +15,7 @@ mod http;
 mod limit;
 pub mod logging;
 mod metrics;
+mod places;
 mod spans;
 mod status;
 mod watched;

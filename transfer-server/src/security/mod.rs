@@ -72,7 +72,16 @@ struct Shared {
 #[derive(Debug)]
 struct Present {
     files: Files,
+    seen: watch::Seen,
     material: Material,
+}
+
+impl Present {
+    fn read(files: Files, node: &Name) -> Result<Present, TlsError> {
+        // First: a file that changes while it is read counts as changed.
+        let seen = watch::Seen::of(&files);
+        Ok(Present { material: Material::read(&files, node)?, seen, files })
+    }
 }
 
 /// Where the material is from.
@@ -108,7 +117,7 @@ impl Prepared {
             key: files.key.to_owned(),
             ca: files.ca.to_owned(),
         });
-        let present = |files| Ok(Arc::new(Present { material: Material::read(&files, node)?, files }));
+        let present = |files| Ok(Arc::new(Present::read(files, node)?));
         Ok(Prepared { tls: files.map(present).transpose()?, policy })
     }
 }

@@ -1,6 +1,5 @@
 //! Reads the certificates again when their files have changed.
 
-use super::material::Material;
 use super::{Files, Present, Security};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -18,33 +17,107 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((m.dev(), m.ino(), m.ctime(), m.ctime_nsec(), m.len()))
 }
 
-fn stamps(files: &Files) -> [Option<Stamp>; 3] {
+/// What tells the three files from what they were before; `None` for one that cannot be looked at.
+type Stamps = [Option<Stamp>; 3];
+
+fn stamps(files: &Files) -> Stamps {
     [&files.cert, &files.key, &files.ca].map(|path| stamp(path))
+}
+
+/// The files as they were before they were read. What changes while they are read, or later, makes them differ from this.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seen {
+    files: Files,
+    stamps: Stamps,
+}
+
+impl Seen {
+    pub(super) fn of(files: &Files) -> Seen {
+        Seen { files: files.clone(), stamps: stamps(files) }
+    }
 }
 
 /// Looks at the files for ever. New ones are for new connections; those that are there go on. Files that cannot be used, such as a
 /// certificate that was replaced a moment before its key, leave the ones before in use until they change again.
 pub(crate) async fn watch(security: Security) {
-    let Some(first) = security.present() else { return };
-    let mut seen = (first.files.clone(), stamps(&first.files));
-    drop(first);
-    loop {
+    let mut refused = None;
+    while security.has_tls() {
         tokio::time::sleep(PERIOD).await;
-        let Some(present) = security.present() else { return };
-        let files = present.files.clone();
-        let now = (files.clone(), stamps(&files));
-        if now == seen {
-            continue;
+        look(&security, &mut refused);
+    }
+}
+
+/// Reads the files again if they are others than those in use, and than those that could not be used.
+fn look(security: &Security, refused: &mut Option<Seen>) {
+    let Some(tls) = &security.0.tls else { return };
+    let files = tls.load().files.clone();
+    let now = Seen::of(&files);
+    if tls.load().seen == now || refused.as_ref() == Some(&now) {
+        return;
+    }
+    match Present::read(files, &security.0.node) {
+        Ok(present) => {
+            *refused = None;
+            tls.store(Arc::new(present));
+            tracing::info!("the certificates were read again: new connections use them");
         }
-        seen = now;
-        match Material::read(&files, &security.0.node) {
-            Ok(material) => {
-                if let Some(tls) = &security.0.tls {
-                    tls.store(Arc::new(Present { files, material }));
-                    tracing::info!("the certificates were read again: new connections use them");
-                }
-            }
-            Err(why) => tracing::error!(%why, "the new certificates cannot be used; those before stay in use"),
+        Err(why) => {
+            *refused = Some(now);
+            tracing::error!(%why, "the new certificates cannot be used; those before stay in use");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Policy, Prepared};
+    use super::*;
+    use crate::config::SecurityConfig;
+    use transfer_core::tensor::Name;
+
+    /// Writes the three files anew.
+    fn write(files: &Files, node: &str) {
+        let authority = rcgen::KeyPair::generate().expect("a key");
+        let mut about = rcgen::CertificateParams::new(Vec::new()).expect("no names are right");
+        about.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let ca = about.self_signed(&authority).expect("signed");
+        let issuer = rcgen::Issuer::new(about, authority);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let about = rcgen::CertificateParams::new(vec![node.to_owned()]).expect("a name is right");
+        let cert = about.signed_by(&key, &issuer).expect("signed");
+        for (path, text) in [(&files.ca, ca.pem()), (&files.key, key.serialize_pem()), (&files.cert, cert.pem())] {
+            std::fs::write(path, text).expect("written");
+        }
+    }
+
+    #[test]
+    fn what_changed_before_the_first_look_is_read_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        let files = Files { cert: at("cert"), key: at("key"), ca: at("ca") };
+        write(&files, "a");
+        let node = Name::new("a").expect("a name");
+        let present = Present::read(files.clone(), &node).expect("right");
+        let policy = Policy::of(&SecurityConfig::default());
+        let security = Security::new(node, Prepared { tls: Some(Arc::new(present)), policy });
+        let used = || security.present().expect("there is TLS");
+        let (first, mut refused) = (used(), None);
+        look(&security, &mut refused);
+        assert!(Arc::ptr_eq(&first, &used()), "they are the same");
+        // Changed since they were read, and nobody has looked in between.
+        write(&files, "a");
+        let second = {
+            look(&security, &mut refused);
+            used()
+        };
+        assert!(!Arc::ptr_eq(&first, &second), "they are others");
+        // Those that cannot be used are looked at once.
+        write(&files, "another-node");
+        look(&security, &mut refused);
+        assert!(refused.is_some() && Arc::ptr_eq(&second, &used()));
+        // And those before are right again when they are back, whatever happened meanwhile.
+        write(&files, "a");
+        look(&security, &mut refused);
+        assert!(refused.is_none() && !Arc::ptr_eq(&second, &used()));
     }
 }

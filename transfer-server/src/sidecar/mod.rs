@@ -5,11 +5,13 @@
 
 mod error;
 mod parts;
+mod required;
 mod run;
 mod shm;
 mod verbs;
 
 pub use error::StartError;
+pub(crate) use required::check as check_required;
 
 use crate::config::{Config, Loaded};
 use crate::reload::{Live, ReloadError, Reloaded};

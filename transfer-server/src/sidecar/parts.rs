@@ -1,7 +1,7 @@
 //! What a sidecar is made of, as far as it is made before its threads run: everything that can fail for the user's reasons.
 
-use super::{Addresses, StartError, shm, verbs};
-use crate::config::{Config, ConfigError, DirectoryPlace, Locking};
+use super::{Addresses, StartError, required, shm, verbs};
+use crate::config::{Config, DirectoryPlace, Locking};
 use crate::engine::ControlRequest;
 use crate::observe::{self, SpansDropped};
 use crate::peering::{FORM_DEADLINE, Identity};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use transfer_core::fabric::FabricKind;
-use transfer_core::protocol::{NodeConfig, PassedOver};
+use transfer_core::protocol::NodeConfig;
 use transfer_core::rails::{MultiRail, RailsConfig, inner_slots};
 use transfer_fabric::engine::{BoxedFabric, Engine, EngineConfig, PollStrategy};
 use transfer_fabric::tcp::{TcpConfig, TcpFabric};
@@ -99,7 +99,7 @@ impl Parts {
         }
         fabrics.extend(tcp.map(|(tcp, _)| tcp));
         let kinds: Vec<FabricKind> = fabrics.iter().map(|fabric| fabric.kind()).collect();
-        check_require(config.require, &kinds, &lacking)?;
+        required::held(config.require, &kinds, &lacking)?;
         let (node, require) = (config.node.clone(), config.require);
         let identity = Identity { node, incarnation, fabrics: kinds, lacking, require };
         let policy = SidecarPolicy {
@@ -195,14 +195,4 @@ fn tcp_fabric(
     let bound = tcp.address();
     let rails = MultiRail::new(vec![Box::new(tcp)], RailsConfig::new(&rails));
     Ok((Box::new(rails.map_err(StartError::Rails)?), bound))
-}
-
-fn check_require(require: Option<FabricKind>, kinds: &[FabricKind], lacking: &[PassedOver]) -> Result<(), ConfigError> {
-    let Some(fabric) = require.filter(|kind| !kinds.contains(kind)) else { return Ok(()) };
-    let why = match (lacking.iter().find(|lack| lack.fabric == fabric), fabric) {
-        (Some(lack), _) => lack.why.clone(),
-        (None, FabricKind::Tcp) => "the tcp fabric needs --listen, or --data-listen".to_owned(),
-        _ => format!("this build of transferd has no {fabric} fabric; tcp, shm and verbs are those that it has"),
-    };
-    Err(ConfigError::Require { fabric, why })
 }

@@ -4,6 +4,8 @@ use super::StartError;
 use super::parts::make_directory;
 use crate::config::{Config, ConfigError, UseShm};
 use crate::peering::FORM_DEADLINE;
+use rustix::fs::Access;
+use rustix::io::Errno;
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::PassedOver;
@@ -19,19 +21,47 @@ const LEGIBLE_BYTES: usize = 40;
 /// # Errors
 /// [`ConfigError::NoShm`] where there must be one; a directory that was named and cannot be made.
 pub(super) fn fabric(config: &Config, incarnation: u64) -> Result<Result<BoxedFabric, PassedOver>, StartError> {
-    let made = match config.shm.wanted {
-        UseShm::Off => Err("it was started with --shm off".to_owned()),
-        _ if config.listen.is_none() => Err("it was started without --listen, so it has no links to others".to_owned()),
-        UseShm::Auto | UseShm::On => {
-            if let Some(directory) = &config.shm.directory {
-                make_directory(directory)?;
-            }
-            make(config, incarnation)
+    if let (Some(directory), None) = (&config.shm.directory, not_wanted(config)) {
+        make_directory(directory)?;
+    }
+    Ok(wanted(config, |config| make(config, incarnation))?)
+}
+
+/// Whether there could be one, as far as that is to be seen without making it.
+///
+/// # Errors
+/// [`ConfigError::NoShm`] where there must be one.
+pub(super) fn look(config: &Config) -> Result<Result<(), PassedOver>, ConfigError> {
+    wanted(config, |config| {
+        let directory = config.shm.directory(&config.socket);
+        let may = Access::WRITE_OK | Access::EXEC_OK;
+        match rustix::fs::access(directory.join("."), may) {
+            // A start makes it.
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(format!("--shm-dir {}: {}", directory.display(), std::io::Error::from(e))),
         }
+    })
+}
+
+fn not_wanted(config: &Config) -> Option<&'static str> {
+    match config.shm.wanted {
+        UseShm::Off => Some("it was started with --shm off"),
+        _ if config.listen.is_none() => Some("it was started without --listen, so it has no links to others"),
+        UseShm::Auto | UseShm::On => None,
+    }
+}
+
+fn wanted<T>(
+    config: &Config,
+    make: impl FnOnce(&Config) -> Result<T, String>,
+) -> Result<Result<T, PassedOver>, ConfigError> {
+    let made = match not_wanted(config) {
+        Some(why) => Err(why.to_owned()),
+        None => make(config),
     };
     match made {
-        Ok(fabric) => Ok(Ok(fabric)),
-        Err(why) if config.shm.wanted == UseShm::On => Err(ConfigError::NoShm { why }.into()),
+        Ok(made) => Ok(Ok(made)),
+        Err(why) if config.shm.wanted == UseShm::On => Err(ConfigError::NoShm { why }),
         Err(why) => {
             tracing::info!(why, "shared memory with other sidecars is not used");
             Ok(Err(PassedOver { fabric: FabricKind::Shm, why }))

@@ -17,13 +17,28 @@ use transfer_verbs::choose::{self, Wanted};
 /// # Errors
 /// [`ConfigError::NoVerbs`] where there must be one.
 pub(super) fn fabric(config: &Config) -> Result<Result<BoxedFabric, PassedOver>, ConfigError> {
+    wanted(config, make)
+}
+
+/// Whether there could be one, as far as that is to be seen without making it.
+///
+/// # Errors
+/// [`ConfigError::NoVerbs`] where there must be one.
+pub(super) fn look(config: &Config) -> Result<Result<(), PassedOver>, ConfigError> {
+    wanted(config, |config| usable(config).map(drop))
+}
+
+fn wanted<T>(
+    config: &Config,
+    make: impl FnOnce(&Config) -> Result<T, String>,
+) -> Result<Result<T, PassedOver>, ConfigError> {
     let made = match config.verbs.wanted {
         UseVerbs::Off => Err("it was started with --verbs off".to_owned()),
         _ if config.listen.is_none() => Err("it was started without --listen, so it has no links to others".to_owned()),
         UseVerbs::Auto | UseVerbs::On => make(config),
     };
     match made {
-        Ok(fabric) => Ok(Ok(fabric)),
+        Ok(made) => Ok(Ok(made)),
         Err(why) if config.verbs.wanted == UseVerbs::On => Err(ConfigError::NoVerbs { why }),
         Err(why) => {
             tracing::info!(why, "RDMA is not used");
@@ -32,18 +47,26 @@ pub(super) fn fabric(config: &Config) -> Result<Result<BoxedFabric, PassedOver>,
     }
 }
 
-/// One fabric for each device, and rails over all of them.
-fn make(config: &Config) -> Result<BoxedFabric, String> {
+/// The settings of each device's fabric, where the host has these devices and lets this process use them.
+fn usable(config: &Config) -> Result<Vec<VerbsConfig>, String> {
     // The fabric does this again; its error says what it was doing, which is no help here.
     transfer_verbs::available().map_err(|e| e.to_string())?;
-    let (mut fabrics, mut rails) = (Vec::<BoxedFabric>::new(), Vec::new());
-    for (place, settings) in settings(config).into_iter().enumerate() {
-        let wanted = Wanted { device: settings.device.clone(), port: settings.port, gid_index: settings.gid_index };
+    let settings = settings(config);
+    for of in &settings {
+        let wanted = Wanted { device: of.device.clone(), port: of.port, gid_index: of.gid_index };
         choose::port(&wanted).map_err(|e| e.to_string())?;
+    }
+    check_locked_memory(config.pool_bytes)?;
+    Ok(settings)
+}
+
+/// One fabric for each device, and rails over all of them.
+fn make(config: &Config) -> Result<BoxedFabric, String> {
+    let (mut fabrics, mut rails) = (Vec::<BoxedFabric>::new(), Vec::new());
+    for (place, settings) in usable(config)?.into_iter().enumerate() {
         fabrics.push(Box::new(VerbsFabric::open(settings).map_err(|e| e.to_string())?));
         rails.extend(vec![place; config.verbs.queue_pairs.into()]);
     }
-    check_locked_memory(config.pool_bytes)?;
     // One rail is one of several as far as peers can tell, so nodes with different numbers understand each other.
     let fabric = MultiRail::new(fabrics, RailsConfig::new(&rails)).map_err(|e| e.to_string())?;
     Ok(Box::new(fabric))

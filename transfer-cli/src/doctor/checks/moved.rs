@@ -30,21 +30,33 @@ pub(super) fn here(facts: &Facts) -> Vec<Finding> {
 }
 
 /// Between this node and another one.
-pub(super) fn between(peer: &Peer) -> Vec<Finding> {
+pub(super) fn between(facts: &Facts, peer: &Peer) -> Vec<Finding> {
     const CHECK: &str = "bytes between";
     if peer.status.is_err() {
         return vec![];
     }
     if peer.moved.is_empty() {
-        let text = "none were moved: there was no worker socket here, or nothing published there";
-        let advice = "Give --socket here, and publish something there, for instance `transferctl push KEY FILE`; or give --with-socket, where \
-                      the other node's socket can be reached from this host";
+        let (text, advice) = match facts.socket.is_open() {
+            false => (
+                format!("none were moved: no worker socket can be used, neither here ({}) nor there", facts.socket.path.display()),
+                "Give --socket, where workers of this node connect; and --with-socket, where the other node's socket can be reached from \
+                 this host",
+            ),
+            true => (
+                "none were moved: no worker of this user is connected there that something could be pushed to, and nothing is published \
+                 there"
+                    .to_owned(),
+                "Give --with-socket, where the other node's socket can be reached from this host; or publish something there, for \
+                 instance `transferctl push KEY FILE`",
+            ),
+        };
         return found(CHECK, Verdict::Warn, text, Some(advice));
     }
     let one = |(way, moved): &(Way, Result<Moved, Error>)| {
         let way = match way {
             Way::There => "to it".to_owned(),
             Way::Here => "from it".to_owned(),
+            Way::ThereTo(worker) => format!("to it, to its worker {worker:?}"),
             Way::HereOf(key) => format!("from it, which was {key:?}"),
         };
         match moved {

@@ -18,8 +18,7 @@ const JUMBO_MTU: u64 = 9000;
 /// All that there is to say of it.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let Some(peer) = &facts.peer else { return vec![] };
-    let checks: [fn(&Facts, &Peer) -> Vec<Finding>; 6] =
-        [answers, versions, clock, data_port, mtu, |_, peer| moved::between(peer)];
+    let checks: [fn(&Facts, &Peer) -> Vec<Finding>; 6] = [answers, versions, clock, data_port, mtu, moved::between];
     checks.iter().flat_map(|check| check(facts, peer)).collect()
 }
 

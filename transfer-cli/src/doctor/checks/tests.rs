@@ -219,7 +219,12 @@ fn moved_bytes_are_judged() {
     let between = |change: fn(&mut Moved)| move |f: &mut Facts| change(peer(f).moved[1].1.as_mut().unwrap());
     one(between(|m| m.same = Some(false)), "bytes between", Fail, &["to it", "NOT what was sent"]);
     one(|f| peer(f).moved[0].1 = Err(gone()), "bytes between", Fail, &["from it"]);
-    one(|f| peer(f).moved.clear(), "bytes between", Warn, &["none were moved", "--with-socket"]);
+    one(
+        |f| peer(f).moved.clear(),
+        "bytes between",
+        Warn,
+        &["none were moved", "no worker of this user", "--with-socket"],
+    );
     let why = |f: &mut Facts| {
         peer(f).moved.truncate(1);
         peer(f).why_not_better = Some("node b has no verbs".into());

@@ -54,6 +54,31 @@ pub(crate) async fn between(from: &Path, to: &Path, bytes: u64) -> Result<Moved,
     moved.ok_or_else(|| failed("fetch", transfer_client::Error::Ended))
 }
 
+/// Pushes a tensor of so many bytes to a worker of another node, and fetches it back from where it has landed: bytes there, and bytes here.
+/// It goes when this returns. Twice, as above.
+pub(crate) async fn there_and_back(socket: &Path, to: &str, bytes: u64) -> Result<[Moved; 2], Error> {
+    let key = format!("transferctl/doctor/{}/probe", std::process::id());
+    let failed = |what, source| Error::Call { what, key: key.clone(), source };
+    let client = worker(socket, "probe").connect(bytes.max(1).next_multiple_of(4096).saturating_mul(2)).await?;
+    let mut moved = None;
+    for version in 1..=2u8 {
+        let mut tensor = client.allocate(DType::U8, [bytes]).map_err(|e| failed("push", e))?;
+        fill(tensor.as_mut_bytes(), version);
+        let started = Instant::now();
+        let push = client.push_tensor(key.as_str(), tensor).to(to).version(version.into()).timeout(PATIENCE);
+        let pushed = push.await.map_err(|e| failed("push", e.into()))?;
+        let there = Moved::of(&pushed.report, started.elapsed(), None);
+        let started = Instant::now();
+        let fetch = client.fetch(key.as_str()).exactly(version.into()).timeout(PATIENCE);
+        let tensor = fetch.await.map_err(|e| failed("fetch", e))?;
+        let took = started.elapsed();
+        let mut sent = vec![0; tensor.as_bytes().len()];
+        fill(&mut sent, version);
+        moved = Some([there, Moved::of(tensor.report(), took, Some(tensor.as_bytes() == sent))]);
+    }
+    moved.ok_or_else(|| failed("fetch", transfer_client::Error::Ended))
+}
+
 /// Fetches what somebody else has published elsewhere.
 pub(crate) async fn fetch(socket: &Path, key: &str) -> Result<Moved, Error> {
     let client: Client = worker(socket, "taker").connect(0).await?;
@@ -63,11 +88,14 @@ pub(crate) async fn fetch(socket: &Path, key: &str) -> Result<Moved, Error> {
     Ok(Moved::of(tensor.report(), started.elapsed(), None))
 }
 
+/// How the names of these workers begin.
+pub(crate) const WORKERS: &str = "transferctl-doctor-";
+
 /// Each has a name of its own: that of one who has just left may be taken for a moment still.
 fn worker(socket: &Path, part: &str) -> Worker {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let name = format!("transferctl-doctor-{}-{part}-{number}", std::process::id());
+    let name = format!("{WORKERS}{}-{part}-{number}", std::process::id());
     Worker { socket: socket.to_owned(), name: Some(name) }
 }
 

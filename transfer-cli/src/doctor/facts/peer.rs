@@ -8,7 +8,7 @@ use std::fs::read_to_string;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use transfer_proto::v1::{Fabric, StatusResponse, TensorsRequest};
+use transfer_proto::v1::{Fabric, SessionsRequest, StatusResponse, TensorsRequest};
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -43,6 +43,8 @@ pub(crate) enum Way {
     Here,
     /// The same, and it was a tensor of somebody else's.
     HereOf(String),
+    /// From this node to that one, to this worker there.
+    ThereTo(String),
 }
 
 /// A clock against another.
@@ -109,10 +111,7 @@ impl Peer {
                 (Way::Here, moved::between(there, &here.path, bytes).await),
                 (Way::There, moved::between(&here.path, there, bytes).await),
             ],
-            ((Some(here), None), true) => match published(target).await {
-                Some(key) => vec![(Way::HereOf(key.clone()), moved::fetch(&here.path, &key).await)],
-                None => vec![],
-            },
+            ((Some(here), None), true) => one_sided(target, &here.path, bytes).await,
             ((None, _), true) => vec![],
         };
         Peer {
@@ -137,6 +136,32 @@ pub(crate) fn data_address(status: &StatusResponse) -> Option<String> {
 pub(crate) fn reach(address: &str) -> Result<(), String> {
     let address: SocketAddr = address.parse().map_err(|_| format!("{address} is no address"))?;
     TcpStream::connect_timeout(&address, CONNECT).map(drop).map_err(|e| e.to_string())
+}
+
+/// Bytes to and from the node of `target`, over this node's socket alone: a tensor of its own, where a worker is there that it can land
+/// with, else what somebody has published there.
+async fn one_sided(target: &Target, here: &Path, bytes: u64) -> Vec<(Way, Result<Moved, Error>)> {
+    let mut failed = None;
+    if let Some(worker) = receiver(target).await {
+        match moved::there_and_back(here, &worker, bytes).await {
+            Ok([there, back]) => return vec![(Way::ThereTo(worker), Ok(there)), (Way::Here, Ok(back))],
+            // It may have left by now.
+            Err(error) => failed = Some((Way::ThereTo(worker), Err(error))),
+        }
+    }
+    match published(target).await {
+        Some(key) => vec![(Way::HereOf(key.clone()), moved::fetch(here, &key).await)],
+        None => failed.into_iter().collect(),
+    }
+}
+
+/// A worker of this user there, whoever that is: what is pushed to it takes room in its node's pool, and disturbs it in nothing else.
+async fn receiver(target: &Target) -> Option<String> {
+    let request = SessionsRequest { page_size: 1000, ..SessionsRequest::default() };
+    let page = target.connect().await.ok()?.sessions(request).await.ok()?.into_inner();
+    let uid = rustix::process::getuid().as_raw();
+    let mine = |s: &&transfer_proto::v1::Session| s.uid == uid && !s.worker.starts_with(moved::WORKERS);
+    page.sessions.iter().find(mine).map(|s| s.worker.clone())
 }
 
 /// The largest tensor there that a fetch takes nothing from: one that stays until it is replaced, however often it is fetched.

@@ -1,7 +1,7 @@
 //! Bodies that lie in several ranges of an arena.
 
 use super::pair::{ARENA_BYTES, Pair, Worker, key, name};
-use crate::op::{FailureCode, OpId, Push, Reply};
+use crate::op::{Command, FailureCode, OpId, Push, Reply};
 use crate::tensor::{DType, Retention, Select, TensorMeta};
 use crate::wire::ranges::ArenaRange;
 use std::time::Duration;
@@ -73,6 +73,46 @@ fn ranges_land_as_one_body_behind_their_metadata() {
     let [Reply::Fetched { slice, ranges: 0, .. }] = replies[..] else { panic!("{replies:?}") };
     assert_eq!(pair.memories[1].read(slice).unwrap(), landed);
     pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
+}
+
+/// Pushes that wait keep their tables, and so does what is published: all of them together are bounded, for each worker.
+#[test]
+fn the_ranges_of_a_worker_have_a_quota_and_come_back() {
+    let mut pair = Pair::with(|config| config.max_ranges_per_session = 6);
+    let (w, near) = (pair.worker(0, "w"), pair.worker(0, "near"));
+    let push = |pair: &mut Pair, op: u64| {
+        let (mut push, ranges) = gathered(op, &[(8192, 64), (8256, 64), (8320, 64)], None);
+        push.key = key(&format!("k{op}"));
+        pair.push_ranges(w, push, &ranges);
+        pair.settle();
+    };
+    for op in [1, 2] {
+        push(&mut pair, op);
+        assert!(matches!(pair.replies(w)[..], [Reply::Pushed { .. }]));
+    }
+    push(&mut pair, 3);
+    let failure = pair.failed(w);
+    assert_eq!(failure.code, FailureCode::Busy);
+    assert!(failure.text.contains("made of 6 ranges") && failure.text.contains("the limit of 6"), "{failure}");
+    // A body in one piece has none.
+    pair.push(w, "plain", super::pair::bytes(64), 1, None);
+    pair.settle();
+    assert!(matches!(pair.replies(w)[..], [Reply::Pushed { .. }]));
+    // It counts until nobody reads it any more.
+    pair.fetch(near, "k1", Select::Latest);
+    pair.settle();
+    let [Reply::Fetched { lease, ranges: 3, .. }] = pair.replies(near)[..] else { panic!("k1 is there") };
+    pair.command(w, Command::Delete { op: OpId(90), key: key("k1") });
+    pair.settle();
+    assert!(matches!(pair.replies(w)[..], [Reply::Deleted { .. }]));
+    push(&mut pair, 4);
+    assert_eq!(pair.failed_with(w), FailureCode::Busy);
+    pair.release(near, lease);
+    pair.settle();
+    assert!(matches!(pair.replies(w)[..], [Reply::Returned { .. }]));
+    push(&mut pair, 5);
+    assert!(matches!(pair.replies(w)[..], [Reply::Pushed { .. }]));
+    pair.ends_clean(&[(w, "w"), (near, "near")]);
 }
 
 #[test]

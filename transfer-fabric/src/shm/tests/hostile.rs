@@ -168,6 +168,41 @@ fn a_segment_that_is_a_trap_is_not_mapped() {
     until(&mut scene.fabric, |event| matches!(event, FabricEvent::Immediate { value: 1, .. }).then_some(()));
 }
 
+/// Memory that the peer has taken back counts until it is unmapped, so who passes and takes back faster than that waits.
+#[test]
+fn what_is_taken_back_counts_until_it_is_unmapped() {
+    const BYTES: u64 = 8192;
+    let mut scene = Scene::new();
+    scene.fabric.config.max_mapped_bytes = BYTES;
+    let lands =
+        |fabric: &mut ShmFabric| until(fabric, |e| matches!(e, FabricEvent::Immediate { value: 1, .. }).then_some(()));
+    let becomes = |fabric: &mut ShmFabric, so: &dyn Fn(&super::super::link::Link) -> bool| {
+        let start = Instant::now();
+        while !so(&fabric.links[&LINK]) {
+            fabric.poll(&mut |event| panic!("{event:?}"));
+            assert!(start.elapsed() < Duration::from_secs(30), "nothing happens");
+        }
+    };
+    scene.pass(0, BYTES, &memfd(BYTES, all_seals()));
+    scene.write(0, 0);
+    lands(&mut scene.fabric);
+    // As the crew does while it has not come to unmap it.
+    let kept = scene.fabric.links[&LINK].theirs[&0].0.clone();
+    scene.push(Encoded::new(&Record::Forget(0), &[], 0).bytes());
+    becomes(&mut scene.fabric, &|link| link.theirs.is_empty());
+    // One that is taken back again before there was room for it, and one that is written from.
+    scene.pass(1, BYTES, &memfd(BYTES, all_seals()));
+    becomes(&mut scene.fabric, &|link| link.unmapped.len() == 1);
+    scene.push(Encoded::new(&Record::Forget(1), &[], 0).bytes());
+    becomes(&mut scene.fabric, &|link| link.unmapped.is_empty() && link.theirs.is_empty());
+    scene.pass(2, BYTES, &memfd(BYTES, all_seals()));
+    scene.write(2, 0);
+    becomes(&mut scene.fabric, &|link| link.unmapped.len() == 1 && link.stuck.is_some());
+    assert!(scene.fabric.links[&LINK].theirs[&2].0.get().is_none(), "there is no room for it");
+    drop(kept);
+    lands(&mut scene.fabric);
+}
+
 #[test]
 fn notes_that_do_not_belong_there() {
     let mut scene = Scene::new();

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::conformance::Rig;
+use crate::conformance::segments::{SegmentRig, segment};
 use tempfile::TempDir;
-use transfer_memory::segment::{Access, Lock, Pages, SegmentOptions};
 
 struct ShmRig {
     directory: TempDir,
@@ -29,39 +29,12 @@ impl ShmRig {
     }
 }
 
-fn segment(len: u64) -> Segment {
-    let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
-    Segment::create("shm test", &options, &PinnedBudget::new(u64::MAX)).unwrap()
-}
-
-impl Rig for ShmRig {
+impl SegmentRig for ShmRig {
     type Fabric = ShmFabric;
 
-    fn fabric(&mut self) -> ShmFabric {
+    fn make(&mut self) -> ShmFabric {
         let config = self.config();
         ShmFabric::new(config).unwrap()
-    }
-
-    fn memory(&mut self, len: u64) -> Arc<Segment> {
-        Arc::new(segment(len))
-    }
-
-    fn read_only_memory(&mut self, len: u64) -> Option<Arc<Segment>> {
-        let written = segment(len);
-        let fd = written.fd().try_clone_to_owned().unwrap();
-        Some(Arc::new(Segment::adopt(fd, Access::ReadOnly, written.len()).unwrap()))
-    }
-
-    fn read(&mut self, memory: &Arc<Segment>, offset: u64, to: &mut [u8]) {
-        memory.mapping().copy_out(offset, to).unwrap();
-    }
-
-    fn write(&mut self, memory: &Arc<Segment>, offset: u64, bytes: &[u8]) {
-        memory.mapping().copy_in(offset, bytes).unwrap();
-    }
-
-    fn idle(&mut self) {
-        std::thread::yield_now();
     }
 }
 

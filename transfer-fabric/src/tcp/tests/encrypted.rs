@@ -86,31 +86,11 @@ fn encrypting(identity: Arc<Identity>) -> TcpFabric {
     TcpFabric::new(TcpConfig { tls: Some(identity), ..local() }).unwrap()
 }
 
-impl Rig for TlsRig {
+impl SegmentRig for TlsRig {
     type Fabric = TcpFabric;
 
-    fn fabric(&mut self) -> TcpFabric {
+    fn make(&mut self) -> TcpFabric {
         encrypting(self.0.identity(&self.0))
-    }
-
-    fn memory(&mut self, len: u64) -> Arc<Segment> {
-        TcpRig.memory(len)
-    }
-
-    fn read_only_memory(&mut self, len: u64) -> Option<Arc<Segment>> {
-        TcpRig.read_only_memory(len)
-    }
-
-    fn read(&mut self, memory: &Arc<Segment>, offset: u64, to: &mut [u8]) {
-        TcpRig.read(memory, offset, to);
-    }
-
-    fn write(&mut self, memory: &Arc<Segment>, offset: u64, bytes: &[u8]) {
-        TcpRig.write(memory, offset, bytes);
-    }
-
-    fn idle(&mut self) {
-        std::thread::yield_now();
     }
 }
 

@@ -1,8 +1,7 @@
 //! The conformance suite over real sockets, and what only this fabric can do wrong.
 
 use super::*;
-use crate::conformance::Rig;
-use transfer_memory::segment::{Access, Lock, Pages, PinnedBudget, SegmentOptions};
+use crate::conformance::segments::{SegmentRig, segment};
 
 struct TcpRig;
 
@@ -10,38 +9,11 @@ fn local() -> TcpConfig {
     TcpConfig::new("127.0.0.1:0".parse().unwrap())
 }
 
-fn segment(len: u64) -> Segment {
-    let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
-    Segment::create("tcp test", &options, &PinnedBudget::new(u64::MAX)).unwrap()
-}
-
-impl Rig for TcpRig {
+impl SegmentRig for TcpRig {
     type Fabric = TcpFabric;
 
-    fn fabric(&mut self) -> TcpFabric {
+    fn make(&mut self) -> TcpFabric {
         TcpFabric::new(local()).unwrap()
-    }
-
-    fn memory(&mut self, len: u64) -> Arc<Segment> {
-        Arc::new(segment(len))
-    }
-
-    fn read_only_memory(&mut self, len: u64) -> Option<Arc<Segment>> {
-        let written = segment(len);
-        let fd = written.fd().try_clone_to_owned().unwrap();
-        Some(Arc::new(Segment::adopt(fd, Access::ReadOnly, written.len()).unwrap()))
-    }
-
-    fn read(&mut self, memory: &Arc<Segment>, offset: u64, to: &mut [u8]) {
-        memory.mapping().copy_out(offset, to).unwrap();
-    }
-
-    fn write(&mut self, memory: &Arc<Segment>, offset: u64, bytes: &[u8]) {
-        memory.mapping().copy_in(offset, bytes).unwrap();
-    }
-
-    fn idle(&mut self) {
-        std::thread::yield_now();
     }
 }
 

@@ -6,7 +6,7 @@
 use super::*;
 use crate::conformance::Rig;
 use crate::conformance::pair::{Heard, Pair};
-use transfer_memory::segment::{Access, Lock, Pages, PinnedBudget, SegmentOptions};
+use crate::conformance::segments::{SegmentRig, read_only_segment, segment};
 
 mod atomics;
 mod counts;
@@ -34,45 +34,22 @@ fn pool() -> VerbsConfig {
     VerbsConfig { isolation: Isolation::Segment, ..config() }
 }
 
-fn segment(len: u64) -> Segment {
-    let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
-    Segment::create("verbs test", &options, &PinnedBudget::new(u64::MAX)).unwrap()
-}
-
-impl Rig for VerbsRig {
+impl SegmentRig for VerbsRig {
     type Fabric = VerbsFabric;
 
-    fn fabric(&mut self) -> VerbsFabric {
+    fn make(&mut self) -> VerbsFabric {
         VerbsFabric::open(self.0.clone()).unwrap()
     }
 
-    fn memory(&mut self, len: u64) -> Arc<Segment> {
-        Arc::new(segment(len))
-    }
-
-    fn read_only_memory(&mut self, len: u64) -> Option<Arc<Segment>> {
-        let written = segment(len);
-        let fd = written.fd().try_clone_to_owned().unwrap();
-        let memory = Arc::new(Segment::adopt(fd, Access::ReadOnly, written.len()).unwrap());
-        if let Err(error) = self.fabric().register(SegmentId(1), memory.clone()) {
+    fn read_only(&mut self, len: u64) -> Option<Arc<Segment>> {
+        let memory = read_only_segment(len);
+        if let Err(error) = self.make().register(SegmentId(1), memory.clone()) {
             // Linux before 6.2 pins memory for writing in any case.
             assert!(error.to_string().contains("mapped read-only"), "{error}");
             println!("not tried: {error}");
             return None;
         }
         Some(memory)
-    }
-
-    fn read(&mut self, memory: &Arc<Segment>, offset: u64, to: &mut [u8]) {
-        memory.mapping().copy_out(offset, to).unwrap();
-    }
-
-    fn write(&mut self, memory: &Arc<Segment>, offset: u64, bytes: &[u8]) {
-        memory.mapping().copy_in(offset, bytes).unwrap();
-    }
-
-    fn idle(&mut self) {
-        std::thread::yield_now();
     }
 }
 

@@ -1,7 +1,6 @@
 //! Links of several queue pairs: on one device, and on two of which one loses its network in the middle.
 
 use super::*;
-use crate::conformance::Memory;
 use crate::conformance::pair::{Link, pattern};
 use crate::conformance::rails::Railed;
 use rand::rngs::StdRng;
@@ -15,33 +14,17 @@ struct OfDevices {
     next: usize,
 }
 
-impl Rig for OfDevices {
+impl SegmentRig for OfDevices {
     type Fabric = VerbsFabric;
 
-    fn fabric(&mut self) -> VerbsFabric {
+    fn make(&mut self) -> VerbsFabric {
         let place = self.next % self.rigs.len();
         self.next += 1;
-        self.rigs[place].fabric()
+        self.rigs[place].make()
     }
 
-    fn memory(&mut self, len: u64) -> Memory<Self> {
-        self.rigs[0].memory(len)
-    }
-
-    fn read_only_memory(&mut self, len: u64) -> Option<Memory<Self>> {
-        self.rigs[0].read_only_memory(len)
-    }
-
-    fn read(&mut self, memory: &Memory<Self>, offset: u64, to: &mut [u8]) {
-        self.rigs[0].read(memory, offset, to);
-    }
-
-    fn write(&mut self, memory: &Memory<Self>, offset: u64, bytes: &[u8]) {
-        self.rigs[0].write(memory, offset, bytes);
-    }
-
-    fn idle(&mut self) {
-        self.rigs[0].idle();
+    fn read_only(&mut self, len: u64) -> Option<Arc<Segment>> {
+        self.rigs[0].read_only(len)
     }
 }
 
