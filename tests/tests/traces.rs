@@ -117,28 +117,27 @@ fn who_begins_a_trace_decides_whether_it_is_collected() {
     let scene = scene(&collector.endpoint(), &[]);
     let (giver, taker) = (worker(scene.a(), "giver"), worker(scene.b(), "taker"));
     let push = |key: &str| giver.push_bytes(key, DType::U8, [LEN], &[7; LEN as usize]);
+    let origin = |key: &str| taker.fetch(key).call().expect("a fetch").report().origin;
     // Nobody says anything: each is a trace of its own, and the other node notes nothing.
     push("own").call().expect("a push");
-    assert_eq!(taker.fetch("own").call().expect("a fetch").report().origin, None);
+    assert_eq!(origin("own"), None);
     // It travels, and nobody collects it.
     push("unsampled").trace(context(UNSAMPLED)).call().expect("a push");
-    let fetched = taker.fetch("unsampled").call().expect("a fetch");
-    assert_eq!(fetched.report().origin, Some(context(UNSAMPLED)));
+    assert_eq!(origin("unsampled"), Some(context(UNSAMPLED)));
     // The current span of a program that traces with OpenTelemetry needs no words, and what it fetches can be linked to.
     {
         let span = transfer_client::to_span(context(PRODUCER));
         let _current = Context::new().with_remote_span_context(span).attach();
         push("current").call().expect("a push");
     }
-    let fetched = taker.fetch("current").call().expect("a fetch");
-    assert_eq!(fetched.report().origin, Some(context(PRODUCER)));
+    assert_eq!(origin("current"), Some(context(PRODUCER)));
     assert_eq!(transfer_client::from_span(&transfer_client::to_span(context(CONSUMER))), Some(context(CONSUMER)));
 
     assert!(collector.of_key("current", 2).iter().all(|s| s.trace == PRODUCER[3..35]));
     let own = collector.of_key("own", 2);
     assert!(own.iter().all(|s| s.parent.is_empty()), "{own:#?}");
     assert_ne!(own[0].trace, own[1].trace);
-    drop((fetched, giver, taker));
+    drop((giver, taker));
     // The ends of the sidecars send what is left.
     scene.end();
     assert!(collector.spans().iter().all(|s| s.attributes["transfer.key"] != "unsampled"));
