@@ -36,8 +36,9 @@ fn main() -> Result<(), Failed> {
         retention: transfer_core::tensor::Retention::default(),
         takeover: false,
         ranges: 0,
+        trace: None,
     };
-    let fetch = Fetch { op: OpId(2), key, select: Select::Exactly(Version(7)), timeout, require: None };
+    let fetch = Fetch { op: OpId(2), key, select: Select::Exactly(Version(7)), timeout, require: None, trace: None };
     for (name, command) in [
         ("push", Command::Push(push)),
         ("fetch", Command::Fetch(fetch)),
@@ -61,6 +62,7 @@ fn main() -> Result<(), Failed> {
         queued: Duration::ZERO,
         waited: Duration::ZERO,
         flew: Duration::ZERO,
+        origin: None,
     };
     let slice = LocalSlice { segment: SegmentId(1), offset: 4096, len: 4096 };
     let fetched = Reply::Fetched {
@@ -86,7 +88,13 @@ fn main() -> Result<(), Failed> {
     }
 
     let number = NameRef { id: 1, generation: 1 };
-    let request = Body::TensorRequest { key: number, select: Select::Exactly(Version(7)), metadata_id: 3, slot: None };
+    let request = Body::TensorRequest {
+        key: number,
+        select: Select::Exactly(Version(7)),
+        metadata_id: 3,
+        slot: None,
+        trace: None,
+    };
     let update = Body::MetaDataUpdate { version: Version(7), metadata_id: 3, meta };
     for (name, body) in [("TENSOR_REQUEST", request), ("META_DATA_UPDATE", update), ("ACK", Body::Ack)] {
         let message = Message::new(Role::Pull, 1, body);

@@ -8,6 +8,7 @@ use transfer_core::op::{Command, Fetch, LeaseId, OpId, Push, Reply};
 use transfer_core::protocol::{Action, Control, Domain, Node, NodeConfig, SessionId};
 use transfer_core::tensor::{DType, InvalidName, InvalidShape, Key, Name, Select, TensorMeta, Version};
 use transfer_core::time::Time;
+use transfer_core::trace::TraceContext;
 
 const PRODUCER: SessionId = SessionId(1);
 const CONSUMER: SessionId = SessionId(2);
@@ -31,6 +32,13 @@ fn main() -> Result<(), Failed> {
         bench.hand_over(false);
         bench.node.take_ended().count()
     });
+    bench.trace = TraceContext::new([1; 16], [2; 8], 1).ok();
+    runner.measure("node: push, fetch, release; timed, traced, in a trace", 1, || {
+        bench.hand_over(false);
+        bench.node.take_ended().count()
+    });
+    bench.node.trace(false);
+    runner.measure("node: push, fetch, release; timed, in a trace", 1, || bench.hand_over(false));
     for keys in [1, 1000, 100_000] {
         let mut bench = Bench::new(keys)?;
         runner.measure(&format!("node: push, fetch, release; {keys} keys"), 1, || bench.hand_over(false));
@@ -48,6 +56,8 @@ struct Bench {
     meta: TensorMeta,
     next: u64,
     handed_over: u64,
+    /// What pushes and fetches say that made them.
+    trace: Option<TraceContext>,
 }
 
 impl Bench {
@@ -66,7 +76,7 @@ impl Bench {
         let keys = (0..keys).map(|i| Key::new(&format!("model/layers/{i}/attention/w_qkv")));
         let keys = keys.collect::<Result<Vec<_>, _>>().map_err(Failed::Name)?;
         let meta = TensorMeta::of(DType::F32, &[64, 16]).map_err(Failed::Shape)?;
-        let mut bench = Bench { node, keys, meta, next: 0, handed_over: 0 };
+        let mut bench = Bench { node, keys, meta, next: 0, handed_over: 0, trace: None };
         // So that all keys are known, and owned.
         (0..bench.keys.len()).for_each(|_| bench.push());
         Ok(bench)
@@ -96,6 +106,7 @@ impl Bench {
             retention: transfer_core::tensor::Retention::default(),
             takeover: false,
             ranges: 0,
+            trace: self.trace,
         };
         self.node.command(self.now(), PRODUCER, Command::Push(push));
         self.next += 1;
@@ -103,8 +114,14 @@ impl Bench {
     }
 
     fn fetch(&mut self, key: Key, version: Version) {
-        let fetch =
-            Fetch { op: OpId(self.next), key, select: Select::Exactly(version), timeout: TIMEOUT, require: None };
+        let fetch = Fetch {
+            op: OpId(self.next),
+            key,
+            select: Select::Exactly(version),
+            timeout: TIMEOUT,
+            require: None,
+            trace: self.trace,
+        };
         self.node.command(self.now(), CONSUMER, Command::Fetch(fetch));
         self.act();
     }

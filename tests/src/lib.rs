@@ -18,7 +18,7 @@
 //! - [`ctl`]: `transferctl`, as a person or a script runs it.
 //! - [`order`]: the lines between the two.
 //! - [`pattern`]: what tensors are filled with. [`batches`]: record batches by chance.
-//! - [`http`], [`browser`]: who watches a sidecar. [`tools`]: what that takes.
+//! - [`http`], [`browser`], [`collector`]: who watches a sidecar. [`tools`]: what that takes.
 //! - [`process`], [`programs`]: processes that end with the test, and where their programs are.
 #![forbid(unsafe_code)]
 
@@ -28,6 +28,7 @@ pub mod batches;
 pub mod browser;
 pub mod calls;
 pub mod carrier;
+pub mod collector;
 pub mod container;
 pub mod ctl;
 pub mod http;
@@ -45,6 +46,7 @@ pub mod worker;
 pub use authority::{Authority, Identity, Validity};
 pub use browser::Browser;
 pub use carrier::Carrier;
+pub use collector::{Collector, SeenSpan};
 pub use ctl::Ctl;
 pub use order::{Change, Fetched, Pushed, Spec, Trouble, Way};
 pub use scene::Scene;

@@ -54,6 +54,7 @@ impl Liar {
             retention: Retention::default(),
             takeover: false,
             ranges,
+            trace: None,
         };
         self.ask(&Command::Push(push))
     }
@@ -162,6 +163,7 @@ fn behind_a_slice_there_are_zeros() {
         select: Select::Latest,
         timeout: PATIENCE,
         require: None,
+        trace: None,
     };
     let Reply::Fetched { slice, meta, ranges: 0, .. } = reader.ask(&Command::Fetch(fetch)) else { panic!("no tensor") };
     // Doorbells come, too.

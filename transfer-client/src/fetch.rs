@@ -14,24 +14,26 @@ use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Command, OpId};
 use transfer_core::tensor::{Key, Select};
+use transfer_core::trace::TraceContext;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FetchOptions {
     pub(crate) select: Select,
     pub(crate) timeout: Duration,
     pub(crate) require: Option<FabricKind>,
+    pub(crate) trace: Option<TraceContext>,
 }
 
 impl FetchOptions {
     pub(crate) fn new() -> FetchOptions {
-        FetchOptions { select: Select::Latest, timeout: DEFAULT_TIMEOUT, require: None }
+        FetchOptions { select: Select::Latest, timeout: DEFAULT_TIMEOUT, require: None, trace: crate::trace::current() }
     }
 
     pub(crate) fn command(&self, key: Key) -> Command {
         // The session numbers it.
         let op = OpId(0);
-        let FetchOptions { select, timeout, require } = *self;
-        Command::Fetch(transfer_core::op::Fetch { op, key, select, timeout, require })
+        let FetchOptions { select, timeout, require, trace } = *self;
+        Command::Fetch(transfer_core::op::Fetch { op, key, select, timeout, require, trace })
     }
 }
 
@@ -65,6 +67,12 @@ macro_rules! fetch_options {
         /// What must carry it. Where that is not possible, it fails and says why.
         pub fn require(mut self, fabric: ::transfer_core::fabric::FabricKind) -> Self {
             self.$($options).+.require = Some(fabric);
+            self
+        }
+
+        /// The span that asks for it, for whoever traces: what the sidecars note of this fetch belongs there.
+        pub fn trace(mut self, context: $crate::TraceContext) -> Self {
+            self.$($options).+.trace = Some(context);
             self
         }
     };

@@ -111,6 +111,7 @@ mod push;
 mod session;
 mod tensor;
 mod tensor_mut;
+mod trace;
 mod two_buffers;
 
 pub use allocate::AllocateWait;
@@ -134,10 +135,13 @@ pub use push::{Push, Pushed};
 pub use session::Gone;
 pub use tensor::Tensor;
 pub use tensor_mut::TensorMut;
+#[cfg(feature = "opentelemetry")]
+pub use trace::{from_span, to_span};
 pub use two_buffers::TwoBuffers;
 
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Report};
 pub use transfer_core::tensor::{DType, Key, Life, Retention, TensorMeta, Until};
+pub use transfer_core::trace::{InvalidTraceContext, TraceContext};
 pub use transfer_memory::socket::Socket;
 pub use transfer_memory::view::{Bytes, Element, F8E4M3, F8E5M2, ViewError};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Command, OpId, Push};
 use transfer_core::tensor::{Key, Name, Retention, TensorMeta, Version};
+use transfer_core::trace::TraceContext;
 
 /// How long a call may take where the caller does not say.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -17,6 +18,7 @@ pub(crate) struct PushOptions {
     pub(crate) require: Option<FabricKind>,
     pub(crate) retention: Retention,
     pub(crate) takeover: bool,
+    pub(crate) trace: Option<TraceContext>,
     /// What was wrong with them.
     pub(crate) error: Option<Error>,
 }
@@ -30,6 +32,7 @@ impl PushOptions {
             require: None,
             retention: Retention::default(),
             takeover: false,
+            trace: crate::trace::current(),
             error: None,
         }
     }
@@ -55,6 +58,7 @@ impl PushOptions {
             retention: self.retention,
             takeover: self.takeover,
             ranges: 0,
+            trace: self.trace,
         })
     }
 }
@@ -108,6 +112,13 @@ macro_rules! push_options {
         /// another node.
         pub fn takeover(mut self) -> Self {
             self.$($options).+.takeover = true;
+            self
+        }
+
+        /// The span that makes this push, for whoever traces: what the sidecars note of it belongs there, and whoever fetches the version
+        /// is told, in [`Report::origin`](crate::Report::origin).
+        pub fn trace(mut self, context: $crate::TraceContext) -> Self {
+            self.$($options).+.trace = Some(context);
             self
         }
     };

@@ -16,6 +16,7 @@
 //! - [`plan`]: which ranges of memory go into which write.
 //! - [`protocol`]: the sidecar's state machine: sessions, published tensors, links, push and pull.
 //! - [`rails`]: one link made of several: queue pairs, devices, sockets.
+//! - [`trace`]: the trace context that travels with a transfer.
 //! - [`sim`]: the simulated fabric and its seeded schedules.
 #![forbid(unsafe_code)]
 
@@ -30,4 +31,5 @@ pub mod rails;
 pub mod sim;
 pub mod tensor;
 pub mod time;
+pub mod trace;
 pub mod wire;

@@ -5,6 +5,7 @@
 use crate::fabric::{AtomicOp, FabricKind};
 use crate::memory::LocalSlice;
 use crate::tensor::{Key, Name, Retention, Select, TensorMeta, Version};
+use crate::trace::TraceContext;
 use std::fmt;
 use std::time::Duration;
 
@@ -125,6 +126,8 @@ pub struct Push {
     /// Of how many ranges of the arena the body is made, in order. Their table lies behind the metadata then; see
     /// [`crate::wire::ranges`]. 0: the body itself lies there, in one piece.
     pub ranges: u32,
+    /// What made it, for whoever traces: who fetches the version hears it, see [`Report::origin`].
+    pub trace: Option<TraceContext>,
 }
 
 /// See [`Command::Prepare`].
@@ -169,6 +172,8 @@ pub struct Fetch {
     pub timeout: Duration,
     /// What must carry it.
     pub require: Option<FabricKind>,
+    /// What asked for it, for whoever traces.
+    pub trace: Option<TraceContext>,
 }
 
 /// What a worker hears.
@@ -284,6 +289,8 @@ pub struct Report {
     pub waited: Duration,
     /// From there until it was here.
     pub flew: Duration,
+    /// Of a fetch: what pushed the version, where that push said so.
+    pub origin: Option<TraceContext>,
 }
 
 impl fmt::Display for Report {

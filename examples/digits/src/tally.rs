@@ -74,7 +74,7 @@ mod tests {
 
     fn report(fabric: FabricKind, waited_us: u64) -> Report {
         let waited = Duration::from_micros(waited_us);
-        Report { fabric, bytes: 10, copied: 20, queued: Duration::ZERO, waited, flew: Duration::ZERO }
+        Report { fabric, bytes: 10, copied: 20, queued: Duration::ZERO, waited, flew: Duration::ZERO, origin: None }
     }
 
     #[test]

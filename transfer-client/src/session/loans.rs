@@ -136,6 +136,7 @@ mod tests {
             retention: Retention { until, ..Retention::default() },
             takeover: false,
             ranges: 0,
+            trace: None,
         };
         loans.lend(&push, Lent { offset: op * 64, allocation: op * 64, owned: true }, Vec::new(), Vec::new());
     }

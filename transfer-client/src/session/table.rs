@@ -322,6 +322,7 @@ mod tests {
             retention: Retention::default(),
             takeover: false,
             ranges: 0,
+            trace: None,
         };
         table.loans.lend(&push, Lent { offset, allocation, owned: offset == allocation }, Vec::new(), Vec::new());
         op
@@ -383,6 +384,7 @@ mod tests {
                 queued: std::time::Duration::ZERO,
                 waited: std::time::Duration::ZERO,
                 flew: std::time::Duration::ZERO,
+                origin: None,
             },
         };
         // Before its answer, and after it.

@@ -210,6 +210,7 @@ pub fn report(bytes: u64) -> Report {
         queued: Duration::ZERO,
         waited: Duration::ZERO,
         flew: Duration::from_micros(3),
+        origin: None,
     }
 }
 

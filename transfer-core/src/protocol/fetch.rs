@@ -27,7 +27,7 @@ impl Node {
                     return match self.hand_over(now, session, fetch.op, blob, fetch.require, now) {
                         Ok(report) => {
                             let version = self.store.blobs.get(blob).map_or(Version(0), |b| b.version);
-                            self.note_handed_over(now, session, &fetch.key, version, report);
+                            self.note_handed_over(now, session, &fetch.key, version, report, fetch.trace);
                             self.fetched_here(now, record, blob);
                         }
                         Err(failure) => self.refuse(session, fetch.op, failure),
@@ -47,7 +47,7 @@ impl Node {
             since: now,
             deadline: now + fetch.timeout,
             require: fetch.require,
-            kind: OpKind::Fetch { select: fetch.select, stage: FetchStage::Waiting, astray: 0 },
+            kind: OpKind::Fetch { select: fetch.select, stage: FetchStage::Waiting, astray: 0, trace: fetch.trace },
         });
         self.start_fetch(now, id);
     }

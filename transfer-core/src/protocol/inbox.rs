@@ -51,14 +51,19 @@ impl Node {
                     self.violation(link, &what);
                 }
             }
-            Body::TensorRequest { key, select, metadata_id, slot } => {
-                self.tensor_request(now, link, index, key, select, metadata_id, slot);
+            Body::TensorRequest { key, select, metadata_id, slot, trace } => {
+                self.tensor_request(now, link, index, key, select, metadata_id, slot, trace);
             }
             Body::TensorReRequest { slot } => self.tensor_re_request(link, index, slot),
             Body::MetaDataUpdate { version, metadata_id, meta } => match role {
                 Role::Pull => self.pull_described(now, link, index, version, metadata_id, meta),
                 Role::Push => self.flow_described(link, index, metadata_id, meta),
                 Role::Counter => self.violation(link, "META_DATA_UPDATE about a counter"),
+            },
+            Body::Trace { version, context } => match role {
+                Role::Pull => self.pull_traced(link, index, version, context),
+                Role::Push => self.flow_traced(now, link, index, version, context),
+                Role::Counter => self.violation(link, "TRACE about a counter"),
             },
             Body::ErrorStatus(failure) => match role {
                 Role::Pull => self.pull_failed(now, link, index, failure),

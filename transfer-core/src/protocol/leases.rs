@@ -80,7 +80,7 @@ impl Node {
             );
             return Err(Failure::new(FailureCode::RequireUnmet, text));
         }
-        let bytes = self.store.blobs.get(blob).map_or(0, |b| b.meta.len_bytes());
+        let (bytes, origin) = self.store.blobs.get(blob).map_or((0, None), |b| (b.meta.len_bytes(), b.trace));
         let waited = now.since(since);
         let report = Report {
             fabric: FabricKind::Local,
@@ -89,6 +89,7 @@ impl Node {
             queued: Duration::ZERO,
             waited,
             flew: Duration::ZERO,
+            origin,
         };
         self.lend(session, op, blob, PathId::HERE, report)?;
         Ok(report)

@@ -16,6 +16,7 @@ use crate::op::{Failure, FailureCode};
 use crate::plan::GatherList;
 use crate::tensor::{Key, TensorMeta};
 use crate::time::Time;
+use crate::trace::TraceContext;
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::Message;
 use hashbrown::HashMap;
@@ -101,6 +102,8 @@ pub(super) struct Landing {
     pub(super) meta: TensorMeta,
     /// Bytes that a CPU copied on this side.
     pub(super) copied: u64,
+    /// Push: what pushed it, where the peer said so, and when it did.
+    pub(super) trace: Option<(TraceContext, Time)>,
 }
 
 pub(super) struct Link {

@@ -12,6 +12,7 @@ use crate::memory::SegmentId;
 use crate::op::{CounterAsk, Failure, FailureCode, OpId, Reply};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
+use crate::trace::TraceContext;
 use std::time::Duration;
 
 /// An operation of a worker that could not end at once.
@@ -31,6 +32,8 @@ pub(super) enum OpKind {
         stage: FetchStage,
         /// How often a node that was said to own the key did not.
         astray: u32,
+        /// What asked for it, where that said so.
+        trace: Option<TraceContext>,
     },
     Push {
         version: Option<Version>,

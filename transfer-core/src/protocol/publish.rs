@@ -37,6 +37,7 @@ impl Node {
         let Some(s) = self.sessions.get(&session) else { return };
         let lent = Lent { session, pushed: push.op };
         let mut blob = Blob::new(slice, push.meta, s.domain, Source::Arena(Some(lent))).retained(push.retention);
+        blob.trace = push.trace;
         if push.ranges > 0 {
             blob.ranges = Some(ranges.iter().map(|r| r.within(slice.segment)).collect());
         }
@@ -158,14 +159,15 @@ impl Node {
             queued,
             waited: Duration::ZERO,
             flew: Duration::ZERO,
+            origin: None,
         };
         let reply = Reply::Pushed { op: op.id, version, report };
         // The operation's reference becomes the publication's. Those who wait are served first: they wait longer than the pusher.
         self.publish(now, record, blob, version);
         let (operation, session, path) = (Operation::Push, op.session, PathId::HERE);
         self.meters.finished(operation, path, &report);
-        let (key, version, outcome, since) = (&op.key, Some(version), Ok(report), op.since);
-        self.note_ended(now, Ending { operation, session, key, version, path, outcome, since });
+        let (key, version, outcome, since, trace) = (&op.key, Some(version), Ok(report), op.since, self.trace_of(&op));
+        self.note_ended(now, Ending { operation, session, key, version, path, outcome, since, trace });
         self.actions.push_back(Action::Reply { session, reply });
     }
 

@@ -13,6 +13,7 @@ use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
+use crate::trace::TraceContext;
 use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant};
 use crate::wire::message::{Body, Role};
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub(super) struct Pull {
     pub(super) asked: Time,
     /// Bytes of the speculative share that it holds.
     pub(super) speculative: u64,
+    /// Which version is being written, and what pushed it, where the peer said so.
+    pub(super) told: Option<(Version, TraceContext)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +101,7 @@ impl Node {
             described,
             asked: now,
             speculative: early.as_ref().map_or(0, |(_, _, bytes)| *bytes),
+            told: None,
         });
         if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(op_id) {
             *stage = FetchStage::Pulling(link, pull);
@@ -122,9 +126,10 @@ impl Node {
         p.state = PullState::Asked;
         p.asked = now;
         let (key, select) = (Name::from(p.key.clone()), p.select);
-        let metadata_id = p.described.as_ref().map_or(0, |(id, _)| *id);
+        let (metadata_id, op) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.op);
+        let trace = op.and_then(|op| self.ops.get(op)).and_then(|op| self.trace_of(op));
         let [key] = self.number(link, [&key]);
-        self.send(link, Role::Pull, pull.short(), Body::TensorRequest { key, select, metadata_id, slot });
+        self.send(link, Role::Pull, pull.short(), Body::TensorRequest { key, select, metadata_id, slot, trace });
     }
 
     /// A slot for this request is open.
@@ -198,6 +203,18 @@ impl Node {
         }
     }
 
+    /// TRACE: what pushed the version that is about to land.
+    pub(super) fn pull_traced(&mut self, link: LinkId, index: u32, version: Version, context: TraceContext) {
+        let Some(id) = self.pull_of(link, index) else { return };
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(p) = l.pulls.get_mut(id) else { return };
+        match p.state {
+            PullState::Asked if !has_landed(&l.slots, p.slot) => p.told = Some((version, context)),
+            PullState::Cancelling => {}
+            _ => self.violation(link, &format!("TRACE for request {index:#x}, which it does not write to")),
+        }
+    }
+
     /// Takes room for a described request. `true` where it has it, or does not need it any more.
     pub(super) fn try_pull_slot(&mut self, domain: Domain, link: LinkId, id: Id<Pull>) -> bool {
         let Some(l) = self.links.get_mut(&link) else { return true };
@@ -245,7 +262,7 @@ impl Node {
 
     /// The tensor is here, and nobody can write to it any more.
     pub(super) fn pull_landed(&mut self, now: Time, link: LinkId, id: Id<Pull>, slot: Id<Slot>, landing: Landing) {
-        let Landing { header, meta, copied } = landing;
+        let Landing { header, meta, copied, .. } = landing;
         self.settle_speculation(link, id);
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(p) = l.pulls.get_mut(id) else { return };
@@ -267,7 +284,8 @@ impl Node {
         slice.offset += HEADER_BYTES;
         slice.len = bytes;
         let blob = Blob::new(slice, meta, slot.domain, Source::Pool(Box::new(slot.range)));
-        let blob = self.store.blobs.insert(Blob { version: header.version, ..blob });
+        let origin = pull.told.filter(|(version, _)| *version == header.version).map(|(_, context)| context);
+        let blob = self.store.blobs.insert(Blob { version: header.version, trace: origin, ..blob });
         if let Some(op) = self.finish_op(op) {
             let report = Report {
                 fabric: kind,
@@ -276,12 +294,14 @@ impl Node {
                 queued: pull.asked.since(op.since),
                 waited,
                 flew: now.since(pull.asked).saturating_sub(waited),
+                origin,
             };
             // The session is the one that asked, so the domain is its own.
             let lent = self.lend(op.session, op.id, blob, path, report);
             let (operation, session, key, version) = (Operation::Fetch, op.session, &op.key, Some(header.version));
             let outcome = lent.map(|()| report).map_err(|failure| failure.code);
-            self.note_ended(now, Ending { operation, session, key, version, path, outcome, since: op.since });
+            let trace = self.trace_of(&op);
+            self.note_ended(now, Ending { operation, session, key, version, path, outcome, since: op.since, trace });
         }
         self.unhold(blob);
     }

@@ -6,12 +6,14 @@ use super::slab::{Id, Slab};
 use super::store::{Blob, Claimant, Landed, Owner, Record, Source};
 use super::{Domain, SessionId};
 use crate::fabric::LinkId;
-use crate::op::{Failure, FailureCode};
+use crate::op::{Failure, FailureCode, Report};
 use crate::tensor::{Key, Name, TensorMeta, Until, Version};
 use crate::time::Time;
+use crate::trace::TraceContext;
 use crate::wire::landing::{HEADER_BYTES, Header};
 use crate::wire::message::NameRef;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// A key that a peer's worker pushes to one of ours.
 pub(super) struct InFlow {
@@ -40,6 +42,15 @@ pub(super) struct InFlow {
     pub(super) recalled: Time,
     /// Slots granted since the request, while they are being collected for BUFFER_RESPONSE.
     pub(super) fresh: Vec<Id<Slot>>,
+    /// What pushed the version that lands next, where the sender said so, and when it did.
+    told: Option<Told>,
+}
+
+/// What a TRACE has told.
+struct Told {
+    version: Version,
+    context: TraceContext,
+    at: Time,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,10 +85,12 @@ impl InFlow {
         waits && self.missing > 0 && self.domain == domain
     }
 
-    /// Something has landed. What lands first is published first, whichever slot is closed first.
-    pub(super) fn has_landed(&mut self, slot: Id<Slot>, version: Version) {
+    /// Something has landed. What lands first is published first, whichever slot is closed first. Answers what pushed it, where that
+    /// was told.
+    pub(super) fn has_landed(&mut self, slot: Id<Slot>, version: Version) -> Option<(TraceContext, Time)> {
         self.landed.push_back(slot);
         self.next_version = version.0.saturating_add(1);
+        self.told.take().filter(|told| told.version == version).map(|told| (told.context, told.at))
     }
 }
 
@@ -157,6 +170,7 @@ impl Node {
             used: 0,
             recalled: self.latest,
             fresh: Vec::new(),
+            told: None,
         };
         let Some(l) = self.links.get_mut(&link) else { return };
         let id = l.flows_in.insert(flow);
@@ -332,6 +346,16 @@ impl Node {
         flow.meta = meta;
     }
 
+    /// TRACE of a flow: what pushed the version that is about to land.
+    pub(super) fn flow_traced(&mut self, now: Time, link: LinkId, index: u32, version: Version, context: TraceContext) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(flow) = l.flow_in_of.get(&index).and_then(|id| l.flows_in.get_mut(*id)) else { return };
+        if !matches!(flow.state, InState::Ready | InState::Reclaiming | InState::Recalling) {
+            return self.violation(link, &format!("TRACE for flow {index:#x}, which has no slots"));
+        }
+        flow.told = Some(Told { version, context, at: now });
+    }
+
     /// What has landed in a flow's slot has to be what the sender said. `None` where nobody wants it any more.
     pub(super) fn check_flow_landing(
         &self,
@@ -389,19 +413,33 @@ impl Node {
         };
         let Some(s) = l.slots.get_mut(slot) else { return };
         let SlotState::Closed(landing) = &s.state else { return };
-        let Landing { header, meta, copied } = &**landing;
-        let (version, meta, copied) = (header.version, meta.clone(), *copied);
+        let Landing { header, meta, copied, trace } = &**landing;
+        let (version, meta, copied, trace) = (header.version, meta.clone(), *copied, *trace);
         let retention = header.retention;
         let Some(pool) = self.pools.get(&s.domain) else { return };
         let mut slice = pool.slice(&s.range);
         slice.offset += HEADER_BYTES;
         slice.len = meta.len_bytes();
         let bytes = slice.len;
-        let blob = Blob::new(slice, meta, s.domain, Source::Slot(link, slot)).retained(retention);
+        let mut blob = Blob::new(slice, meta, s.domain, Source::Slot(link, slot)).retained(retention);
+        blob.trace = trace.map(|(context, _)| context);
         let blob = self.store.blobs.insert(blob);
         s.state = SlotState::Held(blob);
         l.inward.add(bytes);
-        self.meters.landed(l.path, bytes, copied + bytes * u64::from(l.limits.sender_copies));
+        let copied = copied + bytes * u64::from(l.limits.sender_copies);
+        self.meters.landed(l.path, bytes, copied);
+        if let Some((context, told)) = trace {
+            let report = Report {
+                fabric: l.kind,
+                bytes,
+                copied,
+                queued: Duration::ZERO,
+                waited: Duration::ZERO,
+                flew: now.since(told),
+                origin: None,
+            };
+            self.note_landed(now, link, record, version, report, (context, told));
+        }
         if retention.until != Until::Replaced {
             self.keep_slot(link, id, slot, blob);
         }

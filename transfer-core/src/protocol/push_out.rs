@@ -251,6 +251,9 @@ impl Node {
             *stage = PushStage::Writing;
             *posted = now;
         }
+        if let Some(context) = self.store.blobs.get(blob).and_then(|b| b.trace) {
+            self.send(link, Role::Push, flow.short(), Body::Trace { version, context });
+        }
         let Some(b) = self.store.blobs.get_mut(blob) else { return };
         b.version = version;
         b.refs += 1;
@@ -284,13 +287,14 @@ impl Node {
                 queued: posted.since(op.since),
                 waited: Duration::ZERO,
                 flew: now.since(posted),
+                origin: None,
             };
             let reply = Reply::Pushed { op: op.id, version: b.version, report };
             self.actions.push_back(super::Action::Reply { session: op.session, reply });
-            let (path, version) = (l.path, Some(b.version));
+            let (path, version, trace) = (l.path, Some(b.version), b.trace);
             self.meters.finished(Operation::Push, path, &report);
             let (operation, session, key, outcome) = (Operation::Push, op.session, &op.key, Ok(report));
-            self.note_ended(now, Ending { operation, session, key, version, path, outcome, since: op.since });
+            self.note_ended(now, Ending { operation, session, key, version, path, outcome, since: op.since, trace });
             self.unhold(blob);
         }
         self.unhold(blob);

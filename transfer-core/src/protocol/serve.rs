@@ -1,15 +1,18 @@
 //! Pulling, the owner's side: wait until the version is published, then write it into the receiver's slot.
 
+use super::ended::PeersTransfer;
 use super::link::{Out, OutWrite, Purpose};
+use super::meters::Operation;
 use super::node::Node;
 use super::slab::Id;
 use super::store::{Blob, Waiter};
 use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
-use crate::op::{Failure, FailureCode};
+use crate::op::{Failure, FailureCode, Report};
 use crate::plan::GatherList;
 use crate::tensor::{Key, Retention, Select};
 use crate::time::Time;
+use crate::trace::TraceContext;
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::{Body, NameRef, Role};
 use hashbrown::HashMap;
@@ -32,6 +35,8 @@ pub(super) struct Serve {
     cancelled: bool,
     /// The write is posted, or about to be, and owns the reference.
     writing: bool,
+    /// What asks for it, where that said so.
+    trace: Option<TraceContext>,
 }
 
 #[cfg(test)]
@@ -58,6 +63,7 @@ impl Node {
         mut select: Select,
         metadata_id: u32,
         slot: Option<SlotGrant>,
+        trace: Option<TraceContext>,
     ) {
         let limit = self.config.max_requests_per_link;
         if self.draining {
@@ -91,6 +97,7 @@ impl Node {
             fetching: None,
             cancelled: false,
             writing: false,
+            trace,
         };
         l.serves.insert(index, serve);
         match record_id.and_then(|id| self.store.records.get_mut(id)) {
@@ -176,12 +183,13 @@ impl Node {
         let Some(serve) = l.serves.get_mut(&index) else { return };
         let (Some(slot), Some(blob)) = (serve.slot.take(), serve.blob.take()) else { return };
         let Some(b) = self.store.blobs.get(blob) else { return };
+        let (version, origin) = (b.version, b.trace);
         serve.writing = true;
         let header = Header {
             slot: slot.number,
             index,
             metadata_id: serve.metadata_id,
-            version: b.version,
+            version,
             body_len: b.meta.len_bytes(),
             pieces: 1,
             waited_us: serve.waited_us,
@@ -189,6 +197,9 @@ impl Node {
             retention: Retention::default(),
         };
         let body = body_of(b);
+        if let Some(context) = origin {
+            self.send(link, Role::Pull, index, Body::Trace { version, context });
+        }
         self.post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Serve(index) }));
     }
 
@@ -220,6 +231,18 @@ impl Node {
                 let waited = Duration::from_micros(serve.waited_us.into());
                 let took = now.since(serve.since).saturating_sub(waited);
                 self.meters.served(path, bytes, bytes * copies, took);
+                let report = Report {
+                    fabric: l.kind,
+                    bytes,
+                    copied: bytes * copies,
+                    queued: Duration::ZERO,
+                    waited,
+                    flew: took,
+                    origin: blob.trace,
+                };
+                let (operation, version) = (Operation::Serve, blob.version);
+                let (key, worker, since, trace) = (&serve.key, None, serve.since, serve.trace);
+                self.note_for_peer(now, link, PeersTransfer { operation, key, worker, version, report, since, trace });
             }
             self.serve_ended(now, &serve, !serve.cancelled);
         }

@@ -43,16 +43,18 @@ impl Node {
             Ok((slot, key, landing)) => {
                 let Some(l) = self.links.get_mut(&link) else { return };
                 let Some(s) = l.slots.get_mut(slot) else { return };
-                let after = match landing {
+                let mut after = match landing {
                     None => AfterRevoke::Free,
-                    Some((header, meta)) => AfterRevoke::Deliver(Box::new(Landing { header, meta, copied })),
+                    Some((header, meta)) => {
+                        AfterRevoke::Deliver(Box::new(Landing { header, meta, copied, trace: None }))
+                    }
                 };
-                if let (SlotUser::Flow(flow, _), AfterRevoke::Deliver(landing)) = (s.user, &after)
+                if let (SlotUser::Flow(flow, _), AfterRevoke::Deliver(landing)) = (s.user, &mut after)
                     && let Some(flow) = l.flows_in.get_mut(flow)
                 {
                     self.landings += 1;
                     flow.used = self.landings;
-                    flow.has_landed(slot, landing.header.version);
+                    landing.trace = flow.has_landed(slot, landing.header.version);
                 }
                 s.since = self.latest;
                 s.state = SlotState::Revoking(after);

@@ -8,6 +8,7 @@ use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::OpId;
 use crate::tensor::{Key, Name, Retention, TensorMeta, Until, Version};
+use crate::trace::TraceContext;
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
@@ -33,6 +34,8 @@ pub(super) struct Blob {
     pub(super) past: bool,
     /// Its worker waits until nobody else can reach it.
     pub(super) awaited: Option<Id<Op>>,
+    /// What pushed it, where that said so.
+    pub(super) trace: Option<TraceContext>,
 }
 
 impl Blob {
@@ -52,6 +55,7 @@ impl Blob {
             under_way: 0,
             past: false,
             awaited: None,
+            trace: None,
         }
     }
 

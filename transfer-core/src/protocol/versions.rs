@@ -159,7 +159,7 @@ impl Node {
         match self.hand_over(now, op.session, op.id, blob, op.require, op.since) {
             Ok(report) => {
                 let version = self.store.blobs.get(blob).map_or(Version(0), |b| b.version);
-                self.note_handed_over(now, op.session, &op.key, version, report);
+                self.note_handed_over(now, op.session, &op.key, version, report, self.trace_of(op));
                 self.fetched_here(now, record, blob);
             }
             Err(failure) => self.refuse(op.session, op.id, failure),

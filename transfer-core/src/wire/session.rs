@@ -13,6 +13,7 @@ use crate::op::{
     Prepare, Push, Reply, Report, TakeBack,
 };
 use crate::tensor::{Key, Name, Retention, Select, Version};
+use crate::trace::TraceContext;
 use std::time::Duration;
 
 /// No record is longer, in bytes.
@@ -80,9 +81,11 @@ fn read_kind(n: u8) -> Result<FabricKind, WireError> {
     FabricKind::from_wire(n).ok_or(WireError::Value { what: "fabric", value: u64::from(n), expected: "1 to 5" })
 }
 
+/// A report is the last of its record.
 fn write_report(w: &mut Writer, r: &Report) {
     w.u8(r.fabric as u8).u64(r.bytes).u64(r.copied);
     w.u64(nanos(r.queued)).u64(nanos(r.waited)).u64(nanos(r.flew));
+    TraceContext::write_last(r.origin, w);
 }
 
 fn read_report(r: &mut Reader<'_>) -> Result<Report, WireError> {
@@ -94,6 +97,7 @@ fn read_report(r: &mut Reader<'_>) -> Result<Report, WireError> {
         queued: Duration::from_nanos(r.u64()?),
         waited: Duration::from_nanos(r.u64()?),
         flew: Duration::from_nanos(r.u64()?),
+        origin: TraceContext::read_last(r)?,
     })
 }
 
@@ -122,6 +126,7 @@ pub fn write_command(w: &mut Writer, command: &Command) {
             write_require(w, p.require);
             write_retention(w, p.retention);
             w.u8(u8::from(p.takeover)).u32(p.ranges);
+            TraceContext::write_last(p.trace, w);
         }
         Command::Fetch(f) => {
             w.u8(FETCH).u64(f.op.0).text(f.key.as_str());
@@ -132,6 +137,7 @@ pub fn write_command(w: &mut Writer, command: &Command) {
             };
             w.u8(kind).u64(version).u64(nanos(f.timeout));
             write_require(w, f.require);
+            TraceContext::write_last(f.trace, w);
         }
         Command::Release { lease } => {
             w.u8(RELEASE).u64(lease.0);
@@ -214,8 +220,9 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
                 timeout: Duration::from_nanos(r.u64()?),
                 require: read_require(&mut r)?,
                 retention: read_retention(&mut r)?,
-                takeover: r.u8()? != 0,
+                takeover: r.flag("whether the key is taken over")?,
                 ranges: read_ranges(&mut r)?,
+                trace: TraceContext::read_last(&mut r)?,
             })
         }
         FETCH => {
@@ -228,6 +235,7 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
                 select: select(kind, version)?,
                 timeout: Duration::from_nanos(r.u64()?),
                 require: read_require(&mut r)?,
+                trace: TraceContext::read_last(&mut r)?,
             })
         }
         RELEASE => Command::Release { lease: LeaseId(r.u64()?) },
@@ -241,7 +249,10 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
         }),
         TAKE_BACK => {
             let (op, key) = (OpId(r.u64()?), Key::from_bytes(r.text()?)?);
-            let (has_version, version) = (r.u8()? != 0, Version(r.u64()?));
+            let (has_version, version) = (r.flag("whether a version is given")?, Version(r.u64()?));
+            if !has_version {
+                Reader::zero("version that is not given", version.0)?;
+            }
             let timeout = Duration::from_nanos(r.u64()?);
             Command::TakeBack(TakeBack { op, key, version: has_version.then_some(version), timeout })
         }
@@ -393,7 +404,12 @@ mod tests {
             queued: Duration::from_nanos(3),
             waited: Duration::from_nanos(4),
             flew: Duration::from_nanos(5),
+            origin: None,
         }
+    }
+
+    fn context() -> Option<TraceContext> {
+        TraceContext::new([7; 16], [8; 8], 1).ok()
     }
 
     fn examples() -> (Vec<Command>, Vec<Reply>) {
@@ -423,6 +439,7 @@ mod tests {
                 retention: Retention { until: Until::Fetched(NonZeroU32::MAX), life: Life::Sidecar },
                 takeover: true,
                 ranges: MAX_RANGES,
+                trace: context(),
             }),
             Command::Fetch(Fetch {
                 op: OpId(2),
@@ -430,6 +447,15 @@ mod tests {
                 select: Select::AtLeast(Version(9)),
                 timeout: Duration::ZERO,
                 require: None,
+                trace: None,
+            }),
+            Command::Fetch(Fetch {
+                op: OpId(2),
+                key: key.clone(),
+                select: Select::Latest,
+                timeout: Duration::ZERO,
+                require: None,
+                trace: context(),
             }),
             Command::Release { lease: LeaseId(3) },
             Command::Cancel { op: OpId(4) },
@@ -465,7 +491,7 @@ mod tests {
                 meta,
                 slice: LocalSlice { segment: SegmentId(3), offset: 4, len: 5 },
                 ranges: 2,
-                report: report(),
+                report: Report { origin: context(), ..report() },
             },
             Reply::Deleted { op: OpId(8) },
             Reply::Prepared { op: OpId(10) },

@@ -154,7 +154,7 @@ impl Run {
             }
             self.work(now);
             if let Some(trace) = &self.trace {
-                trace.end(&mut self.driver.node);
+                trace.end(&mut self.driver.node, self.started);
             }
             if active {
                 round = Some(instant);

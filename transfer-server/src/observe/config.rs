@@ -1,5 +1,6 @@
 //! What a sidecar is told about being watched.
 
+use super::OtlpConfig;
 use crate::config::ConfigError;
 use clap::Args;
 use std::net::SocketAddr;
@@ -14,13 +15,17 @@ pub struct WatchConfig {
     /// Do not take the time of transfers for the histograms of the metrics; they are counted in any case
     #[arg(long = "no-timings", env = "TRANSFER_NO_TIMINGS")]
     pub no_timings: bool,
+
+    /// Where spans go.
+    #[command(flatten)]
+    pub otlp: OtlpConfig,
 }
 
 impl WatchConfig {
     /// Nobody watches.
     #[must_use]
     pub fn nobody() -> WatchConfig {
-        WatchConfig { http_listen: None, no_timings: false }
+        WatchConfig { http_listen: None, no_timings: false, otlp: OtlpConfig::default() }
     }
 
     /// It stays plain HTTP whatever else is encrypted, so only `insecure` lets it go beyond loopback.
@@ -29,7 +34,7 @@ impl WatchConfig {
             Some(value) if !insecure && !value.ip().to_canonical().is_loopback() => {
                 Err(ConfigError::BeyondLoopback { flag: "--http-listen", value, port: value.port() })
             }
-            _ => Ok(()),
+            _ => self.otlp.check(),
         }
     }
 }

@@ -21,7 +21,7 @@ pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 pub(super) fn text(watched: &Watched, look: &Look) -> Result<Vec<u8>, prometheus::Error> {
     let mut families = Families::default();
     of_sidecar(&mut families, watched, look);
-    of_records(&mut families, look);
+    of_records(&mut families, watched, look);
     of_transfers(&mut families, look);
     of_memory(&mut families, look);
     of_links(&mut families, look);
@@ -54,9 +54,15 @@ fn of_sidecar(f: &mut Families, watched: &Watched, look: &Look) {
     .number(&[], look.log_lines_dropped);
 }
 
-fn of_records(f: &mut Families, look: &Look) {
+fn of_records(f: &mut Families, watched: &Watched, look: &Look) {
     f.counter("transfer_spans_dropped_total", "Records of transfers that were not written, for too many waited.")
         .number(&[], look.spans_dropped);
+    if let Some(export) = &watched.parts().records.export {
+        let mut family = f.counter("transfer_otlp_spans_total", "Spans for the collector, by what has become of them.");
+        for (outcome, count) in export.counts().get() {
+            family.number(&[("outcome", outcome)], count);
+        }
+    }
     f.gauge("transfer_draining", "1 while the sidecar takes nothing new and is about to leave.")
         .number(&[], look.measured.snapshot.draining.into());
 }

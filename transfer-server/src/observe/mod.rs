@@ -6,6 +6,7 @@
 //! - `watched`: one look at the sidecar, which everything below is made of.
 //! - `metrics`, `families`: what Prometheus reads.
 //! - `spans`: one record for each transfer.
+//! - `otlp`: these as spans, for a collector; `no_otlp` where that is not built in.
 //! - `status`, `history`: what the status page reads.
 
 mod config;
@@ -15,6 +16,8 @@ mod http;
 mod limit;
 pub mod logging;
 mod metrics;
+#[cfg_attr(not(feature = "otlp"), path = "no_otlp.rs")]
+mod otlp;
 mod places;
 mod spans;
 mod status;
@@ -22,5 +25,7 @@ mod watched;
 
 pub use config::WatchConfig;
 pub(crate) use http::HttpServer;
-pub(crate) use spans::{SpansDropped, start as start_spans};
+pub(crate) use otlp::Export;
+pub use otlp::OtlpConfig;
+pub(crate) use spans::{Records, start as start_spans};
 pub(crate) use watched::{Watched, WatchedParts};

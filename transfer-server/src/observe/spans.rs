@@ -1,12 +1,15 @@
 //! One record for each transfer that has ended, written down on a thread of its own: the data plane hands them over, and waits for nobody.
 //!
 //! They are log lines of the target [`TARGET`] at the level debug, so nobody pays for them who does not ask:
-//! `--log info,transfer_span=debug`. The limit of lines does not hold for them.
+//! `--log info,transfer_span=debug`. The limit of lines does not hold for them. Where there is a collector, they are spans for it too.
 
+use super::otlp::{self, Export, OtlpConfig, Queue};
 use crossbeam_channel::{Receiver, bounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 use transfer_core::protocol::EndedTransfer;
+use transfer_core::tensor::Name;
 use transfer_fabric::engine::TraceSink;
 
 /// The target of these lines.
@@ -25,55 +28,77 @@ impl SpansDropped {
     }
 }
 
+/// What is known of records of transfers. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Records {
+    pub(crate) dropped: SpansDropped,
+    /// Where there is a collector.
+    pub(crate) export: Option<Export>,
+}
+
 fn wanted() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
 }
 
-/// Starts the thread that writes. It ends with the engine that has the sink.
+/// Starts the thread that writes, and the one that sends where there is a collector. They end with the engine that has the sink.
 ///
 /// # Errors
-/// The system's.
-pub(crate) fn start() -> std::io::Result<(TraceSink, SpansDropped)> {
+/// The system's, and the exporter's.
+pub(crate) fn start(config: &OtlpConfig, node: &Name, incarnation: u64) -> std::io::Result<(TraceSink, Records)> {
+    let (queue, export) = otlp::start(config, node, incarnation)?.unzip();
+    let wanted: fn() -> bool = if queue.is_some() { || true } else { wanted };
     let (to, from) = bounded(WAITING);
-    std::thread::Builder::new().name("transfer-spans".into()).spawn(move || write_down(&from))?;
+    std::thread::Builder::new().name("transfer-spans".into()).spawn(move || write_down(&from, queue.as_ref()))?;
     let dropped = SpansDropped::default();
-    Ok((TraceSink { to, dropped: dropped.0.clone(), wanted }, dropped))
+    Ok((TraceSink { to, dropped: dropped.0.clone(), wanted }, Records { dropped, export }))
 }
 
-fn write_down(from: &Receiver<EndedTransfer>) {
-    for ended in from {
-        let EndedTransfer { operation, key, worker, version, peer, outcome, took, .. } = ended;
-        let (operation, key, peer) = (operation.name(), key.as_str(), peer.as_ref().map_or("", |p| p.as_str()));
-        let (worker, version) = (worker.as_str(), version.map(|v| v.0));
-        match outcome {
-            Ok(r) => tracing::debug!(
-                target: TARGET,
-                operation,
-                key,
-                version,
-                worker,
-                peer,
-                fabric = r.fabric.name(),
-                bytes = r.bytes,
-                copied = r.copied,
-                queued_us = r.queued.as_secs_f64() * 1e6,
-                waited_us = r.waited.as_secs_f64() * 1e6,
-                flew_us = r.flew.as_secs_f64() * 1e6,
-                took_us = took.as_secs_f64() * 1e6,
-                outcome = "ok",
-                "transfer"
-            ),
-            Err(code) => tracing::debug!(
-                target: TARGET,
-                operation,
-                key,
-                version,
-                worker,
-                peer,
-                took_us = took.as_secs_f64() * 1e6,
-                outcome = ?code,
-                "transfer"
-            ),
+fn write_down(from: &Receiver<(EndedTransfer, Instant)>, collector: Option<&Queue>) {
+    for (ended, at) in from {
+        if let Some(collector) = collector {
+            collector.offer(&ended, at);
         }
+        if wanted() {
+            log(&ended);
+        }
+    }
+}
+
+fn log(ended: &EndedTransfer) {
+    let EndedTransfer { operation, key, worker, version, peer, outcome, took, trace, .. } = ended;
+    let (operation, key, peer) = (operation.name(), key.as_str(), peer.as_ref().map_or("", |p| p.as_str()));
+    let (worker, version) = (worker.as_ref().map_or("", |w| w.as_str()), version.map(|v| v.0));
+    let (trace, took_us) = (trace.map(tracing::field::display), took.as_secs_f64() * 1e6);
+    match outcome {
+        Ok(r) => tracing::debug!(
+            target: TARGET,
+            operation,
+            key,
+            version,
+            worker,
+            peer,
+            trace,
+            fabric = r.fabric.name(),
+            bytes = r.bytes,
+            copied = r.copied,
+            queued_us = r.queued.as_secs_f64() * 1e6,
+            waited_us = r.waited.as_secs_f64() * 1e6,
+            flew_us = r.flew.as_secs_f64() * 1e6,
+            took_us,
+            outcome = "ok",
+            "transfer"
+        ),
+        Err(code) => tracing::debug!(
+            target: TARGET,
+            operation,
+            key,
+            version,
+            worker,
+            peer,
+            trace,
+            took_us,
+            outcome = ?code,
+            "transfer"
+        ),
     }
 }

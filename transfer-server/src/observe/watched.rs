@@ -1,6 +1,6 @@
 //! What is shown over HTTP is made of this: one look at the sidecar, the same for everybody who asks within a moment.
 
-use super::spans::SpansDropped;
+use super::spans::Records;
 use crate::directory::{Counts, DirectoryClient, DirectoryState, Place};
 use crate::engine::{Answer, EngineClient, EngineError, Listing, Measured, PageFrom};
 use crate::observe::logging::LogControl;
@@ -68,7 +68,7 @@ pub(crate) struct WatchedParts {
     pub(crate) poll: PollControl,
     pub(crate) engine: EngineClient,
     pub(crate) directory: DirectoryClient,
-    pub(crate) spans_dropped: SpansDropped,
+    pub(crate) records: Records,
 }
 
 /// The sidecar at one moment.
@@ -113,7 +113,7 @@ impl Watched {
     }
 
     async fn look_now(&self) -> Result<Look, EngineError> {
-        let WatchedParts { budget, engine, directory, spans_dropped, .. } = self.parts();
+        let WatchedParts { budget, engine, directory, records, .. } = self.parts();
         let measured = engine.measure().await?;
         let links = |answer| Listing::Links { peer: String::new(), answer };
         let links = self.pages(MAX_PATHS, links).await?;
@@ -130,7 +130,7 @@ impl Watched {
             directory: directory.state(),
             hosted,
             log_lines_dropped: LogControl::installed().map_or(0, LogControl::dropped),
-            spans_dropped: spans_dropped.get(),
+            spans_dropped: records.dropped.get(),
         })
     }
 

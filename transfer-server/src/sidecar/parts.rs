@@ -3,7 +3,7 @@
 use super::{Addresses, StartError, required, shm, verbs};
 use crate::config::{Config, DirectoryPlace, Locking};
 use crate::engine::ControlRequest;
-use crate::observe::{self, SpansDropped};
+use crate::observe::{self, Records};
 use crate::peering::{FORM_DEADLINE, Identity};
 use crate::poll;
 use crate::security::{Prepared, Security};
@@ -43,7 +43,7 @@ pub(super) struct Parts {
     pub(super) admin: Option<(UnixListener, SocketPath)>,
     pub(super) http: Option<TcpListener>,
     pub(super) engine: Engine,
-    pub(super) spans_dropped: SpansDropped,
+    pub(super) records: Records,
     pub(super) poll: PollStrategy,
     pub(super) security: Security,
     pub(super) requests: mpsc::UnboundedReceiver<ControlRequest>,
@@ -122,8 +122,8 @@ impl Parts {
         let (tell, requests) = mpsc::unbounded_channel();
         // A control plane that has ended needs no news.
         let sink = Box::new(move |request| drop(tell.send(request)));
-        let (trace, spans_dropped) = observe::start_spans()
-            .map_err(|source| StartError::System { what: "starting the thread that writes spans", source })?;
+        let (trace, records) = observe::start_spans(&config.watch.otlp, &config.node, incarnation)
+            .map_err(|source| StartError::System { what: "starting what writes spans down, and sends them", source })?;
         let engine =
             Engine::start(EngineConfig { node, fabrics, poll, trace: Some(trace), budget, segment: pool }, sink)?;
 
@@ -144,7 +144,7 @@ impl Parts {
             admin,
             http: http.map(|(listener, _)| listener),
             engine,
-            spans_dropped,
+            records,
             poll,
             security,
             requests,

@@ -10,7 +10,7 @@ use crate::drain::Drain;
 use crate::engine::EngineClient;
 use crate::events::Events;
 use crate::grpc;
-use crate::observe::{HttpServer, Watched, WatchedParts};
+use crate::observe::{Export, HttpServer, Watched, WatchedParts};
 use crate::peering::{Links, PeeringService};
 use crate::poll::PollControl;
 use crate::reload::Live;
@@ -75,12 +75,15 @@ struct Running {
     http: Option<HttpServer>,
     drain: Drain,
     live: Live,
+    /// Where there is a collector of spans.
+    export: Option<Export>,
 }
 
 impl Running {
     async fn start(parts: Parts) -> Result<Running, StartError> {
         let Parts { addresses, identity, advertised, directory, policy, pool, workers, .. } = parts;
-        let Parts { grpc, admin, http, engine, spans_dropped, poll, requests, security, .. } = parts;
+        let Parts { grpc, admin, http, engine, records, poll, requests, security, .. } = parts;
+        let export = records.export.clone();
         let budget = policy.budget.clone();
         let handle = engine.handle().clone();
         let client = EngineClient::new(move |command| handle.send(command));
@@ -122,7 +125,7 @@ impl Running {
             poll: poll.clone(),
             engine: client.clone(),
             directory: directory.clone(),
-            spans_dropped,
+            records,
         });
         let (stop, stopping) = watch::channel(false);
         let shown = Shown {
@@ -167,7 +170,7 @@ impl Running {
         }
         let acceptor = Acceptor::start(workers, sessions, tokio::runtime::Handle::current())
             .map_err(|source| StartError::System { what: "starting the acceptor's thread", source })?;
-        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, admin_path, http, drain, live })
+        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, admin_path, http, drain, live, export })
     }
 
     /// Whether it has left because it was drained.
@@ -213,6 +216,9 @@ impl Running {
         };
         // Streams that their clients hold open do not end by themselves.
         let _ = tokio::time::timeout(GRACE, ending).await;
+        if let Some(export) = self.export {
+            export.flushed().await;
+        }
         drained
     }
 }

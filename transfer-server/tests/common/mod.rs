@@ -149,6 +149,7 @@ impl Worker {
             retention: Default::default(),
             takeover: false,
             ranges: 0,
+            trace: None,
         };
         self.submit(&Command::Push(push));
         loop {
@@ -173,7 +174,7 @@ impl Worker {
     ) -> Result<(Vec<u8>, FabricKind), String> {
         let op = self.op();
         let key = Key::new(key).unwrap();
-        self.submit(&Command::Fetch(Fetch { op, key, select: Select::Latest, timeout, require }));
+        self.submit(&Command::Fetch(Fetch { op, key, select: Select::Latest, timeout, require, trace: None }));
         match self.reply() {
             Reply::Fetched { lease, slice, report, .. } => {
                 while self.end.segments.get(slice.segment).is_none() {

@@ -14,6 +14,7 @@ use crate::protocol::link::{AfterRevoke, SlotState};
 use crate::protocol::pull::PullState;
 use crate::protocol::{Control, PREPARED_METADATA_ID};
 use crate::tensor::{Retention, Select, Version};
+use crate::trace::TraceContext;
 use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
 use crate::wire::message::{Body, Recall, Role};
 use std::time::Duration;
@@ -41,6 +42,10 @@ fn grant(capacity: u64) -> SlotGrant {
 
 fn error(code: FailureCode) -> Body {
     Body::ErrorStatus(Failure::new(code, "a test"))
+}
+
+fn trace(version: u64) -> Body {
+    Body::Trace { version: Version(version), context: TraceContext::new([1; 16], [2; 8], 1).unwrap() }
 }
 
 fn link_down(solo: &mut Solo) -> bool {
@@ -175,6 +180,10 @@ const PULL: Machine = Machine {
             describe(solo);
             true
         }),
+        ("TRACE", |solo| {
+            solo.hear(Role::Pull, pull(solo), trace(2));
+            true
+        }),
         ("ERROR_STATUS", |solo| {
             solo.hear(Role::Pull, pull(solo), error(FailureCode::VersionGone));
             true
@@ -197,7 +206,7 @@ const PULL: Machine = Machine {
 
 fn request(solo: &mut Solo, slot: bool) {
     let (metadata_id, slot) = (u32::from(slot), slot.then(|| grant(8)));
-    let body = Body::TensorRequest { key: KEY, select: Select::AtLeast(Version(2)), metadata_id, slot };
+    let body = Body::TensorRequest { key: KEY, select: Select::AtLeast(Version(2)), metadata_id, slot, trace: None };
     solo.hear(Role::Pull, INDEX, body);
 }
 
@@ -232,7 +241,8 @@ const SERVE: Machine = Machine {
         ("Waiting", waiting),
         ("Waiting, slot", || {
             let mut solo = owner();
-            let body = Body::TensorRequest { key: KEY, select: Select::Latest, metadata_id: 0, slot: None };
+            let body =
+                Body::TensorRequest { key: KEY, select: Select::Latest, metadata_id: 0, slot: None, trace: None };
             solo.hear(Role::Pull, INDEX + 1, body);
             solo.hear(Role::Pull, INDEX + 1, Body::Cancel);
             request(&mut solo, true);
@@ -429,6 +439,10 @@ const RECEIVER: Machine = Machine {
         ("META_DATA_UPDATE", |solo| {
             let body = Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta: bytes(4) };
             solo.hear(Role::Push, INDEX, body);
+            true
+        }),
+        ("TRACE", |solo| {
+            solo.hear(Role::Push, INDEX, trace(1));
             true
         }),
         ("WRITE", |solo| write(solo, Role::Push)),

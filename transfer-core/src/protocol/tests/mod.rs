@@ -15,4 +15,5 @@ mod solo;
 mod tables;
 mod take_back;
 mod takeover;
+mod traces;
 mod visible;

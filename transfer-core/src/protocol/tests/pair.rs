@@ -53,6 +53,8 @@ pub(super) struct Pair {
     /// Of the pushes to come.
     pub(super) retention: Retention,
     pub(super) takeover: bool,
+    /// What calls say that made them.
+    pub(super) trace: Option<crate::trace::TraceContext>,
 }
 
 impl Pair {
@@ -93,6 +95,7 @@ impl Pair {
             read: 0,
             retention: Retention::default(),
             takeover: false,
+            trace: None,
         }
     }
 
@@ -155,6 +158,7 @@ impl Pair {
             retention: self.retention,
             takeover: self.takeover,
             ranges: 0,
+            trace: self.trace,
         };
         self.command(w, Command::Push(push));
         op
@@ -163,7 +167,8 @@ impl Pair {
     pub(super) fn fetch(&mut self, w: Worker, text: &str, select: Select) -> OpId {
         self.next += 1;
         let op = OpId(self.next);
-        let fetch = Fetch { op, key: key(text), select, timeout: Duration::from_secs(1), require: None };
+        let fetch =
+            Fetch { op, key: key(text), select, timeout: Duration::from_secs(1), require: None, trace: self.trace };
         self.command(w, Command::Fetch(fetch));
         op
     }

@@ -24,6 +24,7 @@ fn gathered(op: u64, ranges: &[(u64, u64)], to: Option<&str>) -> (Push, Vec<Aren
         retention: Retention::default(),
         takeover: false,
         ranges: u32::try_from(ranges.len()).unwrap(),
+        trace: None,
     };
     (push, ranges)
 }

@@ -187,7 +187,7 @@ impl Solo {
     pub(super) fn fetch(&mut self, select: Select) -> OpId {
         let op = self.op();
         let timeout = Duration::from_secs(1);
-        self.command(Command::Fetch(Fetch { op, key: key("k"), select, timeout, require: None }));
+        self.command(Command::Fetch(Fetch { op, key: key("k"), select, timeout, require: None, trace: None }));
         if self.controls.iter().any(|c| matches!(c, Control::Resolve { .. })) {
             self.controls.clear();
             self.node.located(self.now, &key("k"), &name("there"), 1);
@@ -212,6 +212,7 @@ impl Solo {
             retention: Retention::default(),
             takeover: false,
             ranges: 0,
+            trace: None,
         }));
         self.answer();
         op

@@ -1,6 +1,6 @@
 //! What a seed's cluster looks like, and what its workers do.
 
-use super::content::Pushed;
+use super::content::{Pushed, context_of};
 use super::worker::{What, Worker};
 use super::{Cluster, Directory, Happening, Play, Tally, World};
 use crate::memory::RailKeys;
@@ -243,6 +243,7 @@ impl Cluster {
                 retention,
                 takeover: false,
                 ranges: 0,
+                trace: context_of(number),
             }),
         );
     }
@@ -282,7 +283,10 @@ impl Cluster {
         let timeout = self.timeout();
         let floor = self.workers[worker].seen.get(key.as_str()).copied();
         let op = self.ask(worker, What::Fetch { key: key.clone(), select, floor }, timeout);
-        self.command(worker, Command::Fetch(Fetch { op, key, select, timeout, require: None }));
+        self.command(
+            worker,
+            Command::Fetch(Fetch { op, key, select, timeout, require: None, trace: context_of(op.0 as usize) }),
+        );
     }
 
     fn fetch(&mut self, worker: usize) {

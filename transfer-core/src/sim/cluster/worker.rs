@@ -1,6 +1,6 @@
 //! A worker's own view: what it asked and what it holds. Every reply is held against it.
 
-use super::content::{bytes_of, scribble};
+use super::content::{bytes_of, context_of, scribble};
 use super::counting::Added;
 use super::directory::Said;
 use super::{Cluster, Happening};
@@ -243,7 +243,10 @@ impl Cluster {
                 if !select.takes(version) {
                     return Err(format!("{op:?} asked for {select}, got {version}"));
                 }
-                self.identify(node, &key, version, &meta, slice)?;
+                let number = self.identify(node, &key, version, &meta, slice)?;
+                if let Some(number) = number.filter(|number| report.origin != context_of(*number)) {
+                    return Err(format!("{op:?} got push {number} of {:?}", report.origin));
+                }
                 if self.play.calm && floor.is_some_and(|floor| version < floor) {
                     return Err(format!("{op:?} got {version} of {key} after {floor:?}"));
                 }

@@ -1,7 +1,7 @@
 //! The bytes of a control message.
 //!
 //! ```text
-//! offset  0  layout version  u8    3
+//! offset  0  layout version  u8    4
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back
@@ -16,6 +16,7 @@ use crate::fabric::AtomicOp;
 use crate::memory::RemoteSlice;
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Name, Select, Version};
+use crate::trace::TraceContext;
 use crate::wire::landing::{SlotGrant, rails_of, read_keys, write_keys};
 use crate::wire::session::{cut, select};
 use crate::wire::{Reader, WireError, Writer, crc32c};
@@ -70,7 +71,7 @@ impl Message {
                 write_name(&mut w, *name);
                 w.text(text.as_str());
             }
-            Body::TensorRequest { key, select, metadata_id, slot } => {
+            Body::TensorRequest { key, select, metadata_id, slot, trace } => {
                 write_name(&mut w, *key);
                 let (kind, version) = match select {
                     Select::Latest => (0, 0),
@@ -81,6 +82,7 @@ impl Message {
                 if let Some(slot) = slot {
                     slot.write(&mut w);
                 }
+                TraceContext::write_last(*trace, &mut w);
             }
             Body::MetaDataUpdate { version, metadata_id, meta } => {
                 w.u64(version.0).u32(*metadata_id).meta(meta);
@@ -131,6 +133,10 @@ impl Message {
             Body::BarrierReleased { round, leader } => {
                 w.u64(*round).u8(u8::from(*leader));
             }
+            Body::Trace { version, context } => {
+                w.u64(version.0);
+                context.write(&mut w);
+            }
             Body::BufferRecall { why, round } | Body::Recalled { why, round } => {
                 w.u8(u8::from(*why == Recall::Room)).u32(*round);
             }
@@ -155,7 +161,7 @@ impl Message {
             return Err(WireError::Value {
                 what: "layout version of a control message",
                 value: u64::from(version),
-                expected: "3",
+                expected: "4",
             });
         }
         let kind = r.u8()?;
@@ -193,7 +199,7 @@ impl Message {
                 let metadata_id = r.u32()?;
                 let select = select(kind, r.u64()?)?;
                 let slot = if has_slot { Some(SlotGrant::read(r)?) } else { None };
-                Body::TensorRequest { key, select, metadata_id, slot }
+                Body::TensorRequest { key, select, metadata_id, slot, trace: TraceContext::read_last(r)? }
             }
             3 => Body::MetaDataUpdate { version: Version(r.u64()?), metadata_id: r.u32()?, meta: r.meta()? },
             4 => Body::TensorReRequest { slot: SlotGrant::read(r)? },
@@ -247,11 +253,12 @@ impl Message {
             22 => Body::CounterEnded { name: read_name(r)? },
             23 => Body::BarrierWait { name: read_name(r)?, members: r.u32()? },
             24 => Body::BarrierReleased { round: r.u64()?, leader: r.flag("whether it was the last to arrive")? },
+            25 => Body::Trace { version: Version(r.u64()?), context: TraceContext::read(r)? },
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
                     value: u64::from(n),
-                    expected: "1 to 24",
+                    expected: "1 to 25",
                 });
             }
         })
@@ -277,8 +284,20 @@ mod tests {
         let meta = TensorMeta::of(DType::U8, &[1; 32]).unwrap().with_metadata(1 << 20).unwrap();
         vec![
             Body::Name { name, text: Name::new(&"n".repeat(512)).unwrap() },
-            Body::TensorRequest { key: name, select: Select::Exactly(Version(4)), metadata_id: 3, slot: Some(slot(4)) },
-            Body::TensorRequest { key: name, select: Select::Latest, metadata_id: 0, slot: None },
+            Body::TensorRequest {
+                key: name,
+                select: Select::Exactly(Version(4)),
+                metadata_id: 3,
+                slot: Some(slot(4)),
+                trace: None,
+            },
+            Body::TensorRequest {
+                key: name,
+                select: Select::Latest,
+                metadata_id: 0,
+                slot: None,
+                trace: TraceContext::new([7; 16], [8; 8], 1).ok(),
+            },
             Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta: meta.clone() },
             Body::TensorReRequest { slot: slot(1) },
             Body::ErrorStatus(Failure::new(FailureCode::TooLarge, "x".repeat(900))),
@@ -304,6 +323,7 @@ mod tests {
             Body::CounterEnded { name },
             Body::BarrierWait { name, members: 9 },
             Body::BarrierReleased { round: 10, leader: true },
+            Body::Trace { version: Version(11), context: TraceContext::new([1; 16], [2; 8], 0).unwrap() },
         ]
     }
 

@@ -15,9 +15,10 @@ use crate::fabric::AtomicOp;
 use crate::memory::RemoteSlice;
 use crate::op::Failure;
 use crate::tensor::{Name, Select, TensorMeta, Version};
+use crate::trace::TraceContext;
 
 /// The layout's version. A peer that speaks another one is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 3;
+pub const LAYOUT_VERSION: u8 = 4;
 
 /// No message is longer, in bytes; every fabric can send this much at once.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -118,6 +119,8 @@ pub enum Body {
         metadata_id: u32,
         /// Where to; `None` asks for the description first.
         slot: Option<SlotGrant>,
+        /// What asks for it, for whoever traces.
+        trace: Option<TraceContext>,
     },
     /// Pull: that version is published and looks like this; give me a slot for it. Push: what follows looks like this.
     MetaDataUpdate {
@@ -239,6 +242,13 @@ pub enum Body {
         /// Whether this was its last arrival.
         leader: bool,
     },
+    /// Pull, push: what pushed the version that is written next, for whoever traces. Sent only where there is something to tell.
+    Trace {
+        /// That version.
+        version: Version,
+        /// What pushed it.
+        context: TraceContext,
+    },
 }
 
 impl Body {
@@ -270,6 +280,7 @@ impl Body {
             Body::CounterEnded { .. } => 22,
             Body::BarrierWait { .. } => 23,
             Body::BarrierReleased { .. } => 24,
+            Body::Trace { .. } => 25,
         }
     }
 
@@ -301,6 +312,7 @@ impl Body {
             Body::CounterEnded { .. } => "COUNTER_ENDED",
             Body::BarrierWait { .. } => "BARRIER_WAIT",
             Body::BarrierReleased { .. } => "BARRIER_RELEASED",
+            Body::Trace { .. } => "TRACE",
         }
     }
 }
