@@ -1,6 +1,8 @@
 """This project: transferd, and two workers that are `transferctl bench-actor`, told what to do as `transferctl bench` tells them.
 
-On one host both workers have one sidecar; for TCP each has its own. TRANSFER_PROGRAMS is the folder of the programs.
+On one host both workers have one sidecar, and a tensor is handed over by reference: there is no rate of bytes to tell. So the streams of one
+host are between two sidecars, whose fabric of shared memory copies into memory of the other one, as the others do. For TCP each worker
+has a sidecar of its own too. TRANSFER_PROGRAMS is the folder of the programs.
 """
 
 import json
@@ -12,8 +14,8 @@ import tempfile
 import common
 
 PROGRAMS = pathlib.Path(os.environ.get('TRANSFER_PROGRAMS', 'target/release'))
-# As with the others that wait by polling; see "asleep" in the table of `transferctl bench`.
-POLL = os.environ.get('TRANSFER_PEER_POLL', 'busy')
+# How sidecars wait: `adaptive`, as they are installed, or `busy`, as those of the others do that wait by polling.
+POLL = os.environ.get('TRANSFER_PEER_POLL', 'adaptive')
 
 
 class Sidecar:
@@ -21,10 +23,12 @@ class Sidecar:
         self.socket = str(folder / f'{name}.sock')
         words = [PROGRAMS / 'transferd', '--node', name, '--socket', self.socket, '--poll', POLL, '--verbs', 'off', *arguments]
         memory = ['--pinned-limit', '6GiB', '--pool-bytes', '1GiB', '--lock', 'no']
-        self.process = subprocess.Popen([*words, *memory], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        log = folder / f'{name}.log'
+        with log.open('w') as stderr:
+            self.process = subprocess.Popen([*words, *memory], stdout=subprocess.PIPE, stderr=stderr, text=True)
         self.line = self.process.stdout.readline()
         if 'ready' not in self.line:
-            raise SystemExit('transferd did not start')
+            raise SystemExit(f'transferd did not start: {(log.read_text().strip().splitlines() or [""])[-1]}')
 
     def grpc(self):
         return 'http://' + next(word.partition('=')[2] for word in self.line.split() if word.startswith('grpc='))
@@ -40,7 +44,10 @@ class Actor:
         self.process.stdin.flush()
 
     def answer(self):
-        said = json.loads(self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit('transfer: a worker has ended')
+        said = json.loads(line)
         if isinstance(said, dict) and 'Failed' in said:
             raise SystemExit(f'transfer: {said["Failed"]}')
         return said
@@ -57,9 +64,10 @@ def measure(ask):
 
 def measure_in(ask, folder):
     arena = max(64 << 20, 3 * ask.size)
-    if ask.place == 'tcp':
-        a = Sidecar(folder, 'a', '--listen', '127.0.0.1:0')
-        b = Sidecar(folder, 'b', '--listen', '127.0.0.1:0', '--directory', a.grpc())
+    if ask.place == 'tcp' or ask.what == 'throughput':
+        fabric = ['--require', 'tcp' if ask.place == 'tcp' else 'shm']
+        a = Sidecar(folder, 'a', '--listen', '127.0.0.1:0', *fabric)
+        b = Sidecar(folder, 'b', '--listen', '127.0.0.1:0', '--directory', a.grpc(), *fabric)
     else:
         a = b = Sidecar(folder, 'a')
     started = [a, b]
@@ -67,8 +75,6 @@ def measure_in(ask, folder):
         sender, receiver = Actor(a, 'sender', arena), Actor(b, 'receiver', 1 << 20)
         started += [sender, receiver]
         if ask.what == 'throughput':
-            if ask.place != 'tcp':
-                raise common.CannotError('nothing is copied: its throughput is that of who writes the memory')
             return throughput(ask, sender)
         return latency(ask, folder, sender, receiver)
     finally:
