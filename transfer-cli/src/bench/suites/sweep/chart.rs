@@ -75,17 +75,19 @@ fn draw(sweep: &Sweep, caption: &str) -> Result<String, BenchError> {
             unit: "time (µs)",
             lines: &all,
             values: [latency, bare_latency],
+            legend: SeriesLabelPosition::UpperLeft,
         };
         let rates = Panel {
             title: "In batches (on one host nothing moves)",
             unit: "throughput (GB/s)",
             lines: &moving,
             values: [rate, bare_rate],
+            legend: SeriesLabelPosition::LowerRight,
         };
         for (panel, area) in [latencies, rates].iter().zip(&panels) {
             panel.draw(area).map_err(|e| failed(&*e))?;
         }
-        let small = ("sans-serif", 12).into_font().color(&INK);
+        let small = ("sans-serif", 14).into_font().color(&INK);
         foot.draw(&Text::new(caption.to_owned(), (16, 4), small)).map_err(|e| failed(&e))?;
         root.present().map_err(|e| failed(&e))?;
     }
@@ -98,6 +100,8 @@ struct Panel<'a> {
     unit: &'a str,
     lines: &'a [&'a Line],
     values: [Value; 2],
+    /// Where no line passes.
+    legend: SeriesLabelPosition,
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
@@ -116,7 +120,7 @@ impl Panel<'_> {
         let keys: Vec<f64> =
             self.lines.first().map_or_else(Vec::new, |line| line.points.iter().map(|p| p.len as f64).collect());
         let mut chart = ChartBuilder::on(area)
-            .caption(self.title, ("sans-serif", 18).into_font().color(&INK))
+            .caption(self.title, ("sans-serif", 22).into_font().color(&INK))
             .margin(16)
             .x_label_area_size(44)
             .y_label_area_size(64)
@@ -125,7 +129,7 @@ impl Panel<'_> {
                 (shortest / 1.5..longest * 1.5).log_scale().with_key_points(keys),
                 decades.log_scale(),
             )?;
-        let label = ("sans-serif", 13).into_font().color(&INK);
+        let label = ("sans-serif", 16).into_font().color(&INK);
         chart
             .configure_mesh()
             .x_desc("length of a tensor")
@@ -159,7 +163,7 @@ impl Panel<'_> {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
+            .position(self.legend.clone())
             .background_style(PAPER)
             .border_style(FAINT)
             .label_font(label)
