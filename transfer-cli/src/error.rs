@@ -130,6 +130,7 @@ impl Error {
             Error::NoRdma(_) => Exit::NoRdma,
             Error::Unwell { .. } => Exit::Unwell,
             Error::Files(error) => error.exit(),
+            Error::Bench(BenchError::File(error)) => error.exit(),
             Error::Bench(e) if e.is_wrong_use() => Exit::WrongUse,
             _ => Exit::Failed,
         }

@@ -1,5 +1,6 @@
 //! Why a benchmark has no figures.
 
+use crate::files::error::FilesError;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -64,6 +65,21 @@ pub enum BenchError {
         /// Why.
         why: String,
     },
+    /// A sweep that cannot be.
+    #[error("{why}")]
+    Sweep {
+        /// Why.
+        why: String,
+    },
+    /// The chart cannot be drawn.
+    #[error("the chart cannot be drawn: {why}")]
+    Chart {
+        /// Why.
+        why: String,
+    },
+    /// The chart's file.
+    #[error(transparent)]
+    File(#[from] FilesError),
     /// The user ended it.
     #[error("interrupted")]
     Interrupted,
@@ -76,7 +92,7 @@ impl BenchError {
     }
 
     pub(crate) fn is_wrong_use(&self) -> bool {
-        matches!(self, BenchError::NoTransferd { .. })
+        matches!(self, BenchError::NoTransferd { .. } | BenchError::Sweep { .. })
     }
 
     pub(crate) fn advice(&self) -> Option<String> {
@@ -84,6 +100,11 @@ impl BenchError {
             BenchError::NoTransferd { .. } => {
                 Some("Build it (cargo build --release), or say where it is with --transferd.".to_owned())
             }
+            BenchError::Sweep { .. } => Some(
+                "Sizes are written as 4KiB, 64MiB or 1GiB; `transferctl bench sweep --quick --max 4MiB` takes seconds."
+                    .to_owned(),
+            ),
+            BenchError::File(error) => error.advice(),
             BenchError::Silent { .. } => {
                 Some("The machine may be busy with something else; --quick asks for less.".to_owned())
             }

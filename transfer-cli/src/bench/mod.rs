@@ -8,15 +8,18 @@
 //! - [`suites`]: what is measured, and how.
 //! - [`actor`]: the processes: workers, and the baselines' bare ones.
 //! - [`stage`]: starting them, asking them, ending them.
-//! - [`figure`]: medians, comparisons, goals. [`machine`]: where they were taken. [`clock`]: with what.
+//! - [`figure`]: medians, comparisons, goals. [`fit`]: what an operation costs, and what its bytes do. [`usage`]: what processes have used.
+//! - [`machine`]: where they were taken. [`clock`]: with what.
 
 pub mod actor;
 pub mod clock;
 mod error;
 pub mod figure;
+pub mod fit;
 pub mod machine;
 pub mod stage;
 pub mod suites;
+pub mod usage;
 
 pub use error::BenchError;
 
@@ -24,11 +27,13 @@ use clap::ValueEnum;
 use figure::{Figure, Summary};
 use indicatif::{ProgressBar, ProgressStyle};
 use machine::Machine;
-use serde_json::json;
+use serde_json::{Value, json};
 use stage::Stage;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use suites::sweep::{self, Sweep};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// What `transferctl bench` may be told.
@@ -52,6 +57,9 @@ pub struct Options {
     /// As JSON, with every run
     #[arg(long)]
     pub json: bool,
+    /// For the suite sweep.
+    #[command(flatten)]
+    pub sweep: sweep::SweepOptions,
 }
 
 /// A group of measurements.
@@ -77,6 +85,35 @@ pub enum Suite {
     Watching,
     /// What a sidecar takes that has nothing to do, and for a million tensors
     Idle,
+    /// Tensors of 4 KiB to 1 GiB at every place: latency, rate, what they take of CPUs, and the model that fits them
+    Sweep,
+}
+
+/// What a suite found.
+enum Found {
+    Figures(Vec<Figure>),
+    Sweep(Sweep),
+}
+
+impl Found {
+    fn json(&self, suite: Suite) -> Value {
+        match self {
+            Found::Figures(figures) => {
+                let summaries: Vec<Summary<'_>> = figures.iter().map(Figure::summary).collect();
+                json!({ "suite": suite.name(), "figures": summaries })
+            }
+            Found::Sweep(sweep) => json!({ "suite": suite.name(), "places": sweep.json() }),
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Found::Figures(figures) => write!(f, "{}", figure::table(figures)),
+            Found::Sweep(sweep) => write!(f, "{sweep}"),
+        }
+    }
 }
 
 impl Suite {
@@ -84,8 +121,9 @@ impl Suite {
         self.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned())
     }
 
-    fn run(self, bench: &Bench) -> Result<Vec<Figure>, BenchError> {
-        match self {
+    fn run(self, bench: &Bench) -> Result<Found, BenchError> {
+        let figures = match self {
+            Suite::Sweep => return sweep::run(bench).map(Found::Sweep),
             Suite::Handover => suites::handover::run(bench),
             Suite::Copyin => suites::copyin::run(bench),
             Suite::Tcp => suites::tcp::run(bench),
@@ -96,7 +134,8 @@ impl Suite {
             Suite::Verbs => suites::verbs::run(bench),
             Suite::Watching => suites::watching::run(bench),
             Suite::Idle => suites::idle::run(bench),
-        }
+        };
+        figures.map(Found::Figures)
     }
 
     /// Why it cannot be measured on this host.
@@ -121,6 +160,8 @@ pub struct Bench {
     pub runs: u32,
     /// Whether to ask for less.
     pub quick: bool,
+    /// What the sweep was told.
+    pub sweep: sweep::SweepOptions,
     progress: ProgressBar,
 }
 
@@ -142,6 +183,10 @@ impl Bench {
 /// # Errors
 /// [`BenchError`] for the first suite that fails; those before it are printed.
 pub fn run(options: &Options) -> Result<(), BenchError> {
+    if options.sweep.are_given() && !options.suites.is_empty() && !options.suites.contains(&Suite::Sweep) {
+        let why = "--min, --max and --svg are for the suite sweep, which is not among those that were named";
+        return Err(BenchError::Sweep { why: why.to_owned() });
+    }
     listen_for_interruption()?;
     let stage = Stage::new(options.transferd.clone(), &options.poll)?;
     let runs = if options.quick { options.runs.min(2) } else { options.runs };
@@ -149,7 +194,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         ProgressStyle::with_template("{spinner} {prefix}: {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
     let progress = ProgressBar::new_spinner().with_style(style);
     progress.enable_steady_tick(Duration::from_millis(500));
-    let bench = Bench { stage, runs, quick: options.quick, progress };
+    let bench = Bench { stage, runs, quick: options.quick, sweep: options.sweep.clone(), progress };
 
     let machine = Machine::look();
     let command: Vec<String> = std::env::args().collect();
@@ -171,13 +216,8 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
             continue;
         }
         match suite.run(&bench) {
-            Ok(figures) if options.json => {
-                let summaries: Vec<Summary<'_>> = figures.iter().map(Figure::summary).collect();
-                measured.push(json!({ "suite": suite.name(), "figures": summaries }));
-            }
-            Ok(figures) => {
-                bench.progress.suspend(|| crate::output::outln!("{}\n{}", suite.name(), figure::table(&figures)))
-            }
+            Ok(found) if options.json => measured.push(found.json(*suite)),
+            Ok(found) => bench.progress.suspend(|| crate::output::outln!("{}\n{found}", suite.name())),
             Err(e) => {
                 result = Err(e);
                 break;

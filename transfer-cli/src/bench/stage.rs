@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -34,6 +34,7 @@ pub struct Stage {
     this_program: PathBuf,
     transferd: PathBuf,
     poll: String,
+    names: AtomicU64,
 }
 
 impl Stage {
@@ -49,13 +50,19 @@ impl Stage {
         }
         let directory = tempfile::Builder::new().prefix("transferctl-bench-").tempdir();
         let directory = directory.map_err(BenchError::system("make a temporary directory"))?;
-        Ok(Stage { directory, this_program, transferd: path, poll: poll.to_owned() })
+        Ok(Stage { directory, this_program, transferd: path, poll: poll.to_owned(), names: AtomicU64::new(0) })
     }
 
     /// A path in the stage's directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// A path in the stage's directory that nobody else was given: for a socket, which can be bound once.
+    #[must_use]
+    pub fn new_path(&self, name: &str) -> PathBuf {
+        self.path(&format!("{name}-{}", self.names.fetch_add(1, Ordering::Relaxed)))
     }
 
     /// Starts a sidecar called `node` and waits until it is ready. With `directory`, it joins the cluster of that URL.
@@ -126,6 +133,12 @@ pub struct Actor {
 }
 
 impl Actor {
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.child.id()
+    }
+
     /// Gives it a task. The answer is taken with [`Actor::answer`].
     ///
     /// # Errors

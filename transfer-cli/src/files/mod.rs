@@ -21,7 +21,7 @@ pub mod push;
 mod pushing;
 pub mod safetensors;
 pub mod story;
-mod target;
+pub(crate) mod target;
 mod walk;
 
 use crate::error::Error;

@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 
 /// A file that is being written. Dropped before [`Target::finish`], it leaves nothing behind.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(crate) struct Target {
     path: PathBuf,
     to: To,
     force: bool,
@@ -30,7 +30,7 @@ enum To {
 
 impl Target {
     /// Begins to write. What is there already is replaced with `force`, and refused without.
-    pub(super) fn begin(path: &Path, force: bool) -> Result<Target, FilesError> {
+    pub(crate) fn begin(path: &Path, force: bool) -> Result<Target, FilesError> {
         let failed = |source| FilesError::File { what: "write", path: path.to_owned(), source };
         // Through a symbolic link: what it leads to is replaced, not the link.
         let path = match path.canonicalize() {
@@ -68,7 +68,7 @@ impl Target {
     /// What is needed to write it elsewhere: on a thread that may block. The file stays this one's.
     ///
     /// Clones of it share the descriptor: there may be thousands.
-    pub(super) fn handle(&self) -> Result<Handle, FilesError> {
+    pub(crate) fn handle(&self) -> Result<Handle, FilesError> {
         let (file, is_stream) = match &self.to {
             To::New(file) => (file.as_file(), false),
             To::Stream(file) => (file, true),
@@ -81,7 +81,7 @@ impl Target {
     }
 
     /// Gives it its name. [`Handle::store`] comes before.
-    pub(super) fn finish(self) -> Result<(), FilesError> {
+    pub(crate) fn finish(self) -> Result<(), FilesError> {
         let Target { path, to, force } = self;
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AlreadyExists => FilesError::Exists { path: path.clone() },
@@ -95,7 +95,7 @@ impl Target {
 
 /// Writes a [`Target`].
 #[derive(Debug, Clone)]
-pub(super) struct Handle {
+pub(crate) struct Handle {
     file: Arc<File>,
     path: PathBuf,
     is_stream: bool,
@@ -103,7 +103,7 @@ pub(super) struct Handle {
 
 impl Handle {
     /// Writes bytes at their place. A pipe or device has one place: its beginning.
-    pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), FilesError> {
+    pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), FilesError> {
         self.write_and_tell(bytes, offset, &|_| ())
     }
 
@@ -152,7 +152,7 @@ impl Handle {
     }
 
     /// Waits until it is stored for good.
-    pub(super) fn store(&self) -> Result<(), FilesError> {
+    pub(crate) fn store(&self) -> Result<(), FilesError> {
         match self.is_stream {
             true => Ok(()),
             false => self.file.sync_all().map_err(|source| self.failed("write", source)),

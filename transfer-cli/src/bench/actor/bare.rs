@@ -1,7 +1,7 @@
 //! The baselines: the same messages and bytes over the same kernel, with nothing of this project in between.
 
 use super::bell::{Bell, BellListener, readable};
-use super::{Answer, Failed};
+use super::{Answer, Failed, copy};
 use crate::bench::clock::{now_ns, sleep_until_ns};
 use rustix::event::epoll;
 use serde::{Deserialize, Serialize};
@@ -83,6 +83,17 @@ pub enum BareTask {
         len: usize,
         /// How often it is sent.
         count: u64,
+    },
+    /// Copies buffers of this process to others of it. Answers with the duration of each round.
+    Copy {
+        /// Each one's length in bytes.
+        len: usize,
+        /// How many, in each round.
+        buffers: usize,
+        /// How often.
+        rounds: u64,
+        /// With how many threads each.
+        threads: usize,
     },
 }
 
@@ -191,6 +202,7 @@ impl Bare {
                 Ok(Answer::Done)
             }
             BareTask::StreamOut { port, streams, len, count } => stream_out(port, streams, len, count),
+            BareTask::Copy { len, buffers, rounds, threads } => copy::bare(len, buffers, rounds, threads),
             BareTask::StreamIn { streams, len, count } => self.stream_in(streams, len, count),
         }
     }

@@ -48,6 +48,20 @@ fn measure(client: &BlockingClient, len: usize, rounds: u64, threads: usize) -> 
     Ok(Answer::Pairs(pairs))
 }
 
+/// Copies buffers of a process to others, each after the other, `rounds` times. Answers with the duration of each round.
+pub(super) fn bare(len: usize, buffers: usize, rounds: u64, threads: usize) -> Result<Answer, Failed> {
+    let whole = len.checked_mul(buffers).filter(|whole| *whole > 0).ok_or("nothing is copied")?;
+    // Both written once, so that their pages are there.
+    let (source, mut sink) = (vec![3u8; whole], vec![1u8; whole]);
+    let rounds = (0..=rounds).map(|_| {
+        let started = now_ns();
+        source.chunks(len).zip(sink.chunks_mut(len)).for_each(|(source, sink)| copy(source, sink, threads));
+        now_ns() - started
+    });
+    // The first round finds out where everything lies.
+    Ok(Answer::Times { ns: rounds.skip(1).collect(), copied: 0 })
+}
+
 fn copy(source: &[u8], sink: &mut [u8], threads: usize) {
     let share = source.len().div_ceil(threads);
     thread::scope(|scope| {

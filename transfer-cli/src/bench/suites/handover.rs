@@ -53,7 +53,8 @@ fn of_size(bench: &Bench, len: u64) -> Result<Vec<Figure>, BenchError> {
         bench.says(format!("{size}: run {} of {}", run + 1, bench.runs));
         let first = u64::from(run) * count + 1;
         let (mut ours, bytes) = hand_over(bench, &sidecar, &mut producer, len, first..first + count, &mut read)?;
-        let mut bare = relay(bench, len, run, count)?;
+        let bare = relay(bench, PACE_NS, count)?;
+        let mut bare: Vec<f64> = bare.into_iter().skip(WARM_UP).collect();
         p50.run_beside(percentile(&mut ours, 50.0), percentile(&mut bare, 50.0));
         p99.run_beside(percentile(&mut ours, 99.0), percentile(&mut bare, 99.0));
         copied.run(bytes as f64 / count as f64);
@@ -77,12 +78,12 @@ fn hand_over(
     let key = "handover".to_owned();
     let mut consumer = worker(&bench.stage, sidecar, "consumer", 0)?;
     let last = versions.end - 1;
-    let turns = bench.stage.path(&format!("turns-{len}-{last}"));
+    let turns = bench.stage.new_path("turns");
     producer.tell(WorkerTask::Push {
         key: key.clone(),
         len,
         versions: versions.clone(),
-        pace: pace(&turns),
+        pace: pace(PACE_NS, &turns),
         to: None,
     })?;
     consumer.tell(WorkerTask::Fetch { key: key.clone(), versions, turns: Some(turns) })?;
@@ -99,20 +100,21 @@ fn hand_over(
     Ok((latencies.into_iter().skip(WARM_UP).collect(), copied))
 }
 
-/// One each millisecond; later where the one before has not arrived by then, so that none is replaced before it is fetched.
-fn pace(turns: &Path) -> Pace {
-    Pace { interval_ns: PACE_NS, turns: Some(turns.to_owned()) }
+/// One in each interval; later where the one before has not arrived by then, so that none is replaced before it is fetched.
+fn pace(interval_ns: u64, turns: &Path) -> Pace {
+    Pace { interval_ns, turns: Some(turns.to_owned()) }
 }
 
-fn relay(bench: &Bench, len: u64, run: u32, count: u64) -> Result<Vec<f64>, BenchError> {
-    let path = |what: &str| bench.stage.path(&format!("{what}-bare-{len}-{run}"));
+/// The times of one-byte messages through a process that passes them on, in microseconds.
+pub(super) fn relay(bench: &Bench, interval_ns: u64, count: u64) -> Result<Vec<f64>, BenchError> {
+    let path = |what| bench.stage.new_path(what);
     let (from, to, turns) = (path("from"), path("to"), path("turns"));
     let (mut relay, mut sender, mut receiver) =
         (bench.stage.actor("relay")?, bench.stage.actor("sender")?, bench.stage.actor("receiver")?);
     relay.tell(BareTask::Relay { from: from.clone(), to: to.clone(), count })?;
-    sender.tell(BareTask::Send { to: from, count, pace: pace(&turns) })?;
+    sender.tell(BareTask::Send { to: from, count, pace: pace(interval_ns, &turns) })?;
     receiver.tell(BareTask::Receive { from: to, count, turns: Some(turns) })?;
     let (received, sent) = (receiver.answer()?, sender.answer()?);
     relay.answer()?;
-    Ok(latencies_us(&sent.times(), &received.times()).into_iter().skip(WARM_UP).collect())
+    Ok(latencies_us(&sent.times(), &received.times()))
 }

@@ -9,6 +9,7 @@ use crate::bench::actor::bare::Pace;
 use crate::bench::actor::worker::WorkerTask;
 use crate::bench::figure::{Figure, Goal, Unit};
 use crate::bench::stage::{Actor, INTERRUPTED, Sidecar};
+use crate::bench::usage::Usage;
 use crate::bench::{Bench, BenchError};
 use crate::units;
 use std::fs;
@@ -46,9 +47,9 @@ fn idle(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     let span = Duration::from_secs(bench.pick(60, 5));
     bench.says(format!("nothing to do for {span:?}"));
     pause(SETTLE)?;
-    let (before, started) = (cpu_time(a.pid()), Instant::now());
+    let (before, started) = (Usage::of(&[a.pid()]), Instant::now());
     pause(span)?;
-    let share = (cpu_time(a.pid()).saturating_sub(before)).as_secs_f64() / started.elapsed().as_secs_f64();
+    let share = Usage::of(&[a.pid()]).since(before).cpu.as_secs_f64() / started.elapsed().as_secs_f64();
 
     let memory = Memory::of(a.pid());
     let what = format!("idle for {span:?}, {SESSIONS} sessions, 2 peers: CPU");
@@ -104,16 +105,6 @@ fn pause(span: Duration) -> Result<(), BenchError> {
         std::thread::sleep(Duration::from_millis(100).min(until.saturating_duration_since(Instant::now())));
     }
     Ok(())
-}
-
-/// What the scheduler counted for all threads of a process.
-fn cpu_time(pid: u32) -> Duration {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let ns = threads.filter_map(|thread| {
-        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<u64>().ok()
-    });
-    Duration::from_nanos(ns.sum())
 }
 
 /// What of a process is resident, in bytes.

@@ -31,7 +31,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
         bench.says(format!("run {} of {}", run + 1, bench.runs));
         let first = u64::from(run) * count + 1;
         let mut ours = push_to(bench, &mut sender, &mut receiver, first..first + count)?;
-        let mut bare = relays(bench, run, count)?;
+        let mut bare: Vec<f64> = relays(bench, LEN, count)?.into_iter().skip(WARM_UP).collect();
         let middle = percentile(&mut ours, 50.0);
         p50.run(middle);
         against.run_beside(middle, percentile(&mut bare, 50.0));
@@ -56,14 +56,15 @@ pub(super) fn push_to(
     Ok(latencies_us(&pushed.times(), &fetched.times()).into_iter().skip(WARM_UP).collect())
 }
 
-fn relays(bench: &Bench, run: u32, count: u64) -> Result<Vec<f64>, BenchError> {
-    let path = |what: &str| bench.stage.path(&format!("{what}-bare-{run}"));
+/// The times of messages of `len` bytes over TCP between two processes that relay them, in microseconds.
+pub(super) fn relays(bench: &Bench, len: u64, count: u64) -> Result<Vec<f64>, BenchError> {
+    let path = |what| bench.stage.new_path(what);
     let (from, to, turns) = (path("from"), path("to"), path("turns"));
     let actor = |name| bench.stage.actor(name);
     let (mut sender, mut out, mut back, mut receiver) =
         (actor("sender")?, actor("out")?, actor("in")?, actor("receiver")?);
     let Answer::Port(port) = back.ask(BareTask::Listen)? else { return Ok(Vec::new()) };
-    let bytes = LEN as usize;
+    let bytes = len as usize;
     back.tell(BareTask::RelayIn { to: to.clone(), bytes, count })?;
     out.tell(BareTask::RelayOut { from: from.clone(), port, bytes, count })?;
     sender.tell(BareTask::Send { to: from, count, pace: Pace { interval_ns: 0, turns: Some(turns.clone()) } })?;
@@ -71,5 +72,5 @@ fn relays(bench: &Bench, run: u32, count: u64) -> Result<Vec<f64>, BenchError> {
     let (sent, received) = (sender.answer()?, receiver.answer()?);
     out.answer()?;
     back.answer()?;
-    Ok(latencies_us(&sent.times(), &received.times()).into_iter().skip(WARM_UP).collect())
+    Ok(latencies_us(&sent.times(), &received.times()))
 }

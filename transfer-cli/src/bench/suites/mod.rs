@@ -11,6 +11,7 @@
 //! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
 //! | [`verbs`] | 1 MiB tensors from sidecar to sidecar over RDMA, and what its device is asked to do | perftest's `ib_write_bw` |
 //! | [`watching`] | listings and metrics with a million tensors; batches with the times of the metrics | goals in time; the same batches without |
+//! | [`sweep`] | tensors of all lengths at every place | a bare relay; a bare socket; memcpy |
 //! | [`idle`] | a sidecar with nothing to do, and with a million tensors | none: goals in CPU and bytes |
 
 pub mod batch;
@@ -20,6 +21,7 @@ pub mod handover;
 pub mod idle;
 pub mod latency;
 pub mod shm;
+pub mod sweep;
 pub mod tcp;
 pub mod verbs;
 pub mod watching;

@@ -38,7 +38,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
             // The whole is the same for each number of streams.
             let pushes = count / streams as u64;
             let (rate, bytes) = ours(&mut sender, streams, pushes, u64::from(run) * 1000 + streams as u64 * 100)?;
-            let bare = bare(bench, streams, count)?;
+            let bare = bare(bench, streams, LEN, count)?;
             figure.run_beside(rate, bare);
             copied.run(bytes as f64 / (LEN * pushes * streams as u64) as f64);
             reached = (reached.0.max(rate), reached.1.max(bare));
@@ -66,12 +66,13 @@ pub(super) fn ours(sender: &mut Actor, streams: usize, pushes: u64, above: u64) 
     Ok((rate, copied))
 }
 
-fn bare(bench: &Bench, streams: usize, count: u64) -> Result<f64, BenchError> {
+/// The rate of a buffer of `len` bytes that is sent so often over bare sockets.
+pub(super) fn bare(bench: &Bench, streams: usize, len: u64, count: u64) -> Result<f64, BenchError> {
     let (mut source, mut sink) = (bench.stage.actor("source")?, bench.stage.actor("sink")?);
     let Answer::Port(port) = sink.ask(BareTask::Listen)? else { return Ok(0.0) };
-    sink.tell(BareTask::StreamIn { streams, len: LEN as usize, count })?;
-    let sent = source.ask(BareTask::StreamOut { port, streams, len: LEN as usize, count })?.times();
+    sink.tell(BareTask::StreamIn { streams, len: len as usize, count })?;
+    let sent = source.ask(BareTask::StreamOut { port, streams, len: len as usize, count })?.times();
     let received = sink.answer()?.times();
     let (from, to) = (sent.first().copied().unwrap_or(0), received.first().copied().unwrap_or(0));
-    Ok(gigabytes_per_second(LEN * count, to.saturating_sub(from)))
+    Ok(gigabytes_per_second(len * count, to.saturating_sub(from)))
 }

@@ -135,13 +135,13 @@ fn verbs_of(sidecar: &Sidecar) -> Result<FabricState, BenchError> {
 }
 
 /// The port that the sidecars use, as perftest calls it.
-struct Port {
+pub(super) struct Port {
     device: String,
     gid_index: String,
 }
 
 impl Port {
-    fn of(sidecar: &Sidecar) -> Result<Port, BenchError> {
+    pub(super) fn of(sidecar: &Sidecar) -> Result<Port, BenchError> {
         let state = verbs_of(sidecar)?;
         let setting = |name: &str| state.settings.iter().find(|s| s.name == name).map(|s| s.value.clone());
         let gid = setting("gid").unwrap_or_default();
@@ -150,7 +150,7 @@ impl Port {
     }
 
     /// One run of perftest's program, in GB/s.
-    fn write_bandwidth(&self, len: u64, count: u64) -> Result<f64, BenchError> {
+    pub(super) fn write_bandwidth(&self, len: u64, count: u64) -> Result<f64, BenchError> {
         const PROGRAM: &str = "ib_write_bw";
         let (len, count) = (len.to_string(), count.to_string());
         let run = |peer: Option<&str>| {

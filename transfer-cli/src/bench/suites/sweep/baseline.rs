@@ -1,0 +1,59 @@
+//! What the machine gives: the same messages and bytes with nothing of this project in between.
+//!
+//! | place | latency | rate |
+//! |---|---|---|
+//! | one host | a byte through a bare relay process | none: nothing moves |
+//! | shm | the same | memcpy, with one thread or with all |
+//! | tcp | a byte to a process, the tensor over a socket to another one, a byte to the receiver | one bare socket |
+//! | verbs | a byte through a bare relay process | perftest's `ib_write_bw`, where it is installed |
+
+use super::super::{handover, latency, tcp, verbs};
+use super::place::{Place, Scene};
+use crate::bench::actor::Answer;
+use crate::bench::actor::bare::BareTask;
+use crate::bench::figure::Spread;
+use crate::bench::{Bench, BenchError};
+
+/// What a run found of the machine.
+#[derive(Debug, Clone)]
+pub(super) struct Bare {
+    /// One at a time, in microseconds.
+    pub latencies_us: Vec<f64>,
+    /// As many as the system moved: nanoseconds for each.
+    pub ns: Option<f64>,
+}
+
+/// One run.
+pub(super) fn measure(bench: &Bench, scene: &Scene<'_>) -> Result<Bare, BenchError> {
+    let (len, count) = (scene.len, scene.batches * scene.keys);
+    let latencies_us = match scene.place {
+        Place::Tcp => latency::relays(bench, len, scene.tensors)?,
+        Place::OneHost | Place::Shm | Place::Verbs => handover::relay(bench, 0, scene.tensors)?,
+    };
+    let ns = match scene.place {
+        Place::OneHost => None,
+        Place::Shm => Some(memcpy(bench, scene)?),
+        Place::Tcp => Some(len as f64 / tcp::bare(bench, 1, len, count)?),
+        Place::Verbs => {
+            verbs::Port::of(&scene.sidecars[0])?.write_bandwidth(len, count.max(5)).ok().map(|rate| len as f64 / rate)
+        }
+    };
+    Ok(Bare { latencies_us, ns })
+}
+
+/// With one thread or with as many as there are CPUs: the better one counts.
+fn memcpy(bench: &Bench, scene: &Scene<'_>) -> Result<f64, BenchError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // As many tensors in turns as the system has, so that both find as little in the cache; of long ones, one is more than it holds.
+    let buffers = if scene.keys > 1 { 3 * scene.keys as usize } else { 1 };
+    let mut copier = bench.stage.actor("copier")?;
+    let mut best = f64::INFINITY;
+    for threads in [1, cores] {
+        let rounds = scene.batches.min(bench.pick(50, 5));
+        let task = BareTask::Copy { len: scene.len as usize, buffers, rounds, threads };
+        let Answer::Times { ns, .. } = copier.ask(task)? else { continue };
+        let ns: Vec<f64> = ns.iter().map(|ns| *ns as f64 / buffers as f64).collect();
+        best = best.min(Spread::of(&ns).map_or(f64::INFINITY, |spread| spread.median));
+    }
+    Ok(best)
+}

@@ -1,0 +1,65 @@
+//! What processes have used: what the kernel counts for each of their threads.
+
+use std::fs;
+use std::time::Duration;
+
+/// Of all threads that a process has now. Those that have ended are not in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// On a CPU.
+    pub cpu: Duration,
+    /// How often a thread gave up its CPU to wait for something, and so had to be woken.
+    pub sleeps: u64,
+}
+
+impl Usage {
+    /// Of these processes together.
+    #[must_use]
+    pub fn of(pids: &[u32]) -> Usage {
+        let threads = pids.iter().flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten());
+        threads.flatten().fold(Usage::default(), |sum, thread| {
+            let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            let (cpu, sleeps) = (cpu_ns(&read("schedstat")), sleeps(&read("status")));
+            Usage { cpu: sum.cpu + Duration::from_nanos(cpu), sleeps: sum.sleeps + sleeps }
+        })
+    }
+
+    /// What was used since.
+    #[must_use]
+    pub fn since(self, before: Usage) -> Usage {
+        Usage { cpu: self.cpu.saturating_sub(before.cpu), sleeps: self.sleeps.saturating_sub(before.sleeps) }
+    }
+}
+
+fn cpu_ns(schedstat: &str) -> u64 {
+    schedstat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+}
+
+fn sleeps(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_words_are_understood() {
+        assert_eq!(cpu_ns("123456 789 12\n"), 123_456);
+        assert_eq!(sleeps("Name:\tx\nvoluntary_ctxt_switches:\t42\nnonvoluntary_ctxt_switches:\t7\n"), 42);
+        assert_eq!((cpu_ns(""), sleeps("")), (0, 0), "a thread that has ended meanwhile");
+    }
+
+    #[test]
+    fn what_a_process_does_is_counted() {
+        let me = [std::process::id()];
+        let before = Usage::of(&me);
+        std::thread::sleep(Duration::from_millis(1));
+        let mut rounds = 0u64;
+        while Usage::of(&me).since(before).cpu < Duration::from_millis(5) {
+            rounds = std::hint::black_box(rounds + 1);
+        }
+        assert!(Usage::of(&me).since(before).sleeps > 0);
+    }
+}
