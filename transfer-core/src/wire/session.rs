@@ -26,6 +26,7 @@ const DELETE: u8 = 5;
 const PREPARE: u8 = 6;
 const COUNTER: u8 = 7;
 const TAKE_BACK: u8 = 8;
+const UNMARKED: u8 = 9;
 
 const PUSHED: u8 = 65;
 const FETCHED: u8 = 66;
@@ -133,6 +134,9 @@ pub fn write_command(w: &mut Writer, command: &Command) {
             w.u8(kind).u64(version).u64(nanos(f.timeout));
             write_require(w, f.require);
         }
+        Command::Unmarked { ticket } => {
+            w.u8(UNMARKED).u64(*ticket);
+        }
         Command::Release { lease } => {
             w.u8(RELEASE).u64(lease.0);
         }
@@ -231,6 +235,7 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
             })
         }
         RELEASE => Command::Release { lease: LeaseId(r.u64()?) },
+        UNMARKED => Command::Unmarked { ticket: r.u64()? },
         CANCEL => Command::Cancel { op: OpId(r.u64()?) },
         PREPARE => Command::Prepare(Prepare {
             op: OpId(r.u64()?),
@@ -432,6 +437,7 @@ mod tests {
                 require: None,
             }),
             Command::Release { lease: LeaseId(3) },
+            Command::Unmarked { ticket: 1 << 40 },
             Command::Cancel { op: OpId(4) },
             Command::Prepare(Prepare {
                 op: OpId(6),
