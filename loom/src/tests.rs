@@ -1,9 +1,12 @@
 //! The models. Each is run in every order that its steps can have.
 
 use crate::budget::PinnedBudget;
+use crate::entry;
+use crate::marks;
 use crate::region::Memory;
 use crate::ring::{Consumer, MAX_RECORD_BYTES, MIN_CAPACITY, Producer, RingRange};
 use crate::segment::Mapping;
+use crate::sync::{AtomicU64, Ordering};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use std::sync::Arc;
@@ -130,5 +133,78 @@ fn a_budget_is_never_exceeded_and_all_of_it_comes_back() {
         let here = reserve(&budget, 50).is_some();
         assert!(there.join().expect("it ends") || here, "one of them fits");
         assert_eq!(budget.used(), 0);
+    });
+}
+
+/// Words in shared memory, all zero.
+fn words(n: usize) -> Vec<AtomicU64> {
+    (0..n).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// A reader looks up what a writer replaces, which uses its memory again as soon as it may.
+fn board(with_release: bool) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        // An entry of a sequence, a ticket and a version; a bucket of two marks; and the tensor of ticket 1.
+        let shared = Arc::new((words(3), words(2), AtomicU64::new(11)));
+        entry::write(&shared.0, &[1, 11]);
+        let theirs = shared.clone();
+        let reader = thread::spawn(move || {
+            let (entry, bucket, tensor) = &*theirs;
+            let sequence = entry::begin(entry)?;
+            let (ticket, version) = (entry::word(entry, 0), entry::word(entry, 1));
+            if !entry::is_whole(entry, sequence) {
+                return None;
+            }
+            assert!(matches!((ticket, version), (1, 11) | (2, 22)), "torn: {ticket}, {version}");
+            let mark = marks::mark(bucket, ticket).expect("one of two is free");
+            let is_held = entry::is_unchanged(entry, sequence);
+            if is_held && ticket == 1 {
+                assert_eq!(tensor.load(Ordering::Relaxed), 11, "used again under a reader");
+            }
+            if !with_release {
+                return Some((ticket, is_held, false));
+            }
+            marks::clear(&bucket[mark]);
+            let tells = !entry::is_unchanged(entry, sequence);
+            Some((ticket, is_held, tells))
+        });
+        let (entry, bucket, tensor) = &*shared;
+        entry::write(entry, &[2, 22]);
+        entry::changed();
+        let is_marked = marks::is_marked(bucket, 1);
+        if !is_marked {
+            tensor.store(99, Ordering::Relaxed);
+        }
+        let found = reader.join().expect("it ends");
+        if with_release && let Some((1, _, tells)) = found {
+            // Either the writer has seen that nobody reads it, or it will be told.
+            assert!(!is_marked || tells, "the writer waits for ever");
+            assert!(!marks::is_marked(bucket, 1));
+        }
+    });
+}
+
+#[test]
+fn what_a_reader_holds_is_not_used_again() {
+    board(false);
+}
+
+#[test]
+fn who_waits_for_a_mark_is_told_when_it_goes() {
+    board(true);
+}
+
+/// Two threads of one worker take different marks.
+#[test]
+fn a_mark_is_one_reader_s() {
+    loom::model(|| {
+        let bucket = Arc::new(words(2));
+        let other = bucket.clone();
+        let there = thread::spawn(move || marks::mark(&other, 7));
+        let here = marks::mark(&bucket, 7);
+        let there = there.join().expect("it ends");
+        assert!(here.is_some() && there.is_some() && here != there);
     });
 }

@@ -63,10 +63,15 @@ impl<C: Call> Future for Running<C> {
     type Output = C::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
+        // What is looked up is there at once. A task that does nothing else lets others of its thread have their turn all the same.
+        let turn = std::task::ready!(tokio::task::coop::poll_proceed(cx));
         let Running { call, timer } = &mut *self;
         loop {
             let at = match call.step(cx.waker()) {
-                ControlFlow::Break(output) => return Poll::Ready(output),
+                ControlFlow::Break(output) => {
+                    turn.made_progress();
+                    return Poll::Ready(output);
+                }
                 ControlFlow::Continue(_) if !call.needs_timer() => return Poll::Pending,
                 ControlFlow::Continue(at) => at.into(),
             };

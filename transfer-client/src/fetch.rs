@@ -4,6 +4,7 @@ use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
 use crate::options::DEFAULT_TIMEOUT;
 use crate::session::{Landed, Outcome, Session};
+use crate::tensor::Lease;
 use crate::{Error, Tensor};
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -88,8 +89,8 @@ pub struct Fetch<F, T = Tensor> {
     face: PhantomData<F>,
 }
 
-/// What becomes of what the sidecar handed out.
-pub(crate) type Take<T> = fn(&Arc<Session>, Landed) -> Result<T, Error>;
+/// What becomes of what was handed out, or found.
+pub(crate) type Take<T> = fn(Arc<Lease>, Landed) -> Result<T, Error>;
 
 impl<F: Face, T> Fetch<F, T> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, take: Take<T>) -> Self {
@@ -137,6 +138,9 @@ impl<T> Call for FetchCall<T> {
         let calls = match (&mut self.calls, self.key.take()) {
             (Some(calls), _) => calls,
             (None, Some(Ok(key))) => {
+                if let Some(found) = look_up(&self.session, &key, &self.options, self.take) {
+                    return ControlFlow::Break(found);
+                }
                 let started = Instant::now();
                 let mut calls = Calls::new(self.session.clone(), started, deadline(started, self.options.timeout));
                 calls.add(self.options.command(key), None);
@@ -156,10 +160,25 @@ impl<T> Call for FetchCall<T> {
     }
 }
 
+/// What is found without asking.
+pub(crate) fn look_up<T>(
+    session: &Arc<Session>,
+    key: &Key,
+    options: &FetchOptions,
+    take: Take<T>,
+) -> Option<Result<T, Error>> {
+    // A fetch that belongs to a trace shows there, and the sidecar tells of it.
+    if options.trace.is_some() {
+        return None;
+    }
+    let (mark, landed) = session.look_up(key, options.select, options.require)?;
+    Some(take(Lease::looked_up(session, mark), landed))
+}
+
 /// What a fetch ended with.
 pub(crate) fn conclude<T>(session: &Arc<Session>, ended: Ended, take: Take<T>) -> Result<T, Error> {
     match ended {
-        Ended::Answered(Outcome::Fetched(landed)) => take(session, landed),
+        Ended::Answered(Outcome::Fetched { lease, landed }) => take(Lease::handed_out(session, lease), landed),
         Ended::Answered(Outcome::Failed { failure, .. }) => Err(failure.into()),
         Ended::Answered(Outcome::Gone(gone)) => Err(gone.into()),
         // The table lets no other answer to a fetch pass.

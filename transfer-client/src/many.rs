@@ -57,7 +57,7 @@ pub struct PushManyCall {
     options: PushOptions,
     items: Vec<(Result<Key, Error>, TensorMut)>,
     /// Those that are not sent, by their place in the batch.
-    refused: Vec<(usize, PushError)>,
+    refused: Vec<(usize, Result<Pushed, PushError>)>,
     calls: Option<Calls>,
 }
 
@@ -78,7 +78,7 @@ impl PushManyCall {
                     let command = self.options.command(key, meta, block.slice().offset, self.options.timeout);
                     calls.add(command, Some(Held::Own(block)));
                 }
-                Err(error) => self.refused.push((at, PushError::new(error, Some(tensor)))),
+                Err(error) => self.refused.push((at, Err(PushError::new(error, Some(tensor))))),
             }
         }
         calls
@@ -117,7 +117,7 @@ pub struct FetchMany<F> {
 
 impl<F: Face> FetchMany<F> {
     pub(crate) fn new(session: Arc<Session>, keys: Vec<Result<Key, Error>>) -> Self {
-        let call = FetchManyCall { session, options: FetchOptions::new(), keys, refused: Vec::new(), calls: None };
+        let call = FetchManyCall { session, options: FetchOptions::new(), keys, unsent: Vec::new(), calls: None };
         FetchMany { call, face: PhantomData }
     }
 
@@ -147,8 +147,8 @@ pub struct FetchManyCall {
     session: Arc<Session>,
     options: FetchOptions,
     keys: Vec<Result<Key, Error>>,
-    /// Those that are not sent, by their place in the batch.
-    refused: Vec<(usize, Error)>,
+    /// Those that are not sent, because they cannot be or were found without, by their place in the batch.
+    unsent: Vec<(usize, Result<Tensor, Error>)>,
     calls: Option<Calls>,
 }
 
@@ -160,8 +160,11 @@ impl FetchManyCall {
         calls.reserve(keys.len());
         for (at, key) in keys.into_iter().enumerate() {
             match key {
-                Ok(key) => calls.add(self.options.command(key), None),
-                Err(error) => self.refused.push((at, error)),
+                Ok(key) => match fetch::look_up(&self.session, &key, &self.options, Tensor::new) {
+                    Some(found) => self.unsent.push((at, found)),
+                    None => calls.add(self.options.command(key), None),
+                },
+                Err(error) => self.unsent.push((at, Err(error))),
             }
         }
         calls
@@ -181,7 +184,7 @@ impl Call for FetchManyCall {
             return ControlFlow::Continue(until);
         }
         let done = calls.take().map(|(_, ended)| fetch::conclude(&self.session, ended, Tensor::new));
-        ControlFlow::Break(merge(done, std::mem::take(&mut self.refused)))
+        ControlFlow::Break(merge(done, std::mem::take(&mut self.unsent)))
     }
 
     fn needs_timer(&self) -> bool {
@@ -189,12 +192,18 @@ impl Call for FetchManyCall {
     }
 }
 
-/// The results in the order of the batch: `done` in order, with `refused` put back in their places, which rise.
-fn merge<T, E>(done: impl Iterator<Item = Result<T, E>>, refused: Vec<(usize, E)>) -> Vec<Result<T, E>> {
-    let mut results = Vec::with_capacity(done.size_hint().0 + refused.len());
-    results.extend(done);
-    for (at, error) in refused {
-        results.insert(at, Err(error));
+/// The results in the order of the batch: `done` in order, with the others put back in their places, which rise.
+fn merge<T>(done: impl Iterator<Item = T>, others: Vec<(usize, T)>) -> Vec<T> {
+    let mut results = Vec::with_capacity(done.size_hint().0 + others.len());
+    let (mut done, mut others) = (done, others.into_iter().peekable());
+    loop {
+        let next = match others.next_if(|(at, _)| *at == results.len()) {
+            Some((_, other)) => Some(other),
+            None => done.next(),
+        };
+        match next {
+            Some(result) => results.push(result),
+            None => return results,
+        }
     }
-    results
 }

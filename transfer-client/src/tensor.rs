@@ -7,6 +7,7 @@ use std::sync::Arc;
 use transfer_core::memory::LocalSlice;
 use transfer_core::op::{LeaseId, Report};
 use transfer_core::tensor::{DType, TensorMeta, Version};
+use transfer_memory::board::Mark;
 use transfer_memory::view::{Bytes, Element};
 
 /// A fetched tensor: read-only, and where the sidecar has it. Cheap to clone; all clones, and the Arrow arrays made of it, share its memory,
@@ -20,34 +21,53 @@ pub struct Tensor {
     report: Report,
 }
 
-/// A range that the sidecar handed out: it stays as it is until it is released.
+/// What is read, and stays as it is until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     session: Arc<Session>,
-    id: LeaseId,
+    hold: Hold,
+}
+
+/// How it is kept as it is.
+#[derive(Debug)]
+enum Hold {
+    /// The sidecar has handed it out.
+    Lease(LeaseId),
+    /// It was found on the board, and is marked there.
+    Mark(Mark),
 }
 
 impl Lease {
-    pub(crate) fn new(session: &Arc<Session>, id: LeaseId) -> Arc<Lease> {
-        Arc::new(Lease { session: session.clone(), id })
+    pub(crate) fn handed_out(session: &Arc<Session>, id: LeaseId) -> Arc<Lease> {
+        Arc::new(Lease { session: session.clone(), hold: Hold::Lease(id) })
+    }
+
+    pub(crate) fn looked_up(session: &Arc<Session>, mark: Mark) -> Arc<Lease> {
+        Arc::new(Lease { session: session.clone(), hold: Hold::Mark(mark) })
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.session.release(self.id);
+        match self.hold {
+            Hold::Lease(id) => self.session.release(id),
+            Hold::Mark(mark) => self.session.unmark(mark),
+        }
     }
 }
 
 impl Tensor {
-    pub(crate) fn new(session: &Arc<Session>, landed: Landed) -> Result<Tensor, Error> {
-        let Landed { lease, version, meta, slice, report, .. } = landed;
-        let lease = Lease::new(session, lease);
+    pub(crate) fn new(lease: Arc<Lease>, landed: Landed) -> Result<Tensor, Error> {
+        let Landed { version, meta, slice, report, .. } = landed;
         if meta.metadata_bytes() > 0 {
             return Err(BatchError::NotATensor { meta }.into());
         }
         let exact = LocalSlice { len: meta.len_bytes(), ..slice };
-        let bytes = session.view(exact, lease)?;
+        let bytes = lease.session().clone().view(exact, lease)?;
         Ok(Tensor { view: Frozen::new(bytes, meta), version, report })
     }
 

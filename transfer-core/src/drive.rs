@@ -10,7 +10,9 @@ pub use posts::PostMeter;
 use crate::fabric::{DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Reply};
-use crate::protocol::{Action, BufferAnswer, Control, LinkStatus, Node, Page, PeerInfo, SessionId, Snapshot, Write};
+use crate::protocol::{
+    Action, BufferAnswer, Control, Domain, LinkStatus, Node, Page, PeerInfo, SessionId, Shown, Snapshot, Write,
+};
 use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
@@ -50,6 +52,15 @@ pub enum Work {
     SegmentUnused {
         /// Which.
         segment: SegmentId,
+    },
+    /// Show a version on its user's board, or call [`Node::not_shown`].
+    Show(Box<Shown>),
+    /// Show it no more, and call [`Node::withdrawn`] as soon as nobody has marked it.
+    Withdraw {
+        /// On the board of which user.
+        domain: Domain,
+        /// Which.
+        ticket: u64,
     },
     /// Answer a call for landing slots.
     Prepared {
@@ -308,6 +319,8 @@ impl<M> Driver<M> {
                     }
                     return Some(Work::SegmentUnused { segment });
                 }
+                Action::Show(shown) => return Some(Work::Show(shown)),
+                Action::Withdraw { domain, ticket } => return Some(Work::Withdraw { domain, ticket }),
                 Action::Prepared { token, answers } => return Some(Work::Prepared { token, answers }),
                 Action::Control(control) => return Some(Work::Control(control)),
                 Action::Disconnect { link, reason } => {
@@ -401,6 +414,8 @@ fn try_post<M>(
         Action::Reply { .. }
         | Action::CloseSession { .. }
         | Action::SegmentUnused { .. }
+        | Action::Show(_)
+        | Action::Withdraw { .. }
         | Action::Disconnect { .. }
         | Action::Prepared { .. }
         | Action::LocalAtomic { .. }

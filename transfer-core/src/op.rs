@@ -49,6 +49,11 @@ pub enum Command {
     },
     /// Something about a counter or a barrier of the job.
     Counter(CounterCommand),
+    /// The worker reads no more what it found on its board by this ticket, which the board shows no more. No reply.
+    Unmarked {
+        /// As the board named it.
+        ticket: u64,
+    },
 }
 
 impl Command {
@@ -59,7 +64,11 @@ impl Command {
             Command::Fetch(fetch) => Some(fetch.op),
             Command::Prepare(prepare) => Some(prepare.op),
             Command::Counter(counter) => Some(counter.op),
-            Command::Release { .. } | Command::Cancel { .. } | Command::TakeBack(_) | Command::Delete { .. } => None,
+            Command::Release { .. }
+            | Command::Cancel { .. }
+            | Command::TakeBack(_)
+            | Command::Delete { .. }
+            | Command::Unmarked { .. } => None,
         }
     }
 }

@@ -9,12 +9,14 @@
 //! - [`ring`]: single-producer single-consumer rings of byte records in shared memory.
 //! - [`socket`]: Unix sockets that carry messages, file descriptors and one-byte doorbells.
 //! - [`session`]: the handshake between a worker and its sidecar, and what each side holds afterwards.
+//! - [`board`]: what is published, where workers find it by looking; their marks of what they read.
 //! - [`arena`]: a worker's allocations in the segment that it writes.
 //! - [`view`]: read-only views of a leased range: typed slices, Arrow buffers.
 //!
 //! Linux only: memfd seals, `MADV_POPULATE_WRITE` (5.14) and `F_SEAL_FUTURE_WRITE` (5.1) have no equal elsewhere.
 
 pub mod arena;
+pub mod board;
 pub mod ring;
 pub mod segment;
 pub mod session;

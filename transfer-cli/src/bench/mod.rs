@@ -67,6 +67,8 @@ pub struct Options {
 pub enum Suite {
     /// Two workers of one sidecar, both asleep, one message each millisecond
     Handover,
+    /// Fetches of what is published on the same host
+    Lookup,
     /// Copying memory from outside the arena into it
     Copyin,
     /// 64 MiB tensors between two sidecars, over TCP
@@ -125,6 +127,7 @@ impl Suite {
         let figures = match self {
             Suite::Sweep => return sweep::run(bench).map(Found::Sweep),
             Suite::Handover => suites::handover::run(bench),
+            Suite::Lookup => suites::lookup::run(bench),
             Suite::Copyin => suites::copyin::run(bench),
             Suite::Tcp => suites::tcp::run(bench),
             Suite::Shm => suites::shm::run(bench),

@@ -20,9 +20,9 @@ pub(super) struct Body {
 }
 
 impl Body {
-    pub(super) fn new(session: &Arc<Session>, landed: &Landed) -> Result<Body, Error> {
-        let Landed { lease, meta, slice, ranges, .. } = landed;
-        let lease = Lease::new(session, *lease);
+    pub(super) fn new(lease: Arc<Lease>, landed: &Landed) -> Result<Body, Error> {
+        let Landed { meta, slice, ranges, .. } = landed;
+        let session = lease.session();
         if meta.metadata_bytes() == 0 {
             return Err(BatchError::NotABatch { meta: meta.clone() }.into());
         }

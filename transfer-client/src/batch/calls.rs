@@ -9,7 +9,8 @@ use crate::fetch::Fetch;
 use crate::handle::to_key;
 use crate::keys::ToKey;
 use crate::push::{Push, Source};
-use crate::session::{Landed, Session};
+use crate::session::Landed;
+use crate::tensor::Lease;
 use crate::{Error, Handle};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
@@ -98,13 +99,13 @@ impl FetchedTable {
     }
 }
 
-fn take_batch(session: &Arc<Session>, landed: Landed) -> Result<FetchedBatch, Error> {
-    let decoded = Decoder::default().decode(&Body::new(session, &landed)?)?;
+fn take_batch(lease: Arc<Lease>, landed: Landed) -> Result<FetchedBatch, Error> {
+    let decoded = Decoder::default().decode(&Body::new(lease, &landed)?)?;
     Ok(FetchedBatch::of(decoded, landed.version.0, landed.report)?)
 }
 
-fn take_table(session: &Arc<Session>, landed: Landed) -> Result<FetchedTable, Error> {
-    let Decoded { schema, batches, .. } = Decoder::default().decode(&Body::new(session, &landed)?)?;
+fn take_table(lease: Arc<Lease>, landed: Landed) -> Result<FetchedTable, Error> {
+    let Decoded { schema, batches, .. } = Decoder::default().decode(&Body::new(lease, &landed)?)?;
     Ok(FetchedTable { schema, batches, version: landed.version.0, report: landed.report })
 }
 

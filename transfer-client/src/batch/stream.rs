@@ -10,7 +10,8 @@ use crate::handle::to_key;
 use crate::keys::ToKey;
 use crate::options::DEFAULT_TIMEOUT;
 use crate::push::Push;
-use crate::session::{Landed, Session};
+use crate::session::Landed;
+use crate::tensor::Lease;
 use crate::{Error, Handle};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
@@ -101,8 +102,8 @@ pub(super) struct Raw {
     report: Report,
 }
 
-fn take_raw(session: &Arc<Session>, landed: Landed) -> Result<Raw, Error> {
-    Ok(Raw { body: Body::new(session, &landed)?, version: landed.version.0, report: landed.report })
+fn take_raw(lease: Arc<Lease>, landed: Landed) -> Result<Raw, Error> {
+    Ok(Raw { body: Body::new(lease, &landed)?, version: landed.version.0, report: landed.report })
 }
 
 impl<F: Face> BatchStreamReader<F> {

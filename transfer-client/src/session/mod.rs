@@ -14,6 +14,7 @@ mod held;
 mod home;
 mod lead;
 mod loans;
+mod look_up;
 mod memory;
 mod reader;
 mod submission;
@@ -25,6 +26,7 @@ pub(crate) use held::{Held, Lent, SharedRange};
 pub(crate) use home::{Former, Home};
 use lead::Driver;
 pub(crate) use loans::Loan;
+use look_up::Changes;
 use reader::Reader;
 use submission::Submission;
 pub(crate) use submission::Submitting;
@@ -44,6 +46,7 @@ use transfer_core::memory::LocalSlice;
 use transfer_core::op::{Command, CounterReport, Failure, LeaseId, OpId, Report};
 use transfer_core::tensor::{Key, Name, TensorMeta, Version};
 use transfer_memory::arena::Arena;
+use transfer_memory::board::BoardReader;
 use transfer_memory::segment::MapError;
 use transfer_memory::session::{Segments, WorkerEnd, WorkerSocket};
 use transfer_memory::view::{Bytes, Owner};
@@ -59,7 +62,7 @@ pub(crate) type Keep = Option<Arc<dyn Any + Send + Sync>>;
 #[derive(Debug)]
 pub(crate) enum Arrival {
     Pushed { op: OpId, version: Version, report: Report },
-    Fetched { op: OpId, landed: Landed },
+    Fetched { op: OpId, lease: LeaseId, landed: Landed },
     Deleted { op: OpId },
     Prepared { op: OpId },
     CounterOpened { op: OpId, home: Name, identity: u64 },
@@ -70,10 +73,9 @@ pub(crate) enum Arrival {
     TakenBack { op: OpId, pushed: OpId },
 }
 
-/// What a fetch handed out.
+/// What a fetch brings. It stays as it is for as long as it is held.
 #[derive(Debug)]
 pub(crate) struct Landed {
-    pub(crate) lease: LeaseId,
     pub(crate) version: Version,
     pub(crate) meta: TensorMeta,
     pub(crate) slice: LocalSlice,
@@ -89,6 +91,11 @@ pub(crate) struct Session {
     submission: Mutex<Submission>,
     table: Mutex<Table>,
     segments: Segments,
+    /// What can be looked up, where the sidecar has a board.
+    board: Option<BoardReader>,
+    changes: Arc<Changes>,
+    /// Nothing is looked up any more.
+    over: AtomicBool,
     home: Arc<Home>,
     incarnation: u64,
     /// Whether another one follows when the sidecar ends.
@@ -133,13 +140,17 @@ impl Session {
     }
 
     fn over(end: WorkerEnd, max_spin: Duration, keep: Keep, renews: bool, home: Arc<Home>) -> Arc<Session> {
-        let WorkerEnd { socket, submission, completion, segments, incarnation, .. } = end;
+        let WorkerEnd { socket, submission, completion, segments, board, incarnation, .. } = end;
+        let changes = Arc::new(Changes::default());
         Arc::new(Session {
             socket,
             reader: Mutex::new(Reader::new(completion, max_spin)),
             submission: Mutex::new(Submission::new(submission)),
-            table: Mutex::default(),
+            table: Mutex::new(Table::new(changes.clone())),
             segments,
+            board,
+            changes,
+            over: AtomicBool::new(false),
             home,
             incarnation,
             renews,
@@ -353,6 +364,7 @@ impl Session {
 
     /// Ends the session: whatever waits fails, and whatever is asked from now on.
     fn end(&self, gone: &Gone) {
+        self.over.store(true, Ordering::SeqCst);
         let mut effects = Effects::default();
         let gone = if self.renews && *gone == Gone::Closed { &Gone::Away } else { gone };
         self.table.lock().end(gone, &mut effects);

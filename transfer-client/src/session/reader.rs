@@ -78,7 +78,7 @@ impl Reader {
                         n => meta.body_offset() + table_bytes(n),
                     };
                     self.find_memory(session, slice, needed)?;
-                    Arrival::Fetched { op, landed: Landed { lease, version, meta, slice, ranges, report } }
+                    Arrival::Fetched { op, lease, landed: Landed { version, meta, slice, ranges, report } }
                 }
                 Reply::CounterOpened { op, home, identity } => Arrival::CounterOpened { op, home, identity },
                 Reply::Counted { op, old, report } => Arrival::Counted { op, old, report },

@@ -81,6 +81,15 @@ impl Submission {
         while let Some(item) = todo.get_mut(*next) {
             let op = table.begin(item.kind(), item.overdue)?;
             item.set_op(op);
+            let changed = match &item.command {
+                Command::Push(push) => Some(&push.key),
+                Command::Delete { key, .. } => Some(key),
+                Command::TakeBack(take_back) => Some(&take_back.key),
+                _ => None,
+            };
+            if let Some(key) = changed {
+                table.changes(op, key);
+            }
             match (&item.command, &item.held) {
                 (Command::Push(push), Some(held)) => {
                     table.loans.lend(push, held.to_lend(), held.along(), held.formers());

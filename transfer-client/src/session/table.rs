@@ -10,12 +10,14 @@
 //! Every operation gets exactly one reply, so a slot is used again only after it, and with another generation.
 
 use super::loans::{Loan, Loans};
+use super::look_up::{Change, Changes};
 use super::{Arrival, Gone, Landed};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::{Command, CounterReport, Failure, OpId, Report};
-use transfer_core::tensor::{Name, Version};
+use transfer_core::op::{Command, CounterReport, Failure, LeaseId, OpId, Report};
+use transfer_core::tensor::{Key, Name, Version};
 
 /// What kind of reply an operation expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +39,10 @@ pub(crate) enum Outcome {
         version: Version,
         report: Report,
     },
-    Fetched(Landed),
+    Fetched {
+        lease: LeaseId,
+        landed: Landed,
+    },
     Done,
     CounterOpened {
         home: Name,
@@ -78,7 +83,7 @@ impl Effects {
     /// Nobody wants this outcome.
     fn discard(&mut self, outcome: Outcome) {
         match outcome {
-            Outcome::Fetched(landed) => self.orders.push(Command::Release { lease: landed.lease }),
+            Outcome::Fetched { lease, .. } => self.orders.push(Command::Release { lease }),
             Outcome::Failed { loan, .. } => self.returned.extend(loan.map(|l| *l)),
             Outcome::TakenBack { loan } => self.returned.push(*loan),
             Outcome::Pushed { .. }
@@ -103,6 +108,8 @@ enum State {
 struct Slot {
     generation: u32,
     state: State,
+    /// It has no answer yet, and changes a key.
+    change: Option<Change>,
 }
 
 #[derive(Debug, Default)]
@@ -111,6 +118,7 @@ pub(crate) struct Table {
     vacant: Option<u32>,
     pub(crate) loans: Loans,
     gone: Option<Gone>,
+    changes: Arc<Changes>,
 }
 
 fn split(op: OpId) -> (usize, u32) {
@@ -118,6 +126,20 @@ fn split(op: OpId) -> (usize, u32) {
 }
 
 impl Table {
+    /// Without operations. What of them changes a key is counted there.
+    pub(crate) fn new(changes: Arc<Changes>) -> Table {
+        Table { changes, ..Table::default() }
+    }
+
+    /// This operation changes that key, until it has its answer.
+    pub(crate) fn changes(&mut self, op: OpId, key: &Key) {
+        let change = self.changes.begin(key);
+        match self.slot(op) {
+            Some(slot) => slot.change = Some(change),
+            None => self.changes.end(change),
+        }
+    }
+
     /// Makes room for a reply.
     ///
     /// # Errors
@@ -137,7 +159,7 @@ impl Table {
                 index
             }
             None => {
-                self.slots.push(Slot { generation: 0, state });
+                self.slots.push(Slot { generation: 0, state, change: None });
                 (self.slots.len() - 1) as u32
             }
         };
@@ -208,7 +230,7 @@ impl Table {
                 let Some(loan) = self.loans.end(pushed) else { return Err(Gone::Unasked { op: pushed.0 }) };
                 (op, Some(Kind::TakeBack), Outcome::TakenBack { loan: Box::new(loan) })
             }
-            Arrival::Fetched { op, landed } => (op, Some(Kind::Fetch), Outcome::Fetched(landed)),
+            Arrival::Fetched { op, lease, landed } => (op, Some(Kind::Fetch), Outcome::Fetched { lease, landed }),
             Arrival::Prepared { op } => (op, Some(Kind::Prepare), Outcome::Done),
             Arrival::Deleted { op } => {
                 self.loans.deleted(op, true);
@@ -233,6 +255,9 @@ impl Table {
             State::Waiting { kind, waker, .. } if answers.is_none_or(|k| k == *kind) => {
                 effects.wakers.extend(waker.take());
                 slot.state = State::Done(outcome);
+                if let Some(change) = slot.change.take() {
+                    self.changes.end(change);
+                }
                 Ok(())
             }
             State::Abandoned { kind, .. } if answers.is_none_or(|k| k == *kind) => {
@@ -291,6 +316,9 @@ impl Table {
         let slot = self.slot(op)?;
         slot.generation = slot.generation.wrapping_add(1);
         let state = std::mem::replace(&mut slot.state, State::Vacant { next });
+        if let Some(change) = slot.change.take() {
+            self.changes.end(change);
+        }
         self.vacant = Some(split(op).0 as u32);
         Some(state)
     }
@@ -301,8 +329,8 @@ mod tests {
     use super::*;
     use crate::session::Lent;
     use std::time::Duration;
-    use transfer_core::op::{FailureCode, LeaseId, Push};
-    use transfer_core::tensor::{DType, Key, Retention, TensorMeta};
+    use transfer_core::op::{FailureCode, Push};
+    use transfer_core::tensor::{DType, Retention, TensorMeta};
 
     fn failed(op: OpId, kept: bool) -> Arrival {
         Arrival::Failed { op, failure: Failure::new(FailureCode::Busy, "busy"), kept }
@@ -367,8 +395,7 @@ mod tests {
     fn what_is_abandoned_leaves_nothing_behind() {
         let (mut table, mut effects) = (Table::default(), Effects::default());
         let fetch = |table: &mut Table| table.begin(Kind::Fetch, Instant::now()).unwrap();
-        let landed = |lease| Landed {
-            lease: LeaseId(lease),
+        let landed = || Landed {
             version: Version(1),
             meta: transfer_core::tensor::TensorMeta::of(transfer_core::tensor::DType::U8, &[]).unwrap(),
             slice: transfer_core::memory::LocalSlice {
@@ -390,8 +417,8 @@ mod tests {
         // Before its answer, and after it.
         let (early, late) = (fetch(&mut table), fetch(&mut table));
         table.abandon(early, &mut effects);
-        table.resolve(Arrival::Fetched { op: early, landed: landed(1) }, &mut effects).unwrap();
-        table.resolve(Arrival::Fetched { op: late, landed: landed(2) }, &mut effects).unwrap();
+        table.resolve(Arrival::Fetched { op: early, lease: LeaseId(1), landed: landed() }, &mut effects).unwrap();
+        table.resolve(Arrival::Fetched { op: late, lease: LeaseId(2), landed: landed() }, &mut effects).unwrap();
         table.abandon(late, &mut effects);
         let release = |n| Command::Release { lease: LeaseId(n) };
         assert_eq!(effects.orders, [Command::Cancel { op: early }, release(1), release(2)]);

@@ -46,6 +46,8 @@ impl PostMeter {
             | Action::Disconnect { .. }
             | Action::Prepared { .. }
             | Action::LocalAtomic { .. }
+            | Action::Show(_)
+            | Action::Withdraw { .. }
             | Action::Control(_) => {}
         }
     }

@@ -1,6 +1,6 @@
 //! What the state machine wants done.
 
-use super::{Control, SessionId};
+use super::{Control, Domain, SessionId};
 use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::Reply;
@@ -29,6 +29,16 @@ pub enum Action {
     SegmentUnused {
         /// The arena.
         segment: SegmentId,
+    },
+    /// Show a version on its user's board, before anything that follows is done. Where it does not fit, [`super::Node::not_shown`].
+    Show(Box<super::Shown>),
+    /// Show no more what this ticket named, before anything that follows is done, and call [`super::Node::withdrawn`] as soon as
+    /// no worker has marked it as read.
+    Withdraw {
+        /// On the board of which user.
+        domain: Domain,
+        /// Which.
+        ticket: u64,
     },
     /// Post a message.
     Send {

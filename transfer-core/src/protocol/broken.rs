@@ -29,6 +29,8 @@ pub(crate) enum Broken {
     KeepsSpeculation,
     /// A released lease does not count as released.
     ForgetsReleases,
+    /// What is shown no more is given back whoever has marked it.
+    ForgetsMarks,
 }
 
 impl Node {

@@ -27,7 +27,7 @@ impl Node {
         if let Some(blob) = self.store.blobs.ids(|b| b.refs == 0).first() {
             return Err(format!("blob {blob:?} has no references"));
         }
-        Ok(())
+        self.check_boards()
     }
 
     /// What has to hold when all sessions are gone and nothing is under way.
@@ -36,9 +36,9 @@ impl Node {
         let records = self.store.records.len();
         let (timers, cells) = (self.timers.len(), self.headers.len / 64 - self.free_cells.len() as u64);
         let (arenas, flights) = (self.arenas.len(), self.links.values().map(|l| l.in_flight.len()).sum::<usize>());
-        let left = (speculative, records, timers, cells, arenas, flights, self.counters_busy());
-        if left != (0, 0, 0, 0, 0, 0, 0) {
-            return Err(format!("speculative, records, timers, cells, arenas, flights, counters: {left:?}"));
+        let left = (speculative, records, timers, cells, arenas, flights, self.counters_busy(), self.tickets());
+        if left != (0, 0, 0, 0, 0, 0, 0, 0) {
+            return Err(format!("speculative, records, timers, cells, arenas, flights, counters, tickets: {left:?}"));
         }
         Ok(())
     }

@@ -38,6 +38,7 @@ impl Node {
         if std::mem::replace(&mut self.draining, true) {
             return;
         }
+        self.hide_all();
         let failure = self.is_draining();
         let waiting = self.ops.ids(|op| matches!(op.kind, OpKind::Fetch { stage: FetchStage::Waiting, .. }));
         for id in waiting {

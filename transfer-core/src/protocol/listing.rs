@@ -121,7 +121,8 @@ impl Node {
     }
 
     fn tensor(&self, record: &Record, owner: &str) -> Option<TensorStatus> {
-        let blob = self.store.blobs.get(record.newest()?)?;
+        let id = record.newest()?;
+        let blob = self.store.blobs.get(id)?;
         let name = self.owner_name(&record.owner)?;
         (owner.is_empty() || name.as_str() == owner).then(|| TensorStatus {
             key: record.key.clone(),
@@ -129,7 +130,7 @@ impl Node {
             version: blob.version,
             meta: blob.meta.clone(),
             slice: blob.slice,
-            readers: blob.refs - 1,
+            readers: self.readers_of(record, id),
             retention: blob.retention,
             older: record.count() - 1,
         })

@@ -205,6 +205,15 @@ impl Meters {
         PathId(self.paths.len() - 1)
     }
 
+    /// Adds fetches that workers have answered by looking at a board, of which the node itself hears nothing.
+    pub fn add_looked_up(&mut self, fetches: u64, bytes: u64) {
+        let here = self.paths.get_mut(PathId::HERE.0);
+        if let Some(meter) = here.and_then(|path| path.operations.get_mut(Operation::Fetch as usize)) {
+            meter.transfers = meter.transfers.wrapping_add(fetches);
+            meter.bytes = meter.bytes.wrapping_add(bytes);
+        }
+    }
+
     /// A transfer of a worker of this node has ended well.
     pub(super) fn finished(&mut self, operation: Operation, path: PathId, report: &Report) {
         let timed = self.timed;

@@ -7,6 +7,7 @@
 //! - `session`, `ops`: workers, their operations and how those end.
 //! - `fetch`, `connect`: finding a key's owner, a worker's node, the link to a node.
 //! - `publish`, `claims`: publishing, and who may. `versions`: a key's versions, and how long each stays.
+//! - `board`: what workers may find by looking, without asking.
 //! - `take_back`: a version whose memory its worker wants to write again.
 //! - `store`, `leases`: what is published, who can still reach it, who waits for it; how memory goes back.
 //! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
@@ -19,6 +20,7 @@
 //! - `push_out`, `push_in`, `flow_slots`, `recall`: the two sides of a push to another node, and its landing slots.
 
 mod action;
+mod board;
 #[cfg(test)]
 mod broken;
 #[cfg(test)]
@@ -64,6 +66,7 @@ mod versions;
 mod waiting;
 
 pub use action::{Action, Write};
+pub use board::Shown;
 #[cfg(test)]
 pub(crate) use broken::Broken;
 pub use config::NodeConfig;

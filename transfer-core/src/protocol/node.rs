@@ -1,5 +1,6 @@
 //! The node: the parts put together, and the ways in and out.
 
+use super::board::Boards;
 use super::counters::Counters;
 use super::ended::EndedTransfer;
 use super::events::FailuresTold;
@@ -59,6 +60,7 @@ pub struct Node {
     /// Calls of peers for slots that are being answered.
     pub(super) calls: BTreeMap<u64, Call>,
     pub(super) counters: Counters,
+    pub(super) boards: Boards,
     /// Counts what has landed in flows.
     pub(super) landings: u64,
     pub(super) meters: Meters,
@@ -110,6 +112,7 @@ impl Node {
             asking: Vec::new(),
             calls: BTreeMap::new(),
             counters: Counters::default(),
+            boards: Boards::default(),
             landings: 0,
             meters,
             ended: None,

@@ -18,7 +18,7 @@ pub struct Deleted {
     pub versions: u32,
     /// Their length in bytes, all together.
     pub bytes: u64,
-    /// Those that are still being read; their memory comes back with their last readers.
+    /// Those that are still being read, without those that are found on a board only; their memory comes back with their last readers.
     pub still_read: u32,
 }
 
@@ -57,12 +57,13 @@ impl Node {
         }
         let owner = self.owner_name(&record.owner).cloned().ok_or_else(unknown)?;
         let versions = record.older.iter().flat_map(|o| o.iter()).chain(&record.published);
+        let still_read = versions.clone().filter(|id| self.readers_of(record, **id) > 0).count();
         let blobs: Vec<_> = versions.filter_map(|id| self.store.blobs.get(*id)).collect();
         let deleted = Deleted {
             owner,
             versions: record.count(),
             bytes: blobs.iter().map(|b| b.meta.len_bytes()).sum(),
-            still_read: u32::try_from(blobs.iter().filter(|b| b.refs > 1).count()).unwrap_or(u32::MAX),
+            still_read: u32::try_from(still_read).unwrap_or(u32::MAX),
         };
         self.end_key(now, id);
         Ok(deleted)

@@ -120,6 +120,8 @@ impl Node {
             Command::TakeBack(command) => self.take_back(now, session, command),
             Command::Delete { op, key } => self.delete(now, session, op, &key),
             Command::Counter(command) => self.counter(now, session, command),
+            // For whoever keeps the board, who looks whether it can say that it is withdrawn.
+            Command::Unmarked { .. } => {}
         }
     }
 

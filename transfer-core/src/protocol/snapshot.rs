@@ -173,6 +173,26 @@ pub struct PoolStatus {
     pub full_for: Option<Duration>,
 }
 
+impl Snapshot {
+    /// Adds what workers have found on boards, of which the node itself hears nothing: how many fetches that were, their bytes, and what
+    /// is read still.
+    pub fn add_looked_up(&mut self, fetches: u64, bytes: u64, held: u64) {
+        self.leases += held;
+        if fetches > 0 {
+            let is_local = |path: &&mut PathStatus| path.fabric == FabricKind::Local;
+            match self.finished.iter_mut().find(is_local) {
+                Some(path) => {
+                    path.transfers = path.transfers.wrapping_add(fetches);
+                    path.bytes = path.bytes.wrapping_add(bytes);
+                }
+                None => self
+                    .finished
+                    .insert(0, PathStatus { fabric: FabricKind::Local, transfers: fetches, bytes, copied: 0 }),
+            }
+        }
+    }
+}
+
 /// Transfers by what carried them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathStatus {

@@ -1,5 +1,6 @@
 //! What is published here, who may still reach it, and who waits for it.
 
+use super::board::OnBoard;
 use super::push_in::InFlow;
 use super::slab::{Id, Slab};
 use super::{Domain, Op, SessionId, Slot};
@@ -20,7 +21,7 @@ pub(super) struct Blob {
     pub(super) ranges: Option<Box<[LocalSlice]>>,
     pub(super) meta: TensorMeta,
     pub(super) version: Version,
-    /// Being published counts one; so does each lease, each transfer that reads it, and an operation that is about to publish it.
+    /// Being published counts one; so does each lease, each transfer that reads it, each ticket of a board, and an operation that is about to publish it.
     pub(super) refs: u32,
     pub(super) domain: Domain,
     pub(super) source: Source,
@@ -176,6 +177,7 @@ pub(super) struct Record {
     pub(super) waiters: Option<Box<Vec<Waiter>>>,
     /// The directory was asked where the key is.
     pub(super) resolving: bool,
+    pub(super) on_board: OnBoard,
 }
 
 impl Record {
@@ -255,6 +257,7 @@ impl Store {
                     epoch_begins: false,
                     waiters: None,
                     resolving: false,
+                    on_board: OnBoard::default(),
                 });
                 e.insert(id);
                 id

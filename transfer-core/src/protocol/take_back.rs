@@ -116,6 +116,7 @@ impl Node {
                 } else {
                     return self.unhold(blob);
                 }
+                self.show(id);
                 self.serve_waiters(now, id);
             }
             // The key has ended meanwhile, or is another's.

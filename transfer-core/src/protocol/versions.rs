@@ -107,6 +107,8 @@ impl Node {
         {
             r.older = Some(Box::new(older));
         }
+        // Before anybody hears of the new version: who has heard of it does not find the one before.
+        self.show(record);
         for id in ended {
             self.unhold(id);
         }
@@ -168,6 +170,7 @@ impl Node {
 
     /// A worker of this sidecar has fetched it.
     pub(super) fn fetched_here(&mut self, now: Time, record: Id<Record>, blob: Id<Blob>) {
+        self.want_on_board(record);
         self.fetch_begins(blob);
         self.fetch_ends(now, record, blob, true);
     }
@@ -212,6 +215,7 @@ impl Node {
         if r.published == Some(blob) {
             r.published = None;
             self.store.published -= 1;
+            self.hide(record);
             return true;
         }
         let Some(older) = &mut r.older else { return false };
@@ -249,6 +253,7 @@ impl Node {
         let Some(domain) = r.newest().and_then(|b| self.store.blobs.get(b)).map(|b| b.domain) else { return };
         let before = std::mem::replace(&mut r.owner, Owner::Outlived(Box::new(Outlived { owner, domain })));
         r.begin_epoch();
+        self.hide(id);
         if let Owner::Landed(landed) = before {
             self.landed_key_ended(&landed);
         }
@@ -258,6 +263,7 @@ impl Node {
     /// The owner of a key that another is taking over is gone before the directory has answered.
     pub(super) fn former_owner_left(&mut self, id: Id<Record>, owner: Name, domain: Domain) {
         let left = self.end_versions(id, true);
+        self.hide(id);
         if let Some(Owner::Claiming(claiming)) = self.store.records.get_mut(id).map(|r| &mut r.owner) {
             claiming.before = left.then(|| Owner::Outlived(Box::new(Outlived { owner, domain })));
         }

@@ -12,7 +12,7 @@
 //! The same seed gives the same run: nothing in here reads a clock, and nothing is kept in the order of a random hash.
 
 #[cfg(test)]
-mod cluster;
+pub(crate) mod cluster;
 mod conditions;
 mod connection;
 mod ends;

@@ -52,6 +52,7 @@ fn play_many(test: &str, how: Play, usual: usize, part: u64) {
             }
         }
     }
+    assert!(count < 100 || how.tight || tally.look_ups > 0, "{test}: nobody has found anything on a board");
     println!("{test}: {count} schedules from {first}, {tally:?}");
 }
 
@@ -106,7 +107,7 @@ fn first_that_notices(how: Play, seeds: u64) -> Option<(u64, String)> {
 }
 
 /// The mistakes, what notices them, and within how many seeds. docs/protocol.md lists them.
-const MISTAKES: [(Broken, Play, u64); 11] = [
+const MISTAKES: [(Broken, Play, u64); 12] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 1000),
     (Broken::SkipsQuarantine, Play::USUAL, 1000),
     (Broken::ForgetsCredits, Play::USUAL, 1000),
@@ -118,6 +119,7 @@ const MISTAKES: [(Broken, Play, u64); 11] = [
     (Broken::ReusesNames, Play::USUAL, 1000),
     (Broken::KeepsSpeculation, Play::USUAL, 1000),
     (Broken::ForgetsReleases, Play::USUAL, 1000),
+    (Broken::ForgetsMarks, Play::USUAL, 1000),
 ];
 
 const MISTAKES_OF_RAILS: [(rails::Broken, u64); 3] = [

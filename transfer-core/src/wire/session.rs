@@ -27,6 +27,7 @@ const DELETE: u8 = 5;
 const PREPARE: u8 = 6;
 const COUNTER: u8 = 7;
 const TAKE_BACK: u8 = 8;
+const UNMARKED: u8 = 9;
 
 const PUSHED: u8 = 65;
 const FETCHED: u8 = 66;
@@ -139,6 +140,9 @@ pub fn write_command(w: &mut Writer, command: &Command) {
             write_require(w, f.require);
             TraceContext::write_last(f.trace, w);
         }
+        Command::Unmarked { ticket } => {
+            w.u8(UNMARKED).u64(*ticket);
+        }
         Command::Release { lease } => {
             w.u8(RELEASE).u64(lease.0);
         }
@@ -239,6 +243,7 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
             })
         }
         RELEASE => Command::Release { lease: LeaseId(r.u64()?) },
+        UNMARKED => Command::Unmarked { ticket: r.u64()? },
         CANCEL => Command::Cancel { op: OpId(r.u64()?) },
         PREPARE => Command::Prepare(Prepare {
             op: OpId(r.u64()?),
@@ -458,6 +463,7 @@ mod tests {
                 trace: context(),
             }),
             Command::Release { lease: LeaseId(3) },
+            Command::Unmarked { ticket: 1 << 40 },
             Command::Cancel { op: OpId(4) },
             Command::Prepare(Prepare {
                 op: OpId(6),

@@ -4,6 +4,7 @@
 //! out through the [`ControlSink`] given at its start. Neither side ever waits for the other inside a call.
 
 use super::listing::{Listing, PageFrom};
+use std::sync::Arc;
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
 use transfer_core::memory::SegmentId;
 use transfer_core::protocol::{BufferAnswer, BufferAsk, Deleted, Domain, NotDeleted, Page, Snapshot, Unfinished};
@@ -38,6 +39,8 @@ pub enum EngineCommand {
         id: SegmentId,
         /// The memory.
         segment: Segment,
+        /// The board of the domain's workers, all zeros, where they shall have one.
+        board: Option<Arc<Segment>>,
     },
     /// A worker connected and is mapped.
     OpenSession {

@@ -104,7 +104,13 @@ impl Run {
         let PageFrom { place, limit } = from;
         let node = &self.driver.node;
         match listing {
-            Listing::Sessions { prefix, answer } => answer(node.sessions(&prefix, place, limit)),
+            Listing::Sessions { prefix, answer } => {
+                let mut page = node.sessions(&prefix, place, limit);
+                for session in &mut page.entries {
+                    session.leases += self.boards.marks_of(session.session);
+                }
+                answer(page);
+            }
             Listing::Links { peer, answer } => answer(self.driver.links(&peer, place, limit)),
             Listing::Tensors { filter, answer } => answer(node.tensors(&filter, place, limit)),
             Listing::Transfers { filter, answer } => answer(node.transfers(now, &filter, place, limit)),

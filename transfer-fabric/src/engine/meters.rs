@@ -1,5 +1,6 @@
 //! What the engine's thread counts of itself: plain numbers that it alone writes, copied out when somebody asks.
 
+use super::boards::BoardMeters;
 use super::handle::FabricDescription;
 use std::time::Duration;
 use transfer_core::drive::PostMeter;
@@ -39,6 +40,8 @@ pub struct Measured {
     pub engine: EngineMeters,
     /// What the fabrics run with, and what they counted.
     pub fabrics: Vec<FabricDescription>,
+    /// What was looked up on boards.
+    pub boards: BoardMeters,
     /// What was posted to them and what they reported, in the same order.
     pub posts: Vec<PostMeter>,
     /// Commands of the control plane that wait.

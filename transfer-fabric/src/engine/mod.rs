@@ -9,12 +9,14 @@
 //! - `listing`: what may be looked at page by page.
 //! - `run`: the thread's loop.
 //! - `workers`: the rings and doorbells of the workers.
+//! - `boards`: what workers find by looking.
 //! - `memory`: the segments by number, and the landing headers in them.
 //! - `meters`: what the thread counts of itself.
 //! - `tables`: bodies that lie in several ranges of an arena.
 //! - `trace`: transfers that have ended, for another thread.
 //! - `wait`: when to poll on, and when and on what to sleep.
 
+mod boards;
 mod handle;
 mod listing;
 mod memory;
@@ -25,6 +27,7 @@ mod trace;
 mod wait;
 mod workers;
 
+pub use boards::BoardMeters;
 pub use handle::{Answer, ClaimRefused, ControlRequest, ControlSink, EngineCommand, FabricDescription, PeerInfo};
 pub use listing::{Listing, PageFrom, SegmentRole, SegmentStatus};
 pub use meters::{EngineMeters, Measured};

@@ -1,5 +1,6 @@
 //! The thread's loop.
 
+use super::boards::{BoardMeters, Boards, Kept};
 use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription};
 use super::listing::SegmentRole;
 use super::memory::Memory;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use transfer_core::drive::{Driver, Work};
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::op::Command;
-use transfer_core::protocol::{BufferAnswer, COUNTER_WORDS_BYTES, Domain, Node, SessionId};
+use transfer_core::protocol::{BufferAnswer, COUNTER_WORDS_BYTES, Domain, Node, SessionId, Snapshot};
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
 use transfer_memory::segment::Segment;
@@ -37,6 +38,7 @@ pub(super) struct Run {
     pub(super) memory: Memory,
     tables: Tables,
     workers: Workers,
+    pub(super) boards: Boards,
     pace: Pace,
     sleeper: Sleeper,
     inbox: Receiver<EngineCommand>,
@@ -76,6 +78,7 @@ impl Run {
             memory: Memory::default(),
             tables: Tables::default(),
             workers: Workers::default(),
+            boards: Boards::default(),
             pace: Pace::new(poll),
             sleeper,
             inbox,
@@ -124,6 +127,8 @@ impl Run {
     }
 
     pub(super) fn run(mut self) {
+        // This thread's own: whoever reads a board sees by it that the thread runs.
+        let mut kept = Vec::new();
         // When the last round began, where there was something to do in it.
         let mut round: Option<Instant> = None;
         while !self.stopping {
@@ -136,10 +141,15 @@ impl Run {
             if let Some(trace) = &self.trace {
                 trace.begin(&mut self.driver.node);
             }
-            let mut active = self.commands(now);
-            let Run { workers, driver, broken, memory, tables, .. } = &mut self;
+            let mut active = self.commands(now, &mut kept);
+            let Run { workers, driver, broken, memory, tables, boards, .. } = &mut self;
             let take = |session, command| match command {
                 Command::Push(push) if push.ranges > 0 => tables.push(driver, now, session, push, memory),
+                Command::Unmarked { ticket } => {
+                    if boards.unmarked(session, ticket) {
+                        driver.node.withdrawn(ticket);
+                    }
+                }
                 command => driver.command(now, session, command, memory),
             };
             if workers.take(take, broken) {
@@ -186,6 +196,16 @@ impl Run {
                         self.memory.remove(segment);
                         self.workers.retire(segment);
                     }
+                    Work::Show(shown) => {
+                        if !self.boards.show(&shown) {
+                            self.driver.node.not_shown(shown.ticket);
+                        }
+                    }
+                    Work::Withdraw { domain, ticket } => {
+                        if self.boards.withdraw(domain, ticket) {
+                            self.driver.node.withdrawn(ticket);
+                        }
+                    }
                     Work::Prepared { token, answers } => {
                         if let Some(answer) = self.calls.remove(&token) {
                             answer(Some(answers));
@@ -218,8 +238,11 @@ impl Run {
     }
 
     fn close_session(&mut self, now: Time, session: SessionId, why: &str) {
+        // Before its socket closes: who hears of the end looks nothing up any more.
+        let free = self.boards.close(session);
         self.workers.remove(session, &self.sleeper);
         self.driver.node.session_closed(now, session, why);
+        free.into_iter().for_each(|ticket| self.driver.node.withdrawn(ticket));
     }
 
     fn sleep(&mut self, now: Time) {
@@ -258,25 +281,28 @@ impl Run {
         }
     }
 
-    fn commands(&mut self, now: Time) -> bool {
+    fn commands(&mut self, now: Time, kept: &mut Vec<Kept>) -> bool {
         let mut active = false;
         for _ in 0..BATCH {
             let Ok(command) = self.inbox.try_recv() else { break };
             active = true;
             self.meters.commands += 1;
-            self.command(now, command);
+            self.command(now, command, kept);
         }
         active
     }
 
-    fn command(&mut self, now: Time, command: EngineCommand) {
+    fn command(&mut self, now: Time, command: EngineCommand, kept: &mut Vec<Kept>) {
         let driver = &mut self.driver;
         match command {
-            EngineCommand::AddPool { domain, id, segment } => {
+            EngineCommand::AddPool { domain, id, segment, board } => {
                 let len = segment.len();
                 match self.add_segment(id, segment, SegmentRole::Pool(domain)) {
                     Ok(()) => self.driver.node.add_pool(domain, id, len),
                     Err(e) => tracing::error!(user_id = domain.0, error = %e, "the landing pool cannot be used"),
+                }
+                if let Some(board) = board {
+                    self.add_board(domain, board, kept);
                 }
             }
             EngineCommand::OpenSession { end, domain } => self.open_session(end, domain),
@@ -312,7 +338,7 @@ impl Run {
             EngineCommand::BuffersPrepared { link, answers } => driver.node.buffers_prepared(now, link, answers),
             EngineCommand::PrepareFailed { link, asks, why } => driver.node.prepare_failed(link, &asks, &why),
             EngineCommand::ClaimAll => driver.node.claim_all(),
-            EngineCommand::Snapshot(answer) => answer(driver.snapshot(now)),
+            EngineCommand::Snapshot(answer) => answer(self.snapshot(now)),
             EngineCommand::Measure(answer) => answer(self.measure(now)),
             EngineCommand::Describe(answer) => answer(self.describe()),
             EngineCommand::List { from, listing } => self.list(now, from, listing),
@@ -325,6 +351,17 @@ impl Run {
         }
     }
 
+    fn add_board(&mut self, domain: Domain, board: Arc<Segment>, kept: &mut Vec<Kept>) {
+        match self.boards.add(domain, &board) {
+            Ok((places, life)) => {
+                kept.push(Kept::new(life, board));
+                self.driver.node.add_board(domain, places);
+            }
+            // Nothing is shown there then, and all who look ask.
+            Err(e) => tracing::warn!(user_id = domain.0, error = %e, "every fetch goes to the sidecar"),
+        }
+    }
+
     fn describe(&mut self) -> Vec<FabricDescription> {
         let shown = self.driver.fabrics().iter().map(|fabric| FabricDescription {
             kind: fabric.kind(),
@@ -334,11 +371,21 @@ impl Run {
         shown.collect()
     }
 
+    /// The node at a glance, with what its workers have looked up.
+    fn snapshot(&self, now: Time) -> Snapshot {
+        let mut snapshot = self.driver.snapshot(now);
+        let BoardMeters { hits, bytes, marks, .. } = self.boards.meters();
+        snapshot.add_looked_up(hits, bytes, marks);
+        snapshot
+    }
+
     fn measure(&mut self, now: Time) -> Measured {
-        let workers = self.workers.meters();
+        let (workers, boards) = (self.workers.meters(), self.boards.meters());
+        let mut meters = self.driver.node.meters().clone();
+        meters.add_looked_up(boards.hits, boards.bytes);
         Measured {
-            snapshot: self.driver.snapshot(now),
-            meters: self.driver.node.meters().clone(),
+            snapshot: self.snapshot(now),
+            meters,
             engine: EngineMeters {
                 submissions: workers.submissions,
                 replies: workers.replies,
@@ -348,6 +395,7 @@ impl Run {
                 ..self.meters
             },
             fabrics: self.describe(),
+            boards,
             posts: self.driver.posts().to_vec(),
             commands_waiting: self.inbox.len() as u64,
             replies_waiting: self.workers.backlog(),
@@ -355,7 +403,7 @@ impl Run {
     }
 
     fn open_session(&mut self, end: SidecarEnd, domain: Domain) {
-        let SidecarEnd { socket, pidfd, name, session, submission, completion, arena_id, arena, .. } = end;
+        let SidecarEnd { socket, pidfd, name, session, submission, completion, marks, arena_id, arena, .. } = end;
         let (session, len, arena) = (SessionId(session), arena.len(), Arc::new(arena));
         let ends = Ends { socket, pidfd, submission, completion };
         if let Err(e) = self.workers.add(session, ends, arena_id, &self.sleeper) {
@@ -370,6 +418,7 @@ impl Run {
         self.memory.insert(arena_id, arena, SegmentRole::Arena(domain, name.clone()));
         tracing::info!(worker = %name, session = session.0, arena_bytes = len, "session open");
         self.driver.node.session_opened(session, name, domain, arena_id, len);
+        self.boards.open(session, domain, marks);
         self.workers.greet(session);
     }
 

@@ -71,6 +71,12 @@ pub enum SessionError {
         /// What is wrong with it.
         source: MapError,
     },
+    /// The board, or the marks of what is read of it, do not lie in the memory that was passed for them.
+    #[error("the board or its marks: {source}")]
+    BadMarks {
+        /// What is wrong with them.
+        source: MapError,
+    },
     /// A segment was passed under the number of another one.
     #[error("{segment} was passed again, with {found} bytes; it has {known}")]
     SegmentChanged {

@@ -6,7 +6,7 @@
 //! | kind | message | fields | descriptors |
 //! |---|---|---|---|
 //! | 1 | Hello | wanted arena bytes u64, worker's name | |
-//! | 2 | Welcome | session u64, incarnation u64, arena u32, arena bytes u64, rings bytes u64, submission and completion ring each as offset u64, capacity u32; node's name | rings, arena |
+//! | 2 | Welcome | session u64, incarnation u64, arena u32, arena bytes u64, rings bytes u64, submission and completion ring each as offset u64, capacity u32; where the marks lie behind them u64; board bytes u64; node's name | rings, arena, and the board where it has any bytes |
 //! | 3 | Refused | code u16, text | |
 //! | 4 | Mapped | session u64 | |
 //! | 5 | SegmentPassed | segment u32, bytes u64 | the segment |
@@ -35,6 +35,9 @@ pub(super) struct Welcome {
     pub(super) rings_len: u64,
     pub(super) submission: RingRange,
     pub(super) completion: RingRange,
+    pub(super) marks: u64,
+    /// 0: there is none.
+    pub(super) board_len: u64,
     pub(super) node: Name,
 }
 
@@ -82,6 +85,8 @@ impl SessionMessage {
                     out.u64(ring.offset);
                     out.u32(ring.capacity);
                 }
+                out.u64(w.marks);
+                out.u64(w.board_len);
                 out.text(w.node.as_str());
             }
             SessionMessage::Refused(refusal) => {
@@ -142,6 +147,8 @@ impl SessionMessage {
                 rings_len: r.u64()?,
                 submission: r.ring()?,
                 completion: r.ring()?,
+                marks: r.u64()?,
+                board_len: r.u64()?,
                 node: Name::from_bytes(r.text()?)?,
             }),
             3 => SessionMessage::Refused(Refusal {
@@ -236,6 +243,8 @@ mod tests {
                 rings_len: 5,
                 submission: ring(0),
                 completion: ring(8704),
+                marks: 1 << 15,
+                board_len: 1 << 20,
                 node: Name::new("node-ä").unwrap(),
             }),
             SessionMessage::Refused(Refusal { code: RefusalCode::NameTaken, text: "taken".to_owned() }),
@@ -299,7 +308,7 @@ mod tests {
         fn garbage_is_an_error(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..8) {
             prop_assert!(bytes.starts_with(MAGIC) || SessionMessage::decode(&bytes).is_err());
             if bytes.len() >= 8 {
-                bytes[..8].copy_from_slice(&[b'T', b'F', b'S', b'M', 2, 0, kind, 0]);
+                bytes[..8].copy_from_slice(&[b'T', b'F', b'S', b'M', PROTOCOL_VERSION as u8, 0, kind, 0]);
                 if let Ok(message) = SessionMessage::decode(&bytes) && message.name() != "Refused" {
                     prop_assert_eq!(message.encode(), bytes);
                 }

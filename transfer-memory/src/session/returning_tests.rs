@@ -28,7 +28,7 @@ fn policy(incarnation: u64) -> SidecarPolicy {
 }
 
 fn admit(applicant: &Applicant) -> Result<Admission, Refusal> {
-    Ok(Admission { session: 7, arena: SegmentId(3), arena_bytes: applicant.wanted_arena_bytes })
+    Ok(Admission { session: 7, arena: SegmentId(3), arena_bytes: applicant.wanted_arena_bytes, board: None })
 }
 
 fn soon() -> Instant {

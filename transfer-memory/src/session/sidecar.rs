@@ -2,10 +2,12 @@
 
 use super::message::{SessionMessage, Welcome};
 use super::{MessageError, PROTOCOL_VERSION, Refusal, RefusalCode, SessionError};
+use crate::board::{MARKS_BYTES, SessionMarks};
 use crate::ring::{Consumer, Producer, RingRange};
 use crate::segment::{Lock, Pages, PinnedBudget, Segment, SegmentError, SegmentOptions, reopen};
 use crate::socket::{Credentials, Message, Socket};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::memory::SegmentId;
 use transfer_core::tensor::Name;
@@ -45,7 +47,7 @@ pub struct Applicant {
 }
 
 /// What an approved worker gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Admission {
     /// The number of its session, not used before in this incarnation.
     pub session: u64,
@@ -53,6 +55,8 @@ pub struct Admission {
     pub arena: SegmentId,
     /// The size of its arena in bytes, rounded up to whole pages, of which it has at least one.
     pub arena_bytes: u64,
+    /// The board of its user id, where there is one: sealed against further writers.
+    pub board: Option<Arc<Segment>>,
 }
 
 /// What a sidecar holds of a session that has begun.
@@ -73,6 +77,8 @@ pub struct SidecarEnd {
     pub submission: Consumer,
     /// What the sidecar answers.
     pub completion: Producer,
+    /// What the worker reads of what it has found on the board. Not honoured yet.
+    pub marks: SessionMarks,
     /// The number of the arena.
     pub arena_id: SegmentId,
     /// The memory that the worker writes, sealed against everybody else.
@@ -149,6 +155,7 @@ struct Prepared {
     offered: bool,
     submission: Consumer,
     completion: Producer,
+    marks: SessionMarks,
 }
 
 fn admit(
@@ -169,7 +176,8 @@ fn admit(
 
     let submission = RingRange { offset: 0, capacity: policy.submission_capacity };
     let completion = RingRange { offset: submission.len_bytes(), capacity: policy.completion_capacity };
-    let rings_len = submission.len_bytes() + completion.len_bytes();
+    let marks = submission.len_bytes() + completion.len_bytes();
+    let rings_len = marks + MARKS_BYTES;
     let label = |what| format!("transfer-{what}:{}", applicant.name);
     let options = SegmentOptions { len: rings_len, pages: Pages::Base, lock: policy.lock };
     let rings = Segment::create(&label("rings"), &options, &policy.budget)?;
@@ -187,19 +195,25 @@ fn admit(
         rings_len: rings.len(),
         submission,
         completion,
+        marks,
+        board_len: admission.board.as_ref().map_or(0, |board| board.len()),
         node: policy.node.clone(),
     };
     let submission = Consumer::new(rings.mapping().clone(), submission)?;
     let completion = Producer::new(rings.mapping().clone(), completion)?;
-    Ok(Prepared { applicant, admission, welcome, rings, arena, offered: is_offered, submission, completion })
+    let failed = |source| SessionError::BadMarks { source };
+    let marks = SessionMarks::new(rings.mapping().clone(), marks).map_err(failed)?;
+    Ok(Prepared { applicant, admission, welcome, rings, arena, offered: is_offered, submission, completion, marks })
 }
 
 impl Prepared {
     fn finish(self, socket: Socket, deadline: Instant) -> Result<SidecarEnd, SessionError> {
         let session = self.admission.session;
         let welcome = SessionMessage::Welcome(self.welcome).encode();
-        let both = [self.rings.fd(), self.arena.fd()];
-        socket.send(&welcome, if self.offered { &both[..1] } else { &both }, deadline)?;
+        let arena = (!self.offered).then(|| self.arena.fd());
+        let board = self.admission.board.as_ref().map(|board| board.fd());
+        let all: Vec<_> = std::iter::once(self.rings.fd()).chain(arena).chain(board).collect();
+        socket.send(&welcome, &all, deadline)?;
         match receive(&socket, "Mapped", deadline)? {
             SessionMessage::Mapped { session: found } if found == session => {}
             SessionMessage::Mapped { .. } => {
@@ -217,6 +231,7 @@ impl Prepared {
             session,
             submission: self.submission,
             completion: self.completion,
+            marks: self.marks,
             arena_id: self.admission.arena,
             arena: self.arena,
         })

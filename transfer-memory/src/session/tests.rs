@@ -37,7 +37,7 @@ fn options(arena_bytes: u64) -> WorkerOptions {
 }
 
 fn welcome_all(applicant: &Applicant) -> Result<Admission, Refusal> {
-    Ok(Admission { session: 7, arena: ARENA, arena_bytes: applicant.wanted_arena_bytes })
+    Ok(Admission { session: 7, arena: ARENA, arena_bytes: applicant.wanted_arena_bytes, board: None })
 }
 
 fn soon() -> Instant {
@@ -99,7 +99,10 @@ fn both_sides_agree_after_a_handshake_over_a_path() {
     assert_eq!((worker.arena_id, worker.arena.len(), sidecar.arena.len()), (ARENA, 8192, 8192));
     assert_eq!(sidecar.peer.uid, rustix::process::geteuid().as_raw());
     assert!(sidecar.pidfd.is_some());
-    assert_eq!(policy.budget.used(), 8192 + (2 * 512 + 3 * 8192_u64).next_multiple_of(4096));
+    assert_eq!(
+        policy.budget.used(),
+        8192 + (2 * 512 + 3 * 8192_u64 + crate::board::MARKS_BYTES).next_multiple_of(4096)
+    );
 
     worker.arena.copy_in(4000, b"tensor").unwrap();
     let mut read = [0; 6];
@@ -256,9 +259,44 @@ fn a_worker_does_not_wait_for_a_silent_sidecar_and_understands_a_wrong_one() {
         rings_len: 1,
         submission: ring,
         completion: ring,
+        marks: 0,
+        board_len: 0,
         node: name("n"),
     }));
     assert_eq!(e, SessionError::Descriptors { message: "Welcome", expected: 2, found: 0 });
+}
+
+/// What is shown on the board that came with the handshake is found, and marked where the sidecar looks.
+#[test]
+fn a_board_comes_with_the_session_and_can_only_be_read() {
+    use crate::board::{BoardWriter, Life, NotHeld, board_bytes};
+    use transfer_core::tensor::{DType, Key, TensorMeta, Version};
+    let options = SegmentOptions { len: board_bytes(64), pages: Pages::Base, lock: Lock::No };
+    let board = Arc::new(Segment::create("board", &options, &PinnedBudget::new(BUDGET)).unwrap());
+    board.seal_writers().unwrap();
+    let options_of_reader =
+        super::WorkerOptions { name: name("reader"), arena_bytes: 0, timeout: Duration::from_secs(20) };
+    let (worker, sidecar) = handshake(&policy(), &options_of_reader, |applicant| {
+        Ok(Admission { board: Some(board.clone()), ..welcome_all(applicant)? })
+    });
+    let (worker, sidecar) = (worker.unwrap(), sidecar.unwrap());
+    let mut writer = BoardWriter::new(board.mapping().clone()).unwrap();
+    let _life = Life::begin(board.mapping()).unwrap();
+    let (key, meta) = (Key::new("k").unwrap(), TensorMeta::of(DType::U8, &[9]).unwrap());
+    let slice = LocalSlice { segment: ARENA, offset: 64, len: 9 };
+    writer.show(&key, 1, Version(5), &meta, slice).unwrap();
+    let reader = worker.board.unwrap();
+    let seen = reader.find(&key).unwrap();
+    assert_eq!((seen.version, seen.slice), (Version(5), slice));
+    assert_eq!(reader.hold(&seen), Err(NotHeld::Gone { tell: None }), "nobody honours the marks yet");
+    sidecar.marks.set_open(true);
+    let mark = reader.hold(&seen).unwrap();
+    writer.hide(1);
+    writer.settle();
+    assert!(sidecar.marks.is_marked(1) && reader.release(mark) && !sidecar.marks.is_marked(1));
+    // As any segment that is sealed.
+    let again = board.fd().try_clone_to_owned().unwrap();
+    assert!(Segment::adopt(again, crate::segment::Access::ReadWrite, board.len()).is_err());
 }
 
 #[test]

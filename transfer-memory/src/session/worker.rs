@@ -2,6 +2,7 @@
 
 use super::message::{SessionMessage, Welcome};
 use super::{PassedSegment, Segments, SessionError};
+use crate::board::BoardReader;
 use crate::ring::{Consumer, Producer};
 use crate::segment::{Access, Mapping, Segment};
 use crate::socket::{Message, Socket, SocketError};
@@ -58,6 +59,8 @@ pub struct WorkerEnd {
     pub arena_fd: OwnedFd,
     /// The segments mapped so far: the arena.
     pub segments: Segments,
+    /// What is published on this host, for this worker's user id, where the sidecar has a board.
+    pub board: Option<BoardReader>,
 }
 
 impl WorkerEnd {
@@ -87,10 +90,10 @@ impl WorkerEnd {
             Ok(()) | Err(SocketError::Closed) => {}
             Err(e) => return Err(e.into()),
         }
-        let (welcome, [rings, arena]) = receive_welcome(&socket, deadline)?;
+        let (welcome, [rings, arena], board) = receive_welcome(&socket, deadline)?;
         let arena = Segment::adopt(arena, Access::ReadWrite, welcome.arena_len)?;
         let mapping = arena.mapping().clone();
-        WorkerEnd::finish(socket, welcome, rings, mapping, arena.into_fd(), deadline)
+        WorkerEnd::finish(socket, welcome, rings, board, (mapping, arena.into_fd()), deadline)
     }
 
     /// Comes back to the sidecar that listens at `path` after its restart, with the arena that an earlier incarnation made.
@@ -106,21 +109,29 @@ impl WorkerEnd {
             Ok(()) | Err(SocketError::Closed) => {}
             Err(e) => return Err(e.into()),
         }
-        let (welcome, [rings]) = receive_welcome(&socket, deadline)?;
-        WorkerEnd::finish(socket, welcome, rings, arena, arena_fd, deadline)
+        let (welcome, [rings], board) = receive_welcome(&socket, deadline)?;
+        WorkerEnd::finish(socket, welcome, rings, board, (arena, arena_fd), deadline)
     }
 
     fn finish(
         socket: Socket,
         welcome: Welcome,
         rings: OwnedFd,
-        arena: Arc<Mapping>,
-        arena_fd: OwnedFd,
+        board: Option<OwnedFd>,
+        (arena, arena_fd): (Arc<Mapping>, OwnedFd),
         deadline: Instant,
     ) -> Result<WorkerEnd, SessionError> {
         let rings = Segment::adopt(rings, Access::ReadWrite, welcome.rings_len)?;
         let submission = Producer::new(rings.mapping().clone(), welcome.submission)?;
         let completion = Consumer::new(rings.mapping().clone(), welcome.completion)?;
+        let board = match board {
+            None => None,
+            Some(fd) => {
+                let board = Segment::adopt(fd, Access::ReadOnly, welcome.board_len)?;
+                let reader = BoardReader::new(board.mapping().clone(), rings.mapping().clone(), welcome.marks);
+                Some(reader.map_err(|source| SessionError::BadMarks { source })?)
+            }
+        };
         socket.send(&SessionMessage::Mapped { session: welcome.session }.encode(), &[], deadline)?;
         let segments = Segments::new(welcome.incarnation);
         segments.insert(welcome.arena, arena.clone());
@@ -135,6 +146,7 @@ impl WorkerEnd {
             arena,
             arena_fd,
             segments,
+            board,
         })
     }
 }
@@ -142,19 +154,21 @@ impl WorkerEnd {
 fn receive_welcome<const N: usize>(
     socket: &Socket,
     deadline: Instant,
-) -> Result<(Welcome, [OwnedFd; N]), SessionError> {
+) -> Result<(Welcome, [OwnedFd; N], Option<OwnedFd>), SessionError> {
     let expected = "Welcome";
-    let Message::Bytes { bytes, descriptors } = socket.receive(N, deadline)? else {
+    let Message::Bytes { bytes, mut descriptors } = socket.receive(N + 1, deadline)? else {
         return Err(SessionError::Unexpected { expected, found: "a doorbell" });
     };
     match SessionMessage::decode(&bytes)? {
         SessionMessage::Welcome(welcome) => {
-            let descriptors = descriptors.try_into().map_err(|found: Vec<_>| SessionError::Descriptors {
-                message: expected,
-                expected: N,
-                found: found.len(),
-            })?;
-            Ok((welcome, descriptors))
+            let (has_board, found) = (welcome.board_len > 0, descriptors.len());
+            let board = if has_board && found > N { descriptors.pop() } else { None };
+            let expected_count = N + usize::from(has_board);
+            let wrong = SessionError::Descriptors { message: expected, expected: expected_count, found };
+            match (found == expected_count, descriptors.try_into()) {
+                (true, Ok(descriptors)) => Ok((welcome, descriptors, board)),
+                _ => Err(wrong),
+            }
         }
         SessionMessage::Refused(refusal) => Err(SessionError::Refused(refusal)),
         other => Err(SessionError::Unexpected { expected, found: other.name() }),

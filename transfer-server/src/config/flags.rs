@@ -1,8 +1,8 @@
 //! The command line of `transferd`, and the environment.
 
 use super::{
-    Config, ConfigError, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, SecurityConfig, ShmConfig, Size,
-    SourceFlags, VerbsConfig,
+    Config, ConfigError, DEFAULT_BOARD_ENTRIES, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, SecurityConfig,
+    ShmConfig, Size, SourceFlags, VerbsConfig,
 };
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
@@ -68,6 +68,12 @@ pub struct Flags {
     /// All pinned memory together: arenas, pools and rings
     #[arg(long, env = "TRANSFER_PINNED_LIMIT", value_name = "SIZE", default_value = "8GiB")]
     pub pinned_limit: Size,
+
+    /// How many keys the board of each user id can show, rounded up to a power of two; 512 bytes each. Workers look up there what is
+    /// published on this host, without asking the sidecar. 0: every fetch asks
+    #[arg(long, env = "TRANSFER_BOARD_ENTRIES", value_name = "N", default_value_t = DEFAULT_BOARD_ENTRIES,
+        value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    pub board_entries: u32,
 
     /// Lock that memory: where the kernel allows it, or fail, or do not
     #[arg(long, env = "TRANSFER_LOCK", value_enum, default_value_t = Locking::Try)]
@@ -156,6 +162,7 @@ impl Flags {
             pool_bytes: self.pool_bytes,
             max_arena_bytes: self.max_arena_bytes,
             pinned_limit: self.pinned_limit,
+            board_entries: self.board_entries,
             lock: self.lock,
             huge_pages: self.huge_pages,
             require: self.require,

@@ -35,6 +35,9 @@ const LEAST: Size = Size(64 << 10);
 /// How many sockets a link of the tcp fabric has, where nothing is said.
 pub(crate) const DEFAULT_TCP_RAILS: u8 = 1;
 
+/// How many keys the board of a user can show.
+pub(crate) const DEFAULT_BOARD_ENTRIES: u32 = 4096;
+
 /// Whether to lock memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Locking {
@@ -95,6 +98,8 @@ pub struct Config {
     pub max_arena_bytes: Size,
     /// All pinned memory together.
     pub pinned_limit: Size,
+    /// How many keys each user's board can show; 0: there are none.
+    pub board_entries: u32,
     /// Whether to lock memory.
     pub lock: Locking,
     /// Whether to ask for huge pages.
@@ -131,6 +136,7 @@ impl Config {
             pool_bytes: Size(64 << 20),
             max_arena_bytes: Size(4 << 30),
             pinned_limit: Size(8 << 30),
+            board_entries: DEFAULT_BOARD_ENTRIES,
             lock: Locking::Try,
             huge_pages: false,
             require: None,

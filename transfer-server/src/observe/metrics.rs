@@ -220,6 +220,12 @@ fn of_engine(f: &mut Families, look: &Look) {
     counter("transfer_ring_submissions_total", "Records taken out of workers' submission rings.", submissions);
     counter("transfer_ring_replies_total", "Replies to workers.", replies);
     counter("transfer_ring_replies_delayed_total", "Replies that found their worker's ring full.", replies_delayed);
+    let boards = measured.boards;
+    counter("transfer_board_hits_total", "Fetches that workers have answered by looking at their board.", boards.hits);
+    counter("transfer_board_bytes_total", "Bytes of the tensors that they found there.", boards.bytes);
+    f.gauge("transfer_board_versions", "Versions that boards show.").number(&[], boards.shown);
+    f.gauge("transfer_board_versions_pending", "Versions that boards show no more, and that workers still read.")
+        .number(&[], boards.pending);
     f.gauge("transfer_engine_commands_waiting", "Commands that wait for the data plane.")
         .number(&[], measured.commands_waiting);
     f.gauge("transfer_ring_replies_waiting", "Replies that wait for their workers to read.")

@@ -20,7 +20,8 @@ use tokio::runtime::Handle;
 use transfer_core::memory::SegmentId;
 use transfer_core::protocol::{Domain, SessionId};
 use transfer_core::tensor::Name;
-use transfer_memory::segment::{PinnedBudget, Segment, SegmentError, SegmentOptions};
+use transfer_memory::board::board_bytes;
+use transfer_memory::segment::{Pages, PinnedBudget, Segment, SegmentError, SegmentOptions};
 use transfer_memory::session::{Admission, Applicant, Refusal, RefusalCode, SessionError, SidecarEnd, SidecarPolicy};
 use transfer_memory::socket::Socket;
 use transfer_proto::v1;
@@ -56,8 +57,10 @@ struct Shared {
     workers: Mutex<HashMap<Name, Held>>,
     /// A name is free, or an applicant has become a worker.
     changed: Condvar,
-    /// The user ids that have a landing pool. Locked while one is made, for two workers may come at once.
-    pools: Mutex<Vec<u32>>,
+    /// The user ids that have a landing pool, with their boards. Locked while one is made, for two workers may come at once.
+    pools: Mutex<HashMap<u32, Option<Arc<Segment>>>>,
+    /// How many keys a board can show; 0: there are none.
+    board_entries: u32,
     next_session: AtomicU64,
     next_segment: AtomicU32,
 }
@@ -122,6 +125,7 @@ impl Sessions {
     pub(crate) fn new(
         policy: SidecarPolicy,
         pool: SegmentOptions,
+        board_entries: u32,
         engine: EngineClient,
         directory: DirectoryClient,
         events: Events,
@@ -138,6 +142,7 @@ impl Sessions {
             workers: Mutex::default(),
             changed: Condvar::new(),
             pools: Mutex::default(),
+            board_entries,
             next_session: AtomicU64::new(1),
             next_segment: AtomicU32::new(transfer_fabric::engine::HEADER_SEGMENT.0 + 1),
         }))
@@ -196,7 +201,7 @@ impl Shared {
             Refusal { code, text: e.to_string() }
         })?;
         let uid = applicant.peer.uid;
-        self.pool_for(uid).map_err(|e| {
+        let board = self.pool_for(uid).map_err(|e| {
             let code = match e {
                 SegmentError::Budget(_) | SegmentError::NotLocked { .. } => RefusalCode::NoMemory,
                 _ => RefusalCode::Internal,
@@ -204,7 +209,7 @@ impl Shared {
             Refusal { code, text: format!("the landing pool of user id {uid} cannot be made: {e}") }
         })?;
         let arena = self.next_segment();
-        Ok((Admission { session, arena, arena_bytes: applicant.wanted_arena_bytes }, reserved))
+        Ok((Admission { session, arena, arena_bytes: applicant.wanted_arena_bytes, board }, reserved))
     }
 
     /// Takes a name. Its holder may be about to lose it: an applicant who is refused may come again at once, and so may a worker whose
@@ -240,11 +245,11 @@ impl Shared {
         SegmentId(self.next_segment.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Makes the landing pool of a user id, if it has none.
-    fn pool_for(&self, uid: u32) -> Result<(), SegmentError> {
+    /// Makes the landing pool of a user id, if it has none, and its board. Answers with that.
+    fn pool_for(&self, uid: u32) -> Result<Option<Arc<Segment>>, SegmentError> {
         let mut pools = self.pools.lock();
-        if pools.contains(&uid) {
-            return Ok(());
+        if let Some(board) = pools.get(&uid) {
+            return Ok(board.clone());
         }
         let segment = Segment::create(&format!("transfer-pool:{uid}"), &self.pool, &self.budget)?;
         // Workers map it read-only, and no other way.
@@ -257,11 +262,28 @@ impl Shared {
             pages = ?made.pages,
             "landing pool made"
         );
-        let id = self.next_segment();
-        if self.engine.send(EngineCommand::AddPool { domain: Domain(uid), id, segment }).is_ok() {
-            pools.push(uid);
+        let (id, board) = (self.next_segment(), self.make_board(uid));
+        if self.engine.send(EngineCommand::AddPool { domain: Domain(uid), id, segment, board: board.clone() }).is_ok() {
+            pools.insert(uid, board.clone());
         }
-        Ok(())
+        Ok(board)
+    }
+
+    /// Makes the board of a user id. Where there is no memory for one, its workers ask for all that they fetch.
+    fn make_board(&self, uid: u32) -> Option<Arc<Segment>> {
+        if self.board_entries == 0 {
+            return None;
+        }
+        let options = SegmentOptions { len: board_bytes(self.board_entries), pages: Pages::Base, lock: self.pool.lock };
+        let made = Segment::create(&format!("transfer-board:{uid}"), &options, &self.budget);
+        // Workers map it read-only, and no other way.
+        match made.and_then(|segment| segment.seal_writers().map(|()| segment)) {
+            Ok(segment) => Some(Arc::new(segment)),
+            Err(e) => {
+                tracing::warn!(user_id = uid, error = %e, "no board: every fetch of this user's workers goes to the sidecar");
+                None
+            }
+        }
     }
 
     fn release(&self, worker: &Name, session: u64) {

@@ -81,7 +81,7 @@ struct Running {
 
 impl Running {
     async fn start(parts: Parts) -> Result<Running, StartError> {
-        let Parts { addresses, identity, advertised, directory, policy, pool, workers, .. } = parts;
+        let Parts { addresses, identity, advertised, directory, policy, pool, board_entries, workers, .. } = parts;
         let Parts { grpc, admin, http, engine, records, poll, requests, security, .. } = parts;
         let export = records.export.clone();
         let budget = policy.budget.clone();
@@ -106,7 +106,15 @@ impl Running {
         let drain = Drain::new(client.clone(), events.clone());
         tokio::spawn(directory.clone().tell_of(events.clone()));
         let links = Links::new(identity.clone(), client.clone(), directory.clone(), drain.clone(), security.clone());
-        let sessions = Sessions::new(policy, pool, client.clone(), directory.clone(), events.clone(), drain.clone());
+        let sessions = Sessions::new(
+            policy,
+            pool,
+            board_entries,
+            client.clone(),
+            directory.clone(),
+            events.clone(),
+            drain.clone(),
+        );
         let control = Control {
             engine: client.clone(),
             directory: directory.clone(),

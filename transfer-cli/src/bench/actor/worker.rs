@@ -58,6 +58,13 @@ pub enum WorkerTask {
         /// Where to say that each one has come.
         turns: Option<PathBuf>,
     },
+    /// Fetches the newest version of a key, and drops it, so often. Answers with the durations, and what was copied.
+    FetchAgain {
+        /// The key.
+        key: String,
+        /// How often.
+        count: u64,
+    },
     /// Fetches a version and reads all of it twice. Answers with the two durations.
     ReadTwice {
         /// The key.
@@ -130,6 +137,7 @@ impl Worker {
                 push(client, &key, len, versions, &pace, to.as_deref())
             }
             WorkerTask::Fetch { key, versions, turns } => fetch(client, &key, versions, turns),
+            WorkerTask::FetchAgain { key, count } => fetch_again(client, &key, count),
             WorkerTask::ReadTwice { key, version } => read_twice(client, &key, version),
             WorkerTask::CopyIn { len, rounds, threads } => copy::copy_in(client, len, rounds, threads),
             WorkerTask::Stream { prefix, len, in_flight, count, above, to } => {
@@ -192,6 +200,18 @@ fn fetch(
             // After the last one, the producer may be gone.
             let _ = turns.ring();
         }
+    }
+    Ok(Answer::Times { ns, copied })
+}
+
+fn fetch_again(client: &BlockingClient, key: &str, count: u64) -> Result<Answer, Failed> {
+    let key = Key::new(key)?;
+    let (mut ns, mut copied) = (Vec::new(), 0);
+    for _ in 0..count {
+        let started = now_ns();
+        let tensor = client.fetch(&key).timeout(PATIENCE).call()?;
+        ns.push(now_ns() - started);
+        copied += tensor.report().copied;
     }
     Ok(Answer::Times { ns, copied })
 }

@@ -3,6 +3,7 @@
 //! | suite | the system | its baseline |
 //! |---|---|---|
 //! | [`handover`] | push in one worker until fetch returns in another, one sidecar | a bare relay process over the same kind of socket |
+//! | [`lookup`] | fetch of what is published at the same sidecar | none: a goal in microseconds |
 //! | [`copyin`] | a push of memory that lies outside the arena | memcpy with as many threads |
 //! | [`tcp`] | 64 MiB tensors from sidecar to sidecar | a bare socket copy between two processes |
 //! | [`shm`] | 64 MiB tensors from sidecar to sidecar through shared memory | memcpy, with one thread or with all |
@@ -20,6 +21,7 @@ pub mod copyin;
 pub mod handover;
 pub mod idle;
 pub mod latency;
+pub mod lookup;
 pub mod shm;
 pub mod sweep;
 pub mod tcp;

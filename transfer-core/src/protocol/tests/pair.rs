@@ -5,6 +5,7 @@ use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Prepare, Push, Reply};
 use crate::protocol::{ClaimRefused, Control, Domain, Node, NodeConfig, NodeEvent, PassedOver, PeerInfo, SessionId};
+use crate::sim::cluster::Board;
 use crate::sim::{Conditions, MemoryId, SimFabric, SimMemory, World};
 use crate::tensor::{DType, Key, Name, Retention, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -49,6 +50,10 @@ pub(super) struct Pair {
     pub(super) links: [Option<LinkId>; 2],
     pub(super) downs: Vec<String>,
     pub(super) events: [Vec<NodeEvent>; 2],
+    /// Those of both nodes; whoever wants any says `add_board`.
+    pub(super) board: Board,
+    /// Arenas that nobody can reach any more.
+    pub(super) unused: Vec<SegmentId>,
     read: usize,
     /// Of the pushes to come.
     pub(super) retention: Retention,
@@ -92,6 +97,8 @@ impl Pair {
             links: [None; 2],
             downs: Vec::new(),
             events: Default::default(),
+            board: Board::default(),
+            unused: Vec::new(),
             read: 0,
             retention: Retention::default(),
             takeover: false,
@@ -232,7 +239,13 @@ impl Pair {
         match work {
             Work::Reply { session, reply } => self.replies.push((session, reply)),
             Work::CloseSession { why, .. } => panic!("{why}"),
-            Work::SegmentUnused { .. } => {}
+            Work::SegmentUnused { segment } => self.unused.push(segment),
+            Work::Show(shown) => self.board.show(*shown),
+            Work::Withdraw { ticket, .. } => {
+                if self.board.withdraw(ticket) {
+                    self.nodes[i].node.withdrawn(ticket);
+                }
+            }
             Work::Prepared { token: _, answers } => {
                 let link = self.links[1 - i].unwrap();
                 self.nodes[1 - i].node.buffers_prepared(now, link, answers);

@@ -3,6 +3,7 @@
 //! # Layout
 //! - `script`: what a seed's cluster looks like, and what its workers do.
 //! - `worker`: a worker's own view: what it asked, what it holds; every reply is held against it.
+//! - `board`: what its workers may find by looking.
 //! - `content`: bytes that tell which push they came from.
 //! - `counting`: counters and barriers, and what must be true of them.
 //! - `directory`: a small model of the directory, with delays.
@@ -11,6 +12,7 @@
 //!
 //! [`run`] plays one seed. It ends with the first thing that is wrong.
 
+mod board;
 mod calls;
 mod content;
 mod counting;
@@ -28,6 +30,7 @@ use crate::protocol::{Broken, BufferAsk, Control, Domain, Node, NodeConfig};
 use crate::rails::{self, MultiRail, RailsConfig};
 use crate::tensor::Name;
 use crate::time::Time;
+pub(crate) use board::Board;
 use calls::Call;
 use content::Pushed;
 use directory::Directory;
@@ -37,6 +40,9 @@ use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use worker::Worker;
+
+/// How many keys a board takes: fewer than there are.
+const PLACES: usize = 3;
 
 /// How a schedule is played.
 #[derive(Debug, Clone, Copy, Default)]
@@ -78,6 +84,8 @@ impl Play {
 pub(crate) struct Tally {
     pub(crate) local_fetches: u64,
     pub(crate) remote_fetches: u64,
+    /// Fetches that found it on the board.
+    pub(crate) look_ups: u64,
     pub(crate) local_pushes: u64,
     pub(crate) remote_pushes: u64,
     pub(crate) prepared: u64,
@@ -96,6 +104,7 @@ impl Tally {
     pub(crate) fn add(&mut self, other: &Tally) {
         self.local_fetches += other.local_fetches;
         self.remote_fetches += other.remote_fetches;
+        self.look_ups += other.look_ups;
         self.local_pushes += other.local_pushes;
         self.remote_pushes += other.remote_pushes;
         self.prepared += other.prepared;
@@ -147,6 +156,7 @@ struct Sidecar {
     name: Name,
     driver: Driver<MemoryId>,
     memory: SimMemory,
+    board: Board,
     /// What every segment of this node is, and whose user's.
     segments: BTreeMap<SegmentId, (MemoryId, Domain)>,
     next_segment: u32,
@@ -231,6 +241,7 @@ impl Cluster {
             name,
             driver,
             memory: SimMemory::new(&self.world, endpoint),
+            board: Board::default(),
             segments: BTreeMap::new(),
             next_segment: 1,
             config,
@@ -281,6 +292,7 @@ impl Cluster {
         let (segment, _) = self.add_segment(node, domain, len);
         let n = &mut self.nodes[node];
         n.driver.node.add_pool(domain, segment, len);
+        n.driver.node.add_board(domain, PLACES);
         n.pools.push((domain, len));
     }
 
@@ -418,6 +430,19 @@ impl Cluster {
             Work::Reply { session, reply } => self.reply(node, session, reply),
             Work::CloseSession { session, why } => Err(format!("{session:?} is thrown out: {why}")),
             Work::SegmentUnused { segment } => self.arena_unused(node, segment),
+            Work::Show(shown) => {
+                self.world.note(|| format!("{node} shows {shown:?}"));
+                self.nodes[node].board.show(*shown);
+                Ok(())
+            }
+            Work::Withdraw { ticket, .. } => {
+                self.world.note(|| format!("{node} withdraws {ticket}"));
+                let n = &mut self.nodes[node];
+                if n.board.withdraw(ticket) {
+                    n.driver.node.withdrawn(ticket);
+                }
+                Ok(())
+            }
             Work::Prepared { token, answers } => self.answered(token, answers),
             Work::Control(control) => self.control(node, control),
         }

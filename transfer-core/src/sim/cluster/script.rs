@@ -171,18 +171,18 @@ impl Cluster {
         }
         self.workers[worker].acts_left -= 1;
         if self.play.calm {
-            self.act_calmly(worker);
+            self.act_calmly(worker)?;
         } else {
             match self.rng.random_range(0..100) {
                 0..4 => self.prepare(worker),
-                4..28 if self.play.restarts => self.fetch(worker),
+                4..28 if self.play.restarts => self.fetch(worker)?,
                 4..20 => self.count(worker),
                 20..28 => {
                     let members = self.rng.random_range(1..4);
                     self.meet(worker, members);
                 }
                 28..60 => self.push(worker),
-                60..88 => self.fetch(worker),
+                60..88 => self.fetch(worker)?,
                 88..94 => self.cancel(worker),
                 _ => self.delete(worker),
             }
@@ -279,7 +279,10 @@ impl Cluster {
         self.command(worker, Command::Prepare(Prepare { op, key, meta, to, timeout }));
     }
 
-    fn fetch_this(&mut self, worker: usize, key: Key, select: Select) {
+    fn fetch_this(&mut self, worker: usize, key: Key, select: Select) -> Result<(), String> {
+        if self.look_up(worker, &key, select)? {
+            return Ok(());
+        }
         let timeout = self.timeout();
         let floor = self.workers[worker].seen.get(key.as_str()).copied();
         let op = self.ask(worker, What::Fetch { key: key.clone(), select, floor }, timeout);
@@ -287,9 +290,10 @@ impl Cluster {
             worker,
             Command::Fetch(Fetch { op, key, select, timeout, require: None, trace: context_of(op.0 as usize) }),
         );
+        Ok(())
     }
 
-    fn fetch(&mut self, worker: usize) {
+    fn fetch(&mut self, worker: usize) -> Result<(), String> {
         let key = self.keys[self.rng.random_range(0..self.keys.len())].clone();
         let newest = self.pushed.iter().rev().find(|p| p.key == key).and_then(|p| p.version).map_or(1, |v| v.0);
         let around = Version((newest + self.rng.random_range(0..3)).saturating_sub(1));
@@ -298,7 +302,7 @@ impl Cluster {
             5..8 => Select::AtLeast(around),
             _ => Select::Exactly(around),
         };
-        self.fetch_this(worker, key, select);
+        self.fetch_this(worker, key, select)
     }
 
     fn cancel(&mut self, worker: usize) {
@@ -316,13 +320,15 @@ impl Cluster {
     }
 
     /// Each key has one owner and one place. Everything that is asked for will be there.
-    fn act_calmly(&mut self, worker: usize) {
+    fn act_calmly(&mut self, worker: usize) -> Result<(), String> {
         if self.workers[worker].acts_left == 0 {
             // Each comes once, and nobody goes before all have come.
-            return self.meet(worker, u32::try_from(self.workers.len()).unwrap());
+            self.meet(worker, u32::try_from(self.workers.len()).unwrap());
+            return Ok(());
         }
         if self.chance(20) {
-            return self.count(worker);
+            self.count(worker);
+            return Ok(());
         }
         let k = self.rng.random_range(0..self.keys.len());
         let key = self.keys[k].clone();
@@ -330,7 +336,8 @@ impl Cluster {
             let to = (k % 2 == 1 || self.play.tight).then(|| (worker + 1) % self.workers.len());
             self.push_this(worker, key, None, to);
         } else if self.pushed.iter().any(|p| p.key == key) {
-            self.fetch_this(worker, key, Select::Latest);
+            self.fetch_this(worker, key, Select::Latest)?;
         }
+        Ok(())
     }
 }

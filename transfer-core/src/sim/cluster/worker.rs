@@ -70,9 +70,17 @@ pub(super) enum What {
     },
 }
 
+/// By what a worker holds what it reads.
+#[derive(Clone, Copy)]
+pub(super) enum Hold {
+    Lease(LeaseId),
+    /// A mark of this ticket, on the board of its node.
+    Mark(u64),
+}
+
 /// A tensor that is being read.
 pub(super) struct Lease {
-    id: LeaseId,
+    hold: Hold,
     slice: LocalSlice,
     memory: MemoryId,
     guard: GuardId,
@@ -134,6 +142,9 @@ impl Cluster {
         w.arena = None;
         for lease in std::mem::take(&mut w.leases).into_values() {
             self.world.unguard(lease.guard);
+            if let Hold::Mark(ticket) = lease.hold {
+                self.unmark(node, ticket);
+            }
         }
         let now = self.clock(node);
         for asked in ops.values() {
@@ -254,7 +265,7 @@ impl Cluster {
                 *newest = version.max(*newest);
                 let local = report.fabric == crate::fabric::FabricKind::Local;
                 *if local { &mut self.tally.local_fetches } else { &mut self.tally.remote_fetches } += 1;
-                self.hold(worker, lease, slice)?;
+                self.hold(worker, Hold::Lease(lease), slice)?;
             }
             Reply::Prepared { op } => {
                 let What::Prepare = self.ended(worker, op)? else {
@@ -320,7 +331,7 @@ impl Cluster {
         }
     }
 
-    fn hold(&mut self, worker: usize, id: LeaseId, slice: LocalSlice) -> Result<(), String> {
+    pub(super) fn hold(&mut self, worker: usize, hold: Hold, slice: LocalSlice) -> Result<(), String> {
         let (node, domain) = (self.workers[worker].node, self.workers[worker].domain);
         let (memory, whose) = self.nodes[node].segments[&slice.segment];
         if whose != domain {
@@ -330,7 +341,7 @@ impl Cluster {
         let bytes = self.world.read(memory, slice.offset, slice.len);
         self.next_number += 1;
         let number = self.next_number;
-        self.workers[worker].leases.insert(number, Lease { id, slice, memory, guard, bytes });
+        self.workers[worker].leases.insert(number, Lease { hold, slice, memory, guard, bytes });
         let long = if self.play.calm { 3 } else { [1, 3, 100][self.rng.random_range(0..3)] };
         let at = self.soon() + self.delay * self.rng.random_range(0..long);
         self.later(at, Happening::Release(worker, number));
@@ -349,7 +360,10 @@ impl Cluster {
         self.check_lease(worker, number)?;
         if let Some(lease) = self.workers[worker].leases.remove(&number) {
             self.world.unguard(lease.guard);
-            self.command(worker, Command::Release { lease: lease.id });
+            match lease.hold {
+                Hold::Lease(lease) => self.command(worker, Command::Release { lease }),
+                Hold::Mark(ticket) => self.unmark(self.workers[worker].node, ticket),
+            }
         }
         Ok(())
     }

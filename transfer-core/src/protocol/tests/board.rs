@@ -1,0 +1,312 @@
+//! Boards: what is shown on them, from when to when, and when its memory comes back.
+
+use super::pair::{Pair, Worker, bytes, key};
+use crate::op::{Command, OpId, Reply, TakeBack};
+use crate::protocol::Domain;
+use crate::tensor::{Life, Retention, Select, Until, Version};
+use crate::time::Time;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const PLACES: usize = 2;
+
+/// A worker that pushes and one that reads, at a sidecar whose workers have a board.
+fn scene() -> (Pair, Worker, Worker) {
+    let mut pair = Pair::new();
+    pair.nodes[0].node.add_board(Domain(0), PLACES);
+    let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
+    (pair, w, r)
+}
+
+impl Pair {
+    /// The version that the board of the first node shows.
+    fn shows(&self, text: &str) -> Option<u64> {
+        self.board.find(Domain(0), text).map(|s| s.version.0)
+    }
+
+    fn fetch_and_release(&mut self, r: Worker, text: &str) -> u64 {
+        self.fetch(r, text, Select::Latest);
+        self.settle();
+        let (lease, version, ..) = self.fetched(r);
+        self.release(r, lease);
+        self.settle();
+        version
+    }
+
+    /// Marks what is shown, as a reader does that found it. Answers the ticket.
+    fn mark(&mut self, text: &str) -> u64 {
+        let ticket = self.board.find(Domain(0), text).unwrap().ticket;
+        self.board.mark(ticket);
+        ticket
+    }
+
+    fn unmark(&mut self, ticket: u64) {
+        if self.board.unmark(ticket) {
+            self.nodes[0].node.withdrawn(ticket);
+        }
+        self.settle();
+    }
+
+    /// How many ranges have come back to this worker since the last call.
+    fn returned(&mut self, w: Worker) -> usize {
+        self.replies(w).iter().filter(|r| matches!(r, Reply::Returned { .. })).count()
+    }
+
+    /// Publishes version 1 of `k`, which is on the board then.
+    fn shown(&mut self, w: Worker, r: Worker) {
+        self.push(w, "k", bytes(100), 1, None);
+        self.settle();
+        assert_eq!(self.shows("k"), None, "nobody has asked for it yet");
+        assert_eq!(self.fetch_and_release(r, "k"), 1);
+        assert_eq!(self.shows("k"), Some(1));
+        self.replies(w);
+    }
+}
+
+#[test]
+fn what_was_fetched_once_is_shown_and_its_newer_versions_before_anybody_hears_of_them() {
+    let (mut pair, w, r) = scene();
+    pair.shown(w, r);
+    let shown = pair.board.find(Domain(0), "k").unwrap().clone();
+    assert_eq!((shown.meta.clone(), shown.slice.len), (bytes(100), 100));
+    // Somebody who waits is told after the board shows it, and so is who pushes.
+    pair.fetch(r, "k", Select::AtLeast(Version(2)));
+    pair.push(w, "k", bytes(100), 2, None);
+    let now = pair.world.now();
+    let mut order = Vec::new();
+    while let Some(work) = pair.nodes[0].poll(&mut pair.memories[0]) {
+        use crate::drive::Work;
+        match work {
+            Work::Show(s) => order.push(format!("show {}", s.version.0)),
+            Work::Withdraw { ticket, .. } => {
+                assert_eq!(ticket, shown.ticket);
+                order.push("withdraw".into());
+                pair.nodes[0].node.withdrawn(ticket);
+            }
+            Work::Reply { reply: Reply::Fetched { lease, .. }, .. } => {
+                order.push("fetched".into());
+                pair.nodes[0].node.command(now, r.session, Command::Release { lease });
+            }
+            Work::Reply { reply: Reply::Pushed { .. }, .. } => order.push("pushed".into()),
+            Work::Reply { reply: Reply::Returned { .. }, .. } => order.push("returned".into()),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(order, ["show 2", "withdraw", "fetched", "pushed", "returned"]);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn memory_comes_back_when_the_last_mark_is_gone() {
+    let (mut pair, w, r) = scene();
+    pair.shown(w, r);
+    let first = pair.mark("k");
+    pair.board.mark(first);
+    for version in 2..=4 {
+        pair.push(w, "k", bytes(100), version, None);
+        pair.settle();
+        assert_eq!(pair.shows("k"), Some(version.into()));
+    }
+    assert_eq!(pair.returned(w), 2, "2 and 3, which nobody has found");
+    pair.unmark(first);
+    assert_eq!(pair.returned(w), 0, "another still reads it");
+    pair.unmark(first);
+    assert_eq!(pair.returned(w), 1);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+/// Each way in which a version ends takes it off the board, and waits for its marks.
+fn ends_by(how: impl FnOnce(&mut Pair, Worker, Worker)) {
+    let (mut pair, w, r) = scene();
+    pair.shown(w, r);
+    let ticket = pair.mark("k");
+    how(&mut pair, w, r);
+    pair.settle();
+    assert_eq!(pair.shows("k"), None);
+    let held = |pair: &Pair| pair.nodes[0].node.snapshot(Time(0)).blobs;
+    let blobs = held(&pair);
+    assert!(pair.returned(w) == 0 && blobs > 0, "it is marked as read");
+    pair.unmark(ticket);
+    assert_eq!(held(&pair), blobs - 1);
+}
+
+#[test]
+fn a_deleted_key_is_withdrawn() {
+    ends_by(|pair, w, _| pair.command(w, Command::Delete { op: OpId(900), key: key("k") }));
+}
+
+#[test]
+fn a_key_that_an_operator_deletes_is_withdrawn() {
+    ends_by(|pair, _, _| {
+        let deleted = pair.nodes[0].node.delete_key(Time(0), &key("k")).unwrap();
+        assert_eq!((deleted.versions, deleted.still_read), (1, 0));
+    });
+}
+
+#[test]
+fn what_a_dead_worker_published_is_withdrawn_and_its_arena_stays_for_its_readers() {
+    ends_by(|pair, w, _| {
+        pair.leave(w, "w");
+        pair.settle();
+        assert_eq!(pair.unused, []);
+    });
+}
+
+#[test]
+fn a_key_that_is_taken_over_is_withdrawn() {
+    ends_by(|pair, _, r| {
+        pair.takeover = true;
+        pair.push(r, "k", bytes(50), 9, None);
+        pair.settle();
+        // The key is wanted still; its new owner's version is shown in the place of the other.
+        assert_eq!(pair.shows("k"), Some(1));
+        assert_eq!(pair.board.find(Domain(0), "k").unwrap().meta, bytes(50));
+        pair.replies(r);
+        pair.command(r, Command::Delete { op: OpId(901), key: key("k") });
+    });
+}
+
+#[test]
+fn a_key_that_goes_to_another_node_is_withdrawn() {
+    ends_by(|pair, _, _| {
+        let far = pair.worker(1, "far");
+        pair.takeover = true;
+        pair.push(far, "k", bytes(50), 9, None);
+    });
+}
+
+#[test]
+fn a_draining_node_shows_nothing() {
+    let (mut pair, w, r) = scene();
+    pair.shown(w, r);
+    let ticket = pair.mark("k");
+    pair.nodes[0].node.drain(Time(0));
+    pair.settle();
+    assert_eq!(pair.shows("k"), None);
+    pair.unmark(ticket);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn what_is_taken_back_waits_for_marks_and_is_shown_again_where_they_stay() {
+    let (mut pair, w, r) = scene();
+    pair.shown(w, r);
+    let take_back = |pair: &mut Pair, op| {
+        let (key, timeout) = (key("k"), Duration::from_secs(1));
+        pair.command(w, Command::TakeBack(TakeBack { op: OpId(op), key, version: None, timeout }));
+        pair.settle();
+    };
+    let first = pair.mark("k");
+    take_back(&mut pair, 900);
+    assert_eq!(pair.shows("k"), None);
+    pair.wait(Duration::from_secs(1));
+    let failure = pair.failed(w);
+    assert!(failure.text.contains("1 places"), "{failure}");
+    assert_eq!(pair.shows("k"), Some(1));
+    let second = pair.mark("k");
+    assert_ne!(first, second, "a ticket is never used again");
+    take_back(&mut pair, 901);
+    pair.unmark(second);
+    assert_eq!(pair.replies(w), [], "the first mark is there still");
+    pair.unmark(first);
+    assert!(matches!(pair.replies(w)[..], [Reply::TakenBack { version: Version(1), .. }]));
+    // Nobody marks it now.
+    pair.push(w, "k", bytes(100), 2, None);
+    pair.settle();
+    assert_eq!(pair.shows("k"), Some(2));
+    pair.replies(w);
+    take_back(&mut pair, 902);
+    assert!(matches!(pair.replies(w)[..], [Reply::TakenBack { version: Version(2), .. }]));
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn what_a_board_cannot_answer_for_is_not_shown() {
+    let (mut pair, w, r) = scene();
+    pair.shown(w, r);
+    // Versions that are counted.
+    let twice = Until::Fetched(NonZeroU32::new(2).unwrap());
+    pair.retention = Retention { until: twice, life: Life::Session };
+    pair.push(w, "k", bytes(100), 2, None);
+    pair.settle();
+    assert_eq!(pair.shows("k"), None);
+    pair.retention = Retention::default();
+    pair.push(w, "k", bytes(100), 3, None);
+    pair.settle();
+    assert_eq!(pair.shows("k"), Some(3));
+    // What outlives its worker is found by asking.
+    pair.retention = Retention { until: Until::Replaced, life: Life::Sidecar };
+    pair.push(w, "k", bytes(100), 4, None);
+    pair.settle();
+    assert_eq!(pair.shows("k"), Some(4));
+    pair.leave(w, "w");
+    pair.settle();
+    assert_eq!(pair.shows("k"), None);
+    assert_eq!(pair.fetch_and_release(r, "k"), 4);
+    assert_eq!(pair.shows("k"), None);
+    // What lands here from another node.
+    let far = pair.worker(1, "far");
+    pair.retention = Retention::default();
+    pair.push(far, "landed", bytes(100), 1, Some("r"));
+    pair.settle();
+    assert_eq!(pair.fetch_and_release(r, "landed"), 1);
+    assert_eq!(pair.shows("landed"), None);
+}
+
+#[test]
+fn a_full_board_shows_no_more_and_a_free_place_is_used_again() {
+    let (mut pair, w, r) = scene();
+    for text in ["a", "b", "c"] {
+        pair.push(w, text, bytes(100), 1, None);
+        pair.settle();
+        pair.fetch_and_release(r, text);
+    }
+    assert_eq!(["a", "b", "c"].map(|k| pair.shows(k)), [Some(1), Some(1), None]);
+    // A version in the place of its own key needs no other place.
+    pair.push(w, "b", bytes(100), 2, None);
+    pair.command(w, Command::Delete { op: OpId(900), key: key("a") });
+    pair.push(w, "c", bytes(100), 2, None);
+    pair.settle();
+    assert_eq!(["a", "b", "c"].map(|k| pair.shows(k)), [None, Some(2), Some(2)]);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn what_does_not_fit_is_not_tried_again() {
+    let (mut pair, w, r) = scene();
+    pair.push(w, "k", bytes(100), 1, None);
+    pair.settle();
+    pair.fetch(r, "k", Select::Latest);
+    let mut shown = 0;
+    for version in 2..4 {
+        while let Some(work) = pair.nodes[0].poll(&mut pair.memories[0]) {
+            if let crate::drive::Work::Show(s) = work {
+                shown += 1;
+                pair.nodes[0].node.not_shown(s.ticket);
+            }
+        }
+        pair.nodes[0].node.check().unwrap();
+        pair.push(w, "k", bytes(100), version, None);
+    }
+    pair.settle();
+    assert_eq!((shown, pair.shows("k")), (1, None));
+    // The place is another's.
+    for text in ["a", "b"] {
+        pair.push(w, text, bytes(10), 1, None);
+        pair.settle();
+        pair.replies(r);
+        pair.fetch_and_release(r, text);
+        assert_eq!(pair.shows(text), Some(1));
+    }
+}
+
+#[test]
+fn listings_count_who_is_known_to_read() {
+    let (mut pair, w, r) = scene();
+    pair.shown(w, r);
+    let readers = |pair: &Pair| pair.nodes[0].node.tensors(&Default::default(), 0, 10).entries[0].readers;
+    assert_eq!(readers(&pair), 0);
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    assert_eq!(readers(&pair), 1);
+}

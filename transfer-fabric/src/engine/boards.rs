@@ -1,0 +1,162 @@
+//! The boards of this sidecar: what the state machine wants shown is shown, and what it wants withdrawn is given back to it as soon as no
+//! worker reads it. See [`transfer_memory::board`] for how that is known.
+
+use hashbrown::{HashMap, HashSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use transfer_core::protocol::{Domain, SessionId, Shown};
+use transfer_memory::board::{BoardWriter, Life, LifeError, SessionMarks};
+use transfer_memory::segment::{MapError, Segment};
+
+/// What was looked up on boards.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BoardMeters {
+    /// Fetches that found what they looked for, as the workers say.
+    pub hits: u64,
+    /// Their length in bytes, all together.
+    pub bytes: u64,
+    /// Marks of what workers read.
+    pub marks: u64,
+    /// Versions that are shown.
+    pub shown: u64,
+    /// Versions that are shown no more and that workers still read.
+    pub pending: u64,
+}
+
+#[derive(Default)]
+struct Board {
+    writer: Option<BoardWriter>,
+    sessions: BTreeMap<SessionId, SessionMarks>,
+    shown: HashSet<u64>,
+    /// Withdrawn, and marked by somebody.
+    pending: HashSet<u64>,
+}
+
+impl Board {
+    fn is_marked(&self, ticket: u64) -> bool {
+        self.sessions.values().any(|marks| marks.is_marked(ticket))
+    }
+}
+
+/// All boards of a sidecar, one for each user id.
+#[derive(Default)]
+pub(super) struct Boards {
+    by_domain: BTreeMap<Domain, Board>,
+    domains: HashMap<SessionId, Domain>,
+    /// What sessions that are over have found.
+    hits: u64,
+    bytes: u64,
+}
+
+impl Boards {
+    /// Takes a board up: how many keys it can show, and what has to live as long as this thread runs.
+    pub(super) fn add(&mut self, domain: Domain, segment: &Segment) -> Result<(usize, Life), BoardError> {
+        let writer = BoardWriter::new(segment.mapping().clone())?;
+        let life = Life::begin(segment.mapping())?;
+        let entries = writer.entries();
+        self.by_domain.entry(domain).or_default().writer = Some(writer);
+        Ok((entries, life))
+    }
+
+    /// From here on this session's marks are honoured.
+    pub(super) fn open(&mut self, session: SessionId, domain: Domain, marks: SessionMarks) {
+        marks.set_open(true);
+        self.domains.insert(session, domain);
+        self.by_domain.entry(domain).or_default().sessions.insert(session, marks);
+    }
+
+    /// The session is over, and its marks with it. What nobody has marked now is to be handed to
+    /// [`withdrawn`](transfer_core::protocol::Node::withdrawn).
+    pub(super) fn close(&mut self, session: SessionId) -> Vec<u64> {
+        let board = self.domains.remove(&session).and_then(|domain| self.by_domain.get_mut(&domain));
+        let Some(board) = board else { return Vec::new() };
+        let Some(marks) = board.sessions.remove(&session) else { return Vec::new() };
+        marks.set_open(false);
+        let (hits, bytes) = marks.hits();
+        (self.hits, self.bytes) = (self.hits.wrapping_add(hits), self.bytes.wrapping_add(bytes));
+        // All that is waited for, and not only what it has marked: it may have died between clearing a mark and saying so.
+        let free: Vec<u64> = board.pending.iter().copied().filter(|ticket| !board.is_marked(*ticket)).collect();
+        for ticket in &free {
+            board.pending.remove(ticket);
+        }
+        free
+    }
+
+    /// Shows a version. `false` where it does not fit.
+    pub(super) fn show(&mut self, shown: &Shown) -> bool {
+        let Some(board) = self.by_domain.get_mut(&shown.domain) else { return false };
+        let Some(writer) = &mut board.writer else { return false };
+        let is_shown = writer.show(&shown.key, shown.ticket, shown.version, &shown.meta, shown.slice).is_ok();
+        if is_shown {
+            board.shown.insert(shown.ticket);
+        }
+        is_shown
+    }
+
+    /// Shows it no more. Whether nobody has marked it.
+    pub(super) fn withdraw(&mut self, domain: Domain, ticket: u64) -> bool {
+        let Some(board) = self.by_domain.get_mut(&domain) else { return true };
+        board.shown.remove(&ticket);
+        if let Some(writer) = &mut board.writer {
+            writer.hide(ticket);
+            writer.settle();
+        }
+        let is_marked = board.is_marked(ticket);
+        if is_marked {
+            board.pending.insert(ticket);
+        }
+        !is_marked
+    }
+
+    /// A worker says that it reads it no more. Whether nobody does now, and it waited for that.
+    pub(super) fn unmarked(&mut self, session: SessionId, ticket: u64) -> bool {
+        let Some(board) = self.domains.get(&session).and_then(|domain| self.by_domain.get_mut(domain)) else {
+            return false;
+        };
+        board.pending.contains(&ticket) && !board.is_marked(ticket) && board.pending.remove(&ticket)
+    }
+
+    /// How many marks a session has set.
+    pub(super) fn marks_of(&self, session: SessionId) -> u64 {
+        let board = self.domains.get(&session).and_then(|domain| self.by_domain.get(domain));
+        board.and_then(|board| board.sessions.get(&session)).map_or(0, SessionMarks::count)
+    }
+
+    pub(super) fn meters(&self) -> BoardMeters {
+        let mut sum = BoardMeters { hits: self.hits, bytes: self.bytes, ..BoardMeters::default() };
+        for board in self.by_domain.values() {
+            sum.shown += board.shown.len() as u64;
+            sum.pending += board.pending.len() as u64;
+            for marks in board.sessions.values() {
+                sum.marks += marks.count();
+                let (hits, bytes) = marks.hits();
+                (sum.hits, sum.bytes) = (sum.hits.wrapping_add(hits), sum.bytes.wrapping_add(bytes));
+            }
+        }
+        sum
+    }
+}
+
+/// A board cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(super) enum BoardError {
+    /// It is too small for one, or cannot be written.
+    #[error("the board: {0}")]
+    Map(#[from] MapError),
+    /// Its readers could not see whether this sidecar lives.
+    #[error(transparent)]
+    Life(#[from] LifeError),
+}
+
+/// What keeps a board going: the memory, and the life that is shown in it.
+pub(super) struct Kept {
+    _life: Life,
+    _segment: Arc<Segment>,
+}
+
+impl Kept {
+    pub(super) fn new(life: Life, segment: Arc<Segment>) -> Kept {
+        Kept { _life: life, _segment: segment }
+    }
+}

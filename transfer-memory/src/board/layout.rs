@@ -1,0 +1,66 @@
+//! Sizes and places.
+
+/// What lies in front of a board's entries, in bytes.
+pub const HEADER_BYTES: u64 = 4096;
+
+/// The size of an entry, in bytes.
+pub const ENTRY_BYTES: u64 = 512;
+
+/// In how many places a key may lie.
+pub const PROBES: usize = 8;
+
+/// How many buckets of marks a session has.
+pub const BUCKETS: usize = 256;
+
+/// How many marks a bucket has.
+pub const BUCKET_MARKS: usize = 8;
+
+/// What lies in front of a session's marks, in bytes.
+pub const MARKS_HEADER_BYTES: u64 = 128;
+
+/// The size of a session's marks, in bytes.
+pub const MARKS_BYTES: u64 = MARKS_HEADER_BYTES + (BUCKETS * BUCKET_MARKS * 8) as u64;
+
+pub(super) const HEADER_WORDS: usize = (HEADER_BYTES / 8) as usize;
+pub(super) const ENTRY_WORDS: usize = (ENTRY_BYTES / 8) as usize;
+pub(super) const MARKS_HEADER_WORDS: usize = (MARKS_HEADER_BYTES / 8) as usize;
+
+/// The words of an entry behind its sequence, by their places in there.
+pub(super) mod body {
+    pub(in super::super) const HASH: usize = 0;
+    pub(in super::super) const TICKET: usize = 1;
+    pub(in super::super) const VERSION: usize = 2;
+    pub(in super::super) const SHAPE: usize = 3;
+    pub(in super::super) const OFFSET: usize = 4;
+    pub(in super::super) const REST: usize = 5;
+    pub(in super::super) const WORDS: usize = super::ENTRY_WORDS - 1;
+}
+
+/// The words of the line in front of a session's marks.
+pub(super) mod line {
+    pub(in super::super) const OPEN: usize = 0;
+    pub(in super::super) const HITS: usize = 1;
+    pub(in super::super) const BYTES: usize = 2;
+}
+
+/// The size of a board with at least so many entries, in bytes.
+#[must_use]
+pub fn board_bytes(entries: u32) -> u64 {
+    let entries = u64::from(entries.clamp(PROBES as u32, 1 << 20)).next_power_of_two();
+    HEADER_BYTES + entries * ENTRY_BYTES
+}
+
+/// How many entries a board of so many bytes has: a power of two. 0 where it is none.
+#[must_use]
+pub fn entries_of(len_bytes: u64) -> u64 {
+    match len_bytes.saturating_sub(HEADER_BYTES) / ENTRY_BYTES {
+        0 => 0,
+        n => 1 << n.ilog2(),
+    }
+}
+
+/// FNV-1a of 64 bits, of a key's bytes: a hash that both ends know, whatever they were built with.
+#[must_use]
+pub fn hash_of(key: &str) -> u64 {
+    key.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

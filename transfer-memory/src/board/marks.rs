@@ -1,0 +1,86 @@
+//! Marks: which tickets a session's worker reads.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Marks a ticket in its bucket. `None` where the bucket is full.
+pub(crate) fn mark(bucket: &[AtomicU64], ticket: u64) -> Option<usize> {
+    bucket.iter().position(|word| {
+        word.load(Ordering::Relaxed) == 0
+            // Other threads of the worker mark as well.
+            && word.compare_exchange(0, ticket, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    })
+}
+
+/// Clears a mark. Release: what was read comes before.
+pub(crate) fn clear(word: &AtomicU64) {
+    word.store(0, Ordering::Release);
+}
+
+/// Whether a ticket is marked in its bucket.
+pub(crate) fn is_marked(bucket: &[AtomicU64], ticket: u64) -> bool {
+    // Acquire: what was read under a mark that is cleared by now was read before this. All words are looked at for that.
+    bucket.iter().fold(false, |found, word| found | (word.load(Ordering::Acquire) == ticket))
+}
+
+#[cfg(not(loom))]
+pub use session::SessionMarks;
+#[cfg(not(loom))]
+pub(super) use session::bucket_of;
+
+#[cfg(not(loom))]
+mod session {
+    use super::super::layout::{BUCKET_MARKS, BUCKETS, MARKS_BYTES, MARKS_HEADER_WORDS, line};
+    use super::super::words::Words;
+    use crate::segment::{MapError, Mapping};
+    use crate::sync::Ordering;
+    use std::sync::Arc;
+
+    /// Where the bucket of a ticket begins.
+    pub(in super::super) fn bucket_of(ticket: u64) -> usize {
+        MARKS_HEADER_WORDS + (ticket % BUCKETS as u64) as usize * BUCKET_MARKS
+    }
+
+    /// A session's marks, as its sidecar sees them.
+    #[derive(Debug)]
+    pub struct SessionMarks {
+        words: Words,
+    }
+
+    impl SessionMarks {
+        /// Those at `offset` of a mapping that can be written.
+        ///
+        /// # Errors
+        /// [`MapError`].
+        pub fn new(mapping: Arc<Mapping>, offset: u64) -> Result<SessionMarks, MapError> {
+            Ok(SessionMarks { words: Words::to_write(mapping, offset, (MARKS_BYTES / 8) as usize)? })
+        }
+
+        /// Tells the worker whether its marks are honoured from here on.
+        pub fn set_open(&self, open: bool) {
+            if let Some(word) = self.words.all().get(line::OPEN) {
+                word.store(u64::from(open), Ordering::SeqCst);
+            }
+        }
+
+        /// Whether the worker reads what that ticket named. To be asked after the ticket is shown no more, and after
+        /// [`BoardWriter::settle`](super::super::BoardWriter::settle).
+        #[must_use]
+        pub fn is_marked(&self, ticket: u64) -> bool {
+            super::is_marked(self.words.part(bucket_of(ticket), BUCKET_MARKS), ticket)
+        }
+
+        /// How many marks are set.
+        #[must_use]
+        pub fn count(&self) -> u64 {
+            let marks = self.words.part(MARKS_HEADER_WORDS, BUCKETS * BUCKET_MARKS);
+            marks.iter().filter(|word| word.load(Ordering::Relaxed) != 0).count() as u64
+        }
+
+        /// How many fetches found what they looked for, and how many bytes that was, as the worker says.
+        #[must_use]
+        pub fn hits(&self) -> (u64, u64) {
+            let count = |at: usize| self.words.all().get(at).map_or(0, |word| word.load(Ordering::Relaxed));
+            (count(line::HITS), count(line::BYTES))
+        }
+    }
+}
