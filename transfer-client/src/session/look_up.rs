@@ -64,7 +64,8 @@ impl Session {
                     let bytes = seen.slice.len;
                     board.count(bytes);
                     let [queued, waited, flew] = [Duration::ZERO; 3];
-                    let report = Report { fabric: FabricKind::Local, bytes, copied: 0, queued, waited, flew, origin: None };
+                    let report =
+                        Report { fabric: FabricKind::Local, bytes, copied: 0, queued, waited, flew, origin: None };
                     let (version, meta, slice) = (seen.version, seen.meta, seen.slice);
                     return Some((mark, Landed { version, meta, slice, ranges: 0, report }));
                 }
