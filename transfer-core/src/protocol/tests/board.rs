@@ -5,6 +5,7 @@ use crate::op::{Command, OpId, Reply, TakeBack};
 use crate::protocol::Domain;
 use crate::tensor::{Life, Retention, Select, Until, Version};
 use crate::time::Time;
+use crate::trace::TraceContext;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -234,15 +235,21 @@ fn what_a_board_cannot_answer_for_is_not_shown() {
     pair.push(w, "k", bytes(100), 3, None);
     pair.settle();
     assert_eq!(pair.shows("k"), Some(3));
-    // What outlives its worker is found by asking.
-    pair.retention = Retention { until: Until::Replaced, life: Life::Sidecar };
+    // What belongs to a trace, which whoever fetches it is told.
+    pair.trace = TraceContext::new([1; 16], [2; 8], 1).ok();
     pair.push(w, "k", bytes(100), 4, None);
     pair.settle();
-    assert_eq!(pair.shows("k"), Some(4));
+    assert_eq!(pair.shows("k"), None);
+    pair.trace = None;
+    // What outlives its worker is found by asking.
+    pair.retention = Retention { until: Until::Replaced, life: Life::Sidecar };
+    pair.push(w, "k", bytes(100), 5, None);
+    pair.settle();
+    assert_eq!(pair.shows("k"), Some(5));
     pair.leave(w, "w");
     pair.settle();
     assert_eq!(pair.shows("k"), None);
-    assert_eq!(pair.fetch_and_release(r, "k"), 4);
+    assert_eq!(pair.fetch_and_release(r, "k"), 5);
     assert_eq!(pair.shows("k"), None);
     // What lands here from another node.
     let far = pair.worker(1, "far");
