@@ -210,10 +210,10 @@ fn garbage_is_answered_and_ends_the_session() {
     let mut newer = SessionMessage::Hello { wanted_arena_bytes: 1, name: name("w") }.encode();
     newer[4] = 5;
     let (error, answer) = accept_from(&newer);
-    assert_eq!(error, SessionError::Message(MessageError::Version { found: 4 }));
+    assert_eq!(error, SessionError::Message(MessageError::Version { found: 5 }));
     let refusal = refusal(answer);
     assert_eq!(refusal.code, RefusalCode::Version);
-    assert!(refusal.text.contains("version 4") && refusal.text.contains("version 3"), "{refusal}");
+    assert!(refusal.text.contains("version 5") && refusal.text.contains("version 4"), "{refusal}");
 }
 
 #[test]
