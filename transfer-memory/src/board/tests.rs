@@ -94,7 +94,8 @@ fn long_keys_and_shapes_fit_up_to_the_size_of_an_entry() {
 fn keys_that_meet_in_one_place_are_told_apart_until_there_is_no_room() {
     let mut s = scene(16);
     // Keys that all begin at the first place of the table.
-    let all: Vec<String> = (0..).map(|n| format!("k{n}")).filter(|k| hash_of(k) % 16 == 0).take(PROBES + 1).collect();
+    let all: Vec<String> =
+        (0..).map(|n| format!("k{n}")).filter(|k| hash_of(k).is_multiple_of(16)).take(PROBES + 1).collect();
     for (ticket, k) in (1..).zip(&all[..PROBES]) {
         s.show(k, ticket).unwrap();
     }
