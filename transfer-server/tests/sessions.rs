@@ -46,6 +46,8 @@ fn memory_is_bounded() {
     let node = Node::try_start("a", |c| {
         c.pool_bytes = Size(1 << 20);
         c.pinned_limit = Size(4 << 20);
+        // Half of that else.
+        c.board_entries = 0;
         c.max_arena_bytes = Size(64 << 20);
     })
     .unwrap();

@@ -162,7 +162,7 @@ fn of_a_closed_session_and_of_a_sidecar_that_has_ended_nothing_is_held() {
 #[test]
 fn a_thread_that_ends_without_a_word_is_seen_to_have_ended() {
     let board = segment(board_bytes(8));
-    let alive = || life::is_alive(AtomicU64::new(word_of(board.mapping())).into_inner());
+    let alive = || life::is_alive(word_of(board.mapping()));
     assert!(!alive(), "nobody has begun");
     thread::scope(|scope| {
         let ended = scope.spawn(|| {
