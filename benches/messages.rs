@@ -86,7 +86,8 @@ fn main() -> Result<(), Failed> {
     }
 
     let number = NameRef { id: 1, generation: 1 };
-    let request = Body::TensorRequest { key: number, select: Select::Exactly(Version(7)), metadata_id: 3, slot: None };
+    let request =
+        Body::TensorRequest { key: number, select: Select::Exactly(Version(7)), metadata_id: 3, reader: 0, slot: None };
     let update = Body::MetaDataUpdate { version: Version(7), metadata_id: 3, meta };
     for (name, body) in [("TENSOR_REQUEST", request), ("META_DATA_UPDATE", update), ("ACK", Body::Ack)] {
         let message = Message::new(Role::Pull, 1, body);

@@ -46,6 +46,9 @@ impl PostMeter {
             | Action::Disconnect { .. }
             | Action::Prepared { .. }
             | Action::LocalAtomic { .. }
+            | Action::Share { .. }
+            | Action::Keep { .. }
+            | Action::AskReaders { .. }
             | Action::Control(_) => {}
         }
     }
@@ -61,6 +64,10 @@ impl PostMeter {
             FabricEvent::SendDone { .. }
             | FabricEvent::Granted { .. }
             | FabricEvent::Revoked { .. }
+            | FabricEvent::References { .. }
+            | FabricEvent::SegmentCame { .. }
+            | FabricEvent::SegmentKept { .. }
+            | FabricEvent::SegmentGone { .. }
             | FabricEvent::RailDown { .. } => {}
         }
     }

@@ -29,6 +29,10 @@ pub(crate) enum Broken {
     KeepsSpeculation,
     /// A released lease does not count as released.
     ForgetsReleases,
+    /// What a peer referred to is not given back to it.
+    KeepsReferences,
+    /// What a peer held when its link was lost is not held any more, whoever still reads it.
+    ForgetsReaders,
 }
 
 impl Node {

@@ -106,7 +106,7 @@ fn first_that_notices(how: Play, seeds: u64) -> Option<(u64, String)> {
 }
 
 /// The mistakes, what notices them, and within how many seeds. docs/protocol.md lists them.
-const MISTAKES: [(Broken, Play, u64); 11] = [
+const MISTAKES: [(Broken, Play, u64); 13] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 1000),
     (Broken::SkipsQuarantine, Play::USUAL, 1000),
     (Broken::ForgetsCredits, Play::USUAL, 1000),
@@ -118,6 +118,8 @@ const MISTAKES: [(Broken, Play, u64); 11] = [
     (Broken::ReusesNames, Play::USUAL, 1000),
     (Broken::KeepsSpeculation, Play::USUAL, 1000),
     (Broken::ForgetsReleases, Play::USUAL, 1000),
+    (Broken::KeepsReferences, Play::USUAL, 1000),
+    (Broken::ForgetsReaders, Play::USUAL, 30_000),
 ];
 
 const MISTAKES_OF_RAILS: [(rails::Broken, u64); 3] = [

@@ -7,7 +7,7 @@ use rustix::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use transfer_core::fabric::FabricError;
-use transfer_memory::segment::{Mapping, Segment, SegmentError};
+use transfer_memory::segment::{Segment, SegmentError};
 
 /// How much one of these threads copies before it looks for what else there is.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -17,11 +17,11 @@ pub(super) const LEAST_BYTES: u64 = 2 << 20;
 
 /// A peer's segment, once it is mapped.
 #[derive(Debug, Default)]
-pub(super) struct Theirs(OnceLock<Result<Arc<Mapping>, SegmentError>>);
+pub(super) struct Theirs(OnceLock<Result<Arc<Segment>, SegmentError>>);
 
 impl Theirs {
-    /// The mapping, or why there is none. `None`: not yet.
-    pub(super) fn get(&self) -> Option<&Result<Arc<Mapping>, SegmentError>> {
+    /// It, or why it cannot be mapped. `None`: not yet.
+    pub(super) fn get(&self) -> Option<&Result<Arc<Segment>, SegmentError>> {
         self.0.get()
     }
 }
@@ -32,6 +32,8 @@ pub(super) struct ToMap {
     pub(super) fd: OwnedFd,
     pub(super) len: u64,
     pub(super) incarnation: u64,
+    /// The link's mark, where it is to be kept for those who read by reference.
+    pub(super) mark: Option<u64>,
     pub(super) into: Arc<Theirs>,
 }
 
@@ -52,13 +54,13 @@ impl Task {
                     }
                 }
             }
-            Task::Map(ToMap { fd, len, incarnation, into }) => {
+            Task::Map(ToMap { fd, len, incarnation, mark, into }) => {
                 // The peer may have taken it back meanwhile, or the link has ended: then nobody would use it.
                 if Arc::strong_count(&into) == 1 {
                     return;
                 }
                 // Nobody else sets it.
-                let _ = into.0.set(Segment::adopt_from_peer(fd, len, incarnation));
+                let _ = into.0.set(Segment::adopt_from_peer(fd, len, incarnation, mark).map(Arc::new));
                 ring(bell);
             }
             Task::Drop(theirs) => drop(theirs),

@@ -5,7 +5,7 @@
 //! | [`handover`] | push in one worker until fetch returns in another, one sidecar | a bare relay process over the same kind of socket |
 //! | [`copyin`] | a push of memory that lies outside the arena | memcpy with as many threads |
 //! | [`tcp`] | 64 MiB tensors from sidecar to sidecar | a bare socket copy between two processes |
-//! | [`shm`] | 64 MiB tensors from sidecar to sidecar through shared memory | memcpy, with one thread or with all |
+//! | [`shm`] | 64 MiB tensors from sidecar to sidecar through shared memory | memcpy, with one thread or with all; by reference: the hand-over within one sidecar |
 //! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
 //! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
 //! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
@@ -18,6 +18,7 @@ pub mod copyin;
 pub mod handover;
 pub mod idle;
 pub mod latency;
+mod reference;
 pub mod shm;
 pub mod tcp;
 pub mod verbs;

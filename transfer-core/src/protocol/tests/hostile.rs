@@ -39,7 +39,13 @@ fn messages_that_make_no_sense_end_the_link() {
     is_violation(&message(Role::Pull, 77, Body::Cancelled));
     is_violation(&message(Role::Pull, 77, Body::ErrorStatus(crate::op::Failure::new(FailureCode::Busy, ""))));
     let unknown = NameRef { id: 9, generation: 0 };
-    let request = Body::TensorRequest { key: unknown, select: Select::Exactly(Version(1)), metadata_id: 0, slot: None };
+    let request = Body::TensorRequest {
+        key: unknown,
+        select: Select::Exactly(Version(1)),
+        metadata_id: 0,
+        reader: 0,
+        slot: None,
+    };
     is_violation(&message(Role::Pull, 1, request));
     let too_many = Message { credits: 300, ..Message::new(Role::Pull, 0, Body::Ack) };
     is_violation(&too_many.encode());

@@ -5,6 +5,7 @@
 
 use super::pair::{bytes, key};
 use super::picture;
+use super::references::{by_reference, referring};
 use super::solo::{KEY, LINK, ME, SESSION, Solo, YOU};
 use super::tables::{DOCUMENT, table};
 use crate::fabric::DownReason;
@@ -108,7 +109,7 @@ fn describe(solo: &mut Solo) {
 }
 
 fn asked() -> Solo {
-    let mut solo = Solo::new(|_| {});
+    let mut solo = referring();
     solo.fetch(Select::AtLeast(Version(2)));
     solo
 }
@@ -139,7 +140,7 @@ fn given_up(solo: &mut Solo) -> bool {
 const PULL: Machine = Machine {
     title: "A pull at its receiver",
     states: &[
-        ("none", || Solo::new(|_| {})),
+        ("none", referring),
         ("Preparing", preparing),
         ("Asked", asked),
         ("Asked, slot", asked_with_slot),
@@ -175,6 +176,10 @@ const PULL: Machine = Machine {
             describe(solo);
             true
         }),
+        ("BY_REFERENCE", |solo| {
+            solo.hear(Role::Pull, pull(solo), by_reference(0));
+            true
+        }),
         ("ERROR_STATUS", |solo| {
             solo.hear(Role::Pull, pull(solo), error(FailureCode::VersionGone));
             true
@@ -197,7 +202,7 @@ const PULL: Machine = Machine {
 
 fn request(solo: &mut Solo, slot: bool) {
     let (metadata_id, slot) = (u32::from(slot), slot.then(|| grant(8)));
-    let body = Body::TensorRequest { key: KEY, select: Select::AtLeast(Version(2)), metadata_id, slot };
+    let body = Body::TensorRequest { key: KEY, select: Select::AtLeast(Version(2)), metadata_id, reader: 0, slot };
     solo.hear(Role::Pull, INDEX, body);
 }
 
@@ -232,13 +237,20 @@ const SERVE: Machine = Machine {
         ("Waiting", waiting),
         ("Waiting, slot", || {
             let mut solo = owner();
-            let body = Body::TensorRequest { key: KEY, select: Select::Latest, metadata_id: 0, slot: None };
+            let body = Body::TensorRequest { key: KEY, select: Select::Latest, metadata_id: 0, reader: 0, slot: None };
             solo.hear(Role::Pull, INDEX + 1, body);
             solo.hear(Role::Pull, INDEX + 1, Body::Cancel);
             request(&mut solo, true);
             solo
         }),
         ("Described", described),
+        ("Sharing", || {
+            let mut solo = referring();
+            solo.push(None, LONG);
+            request(&mut solo, false);
+            solo.push(None, LONG);
+            solo
+        }),
         ("Writing", writing),
     ],
     events: &[
@@ -268,6 +280,7 @@ const SERVE: Machine = Machine {
             solo.placed();
             can
         }),
+        ("kept", Solo::keep),
         ("link down", link_down),
     ],
     observe: |solo| solo.node.links.get(&LINK)?.serves.get(&INDEX).map(|s| s.state().to_owned()),

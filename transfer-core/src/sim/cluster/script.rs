@@ -20,6 +20,8 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
     let mut conditions = Conditions::random(rng);
     conditions.late_packets = play.late_packets;
     conditions.lies = play.lies;
+    // Where room is short, everybody is to wait for it; and a link of rails has no references.
+    conditions.references = !play.tight && !play.rails && seed.is_multiple_of(3);
     if play.rails {
         let limits = &mut conditions.capabilities;
         limits.receive_slots = inner_slots(limits.receive_slots, RailKeys::MAX_RAILS);

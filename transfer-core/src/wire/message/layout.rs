@@ -1,7 +1,7 @@
 //! The bytes of a control message.
 //!
 //! ```text
-//! offset  0  layout version  u8    3
+//! offset  0  layout version  u8    4
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back
@@ -70,14 +70,14 @@ impl Message {
                 write_name(&mut w, *name);
                 w.text(text.as_str());
             }
-            Body::TensorRequest { key, select, metadata_id, slot } => {
+            Body::TensorRequest { key, select, metadata_id, reader, slot } => {
                 write_name(&mut w, *key);
                 let (kind, version) = match select {
                     Select::Latest => (0, 0),
                     Select::AtLeast(v) => (1, v.0),
                     Select::Exactly(v) => (2, v.0),
                 };
-                w.u8(kind).u8(u8::from(slot.is_some())).u16(0).u32(*metadata_id).u64(version);
+                w.u8(kind).u8(u8::from(slot.is_some())).u16(0).u32(*metadata_id).u64(version).u32(*reader);
                 if let Some(slot) = slot {
                     slot.write(&mut w);
                 }
@@ -131,6 +131,12 @@ impl Message {
             Body::BarrierReleased { round, leader } => {
                 w.u64(*round).u8(u8::from(*leader));
             }
+            Body::ByReference { lease, segment, offset, version, waited_us, meta } => {
+                w.u32(*lease).u32(*segment).u64(*offset).u64(version.0).u32(*waited_us).meta(meta);
+            }
+            Body::ReleaseReference { lease } => {
+                w.u32(*lease);
+            }
             Body::BufferRecall { why, round } | Body::Recalled { why, round } => {
                 w.u8(u8::from(*why == Recall::Room)).u32(*round);
             }
@@ -155,7 +161,7 @@ impl Message {
             return Err(WireError::Value {
                 what: "layout version of a control message",
                 value: u64::from(version),
-                expected: "3",
+                expected: "4",
             });
         }
         let kind = r.u8()?;
@@ -192,8 +198,9 @@ impl Message {
                 Reader::zero("zeros of a TENSOR_REQUEST", r.u16()?.into())?;
                 let metadata_id = r.u32()?;
                 let select = select(kind, r.u64()?)?;
+                let reader = r.u32()?;
                 let slot = if has_slot { Some(SlotGrant::read(r)?) } else { None };
-                Body::TensorRequest { key, select, metadata_id, slot }
+                Body::TensorRequest { key, select, metadata_id, reader, slot }
             }
             3 => Body::MetaDataUpdate { version: Version(r.u64()?), metadata_id: r.u32()?, meta: r.meta()? },
             4 => Body::TensorReRequest { slot: SlotGrant::read(r)? },
@@ -247,11 +254,20 @@ impl Message {
             22 => Body::CounterEnded { name: read_name(r)? },
             23 => Body::BarrierWait { name: read_name(r)?, members: r.u32()? },
             24 => Body::BarrierReleased { round: r.u64()?, leader: r.flag("whether it was the last to arrive")? },
+            25 => Body::ByReference {
+                lease: r.u32()?,
+                segment: r.u32()?,
+                offset: r.u64()?,
+                version: Version(r.u64()?),
+                waited_us: r.u32()?,
+                meta: r.meta()?,
+            },
+            26 => Body::ReleaseReference { lease: r.u32()? },
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
                     value: u64::from(n),
-                    expected: "1 to 24",
+                    expected: "1 to 26",
                 });
             }
         })
@@ -277,8 +293,14 @@ mod tests {
         let meta = TensorMeta::of(DType::U8, &[1; 32]).unwrap().with_metadata(1 << 20).unwrap();
         vec![
             Body::Name { name, text: Name::new(&"n".repeat(512)).unwrap() },
-            Body::TensorRequest { key: name, select: Select::Exactly(Version(4)), metadata_id: 3, slot: Some(slot(4)) },
-            Body::TensorRequest { key: name, select: Select::Latest, metadata_id: 0, slot: None },
+            Body::TensorRequest {
+                key: name,
+                select: Select::Exactly(Version(4)),
+                metadata_id: 3,
+                reader: u32::MAX,
+                slot: Some(slot(4)),
+            },
+            Body::TensorRequest { key: name, select: Select::Latest, metadata_id: 0, reader: 0, slot: None },
             Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta: meta.clone() },
             Body::TensorReRequest { slot: slot(1) },
             Body::ErrorStatus(Failure::new(FailureCode::TooLarge, "x".repeat(900))),
@@ -304,6 +326,15 @@ mod tests {
             Body::CounterEnded { name },
             Body::BarrierWait { name, members: 9 },
             Body::BarrierReleased { round: 10, leader: true },
+            Body::ByReference {
+                lease: 11,
+                segment: 12,
+                offset: 13 << 6,
+                version: Version(14),
+                waited_us: 15,
+                meta: TensorMeta::of(DType::U8, &[1; 32]).unwrap().with_metadata(1 << 20).unwrap(),
+            },
+            Body::ReleaseReference { lease: u32::MAX },
         ]
     }
 
@@ -361,7 +392,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_with_a_good_checksum_never_panics(kind in 0u8..28, body in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn garbage_with_a_good_checksum_never_panics(kind in 0u8..30, body in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut w = Writer::new();
             w.u8(LAYOUT_VERSION).u8(kind).u16(u16::try_from(16 + body.len()).unwrap()).u16(0).u16(0).u32(0).u32(0).raw(&body);
             let sum = crc32c(w.as_slice());

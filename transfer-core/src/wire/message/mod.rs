@@ -17,7 +17,7 @@ use crate::op::Failure;
 use crate::tensor::{Name, Select, TensorMeta, Version};
 
 /// The layout's version. A peer that speaks another one is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 3;
+pub const LAYOUT_VERSION: u8 = 4;
 
 /// No message is longer, in bytes; every fabric can send this much at once.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -116,6 +116,8 @@ pub enum Body {
         select: Select,
         /// The description that the receiver's slot was made for; 0 for none.
         metadata_id: u32,
+        /// The user id whose workers are to read it: they may be referred to it where it lies.
+        reader: u32,
         /// Where to; `None` asks for the description first.
         slot: Option<SlotGrant>,
     },
@@ -177,6 +179,26 @@ pub enum Body {
     },
     /// Push: the sender ends the flow by itself; its owner is gone.
     BufferRelease,
+    /// Pull, in place of the data: read it where it lies. Only over links whose sides share their memory.
+    ByReference {
+        /// What the owner calls the reference.
+        lease: u32,
+        /// The owner's segment.
+        segment: u32,
+        /// Where its body begins there.
+        offset: u64,
+        /// The version.
+        version: Version,
+        /// Microseconds that the request waited for its version at the owner.
+        waited_us: u32,
+        /// Its description.
+        meta: TensorMeta,
+    },
+    /// Pull: nobody reads that any more.
+    ReleaseReference {
+        /// As in the BY_REFERENCE.
+        lease: u32,
+    },
     /// Pull: I do not want it any more.
     Cancel,
     /// Pull: then it will not come any more. Behind the data that may have come.
@@ -270,6 +292,8 @@ impl Body {
             Body::CounterEnded { .. } => 22,
             Body::BarrierWait { .. } => 23,
             Body::BarrierReleased { .. } => 24,
+            Body::ByReference { .. } => 25,
+            Body::ReleaseReference { .. } => 26,
         }
     }
 
@@ -301,6 +325,8 @@ impl Body {
             Body::CounterEnded { .. } => "COUNTER_ENDED",
             Body::BarrierWait { .. } => "BARRIER_WAIT",
             Body::BarrierReleased { .. } => "BARRIER_RELEASED",
+            Body::ByReference { .. } => "BY_REFERENCE",
+            Body::ReleaseReference { .. } => "RELEASE_REFERENCE",
         }
     }
 }
