@@ -241,31 +241,30 @@ pub(super) fn referring() -> Solo {
     solo
 }
 
+fn referred(segment: u32, offset: u64) -> Body {
+    Body::ByReference { lease: 3, segment, offset, version: Version(2), waited_us: 0, meta: bytes(8) }
+}
+
 pub(super) fn by_reference(offset: u64) -> Body {
-    Body::ByReference { lease: 3, segment: HANDLE, offset, version: Version(2), waited_us: 0, meta: bytes(8) }
+    referred(HANDLE, offset)
 }
 
 /// What a peer says that is not so ends its link, and is not read.
 #[test]
 fn lies_about_references_end_the_link() {
     let index = |solo: &Solo| solo.node.links[&LINK].pulls.iter().last().map_or(0, |(id, _)| id.short());
-    let lies: [(&str, fn(u32) -> Body); 5] = [
-        ("which was not passed", |_| match by_reference(0) {
-            Body::ByReference { lease, offset, version, waited_us, meta, .. } => {
-                Body::ByReference { lease, segment: 10, offset, version, waited_us, meta }
-            }
-            other => other,
-        }),
-        ("multiple of 64", |_| by_reference(8)),
-        ("end within its", |_| by_reference(ARENA_BYTES)),
-        ("end within its", |_| by_reference(u64::MAX - 63)),
-        ("which it does not hold", |_| Body::ReleaseReference { lease: 7 }),
+    let lies = [
+        ("which was not passed", referred(HANDLE + 1, 0)),
+        ("multiple of 64", by_reference(8)),
+        ("end within its", by_reference(ARENA_BYTES)),
+        ("end within its", by_reference(u64::MAX - 63)),
+        ("which it does not hold", Body::ReleaseReference { lease: 7 }),
     ];
     for (words, lie) in lies {
         let mut solo = referring();
         solo.fetch(Select::AtLeast(Version(2)));
         let index = index(&solo);
-        solo.hear(Role::Pull, index, lie(index));
+        solo.hear(Role::Pull, index, lie);
         let ended = solo.ended.take().unwrap_or_else(|| panic!("{words}: it goes on"));
         assert!(ended.to_string().contains(words), "{ended}");
         assert!(solo.replies.is_empty());
