@@ -9,7 +9,7 @@
 //! | 2 | Welcome | session u64, incarnation u64, arena u32, arena bytes u64, rings bytes u64, submission and completion ring each as offset u64, capacity u32; node's name | rings, arena |
 //! | 3 | Refused | code u16, text | |
 //! | 4 | Mapped | session u64 | |
-//! | 5 | SegmentPassed | segment u32, bytes u64; of another sidecar's also the marks of its readers: its owner u64, the link u64 | the segment |
+//! | 5 | SegmentPassed | segment u32, bytes u64; of another sidecar's the marks of its readers, else 0: its owner u64, the link u64 | the segment |
 //! | 6 | SegmentRetired | segment u32 | |
 //! | 7 | Return | incarnation u64 that it had a session with, arena bytes u64, worker's name | its arena |
 
@@ -98,10 +98,9 @@ impl SessionMessage {
                 out.u16(5);
                 out.u32(segment.0);
                 out.u64(*len);
-                if let Some(ReferenceMarks { owner, link }) = references {
-                    out.u64(*owner);
-                    out.u64(*link);
-                }
+                let marks = references.unwrap_or(ReferenceMarks { owner: 0, link: 0 });
+                out.u64(marks.owner);
+                out.u64(marks.link);
             }
             SessionMessage::SegmentRetired { segment } => {
                 out.u16(6);
@@ -157,10 +156,8 @@ impl SessionMessage {
             4 => SessionMessage::Mapped { session: r.u64()? },
             5 => {
                 let (segment, len) = (SegmentId(r.u32()?), r.u64()?);
-                let references = match r.at == bytes.len() {
-                    true => None,
-                    false => Some(ReferenceMarks { owner: r.u64()?, link: r.u64()? }),
-                };
+                let marks = ReferenceMarks { owner: r.u64()?, link: r.u64()? };
+                let references = (marks.owner != 0 || marks.link != 0).then_some(marks);
                 SessionMessage::SegmentPassed { segment, len, references }
             }
             6 => SessionMessage::SegmentRetired { segment: SegmentId(r.u32()?) },

@@ -195,7 +195,7 @@ fn refusals_reach_the_worker() {
 
 #[test]
 fn garbage_is_answered_and_ends_the_session() {
-    for garbage in [&b"GET / HTTP/1.1"[..], b"TFSM", b"TFSM\x03\x00\x63\x00", b"TFSM\x03\x00\x01\x00\x00"] {
+    for garbage in [&b"GET / HTTP/1.1"[..], b"TFSM", b"TFSM\x04\x00\x63\x00", b"TFSM\x04\x00\x01\x00\x00"] {
         let (error, answer) = accept_from(garbage);
         assert!(matches!(error, SessionError::Message(_)), "{error}");
         assert_eq!(refusal(answer).code, RefusalCode::Malformed);
@@ -205,12 +205,12 @@ fn garbage_is_answered_and_ends_the_session() {
     assert_eq!(refusal(answer).code, RefusalCode::Malformed);
 
     let mut newer = SessionMessage::Hello { wanted_arena_bytes: 1, name: name("w") }.encode();
-    newer[4] = 4;
+    newer[4] = 5;
     let (error, answer) = accept_from(&newer);
-    assert_eq!(error, SessionError::Message(MessageError::Version { found: 4 }));
+    assert_eq!(error, SessionError::Message(MessageError::Version { found: 5 }));
     let refusal = refusal(answer);
     assert_eq!(refusal.code, RefusalCode::Version);
-    assert!(refusal.text.contains("version 4") && refusal.text.contains("version 3"), "{refusal}");
+    assert!(refusal.text.contains("version 5") && refusal.text.contains("version 4"), "{refusal}");
 }
 
 #[test]
