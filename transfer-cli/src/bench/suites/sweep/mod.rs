@@ -4,7 +4,7 @@
 //! them, which gives the rate and what it took. Then the baseline of the place does the same with nothing of this project in it. Each
 //! length has sidecars of its own, so that none finds the slots, or the pages, of another.
 //!
-//! - [`place`]: the system. [`baseline`]: the machine. [`report`]: the figures as a table and as JSON. [`chart`]: as a drawing.
+//! - `place`: the system. `baseline`: the machine. `report`: the figures as a table and as JSON. `chart`: as a drawing.
 
 mod baseline;
 mod chart;
