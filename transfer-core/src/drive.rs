@@ -110,6 +110,8 @@ struct LinkState {
     pending: Option<Pending>,
     /// Posts that found the send queue full. Nothing overtakes them.
     blocked: VecDeque<Action>,
+    /// This side has ended it. Nothing more is posted: it would come to a peer that has not heard of the end yet, without what was blocked.
+    ended: bool,
 }
 
 struct Pending {
@@ -183,7 +185,7 @@ impl<M> Driver<M> {
     fn add_link(&mut self, fabric: usize, pending: Pending) -> LinkId {
         let link = LinkId(self.next_link);
         self.next_link += 1;
-        self.links.insert(link, LinkState { fabric, pending: Some(pending), blocked: VecDeque::new() });
+        self.links.insert(link, LinkState { fabric, pending: Some(pending), blocked: VecDeque::new(), ended: false });
         link
     }
 
@@ -350,6 +352,7 @@ impl<M> Driver<M> {
                 Action::Disconnect { link, reason } => {
                     if let Some(state) = self.links.get_mut(&link) {
                         state.blocked.clear();
+                        state.ended = true;
                         self.fabrics[state.fabric].disconnect(link, reason);
                     }
                 }
@@ -385,7 +388,7 @@ impl<M> Driver<M> {
     }
 
     fn post(&mut self, link: LinkId, action: Action, memory: &mut impl HeaderMemory) {
-        let Some(state) = self.links.get_mut(&link) else { return };
+        let Some(state) = self.links.get_mut(&link).filter(|state| !state.ended) else { return };
         if !state.blocked.is_empty() {
             state.blocked.push_back(action);
             return;
