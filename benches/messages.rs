@@ -92,6 +92,7 @@ fn main() -> Result<(), Failed> {
         key: number,
         select: Select::Exactly(Version(7)),
         metadata_id: 3,
+        reader: 0,
         slot: None,
         trace: None,
     };

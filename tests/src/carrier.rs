@@ -58,7 +58,8 @@ impl Carrier {
         match self {
             Carrier::Tcp => &["--verbs", "off", "--shm", "off"],
             Carrier::Verbs => &["--verbs", "on", "--shm", "off", "--require", "verbs"],
-            Carrier::Shm => &["--verbs", "off", "--shm", "on", "--require", "shm"],
+            // What is read by reference has suites of its own: these are about landing memory, too.
+            Carrier::Shm => &["--verbs", "off", "--shm", "on", "--shm-reference", "off", "--require", "shm"],
         }
     }
 

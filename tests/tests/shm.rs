@@ -9,7 +9,8 @@ use transfer_tests::{Carrier, Scene, Sidecar, Spec, Worker, status};
 /// More than the data plane copies in one piece, and than is worth a thread.
 const LEN: u64 = 9 << 20;
 
-const LISTEN: [&str; 4] = ["--listen", "127.0.0.1:0", "--verbs", "off"];
+/// The receiving side copies: tests/shm_reference.rs is about what does not.
+const LISTEN: [&str; 6] = ["--listen", "127.0.0.1:0", "--verbs", "off", "--shm-reference", "off"];
 
 /// A tensor goes each way, pushed and fetched, and all by this carrier.
 #[track_caller]
@@ -147,7 +148,7 @@ fn an_owner_that_dies_is_never_half_read() {
 }
 
 /// Two sidecars, each in a container of its own, that have one directory in common: also there it is chosen, by who can be met and not by
-/// addresses. Needs `unshare`, and to be root; elsewhere it says so and ends.
+/// addresses. Their user ids mean nothing to each other, so neither is told to copy, and both do. Needs `unshare`, and to be root; elsewhere it says so and ends.
 #[test]
 fn from_two_containers() {
     let tried =
@@ -158,9 +159,9 @@ fn from_two_containers() {
     }
     let folder = tempfile::Builder::new().prefix("transfer-test-").tempdir().expect("a folder");
     let container = Some(Container::new().with_the_host_s_network());
-    let a = Sidecar::start_in(container, folder.path(), "a", &LISTEN);
+    let a = Sidecar::start_in(container, folder.path(), "a", &LISTEN[..4]);
     let url = format!("http://{}", a.address());
-    let join = [&LISTEN[..], &["--directory", &url]].concat();
+    let join = [&LISTEN[..4], &["--directory", &url]].concat();
     let mut nodes = [Sidecar::start_in(container, folder.path(), "b", &join), a];
     nodes.reverse();
     let apart = [nodes[0].process_id(), nodes[1].process_id()].map(namespaces);

@@ -33,7 +33,7 @@ pub trait HeaderMemory {
 
 /// What is left to do for the caller of [`Driver::poll`]. Exhaustive: work that nobody does must not compile.
 #[derive(Debug)]
-pub enum Work {
+pub enum Work<M> {
     /// Tell a worker.
     Reply {
         /// Whom.
@@ -69,9 +69,26 @@ pub enum Work {
         /// One for each request, in any order.
         answers: Vec<BufferAnswer>,
     },
+    /// A segment of a peer's, which workers may be handed leases in from here on; [`Work::SegmentUnused`] ends it.
+    SegmentKept {
+        /// Its number here.
+        segment: SegmentId,
+        /// What it is.
+        memory: M,
+    },
+    /// Look whether that segment is still read, and tell [`Node::readers_answered`].
+    AskReaders {
+        /// The segment.
+        segment: SegmentId,
+        /// The number by which those who read it have marked it.
+        mark: u64,
+    },
     /// Ask or tell the control plane.
     Control(Control),
 }
+
+/// The numbers of peers' segments count down from here: those of this node's own count up.
+const FIRST_FOREIGN: u32 = u32::MAX - 1;
 
 /// A node and the fabrics that serve it. `M` is how the fabrics are handed memory.
 pub struct Driver<M> {
@@ -84,6 +101,7 @@ pub struct Driver<M> {
     atomics: Option<usize>,
     links: BTreeMap<LinkId, LinkState>,
     next_link: u32,
+    next_foreign: u32,
 }
 
 struct LinkState {
@@ -92,6 +110,8 @@ struct LinkState {
     pending: Option<Pending>,
     /// Posts that found the send queue full. Nothing overtakes them.
     blocked: VecDeque<Action>,
+    /// This side has ended it. Nothing more is posted: it would come to a peer that has not heard of the end yet, without what was blocked.
+    ended: bool,
 }
 
 struct Pending {
@@ -114,7 +134,7 @@ impl<M> Driver<M> {
     pub fn new(node: Node, fabrics: Vec<Box<dyn Fabric<Memory = M>>>) -> Driver<M> {
         let atomics = fabrics.iter().position(|f| f.capabilities().atomics);
         let posts = vec![PostMeter::default(); fabrics.len()];
-        Driver { node, fabrics, posts, atomics, links: BTreeMap::new(), next_link: 1 }
+        Driver { node, fabrics, posts, atomics, links: BTreeMap::new(), next_link: 1, next_foreign: FIRST_FOREIGN }
     }
 
     /// The kind of the fabric whose device operates on words of memory, where there is one: then the node needs memory for
@@ -165,7 +185,7 @@ impl<M> Driver<M> {
     fn add_link(&mut self, fabric: usize, pending: Pending) -> LinkId {
         let link = LinkId(self.next_link);
         self.next_link += 1;
-        self.links.insert(link, LinkState { fabric, pending: Some(pending), blocked: VecDeque::new() });
+        self.links.insert(link, LinkState { fabric, pending: Some(pending), blocked: VecDeque::new(), ended: false });
         link
     }
 
@@ -303,7 +323,7 @@ impl<M> Driver<M> {
     }
 
     /// Does what concerns fabrics and returns the next thing that does not. `None` when nothing is left.
-    pub fn poll(&mut self, memory: &mut impl HeaderMemory) -> Option<Work> {
+    pub fn poll(&mut self, memory: &mut impl HeaderMemory) -> Option<Work<M>> {
         loop {
             let Some(action) = self.node.poll_action() else {
                 self.retry_blocked(memory);
@@ -323,9 +343,16 @@ impl<M> Driver<M> {
                 Action::Withdraw { domain, ticket } => return Some(Work::Withdraw { domain, ticket }),
                 Action::Prepared { token, answers } => return Some(Work::Prepared { token, answers }),
                 Action::Control(control) => return Some(Work::Control(control)),
+                Action::AskReaders { segment, mark } => return Some(Work::AskReaders { segment, mark }),
+                Action::Keep { link, handle } => {
+                    if let Some(work) = self.keep(link, handle) {
+                        return Some(work);
+                    }
+                }
                 Action::Disconnect { link, reason } => {
                     if let Some(state) = self.links.get_mut(&link) {
                         state.blocked.clear();
+                        state.ended = true;
                         self.fabrics[state.fabric].disconnect(link, reason);
                     }
                 }
@@ -342,6 +369,7 @@ impl<M> Driver<M> {
                 Action::Send { link, .. }
                 | Action::Grant { link, .. }
                 | Action::Revoke { link, .. }
+                | Action::Share { link, .. }
                 | Action::Atomic { link, .. } => {
                     self.post(link, action, memory);
                 }
@@ -350,8 +378,17 @@ impl<M> Driver<M> {
         }
     }
 
+    /// Takes a segment that a peer has passed. The peer is told in the same moment, so it refers to nothing in it that is not known here.
+    fn keep(&mut self, link: LinkId, handle: u32) -> Option<Work<M>> {
+        let state = self.links.get(&link)?;
+        let next = self.next_foreign.checked_sub(1)?;
+        let (memory, len) = self.fabrics[state.fabric].keep(link, handle)?;
+        let segment = SegmentId(std::mem::replace(&mut self.next_foreign, next));
+        self.node.keep_segment(link, handle, segment, len).then_some(Work::SegmentKept { segment, memory })
+    }
+
     fn post(&mut self, link: LinkId, action: Action, memory: &mut impl HeaderMemory) {
-        let Some(state) = self.links.get_mut(&link) else { return };
+        let Some(state) = self.links.get_mut(&link).filter(|state| !state.ended) else { return };
         if !state.blocked.is_empty() {
             state.blocked.push_back(action);
             return;
@@ -401,6 +438,7 @@ fn try_post<M>(
         Action::Send { link, message } => fabric.post_send(*link, WorkId(u64::MAX), message),
         Action::Grant { link, range, access, tag } => fabric.grant(*link, *range, *access, *tag),
         Action::Revoke { link, key } => fabric.revoke(*link, *key),
+        Action::Share { link, segment } => fabric.share(*link, *segment),
         Action::Atomic { link, work, remote, op } => fabric.post_atomic(*link, *work, *remote, *op),
         Action::Write(write) => {
             let Write { link, work, header, sgl, remote, immediate } = &**write;
@@ -419,6 +457,8 @@ fn try_post<M>(
         | Action::Disconnect { .. }
         | Action::Prepared { .. }
         | Action::LocalAtomic { .. }
+        | Action::Keep { .. }
+        | Action::AskReaders { .. }
         | Action::Control(_) => Ok(()),
     }
 }

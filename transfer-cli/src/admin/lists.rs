@@ -310,6 +310,8 @@ pub enum SegmentKind {
     Headers,
     /// The words of counters.
     Counters,
+    /// Another sidecar's of this host, which workers of this one may read where it lies.
+    Peer,
 }
 
 /// What `transferctl segments` may be told.
@@ -343,6 +345,7 @@ impl List for Segments {
             Some(SegmentKind::Pool) => v1::SegmentKind::Pool,
             Some(SegmentKind::Headers) => v1::SegmentKind::Headers,
             Some(SegmentKind::Counters) => v1::SegmentKind::Counters,
+            Some(SegmentKind::Peer) => v1::SegmentKind::Peer,
         };
         let request =
             v1::SegmentsRequest { kind: kind.into(), uid: self.uid, page_size: self.common.page_size, page_token };
@@ -391,6 +394,7 @@ fn segment_kind(segment: &v1::Segment) -> &'static str {
         v1::SegmentKind::Pool => "pool",
         v1::SegmentKind::Headers => "headers",
         v1::SegmentKind::Counters => "counters",
+        v1::SegmentKind::Peer => "peer",
         v1::SegmentKind::Unspecified => "unknown",
     }
 }

@@ -118,7 +118,11 @@ impl Reader {
             None => return Ok(false),
             Some(FromSidecar::Doorbell) => session.hear_doorbell(),
             Some(FromSidecar::Segment(passed)) => {
-                session.segments.adopt(passed)?;
+                match session.segments.adopt(passed) {
+                    // What was in it was given back before it was looked at.
+                    Ok(_) | Err(SessionError::NotKept { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
                 // Whoever owns it looks for the mark only when the sidecar is gone: it must not have been before.
                 if !session.socket.is_open() {
                     return Err(Gone::Closed);

@@ -48,6 +48,9 @@ impl PostMeter {
             | Action::LocalAtomic { .. }
             | Action::Show(_)
             | Action::Withdraw { .. }
+            | Action::Share { .. }
+            | Action::Keep { .. }
+            | Action::AskReaders { .. }
             | Action::Control(_) => {}
         }
     }
@@ -63,6 +66,10 @@ impl PostMeter {
             FabricEvent::SendDone { .. }
             | FabricEvent::Granted { .. }
             | FabricEvent::Revoked { .. }
+            | FabricEvent::References { .. }
+            | FabricEvent::SegmentCame { .. }
+            | FabricEvent::SegmentKept { .. }
+            | FabricEvent::SegmentGone { .. }
             | FabricEvent::RailDown { .. } => {}
         }
     }

@@ -1,7 +1,7 @@
 //! What a fabric reports.
 
 use super::{DownReason, LinkId, WorkId};
-use crate::memory::{RemoteKey, RemoteSlice};
+use crate::memory::{RemoteKey, RemoteSlice, SegmentId};
 
 /// What [`super::Fabric::poll`] reports. Bytes are borrowed for the call.
 #[derive(Debug)]
@@ -76,6 +76,35 @@ pub enum FabricEvent<'a> {
         work: WorkId,
         /// What the word held before; the error says what the device said, and then the word may have been changed or not.
         old: Result<u64, String>,
+    },
+    /// The two sides of this link may refer to each other's memory instead of sending what lies there. Behind [`FabricEvent::Connected`],
+    /// and never where the capabilities say nothing of it.
+    References {
+        /// The link.
+        link: LinkId,
+        /// The link's number, the same on both sides, by which readers mark what they read: see [`super::Fabric::share`].
+        mark: u64,
+    },
+    /// The peer has passed a segment: [`super::Fabric::keep`] takes it. Only on links with references.
+    SegmentCame {
+        /// The link.
+        link: LinkId,
+        /// What the peer calls it: its own number.
+        handle: u32,
+    },
+    /// The peer has that segment of this side, and keeps it: from here on a peer's reader is seen by its marks.
+    SegmentKept {
+        /// The link.
+        link: LinkId,
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// The peer will not name that segment again.
+    SegmentGone {
+        /// The link.
+        link: LinkId,
+        /// As in [`FabricEvent::SegmentCame`].
+        handle: u32,
     },
     /// One rail of a link of several is dead and drained on this side; the others carry on, with what it did not bring over too.
     /// For the last one [`FabricEvent::LinkDown`] is reported instead.

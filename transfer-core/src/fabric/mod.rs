@@ -213,6 +213,23 @@ pub trait Fabric: Send {
         Err(FabricError::Device { what: "a device's atomic operation", why: "this fabric has none".to_owned() })
     }
 
+    /// Passes a segment to the peer, if it was not before, for its workers to read by reference. [`FabricEvent::SegmentKept`] follows once the
+    /// peer has marked it as kept. Only on links of which [`FabricEvent::References`] was reported.
+    ///
+    /// # Errors
+    /// [`PostError`]. [`PostError::Full`] passes by itself.
+    fn share(&mut self, link: LinkId, segment: SegmentId) -> Result<(), PostError> {
+        let _ = segment;
+        Err(PostError::Unsupported { link, what: "refer to memory" })
+    }
+
+    /// Takes a segment of which [`FabricEvent::SegmentCame`] was reported, with its length in bytes, and tells the peer. `None` where the link
+    /// has ended, or the peer has taken it back.
+    fn keep(&mut self, link: LinkId, handle: u32) -> Option<(Self::Memory, u64)> {
+        let (_, _) = (link, handle);
+        None
+    }
+
     /// What it runs with, as names and values for people: its device, its addresses, its limits.
     fn describe(&self) -> Vec<(&'static str, String)> {
         Vec::new()

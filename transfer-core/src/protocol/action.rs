@@ -102,6 +102,27 @@ pub enum Action {
         /// One for each request, in any order.
         answers: Vec<super::BufferAnswer>,
     },
+    /// Pass a segment to a peer for its workers to read; [`crate::fabric::FabricEvent::SegmentKept`] follows, or the link dies.
+    Share {
+        /// To whom.
+        link: LinkId,
+        /// Which.
+        segment: SegmentId,
+    },
+    /// Take a segment that a peer has passed, give it a number of this node's, and tell [`super::Node::keep_segment`].
+    Keep {
+        /// Whose.
+        link: LinkId,
+        /// What the peer calls it.
+        handle: u32,
+    },
+    /// Find out whether anybody still reads that segment over a link that is lost, and tell [`super::Node::readers_answered`].
+    AskReaders {
+        /// The segment.
+        segment: SegmentId,
+        /// The link's number among the marks.
+        mark: u64,
+    },
     /// Ask the control plane.
     Control(Control),
 }

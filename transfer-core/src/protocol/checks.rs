@@ -37,6 +37,9 @@ impl Node {
         let (timers, cells) = (self.timers.len(), self.headers.len / 64 - self.free_cells.len() as u64);
         let (arenas, flights) = (self.arenas.len(), self.links.values().map(|l| l.in_flight.len()).sum::<usize>());
         let left = (speculative, records, timers, cells, arenas, flights, self.counters_busy(), self.tickets());
+        if self.references() != (0, 0) || self.unreturned.look_at().is_some() {
+            return Err(format!("references here and there: {:?}", self.references()));
+        }
         if left != (0, 0, 0, 0, 0, 0, 0, 0) {
             return Err(format!("speculative, records, timers, cells, arenas, flights, counters, tickets: {left:?}"));
         }

@@ -26,6 +26,8 @@ pub struct NodeConfig {
     pub max_queued_per_link: usize,
     /// The most names that a link keeps numbered in each direction.
     pub max_names_per_link: usize,
+    /// The most versions that peers may read by reference at a time, all of them together; beyond that they are sent.
+    pub max_references: usize,
     /// What must carry transfers between nodes, for every caller that does not say itself.
     pub require: Option<FabricKind>,
     /// Whether to take the time of transfers for the histograms of [`super::Meters`]; they are counted in any case.
@@ -49,6 +51,7 @@ impl NodeConfig {
             max_requests_per_link: 1 << 16,
             max_queued_per_link: 1 << 19,
             max_names_per_link: 1 << 16,
+            max_references: 1 << 16,
             require: None,
             timed: true,
             #[cfg(test)]

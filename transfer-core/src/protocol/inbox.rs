@@ -3,8 +3,9 @@
 use super::counters::{Request, unsent};
 use super::link::{Out, Purpose, SlotState};
 use super::node::{Node, Peer};
+use super::references::Referred;
 use super::store::Source;
-use super::{Action, Control};
+use super::{Action, Control, Domain};
 use crate::fabric::{DownReason, LinkId};
 use crate::op::{Failure, FailureCode};
 use crate::time::Time;
@@ -51,9 +52,14 @@ impl Node {
                     self.violation(link, &what);
                 }
             }
-            Body::TensorRequest { key, select, metadata_id, slot, trace } => {
-                self.tensor_request(now, link, index, key, select, metadata_id, slot, trace);
+            Body::TensorRequest { key, select, metadata_id, reader, slot, trace } => {
+                self.tensor_request(now, link, index, key, select, metadata_id, Domain(reader), slot, trace);
             }
+            Body::ByReference { lease, segment, offset, version, waited_us, meta } => {
+                let referred = Referred { lease, segment, offset };
+                self.pull_referred(now, link, index, referred, version, waited_us, meta);
+            }
+            Body::ReleaseReference { lease } => self.reference_released(link, lease),
             Body::TensorReRequest { slot } => self.tensor_re_request(link, index, slot),
             Body::MetaDataUpdate { version, metadata_id, meta } => match role {
                 Role::Pull => self.pull_described(now, link, index, version, metadata_id, meta),
@@ -142,6 +148,7 @@ impl Node {
         }
         self.calls_lost(link);
         self.counters_lost(link, &peer, std::mem::take(&mut l.counters), &unsent, &reason.to_string());
+        self.references_lost(now, l.references);
         self.serves_lost(now, link, l.serves);
         self.flows_in_lost(now, link, &l.flows_in);
         self.flows_out_lost(&l.flows_out, &lost("the link to"));

@@ -27,6 +27,7 @@ impl Node {
             Source::Arena(lent) => self.leave_arena(&blob, lent),
             Source::Pool(range) => self.free_range(blob.domain, *range),
             Source::Slot(link, slot) => self.slot_read(link, slot),
+            Source::Reference { link, lease } => self.return_reference(link, lease, blob.slice.segment),
         }
     }
 
@@ -58,6 +59,7 @@ impl Node {
         {
             let segment = arena.segment;
             self.arenas.remove(&segment);
+            self.unshare(segment);
             self.actions.push_back(Action::SegmentUnused { segment });
         }
     }

@@ -6,6 +6,7 @@ use super::names::{MetaCache, NamesIn, NamesOut};
 use super::pull::Pull;
 use super::push_in::InFlow;
 use super::push_out::OutFlow;
+use super::references::LinkReferences;
 use super::serve::Serve;
 use super::slab::{Id, Slab};
 use super::{Blob, BufferAsk, Carried, Domain, PeerInfo, SessionId};
@@ -140,6 +141,7 @@ pub(super) struct Link {
     /// Flows whose slots the peer asked for by a call, and the call.
     pub(super) called: HashMap<u32, u64>,
     pub(super) counters: LinkCounters,
+    pub(super) references: LinkReferences,
     /// What it has carried to the peer, and from there.
     pub(super) outward: Carried,
     pub(super) inward: Carried,
@@ -175,6 +177,7 @@ impl Link {
             asks: Vec::new(),
             called: HashMap::new(),
             counters: LinkCounters::default(),
+            references: LinkReferences::default(),
             outward: Carried::default(),
             inward: Carried::default(),
         }

@@ -14,6 +14,7 @@
 //! - `meters`: what is counted and timed. `ended`: transfers that have ended, for whoever traces them.
 //! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node.
+//! - `references`: the same, where the receiver reads the owner's memory.
 //! - `counters`: named counters and barriers of the job.
 //! - `status`, `listing`, `waiting`, `snapshot`: what a node shows of itself. `events`: what it tells without being asked.
 //! - `drain`, `operator`: taking nothing new, and what an operator ends.
@@ -52,6 +53,7 @@ mod pull;
 mod push_in;
 mod push_out;
 mod recall;
+mod references;
 mod serve;
 mod session;
 mod slab;

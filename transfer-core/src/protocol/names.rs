@@ -90,6 +90,10 @@ impl MetaCache {
         self.known.get(key)
     }
 
+    pub(super) fn forget(&mut self, key: &Key) {
+        self.known.remove(key);
+    }
+
     pub(super) fn set(&mut self, key: &Key, id: u32, meta: TensorMeta, limit: usize) {
         if self.known.len() >= limit && !self.known.contains_key(key) {
             self.known.clear();

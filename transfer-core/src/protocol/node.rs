@@ -8,6 +8,7 @@ use super::link::Link;
 use super::meters::Meters;
 use super::pool::Pool;
 use super::prepare::Call;
+use super::references::{Foreign, Unreturned};
 use super::session::Session;
 use super::slab::{Id, Slab};
 use super::store::{Arena, Store};
@@ -61,6 +62,11 @@ pub struct Node {
     pub(super) calls: BTreeMap<u64, Call>,
     pub(super) counters: Counters,
     pub(super) boards: Boards,
+    /// Segments of peers.
+    pub(super) foreign: HashMap<SegmentId, Foreign>,
+    pub(super) unreturned: Unreturned,
+    /// How many versions peers hold by reference, those of links that are lost too.
+    pub(super) references_held: usize,
     /// Counts what has landed in flows.
     pub(super) landings: u64,
     pub(super) meters: Meters,
@@ -113,6 +119,9 @@ impl Node {
             calls: BTreeMap::new(),
             counters: Counters::default(),
             boards: Boards::default(),
+            foreign: HashMap::new(),
+            unreturned: Unreturned::default(),
+            references_held: 0,
             landings: 0,
             meters,
             ended: None,
@@ -153,10 +162,10 @@ impl Node {
     /// When [`Node::timeout`] has to be called at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.timers.first().map(|(at, _)| *at)
+        self.timers.first().map(|(at, _)| *at).into_iter().chain(self.unreturned.look_at()).min()
     }
 
-    /// Time has come: ends the operations whose deadline has passed.
+    /// Time has come: ends the operations whose deadline has passed, and looks after what lost peers may still read.
     pub fn timeout(&mut self, now: Time) {
         self.latest = now;
         while let Some((at, op)) = self.timers.first().copied() {
@@ -166,6 +175,7 @@ impl Node {
             self.timers.pop_first();
             self.deadline(now, op);
         }
+        self.look_after_unreturned(now);
     }
 
     /// A landing pool for a trust domain; registered memory.
@@ -236,6 +246,10 @@ impl Node {
                 #[cfg(test)]
                 self.deliver_too_early(now);
             }
+            FabricEvent::References { link, mark } => self.references_begin(link, mark),
+            FabricEvent::SegmentCame { link, handle } => self.segment_came(link, handle),
+            FabricEvent::SegmentKept { link, segment } => self.segment_kept(now, link, segment),
+            FabricEvent::SegmentGone { link, handle } => self.segment_gone(link, handle),
             FabricEvent::RailDown { link, rail, reason, left } => self.rail_down(link, rail, &reason, left),
             FabricEvent::LinkDown { link, reason } => self.link_down(now, link, &reason),
         }

@@ -6,6 +6,7 @@ use super::meters::Operation;
 use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
 use super::pool::Want;
+use super::references::Referred;
 use super::slab::{Id, Slab};
 use super::store::{Blob, Source};
 use super::{Domain, Slot};
@@ -125,11 +126,12 @@ impl Node {
         let Some(p) = self.pull_mut(link, pull) else { return };
         p.state = PullState::Asked;
         p.asked = now;
-        let (key, select) = (Name::from(p.key.clone()), p.select);
+        let (key, select, reader) = (Name::from(p.key.clone()), p.select, p.domain.0);
         let (metadata_id, op) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.op);
         let trace = op.and_then(|op| self.ops.get(op)).and_then(|op| self.trace_of(op));
         let [key] = self.number(link, [&key]);
-        self.send(link, Role::Pull, pull.short(), Body::TensorRequest { key, select, metadata_id, slot, trace });
+        let request = Body::TensorRequest { key, select, metadata_id, reader, slot, trace };
+        self.send(link, Role::Pull, pull.short(), request);
     }
 
     /// A slot for this request is open.
@@ -301,6 +303,61 @@ impl Node {
             let (operation, session, key, version) = (Operation::Fetch, op.session, &op.key, Some(header.version));
             let outcome = lent.map(|()| report).map_err(|failure| failure.code);
             let trace = self.trace_of(&op);
+            self.note_ended(now, Ending { operation, session, key, version, path, outcome, since: op.since, trace });
+        }
+        self.unhold(blob);
+    }
+
+    /// BY_REFERENCE: it can be read where it lies, until whoever reads it has released it.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn pull_referred(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        index: u32,
+        referred: Referred,
+        version: Version,
+        waited_us: u32,
+        meta: TensorMeta,
+    ) {
+        let Some(id) = self.pull_of(link, index) else { return };
+        let Some(l) = self.links.get(&link) else { return };
+        let Some(p) = l.pulls.get(id) else { return };
+        let slice = match self.find_referred(l, &referred, meta.len_bytes()) {
+            Ok(slice) => slice,
+            Err(what) => return self.violation(link, &what),
+        };
+        if p.state == PullState::Cancelling {
+            // CANCELLED still comes, and ends the request.
+            return self.send(link, Role::Pull, index, Body::ReleaseReference { lease: referred.lease });
+        }
+        if p.state != PullState::Asked || has_landed(&l.slots, p.slot) || !p.select.takes(version) {
+            return self.violation(link, &format!("BY_REFERENCE for request {index:#x}, which did not ask for it"));
+        }
+        self.settle_speculation(link, id);
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(p) = l.pulls.remove(id) else { return };
+        // The next one of this key needs no slot, either.
+        l.meta_in.forget(&p.key);
+        let (bytes, kind, path) = (slice.len, l.kind, l.path);
+        l.inward.add(bytes);
+        if let Some(slot) = p.slot {
+            self.drop_slot(link, slot);
+        }
+        self.begin_reading(slice.segment);
+        let source = Source::Reference { link, lease: referred.lease };
+        let origin = p.told.filter(|(told, _)| *told == version).map(|(_, context)| context);
+        let blob = Blob { version, trace: origin, ..Blob::new(slice, meta, p.domain, source) };
+        let blob = self.store.blobs.insert(blob);
+        if let Some(op) = p.op.and_then(|op| self.finish_op(op)) {
+            let waited = Duration::from_micros(waited_us.into());
+            let (queued, flew) = (p.asked.since(op.since), now.since(p.asked).saturating_sub(waited));
+            let report = Report { fabric: kind, bytes, copied: 0, queued, waited, flew, origin };
+            // The session is the one that asked, so the domain is its own.
+            let lent = self.lend(op.session, op.id, blob, path, report);
+            let (operation, session, key) = (Operation::Fetch, op.session, &op.key);
+            let outcome = lent.map(|()| report).map_err(|failure| failure.code);
+            let (version, trace) = (Some(version), self.trace_of(&op));
             self.note_ended(now, Ending { operation, session, key, version, path, outcome, since: op.since, trace });
         }
         self.unhold(blob);

@@ -1,5 +1,6 @@
 //! Pulling, the owner's side: wait until the version is published, then write it into the receiver's slot.
 
+use super::Domain;
 use super::ended::PeersTransfer;
 use super::link::{Out, OutWrite, Purpose};
 use super::meters::Operation;
@@ -24,9 +25,11 @@ pub(super) struct Serve {
     name: u32,
     select: Select,
     metadata_id: u32,
+    /// Whose workers are to read it.
+    pub(super) reader: Domain,
     slot: Option<SlotGrant>,
-    since: Time,
-    waited_us: u32,
+    pub(super) since: Time,
+    pub(super) waited_us: u32,
     /// Set once the version is there; it is held until the write is posted, or the request ends.
     pub(super) blob: Option<Id<Blob>>,
     /// The same, until the request ends: it counts as being fetched.
@@ -36,7 +39,9 @@ pub(super) struct Serve {
     /// The write is posted, or about to be, and owns the reference.
     writing: bool,
     /// What asks for it, where that said so.
-    trace: Option<TraceContext>,
+    pub(super) trace: Option<TraceContext>,
+    /// It is answered by reference once the peer has the segment.
+    pub(super) sharing: bool,
 }
 
 #[cfg(test)]
@@ -44,6 +49,7 @@ impl Serve {
     pub(super) fn state(&self) -> &'static str {
         match (self.writing, self.blob, self.slot) {
             (true, _, _) => "Writing",
+            (false, Some(_), _) if self.sharing => "Sharing",
             (false, Some(_), _) => "Described",
             (false, None, None) => "Waiting",
             (false, None, Some(_)) => "Waiting, slot",
@@ -62,6 +68,7 @@ impl Node {
         name: NameRef,
         mut select: Select,
         metadata_id: u32,
+        reader: Domain,
         slot: Option<SlotGrant>,
         trace: Option<TraceContext>,
     ) {
@@ -90,6 +97,7 @@ impl Node {
             name: name.id,
             select,
             metadata_id,
+            reader,
             slot,
             since: now,
             waited_us: 0,
@@ -97,6 +105,7 @@ impl Node {
             fetching: None,
             cancelled: false,
             writing: false,
+            sharing: false,
             trace,
         };
         l.serves.insert(index, serve);
@@ -127,6 +136,9 @@ impl Node {
         serve.waited_us = u32::try_from(now.since(serve.since).as_micros()).unwrap_or(u32::MAX);
         let (version, meta) = (b.version, b.meta.clone());
         self.fetch_begins(blob);
+        if self.serve_by_reference(now, link, index) {
+            return;
+        }
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(serve) = l.serves.get_mut(&index) else { return };
         let known = match l.meta_out.get(&serve.key) {
@@ -154,7 +166,7 @@ impl Node {
         let Some(serve) = l.serves.get_mut(&index) else {
             return self.violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which is not under way"));
         };
-        let Some(blob) = serve.blob.filter(|_| !serve.writing && serve.slot.is_none()) else {
+        let Some(blob) = serve.blob.filter(|_| !serve.writing && !serve.sharing && serve.slot.is_none()) else {
             return self.violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which was not told to"));
         };
         let len = self.store.blobs.get(blob).map_or(0, |b| b.meta.len_bytes());

@@ -83,6 +83,8 @@ pub(super) enum Source {
     Pool(Box<Allocation>),
     /// To the sender that fills this landing slot.
     Slot(LinkId, Id<Slot>),
+    /// To the peer whose memory it is, which calls it so.
+    Reference { link: LinkId, lease: u32 },
 }
 
 /// Who lent a range, and by which of its pushes.

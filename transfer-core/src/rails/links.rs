@@ -87,6 +87,11 @@ impl Links {
             | FabricEvent::RailDown { link, .. }
             | FabricEvent::LinkDown { link, .. } => *link,
             FabricEvent::LocalAtomicDone { .. } => return sink(event),
+            // Where a device of its own brings bytes, nothing is referred to.
+            FabricEvent::References { .. }
+            | FabricEvent::SegmentCame { .. }
+            | FabricEvent::SegmentKept { .. }
+            | FabricEvent::SegmentGone { .. } => return,
         };
         // One that was given up is of no interest.
         let Some((id, rail)) = self.inner.get(&inner).copied() else { return };
@@ -147,6 +152,10 @@ impl Links {
                 FabricEvent::LinkDown { link, reason }
             }
             FabricEvent::LocalAtomicDone { work, old } => FabricEvent::LocalAtomicDone { work, old },
+            FabricEvent::References { .. }
+            | FabricEvent::SegmentCame { .. }
+            | FabricEvent::SegmentKept { .. }
+            | FabricEvent::SegmentGone { .. } => return,
         });
     }
 }
@@ -180,7 +189,13 @@ fn several(
         }
         FabricEvent::Granted { tag, remote, .. } => link.grants.answered(rail, tag, Some(remote), &mut asks),
         FabricEvent::Revoked { key, .. } => link.grants.revoked(rail, key),
-        FabricEvent::LinkDown { .. } | FabricEvent::RailDown { .. } | FabricEvent::LocalAtomicDone { .. } => None,
+        FabricEvent::LinkDown { .. }
+        | FabricEvent::RailDown { .. }
+        | FabricEvent::LocalAtomicDone { .. }
+        | FabricEvent::References { .. }
+        | FabricEvent::SegmentCame { .. }
+        | FabricEvent::SegmentKept { .. }
+        | FabricEvent::SegmentGone { .. } => None,
     };
     link.ask(asks);
     if let Some(outcome) = outcome {

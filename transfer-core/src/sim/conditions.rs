@@ -29,6 +29,8 @@ pub struct Conditions {
     /// How often, in percent, a write is repeated with other bytes after its immediate was reported: a packet that comes late.
     /// It goes through the grant that it was made for, or nowhere.
     pub late_packets: u32,
+    /// Whether the two sides of a link may refer to each other's memory.
+    pub references: bool,
     /// How often, in percent, the header of a landed transfer says what is not so. A side that believes one is a fault.
     pub lies: u32,
 }
@@ -44,6 +46,7 @@ impl Conditions {
             capabilities: Capabilities::new(),
             send_queue: 128,
             late_packets: 0,
+            references: false,
             lies: 0,
         }
     }
@@ -65,6 +68,7 @@ impl Conditions {
             capabilities,
             send_queue: [2, 4, 16, 128][rng.random_range(0..4)],
             late_packets: 0,
+            references: false,
             lies: 0,
         }
     }

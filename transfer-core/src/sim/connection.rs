@@ -1,7 +1,7 @@
 //! The two sides of a link, and what is under way between them.
 
 use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
-use crate::memory::{LocalSlice, RemoteSlice};
+use crate::memory::{LocalSlice, RemoteSlice, SegmentId};
 use crate::plan::GatherList;
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
@@ -117,6 +117,9 @@ pub(super) enum Event {
     Message(LinkId, Vec<u8>),
     Immediate { link: LinkId, value: u32, len_bytes: u64, late: Option<Late>, lies: bool },
     Down(LinkId, DownReason),
+    SegmentCame(LinkId, u32),
+    SegmentKept(LinkId, SegmentId),
+    SegmentGone(LinkId, u32),
 }
 
 /// A write that will come once more.

@@ -30,6 +30,15 @@ impl SimFabric {
     }
 }
 
+impl SimFabric {
+    /// The number of a link among the marks of readers: its connection's.
+    fn mark(&self, link: LinkId) -> Option<u64> {
+        let w = self.world.lock();
+        let place = w.endpoints.get(self.endpoint.0)?;
+        w.conditions.references.then(|| place.links.get(&link).map(|(connection, _)| *connection as u64))?
+    }
+}
+
 /// Access to landing headers in the memory that is registered at an endpoint.
 #[derive(Debug, Clone)]
 pub struct SimMemory {
@@ -85,6 +94,21 @@ impl Inner {
         }
     }
 
+    /// The same, however much is under way there.
+    fn side_of(&self, endpoint: Endpoint, link: LinkId) -> Option<(usize, SideNo)> {
+        let (connection, side) = self.endpoints.get(endpoint.0)?.links.get(&link).copied()?;
+        let s = self.connections[connection].sides[side].as_ref()?;
+        (s.state == SideState::Up && !self.connections[connection].lost).then_some((connection, side))
+    }
+
+    /// Reports something to a side that is up.
+    fn tell(&mut self, connection: usize, side: SideNo, event: impl FnOnce(LinkId) -> Event) {
+        if let Some(s) = self.connections[connection].sides[side].as_ref().filter(|s| s.state == SideState::Up) {
+            let (endpoint, event) = (s.endpoint, event(s.link));
+            self.endpoints[endpoint].events.push_back(event);
+        }
+    }
+
     fn free_key(&mut self) -> u32 {
         if self.conditions.reuse_keys && !self.retired_keys.is_empty() && self.rng.random() {
             let i = self.rng.random_range(0..self.retired_keys.len());
@@ -122,6 +146,9 @@ impl Fabric for SimFabric {
         place.segments.remove(&segment).ok_or(FabricError::UnknownSegment(segment))?;
         let links: Vec<_> = place.links.values().copied().collect();
         for (connection, side) in links {
+            if w.conditions.references {
+                w.tell(connection, 1 - side, |link| Event::SegmentGone(link, segment.0));
+            }
             if let Some(s) = w.connections[connection].sides[side].as_mut() {
                 s.grants.retain(|_, g| g.range.segment != segment);
             }
@@ -302,13 +329,38 @@ impl Fabric for SimFabric {
         Ok(())
     }
 
+    fn share(&mut self, link: LinkId, segment: SegmentId) -> Result<(), PostError> {
+        let mut w = self.world.lock();
+        let (connection, side) = w.side(self.endpoint, link)?;
+        w.tell(connection, 1 - side, |link| Event::SegmentCame(link, segment.0));
+        Ok(())
+    }
+
+    fn keep(&mut self, link: LinkId, handle: u32) -> Option<(MemoryId, u64)> {
+        let mut w = self.world.lock();
+        let (connection, side) = w.side_of(self.endpoint, link)?;
+        let segment = SegmentId(handle);
+        let owner = w.connections[connection].sides[1 - side].as_ref()?.endpoint;
+        let memory = *w.endpoints[owner].segments.get(&segment)?;
+        w.tell(connection, 1 - side, |link| Event::SegmentKept(link, segment));
+        Some((memory, w.memories[memory.0].len() as u64))
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
         let bound = self.world.lock().rng.random_range(1..32);
         for reported in 0..bound {
             // The world is not locked while an event is handed out, for it may be asked for memory then.
             let Some(event) = self.world.lock().next_event(self.endpoint) else { return reported > 0 };
             match event {
-                Event::Connected(link) => sink(FabricEvent::Connected { link }),
+                Event::Connected(link) => {
+                    sink(FabricEvent::Connected { link });
+                    if let Some(mark) = self.mark(link) {
+                        sink(FabricEvent::References { link, mark });
+                    }
+                }
+                Event::SegmentCame(link, handle) => sink(FabricEvent::SegmentCame { link, handle }),
+                Event::SegmentKept(link, segment) => sink(FabricEvent::SegmentKept { link, segment }),
+                Event::SegmentGone(link, handle) => sink(FabricEvent::SegmentGone { link, handle }),
                 Event::WriteDone(link, work) => sink(FabricEvent::WriteDone { link, work }),
                 Event::SendDone(link, work) => sink(FabricEvent::SendDone { link, work }),
                 Event::AtomicDone(link, work, old) => sink(FabricEvent::AtomicDone { link, work, old }),

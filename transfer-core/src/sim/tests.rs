@@ -107,7 +107,7 @@ fn first_that_notices(how: Play, seeds: u64) -> Option<(u64, String)> {
 }
 
 /// The mistakes, what notices them, and within how many seeds. docs/protocol.md lists them.
-const MISTAKES: [(Broken, Play, u64); 12] = [
+const MISTAKES: [(Broken, Play, u64); 14] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 1000),
     (Broken::SkipsQuarantine, Play::USUAL, 1000),
     (Broken::ForgetsCredits, Play::USUAL, 1000),
@@ -120,6 +120,8 @@ const MISTAKES: [(Broken, Play, u64); 12] = [
     (Broken::KeepsSpeculation, Play::USUAL, 1000),
     (Broken::ForgetsReleases, Play::USUAL, 1000),
     (Broken::ForgetsMarks, Play::USUAL, 1000),
+    (Broken::KeepsReferences, Play::USUAL, 1000),
+    (Broken::ForgetsReaders, Play::USUAL, 30_000),
 ];
 
 const MISTAKES_OF_RAILS: [(rails::Broken, u64); 3] = [

@@ -22,6 +22,10 @@ pub enum Heard {
     Immediate(LinkId, u32),
     RailDown(LinkId, usize),
     Down(LinkId, DownReason),
+    References(LinkId, u64),
+    SegmentCame(LinkId, u32),
+    SegmentKept(LinkId, SegmentId),
+    SegmentGone(LinkId, u32),
 }
 
 impl Heard {
@@ -38,6 +42,10 @@ impl Heard {
             FabricEvent::Immediate { link, value, .. } => Heard::Immediate(link, value),
             FabricEvent::RailDown { link, rail, .. } => Heard::RailDown(link, rail),
             FabricEvent::LinkDown { link, reason } => Heard::Down(link, reason),
+            FabricEvent::References { link, mark } => Heard::References(link, mark),
+            FabricEvent::SegmentCame { link, handle } => Heard::SegmentCame(link, handle),
+            FabricEvent::SegmentKept { link, segment } => Heard::SegmentKept(link, segment),
+            FabricEvent::SegmentGone { link, handle } => Heard::SegmentGone(link, handle),
             other => panic!("an event that the suite does not know: {other:?}"),
         }
     }
@@ -55,6 +63,10 @@ impl Heard {
             | Heard::Message(link, _)
             | Heard::Immediate(link, _)
             | Heard::RailDown(link, _)
+            | Heard::References(link, _)
+            | Heard::SegmentCame(link, _)
+            | Heard::SegmentKept(link, _)
+            | Heard::SegmentGone(link, _)
             | Heard::Down(link, _) => Some(*link),
         }
     }

@@ -161,6 +161,8 @@ fn hear<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, ends: &mut [
             ends[side].free.push_back(free_of(&bytes));
         }
         Heard::WriteDone(..) | Heard::SendDone(..) | Heard::Revoked(..) => {}
+        // What the peer may read where it lies is another matter.
+        Heard::References(..) | Heard::SegmentCame(..) => {}
         other => panic!("{other:?}"),
     }
 }

@@ -79,6 +79,8 @@ pub enum SegmentRole {
     Pool(Domain),
     /// What this worker of this user writes.
     Arena(Domain, Name),
+    /// Another sidecar's of this host, which workers here may read by reference.
+    Peer,
 }
 
 /// A segment that the data plane works with.
@@ -137,7 +139,7 @@ impl Memory {
             role: role.clone(),
             bytes: segment.len(),
             achieved: *segment.achieved(),
-            registered: registered.to_vec(),
+            registered: if *role == SegmentRole::Peer { Vec::new() } else { registered.to_vec() },
             reach: None,
         });
         let entries = entries.collect();

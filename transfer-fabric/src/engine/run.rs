@@ -206,6 +206,12 @@ impl Run {
                             self.driver.node.withdrawn(ticket);
                         }
                     }
+                    Work::SegmentKept { segment, memory } => self.memory.insert(segment, memory, SegmentRole::Peer),
+                    Work::AskReaders { segment, mark } => {
+                        // A segment that is gone is read by nobody.
+                        let read = self.memory.get(segment).is_some_and(|memory| memory.is_referenced(mark));
+                        self.driver.node.readers_answered(segment, mark, read);
+                    }
                     Work::Prepared { token, answers } => {
                         if let Some(answer) = self.calls.remove(&token) {
                             answer(Some(answers));

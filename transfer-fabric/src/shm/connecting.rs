@@ -37,6 +37,7 @@ pub(super) struct Arrived {
     shared: Shared,
     nonce: Nonce,
     incarnation: u64,
+    namespace: u64,
 }
 
 /// A socket that has not shown its token.
@@ -88,13 +89,15 @@ impl ShmFabric {
         check_user(&socket).map_err(failed)?;
         let nonce: Nonce = rand::random();
         let (shared, fd) = Shared::make(&self.links_budget, &nonce)?;
-        let hello = Note::Hello { token: show, incarnation: self.config.incarnation }.encode();
+        let hello = Note::Hello { token: show, incarnation: self.config.incarnation, namespace: self.namespace };
+        let hello = hello.encode();
         let sent = socket.send(&hello, &super::lent(&fd), Instant::now());
         sent.map_err(|error| failed(error.to_string()))?;
         self.poller.add(&socket, Source::Link(link))?;
         let expect = Token::random();
         let deadline = self.deadline_after(self.config.handshake_timeout);
-        self.links.insert(link, Link::new(link, socket, shared, Stage::Greeting { expect, nonce, deadline }, 0));
+        self.links
+            .insert(link, Link::new(link, socket, shared, Stage::Greeting { expect, nonce, deadline }, self.namespace));
         Ok(offer::encode_acceptor(&expect))
     }
 
@@ -170,8 +173,8 @@ impl ShmFabric {
         let Message::Bytes { bytes, mut descriptors } = message else {
             return Err((socket, "the first note is no greeting".into()));
         };
-        let (token, incarnation) = match Note::decode(&bytes) {
-            Ok(Note::Hello { token, incarnation }) => (token, incarnation),
+        let (token, incarnation, namespace) = match Note::decode(&bytes) {
+            Ok(Note::Hello { token, incarnation, namespace }) => (token, incarnation, namespace),
             Ok(_) => return Err((socket, "the first note is no greeting".into())),
             Err(why) => return Err((socket, why.into())),
         };
@@ -193,7 +196,7 @@ impl ShmFabric {
         if let Err(error) = self.poller.add(&socket, Source::Link(link)) {
             return Err((socket, error.to_string()));
         }
-        let arrived = Arrived { socket, shared, nonce, incarnation };
+        let arrived = Arrived { socket, shared, nonce, incarnation, namespace };
         match self.waiting.get_mut(&link) {
             Some(Waiting::ForAnswer { arrived: place, .. }) => *place = Some(Box::new(arrived)),
             Some(Waiting::ForHello { show, .. }) => {
@@ -218,14 +221,18 @@ impl ShmFabric {
 
     /// Begins the link, as its initiator.
     fn seat(&mut self, id: LinkId, arrived: Arrived, show: Token) {
-        let Arrived { socket, shared, nonce, incarnation } = arrived;
-        let welcome = Note::Welcome { token: show, nonce, incarnation: self.config.incarnation }.encode();
-        if let Err(error) = socket.send(&welcome, &[], Instant::now()) {
+        let Arrived { socket, shared, nonce, incarnation, namespace } = arrived;
+        let welcome =
+            Note::Welcome { token: show, nonce, incarnation: self.config.incarnation, namespace: self.namespace };
+        if let Err(error) = socket.send(&welcome.encode(), &[], Instant::now()) {
             self.poller.remove(&socket);
             let reason = DownReason::NotConnected(error.to_string());
             return self.reports.push_back(Report::Down { link: id, reason });
         }
-        self.links.insert(id, Link::new(id, socket, shared, Stage::Up, incarnation));
+        let mut link = Link::new(id, socket, shared, Stage::Up, self.namespace);
+        link.meet(incarnation, namespace, &nonce);
         self.reports.push_back(Report::Connected(id));
+        self.reports.extend(link.mark.map(|mark| Report::References { link: id, mark }));
+        self.links.insert(id, link);
     }
 }

@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use transfer_core::fabric::FabricError;
-use transfer_memory::segment::{Mapping, Segment, SegmentError};
+use transfer_memory::segment::{Segment, SegmentError};
 
 /// How much one of these threads copies before it looks for what else there is.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -19,15 +19,15 @@ pub(super) const LEAST_BYTES: u64 = 2 << 20;
 /// A peer's segment, once it is mapped.
 #[derive(Debug, Default)]
 pub(super) struct Theirs {
-    mapping: OnceLock<Result<Arc<Mapping>, SegmentError>>,
-    /// Behind the mapping: it counts until that is gone.
+    segment: OnceLock<Result<Arc<Segment>, SegmentError>>,
+    /// Behind the segment: it counts until that is gone.
     share: OnceLock<Share>,
 }
 
 impl Theirs {
-    /// The mapping, or why there is none. `None`: not yet.
-    pub(super) fn get(&self) -> Option<&Result<Arc<Mapping>, SegmentError>> {
-        self.mapping.get()
+    /// It, or why it cannot be mapped. `None`: not yet.
+    pub(super) fn get(&self) -> Option<&Result<Arc<Segment>, SegmentError>> {
+        self.segment.get()
     }
 
     /// There is room for it: from now on it counts.
@@ -43,6 +43,8 @@ pub(super) struct ToMap {
     pub(super) fd: OwnedFd,
     pub(super) len: u64,
     pub(super) incarnation: u64,
+    /// The link's mark, where it is to be kept for those who read by reference.
+    pub(super) mark: Option<u64>,
     pub(super) into: Arc<Theirs>,
 }
 
@@ -65,11 +67,11 @@ impl Task {
                     }
                 }
             }
-            Task::Map(ToMap { fd, len, incarnation, into }) => {
+            Task::Map(ToMap { fd, len, incarnation, mark, into }) => {
                 // The peer may have taken it back meanwhile, or the link has ended: then nobody would use it.
                 if Arc::strong_count(&into) > 1 {
                     // Nobody else sets it.
-                    let _ = into.mapping.set(Segment::adopt_from_peer(fd, len, incarnation));
+                    let _ = into.segment.set(Segment::adopt_from_peer(fd, len, incarnation, mark).map(Arc::new));
                 }
                 // It may be the last that keeps it: then there is room for another one.
                 drop(into);

@@ -9,7 +9,7 @@ use super::record::{Element, Encoded, Record, Write};
 use super::shared::Shared;
 use crate::regions::Regions;
 use crate::token::Token;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -57,9 +57,14 @@ pub(super) struct Link {
     pub(super) placed_told: u64,
     /// What the peer says of ours.
     pub(super) peer_placed: u64,
-    /// Our segments that the peer knows, and what it calls them.
-    passed: HashMap<SegmentId, u32>,
-    handles: u32,
+    /// Our segments that the peer knows. Both sides call them by their numbers here, which are never used again.
+    pub(super) passed: HashSet<SegmentId>,
+    /// This side's user namespace; 0 where it allows no references.
+    namespace: u64,
+    /// The link's mark, where both sides may refer to each other's memory.
+    pub(super) mark: Option<u64>,
+    /// Segments of the peer's that are to be reported once they are mapped.
+    pub(super) coming: Vec<u32>,
     /// The peer's that it has passed, by its handles, and their lengths.
     pub(super) theirs: HashMap<u32, (Arc<Theirs>, u64)>,
     pub(super) theirs_bytes: u64,
@@ -97,13 +102,13 @@ pub(super) struct Means<'a> {
 }
 
 impl Link {
-    pub(super) fn new(id: LinkId, socket: Socket, shared: Shared, stage: Stage, incarnation: u64) -> Link {
+    pub(super) fn new(id: LinkId, socket: Socket, shared: Shared, stage: Stage, own_namespace: u64) -> Link {
         Link {
             id,
             socket,
             stage,
             shared,
-            incarnation,
+            incarnation: 0,
             outbox: VecDeque::new(),
             in_flight: VecDeque::new(),
             works_sent: 0,
@@ -111,8 +116,10 @@ impl Link {
             placed: 0,
             placed_told: 0,
             peer_placed: 0,
-            passed: HashMap::new(),
-            handles: 0,
+            passed: HashSet::new(),
+            namespace: own_namespace,
+            mark: None,
+            coming: Vec::new(),
             theirs: HashMap::new(),
             theirs_bytes: 0,
             unmapped: VecDeque::new(),
@@ -125,6 +132,13 @@ impl Link {
             watch: None,
             farewell: None,
         }
+    }
+
+    /// What the peer has said of itself. References are allowed where both sides want them, and call the same users by the same numbers.
+    pub(super) fn meet(&mut self, incarnation: u64, namespace: u64, nonce: &Nonce) {
+        self.incarnation = incarnation;
+        let same = namespace == self.namespace && namespace != 0;
+        self.mark = nonce.first_chunk().filter(|_| same).map(|bytes| u64::from_le_bytes(*bytes));
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -151,24 +165,24 @@ impl Link {
         }
         let mut elements = super::record::Elements::new();
         for slice in sgl.iter().filter(|slice| slice.len > 0) {
-            let handle = self.handle(slice, regions)?;
-            elements.push(Element { handle, offset: slice.offset, len: slice.len });
+            self.pass(slice.segment, regions)?;
+            elements.push(Element { handle: slice.segment.0, offset: slice.offset, len: slice.len });
         }
         Ok(elements)
     }
 
-    fn handle(&mut self, slice: &LocalSlice, regions: &Regions) -> Result<u32, PostError> {
-        if let Some(handle) = self.passed.get(&slice.segment) {
-            return Ok(*handle);
+    /// Passes the peer a segment, unless it knows it already.
+    pub(super) fn pass(&mut self, segment: SegmentId, regions: &Regions) -> Result<(), PostError> {
+        if self.passed.contains(&segment) {
+            return Ok(());
         }
-        let bad = PostError::BadLocalSlice(*slice);
-        let segment = regions.segment(slice.segment).ok_or(bad.clone())?;
-        let fd = segment.open_for_peer().map_err(|error| {
-            tracing::error!(%error, segment = slice.segment.0, "a segment cannot be passed to a peer of this host");
-            bad
+        let bad = || PostError::BadLocalSlice(LocalSlice { segment, offset: 0, len: 0 });
+        let memory = regions.segment(segment).ok_or_else(bad)?;
+        let fd = memory.open_for_peer().map_err(|error| {
+            tracing::error!(%error, segment = segment.0, "a segment cannot be passed to a peer of this host");
+            bad()
         })?;
-        let handle = self.handles;
-        let note = Note::Segment { handle, len: segment.len() }.encode();
+        let note = Note::Segment { handle: segment.0, len: memory.len() }.encode();
         match self.socket.send(&note, &super::lent(&fd), Instant::now()) {
             Ok(()) => {}
             // The peer reads its socket later.
@@ -182,15 +196,14 @@ impl Link {
                 return Err(PostError::LinkDown(self.id));
             }
         }
-        self.handles += 1;
-        self.passed.insert(slice.segment, handle);
-        Ok(handle)
+        self.passed.insert(segment);
+        Ok(())
     }
 
     /// A segment is not registered any more: what names it was posted before.
     pub(super) fn forget(&mut self, segment: SegmentId) {
-        if let Some(handle) = self.passed.remove(&segment) {
-            self.push(&Record::Forget(handle), &[]);
+        if self.passed.remove(&segment) {
+            self.push(&Record::Forget(segment.0), &[]);
         }
     }
 
@@ -233,7 +246,11 @@ impl Link {
     ) -> Result<(), DownReason> {
         let violation = |why: &str| Err(DownReason::Violation(why.into()));
         match (note, fd, &self.stage) {
-            (Note::Welcome { token, nonce, incarnation }, None, Stage::Greeting { expect, nonce: written, .. }) => {
+            (
+                Note::Welcome { token, nonce, incarnation, namespace },
+                None,
+                Stage::Greeting { expect, nonce: written, .. },
+            ) => {
                 if !token.is(expect) {
                     return violation("a welcome with the wrong token");
                 }
@@ -241,8 +258,11 @@ impl Link {
                     return violation("a welcome from somebody who does not read the same memory");
                 }
                 self.stage = Stage::Up;
-                self.incarnation = incarnation;
+                self.meet(incarnation, namespace, &nonce);
                 sink(FabricEvent::Connected { link: self.id });
+                if let Some(mark) = self.mark {
+                    sink(FabricEvent::References { link: self.id, mark });
+                }
                 Ok(())
             }
             (Note::Segment { handle, len }, Some(fd), Stage::Up) => {
@@ -256,7 +276,11 @@ impl Link {
                 let into = Arc::new(Theirs::default());
                 self.theirs_bytes = bytes;
                 self.theirs.insert(handle, (into.clone(), len));
-                self.unmapped.push_back((handle, ToMap { fd, len, incarnation: self.incarnation, into }));
+                if self.mark.is_some() {
+                    self.coming.push(handle);
+                }
+                self.unmapped
+                    .push_back((handle, ToMap { fd, len, incarnation: self.incarnation, mark: self.mark, into }));
                 self.map(means);
                 Ok(())
             }

@@ -111,6 +111,9 @@ pub struct ShmConfig {
     pub copy_threads: usize,
     /// The most bytes of one peer's segments that are mapped.
     pub max_mapped_bytes: u64,
+    /// Whether workers of this host's other sidecars may read memory of this one's where it lies, and the other way round. Both sides have to
+    /// want it; else the receiving side copies.
+    pub references: bool,
 }
 
 impl ShmConfig {
@@ -130,6 +133,7 @@ impl ShmConfig {
             // More do not copy faster: a few fill the memory's bandwidth.
             copy_threads: (processors / 2).clamp(1, 4),
             max_mapped_bytes: 1 << 40,
+            references: true,
         }
     }
 }
@@ -138,6 +142,7 @@ impl ShmConfig {
 #[derive(Debug)]
 enum Report {
     Connected(LinkId),
+    References { link: LinkId, mark: u64 },
     Granted { link: LinkId, tag: u64, remote: RemoteSlice },
     Revoked { link: LinkId, key: RemoteKey },
     Down { link: LinkId, reason: DownReason },
@@ -149,6 +154,8 @@ pub struct ShmFabric {
     config: ShmConfig,
     links_budget: PinnedBudget,
     capabilities: Capabilities,
+    /// The user namespace in which this sidecar knows its workers; 0 where it allows no references.
+    namespace: u64,
     listener: Listener,
     listener_paused: bool,
     poller: Poller,
@@ -192,8 +199,10 @@ impl ShmFabric {
         capabilities.max_message_bytes = MAX_MESSAGE_BYTES;
         capabilities.receive_slots = config.receive_slots;
         capabilities.receiver_copies = 1;
+        let namespace = if config.references { user_namespace() } else { 0 };
         Ok(ShmFabric {
             config,
+            namespace,
             links_budget: PinnedBudget::new(LINKS_BYTES),
             capabilities,
             listener,
@@ -223,6 +232,29 @@ impl ShmFabric {
         let down = PostError::LinkDown(link);
         self.links.get_mut(&link).filter(|link| link.is_up()).ok_or(down)
     }
+
+    /// Does what passes the peer a segment.
+    fn passing<T>(
+        &mut self,
+        id: LinkId,
+        pass: impl FnOnce(&mut Link, &Regions) -> Result<T, PostError>,
+    ) -> Result<T, PostError> {
+        let ShmFabric { links, regions, .. } = self;
+        let link = links.get_mut(&id).ok_or(PostError::LinkDown(id))?;
+        let passed = pass(link, regions);
+        if passed.is_err()
+            && let Some(reason) = link.farewell.take()
+        {
+            // Whoever posts counts on an event that says so.
+            self.end(id, reason);
+        }
+        passed
+    }
+}
+
+/// The user namespace of this process, as the kernel numbers it: within one, a user id is one user. 0 where the system does not tell.
+fn user_namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/user").map_or(0, |stat| stat.st_ino)
 }
 
 /// A descriptor that is passed on.
@@ -308,21 +340,8 @@ impl Fabric for ShmFabric {
         let send_queue = self.config.send_queue;
         self.up(link)?.check_room(send_queue)?;
         self.capabilities.check_write(sgl, &remote)?;
-        let ShmFabric { links, regions, .. } = self;
-        let link = links.get_mut(&link).ok_or(PostError::LinkDown(link))?;
-        let elements = match link.elements(sgl, regions) {
-            Ok(elements) => elements,
-            Err(error) => {
-                let (id, broken) = (link.id, link.farewell.take());
-                // Whoever posts counts on an event that says so.
-                if let Some(reason) = broken {
-                    self.end(id, reason);
-                }
-                return Err(error);
-            }
-        };
-        link.post(work, &Record::Write(Write { elements, remote, immediate }), &[]);
-        let link = link.id;
+        let elements = self.passing(link, |link, regions| link.elements(sgl, regions))?;
+        self.up(link)?.post(work, &Record::Write(Write { elements, remote, immediate }), &[]);
         self.watch(link);
         Ok(())
     }
@@ -334,6 +353,21 @@ impl Fabric for ShmFabric {
         self.up(link)?.post(work, &Record::Send, message);
         self.watch(link);
         Ok(())
+    }
+
+    fn share(&mut self, link: LinkId, segment: SegmentId) -> Result<(), PostError> {
+        if self.up(link)?.mark.is_none() {
+            return Err(PostError::Unsupported { link, what: "refer to memory" });
+        }
+        self.passing(link, |link, regions| link.pass(segment, regions))
+    }
+
+    fn keep(&mut self, link: LinkId, handle: u32) -> Option<(Arc<Segment>, u64)> {
+        let link = self.up(link).ok().filter(|link| link.mark.is_some())?;
+        let (theirs, len) = link.theirs.get(&handle)?;
+        let (segment, len) = (theirs.get()?.as_ref().ok()?.clone(), *len);
+        link.push(&Record::Kept(handle), &[]);
+        Some((segment, len))
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
@@ -356,7 +390,12 @@ impl Fabric for ShmFabric {
 
     fn describe(&self) -> Vec<(&'static str, String)> {
         let threads = self.config.copy_threads.to_string();
-        vec![("socket", self.path().display().to_string()), ("copy threads", threads)]
+        let references = if self.namespace == 0 { "off" } else { "on" };
+        vec![
+            ("socket", self.path().display().to_string()),
+            ("copy threads", threads),
+            ("references", references.into()),
+        ]
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! | note | bytes behind the kind | with it |
 //! |---|---|---|
-//! | Hello (1) | version u8, token 16, incarnation u64 | the memfd of the rings |
-//! | Welcome (2) | token 16, nonce 16, incarnation u64 | |
+//! | Hello (1) | version u8, token 16, incarnation u64, user namespace u64 (0: no references) | the memfd of the rings |
+//! | Welcome (2) | token 16, nonce 16, incarnation u64, user namespace u64 (0: no references) | |
 //! | Segment (3) | handle u32, length u64 | the segment's memfd |
 //! | Bye (4), Refuse (5) | a text | |
 
@@ -23,9 +23,9 @@ pub(super) type Nonce = [u8; NONCE_BYTES];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Note {
     /// The acceptor's first: the token of the offer, and the memory of the rings.
-    Hello { token: Token, incarnation: u64 },
+    Hello { token: Token, incarnation: u64, namespace: u64 },
     /// The initiator's answer: the token of the acceptor's answer, and what it found in that memory.
-    Welcome { token: Token, nonce: Nonce, incarnation: u64 },
+    Welcome { token: Token, nonce: Nonce, incarnation: u64, namespace: u64 },
     /// A segment that writes will name by this handle.
     Segment { handle: u32, len: u64 },
     /// The link ends, in good order.
@@ -38,16 +38,18 @@ impl Note {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64);
         match self {
-            Note::Hello { token, incarnation } => {
+            Note::Hello { token, incarnation, namespace } => {
                 bytes.extend([1, VERSION]);
                 bytes.extend(token.0);
                 bytes.extend(incarnation.to_le_bytes());
+                bytes.extend(namespace.to_le_bytes());
             }
-            Note::Welcome { token, nonce, incarnation } => {
+            Note::Welcome { token, nonce, incarnation, namespace } => {
                 bytes.push(2);
                 bytes.extend(token.0);
                 bytes.extend(nonce);
                 bytes.extend(incarnation.to_le_bytes());
+                bytes.extend(namespace.to_le_bytes());
             }
             Note::Segment { handle, len } => {
                 bytes.push(3);
@@ -72,11 +74,13 @@ impl Note {
                     return Err("a greeting of another version of the shm fabric");
                 }
                 let token = Token(rest.take::<TOKEN_BYTES>()?);
-                Note::Hello { token, incarnation: u64::from_le_bytes(rest.take()?) }
+                let incarnation = u64::from_le_bytes(rest.take()?);
+                Note::Hello { token, incarnation, namespace: u64::from_le_bytes(rest.take()?) }
             }
             [2] => {
                 let (token, nonce) = (Token(rest.take::<TOKEN_BYTES>()?), rest.take()?);
-                Note::Welcome { token, nonce, incarnation: u64::from_le_bytes(rest.take()?) }
+                let incarnation = u64::from_le_bytes(rest.take()?);
+                Note::Welcome { token, nonce, incarnation, namespace: u64::from_le_bytes(rest.take()?) }
             }
             [3] => Note::Segment { handle: u32::from_le_bytes(rest.take()?), len: u64::from_le_bytes(rest.take()?) },
             [kind @ (4 | 5)] => {
@@ -109,8 +113,8 @@ mod tests {
     fn notes() -> [Note; 5] {
         let token = Token([9; TOKEN_BYTES]);
         [
-            Note::Hello { token, incarnation: 3 },
-            Note::Welcome { token, nonce: [5; NONCE_BYTES], incarnation: u64::MAX },
+            Note::Hello { token, incarnation: 3, namespace: 0 },
+            Note::Welcome { token, nonce: [5; NONCE_BYTES], incarnation: u64::MAX, namespace: 4 << 30 },
             Note::Segment { handle: 77, len: 1 << 40 },
             Note::Bye(String::new()),
             Note::Refuse("a write with key 0x1".into()),

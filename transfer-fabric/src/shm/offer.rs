@@ -7,7 +7,7 @@ use transfer_core::fabric::Offer;
 const MAGIC: [u8; 4] = *b"TSHM";
 
 /// The version of everything that two sides of this fabric tell each other.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 
 /// The longest name of a socket, in bytes: what a socket's address holds.
 pub(super) const MAX_NAME_BYTES: usize = 107;

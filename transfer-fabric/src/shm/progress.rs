@@ -67,6 +67,7 @@ impl ShmFabric {
         for report in self.reports.drain(..) {
             sink(match report {
                 Report::Connected(link) => FabricEvent::Connected { link },
+                Report::References { link, mark } => FabricEvent::References { link, mark },
                 Report::Granted { link, tag, remote } => FabricEvent::Granted { link, tag, remote },
                 Report::Revoked { link, key } => FabricEvent::Revoked { link, key },
                 Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },

@@ -7,6 +7,7 @@ use super::record::{self, HEAD_BYTES, Record, Write};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use transfer_core::fabric::{DownReason, FabricEvent};
+use transfer_core::memory::SegmentId;
 use transfer_memory::ring::MAX_RECORD_BYTES;
 
 /// How many records of one link are taken in one round.
@@ -24,6 +25,7 @@ fn violation(why: impl std::fmt::Display) -> DownReason {
 impl Link {
     /// Takes what the peer has posted, copies up to about `limit` bytes, and reports what that brings. Answers whether there was anything.
     pub(super) fn receive(&mut self, means: Means<'_>, limit: u64, sink: &mut Sink<'_>) -> Result<bool, DownReason> {
+        self.report_coming(sink)?;
         let mut buffer = [0; MAX_RECORD_BYTES];
         let (mut moved, mut left, mut popped) = (false, limit, 0);
         self.map(means);
@@ -67,7 +69,19 @@ impl Link {
                     sink(FabricEvent::Message { link, bytes: buffer.get(HEAD_BYTES..len).unwrap_or(&[]) });
                 }
                 Record::Ack => {}
-                Record::Forget(handle) => self.forgotten(handle, means)?,
+                Record::Forget(handle) => {
+                    self.forgotten(handle, means)?;
+                    if self.mark.is_some() {
+                        self.coming.retain(|coming| *coming != handle);
+                        sink(FabricEvent::SegmentGone { link, handle });
+                    }
+                }
+                // One that was taken back meanwhile is of no interest any more.
+                Record::Kept(handle) => {
+                    if self.mark.is_some() && self.passed.contains(&SegmentId(handle)) {
+                        sink(FabricEvent::SegmentKept { link, segment: SegmentId(handle) });
+                    }
+                }
             }
             moved = true;
         };
@@ -75,6 +89,23 @@ impl Link {
             self.ring()?;
         }
         result
+    }
+
+    /// Reports the segments that have come and are mapped.
+    fn report_coming(&mut self, sink: &mut Sink<'_>) -> Result<(), DownReason> {
+        let mut at = 0;
+        while let Some(handle) = self.coming.get(at).copied() {
+            match self.theirs.get(&handle).and_then(|(theirs, _)| theirs.get()) {
+                None => at += 1,
+                // It would be asked for, and waited for in vain.
+                Some(Err(why)) => return Err(violation(why)),
+                Some(Ok(_)) => {
+                    self.coming.swap_remove(at);
+                    sink(FabricEvent::SegmentCame { link: self.id, handle });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Begins to place a write; a short one is placed at once. How many bytes were copied; `None` where a segment is not mapped yet.
@@ -94,7 +125,7 @@ impl Link {
                     return Ok(None);
                 }
                 Some(Err(why)) => return Err(violation(why)),
-                Some(Ok(mapping)) => mapping.clone(),
+                Some(Ok(segment)) => segment.mapping().clone(),
             };
             from.ptr_at(element.offset, element.len).map_err(violation)?;
             spans.push(Span { from, offset: element.offset, len: element.len });

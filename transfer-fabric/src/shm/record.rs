@@ -2,12 +2,12 @@
 //!
 //! | offset | field |
 //! |---|---|
-//! | 0 | kind, u8: Write 1, Send 2, Ack 3, Forget 4 |
+//! | 0 | kind, u8: Write 1, Send 2, Ack 3, Forget 4, Kept 5 |
 //! | 1 | whether there is an immediate, u8: 0 or 1 |
 //! | 2 | how many elements follow, u16 |
 //! | 4 | the immediate, u32 |
 //! | 8 | how many writes and messages of the peer's are placed, u64 |
-//! | 16, 24, 32 | a Write's target: address u64, length u64, key u32. A Forget has its handle in place of the key |
+//! | 16, 24, 32 | a Write's target: address u64, length u64, key u32. A Forget and a Kept have their handle in place of the key |
 //! | 36 | 0, u32 |
 //! | 40 | a Send's message, or a Write's elements of 24 bytes: handle u32, 0 u32, offset u64, length u64 |
 
@@ -41,6 +41,8 @@ pub(super) enum Record {
     Ack,
     /// The segment of this handle will not be named again.
     Forget(u32),
+    /// This side keeps the segment of this handle, marked, for workers who read it by reference.
+    Kept(u32),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,10 +67,11 @@ impl Encoded {
             Record::Send => 2,
             Record::Ack => 3,
             Record::Forget(_) => 4,
+            Record::Kept(_) => 5,
         };
         let (immediate, remote, elements): (_, _, &[Element]) = match record {
             Record::Write(write) => (write.immediate, write.remote, &write.elements),
-            Record::Forget(handle) => (None, RemoteSlice::new(0, 0, RemoteKey(*handle)), &[]),
+            Record::Forget(handle) | Record::Kept(handle) => (None, RemoteSlice::new(0, 0, RemoteKey(*handle)), &[]),
             Record::Send | Record::Ack => (None, RemoteSlice::new(0, 0, RemoteKey(0)), &[]),
         };
         encoded.put(&[kind, u8::from(immediate.is_some())]);
@@ -144,9 +147,10 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Record, u64), &'static str> {
             Record::Write(Write { elements, remote: RemoteSlice::new(address, len, RemoteKey(key)), immediate })
         }
         2 => Record::Send,
-        3 | 4 if !rest.is_empty() => return Err("a record that is too long"),
+        3..=5 if !rest.is_empty() => return Err("a record that is too long"),
         3 => Record::Ack,
         4 => Record::Forget(key),
+        5 => Record::Kept(key),
         _ => return Err("a record of a kind that is not known"),
     };
     Ok((record, placed))
@@ -165,7 +169,7 @@ mod tests {
 
     #[test]
     fn records_survive_and_lies_do_not() {
-        for record in [write(0), write(1), write(MAX_SGE), Record::Ack, Record::Forget(9)] {
+        for record in [write(0), write(1), write(MAX_SGE), Record::Ack, Record::Forget(9), Record::Kept(8)] {
             let encoded = Encoded::new(&record, &[], 1 << 50);
             assert_eq!(decode(encoded.bytes()), Ok((record, 1 << 50)));
             assert!((0..encoded.bytes().len()).all(|cut| decode(&encoded.bytes()[..cut]).is_err()));
@@ -183,7 +187,8 @@ mod tests {
 
     #[test]
     fn fuzz_shm_record() {
-        let examples = [write(3), Record::Ack, Record::Forget(1)].map(|r| Encoded::new(&r, &[], 2).bytes().to_vec());
+        let examples = [write(3), Record::Ack, Record::Forget(1), Record::Kept(2)]
+            .map(|r| Encoded::new(&r, &[], 2).bytes().to_vec());
         let examples = examples.into_iter().chain([Encoded::new(&Record::Send, b"message", 3).bytes().to_vec()]);
         transfer_fuzz::Target::new("shm-record", examples).max_len(MAX_RECORD_BYTES).run(|bytes| match decode(bytes) {
             Ok((Record::Write(write), _)) => {

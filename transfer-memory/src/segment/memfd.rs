@@ -1,6 +1,6 @@
 //! Making and adopting memfds.
 
-use super::{Access, Mapping, PinnedBudget, SegmentError};
+use super::{Access, Mapping, PinnedBudget, ReferenceMarks, SegmentError};
 use crate::Errno;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, MemfdFlags, SealFlags};
@@ -77,6 +77,8 @@ pub struct Segment {
     fd: OwnedFd,
     mapping: Arc<Mapping>,
     achieved: Achieved,
+    /// Of another sidecar's: what its readers mark it with.
+    references: Option<ReferenceMarks>,
 }
 
 /// `f_type` of hugetlbfs, from linux/magic.h.
@@ -140,7 +142,7 @@ impl Segment {
         };
         let locked = options.lock != Lock::No && lock_refused.is_none();
         let achieved = Achieved { pages, huge_refused: None, locked, lock_refused };
-        Ok(Segment { fd, mapping: Arc::new(mapping), achieved })
+        Ok(Segment { fd, mapping: Arc::new(mapping), achieved, references: None })
     }
 
     /// Maps a memfd that came from another process, and fills the page tables of the mapping. Who made the segment
@@ -185,7 +187,7 @@ impl Segment {
             _ => PageKind::Base,
         };
         let achieved = Achieved { pages, huge_refused: None, locked: false, lock_refused: None };
-        Ok(Segment { fd, mapping: Arc::new(mapping), achieved })
+        Ok(Segment { fd, mapping: Arc::new(mapping), achieved, references: None })
     }
 
     /// Maps what a sidecar passed to a reader, and marks it as read in that incarnation for as long as the mapping lives; see
@@ -278,6 +280,23 @@ impl Segment {
     #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
     pub fn len(&self) -> u64 {
         self.mapping.len()
+    }
+
+    /// What whoever is passed it on to read it has to mark it with, where it is another sidecar's.
+    #[must_use]
+    pub fn references(&self) -> Option<ReferenceMarks> {
+        self.references
+    }
+
+    /// The same segment, of another sidecar. Its descriptor's open file is marked, and stays so until this and its mapping are gone.
+    pub(super) fn of_peer(self, references: Option<ReferenceMarks>) -> Result<Segment, crate::Errno> {
+        let Segment { fd, mapping, achieved, .. } = self;
+        let mark = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
+        let mapping = match Arc::try_unwrap(mapping) {
+            Ok(mapping) => Arc::new(mapping.marked_by(mark)),
+            Err(shared) => shared,
+        };
+        Ok(Segment { fd, mapping, achieved, references })
     }
 
     /// What memory it lies in.

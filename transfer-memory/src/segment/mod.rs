@@ -18,6 +18,7 @@ mod mapping;
 mod marks;
 mod memfd;
 mod peer;
+mod reference;
 mod stream;
 mod word;
 
@@ -27,6 +28,7 @@ pub use mapping::{Access, Mapping};
 pub use marks::is_marked;
 pub(crate) use marks::reopen;
 pub use memfd::{Achieved, Lock, MemoryKind, PageKind, Pages, Segment, SegmentOptions};
+pub use reference::ReferenceMarks;
 
 #[cfg(test)]
 mod peer_tests;

@@ -3,10 +3,9 @@
 //! The other sidecar is trusted with nothing. Whatever it passes must not be able to kill who maps it, now or later, nor make it pay for
 //! memory: its size is sealed, no hole can be punched into it any more, and all its pages are there.
 
-use super::{Mapping, Segment, SegmentError, marks};
+use super::{Access, ReferenceMarks, Segment, SegmentError, marks};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs;
-use std::sync::Arc;
 
 /// The unit of `st_blocks`, stat(2).
 const BLOCK_BYTES: u64 = 512;
@@ -26,11 +25,17 @@ impl Segment {
     }
 
     /// Maps what another sidecar has passed, read-only, and marks it as read in that one's incarnation for as long as the mapping lives: a
-    /// worker that outlives its sidecar does not write over what is being copied from here.
+    /// worker that outlives its sidecar does not write over what is being copied from here. With the number of a `link` it is kept for
+    /// workers who read it by reference, too: see [`ReferenceMarks`].
     ///
     /// # Errors
     /// As [`Segment::adopt`]; [`SegmentError::StillWritable`] where a hole could be punched into it, [`SegmentError::Sparse`].
-    pub fn adopt_from_peer(fd: OwnedFd, expected_len: u64, incarnation: u64) -> Result<Arc<Mapping>, SegmentError> {
+    pub fn adopt_from_peer(
+        fd: OwnedFd,
+        expected_len: u64,
+        incarnation: u64,
+        link: Option<u64>,
+    ) -> Result<Segment, SegmentError> {
         let system = |step| move |source| SegmentError::System { step, len: expected_len, source };
         // Seals cannot be taken back. So what is found of the pages after them is final.
         let seals = fs::fcntl_get_seals(&fd).map_err(|source| SegmentError::NotMemfd { source })?;
@@ -42,6 +47,9 @@ impl Segment {
         if found < expected_len {
             return Err(SegmentError::Sparse { found, expected: expected_len });
         }
-        Segment::adopt_to_read(fd, expected_len, incarnation)
+        let references = link.map(|link| ReferenceMarks { owner: incarnation, link });
+        let marked = references.map_or_else(|| marks::mark(fd.as_fd(), incarnation), |marks| marks.keep(&fd));
+        marked.map_err(system("mark"))?;
+        Segment::adopt(fd, Access::ReadOnly, expected_len)?.of_peer(references).map_err(system("keep"))
     }
 }

@@ -27,14 +27,67 @@ fn a_peer_reads_what_is_written_and_marks_it() {
     let passed = own.open_for_peer().unwrap();
     assert!(own.writers_sealed().unwrap());
     own.mapping().copy_in(5000, b"after the seal").unwrap();
-    let theirs = Segment::adopt_from_peer(passed, LEN, 7).unwrap();
+    let theirs = Segment::adopt_from_peer(passed, LEN, 7, None).unwrap();
     let mut seen = [0; 14];
-    theirs.copy_out(5000, &mut seen).unwrap();
-    assert_eq!((&seen, theirs.access()), (b"after the seal", Access::ReadOnly));
+    theirs.mapping().copy_out(5000, &mut seen).unwrap();
+    assert_eq!((&seen, theirs.mapping().access()), (b"after the seal", Access::ReadOnly));
     assert!(is_marked(own.fd(), 7).unwrap() && !is_marked(own.fd(), 8).unwrap());
     drop(theirs);
     assert!(!is_marked(own.fd(), 7).unwrap());
     own.open_for_peer().unwrap();
+}
+
+/// The owner's segment as a sidecar of this host keeps it, over the link of this number.
+fn kept(own: &Segment, link: u64) -> Segment {
+    Segment::adopt_from_peer(own.open_for_peer().unwrap(), LEN, 7, Some(link)).unwrap()
+}
+
+/// What the sidecar `keeper` passes on to a worker.
+fn passed_on(keeper: &Segment) -> OwnedFd {
+    reopen(keeper.fd()).unwrap()
+}
+
+/// From the moment in which the peer says that it has the segment until its last reader has dropped it, whoever of them dies first, the owner
+/// finds it referenced; and so does the worker that writes it.
+#[test]
+fn a_reference_is_marked_from_the_beginning_to_the_end() {
+    let own = segment();
+    let keeper = kept(&own, 20);
+    let marks = keeper.references().unwrap();
+    let marked = |link| (own.is_referenced(link), is_marked(own.fd(), 7).unwrap());
+    assert_eq!((marked(20), own.is_referenced(22)), ((true, true), false), "kept, and of no other link");
+    let reader = Segment::adopt_reference(passed_on(&keeper), LEN, marks).unwrap().unwrap();
+    own.mapping().copy_in(100, b"read").unwrap();
+    let mut seen = [0; 4];
+    reader.copy_out(100, &mut seen).unwrap();
+    assert_eq!((&seen, reader.access()), (b"read", Access::ReadOnly));
+    let mapping = keeper.mapping().clone();
+    drop(keeper);
+    assert_eq!(marked(20), (true, true), "a copy is still going on from its mapping");
+    drop(mapping);
+    assert_eq!(marked(20), (true, true), "the reader reads on");
+    drop(reader);
+    assert_eq!(marked(20), (false, false));
+}
+
+/// Who comes when the keeper has gone reads nothing, also where others read on: the owner may have looked before.
+#[test]
+fn who_comes_too_late_reads_nothing() {
+    let own = segment();
+    let keeper = kept(&own, 20);
+    let marks = keeper.references().unwrap();
+    let (late, later) = (passed_on(&keeper), passed_on(&keeper));
+    let other_link = kept(&own, 30);
+    drop(keeper);
+    assert!(Segment::adopt_reference(late, LEN, marks).unwrap().is_none());
+    assert!(!own.is_referenced(20), "and leaves no mark");
+    let keeper = kept(&own, 20);
+    let reader = Segment::adopt_reference(passed_on(&keeper), LEN, marks).unwrap().unwrap();
+    drop(keeper);
+    assert!(Segment::adopt_reference(later, LEN, marks).unwrap().is_none());
+    assert!(own.is_referenced(20) && own.is_referenced(30));
+    drop((reader, other_link));
+    assert!(!own.is_referenced(20) && !own.is_referenced(30));
 }
 
 /// What could kill who maps it, or cost it memory, is not mapped.
@@ -42,8 +95,8 @@ fn a_peer_reads_what_is_written_and_marks_it() {
 fn a_trap_is_refused() {
     let size = SealFlags::SHRINK | SealFlags::GROW;
     let writers = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
-    let refused = |fd| Segment::adopt_from_peer(fd, LEN, 1).unwrap_err();
-    assert!(Segment::adopt_from_peer(foreign(LEN, LEN, size | writers), LEN, 1).is_ok());
+    let refused = |fd| Segment::adopt_from_peer(fd, LEN, 1, None).unwrap_err();
+    assert!(Segment::adopt_from_peer(foreign(LEN, LEN, size | writers), LEN, 1, None).is_ok());
     assert_eq!(refused(foreign(LEN, LEN, size)), SegmentError::StillWritable);
     assert_eq!(refused(foreign(LEN, LEN, size | SealFlags::FUTURE_WRITE)), SegmentError::StillWritable);
     for (seals, can) in [(SealFlags::GROW, "shrunk"), (SealFlags::SHRINK, "grown")] {

@@ -77,6 +77,13 @@ pub enum SessionError {
         /// What is wrong with them.
         source: MapError,
     },
+    /// The sidecar does not keep another one's segment any more that it has passed on. Nothing in it is leased, then, or the sidecar has
+    /// ended.
+    #[error("{segment} is another sidecar's, and this worker's sidecar keeps it no more")]
+    NotKept {
+        /// The segment.
+        segment: SegmentId,
+    },
     /// A segment was passed under the number of another one.
     #[error("{segment} was passed again, with {found} bytes; it has {known}")]
     SegmentChanged {

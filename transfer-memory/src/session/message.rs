@@ -9,12 +9,13 @@
 //! | 2 | Welcome | session u64, incarnation u64, arena u32, arena bytes u64, rings bytes u64, submission and completion ring each as offset u64, capacity u32; where the marks lie behind them u64; board bytes u64; node's name | rings, arena, and the board where it has any bytes |
 //! | 3 | Refused | code u16, text | |
 //! | 4 | Mapped | session u64 | |
-//! | 5 | SegmentPassed | segment u32, bytes u64 | the segment |
+//! | 5 | SegmentPassed | segment u32, bytes u64; of another sidecar's the marks of its readers, else 0: its owner u64, the link u64 | the segment |
 //! | 6 | SegmentRetired | segment u32 | |
 //! | 7 | Return | incarnation u64 that it had a session with, arena bytes u64, worker's name | its arena |
 
 use super::{MessageError, Refusal, RefusalCode};
 use crate::ring::RingRange;
+use crate::segment::ReferenceMarks;
 use transfer_core::memory::SegmentId;
 use transfer_core::tensor::Name;
 
@@ -47,7 +48,7 @@ pub(super) enum SessionMessage {
     Welcome(Welcome),
     Refused(Refusal),
     Mapped { session: u64 },
-    SegmentPassed { segment: SegmentId, len: u64 },
+    SegmentPassed { segment: SegmentId, len: u64, references: Option<ReferenceMarks> },
     SegmentRetired { segment: SegmentId },
     Return { incarnation: u64, arena_len: u64, name: Name },
 }
@@ -98,10 +99,13 @@ impl SessionMessage {
                 out.u16(4);
                 out.u64(*session);
             }
-            SessionMessage::SegmentPassed { segment, len } => {
+            SessionMessage::SegmentPassed { segment, len, references } => {
                 out.u16(5);
                 out.u32(segment.0);
                 out.u64(*len);
+                let marks = references.unwrap_or(ReferenceMarks { owner: 0, link: 0 });
+                out.u64(marks.owner);
+                out.u64(marks.link);
             }
             SessionMessage::SegmentRetired { segment } => {
                 out.u16(6);
@@ -157,7 +161,12 @@ impl SessionMessage {
                 text: String::from_utf8_lossy(r.text()?).into_owned(),
             }),
             4 => SessionMessage::Mapped { session: r.u64()? },
-            5 => SessionMessage::SegmentPassed { segment: SegmentId(r.u32()?), len: r.u64()? },
+            5 => {
+                let (segment, len) = (SegmentId(r.u32()?), r.u64()?);
+                let marks = ReferenceMarks { owner: r.u64()?, link: r.u64()? };
+                let references = (marks.owner != 0 || marks.link != 0).then_some(marks);
+                SessionMessage::SegmentPassed { segment, len, references }
+            }
             6 => SessionMessage::SegmentRetired { segment: SegmentId(r.u32()?) },
             _ => {
                 let (incarnation, arena_len) = (r.u64()?, r.u64()?);
@@ -250,7 +259,12 @@ mod tests {
             SessionMessage::Refused(Refusal { code: RefusalCode::NameTaken, text: "taken".to_owned() }),
             SessionMessage::Refused(Refusal { code: RefusalCode::Other(900), text: String::new() }),
             SessionMessage::Mapped { session: 7 },
-            SessionMessage::SegmentPassed { segment: SegmentId(9), len: 10 },
+            SessionMessage::SegmentPassed { segment: SegmentId(9), len: 10, references: None },
+            SessionMessage::SegmentPassed {
+                segment: SegmentId(9),
+                len: 10,
+                references: Some(ReferenceMarks { owner: 11, link: u64::MAX }),
+            },
             SessionMessage::SegmentRetired { segment: SegmentId(9) },
             SessionMessage::Return { incarnation: 1, arena_len: 2, name: Name::new("trainer-0").unwrap() },
         ]

@@ -1,7 +1,7 @@
 //! The segments that a worker has mapped.
 
 use super::SessionError;
-use crate::segment::{Mapping, Segment};
+use crate::segment::{Mapping, ReferenceMarks, Segment};
 use crate::view::{Bytes, Owner};
 use parking_lot::RwLock;
 use rustix::fd::OwnedFd;
@@ -16,6 +16,8 @@ pub struct PassedSegment {
     pub id: SegmentId,
     /// Its length in bytes, as the sidecar says.
     pub len: u64,
+    /// Its marks, where it is another sidecar's.
+    pub references: Option<ReferenceMarks>,
     /// Its descriptor.
     pub fd: OwnedFd,
 }
@@ -40,9 +42,10 @@ impl Segments {
     /// end: whoever adopts must find the sidecar alive once this has returned, before it uses the mapping.
     ///
     /// # Errors
-    /// [`SessionError::Segment`] where the descriptor is not what was announced, [`SessionError::SegmentChanged`].
+    /// [`SessionError::Segment`] where the descriptor is not what was announced, [`SessionError::SegmentChanged`],
+    /// [`SessionError::NotKept`].
     pub fn adopt(&self, passed: PassedSegment) -> Result<Arc<Mapping>, SessionError> {
-        let PassedSegment { id, len, fd } = passed;
+        let PassedSegment { id, len, references, fd } = passed;
         if let Some(known) = self.get(id) {
             return match known.len() == len {
                 true => Ok(known),
@@ -50,7 +53,13 @@ impl Segments {
             };
         }
         // Outside of the lock: filling the page tables of a large segment takes a while.
-        let mapping = Segment::adopt_to_read(fd, len, self.incarnation)?;
+        let mapping = match references {
+            None => Segment::adopt_to_read(fd, len, self.incarnation)?,
+            Some(marks) => {
+                let mapping = Segment::adopt_reference(fd, len, marks)?;
+                mapping.ok_or(SessionError::NotKept { segment: id })?
+            }
+        };
         Ok(self.known.write().entry(id).or_insert(mapping).clone())
     }
 

@@ -313,7 +313,8 @@ impl SidecarSocket {
         if !segment.writers_sealed()? {
             return Err(SessionError::StillWritable { segment: id });
         }
-        let message = SessionMessage::SegmentPassed { segment: id, len: segment.len() };
+        let message =
+            SessionMessage::SegmentPassed { segment: id, len: segment.len(), references: segment.references() };
         // An open file of the worker's own: what it marks is its own then, and ends with it.
         let failed = |source| SegmentError::System { step: "open anew", len: segment.len(), source };
         let fd = reopen(segment.fd()).map_err(failed)?;

@@ -157,7 +157,7 @@ fn passed_segments_are_mapped_read_only_and_once() {
     let unknown = LocalSlice { segment: SegmentId(77), offset: 0, len: 1 };
     assert!(matches!(worker.segments.view(unknown, Arc::new(())), Err(SessionError::UnknownSegment { .. })));
     let fd = landing.fd().try_clone_to_owned().unwrap();
-    let e = worker.segments.adopt(PassedSegment { id, len: 8192, fd }).unwrap_err();
+    let e = worker.segments.adopt(PassedSegment { id, len: 8192, references: None, fd }).unwrap_err();
     assert_eq!(e, SessionError::SegmentChanged { segment: id, known: 4096, found: 8192 });
     worker.segments.forget(id);
     assert!(worker.segments.get(id).is_none() && worker.segments.get(ARENA).is_some());

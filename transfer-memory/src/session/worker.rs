@@ -222,8 +222,8 @@ fn understood(message: Message) -> Result<FromSidecar, SessionError> {
         return Ok(FromSidecar::Doorbell);
     };
     match SessionMessage::decode(&bytes)? {
-        SessionMessage::SegmentPassed { segment, len } => match descriptors.pop() {
-            Some(fd) => Ok(FromSidecar::Segment(PassedSegment { id: segment, len, fd })),
+        SessionMessage::SegmentPassed { segment, len, references } => match descriptors.pop() {
+            Some(fd) => Ok(FromSidecar::Segment(PassedSegment { id: segment, len, references, fd })),
             None => Err(SessionError::Descriptors { message: "SegmentPassed", expected: 1, found: 0 }),
         },
         SessionMessage::SegmentRetired { segment } => Ok(FromSidecar::Retired(segment)),

@@ -41,6 +41,7 @@ pub(super) fn segment(status: SegmentStatus) -> v1::Segment {
     let (kind, uid, worker) = match role {
         SegmentRole::Headers => (v1::SegmentKind::Headers, None, String::new()),
         SegmentRole::Counters => (v1::SegmentKind::Counters, None, String::new()),
+        SegmentRole::Peer => (v1::SegmentKind::Peer, None, String::new()),
         SegmentRole::Pool(domain) => (v1::SegmentKind::Pool, Some(domain.0), String::new()),
         SegmentRole::Arena(domain, worker) => (v1::SegmentKind::Arena, Some(domain.0), worker.to_string()),
     };

@@ -16,7 +16,7 @@ pub use file::FileError;
 pub use flags::Flags;
 pub(crate) use flags::address;
 pub use security::{NamePattern, NotAPattern, SecurityConfig};
-pub use shm::{ShmConfig, UseShm};
+pub use shm::{ShmConfig, UseReferences, UseShm};
 pub use size::{NotASize, Size};
 pub use source::{LoadError, Loaded, Origin, Setting, SourceFlags, load};
 pub use verbs::{DeviceName, IsolationChoice, NotADevice, UseVerbs, VerbsConfig, VerbsConnect};

@@ -14,6 +14,15 @@ pub enum UseShm {
     Off,
 }
 
+/// Whether workers read each other's memory over such a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum UseReferences {
+    /// Where the other sidecar says so, too.
+    On,
+    /// The receiving sidecar copies.
+    Off,
+}
+
 /// Shared memory between two sidecars of one host.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Shared memory")]
@@ -26,11 +35,22 @@ pub struct ShmConfig {
     /// The directory that they share. Default: that of --socket
     #[arg(id = "shm_directory", long = "shm-dir", env = "TRANSFER_SHM_DIR", value_name = "DIR")]
     pub directory: Option<PathBuf>,
+
+    /// Whether a fetch over shared memory hands over the owner's own memory, read-only, where both sidecars say so and the workers are of one
+    /// user; off: the receiving sidecar copies
+    #[arg(
+        id = "shm_reference",
+        long = "shm-reference",
+        env = "TRANSFER_SHM_REFERENCE",
+        value_enum,
+        default_value_t = UseReferences::On
+    )]
+    pub references: UseReferences,
 }
 
 impl Default for ShmConfig {
     fn default() -> ShmConfig {
-        ShmConfig { wanted: UseShm::Auto, directory: None }
+        ShmConfig { wanted: UseShm::Auto, directory: None, references: UseReferences::On }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::StartError;
 use super::parts::make_directory;
-use crate::config::{Config, ConfigError, UseShm};
+use crate::config::{Config, ConfigError, UseReferences, UseShm};
 use crate::peering::FORM_DEADLINE;
 use rustix::fs::Access;
 use rustix::io::Errno;
@@ -72,6 +72,7 @@ fn wanted<T>(
 fn make(config: &Config, incarnation: u64) -> Result<BoxedFabric, String> {
     let directory = config.shm.directory(&config.socket);
     let mut shm = ShmConfig::new(&directory, &socket_name(config.node.as_str()), incarnation);
+    shm.references = config.shm.references == UseReferences::On;
     // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
     shm.handshake_timeout = FORM_DEADLINE - Duration::from_secs(1);
     Ok(Box::new(ShmFabric::new(shm).map_err(|e| format!("--shm-dir {}: {e}", directory.display()))?))

@@ -15,9 +15,9 @@ use std::path::Path;
 
 const PACE_NS: u64 = 1_000_000;
 /// Of each run, these many messages are not counted: both sides have to get going.
-const WARM_UP: usize = 20;
+pub(super) const WARM_UP: usize = 20;
 /// One that is published, one that is being read, one that is being written.
-const TENSORS: u64 = 3;
+pub(super) const TENSORS: u64 = 3;
 
 /// Measures.
 ///
@@ -52,7 +52,8 @@ fn of_size(bench: &Bench, len: u64) -> Result<Vec<Figure>, BenchError> {
     for run in 0..bench.runs {
         bench.says(format!("{size}: run {} of {}", run + 1, bench.runs));
         let first = u64::from(run) * count + 1;
-        let (mut ours, bytes) = hand_over(bench, &sidecar, &mut producer, len, first..first + count, &mut read)?;
+        let (mut ours, bytes) =
+            hand_over(bench, (&sidecar, "consumer"), &mut producer, len, first..first + count, &mut read)?;
         let bare = relay(bench, PACE_NS, count)?;
         let mut bare: Vec<f64> = bare.into_iter().skip(WARM_UP).collect();
         p50.run_beside(percentile(&mut ours, 50.0), percentile(&mut bare, 50.0));
@@ -66,17 +67,17 @@ fn of_size(bench: &Bench, len: u64) -> Result<Vec<Figure>, BenchError> {
     Ok(figures)
 }
 
-/// With a consumer that has never seen the producer's memory before.
-fn hand_over(
+/// With a consumer of this name, which has never seen the producer's memory before.
+pub(super) fn hand_over(
     bench: &Bench,
-    sidecar: &Sidecar,
+    (sidecar, name): (&Sidecar, &str),
     producer: &mut Actor,
     len: u64,
     versions: std::ops::Range<u64>,
     read: &mut Figure,
 ) -> Result<(Vec<f64>, u64), BenchError> {
     let key = "handover".to_owned();
-    let mut consumer = worker(&bench.stage, sidecar, "consumer", 0)?;
+    let mut consumer = worker(&bench.stage, sidecar, name, 0)?;
     let last = versions.end - 1;
     let turns = bench.stage.new_path("turns");
     producer.tell(WorkerTask::Push {

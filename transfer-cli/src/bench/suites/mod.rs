@@ -6,7 +6,7 @@
 //! | [`lookup`] | fetch of what is published at the same sidecar | none: a goal in microseconds |
 //! | [`copyin`] | a push of memory that lies outside the arena | memcpy with as many threads |
 //! | [`tcp`] | 64 MiB tensors from sidecar to sidecar | a bare socket copy between two processes |
-//! | [`shm`] | 64 MiB tensors from sidecar to sidecar through shared memory | memcpy, with one thread or with all |
+//! | [`shm`] | 64 MiB tensors from sidecar to sidecar through shared memory | memcpy, with one thread or with all; by reference: the hand-over within one sidecar |
 //! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
 //! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
 //! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
@@ -22,6 +22,7 @@ pub mod handover;
 pub mod idle;
 pub mod latency;
 pub mod lookup;
+mod reference;
 pub mod shm;
 pub mod sweep;
 pub mod tcp;

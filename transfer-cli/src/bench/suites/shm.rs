@@ -4,7 +4,7 @@
 //! The baseline is memcpy between two buffers of one process, whose pages are there: with one thread, and with as many as there are CPUs;
 //! the better one counts.
 
-use super::{MIB, gigabytes_per_second, latency, pair_over, tcp, worker};
+use super::{MIB, gigabytes_per_second, latency, pair_over, reference, tcp, worker};
 use crate::bench::actor::Answer;
 use crate::bench::actor::worker::WorkerTask;
 use crate::bench::figure::{Figure, Goal, Spread, Unit, Versus, percentile};
@@ -56,7 +56,8 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
         p50.run(percentile(&mut ours, 50.0));
         p99.run(percentile(&mut ours, 99.0));
     }
-    Ok(std::iter::once(best).chain(each).chain([copied, p50, p99]).collect())
+    let referred = reference::run(bench, &a, &b)?;
+    Ok(std::iter::once(best).chain(each).chain([copied, p50, p99]).chain(referred).collect())
 }
 
 /// What memcpy reaches with so many threads.

@@ -5,6 +5,7 @@
 
 use super::pair::{bytes, key};
 use super::picture;
+use super::references::{by_reference, referring};
 use super::solo::{KEY, LINK, ME, SESSION, Solo, YOU};
 use super::tables::{DOCUMENT, table};
 use crate::fabric::DownReason;
@@ -113,7 +114,7 @@ fn describe(solo: &mut Solo) {
 }
 
 fn asked() -> Solo {
-    let mut solo = Solo::new(|_| {});
+    let mut solo = referring();
     solo.fetch(Select::AtLeast(Version(2)));
     solo
 }
@@ -144,7 +145,7 @@ fn given_up(solo: &mut Solo) -> bool {
 const PULL: Machine = Machine {
     title: "A pull at its receiver",
     states: &[
-        ("none", || Solo::new(|_| {})),
+        ("none", referring),
         ("Preparing", preparing),
         ("Asked", asked),
         ("Asked, slot", asked_with_slot),
@@ -184,6 +185,10 @@ const PULL: Machine = Machine {
             solo.hear(Role::Pull, pull(solo), trace(2));
             true
         }),
+        ("BY_REFERENCE", |solo| {
+            solo.hear(Role::Pull, pull(solo), by_reference(0));
+            true
+        }),
         ("ERROR_STATUS", |solo| {
             solo.hear(Role::Pull, pull(solo), error(FailureCode::VersionGone));
             true
@@ -206,7 +211,8 @@ const PULL: Machine = Machine {
 
 fn request(solo: &mut Solo, slot: bool) {
     let (metadata_id, slot) = (u32::from(slot), slot.then(|| grant(8)));
-    let body = Body::TensorRequest { key: KEY, select: Select::AtLeast(Version(2)), metadata_id, slot, trace: None };
+    let select = Select::AtLeast(Version(2));
+    let body = Body::TensorRequest { key: KEY, select, metadata_id, reader: 0, slot, trace: None };
     solo.hear(Role::Pull, INDEX, body);
 }
 
@@ -241,14 +247,21 @@ const SERVE: Machine = Machine {
         ("Waiting", waiting),
         ("Waiting, slot", || {
             let mut solo = owner();
-            let body =
-                Body::TensorRequest { key: KEY, select: Select::Latest, metadata_id: 0, slot: None, trace: None };
+            let (select, slot) = (Select::Latest, None);
+            let body = Body::TensorRequest { key: KEY, select, metadata_id: 0, reader: 0, slot, trace: None };
             solo.hear(Role::Pull, INDEX + 1, body);
             solo.hear(Role::Pull, INDEX + 1, Body::Cancel);
             request(&mut solo, true);
             solo
         }),
         ("Described", described),
+        ("Sharing", || {
+            let mut solo = referring();
+            solo.push(None, LONG);
+            request(&mut solo, false);
+            solo.push(None, LONG);
+            solo
+        }),
         ("Writing", writing),
     ],
     events: &[
@@ -278,6 +291,7 @@ const SERVE: Machine = Machine {
             solo.placed();
             can
         }),
+        ("kept", Solo::keep),
         ("link down", link_down),
     ],
     observe: |solo| solo.node.links.get(&LINK)?.serves.get(&INDEX).map(|s| s.state().to_owned()),

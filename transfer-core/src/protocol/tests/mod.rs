@@ -10,6 +10,7 @@ mod pulls;
 mod pushes;
 mod quotas;
 mod ranges;
+mod references;
 mod retention;
 mod shown;
 mod solo;

@@ -60,6 +60,11 @@ pub(super) struct Pair {
     pub(super) takeover: bool,
     /// What calls say that made them.
     pub(super) trace: Option<crate::trace::TraceContext>,
+    /// The peer's segments that each node keeps.
+    pub(super) kept: [Vec<(SegmentId, MemoryId)>; 2],
+    /// Whether those who ask are told that somebody still reads, and how often somebody asked.
+    pub(super) still_reads: bool,
+    pub(super) asked: u32,
 }
 
 impl Pair {
@@ -67,8 +72,17 @@ impl Pair {
         Pair::with(|_| {})
     }
 
+    /// Whose links have references.
+    pub(super) fn with_references(configure: impl Fn(&mut NodeConfig)) -> Pair {
+        Pair::in_world(Conditions { references: true, ..Conditions::calm() }, configure)
+    }
+
     pub(super) fn with(configure: impl Fn(&mut NodeConfig)) -> Pair {
-        let world = World::new(1, Conditions::calm());
+        Pair::in_world(Conditions::calm(), configure)
+    }
+
+    fn in_world(conditions: Conditions, configure: impl Fn(&mut NodeConfig)) -> Pair {
+        let world = World::new(1, conditions);
         world.record();
         let make = |i: usize| {
             let endpoint = world.endpoint();
@@ -103,6 +117,9 @@ impl Pair {
             retention: Retention::default(),
             takeover: false,
             trace: None,
+            kept: Default::default(),
+            still_reads: false,
+            asked: 0,
         }
     }
 
@@ -235,16 +252,25 @@ impl Pair {
         }
     }
 
-    fn work(&mut self, i: usize, now: Time, work: Work) {
+    fn work(&mut self, i: usize, now: Time, work: Work<MemoryId>) {
         match work {
             Work::Reply { session, reply } => self.replies.push((session, reply)),
             Work::CloseSession { why, .. } => panic!("{why}"),
-            Work::SegmentUnused { segment } => self.unused.push(segment),
+            Work::SegmentUnused { segment } => {
+                self.kept[i].retain(|(kept, _)| *kept != segment);
+                self.unused.push(segment);
+            }
             Work::Show(shown) => self.board.show(*shown),
             Work::Withdraw { ticket, .. } => {
                 if self.board.withdraw(ticket) {
                     self.nodes[i].node.withdrawn(ticket);
                 }
+            }
+            Work::SegmentKept { segment, memory } => self.kept[i].push((segment, memory)),
+            Work::AskReaders { segment, mark } => {
+                self.asked += 1;
+                let read = self.still_reads;
+                self.nodes[i].node.readers_answered(segment, mark, read);
             }
             Work::Prepared { token: _, answers } => {
                 let link = self.links[1 - i].unwrap();
@@ -331,7 +357,11 @@ impl Pair {
     pub(super) fn fetched(&mut self, w: Worker) -> (LeaseId, u64, TensorMeta, Vec<u8>) {
         let replies = self.replies(w);
         let [Reply::Fetched { lease, version, meta, slice, .. }] = &replies[..] else { panic!("{replies:?}") };
-        let got = self.memories[w.node].read(*slice).unwrap();
+        let kept = self.kept[w.node].iter().find(|(segment, _)| *segment == slice.segment);
+        let got = match kept {
+            Some((_, memory)) => self.world.read(*memory, slice.offset, slice.len),
+            None => self.memories[w.node].read(*slice).unwrap(),
+        };
         (*lease, version.0, meta.clone(), got)
     }
 

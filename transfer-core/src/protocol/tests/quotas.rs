@@ -43,8 +43,8 @@ fn requests_of_one_peer_have_a_quota_and_the_error_says_it() {
     solo.replies.clear();
     let later = Select::AtLeast(crate::tensor::Version(9));
     for index in 0..3 {
-        let body =
-            Body::TensorRequest { key: super::solo::KEY, select: later, metadata_id: 0, slot: None, trace: None };
+        let (key, slot) = (super::solo::KEY, None);
+        let body = Body::TensorRequest { key, select: later, metadata_id: 0, reader: 0, slot, trace: None };
         solo.hear(Role::Pull, index, body);
     }
     let Body::ErrorStatus(failure) = &solo.last("ERROR_STATUS").body else { unreachable!() };

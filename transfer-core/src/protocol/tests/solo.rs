@@ -30,6 +30,8 @@ pub(super) struct Solo {
     /// What the node sent.
     pub(super) sent: Vec<Message>,
     pub(super) writes: Vec<WorkId>,
+    /// Segments that the node has passed, of which the peer has not said that it keeps them.
+    pub(super) shares: Vec<SegmentId>,
     grants: VecDeque<(LocalSlice, u64)>,
     revokes: VecDeque<RemoteKey>,
     pub(super) controls: Vec<Control>,
@@ -56,6 +58,7 @@ impl Solo {
             now: Time(0),
             sent: Vec::new(),
             writes: Vec::new(),
+            shares: Vec::new(),
             grants: VecDeque::new(),
             revokes: VecDeque::new(),
             controls: Vec::new(),
@@ -86,6 +89,7 @@ impl Solo {
                 }
                 Action::Grant { range, tag, .. } => self.grants.push_back((range, tag)),
                 Action::Revoke { key, .. } => self.revokes.push_back(key),
+                Action::Share { segment, .. } => self.shares.push(segment),
                 Action::Control(control) => self.controls.push(control),
                 Action::Reply { reply, .. } => self.replies.push(reply),
                 Action::Disconnect { reason, .. } => self.ended = Some(reason),
@@ -135,6 +139,16 @@ impl Solo {
         let bytes = self.node.landing_header(LINK, value).map(|_| header.encode());
         self.node.fabric_event(self.now, event, bytes.as_ref());
         self.drain();
+    }
+
+    /// The peer keeps what it was passed.
+    pub(super) fn keep(&mut self) -> bool {
+        let shares = std::mem::take(&mut self.shares);
+        for segment in &shares {
+            self.node.fabric_event(self.now, FabricEvent::SegmentKept { link: LINK, segment: *segment }, None);
+            self.drain();
+        }
+        !shares.is_empty()
     }
 
     /// Takes the whole pool, or gives it back.

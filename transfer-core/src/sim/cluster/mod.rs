@@ -8,6 +8,7 @@
 //! - `counting`: counters and barriers, and what must be true of them.
 //! - `directory`: a small model of the directory, with delays.
 //! - `peering`: how links are made.
+//! - `references`: who reads what by reference.
 //! - `misfortune`: sidecars and directories that are started again, clocks that jump, links that are made twice.
 //!
 //! [`run`] plays one seed. It ends with the first thing that is wrong.
@@ -19,6 +20,7 @@ mod counting;
 mod directory;
 mod misfortune;
 mod peering;
+mod references;
 mod script;
 mod worker;
 
@@ -86,6 +88,8 @@ pub(crate) struct Tally {
     pub(crate) remote_fetches: u64,
     /// Fetches that found it on the board.
     pub(crate) look_ups: u64,
+    /// Those of them that were answered by reference.
+    pub(crate) by_reference: u64,
     pub(crate) local_pushes: u64,
     pub(crate) remote_pushes: u64,
     pub(crate) prepared: u64,
@@ -105,6 +109,7 @@ impl Tally {
         self.local_fetches += other.local_fetches;
         self.remote_fetches += other.remote_fetches;
         self.look_ups += other.look_ups;
+        self.by_reference += other.by_reference;
         self.local_pushes += other.local_pushes;
         self.remote_pushes += other.remote_pushes;
         self.prepared += other.prepared;
@@ -159,6 +164,8 @@ struct Sidecar {
     board: Board,
     /// What every segment of this node is, and whose user's.
     segments: BTreeMap<SegmentId, (MemoryId, Domain)>,
+    /// Those of them that are peers', and the mark of the link over which each came.
+    kept: BTreeMap<SegmentId, u64>,
     next_segment: u32,
     /// What it is started with, and its pools.
     config: NodeConfig,
@@ -243,6 +250,7 @@ impl Cluster {
             memory: SimMemory::new(&self.world, endpoint),
             board: Board::default(),
             segments: BTreeMap::new(),
+            kept: BTreeMap::new(),
             next_segment: 1,
             config,
             cells,
@@ -425,7 +433,7 @@ impl Cluster {
         Err(format!("node {} finds no rest", self.nodes[node].name))
     }
 
-    fn work(&mut self, node: usize, work: Work) -> Result<(), String> {
+    fn work(&mut self, node: usize, work: Work<MemoryId>) -> Result<(), String> {
         match work {
             Work::Reply { session, reply } => self.reply(node, session, reply),
             Work::CloseSession { session, why } => Err(format!("{session:?} is thrown out: {why}")),
@@ -444,6 +452,15 @@ impl Cluster {
                 Ok(())
             }
             Work::Prepared { token, answers } => self.answered(token, answers),
+            Work::SegmentKept { segment, memory } => {
+                self.segment_kept(node, segment, memory);
+                Ok(())
+            }
+            Work::AskReaders { segment, mark } => {
+                let read = self.is_referenced(node, segment, mark);
+                self.nodes[node].driver.node.readers_answered(segment, mark, read);
+                Ok(())
+            }
             Work::Control(control) => self.control(node, control),
         }
     }
@@ -517,7 +534,7 @@ impl Cluster {
             }
             n.driver.node.check_idle().map_err(|e| format!("node {}: {e}", n.name))?;
             // What is left are pools.
-            let arenas = n.segments.values().count() - s.pools.len();
+            let arenas = n.segments.len() - n.kept.len() - s.pools.len();
             if arenas > 0 {
                 return Err(format!("node {} is left with {arenas} arenas", n.name));
             }

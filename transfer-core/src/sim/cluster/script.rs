@@ -5,7 +5,7 @@ use super::worker::{What, Worker};
 use super::{Cluster, Directory, Happening, Play, Tally, World};
 use crate::memory::RailKeys;
 use crate::op::{Command, Fetch, OpId, Prepare, Push};
-use crate::protocol::{Domain, NodeConfig};
+use crate::protocol::{Broken, Domain, NodeConfig};
 use crate::rails::inner_slots;
 use crate::sim::Conditions;
 use crate::tensor::{DType, Key, Name, Select, TensorMeta, Version};
@@ -20,6 +20,13 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
     let mut conditions = Conditions::random(rng);
     conditions.late_packets = play.late_packets;
     conditions.lies = play.lies;
+    // Where room is short, everybody is to wait for it; and a link of rails has no references. A mistake is looked for where it matters.
+    let wanted = match play.broken {
+        Some(Broken::KeepsReferences | Broken::ForgetsReaders) => true,
+        Some(_) => false,
+        None => seed.is_multiple_of(3),
+    };
+    conditions.references = wanted && !play.tight && !play.rails;
     if play.rails {
         let limits = &mut conditions.capabilities;
         limits.receive_slots = inner_slots(limits.receive_slots, RailKeys::MAX_RAILS);

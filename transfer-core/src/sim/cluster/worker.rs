@@ -217,6 +217,13 @@ impl Cluster {
 
     pub(super) fn arena_unused(&mut self, node: usize, segment: SegmentId) -> Result<(), String> {
         let (memory, _) = self.nodes[node].segments.remove(&segment).ok_or("an arena is unused twice")?;
+        if self.nodes[node].kept.remove(&segment).is_some() {
+            let read = |w: &Worker| w.node == node && w.leases.values().any(|lease| lease.slice.segment == segment);
+            return match self.workers.iter().any(read) {
+                true => Err(format!("{segment} of a peer is unused, and is being read")),
+                false => Ok(()),
+            };
+        }
         let mine = |w: &Worker| w.node == node && w.arena.as_ref().is_some_and(|a| a.segment == segment);
         if self.workers.iter().any(mine) {
             return Err(format!("{segment} of a living worker is unused"));
@@ -265,6 +272,7 @@ impl Cluster {
                 *newest = version.max(*newest);
                 let local = report.fabric == crate::fabric::FabricKind::Local;
                 *if local { &mut self.tally.local_fetches } else { &mut self.tally.remote_fetches } += 1;
+                self.tally.by_reference += u64::from(self.nodes[node].kept.contains_key(&slice.segment));
                 self.hold(worker, Hold::Lease(lease), slice)?;
             }
             Reply::Prepared { op } => {

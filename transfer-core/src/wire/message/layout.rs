@@ -71,14 +71,14 @@ impl Message {
                 write_name(&mut w, *name);
                 w.text(text.as_str());
             }
-            Body::TensorRequest { key, select, metadata_id, slot, trace } => {
+            Body::TensorRequest { key, select, metadata_id, reader, slot, trace } => {
                 write_name(&mut w, *key);
                 let (kind, version) = match select {
                     Select::Latest => (0, 0),
                     Select::AtLeast(v) => (1, v.0),
                     Select::Exactly(v) => (2, v.0),
                 };
-                w.u8(kind).u8(u8::from(slot.is_some())).u16(0).u32(*metadata_id).u64(version);
+                w.u8(kind).u8(u8::from(slot.is_some())).u16(0).u32(*metadata_id).u64(version).u32(*reader);
                 if let Some(slot) = slot {
                     slot.write(&mut w);
                 }
@@ -136,6 +136,12 @@ impl Message {
             Body::Trace { version, context } => {
                 w.u64(version.0);
                 context.write(&mut w);
+            }
+            Body::ByReference { lease, segment, offset, version, waited_us, meta } => {
+                w.u32(*lease).u32(*segment).u64(*offset).u64(version.0).u32(*waited_us).meta(meta);
+            }
+            Body::ReleaseReference { lease } => {
+                w.u32(*lease);
             }
             Body::BufferRecall { why, round } | Body::Recalled { why, round } => {
                 w.u8(u8::from(*why == Recall::Room)).u32(*round);
@@ -198,8 +204,9 @@ impl Message {
                 Reader::zero("zeros of a TENSOR_REQUEST", r.u16()?.into())?;
                 let metadata_id = r.u32()?;
                 let select = select(kind, r.u64()?)?;
+                let reader = r.u32()?;
                 let slot = if has_slot { Some(SlotGrant::read(r)?) } else { None };
-                Body::TensorRequest { key, select, metadata_id, slot, trace: TraceContext::read_last(r)? }
+                Body::TensorRequest { key, select, metadata_id, reader, slot, trace: TraceContext::read_last(r)? }
             }
             3 => Body::MetaDataUpdate { version: Version(r.u64()?), metadata_id: r.u32()?, meta: r.meta()? },
             4 => Body::TensorReRequest { slot: SlotGrant::read(r)? },
@@ -254,11 +261,20 @@ impl Message {
             23 => Body::BarrierWait { name: read_name(r)?, members: r.u32()? },
             24 => Body::BarrierReleased { round: r.u64()?, leader: r.flag("whether it was the last to arrive")? },
             25 => Body::Trace { version: Version(r.u64()?), context: TraceContext::read(r)? },
+            26 => Body::ByReference {
+                lease: r.u32()?,
+                segment: r.u32()?,
+                offset: r.u64()?,
+                version: Version(r.u64()?),
+                waited_us: r.u32()?,
+                meta: r.meta()?,
+            },
+            27 => Body::ReleaseReference { lease: r.u32()? },
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
                     value: u64::from(n),
-                    expected: "1 to 25",
+                    expected: "1 to 27",
                 });
             }
         })
@@ -288,6 +304,7 @@ mod tests {
                 key: name,
                 select: Select::Exactly(Version(4)),
                 metadata_id: 3,
+                reader: u32::MAX,
                 slot: Some(slot(4)),
                 trace: None,
             },
@@ -295,6 +312,7 @@ mod tests {
                 key: name,
                 select: Select::Latest,
                 metadata_id: 0,
+                reader: 0,
                 slot: None,
                 trace: TraceContext::new([7; 16], [8; 8], 1).ok(),
             },
@@ -324,6 +342,15 @@ mod tests {
             Body::BarrierWait { name, members: 9 },
             Body::BarrierReleased { round: 10, leader: true },
             Body::Trace { version: Version(11), context: TraceContext::new([1; 16], [2; 8], 0).unwrap() },
+            Body::ByReference {
+                lease: 11,
+                segment: 12,
+                offset: 13 << 6,
+                version: Version(14),
+                waited_us: 15,
+                meta: TensorMeta::of(DType::U8, &[1; 32]).unwrap().with_metadata(1 << 20).unwrap(),
+            },
+            Body::ReleaseReference { lease: u32::MAX },
         ]
     }
 
@@ -381,7 +408,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_with_a_good_checksum_never_panics(kind in 0u8..28, body in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn garbage_with_a_good_checksum_never_panics(kind in 0u8..30, body in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut w = Writer::new();
             w.u8(LAYOUT_VERSION).u8(kind).u16(u16::try_from(16 + body.len()).unwrap()).u16(0).u16(0).u32(0).u32(0).raw(&body);
             let sum = crc32c(w.as_slice());

@@ -117,6 +117,8 @@ pub enum Body {
         select: Select,
         /// The description that the receiver's slot was made for; 0 for none.
         metadata_id: u32,
+        /// The user id whose workers are to read it: they may be referred to it where it lies.
+        reader: u32,
         /// Where to; `None` asks for the description first.
         slot: Option<SlotGrant>,
         /// What asks for it, for whoever traces.
@@ -180,6 +182,26 @@ pub enum Body {
     },
     /// Push: the sender ends the flow by itself; its owner is gone.
     BufferRelease,
+    /// Pull, in place of the data: read it where it lies. Only over links whose sides share their memory.
+    ByReference {
+        /// What the owner calls the reference.
+        lease: u32,
+        /// The owner's segment.
+        segment: u32,
+        /// Where its body begins there.
+        offset: u64,
+        /// The version.
+        version: Version,
+        /// Microseconds that the request waited for its version at the owner.
+        waited_us: u32,
+        /// Its description.
+        meta: TensorMeta,
+    },
+    /// Pull: nobody reads that any more.
+    ReleaseReference {
+        /// As in the BY_REFERENCE.
+        lease: u32,
+    },
     /// Pull: I do not want it any more.
     Cancel,
     /// Pull: then it will not come any more. Behind the data that may have come.
@@ -281,6 +303,8 @@ impl Body {
             Body::BarrierWait { .. } => 23,
             Body::BarrierReleased { .. } => 24,
             Body::Trace { .. } => 25,
+            Body::ByReference { .. } => 26,
+            Body::ReleaseReference { .. } => 27,
         }
     }
 
@@ -313,6 +337,8 @@ impl Body {
             Body::BarrierWait { .. } => "BARRIER_WAIT",
             Body::BarrierReleased { .. } => "BARRIER_RELEASED",
             Body::Trace { .. } => "TRACE",
+            Body::ByReference { .. } => "BY_REFERENCE",
+            Body::ReleaseReference { .. } => "RELEASE_REFERENCE",
         }
     }
 }

@@ -46,12 +46,13 @@ fn begin(fabric: &mut ShmFabric, link: LinkId) -> (Socket, Shared) {
     let socket = Socket::connect(fabric.path(), now()).unwrap();
     let nonce: Nonce = rand::random();
     let (shared, fd) = Shared::make(&PinnedBudget::new(1 << 30), &nonce).unwrap();
-    socket.send(&Note::Hello { token, incarnation: 9 }.encode(), &lent(&fd), now()).unwrap();
+    socket.send(&Note::Hello { token, incarnation: 9, namespace: 0 }.encode(), &lent(&fd), now()).unwrap();
     let show = Token::random();
     fabric.connect(link, &offer::encode_acceptor(&show)).unwrap();
     until(fabric, |event| matches!(event, FabricEvent::Connected { .. }).then_some(()));
     let own = fabric.config.incarnation;
-    assert_eq!(note(&socket), Note::Welcome { token: show, nonce, incarnation: own });
+    let namespace = fabric.namespace;
+    assert_eq!(note(&socket), Note::Welcome { token: show, nonce, incarnation: own, namespace });
     (socket, shared)
 }
 
@@ -208,8 +209,8 @@ fn notes_that_do_not_belong_there() {
     let mut scene = Scene::new();
     let (token, incarnation) = (Token::random(), 1);
     for (bytes, words) in [
-        (Note::Hello { token, incarnation }.encode(), "does not belong"),
-        (Note::Welcome { token, nonce: Nonce::default(), incarnation }.encode(), "does not belong"),
+        (Note::Hello { token, incarnation, namespace: 0 }.encode(), "does not belong"),
+        (Note::Welcome { token, nonce: Nonce::default(), incarnation, namespace: 0 }.encode(), "does not belong"),
         (Note::Segment { handle: 0, len: 4096 }.encode(), "does not belong"),
         (vec![99, 1, 2], "not known"),
         (vec![3, 0], "too short"),
@@ -243,7 +244,7 @@ fn guests_are_checked() {
     let offer = fabric.offer(LINK).unwrap();
     let (token, _) = offer::decode_initiator(&offer).unwrap();
     let (_, good) = Shared::make(&PinnedBudget::new(1 << 30), &Nonce::default()).unwrap();
-    let hello = |token| Note::Hello { token, incarnation: 1 }.encode();
+    let hello = |token| Note::Hello { token, incarnation: 1, namespace: 0 }.encode();
     let wrong = refused(&mut fabric, &hello(Token::random()), &lent(&good));
     assert!(wrong.contains("unknown, used or too late"), "{wrong}");
     assert!(refused(&mut fabric, &hello(token), &[]).contains("without its memory"));
@@ -278,7 +279,7 @@ fn a_welcome_must_prove_that_the_memory_is_shared() {
         };
         let (_, nonce) = Shared::adopt(descriptors.pop().unwrap()).unwrap();
         let (token, nonce) = if honest { (Token::random(), nonce) } else { (show, Nonce::default()) };
-        socket.send(&Note::Welcome { token, nonce, incarnation: 1 }.encode(), &[], now()).unwrap();
+        socket.send(&Note::Welcome { token, nonce, incarnation: 1, namespace: 0 }.encode(), &[], now()).unwrap();
         let reason = down(&mut fabric);
         assert!(reason.to_string().contains(words), "{reason}");
     }

@@ -9,11 +9,12 @@ struct ShmRig {
     directory: TempDir,
     made: usize,
     copy_threads: usize,
+    references: bool,
 }
 
 impl ShmRig {
     fn new() -> ShmRig {
-        ShmRig { directory: TempDir::new().unwrap(), made: 0, copy_threads: 2 }
+        ShmRig { directory: TempDir::new().unwrap(), made: 0, copy_threads: 2, references: false }
     }
 
     /// Where the data plane's thread copies everything.
@@ -21,11 +22,16 @@ impl ShmRig {
         ShmRig { copy_threads: 0, ..ShmRig::new() }
     }
 
+    /// Whose workers may read each other's memory.
+    fn referring() -> ShmRig {
+        ShmRig { references: true, ..ShmRig::new() }
+    }
+
     fn config(&mut self) -> ShmConfig {
         self.made += 1;
         let name = format!("fabric-{}.shm", self.made);
         let config = ShmConfig::new(self.directory.path(), &name, self.made as u64);
-        ShmConfig { copy_threads: self.copy_threads, ..config }
+        ShmConfig { copy_threads: self.copy_threads, references: self.references, ..config }
     }
 }
 
@@ -44,6 +50,10 @@ mod without_threads {
     crate::conformance_tests!(super::ShmRig::alone());
 }
 
+mod with_references {
+    crate::conformance_tests!(super::ShmRig::referring());
+}
+
 mod one_rail {
     crate::conformance_tests!(crate::conformance::rails::Railed::new(super::ShmRig::new(), &[0]));
 }
@@ -54,6 +64,7 @@ mod two_rails {
 
 mod hostile;
 mod own;
+mod references;
 
 /// Polls until something is answered.
 fn until<T>(fabric: &mut ShmFabric, mut answer: impl FnMut(FabricEvent<'_>) -> Option<T>) -> T {

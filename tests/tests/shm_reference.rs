@@ -1,0 +1,213 @@
+//! Two sidecars of one host whose workers read each other's memory: a fetch hands over the owner's own, and whoever dies, nobody writes over
+//! what somebody reads, and everything comes back in the end.
+
+use std::time::{Duration, Instant};
+use transfer_proto::v1::Fabric;
+use transfer_tests::order::Report;
+use transfer_tests::{Scene, Spec, Worker, poll, status};
+
+const LEN: u64 = 3 << 20;
+
+/// Room for a few tensors.
+const ARENA: u64 = 6 * LEN;
+
+const LISTEN: [&str; 4] = ["--listen", "127.0.0.1:0", "--verbs", "off"];
+
+fn two() -> Scene {
+    Scene::exactly(&[&LISTEN, &LISTEN])
+}
+
+/// One whose arena is soon full.
+fn giver(scene: &Scene, node: usize) -> Worker {
+    Worker::of(&scene.nodes[node], "giver").arena_bytes(ARENA).start()
+}
+
+#[track_caller]
+fn by_reference(report: &Report) {
+    assert_eq!((report.fabric.as_str(), report.copied), ("shm", 0), "{}", report.text);
+}
+
+#[track_caller]
+fn by_copy(report: &Report) {
+    let copies = report.bytes..=report.bytes + 512;
+    assert!(report.fabric == "shm" && copies.contains(&report.copied), "{}", report.text);
+}
+
+/// Waits until only the newest version is left in the arena, and what this pushes: a worker hears of what comes back with its next call, and a
+/// reader of what it can unmap with its own, which is the other argument.
+#[track_caller]
+fn until_free(giver: &mut Worker, mut read: impl FnMut()) {
+    let freed = poll(|| {
+        read();
+        giver.push("small", Spec::bytes(64, 1)).get();
+        match giver.arena_free() {
+            free if free >= ARENA - LEN - 4096 => Ok(()),
+            free => Err(free),
+        }
+    });
+    assert_eq!(freed, Ok(()), "what nobody reads any more does not come back");
+}
+
+#[test]
+fn a_fetch_reads_the_owner_s_memory() {
+    let scene = two();
+    let (mut giver, mut taker) = (giver(&scene, 0), scene.b().worker("taker"));
+    for (version, len) in [(1, 1), (2, 4096), (3, LEN), (4, 64), (5, LEN / 2)] {
+        let spec = Spec::bytes(len, version);
+        giver.push("w", spec.clone()).get();
+        let fetched = taker.fetch("w").at_least(version).get();
+        assert_eq!(fetched.sum, spec.sum());
+        by_reference(&fetched.report);
+    }
+    // Also where the fetch comes first, and where it asks for shared memory.
+    let early = taker.fetch("early").require("shm").start();
+    giver.push("early", Spec::bytes(5000, 9)).get();
+    let fetched = early.get();
+    assert_eq!(fetched.sum, Spec::bytes(5000, 9).sum());
+    by_reference(&fetched.report);
+    let there = status::finished(&scene.b().status(), Fabric::Shm);
+    assert_eq!((there.transfers, there.copied_bytes), (6, 0));
+    drop((giver, taker));
+    scene.end();
+}
+
+/// A reader keeps what it has while newer versions come, and its owner's arena goes round.
+#[test]
+fn versions_are_replaced_while_they_are_read() {
+    let scene = two();
+    let (mut giver, mut taker) = (giver(&scene, 0), scene.b().worker("taker"));
+    giver.push("w", Spec::bytes(LEN, 1)).get();
+    by_reference(&taker.fetch("w").hold("old").get().report);
+    for version in 2..20 {
+        giver.push("w", Spec::bytes(LEN, version)).get();
+        let fetched = taker.fetch("w").at_least(version).get();
+        assert_eq!((fetched.version, fetched.sum), (version, Spec::bytes(LEN, version).sum()));
+        by_reference(&fetched.report);
+    }
+    assert_eq!(taker.read("old"), Spec::bytes(LEN, 1).sum());
+    assert!(giver.arena_free() < ARENA - LEN, "one is the newest, one is being read");
+    taker.release("old");
+    until_free(&mut giver, || ());
+    drop((giver, taker));
+    scene.end();
+}
+
+/// The sidecar that keeps the memory for its worker is killed, and another one comes: the worker reads on, and until it is done nobody writes
+/// there.
+#[test]
+fn a_killed_sidecar_s_worker_reads_on() {
+    let mut scene = two();
+    let mut giver = giver(&scene, 0);
+    for killed in [false, true] {
+        let mut taker = scene.b().worker("taker");
+        let first = giver.push("w", Spec::bytes(LEN, 1)).get().version;
+        by_reference(&taker.fetch("w").hold("old").get().report);
+        scene.nodes[1].kill();
+        scene.nodes[1].restart();
+        let mut next = scene.b().worker("next");
+        // The owner's sidecar has looked by then, more than once.
+        let looked = Instant::now() + Duration::from_millis(500);
+        for version in first + 1.. {
+            giver.push("w", Spec::bytes(LEN, version)).get();
+            by_reference(&next.fetch("w").at_least(version).get().report);
+            assert!(giver.arena_free() <= ARENA - 2 * LEN, "one is the newest, one is being read");
+            if version > first + 20 && Instant::now() > looked {
+                break;
+            }
+        }
+        assert_eq!(taker.read("old"), Spec::bytes(LEN, 1).sum());
+        if killed {
+            taker.kill();
+        } else {
+            taker.release("old");
+            drop(taker);
+        }
+        until_free(&mut giver, || ());
+        drop(next);
+        scene.b().until("all have left", |s| s.sessions.is_empty());
+    }
+    drop(giver);
+    scene.note_idle_of(1);
+    scene.end();
+}
+
+/// The owner's sidecar is killed, and its worker goes on with a new one: what others read of it is not written over.
+#[test]
+fn a_killed_owner_s_memory_is_not_used_again() {
+    let mut scene = two();
+    let mut giver = Worker::of(scene.b(), "giver").arena_bytes(ARENA).that_comes_back().start();
+    let mut taker = scene.a().worker("taker");
+    giver.push("w", Spec::bytes(LEN, 1)).get();
+    by_reference(&taker.fetch("w").hold("old").get().report);
+    scene.nodes[1].kill();
+    scene.nodes[1].restart();
+    scene.b().until("the giver is back", |s| s.sessions.len() == 1);
+    for version in 2..20 {
+        let pushed = poll(|| giver.push("w", Spec::bytes(LEN, version)).start().wait().map_err(|t| t.to_string()));
+        assert!(pushed.is_ok(), "{pushed:?}");
+    }
+    assert!(giver.arena_free() <= ARENA - 2 * LEN, "one is the newest, one is being read");
+    assert_eq!(taker.read("old"), Spec::bytes(LEN, 1).sum());
+    taker.release("old");
+    until_free(&mut giver, || drop(taker.fetch("w").get()));
+    drop((giver, taker));
+    scene.b().until("all have left", |s| s.sessions.is_empty());
+    scene.note_idle_of(1);
+    scene.end();
+}
+
+/// The worker whose memory it is dies, or leaves: it is read on, and goes with its last reader.
+#[test]
+fn an_owner_s_worker_that_dies_leaves_its_memory_to_its_readers() {
+    let scene = two();
+    let mut taker = scene.b().worker("taker");
+    for killed in [false, true] {
+        let mut giver = giver(&scene, 0);
+        giver.push("w", Spec::bytes(LEN, 1)).get();
+        by_reference(&taker.fetch("w").hold("old").get().report);
+        if killed {
+            giver.kill();
+        } else {
+            drop(giver);
+        }
+        scene.a().until("it has left", |s| s.sessions.is_empty());
+        assert_eq!(taker.read("old"), Spec::bytes(LEN, 1).sum());
+        taker.release("old");
+    }
+    drop(taker);
+    scene.end();
+}
+
+/// A reader that dies gives back what it read; so does one that holds many.
+#[test]
+fn a_reader_that_dies_gives_back_what_it_read() {
+    let scene = two();
+    let mut giver = giver(&scene, 0);
+    let mut taker = scene.b().worker("taker");
+    giver.push("w", Spec::bytes(LEN, 1)).get();
+    for name in ["one", "two", "three"] {
+        by_reference(&taker.fetch("w").hold(name).get().report);
+    }
+    giver.push("w", Spec::bytes(LEN, 2)).get();
+    assert!(giver.arena_free() <= ARENA - 2 * LEN);
+    taker.kill();
+    until_free(&mut giver, || ());
+    drop(giver);
+    scene.end();
+}
+
+/// Where one of the two does not want it, the receiver copies.
+#[test]
+fn who_is_told_not_to_copies() {
+    let off = [&LISTEN[..], &["--shm-reference", "off"]].concat();
+    for arguments in [[&LISTEN[..], &off[..]], [&off[..], &LISTEN[..]]] {
+        let scene = Scene::exactly(&arguments);
+        let (mut giver, mut taker) = (giver(&scene, 0), scene.b().worker("taker"));
+        giver.push("w", Spec::bytes(LEN, 1)).get();
+        let fetched = taker.fetch("w").get();
+        assert_eq!(fetched.sum, Spec::bytes(LEN, 1).sum());
+        by_copy(&fetched.report);
+        drop((giver, taker));
+        scene.end();
+    }
+}

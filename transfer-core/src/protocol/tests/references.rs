@@ -1,0 +1,295 @@
+//! Fetches that are answered by reference, and what becomes of the memory when links, workers and promises break.
+
+use super::pair::{ARENA_BYTES, Pair, Worker, bytes};
+use super::solo::{KEY, LINK, SESSION, Solo};
+use crate::fabric::FabricEvent;
+use crate::memory::SegmentId;
+use crate::op::{Command, FailureCode, LeaseId, OpId, Reply, TakeBack};
+use crate::tensor::{Retention, Select, Until, Version};
+use crate::wire::message::{Body, Role};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// An owner at the one node, a reader at the other, and what the reader holds of the owner's.
+struct Scene {
+    pair: Pair,
+    owner: Worker,
+    reader: Worker,
+    lease: LeaseId,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let mut pair = Pair::with_references(|_| {});
+        let (owner, reader) = (pair.worker(0, "w"), pair.worker(1, "r"));
+        pair.push(owner, "k", bytes(100), 7, None);
+        pair.settle();
+        pair.fetch(reader, "k", Select::Latest);
+        pair.settle();
+        let lease = pair.fetched(reader).0;
+        pair.replies(owner);
+        pair.posted();
+        Scene { pair, owner, reader, lease }
+    }
+
+    /// The owner publishes another version. Whether the first one's memory is its own again.
+    fn replace(&mut self) -> bool {
+        self.pair.push(self.owner, "k", bytes(100), 8, None);
+        self.pair.settle();
+        self.came_back()
+    }
+
+    fn came_back(&mut self) -> bool {
+        let replies = self.pair.replies(self.owner);
+        replies.iter().any(|reply| matches!(reply, Reply::Returned { .. }))
+    }
+
+    fn lose_link(&mut self) {
+        self.pair.world.break_connection(0, "the cable was pulled");
+        self.pair.settle();
+    }
+
+    fn ends(self) {
+        let Scene { pair, owner, reader, .. } = self;
+        pair.ends_clean(&[(owner, "w"), (reader, "r")]);
+    }
+}
+
+#[test]
+fn a_fetch_reads_what_lies_at_its_owner() {
+    let mut pair = Pair::with_references(|_| {});
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.push(w, "k", bytes(100), 7, None);
+    pair.settle();
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    let replies = pair.replies(r);
+    let [Reply::Fetched { lease, version, slice, report, .. }] = &replies[..] else { panic!("{replies:?}") };
+    let (segment, memory) = pair.kept[1][0];
+    assert_eq!((*version, slice.segment, memory, slice.len, report.copied), (Version(1), segment, w.arena, 100, 0));
+    assert_eq!(pair.posted(), ["NAME", "TENSOR_REQUEST", "BY_REFERENCE"]);
+    pair.release(r, *lease);
+    pair.settle();
+    assert_eq!(pair.posted(), ["RELEASE_REFERENCE"]);
+    // The segment is known by now.
+    for fill in [8, 9] {
+        pair.push(w, "k", bytes(1000), fill, None);
+        pair.fetch(r, "k", Select::AtLeast(Version(u64::from(fill) - 6)));
+        pair.settle();
+        let (lease, _, _, got) = pair.fetched(r);
+        assert_eq!(
+            (got, pair.posted()),
+            (vec![fill; 1000], vec!["TENSOR_REQUEST".to_owned(), "BY_REFERENCE".to_owned()])
+        );
+        pair.release(r, lease);
+        pair.settle();
+        pair.posted();
+    }
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn what_is_read_elsewhere_is_not_its_owner_s_again() {
+    let mut scene = Scene::new();
+    assert!(!scene.replace(), "the first version is still being read");
+    scene.pair.release(scene.reader, scene.lease);
+    scene.pair.settle();
+    assert!(scene.came_back());
+    scene.ends();
+}
+
+#[test]
+fn an_arena_stays_until_its_last_reader_elsewhere_is_done() {
+    let mut scene = Scene::new();
+    scene.pair.leave(scene.owner, "w");
+    scene.pair.settle();
+    assert_eq!((scene.pair.nodes[0].node.snapshot(scene.pair.world.now()).blobs, scene.pair.kept[1].len()), (1, 1));
+    scene.pair.release(scene.reader, scene.lease);
+    scene.pair.settle();
+    assert_eq!((scene.pair.nodes[0].node.snapshot(scene.pair.world.now()).blobs, scene.pair.kept[1].len()), (0, 0));
+    scene.pair.ends_clean(&[(scene.reader, "r")]);
+}
+
+/// Nobody can say any more who reads. So it stays until whoever can see that says that nobody does.
+#[test]
+fn after_a_lost_link_memory_comes_back_when_nobody_reads_it() {
+    let mut scene = Scene::new();
+    assert!(!scene.replace());
+    scene.pair.still_reads = true;
+    scene.lose_link();
+    assert!(!scene.came_back());
+    for _ in 0..3 {
+        let asked = scene.pair.asked;
+        scene.pair.wait(Duration::from_millis(150));
+        assert!(!scene.came_back() && scene.pair.asked > asked);
+    }
+    assert_eq!(scene.pair.kept[1].len(), 1, "the reader reads on");
+    scene.pair.release(scene.reader, scene.lease);
+    scene.pair.settle();
+    assert_eq!(scene.pair.kept[1].len(), 0, "and it was the last one");
+    scene.pair.still_reads = false;
+    scene.pair.wait(Duration::from_millis(150));
+    assert!(scene.came_back());
+    let asked = scene.pair.asked;
+    scene.pair.wait(Duration::from_secs(1));
+    assert_eq!(scene.pair.asked, asked, "there is nothing more to ask");
+    scene.ends();
+}
+
+#[test]
+fn a_new_link_takes_nothing_from_what_the_old_one_left() {
+    let mut scene = Scene::new();
+    scene.pair.still_reads = true;
+    scene.lose_link();
+    scene.pair.fetch(scene.reader, "k", Select::Latest);
+    scene.pair.settle();
+    let (lease, ..) = scene.pair.fetched(scene.reader);
+    assert_eq!(scene.pair.kept[1].len(), 2, "of the old link and of the new one");
+    assert!(!scene.replace());
+    scene.pair.release(scene.reader, lease);
+    scene.pair.settle();
+    assert!(!scene.came_back(), "the old one's reader reads on");
+    scene.pair.still_reads = false;
+    scene.pair.wait(Duration::from_millis(150));
+    assert!(scene.came_back());
+    scene.ends();
+}
+
+#[test]
+fn a_version_is_taken_back_when_its_readers_elsewhere_are_done() {
+    let mut scene = Scene::new();
+    let take_back =
+        |op, timeout| Command::TakeBack(TakeBack { op: OpId(op), key: super::pair::key("k"), version: None, timeout });
+    scene.pair.command(scene.owner, take_back(901, Duration::from_millis(10)));
+    scene.pair.wait(Duration::from_millis(20));
+    let failure = scene.pair.failed(scene.owner);
+    assert!(failure.code == FailureCode::Deadline && failure.text.contains("in 1 places"), "{failure:?}");
+    scene.pair.command(scene.owner, take_back(902, Duration::from_secs(10)));
+    scene.pair.settle();
+    scene.pair.release(scene.reader, scene.lease);
+    scene.pair.settle();
+    assert!(matches!(scene.pair.replies(scene.owner)[..], [Reply::TakenBack { version: Version(1), .. }]));
+    scene.ends();
+}
+
+/// More references than allowed, a version that may be fetched so often, and a body in many ranges are sent.
+#[test]
+fn what_cannot_be_referred_to_is_sent() {
+    let mut pair = Pair::with_references(|config| config.max_references = 1);
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    let fetched = |pair: &mut Pair| {
+        pair.settle();
+        pair.posted();
+        pair.fetch(r, "k", Select::Latest);
+        pair.settle();
+        let posted = pair.posted();
+        (pair.fetched(r).0, posted.contains(&"BY_REFERENCE".to_owned()), posted.contains(&"WRITE".to_owned()))
+    };
+    pair.push(w, "k", bytes(100), 1, None);
+    let (first, referred, written) = fetched(&mut pair);
+    assert!(referred && !written);
+    let (second, referred, written) = fetched(&mut pair);
+    assert!(!referred && written, "there is one reference already");
+    pair.release(r, second);
+    pair.release(r, first);
+    let (third, referred, written) = fetched(&mut pair);
+    assert!(referred && !written, "there is none any more");
+    pair.release(r, third);
+    pair.retention.until = Until::Fetched(NonZeroU32::new(1).unwrap());
+    pair.push(w, "k", bytes(100), 2, None);
+    let (lease, referred, written) = fetched(&mut pair);
+    assert!(!referred && written, "it may be fetched once");
+    pair.release(r, lease);
+    pair.retention = Retention::default();
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn who_gives_up_meanwhile_leaves_nothing() {
+    let mut pair = Pair::with_references(|_| {});
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    pair.push(w, "k", bytes(100), 1, None);
+    pair.settle();
+    // At each moment of the exchange.
+    for steps in 0..12 {
+        let op = pair.fetch(r, "k", Select::Latest);
+        for _ in 0..steps {
+            pair.poll();
+            pair.world.step();
+        }
+        pair.command(r, Command::Cancel { op });
+        pair.settle();
+        for reply in pair.replies(r) {
+            if let Reply::Fetched { lease, .. } = reply {
+                pair.release(r, lease);
+            }
+        }
+        pair.settle();
+        assert_eq!([0, 1].map(|i| pair.nodes[i].node.references()), [(0, 0), (0, 0)], "after {steps} steps");
+    }
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+/// What the node of a [`Solo`] keeps of its peer's, as the peer calls it.
+const HANDLE: u32 = 9;
+
+/// Whose peer allows references, and has passed a segment.
+pub(super) fn referring() -> Solo {
+    let mut solo = Solo::new(|_| {});
+    solo.node.fabric_event(solo.now, FabricEvent::References { link: LINK, mark: 8 }, None);
+    assert!(solo.node.keep_segment(LINK, HANDLE, SegmentId(1 << 30), ARENA_BYTES));
+    solo
+}
+
+fn referred(segment: u32, offset: u64) -> Body {
+    Body::ByReference { lease: 3, segment, offset, version: Version(2), waited_us: 0, meta: bytes(8) }
+}
+
+pub(super) fn by_reference(offset: u64) -> Body {
+    referred(HANDLE, offset)
+}
+
+/// What a peer says that is not so ends its link, and is not read.
+#[test]
+fn lies_about_references_end_the_link() {
+    let index = |solo: &Solo| solo.node.links[&LINK].pulls.iter().last().map_or(0, |(id, _)| id.short());
+    let lies = [
+        ("which was not passed", referred(HANDLE + 1, 0)),
+        ("multiple of 64", by_reference(8)),
+        ("end within its", by_reference(ARENA_BYTES)),
+        ("end within its", by_reference(u64::MAX - 63)),
+        ("which it does not hold", Body::ReleaseReference { lease: 7 }),
+    ];
+    for (words, lie) in lies {
+        let mut solo = referring();
+        solo.fetch(Select::AtLeast(Version(2)));
+        let index = index(&solo);
+        solo.hear(Role::Pull, index, lie);
+        let ended = solo.ended.take().unwrap_or_else(|| panic!("{words}: it goes on"));
+        assert!(ended.to_string().contains(words), "{ended}");
+        assert!(solo.replies.is_empty());
+        solo.lose_link();
+    }
+    // Without a word of references, there are none.
+    let mut solo = Solo::new(|_| {});
+    solo.fetch(Select::AtLeast(Version(2)));
+    let index = index(&solo);
+    solo.hear(Role::Pull, index, by_reference(0));
+    assert!(solo.ended.is_some());
+}
+
+/// The workers of another user are not referred to it.
+#[test]
+fn another_user_s_worker_gets_a_copy() {
+    for (reader, shared) in [(0, true), (1, false)] {
+        let mut solo = referring();
+        solo.push(None, Duration::from_secs(1));
+        let (select, slot) = (Select::Latest, None);
+        let body = Body::TensorRequest { key: KEY, select, metadata_id: 0, reader, slot, trace: None };
+        solo.hear(Role::Pull, 5, body);
+        assert_eq!(solo.shares.len() == 1, shared);
+        assert_eq!(solo.sent.iter().any(|m| m.body.name() == "META_DATA_UPDATE"), !shared);
+        solo.node.session_closed(solo.now, SESSION, "it left");
+        solo.drain();
+    }
+}

@@ -1,0 +1,75 @@
+//! Segments of another sidecar of this host that workers here read by reference.
+//!
+//! Their owner has to know when the last of them has stopped, whoever of all processes between them dies first. So who maps such a segment
+//! marks it (see [`is_marked`]) with three numbers:
+//!
+//! | mark | set by | until | for |
+//! |---|---|---|---|
+//! | the owner's incarnation | both | the mapping ends | the worker that writes the segment, after its sidecar's death |
+//! | keeper | the sidecar that was passed the segment, before it says that it has it | it needs the segment no more | the reader, and the owner |
+//! | reader | each worker that is passed it on | its mapping ends | the owner, after the link's end |
+//!
+//! A worker sets its marks, and *then* looks whether the keeper's is still there; only then it reads. The owner of a link that has ended
+//! finds the keeper's mark gone, and *then* looks for readers'. The keeper's mark does not come back, so whoever reads had marked the
+//! segment before the owner looked: no time-out is needed, and no process has to be awake.
+
+use super::{Mapping, Segment, SegmentError, is_marked, marks};
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// What a segment that is read by reference is marked with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ReferenceMarks {
+    /// The incarnation of the sidecar that owns the segment.
+    pub owner: u64,
+    /// The number that the two sidecars have given to their link: another one for each.
+    pub link: u64,
+}
+
+impl ReferenceMarks {
+    fn reader(self) -> u64 {
+        self.link & !1
+    }
+
+    fn keeper(self) -> u64 {
+        self.link | 1
+    }
+
+    /// Marks a segment as its keeper does.
+    pub(super) fn keep(self, fd: impl AsFd) -> Result<(), crate::Errno> {
+        marks::mark(fd.as_fd(), self.owner)?;
+        marks::mark(fd.as_fd(), self.keeper())
+    }
+}
+
+impl Segment {
+    /// Maps what a worker's sidecar has passed on of another sidecar's, read-only, and marks it as read for as long as the mapping lives.
+    /// `None` where that sidecar keeps it no more: then nobody may read it.
+    ///
+    /// # Errors
+    /// As [`Segment::adopt`].
+    pub fn adopt_reference(
+        fd: OwnedFd,
+        expected_len: u64,
+        marks: ReferenceMarks,
+    ) -> Result<Option<Arc<Mapping>>, SegmentError> {
+        let failed = |source| SegmentError::System { step: "mark", len: expected_len, source };
+        marks::mark(fd.as_fd(), marks.owner).map_err(failed)?;
+        marks::mark(fd.as_fd(), marks.reader()).map_err(failed)?;
+        // Not before: see the module.
+        if !is_marked(&fd, marks.keeper()).map_err(failed)? {
+            return Ok(None);
+        }
+        Segment::adopt_to_read(fd, expected_len, marks.owner).map(Some)
+    }
+
+    /// Whether somebody at the other end of that link may still read this segment by reference. Where the kernel does not say, somebody may.
+    #[must_use]
+    pub fn is_referenced(&self, link: u64) -> bool {
+        let marks = ReferenceMarks { owner: 0, link };
+        // In this order: see the module.
+        let kept = is_marked(self.fd(), marks.keeper());
+        let read = is_marked(self.fd(), marks.reader());
+        (kept, read) != (Ok(false), Ok(false))
+    }
+}
