@@ -82,6 +82,9 @@ fn without_the_other_s_socket_a_worker_there_or_something_published_there_will_d
     says("none were moved");
     Ctl::of(scene.b(), &["push", "plain", text(&file), "--outlive"]).ends(0, &[]);
     says("from it, which was \"plain\": 293.0 KiB tcp");
+    for key in ["counted", "plain"] {
+        Ctl::of(scene.b(), &["delete", key]).ends(0, &[]);
+    }
     scene.end();
 }
 
