@@ -20,6 +20,7 @@
 //! - [`pattern`]: what tensors are filled with. [`batches`]: record batches by chance.
 //! - [`http`], [`browser`], [`collector`]: who watches a sidecar. [`tools`]: what that takes.
 //! - [`process`], [`programs`]: processes that end with the test, and where their programs are.
+//! - [`witness`]: what the sidecars knew when a test failed.
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -41,6 +42,7 @@ pub mod sidecar;
 pub mod soak;
 pub mod status;
 pub mod tools;
+pub mod witness;
 pub mod worker;
 
 pub use authority::{Authority, Identity, Validity};

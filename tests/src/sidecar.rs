@@ -3,6 +3,7 @@
 use crate::container::{self, Container, SHARED};
 use crate::process::{Process, Start};
 use crate::status::{Admin, Counts, Seen};
+use crate::witness::Witness;
 use crate::{Worker, poll, programs};
 use rustix::process::Signal;
 use std::ffi::OsStr;
@@ -20,6 +21,7 @@ pub struct Sidecar {
     admin: Admin,
     /// The line that says "ready".
     ready: String,
+    _witness: Witness,
 }
 
 impl Sidecar {
@@ -41,7 +43,17 @@ impl Sidecar {
         let arguments: Vec<String> = arguments.iter().map(|&a| a.to_owned()).collect();
         let (process, ready) = run(container, folder, name, &arguments);
         let admin = Admin::at(admin_socket(folder, name));
-        Sidecar { name: name.to_owned(), folder: folder.to_owned(), arguments, container, process, admin, ready }
+        let _witness = Witness::at(admin_socket(folder, name));
+        Sidecar {
+            name: name.to_owned(),
+            folder: folder.to_owned(),
+            arguments,
+            container,
+            process,
+            admin,
+            ready,
+            _witness,
+        }
     }
 
     /// Its node's name.
