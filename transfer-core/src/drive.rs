@@ -308,6 +308,10 @@ impl<M> Driver<M> {
                             node.link_failed(*link, peer, reason.to_string());
                         }
                     }
+                    FabricEvent::Message { link, .. } | FabricEvent::Immediate { link, .. } => {
+                        let early = links.get(link).is_some_and(|state| state.pending.is_some());
+                        debug_assert!(!early, "{kind} brings something over {link} before it is connected: {event:?}");
+                    }
                     _ => {}
                 }
                 let header = match &event {

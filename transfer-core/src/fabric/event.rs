@@ -7,7 +7,7 @@ use crate::memory::{RemoteKey, RemoteSlice, SegmentId};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FabricEvent<'a> {
-    /// The link can be used.
+    /// The link can be used. Of no link is anything else reported before, but its end.
     Connected {
         /// The link.
         link: LinkId,

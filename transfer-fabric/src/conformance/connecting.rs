@@ -3,6 +3,7 @@
 use super::Rig;
 use super::pair::{Heard, Pair};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::time::Duration;
 use transfer_core::fabric::{DownReason, Fabric, FabricError, GrantAccess, LinkId, Offer, PostError, WorkId};
 use transfer_core::memory::{RemoteKey, RemoteSlice};
 
@@ -18,6 +19,44 @@ pub fn connects_in_both_directions<R: Rig>(rig: R) {
         let rails = pair.fabric(side).rails(a.0[side]);
         assert_eq!((rails.live, rails.all > 0), (rails.all, true));
     }
+}
+
+pub fn nothing_comes_before_connected<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    for initiator in [0, 1] {
+        // It is polled as little as it takes: once where its greeting only has to leave.
+        let mut polls = 1;
+        connected_comes_first(&mut pair, initiator, |pair| {
+            (0..std::mem::replace(&mut polls, 100)).for_each(|_| _ = pair.round_of(initiator));
+        });
+    }
+}
+
+/// The acceptor speaks at once, and its peer looks up late: what has come by then may lie there in any order. `greet` lets the initiator
+/// do what it has to for the acceptor to hear of it, again and again.
+pub fn connected_comes_first<R: Rig>(pair: &mut Pair<R>, initiator: usize, mut greet: impl FnMut(&mut Pair<R>)) {
+    let acceptor = 1 - initiator;
+    let link = pair.begin(initiator);
+    let most = Duration::from_millis(100);
+    let connected = Heard::Connected(link.0[acceptor]);
+    pair.until("Connected", |pair| {
+        greet(pair);
+        pair.alone(acceptor, most, |heard| *heard == connected);
+        pair.sides[acceptor].heard.contains(&connected)
+    });
+    let sent: Vec<_> = (0_u8..20).map(|n| pair.post_send(acceptor, link, &[n]).unwrap()).collect();
+    // Some fabrics have that from the peer alone, others from its device.
+    let last = Heard::SendDone(link.0[acceptor], sent[19]);
+    pair.alone(acceptor, most, |heard| *heard == last);
+    let of = link.0[initiator];
+    pair.until("the last message", |pair| pair.sides[initiator].heard.contains(&Heard::Message(of, vec![19])));
+    let told = pair.sides[initiator].heard.iter();
+    let told = told.filter(|heard| matches!(heard, Heard::Connected(_) | Heard::Message(..)));
+    let wanted = (0..20).map(|n| Heard::Message(of, vec![n]));
+    let wanted: Vec<_> = std::iter::once(Heard::Connected(of)).chain(wanted).collect();
+    assert_eq!(told.cloned().collect::<Vec<_>>(), wanted);
+    pair.sides.iter_mut().for_each(|side| side.heard.clear());
+    pair.works(link);
 }
 
 pub fn states_are_checked<R: Rig>(rig: R) {

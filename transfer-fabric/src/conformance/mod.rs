@@ -63,7 +63,7 @@ pub type Memory<R> = <<R as Rig>::Fabric as Fabric>::Memory;
 macro_rules! conformance_tests {
     ([$(#[$attribute:meta])*] $rig:expr) => {
         $crate::conformance_tests!(@each [$(#[$attribute])*] $rig,
-            connecting: connects_in_both_directions, states_are_checked, bad_offers_are_refused, disconnect_is_heard_by_both,
+            connecting: connects_in_both_directions, nothing_comes_before_connected, states_are_checked, bad_offers_are_refused, disconnect_is_heard_by_both,
                 a_dead_peer_is_noticed, a_dead_link_takes_nothing, many_links_at_once, a_sleeper_is_woken;
             memory: registers_once, slices_are_checked, grants_are_reported, revoking_is_reported_always,
                 deregistering_takes_grants_back, read_only_memory_is_not_granted;

@@ -129,21 +129,33 @@ impl<R: Rig> Pair<R> {
         LocalSlice { segment: Self::SEGMENT, offset, len }
     }
 
-    /// Polls both sides once.
+    /// Polls all sides once.
     pub fn round(&mut self) {
-        let mut moved = false;
-        for side in &mut self.sides {
-            let Side { fabric: Some(fabric), heard, .. } = side else { continue };
-            moved |= fabric.poll(&mut |event| {
-                let event = Heard::of(event);
-                let link = event.link();
-                let dead = heard.iter().any(|earlier| matches!(earlier, Heard::Down(dead, _) if Some(*dead) == link));
-                assert!(!dead, "{event:?} after the end of its link");
-                heard.push(event);
-            });
-        }
-        if !moved {
+        let moved = (0..self.sides.len()).filter(|side| self.round_of(*side)).count();
+        if moved == 0 {
             self.rig.idle();
+        }
+    }
+
+    /// Polls one side once. Answers whether anything moved.
+    pub fn round_of(&mut self, side: usize) -> bool {
+        let Side { fabric: Some(fabric), heard, .. } = &mut self.sides[side] else { return false };
+        fabric.poll(&mut |event| {
+            let event = Heard::of(event);
+            let link = event.link();
+            let dead = heard.iter().any(|earlier| matches!(earlier, Heard::Down(dead, _) if Some(*dead) == link));
+            assert!(!dead, "{event:?} after the end of its link");
+            heard.push(event);
+        })
+    }
+
+    /// Drives one side alone until it has heard something that fits, or for so long.
+    pub fn alone(&mut self, side: usize, most: Duration, mut fits: impl FnMut(&Heard) -> bool) {
+        let start = Instant::now();
+        while !self.sides[side].heard.iter().any(&mut fits) && start.elapsed() < most {
+            if !self.round_of(side) {
+                self.rig.idle();
+            }
         }
     }
 
@@ -175,13 +187,19 @@ impl<R: Rig> Pair<R> {
         found.unwrap()
     }
 
-    /// A new connected link, begun by `initiator`.
-    pub fn connect(&mut self, initiator: usize) -> Link {
+    /// A new link, begun by `initiator`; both sides have yet to hear that it is connected.
+    pub fn begin(&mut self, initiator: usize) -> Link {
         let acceptor = 1 - initiator;
         let link = self.new_link();
         let offer = self.fabric(initiator).offer(link.0[initiator]).unwrap();
         let answer = self.fabric(acceptor).accept(link.0[acceptor], &offer).unwrap();
         self.fabric(initiator).connect(link.0[initiator], &answer).unwrap();
+        link
+    }
+
+    /// A new connected link, begun by `initiator`.
+    pub fn connect(&mut self, initiator: usize) -> Link {
+        let link = self.begin(initiator);
         for side in 0..2 {
             self.hear(side, "Connected", |h| (*h == Heard::Connected(link.0[side])).then_some(()));
         }

@@ -3,8 +3,7 @@
 use super::counters::Counters;
 use super::link::{Link, Posted, RECEIVE, Stage};
 use super::notice::Notice;
-use super::{Report, Sink, VerbsFabric};
-use std::collections::VecDeque;
+use super::{Sink, VerbsFabric};
 use transfer_core::fabric::{DownReason, FabricEvent, LinkId};
 use transfer_core::memory::RemoteKey;
 use transfer_verbs::{Completion, Done, Opcode, Status};
@@ -99,7 +98,7 @@ impl VerbsFabric {
             }
             after
         } else {
-            let after = sent(link, number, completion, sink, &mut self.reports, &mut self.counters);
+            let after = sent(link, number, completion, sink, &mut self.counters);
             if link.sends.waiting() > 0 {
                 self.list(id);
             }
@@ -183,14 +182,7 @@ fn arrived(link: &Link, slot: u32, done: &Done, sink: &mut Sink<'_>) -> Result<(
 }
 
 /// A work request has completed, and with it all those before it.
-fn sent(
-    link: &mut Link,
-    number: u32,
-    completion: &Completion,
-    sink: &mut Sink<'_>,
-    reports: &mut VecDeque<Report>,
-    counters: &mut Counters,
-) -> After {
+fn sent(link: &mut Link, number: u32, completion: &Completion, sink: &mut Sink<'_>, counters: &mut Counters) -> After {
     // It is not of this link, or was completed by a later one: nothing is known of it any more.
     let Some(count) = link.sends.up_to(number) else { return After::Nothing };
     counters.signaled += 1;
@@ -203,7 +195,7 @@ fn sent(
             after = After::Gone;
         }
         if !quiet {
-            done(link, posted, sink, reports);
+            done(link, posted, sink);
         }
     }
     if let Err(status) = completion.result
@@ -215,7 +207,7 @@ fn sent(
 }
 
 /// Reports a request that succeeded.
-fn done(link: &mut Link, posted: Posted, sink: &mut Sink<'_>, reports: &mut VecDeque<Report>) {
+fn done(link: &mut Link, posted: Posted, sink: &mut Sink<'_>) {
     let id = link.id;
     match posted {
         Posted::Write(work) => sink(FabricEvent::WriteDone { link: id, work }),
@@ -244,7 +236,8 @@ fn done(link: &mut Link, posted: Posted, sink: &mut Sink<'_>, reports: &mut VecD
         }
         Posted::Hello => {
             if VerbsFabric::connected(link) {
-                reports.push_back(Report::Connected(id));
+                // At once: what the peer answered may have completed right behind this.
+                sink(FabricEvent::Connected { link: id });
             }
         }
     }

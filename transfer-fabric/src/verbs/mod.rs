@@ -430,6 +430,8 @@ impl Fabric for VerbsFabric {
         let mut moved = self.ring();
         let look: Look = self.waking.poll();
         self.look(look);
+        // What is known of a link comes before what it brings.
+        moved |= self.report(sink);
         let (completed, emptied) = self.take_completions(sink);
         moved |= completed | self.poll_loopback(sink);
         self.finish_drained(emptied);

@@ -1,6 +1,7 @@
 //! What two of these fabrics tell each other, and what they refuse.
 
 use super::*;
+use crate::conformance::connecting::connected_comes_first;
 use transfer_core::memory::RailKeys;
 
 const LEN: u64 = 1 << 16;
@@ -28,6 +29,16 @@ fn both_sides_hear_why() {
     let long = "ä".repeat(1000);
     pair.fabric(1).disconnect(link.0[1], DownReason::Violation(long.clone()));
     assert_eq!(pair.dead(link)[0], DownReason::Refused(long[..512].into()));
+}
+
+/// The greeting is acknowledged, and the peer has answered it, before this side looks: both completions are taken in one round.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn an_answer_comes_behind_connected() {
+    let mut pair = Pair::new(VerbsRig(config()), LEN);
+    for initiator in [0, 1] {
+        connected_comes_first(&mut pair, initiator, |pair| _ = pair.fabric(initiator).ring());
+    }
 }
 
 /// Nothing is kept of a link that has ended, on either side.
