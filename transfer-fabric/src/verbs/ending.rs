@@ -163,8 +163,9 @@ impl VerbsFabric {
             match link.stage {
                 Stage::Greeting { deadline } | Stage::Ending { deadline, .. } if deadline <= now => ids.push(link.id),
                 Stage::Up if probing => {
-                    let idle = !std::mem::replace(&mut link.heard, false) && link.sends.len() == 0;
-                    if idle {
+                    let quiet = !std::mem::replace(&mut link.heard, false);
+                    // Also behind requests of which the device has said nothing for a whole round. The last place is the goodbye's.
+                    if quiet && link.sends.has_room(1, 1) {
                         let (data, key) = (Data::Inline(&[]), transfer_verbs::RemoteKey::from_peer(0));
                         link.post(Posted::Probe, SendKind::Write { data, address: 0, key, immediate: None });
                         self.counters.probes += 1;
@@ -176,7 +177,12 @@ impl VerbsFabric {
         }
         for id in ids {
             match self.links.get(&id).map(|link| &link.stage) {
-                Some(Stage::Up) => self.list(id),
+                Some(Stage::Up) => {
+                    let rung = self.links.get_mut(&id).map_or(Ok(()), |link| link.ring(&mut self.counters));
+                    if let Err(reason) = rung {
+                        self.fail(id, reason, true);
+                    }
+                }
                 Some(Stage::Greeting { .. }) => self.fail(id, late("the peer did not answer"), true),
                 Some(_) => self.fail(id, DownReason::Lost("no goodbye".into()), true),
                 None => {}

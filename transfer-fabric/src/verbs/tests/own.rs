@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::conformance::connecting::connected_comes_first;
+use crate::verbs::link::Posted;
 use transfer_core::memory::RailKeys;
+use transfer_verbs::{Data, SendKind};
 
 const LEN: u64 = 1 << 16;
 
@@ -39,6 +41,20 @@ fn an_answer_comes_behind_connected() {
     for initiator in [0, 1] {
         connected_comes_first(&mut pair, initiator, |pair| _ = pair.fabric(initiator).ring());
     }
+}
+
+/// A request that nothing else hands to the device leaves with the next probe.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn what_waits_leaves_with_a_probe() {
+    let mut pair = Pair::new(VerbsRig(config()), LEN);
+    let link = pair.connect(0);
+    pair.works(link);
+    let (from, to) = (link.0[0], link.0[1]);
+    let kind = SendKind::Send { data: Data::Inline(&[b"late"]), immediate: None };
+    pair.fabric(0).links.get_mut(&from).unwrap().post(Posted::Send(WorkId(77), None), kind);
+    pair.hear(1, "Message", |heard| (*heard == Heard::Message(to, b"late".to_vec())).then_some(()));
+    pair.hear(0, "SendDone", |heard| (*heard == Heard::SendDone(from, WorkId(77))).then_some(()));
 }
 
 /// Nothing is kept of a link that has ended, on either side.
