@@ -88,7 +88,9 @@ pub(super) fn hand_over(
         to: None,
     })?;
     consumer.tell(WorkerTask::Fetch { key: key.clone(), versions, turns: Some(turns) })?;
-    let (fetched, pushed) = (consumer.answer()?, producer.answer()?);
+    let (fetched, pushed) = (consumer.answer(), producer.answer());
+    // Where both fail, the consumer does because the producer did.
+    let (pushed, fetched) = (pushed?, fetched?);
     let copied = fetched.copied() + pushed.copied();
     if len >= GIB {
         let mut reader = worker(&bench.stage, sidecar, "reader", 0)?;

@@ -47,7 +47,7 @@ pub(super) fn push_to(
     receiver: &mut Actor,
     versions: std::ops::Range<u64>,
 ) -> Result<Vec<f64>, BenchError> {
-    let (key, turns) = ("latency".to_owned(), bench.stage.path(&format!("turns-{}", versions.start)));
+    let (key, turns) = ("latency".to_owned(), bench.stage.new_path("turns"));
     let pace = Pace { interval_ns: 0, turns: Some(turns.clone()) };
     let to = Some("receiver".to_owned());
     sender.tell(WorkerTask::Push { key: key.clone(), len: LEN, versions: versions.clone(), pace, to })?;
