@@ -4,6 +4,9 @@
 //! keeps the board says [`Node::withdrawn`] once no worker has marked that ticket as read, and the reference ends with that. So memory
 //! that somebody found on a board is given back as memory that was handed over is.
 //!
+//! A version is shown when it is published, if its key was fetched here before and nobody waits for it: who waits has asked already, and a
+//! stream of versions that are all waited for costs no showing. What is fetched after it was published is shown from then on.
+//!
 //! What is shown is only ever the newest version of its key, for a board answers fetches that ask for the newest and knows of nothing
 //! else: no versions that are counted, none of many ranges, none whose push told its trace, none that a peer lands in, where "the
 //! newest" takes a question.
@@ -40,7 +43,7 @@ pub(super) enum OnBoard {
     /// Nobody here has fetched the key yet.
     #[default]
     Unasked,
-    /// Its next version is, if it can be.
+    /// Its newest version is not, and the next one is to be, if it can be and nobody waits for it.
     Wanted,
     /// By this ticket.
     Shown(u64),
@@ -72,14 +75,13 @@ impl Node {
         self.boards.free.insert(domain, places);
     }
 
-    /// A worker of this sidecar has fetched the key: from here on its newest version is shown.
+    /// A worker of this sidecar has fetched the key: its newest version is worth showing from here on.
     pub(super) fn want_on_board(&mut self, record: Id<Record>) {
         if let Some(r) = self.store.records.get_mut(record)
             && r.on_board == OnBoard::Unasked
             && !self.boards.free.is_empty()
         {
             r.on_board = OnBoard::Wanted;
-            self.show(record);
         }
     }
 

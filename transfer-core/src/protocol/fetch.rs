@@ -28,6 +28,8 @@ impl Node {
                         Ok(report) => {
                             let version = self.store.blobs.get(blob).map_or(Version(0), |b| b.version);
                             self.note_handed_over(now, session, &fetch.key, version, report, fetch.trace);
+                            self.want_on_board(record);
+                            self.show(record);
                             self.fetched_here(now, record, blob);
                         }
                         Err(failure) => self.refuse(session, fetch.op, failure),

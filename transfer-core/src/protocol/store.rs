@@ -187,6 +187,11 @@ impl Record {
         self.waiters.get_or_insert_default().push(waiter);
     }
 
+    /// Whether a worker of this sidecar waits for a version.
+    pub(super) fn is_awaited_here(&self) -> bool {
+        self.waiters.iter().flat_map(|list| list.iter()).any(|waiter| matches!(waiter, Waiter::Local(_)))
+    }
+
     pub(super) fn take_waiters(&mut self) -> Vec<Waiter> {
         self.waiters.take().map_or_else(Vec::new, |w| *w)
     }

@@ -107,8 +107,13 @@ impl Node {
         {
             r.older = Some(Box::new(older));
         }
-        // Before anybody hears of the new version: who has heard of it does not find the one before.
-        self.show(record);
+        // Before anybody hears of the new version: who has heard of it does not find the one before. Where somebody here waits for it,
+        // nobody has to look for it; whoever comes later has it shown.
+        if self.store.records.get(record).is_some_and(Record::is_awaited_here) {
+            self.hide(record);
+        } else {
+            self.show(record);
+        }
         for id in ended {
             self.unhold(id);
         }
@@ -162,6 +167,7 @@ impl Node {
             Ok(report) => {
                 let version = self.store.blobs.get(blob).map_or(Version(0), |b| b.version);
                 self.note_handed_over(now, op.session, &op.key, version, report, self.trace_of(op));
+                self.want_on_board(record);
                 self.fetched_here(now, record, blob);
             }
             Err(failure) => self.refuse(op.session, op.id, failure),
@@ -170,7 +176,6 @@ impl Node {
 
     /// A worker of this sidecar has fetched it.
     pub(super) fn fetched_here(&mut self, now: Time, record: Id<Record>, blob: Id<Blob>) {
-        self.want_on_board(record);
         self.fetch_begins(blob);
         self.fetch_ends(now, record, blob, true);
     }

@@ -53,6 +53,34 @@ impl Pair {
         self.replies(w).iter().filter(|r| matches!(r, Reply::Returned { .. })).count()
     }
 
+    /// What the first node wants done, in order; what `r` fetches is released at once, and what is withdrawn is marked by nobody.
+    fn order(&mut self, r: Worker) -> Vec<String> {
+        use crate::drive::Work;
+        let (now, mut order) = (self.world.now(), Vec::new());
+        while let Some(work) = self.nodes[0].poll(&mut self.memories[0]) {
+            match work {
+                Work::Show(shown) => {
+                    order.push(format!("show {}", shown.version.0));
+                    self.board.show(*shown);
+                }
+                Work::Withdraw { ticket, .. } => {
+                    order.push("withdraw".into());
+                    if self.board.withdraw(ticket) {
+                        self.nodes[0].node.withdrawn(ticket);
+                    }
+                }
+                Work::Reply { reply: Reply::Fetched { lease, .. }, .. } => {
+                    order.push("fetched".into());
+                    self.nodes[0].node.command(now, r.session, Command::Release { lease });
+                }
+                Work::Reply { reply: Reply::Pushed { .. }, .. } => order.push("pushed".into()),
+                Work::Reply { reply: Reply::Returned { .. }, .. } => order.push("returned".into()),
+                other => panic!("{other:?}"),
+            }
+        }
+        order
+    }
+
     /// Publishes version 1 of `k`, which is on the board then.
     fn shown(&mut self, w: Worker, r: Worker) {
         self.push(w, "k", bytes(100), 1, None);
@@ -70,30 +98,16 @@ fn what_was_fetched_once_is_shown_and_its_newer_versions_before_anybody_hears_of
     pair.shown(w, r);
     let shown = pair.board.find(Domain(0), "k").unwrap().clone();
     assert_eq!((shown.meta.clone(), shown.slice.len), (bytes(100), 100));
-    // Somebody who waits is told after the board shows it, and so is who pushes.
+    // Who waits has asked, and the version is not shown; but the one before is withdrawn before anybody hears of it.
     pair.fetch(r, "k", Select::AtLeast(Version(2)));
     pair.push(w, "k", bytes(100), 2, None);
-    let now = pair.world.now();
-    let mut order = Vec::new();
-    while let Some(work) = pair.nodes[0].poll(&mut pair.memories[0]) {
-        use crate::drive::Work;
-        match work {
-            Work::Show(s) => order.push(format!("show {}", s.version.0)),
-            Work::Withdraw { ticket, .. } => {
-                assert_eq!(ticket, shown.ticket);
-                order.push("withdraw".into());
-                pair.nodes[0].node.withdrawn(ticket);
-            }
-            Work::Reply { reply: Reply::Fetched { lease, .. }, .. } => {
-                order.push("fetched".into());
-                pair.nodes[0].node.command(now, r.session, Command::Release { lease });
-            }
-            Work::Reply { reply: Reply::Pushed { .. }, .. } => order.push("pushed".into()),
-            Work::Reply { reply: Reply::Returned { .. }, .. } => order.push("returned".into()),
-            other => panic!("{other:?}"),
-        }
-    }
-    assert_eq!(order, ["show 2", "withdraw", "fetched", "pushed", "returned"]);
+    assert_eq!(pair.order(r), ["withdraw", "fetched", "pushed", "returned"]);
+    // Who comes later has it shown.
+    assert_eq!(pair.fetch_and_release(r, "k"), 2);
+    assert_eq!(pair.shows("k"), Some(2));
+    // And where nobody waits, the next one is shown before anybody hears of it.
+    pair.push(w, "k", bytes(100), 3, None);
+    assert_eq!(pair.order(r), ["show 3", "withdraw", "pushed", "returned"]);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
