@@ -1,6 +1,6 @@
 //! Orders to a worker: how they are put together, and what comes of them.
 
-use crate::order::{Answer, FetchOrder, Fetched, Order, PushOrder, Pushed, Select, Trouble, Until, Way};
+use crate::order::{Answer, FetchOrder, Fetched, Order, PushOrder, Pushed, Select, Trouble, Until, UpdateOrder, Way};
 use crate::{PATIENCE, Worker};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
@@ -110,6 +110,17 @@ impl<T> Pending<T> {
         let what = self.what.clone();
         self.wait().err().unwrap_or_else(|| panic!("{what}: it succeeded"))
     }
+}
+
+/// One worker updates a tensor in place while others watch it. How many versions each of them has seen.
+///
+/// # Panics
+/// Where a worker has trouble, or sees a torn version.
+#[track_caller]
+pub fn update_and_watch(writer: &mut Worker, readers: &mut [Worker], order: &UpdateOrder) -> Vec<u64> {
+    let watching: Vec<_> = readers.iter_mut().map(|r| r.order(Order::Watch(order.clone()), number)).collect();
+    writer.order(Order::Update(order.clone()), done).get();
+    watching.into_iter().map(Pending::get).collect()
 }
 
 /// A push to be ordered.

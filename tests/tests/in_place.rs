@@ -1,5 +1,6 @@
 //! Weights that are updated in place: nobody ever sees half an update.
 
+use transfer_tests::calls::update_and_watch;
 use transfer_tests::order::{Answer, InPlace, Order, UpdateOrder};
 use transfer_tests::{Scene, Spec};
 
@@ -15,13 +16,7 @@ fn nobody_sees_a_torn_tensor(way: InPlace) {
         (0..4).map(|i| if i < 2 { scene.a() } else { scene.b() }.worker(&format!("reader-{i}"))).collect();
     // Large enough that writing one takes longer than handing one over.
     let order = UpdateOrder { key: "weights".into(), way, len: 4096, last: LAST };
-    let watching: Vec<_> = readers
-        .iter_mut()
-        .map(|r| r.order(Order::Watch(order.clone()), |a| if let Answer::Number(n) = a { Some(n) } else { None }))
-        .collect();
-    writer.order(Order::Update(order), |a| matches!(a, Answer::Done).then_some(())).get();
-    for seen in watching {
-        let seen = seen.get();
+    for seen in update_and_watch(&mut writer, &mut readers, &order) {
         assert!(seen > LAST / 100, "a reader who sees {seen} of {LAST} versions shows nothing");
     }
     // The memory is as it was: nothing is held that nobody reads.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::time::Duration;
+use transfer_tests::calls::update_and_watch;
 use transfer_tests::http::get;
 use transfer_tests::order::{Answer, FetchOrder, InPlace, Order, Select, UpdateOrder};
 use transfer_tests::status::Seen;
@@ -78,13 +79,8 @@ fn what_is_found_is_never_torn() {
     let mut writer = Worker::of(scene.a(), "writer").arena_bytes(1 << 20).start();
     let mut readers = [scene.a().worker("one"), scene.a().worker("two")];
     let order = UpdateOrder { key: "weights".into(), way: InPlace::Snapshot, len: 2000, last: LAST };
-    let watching: Vec<_> = readers
-        .iter_mut()
-        .map(|r| r.order(Order::Watch(order.clone()), |a| if let Answer::Number(n) = a { Some(n) } else { None }))
-        .collect();
-    writer.order(Order::Update(order), |a| matches!(a, Answer::Done).then_some(())).get();
-    for seen in watching {
-        assert!(seen.get() > 0);
+    for seen in update_and_watch(&mut writer, &mut readers, &order) {
+        assert!(seen > 0);
     }
     // Nothing is held that nobody reads.
     scene.a().until("only the newest is there", blobs(1));
