@@ -61,7 +61,7 @@ struct Call {
     key: String,
     /// Who makes it, and who else has to be there.
     worker: usize,
-    partner: usize,
+    partners: [usize; 2],
     /// Whether it pushes.
     pushes: bool,
     /// The version that it pushes or wants.
@@ -76,7 +76,7 @@ struct Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct World {
     worker: u64,
-    partner: u64,
+    partners: [u64; 2],
     sidecars: [u64; NODES],
     /// How many long stops of sidecars have begun, and whether one is under way.
     long_stops: u64,
@@ -202,12 +202,12 @@ impl Soak {
         self.counts.iter().map(|(what, n)| format!("{what} {n}")).collect::<Vec<_>>().join(", ")
     }
 
-    fn world(&self, worker: usize, partner: usize) -> World {
+    fn world(&self, worker: usize, partners: [usize; 2]) -> World {
         let starts = &self.crew.starts;
         let stops = &self.crew.stops;
         World {
             worker: starts[worker],
-            partner: starts[partner],
+            partners: partners.map(|partner| starts[partner]),
             sidecars: self.crew.restarts,
             long_stops: stops.long(),
             in_long_stop: stops.has_long(),
@@ -239,7 +239,6 @@ impl Soak {
     fn begin_push(&mut self, item: &Item, timeout: Duration, brief: Option<Duration>) {
         let len = self.random.random_range(0..=item.largest);
         let (version, tensor) = self.book.next(&item.key, len);
-        let partner = item.target.unwrap_or(item.owner);
         let order = PushOrder {
             key: item.key.clone(),
             tensor,
@@ -256,7 +255,7 @@ impl Soak {
             None => Order::Push(order),
         };
         self.busy.insert(item.key.clone());
-        self.begin(item, (item.owner, partner), true, version, timeout, order);
+        self.begin(item, item.owner, true, version, timeout, order);
     }
 
     fn begin_fetch(&mut self, item: &Item, timeout: Duration, brief: Option<Duration>) {
@@ -270,22 +269,16 @@ impl Soak {
             Some(patience) => Order::FetchBriefly(order, patience),
             None => Order::Fetch(order),
         };
-        self.begin(item, (worker, item.owner), false, there.unwrap_or(0), timeout, order);
+        self.begin(item, worker, false, there.unwrap_or(0), timeout, order);
     }
 
-    fn begin(
-        &mut self,
-        item: &Item,
-        (worker, partner): (usize, usize),
-        pushes: bool,
-        version: u64,
-        timeout: Duration,
-        order: Order,
-    ) {
-        let world = self.world(worker, partner);
+    fn begin(&mut self, item: &Item, worker: usize, pushes: bool, version: u64, timeout: Duration, order: Order) {
+        // What was pushed to a worker is there as long as both it and its owner are.
+        let partners = [item.owner, item.target.unwrap_or(item.owner)];
+        let world = self.world(worker, partners);
         let pending = self.crew.worker(worker).order(order, Some);
         let (key, is_patient) = (item.key.clone(), timeout == PATIENCE);
-        self.calls.push(Call { pending, key, worker, partner, pushes, version, is_patient, world });
+        self.calls.push(Call { pending, key, worker, partners, pushes, version, is_patient, world });
     }
 
     /// Looks at what has ended. Whether anything has.
@@ -309,7 +302,7 @@ impl Soak {
         if call.pushes {
             self.busy.remove(&call.key);
         }
-        let same_world = call.world == self.world(call.worker, call.partner) && !call.world.in_long_stop;
+        let same_world = call.world == self.world(call.worker, call.partners) && !call.world.in_long_stop;
         match end {
             Ended::Well(Answer::Fetched(fetched)) => {
                 assert!(fetched.version >= call.version, "{}: version {} is old", call.key, fetched.version);
@@ -351,7 +344,10 @@ impl Soak {
     fn restart_worker(&mut self) {
         let worker = self.random.random_range(0..self.crew.len());
         let kill = self.random.random_bool(0.7);
-        self.there.retain(|key, _| !key.starts_with(&format!("w{worker}/")));
+        // What it had pushed is gone, and what was pushed to it.
+        for item in self.items.iter().filter(|item| item.owner == worker || item.target == Some(worker)) {
+            self.there.remove(&item.key);
+        }
         self.crew.restart_worker(worker, kill);
         self.count(if kill { "workers killed" } else { "workers closed" });
     }
