@@ -65,7 +65,7 @@ pub struct Options {
 /// A group of measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Suite {
-    /// Two workers of one sidecar, both asleep, one message each millisecond
+    /// Two workers of one sidecar, both asleep and then both polling, one message each millisecond
     Handover,
     /// Fetches of what is published on the same host
     Lookup,

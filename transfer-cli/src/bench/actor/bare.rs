@@ -1,7 +1,7 @@
 //! The baselines: the same messages and bytes over the same kernel, with nothing of this project in between.
 
 use super::bell::{Bell, BellListener, readable};
-use super::{Answer, Failed, copy};
+use super::{Answer, Failed, copy, word};
 use crate::bench::clock::{now_ns, sleep_until_ns};
 use rustix::event::epoll;
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,28 @@ pub enum BareTask {
         count: u64,
         /// Where to say that each one has come.
         turns: Option<PathBuf>,
+    },
+    /// Stores one number after the other in a word of memory that another process has mapped. Answers with the moments just before.
+    Store {
+        /// Where to pass the memory on; listens there.
+        at: PathBuf,
+        /// How many.
+        count: u64,
+        /// When each one.
+        pace: Pace,
+        /// Whether the other side polls the word: it needs no `FUTEX_WAKE`.
+        polling: bool,
+    },
+    /// Waits for each number in that word. Answers with the moments just after.
+    Await {
+        /// Where the memory comes from.
+        at: PathBuf,
+        /// How many.
+        count: u64,
+        /// Where to say that each one has come.
+        turns: Option<PathBuf>,
+        /// Whether to poll the word; else it sleeps in `FUTEX_WAIT`.
+        polling: bool,
     },
     /// Passes on each message from one path to another; listens at both.
     Relay {
@@ -171,6 +193,8 @@ impl Bare {
                 };
                 times((0..count).map(receive))
             }
+            BareTask::Store { at, count, pace, polling } => word::store(&at, count, &pace, polling),
+            BareTask::Await { at, count, turns, polling } => word::wait(&at, count, turns, polling),
             BareTask::Relay { from, to, count } => relay(&from, &to, count),
             BareTask::Listen => {
                 let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -253,7 +277,7 @@ fn connect(port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn times(moments: impl Iterator<Item = io::Result<u64>>) -> Result<Answer, Failed> {
+pub(super) fn times(moments: impl Iterator<Item = io::Result<u64>>) -> Result<Answer, Failed> {
     Ok(Answer::Times { ns: moments.collect::<io::Result<_>>()?, copied: 0 })
 }
 

@@ -5,13 +5,14 @@
 //! - [`columns`]: what it does with a record batch.
 //! - `copy`: copying memory into the arena, and elsewhere.
 //! - [`bare`]: the baselines, which use nothing of this project.
-//! - [`bell`]: one-byte messages between two processes.
+//! - [`bell`]: one-byte messages between two processes. `word`: a word of memory that both map.
 
 pub mod bare;
 pub mod batches;
 pub mod bell;
 pub mod columns;
 mod copy;
+mod word;
 pub mod worker;
 
 use super::BenchError;

@@ -26,6 +26,8 @@ pub enum WorkerTask {
         name: String,
         /// The arena, in bytes.
         arena_bytes: u64,
+        /// How long a call polls for its answer before it sleeps, at most; the client's own choice where nothing is said.
+        spin: Option<Duration>,
     },
     /// Ends it.
     Disconnect,
@@ -118,8 +120,11 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn perform(&mut self, task: WorkerTask) -> Result<Answer, Failed> {
         match task {
-            WorkerTask::Connect { socket, name, arena_bytes } => {
-                let connect = BlockingClient::connect(&socket).name(name).arena_bytes(arena_bytes);
+            WorkerTask::Connect { socket, name, arena_bytes, spin } => {
+                let mut connect = BlockingClient::connect(&socket).name(name).arena_bytes(arena_bytes);
+                if let Some(spin) = spin {
+                    connect = connect.spin(spin);
+                }
                 self.client = Some(connect.connect_timeout(PATIENCE).call()?);
                 return Ok(Answer::Done);
             }

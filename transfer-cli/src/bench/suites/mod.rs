@@ -2,7 +2,7 @@
 //!
 //! | suite | the system | its baseline |
 //! |---|---|---|
-//! | [`handover`] | push in one worker until fetch returns in another, one sidecar | a bare relay process over the same kind of socket |
+//! | [`handover`] | push in one worker until fetch returns in another, one sidecar; all asleep, and the workers polling | a futex, or a polled word, that two processes map |
 //! | [`lookup`] | fetch of what is published at the same sidecar | none: a goal in microseconds |
 //! | [`copyin`] | a push of memory that lies outside the arena | memcpy with as many threads |
 //! | [`tcp`] | 64 MiB tensors from sidecar to sidecar | a bare socket copy between two processes |
@@ -32,6 +32,7 @@ pub mod watching;
 use super::BenchError;
 use super::actor::worker::WorkerTask;
 use super::stage::{Actor, Sidecar, Stage};
+use std::time::Duration;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -39,9 +40,20 @@ const GIB: u64 = 1 << 30;
 
 /// A worker with a session.
 fn worker(stage: &Stage, sidecar: &Sidecar, name: &str, arena_bytes: u64) -> Result<Actor, BenchError> {
+    worker_that_spins(stage, sidecar, name, arena_bytes, None)
+}
+
+/// The same, whose calls poll for so long before they sleep.
+fn worker_that_spins(
+    stage: &Stage,
+    sidecar: &Sidecar,
+    name: &str,
+    arena_bytes: u64,
+    spin: Option<Duration>,
+) -> Result<Actor, BenchError> {
     let mut actor = stage.actor(name)?;
     let (socket, name) = (sidecar.socket.clone(), name.to_owned());
-    actor.ask(WorkerTask::Connect { socket, name, arena_bytes })?;
+    actor.ask(WorkerTask::Connect { socket, name, arena_bytes, spin })?;
     Ok(actor)
 }
 

@@ -7,10 +7,10 @@
 //! | tcp | a byte to a process, the tensor over a socket to another one, a byte to the receiver | one bare socket |
 //! | verbs | a byte through a bare relay process | perftest's `ib_write_bw`, where it is installed |
 
-use super::super::{handover, latency, tcp, verbs};
+use super::super::{latencies_us, latency, tcp, verbs};
 use super::place::{Place, Scene};
 use crate::bench::actor::Answer;
-use crate::bench::actor::bare::BareTask;
+use crate::bench::actor::bare::{BareTask, Pace};
 use crate::bench::figure::Spread;
 use crate::bench::{Bench, BenchError};
 
@@ -28,7 +28,7 @@ pub(super) fn measure(bench: &Bench, scene: &Scene<'_>) -> Result<Bare, BenchErr
     let (len, count) = (scene.len, scene.batches * scene.keys);
     let latencies_us = match scene.place {
         Place::Tcp => latency::relays(bench, len, scene.tensors)?,
-        Place::OneHost | Place::Shm | Place::Verbs => handover::relay(bench, 0, scene.tensors)?,
+        Place::OneHost | Place::Shm | Place::Verbs => relay(bench, scene.tensors)?,
     };
     let ns = match scene.place {
         Place::OneHost => None,
@@ -39,6 +39,21 @@ pub(super) fn measure(bench: &Bench, scene: &Scene<'_>) -> Result<Bare, BenchErr
         }
     };
     Ok(Bare { latencies_us, ns })
+}
+
+/// The times of one-byte messages through a process that passes them on, in microseconds, over the same kind of socket as a sidecar's
+/// doorbells: each process sleeps in poll or epoll, and takes its byte with one more call, as workers and sidecar do.
+fn relay(bench: &Bench, count: u64) -> Result<Vec<f64>, BenchError> {
+    let path = |what| bench.stage.new_path(what);
+    let (from, to, turns) = (path("from"), path("to"), path("turns"));
+    let (mut relay, mut sender, mut receiver) =
+        (bench.stage.actor("relay")?, bench.stage.actor("sender")?, bench.stage.actor("receiver")?);
+    relay.tell(BareTask::Relay { from: from.clone(), to: to.clone(), count })?;
+    sender.tell(BareTask::Send { to: from, count, pace: Pace { interval_ns: 0, turns: Some(turns.clone()) } })?;
+    receiver.tell(BareTask::Receive { from: to, count, turns: Some(turns) })?;
+    let (received, sent) = (receiver.answer()?, sender.answer()?);
+    relay.answer()?;
+    Ok(latencies_us(&sent.times(), &received.times()))
 }
 
 /// With one thread or with as many as there are CPUs: the better one counts.
