@@ -177,3 +177,14 @@ fn a_stopped_worker_holds_up_nobody() {
         scene.end();
     }
 }
+
+/// A sidecar that polls and has nothing to do looks around all the same: who comes again under the name of the dead is let in.
+#[test]
+fn while_its_sidecar_polls_and_has_nothing_to_do() {
+    let scene = Scene::with(&[&["--poll", "busy"]]);
+    for _ in 0..3 {
+        scene.a().worker("victim").kill();
+    }
+    scene.a().worker("victim").close();
+    scene.end();
+}

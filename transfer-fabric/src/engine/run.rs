@@ -24,7 +24,7 @@ use transfer_core::time::Time;
 use transfer_memory::segment::Segment;
 use transfer_memory::session::SidecarEnd;
 
-/// How often sockets and processes are looked at while there is so much work that the thread never sleeps.
+/// How often sockets and processes are looked at while the thread does not sleep.
 const LOOK_UP: Duration = Duration::from_millis(1);
 
 /// How long a reply that found its worker's ring or socket full waits until it is tried again.
@@ -169,13 +169,14 @@ impl Run {
             if active {
                 round = Some(instant);
                 self.pace.active(instant);
-                if instant.saturating_duration_since(self.looked_up) > LOOK_UP {
-                    self.wait(now, Some(Duration::ZERO));
-                }
             } else if self.pace.should_sleep(instant) {
                 self.sleep(now);
+                continue;
             } else {
                 std::thread::yield_now();
+            }
+            if instant.saturating_duration_since(self.looked_up) > LOOK_UP {
+                self.wait(now, Some(Duration::ZERO));
             }
         }
         self.end();
