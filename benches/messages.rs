@@ -37,8 +37,17 @@ fn main() -> Result<(), Failed> {
         takeover: false,
         ranges: 0,
         trace: None,
+        announced: None,
     };
-    let fetch = Fetch { op: OpId(2), key, select: Select::Exactly(Version(7)), timeout, require: None, trace: None };
+    let fetch = Fetch {
+        op: OpId(2),
+        key,
+        select: Select::Exactly(Version(7)),
+        timeout,
+        require: None,
+        trace: None,
+        watches: false,
+    };
     for (name, command) in [
         ("push", Command::Push(push)),
         ("fetch", Command::Fetch(fetch)),

@@ -107,6 +107,7 @@ impl Bench {
             takeover: false,
             ranges: 0,
             trace: self.trace,
+            announced: None,
         };
         self.node.command(self.now(), PRODUCER, Command::Push(push));
         self.next += 1;
@@ -121,6 +122,7 @@ impl Bench {
             timeout: TIMEOUT,
             require: None,
             trace: self.trace,
+            watches: false,
         };
         self.node.command(self.now(), CONSUMER, Command::Fetch(fetch));
         self.act();

@@ -208,3 +208,70 @@ fn a_mark_is_one_reader_s() {
         assert!(here.is_some() && there.is_some() && here != there);
     });
 }
+
+/// A worker shows in a notice what replaces a version; its sidecar hears of that by the ring, and uses the memory again as soon as it may. A
+/// reader looks up.
+fn notice(with_release: bool) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        // The sidecar's entry, of a sequence alone; a notice of a sequence, a ticket and a version; a bucket of two marks; the tensor of
+        // ticket 1; and the newest ticket in the ring.
+        let shared = Arc::new((words(1), words(3), words(2), AtomicU64::new(11), AtomicU64::new(1)));
+        entry::write(&shared.1, &[1, 11]);
+        let theirs = shared.clone();
+        let worker = thread::spawn(move || {
+            let (_, notice, _, _, ring) = &*theirs;
+            entry::open(notice);
+            ring.store(2, Ordering::Release);
+            entry::close(notice, &[2, 22]);
+        });
+        let theirs = shared.clone();
+        let reader = thread::spawn(move || {
+            let (entry, notice, bucket, tensor, ring) = &*theirs;
+            let in_entry = entry::begin(entry)?;
+            let sequence = entry::begin(notice)?;
+            let (ticket, version) = (entry::word(notice, 0), entry::word(notice, 1));
+            if !entry::is_whole(notice, sequence) {
+                return None;
+            }
+            assert!(matches!((ticket, version), (1, 11) | (2, 22)), "torn: {ticket}, {version}");
+            assert!(ring.load(Ordering::Relaxed) >= ticket, "it is found before the sidecar can hear of it");
+            let mark = marks::mark(bucket, ticket).expect("one of two is free");
+            let is_held = entry::is_unchanged(entry, in_entry) && entry::is_at(notice, sequence);
+            if is_held && ticket == 1 {
+                assert_eq!(tensor.load(Ordering::Relaxed), 11, "used again under a reader");
+            }
+            if !with_release {
+                return Some((ticket, false));
+            }
+            marks::clear(&bucket[mark]);
+            let tells = !(entry::is_unchanged(entry, in_entry) && entry::is_at(notice, sequence));
+            Some((ticket, tells))
+        });
+        let (_, _, bucket, tensor, ring) = &*shared;
+        let is_pushed = ring.load(Ordering::Acquire) == 2;
+        entry::changed();
+        let is_marked = is_pushed && marks::is_marked(bucket, 1);
+        if is_pushed && !is_marked {
+            tensor.store(99, Ordering::Relaxed);
+        }
+        worker.join().expect("it ends");
+        let found = reader.join().expect("it ends");
+        if with_release && let Some((1, tells)) = found {
+            // Either the sidecar has seen that nobody reads it, or it will be told.
+            assert!(!is_marked || tells, "the sidecar waits for ever");
+            assert!(!marks::is_marked(bucket, 1));
+        }
+    });
+}
+
+#[test]
+fn what_a_notice_shows_is_not_used_again_while_it_is_held() {
+    notice(false);
+}
+
+#[test]
+fn who_waits_for_a_mark_of_a_notice_is_told_when_it_goes() {
+    notice(true);
+}

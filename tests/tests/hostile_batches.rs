@@ -55,6 +55,7 @@ impl Liar {
             takeover: false,
             ranges,
             trace: None,
+            announced: None,
         };
         self.ask(&Command::Push(push))
     }
@@ -164,6 +165,7 @@ fn behind_a_slice_there_are_zeros() {
         timeout: PATIENCE,
         require: None,
         trace: None,
+        watches: false,
     };
     let Reply::Fetched { slice, meta, ranges: 0, .. } = reader.ask(&Command::Fetch(fetch)) else { panic!("no tensor") };
     // Doorbells come, too.

@@ -3,7 +3,7 @@
 use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
 use crate::options::DEFAULT_TIMEOUT;
-use crate::session::{Landed, Outcome, Session};
+use crate::session::{Landed, Outcome, Session, Watched};
 use crate::tensor::Lease;
 use crate::{Error, Tensor};
 use std::future::IntoFuture;
@@ -23,18 +23,21 @@ pub(crate) struct FetchOptions {
     pub(crate) timeout: Duration,
     pub(crate) require: Option<FabricKind>,
     pub(crate) trace: Option<TraceContext>,
+    /// Who asks would wait by itself for the versions that follow.
+    pub(crate) watches: bool,
 }
 
 impl FetchOptions {
     pub(crate) fn new() -> FetchOptions {
-        FetchOptions { select: Select::Latest, timeout: DEFAULT_TIMEOUT, require: None, trace: crate::trace::current() }
+        let trace = crate::trace::current();
+        FetchOptions { select: Select::Latest, timeout: DEFAULT_TIMEOUT, require: None, trace, watches: false }
     }
 
     pub(crate) fn command(&self, key: Key) -> Command {
         // The session numbers it.
         let op = OpId(0);
-        let FetchOptions { select, timeout, require, trace } = *self;
-        Command::Fetch(transfer_core::op::Fetch { op, key, select, timeout, require, trace })
+        let FetchOptions { select, timeout, require, trace, watches } = *self;
+        Command::Fetch(transfer_core::op::Fetch { op, key, select, timeout, require, trace, watches })
     }
 }
 
@@ -115,8 +118,11 @@ impl<T> Fetch<Blocking, T> {
     ///
     /// # Errors
     /// Any [`Error`].
-    pub fn call(self) -> Result<T, Error> {
+    pub fn call(mut self) -> Result<T, Error> {
         let session = self.call.session.clone();
+        if let Some(result) = self.call.watch() {
+            return result;
+        }
         block(&session, self.call)
     }
 }
@@ -129,6 +135,24 @@ pub struct FetchCall<T = Tensor> {
     options: FetchOptions,
     take: Take<T>,
     calls: Option<Calls>,
+}
+
+impl<T> FetchCall<T> {
+    /// Waits where the key's owner announces what it pushes, without asking. `None` where the sidecar is to be asked.
+    fn watch(&mut self) -> Option<Result<T, Error>> {
+        let FetchOptions { select, require, timeout, trace, .. } = self.options;
+        let (Some(Ok(key)), None) = (&self.key, trace) else { return None };
+        let started = Instant::now();
+        match self.session.watch(key, select, require, (started, timeout)) {
+            Watched::Found(mark, landed) => Some((self.take)(Lease::looked_up(&self.session, mark), landed)),
+            Watched::TimedOut(failure) => Some(Err(failure.into())),
+            Watched::Ask { waited } => {
+                self.options.timeout = timeout.saturating_sub(waited);
+                self.options.watches = self.session.watches();
+                None
+            }
+        }
+    }
 }
 
 impl<T> Call for FetchCall<T> {

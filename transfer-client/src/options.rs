@@ -59,6 +59,7 @@ impl PushOptions {
             takeover: self.takeover,
             ranges: 0,
             trace: self.trace,
+            announced: None,
         })
     }
 }

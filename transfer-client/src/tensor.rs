@@ -53,8 +53,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        match self.hold {
-            Hold::Lease(id) => self.session.release(id),
+        match &self.hold {
+            Hold::Lease(id) => self.session.release(*id),
             Hold::Mark(mark) => self.session.unmark(mark),
         }
     }

@@ -137,6 +137,30 @@ pub struct Push {
     pub ranges: u32,
     /// What made it, for whoever traces: who fetches the version hears it, see [`Report::origin`].
     pub trace: Option<TraceContext>,
+    /// Where the worker has announced it already.
+    pub announced: Option<Announced>,
+}
+
+/// The worker itself has shown a version, in a *notice* that the workers of its user read. It is published and read from that moment on, whatever
+/// the sidecar answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Announced {
+    /// In which of the worker's notices: below [`MAX_NOTICES`]. A notice is of one key as long as the session lasts.
+    pub notice: u16,
+    /// The number of the announcement, from 1 on, rising within a session: its [ticket](announced_ticket) follows from that.
+    pub count: u64,
+}
+
+/// How many notices a worker has.
+pub const MAX_NOTICES: u16 = 256;
+
+/// By which ticket readers mark what a session has announced by this number. `None` where it has no tickets left. Its highest bit tells it from
+/// those that the sidecar gives out.
+#[must_use]
+pub fn announced_ticket(session: u64, count: u64) -> Option<u64> {
+    const COUNT_BITS: u32 = 40;
+    let fits = session < 1 << (63 - COUNT_BITS) && (1..1 << COUNT_BITS).contains(&count);
+    fits.then_some(1 << 63 | session << COUNT_BITS | count)
 }
 
 /// See [`Command::Prepare`].
@@ -183,6 +207,8 @@ pub struct Fetch {
     pub require: Option<FabricKind>,
     /// What asked for it, for whoever traces.
     pub trace: Option<TraceContext>,
+    /// The worker would wait for the next version by itself, if the key's owner announced it.
+    pub watches: bool,
 }
 
 /// What a worker hears.
@@ -273,6 +299,11 @@ pub enum Reply {
         leader: bool,
         /// How it went.
         report: CounterReport,
+    },
+    /// Somebody here would watch a notice for the next versions of that key. Follows the reply to the push.
+    Watched {
+        /// The push that published this one.
+        pushed: OpId,
     },
     /// Nobody can reach this pushed range any more: it is the worker's again.
     Returned {

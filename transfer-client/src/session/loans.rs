@@ -63,6 +63,11 @@ impl Loans {
         ops.push(push);
     }
 
+    /// A push that the sidecar still holds something of.
+    pub(crate) fn push(&self, op: OpId) -> Option<&Push> {
+        self.by_push.get(&op).map(|loan| &loan.push)
+    }
+
     /// A deletion is under way.
     pub(crate) fn deleting(&mut self, op: OpId, key: &Key) {
         self.deleting.insert(op, key.clone());
@@ -137,6 +142,7 @@ mod tests {
             takeover: false,
             ranges: 0,
             trace: None,
+            announced: None,
         };
         loans.lend(&push, Lent { offset: op * 64, allocation: op * 64, owned: true }, Vec::new(), Vec::new());
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Command, Report};
 use transfer_core::tensor::{Key, Select};
-use transfer_memory::board::{Mark, NotHeld, hash_of};
+use transfer_memory::board::{Found, Look, Mark, NotHeld, Watch, hash_of};
 
 /// How often a fetch looks, where what it found is replaced meanwhile. Then it asks.
 const TRIES: usize = 3;
@@ -43,22 +43,58 @@ impl Changes {
     }
 
     fn is_any_of(&self, key: &Key) -> bool {
-        self.0[Changes::of(key)].load(Ordering::SeqCst) > 0
+        self.count_of(key) > 0
+    }
+
+    /// How much is under way that may change this key.
+    pub(crate) fn count_of(&self, key: &Key) -> u32 {
+        self.0[Changes::of(key)].load(Ordering::SeqCst)
     }
 }
 
+/// What looking for a key has brought.
+pub(crate) enum Looked {
+    /// It stays as it is until [`Session::unmark`].
+    Found(Mark, Landed),
+    /// Its owner announces it, and what it has announced is older than what is wanted, or is about to change.
+    Watch(Watch, Look),
+    /// The sidecar knows.
+    Nothing,
+}
+
 impl Session {
-    /// What the board shows, where that is an answer to this fetch. It stays as it is until [`Session::unmark`].
+    /// What the board shows, or a notice that it names, where that is an answer to this fetch. It stays as it is until [`Session::unmark`].
     pub(crate) fn look_up(&self, key: &Key, select: Select, require: Option<FabricKind>) -> Option<(Mark, Landed)> {
-        let board = self.board.as_ref()?;
+        match self.look(key, select, require) {
+            Looked::Found(mark, landed) => Some((mark, landed)),
+            Looked::Watch(..) | Looked::Nothing => None,
+        }
+    }
+
+    pub(super) fn look(&self, key: &Key, select: Select, require: Option<FabricKind>) -> Looked {
+        let Some(board) = &self.board else { return Looked::Nothing };
         let may_be = matches!(require, None | Some(FabricKind::Local));
-        if !may_be || self.over.load(Ordering::SeqCst) || self.changes.is_any_of(key) {
-            return None;
+        if !may_be || self.over.load(Ordering::SeqCst) || !board.is_honoured() || self.changes.is_any_of(key) {
+            return Looked::Nothing;
         }
         for _ in 0..TRIES {
-            let seen = board.find(key).filter(|seen| select.takes(seen.version))?;
+            let seen = match board.find(key, |segment| self.segments.get(segment)) {
+                Some(Found::Version(seen)) => seen,
+                Some(Found::Notice(watch)) => match watch.look() {
+                    Look { seen: Some(seen), .. } if select.takes(seen.version) => seen,
+                    look if look.is_open() || look.seen.as_ref().is_some_and(|seen| select.awaits(seen.version)) => {
+                        return Looked::Watch(watch, look);
+                    }
+                    _ => return Looked::Nothing,
+                },
+                None => return Looked::Nothing,
+            };
             // Where its memory is not known here the sidecar passes it, with the answer to a question.
-            self.segments.get(seen.slice.segment)?.ptr_at(seen.slice.offset, seen.slice.len).ok()?;
+            let known = self.segments.get(seen.slice.segment);
+            let is_there = known.is_some_and(|memory| memory.ptr_at(seen.slice.offset, seen.slice.len).is_ok());
+            if !is_there || !select.takes(seen.version) {
+                return Looked::Nothing;
+            }
             match board.hold(&seen) {
                 Ok(mark) => {
                     let bytes = seen.slice.len;
@@ -67,17 +103,17 @@ impl Session {
                     let report =
                         Report { fabric: FabricKind::Local, bytes, copied: 0, queued, waited, flew, origin: None };
                     let (version, meta, slice) = (seen.version, seen.meta, seen.slice);
-                    return Some((mark, Landed { version, meta, slice, ranges: 0, report }));
+                    return Looked::Found(mark, Landed { version, meta, slice, ranges: 0, report });
                 }
-                Err(NotHeld::NoMark) => return None,
+                Err(NotHeld::NoMark) => return Looked::Nothing,
                 Err(NotHeld::Gone { tell }) => self.tell_unmarked(tell),
             }
         }
-        None
+        Looked::Nothing
     }
 
     /// What was looked up is not read any more.
-    pub(crate) fn unmark(&self, mark: Mark) {
+    pub(crate) fn unmark(&self, mark: &Mark) {
         let waits = self.board.as_ref().is_some_and(|board| board.release(mark));
         self.tell_unmarked(waits.then_some(mark.ticket()));
     }

@@ -7,7 +7,7 @@
 //! one of them. An async client has a *driver*, a task that reads whenever no thread does. See [`lead`].
 //!
 //! # Locks
-//! Inner ones last: `reader`, `submission`, `table`; the lists of waiters are leaves. User code (wakers) runs under `reader` only.
+//! Inner ones last: `reader`, `submission`, `table`; the lists of waiters, and the notices, are leaves. User code (wakers) runs under `reader` only.
 
 mod gone;
 mod held;
@@ -16,10 +16,12 @@ mod lead;
 mod loans;
 mod look_up;
 mod memory;
+mod notices;
 mod reader;
 mod submission;
 mod table;
 mod wait;
+mod watch;
 
 pub use gone::Gone;
 pub(crate) use held::{Held, Lent, SharedRange};
@@ -27,11 +29,13 @@ pub(crate) use home::{Former, Home};
 use lead::Driver;
 pub(crate) use loans::Loan;
 use look_up::Changes;
+use notices::Notices;
 use reader::Reader;
 use submission::Submission;
 pub(crate) use submission::Submitting;
 pub(crate) use table::Outcome;
 use table::{Effects, Table};
+pub(crate) use watch::Watched;
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -46,11 +50,11 @@ use transfer_core::memory::LocalSlice;
 use transfer_core::op::{Command, CounterReport, Failure, LeaseId, OpId, Report};
 use transfer_core::tensor::{Key, Name, TensorMeta, Version};
 use transfer_memory::arena::Arena;
-use transfer_memory::board::BoardReader;
+use transfer_memory::board::{Alarm, BoardReader};
 use transfer_memory::segment::MapError;
 use transfer_memory::session::{Segments, WorkerEnd, WorkerSocket};
 use transfer_memory::view::{Bytes, Owner};
-use wait::{Parker, Waiters};
+use wait::{Parker, Spin, Waiters};
 
 /// How long a thread that gives something back waits for a sidecar that does not take it.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -70,6 +74,7 @@ pub(crate) enum Arrival {
     Released { op: OpId, round: u64, leader: bool, report: CounterReport },
     Failed { op: OpId, failure: Failure, kept: bool },
     Returned { pushed: OpId },
+    Watched { pushed: OpId },
     TakenBack { op: OpId, pushed: OpId },
 }
 
@@ -94,6 +99,11 @@ pub(crate) struct Session {
     /// What can be looked up, where the sidecar has a board.
     board: Option<BoardReader>,
     changes: Arc<Changes>,
+    notices: Arc<Notices>,
+    /// How long a thread looks at a notice before it sleeps there.
+    spin: Mutex<Spin>,
+    /// Wakes who sleeps there, at the end of the session.
+    alarm: Alarm,
     /// Nothing is looked up any more.
     over: AtomicBool,
     home: Arc<Home>,
@@ -140,16 +150,19 @@ impl Session {
     }
 
     fn over(end: WorkerEnd, max_spin: Duration, keep: Keep, renews: bool, home: Arc<Home>) -> Arc<Session> {
-        let WorkerEnd { socket, submission, completion, segments, board, incarnation, .. } = end;
-        let changes = Arc::new(Changes::default());
+        let WorkerEnd { socket, session, submission, completion, segments, board, notices, incarnation, .. } = end;
+        let (changes, notices) = (Arc::new(Changes::default()), Arc::new(Notices::new(session, notices)));
         Arc::new(Session {
             socket,
             reader: Mutex::new(Reader::new(completion, max_spin)),
-            submission: Mutex::new(Submission::new(submission)),
-            table: Mutex::new(Table::new(changes.clone())),
+            submission: Mutex::new(Submission::new(submission, notices.clone())),
+            table: Mutex::new(Table::new(changes.clone(), notices.clone())),
             segments,
             board,
             changes,
+            notices,
+            spin: Mutex::new(Spin::new(max_spin)),
+            alarm: Alarm::default(),
             over: AtomicBool::new(false),
             home,
             incarnation,
@@ -230,7 +243,7 @@ impl Session {
         loop {
             let (written, finish) = {
                 let mut submission = self.submission.lock();
-                let written = submission.write(&mut self.table.lock(), todo, next);
+                let written = submission.write(&mut self.table.lock(), &self.changes, todo, next);
                 let stuck = written.is_ok() && *next < todo.len();
                 if stuck {
                     self.space.register(waker);
@@ -244,6 +257,8 @@ impl Session {
                     return Poll::Ready(Err(gone));
                 }
             };
+            // First those who wait for the tensor, then the sidecar.
+            self.notices.wake(&finish.wake);
             if finish.ring {
                 self.ring();
             }
@@ -365,6 +380,7 @@ impl Session {
     /// Ends the session: whatever waits fails, and whatever is asked from now on.
     fn end(&self, gone: &Gone) {
         self.over.store(true, Ordering::SeqCst);
+        self.alarm.ring();
         let mut effects = Effects::default();
         let gone = if self.renews && *gone == Gone::Closed { &Gone::Away } else { gone };
         self.table.lock().end(gone, &mut effects);

@@ -1,6 +1,7 @@
 //! Reading what the sidecar says.
 
 use super::table::Effects;
+use super::wait::Spin;
 use super::{Arrival, Gone, Landed, Session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
@@ -34,7 +35,7 @@ impl Reader {
             record: Box::new([0; MAX_RECORD_BYTES]),
             batch: Vec::with_capacity(BATCH),
             effects: Effects::default(),
-            spin: Spin { max: max_spin, now: max_spin },
+            spin: Spin::new(max_spin),
         }
     }
 
@@ -71,6 +72,7 @@ impl Reader {
                 Reply::Prepared { op } => Arrival::Prepared { op },
                 Reply::Failed { op, failure, kept } => Arrival::Failed { op, failure, kept },
                 Reply::Returned { pushed, .. } => Arrival::Returned { pushed },
+                Reply::Watched { pushed } => Arrival::Watched { pushed },
                 Reply::TakenBack { op, pushed, .. } => Arrival::TakenBack { op, pushed },
                 Reply::Fetched { op, lease, version, meta, slice, ranges, report } => {
                     let needed = match ranges {
@@ -160,10 +162,10 @@ impl Reader {
     }
 
     fn spin_for_replies(&mut self, session: &Session) -> Result<bool, Gone> {
-        if self.spin.now.is_zero() {
+        if self.spin.now().is_zero() {
             return Ok(false);
         }
-        let end = Instant::now() + self.spin.now;
+        let end = Instant::now() + self.spin.now();
         loop {
             if self.drain(session)? {
                 self.spin.won();
@@ -175,24 +177,6 @@ impl Reader {
             }
             std::hint::spin_loop();
         }
-    }
-}
-
-/// How long to look before sleeping: longer while that pays, shorter while it does not.
-#[derive(Debug)]
-struct Spin {
-    max: Duration,
-    now: Duration,
-}
-
-impl Spin {
-    fn won(&mut self) {
-        self.now = (self.now * 2).min(self.max);
-    }
-
-    fn lost(&mut self) {
-        // Never quite nothing, or it could not grow again.
-        self.now = (self.now / 2).max(self.max / 16);
     }
 }
 

@@ -1,8 +1,12 @@
 //! Asking the sidecar.
 
+use super::look_up::Changes;
+use super::notices::{Change, Down, Notices};
 use super::table::{Kind, Table};
 use super::{Gone, Held};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 use transfer_core::op::{Command, CounterAsk, CounterCommand, OpId};
 use transfer_core::wire::Writer;
@@ -56,12 +60,17 @@ pub(crate) struct Submission {
     record: Vec<u8>,
     /// Releases and cancellations that found the ring full. They go first.
     backlog: VecDeque<Command>,
+    notices: Arc<Notices>,
+    /// What changes in them with what is in the ring and not shown yet.
+    notices_change: SmallVec<[Change; 1]>,
 }
 
 /// What [`Submission::finish`] asks for.
 #[must_use]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finish {
+    /// Whoever waits for these notices is to be woken.
+    pub(crate) wake: SmallVec<[u16; 1]>,
     /// The sidecar sleeps.
     pub(crate) ring: bool,
     /// Not everything was taken, and the sidecar will ring when there is room.
@@ -69,12 +78,19 @@ pub(crate) struct Finish {
 }
 
 impl Submission {
-    pub(crate) fn new(producer: Producer) -> Submission {
-        Submission { producer, record: Vec::with_capacity(256), backlog: VecDeque::new() }
+    pub(crate) fn new(producer: Producer, notices: Arc<Notices>) -> Submission {
+        let (record, backlog, notices_change) = (Vec::with_capacity(256), VecDeque::new(), SmallVec::new());
+        Submission { producer, record, backlog, notices, notices_change }
     }
 
     /// Writes commands from `next` on, as far as there is room, and counts `next` on.
-    pub(crate) fn write(&mut self, table: &mut Table, todo: &mut [Submitting], next: &mut usize) -> Result<(), Gone> {
+    pub(crate) fn write(
+        &mut self,
+        table: &mut Table,
+        changes: &Changes,
+        todo: &mut [Submitting],
+        next: &mut usize,
+    ) -> Result<(), Gone> {
         if !self.write_backlog()? {
             return Ok(());
         }
@@ -90,6 +106,10 @@ impl Submission {
             if let Some(key) = changed {
                 table.changes(op, key);
             }
+            let (asked, change) = match &mut item.command {
+                Command::Push(push) => (push.version, self.notices.announce(push, changes)),
+                command => (None, self.notices.change(command)),
+            };
             match (&item.command, &item.held) {
                 (Command::Push(push), Some(held)) => {
                     table.loans.lend(push, held.to_lend(), held.along(), held.formers());
@@ -101,9 +121,16 @@ impl Submission {
                 Ok(true) => {}
                 not_written => {
                     table.undo(op);
+                    if let Command::Push(push) = &mut item.command {
+                        self.notices.forget(push, asked);
+                    }
                     return not_written.map(|_| ());
                 }
             }
+            if let Command::Push(push) = &item.command {
+                self.notices.written(push);
+            }
+            self.notices_change.extend(change);
             // The sidecar sees nothing of it before it is published.
             if let Some(held) = item.held.take() {
                 held.lend();
@@ -142,6 +169,7 @@ impl Submission {
     /// Shows the sidecar everything that was written. With `want_room`, asks it to ring when there is room for the command that did
     /// not fit.
     pub(crate) fn finish(&mut self, want_room: bool) -> Result<Finish, Gone> {
+        let down = self.notices.take_down(&mut self.notices_change);
         let full = match want_room {
             // The record that did not fit was the last one encoded.
             true => self.producer.prepare_wait(self.record.len())?,
@@ -150,7 +178,8 @@ impl Submission {
                 false
             }
         };
-        Ok(Finish { ring: self.producer.should_wake(), full })
+        let wake = down.map_or_else(SmallVec::new, Down::finish);
+        Ok(Finish { wake, ring: self.producer.should_wake(), full })
     }
 
     fn push(&mut self, command: &Command) -> Result<bool, Gone> {

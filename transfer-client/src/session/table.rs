@@ -11,6 +11,7 @@
 
 use super::loans::{Loan, Loans};
 use super::look_up::{Change, Changes};
+use super::notices::Notices;
 use super::{Arrival, Gone, Landed};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -119,6 +120,7 @@ pub(crate) struct Table {
     pub(crate) loans: Loans,
     gone: Option<Gone>,
     changes: Arc<Changes>,
+    notices: Option<Arc<Notices>>,
 }
 
 fn split(op: OpId) -> (usize, u32) {
@@ -126,9 +128,9 @@ fn split(op: OpId) -> (usize, u32) {
 }
 
 impl Table {
-    /// Without operations. What of them changes a key is counted there.
-    pub(crate) fn new(changes: Arc<Changes>) -> Table {
-        Table { changes, ..Table::default() }
+    /// Without operations. What of them changes a key is counted there; what becomes of what was announced is told there.
+    pub(crate) fn new(changes: Arc<Changes>, notices: Arc<Notices>) -> Table {
+        Table { changes, notices: Some(notices), ..Table::default() }
     }
 
     /// This operation changes that key, until it has its answer.
@@ -219,7 +221,17 @@ impl Table {
                 effects.returned.push(loan);
                 return Ok(());
             }
+            Arrival::Watched { pushed } => {
+                // What has come back is not the newest any more: whoever waits will be told of with the next push.
+                if let (Some(notices), Some(push)) = (&self.notices, self.loans.push(pushed)) {
+                    notices.watched(push);
+                }
+                return Ok(());
+            }
             Arrival::Pushed { op, version, report } => {
+                if let (Some(notices), Some(push)) = (&self.notices, self.loans.push(op)) {
+                    notices.pushed(push, version);
+                }
                 // What has landed elsewhere is that sidecar's.
                 if report.fabric == FabricKind::Local {
                     self.loans.published(op, version);
@@ -245,6 +257,9 @@ impl Table {
             }
             Arrival::Failed { op, failure, kept } => {
                 self.loans.deleted(op, false);
+                if let (Some(notices), Some(push)) = (&self.notices, self.loans.push(op)) {
+                    notices.failed(push);
+                }
                 let loan = if kept { None } else { self.loans.end(op).map(Box::new) };
                 (op, None, Outcome::Failed { failure, loan })
             }
@@ -351,6 +366,7 @@ mod tests {
             takeover: false,
             ranges: 0,
             trace: None,
+            announced: None,
         };
         table.loans.lend(&push, Lent { offset, allocation, owned: offset == allocation }, Vec::new(), Vec::new());
         op

@@ -4,7 +4,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Wakers of everybody who waits for the same thing. Whoever registers looks once more before it sleeps.
 #[derive(Debug, Default)]
@@ -80,5 +80,31 @@ impl Wake for Parker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.unpark();
+    }
+}
+
+/// How long to look before sleeping: longer while that pays, shorter while it does not.
+#[derive(Debug)]
+pub(crate) struct Spin {
+    max: Duration,
+    now: Duration,
+}
+
+impl Spin {
+    pub(crate) fn new(max: Duration) -> Spin {
+        Spin { max, now: max }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.now
+    }
+
+    pub(crate) fn won(&mut self) {
+        self.now = (self.now * 2).min(self.max);
+    }
+
+    pub(crate) fn lost(&mut self) {
+        // Never quite nothing, or it could not grow again.
+        self.now = (self.now / 2).max(self.max / 16);
     }
 }

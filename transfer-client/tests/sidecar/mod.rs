@@ -148,7 +148,13 @@ fn run(socket: Socket, mut script: impl Script, stop: &AtomicBool, deaf: &Atomic
         timeout: Duration::from_secs(10),
     };
     let welcome = |applicant: &transfer_memory::session::Applicant| {
-        Ok(Admission { session: 1, arena: ARENA, arena_bytes: applicant.wanted_arena_bytes, board: None })
+        Ok(Admission {
+            session: 1,
+            arena: ARENA,
+            arena_bytes: applicant.wanted_arena_bytes,
+            board: None,
+            notices: SegmentId(0),
+        })
     };
     let end = SidecarEnd::accept(socket, &policy, welcome).unwrap();
     // The session is open.

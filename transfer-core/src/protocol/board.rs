@@ -12,6 +12,7 @@
 //! newest" takes a question.
 
 use super::node::Node;
+use super::notices::{NoticeAt, Noticed};
 use super::slab::Id;
 use super::store::{Blob, Owner, Record, Source};
 use super::{Action, Domain};
@@ -20,7 +21,7 @@ use crate::tensor::{Key, TensorMeta, Until, Version};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
-/// A version to be shown on a board.
+/// A version to be shown on a board, or where its owner shows it and those that follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
     /// On the board of which user.
@@ -35,6 +36,8 @@ pub struct Shown {
     pub meta: TensorMeta,
     /// Where it lies.
     pub slice: LocalSlice,
+    /// Whose notice is to be shown in its place, where its owner announces its versions: workers look there for the newest one.
+    pub notice: Option<NoticeAt>,
 }
 
 /// Whether a key's newest version is shown.
@@ -47,26 +50,36 @@ pub(super) enum OnBoard {
     Wanted,
     /// By this ticket.
     Shown(u64),
+    /// By its owner, in a notice that the board names; see [`Boards::noticed`].
+    Noticed,
     /// It does not fit.
     Never,
 }
 
 /// What a ticket holds.
-struct Ticket {
-    record: Id<Record>,
-    blob: Id<Blob>,
-    domain: Domain,
+pub(super) struct Ticket {
+    /// Whose showing it is. `None`: of a version that its worker has announced, which may be none of its key's yet.
+    pub(super) record: Option<Id<Record>>,
+    /// `None`: it names a notice on the board, and no version.
+    pub(super) blob: Option<Id<Blob>>,
+    pub(super) domain: Domain,
 }
 
 /// All boards of a node.
 #[derive(Default)]
 pub(super) struct Boards {
     /// How many more keys each board takes.
-    free: BTreeMap<Domain, usize>,
+    pub(super) free: BTreeMap<Domain, usize>,
     /// Those that are shown, and those that somebody may still have marked.
-    tickets: HashMap<u64, Ticket>,
+    pub(super) tickets: HashMap<u64, Ticket>,
     /// The last one that was given out.
-    last: u64,
+    pub(super) last: u64,
+    /// The keys of which the board names a notice.
+    pub(super) noticed: HashMap<Id<Record>, Noticed>,
+    /// What workers have announced, and is the newest of its key or is to be.
+    pub(super) announced: HashMap<Id<Blob>, (u64, NoticeAt)>,
+    /// Keys with a notice of which somebody has asked; see [`Node::answer_asked`].
+    pub(super) asked: Vec<Id<Record>>,
 }
 
 impl Node {
@@ -88,13 +101,23 @@ impl Node {
     /// Shows the newest version of a key, where it is wanted and can be, in the place of what was shown of it before.
     pub(super) fn show(&mut self, record: Id<Record>) {
         let Some(r) = self.store.records.get(record) else { return };
+        if let Some(blob) = r.published
+            && let Some((ticket, at)) = self.boards.announced.get(&blob).copied()
+        {
+            return self.show_notice(record, blob, ticket, at);
+        }
+        if r.on_board == OnBoard::Noticed {
+            // Its owner has taken the notice down: the newest version is not one that it has announced.
+            self.hide(record);
+        }
+        let Some(r) = self.store.records.get(record) else { return };
         let before = match r.on_board {
             OnBoard::Wanted => None,
             OnBoard::Shown(ticket) => Some(ticket),
-            OnBoard::Unasked | OnBoard::Never => return,
+            OnBoard::Unasked | OnBoard::Never | OnBoard::Noticed => return,
         };
         let shown = before.and_then(|ticket| self.boards.tickets.get(&ticket));
-        if shown.is_some() && shown.map(|t| t.blob) == r.published {
+        if shown.is_some_and(|t| t.blob == r.published) {
             return;
         }
         let new = r.published.filter(|blob| self.can_be_shown(r, *blob, shown.map(|t| t.domain)));
@@ -109,10 +132,11 @@ impl Node {
                 *free = free.saturating_sub(1);
             }
             r.on_board = OnBoard::Shown(ticket);
-            self.boards.tickets.insert(ticket, Ticket { record, blob, domain });
+            self.boards.tickets.insert(ticket, Ticket { record: Some(record), blob: Some(blob), domain });
             let (key, version, meta) = (r.key.clone(), b.version, b.meta.clone());
             let slice = LocalSlice { len: meta.len_bytes(), ..b.slice };
-            self.actions.push_back(Action::Show(Box::new(Shown { domain, ticket, key, version, meta, slice })));
+            let shown = Shown { domain, ticket, key, version, meta, slice, notice: None };
+            self.actions.push_back(Action::Show(Box::new(shown)));
         } else if let Some(r) = self.store.records.get_mut(record) {
             r.on_board = OnBoard::Wanted;
         }
@@ -122,7 +146,7 @@ impl Node {
     }
 
     /// Whether everybody of its user may find this version by looking. `before`: on which board the key has a place already.
-    fn can_be_shown(&self, record: &Record, blob: Id<Blob>, before: Option<Domain>) -> bool {
+    pub(super) fn can_be_shown(&self, record: &Record, blob: Id<Blob>, before: Option<Domain>) -> bool {
         let Some(b) = self.store.blobs.get(blob) else { return false };
         let has_place =
             self.boards.free.get(&b.domain).is_some_and(|free| *free > 0 || before.is_some_and(|d| d == b.domain));
@@ -135,26 +159,39 @@ impl Node {
 
     /// Shows a key no more: fetches of it have to ask.
     pub(super) fn hide(&mut self, record: Id<Record>) {
-        if let Some(r) = self.store.records.get_mut(record)
-            && let OnBoard::Shown(ticket) = r.on_board
-        {
-            r.on_board = OnBoard::Wanted;
-            self.take_off_board(ticket);
+        let Some(r) = self.store.records.get_mut(record) else { return };
+        match r.on_board {
+            OnBoard::Shown(ticket) => {
+                r.on_board = OnBoard::Wanted;
+                self.take_off_board(ticket);
+            }
+            OnBoard::Noticed => {
+                r.on_board = OnBoard::Wanted;
+                self.hide_notice(record);
+            }
+            OnBoard::Unasked | OnBoard::Wanted | OnBoard::Never => {}
         }
     }
 
     /// Shows nothing any more.
     pub(super) fn hide_all(&mut self) {
-        for record in self.store.records.ids(|r| matches!(r.on_board, OnBoard::Shown(_))) {
+        for record in self.store.records.ids(|r| matches!(r.on_board, OnBoard::Shown(_) | OnBoard::Noticed)) {
             self.hide(record);
         }
     }
 
-    fn take_off_board(&mut self, ticket: u64) {
+    /// Ends a showing, which has a place on the board.
+    pub(super) fn take_off_board(&mut self, ticket: u64) {
         let Some(domain) = self.boards.tickets.get(&ticket).map(|t| t.domain) else { return };
         if let Some(free) = self.boards.free.get_mut(&domain) {
             *free += 1;
         }
+        self.end_ticket(ticket);
+    }
+
+    /// Nobody finds what this ticket names any more: it ends with its last mark.
+    pub(super) fn end_ticket(&mut self, ticket: u64) {
+        let Some(domain) = self.boards.tickets.get(&ticket).map(|t| t.domain) else { return };
         self.actions.push_back(Action::Withdraw { domain, ticket });
         #[cfg(test)]
         if self.config.broken == Some(super::Broken::ForgetsMarks) {
@@ -164,7 +201,7 @@ impl Node {
 
     /// Nobody has marked what was shown by this ticket, and nobody can find it any more. Follows each [`Action::Withdraw`], once.
     pub fn withdrawn(&mut self, ticket: u64) {
-        if let Some(Ticket { blob, .. }) = self.boards.tickets.remove(&ticket) {
+        if let Some(Ticket { blob: Some(blob), .. }) = self.boards.tickets.remove(&ticket) {
             self.unhold(blob);
         }
     }
@@ -172,18 +209,22 @@ impl Node {
     /// What [`Action::Show`] asked for does not fit on the board, and was not shown: the key's description is too long, or the places that
     /// it could have are taken.
     pub fn not_shown(&mut self, ticket: u64) {
-        let Some(Ticket { record, blob, domain }) = self.boards.tickets.remove(&ticket) else { return };
-        if let Some(r) = self.store.records.get_mut(record)
-            && r.on_board == OnBoard::Shown(ticket)
-        {
+        let Some(Ticket { record: Some(record), blob, domain }) = self.boards.tickets.get(&ticket) else { return };
+        let (record, blob, domain) = (*record, *blob, *domain);
+        let Some(r) = self.store.records.get_mut(record) else { return };
+        let is_noticed = r.on_board == OnBoard::Noticed
+            && self.boards.noticed.get(&record).is_some_and(|noticed| noticed.entry == ticket);
+        // Else it is withdrawn by now, which is answered for itself.
+        if r.on_board == OnBoard::Shown(ticket) || is_noticed {
             r.on_board = OnBoard::Never;
+            self.boards.tickets.remove(&ticket);
             if let Some(free) = self.boards.free.get_mut(&domain) {
                 *free += 1;
             }
-            self.unhold(blob);
-        } else {
-            // It is withdrawn by now, which is answered for itself.
-            self.boards.tickets.insert(ticket, Ticket { record, blob, domain });
+            match blob {
+                Some(blob) => self.unhold(blob),
+                None => self.hide_notice(record),
+            }
         }
     }
 
@@ -192,7 +233,8 @@ impl Node {
     pub(super) fn readers_of(&self, record: &Record, blob: Id<Blob>) -> u32 {
         let refs = self.store.blobs.get(blob).map_or(0, |b| b.refs.saturating_sub(1));
         let is_shown = match record.on_board {
-            OnBoard::Shown(ticket) => self.boards.tickets.get(&ticket).is_some_and(|t| t.blob == blob),
+            OnBoard::Shown(ticket) => self.boards.tickets.get(&ticket).is_some_and(|t| t.blob == Some(blob)),
+            OnBoard::Noticed => self.boards.announced.contains_key(&blob),
             OnBoard::Unasked | OnBoard::Wanted | OnBoard::Never => false,
         };
         refs.saturating_sub(u32::from(is_shown))
@@ -201,21 +243,26 @@ impl Node {
     /// What has to hold of boards whenever no action is left; for tests.
     #[cfg(test)]
     pub(super) fn check_boards(&self) -> Result<(), String> {
-        for id in self.store.records.ids(|r| matches!(r.on_board, OnBoard::Shown(_))) {
+        for id in self.store.records.ids(|r| matches!(r.on_board, OnBoard::Shown(_) | OnBoard::Noticed)) {
             let Some(r) = self.store.records.get(id) else { continue };
-            let OnBoard::Shown(number) = r.on_board else { continue };
+            let number = match (r.on_board, self.boards.noticed.get(&id)) {
+                (OnBoard::Shown(number), _) => number,
+                (OnBoard::Noticed, Some(noticed)) => noticed.ticket,
+                _ => return Err(format!("key {:?} is noticed, and no notice is known", r.key)),
+            };
             let ticket = self.boards.tickets.get(&number);
-            if ticket.is_none_or(|t| Some(t.blob) != r.published) {
+            if ticket.is_none_or(|t| t.blob.is_none() || t.blob != r.published) {
                 return Err(format!("key {:?}: ticket {number} shows what is not its newest version", r.key));
             }
             if !matches!(r.owner, Owner::Session(_) | Owner::Claiming(_)) || self.draining {
                 return Err(format!("key {:?} is shown, and its fetches have to ask", r.key));
             }
         }
-        match self.boards.tickets.values().find(|t| self.store.blobs.get(t.blob).is_none()) {
-            Some(t) => Err(format!("a ticket holds blob {:?}, which is gone", t.blob)),
-            None => Ok(()),
+        let is_gone = |t: &&Ticket| t.blob.is_some_and(|blob| self.store.blobs.get(blob).is_none());
+        if let Some(t) = self.boards.tickets.values().find(is_gone) {
+            return Err(format!("a ticket holds blob {:?}, which is gone", t.blob));
         }
+        self.check_notices()
     }
 
     /// How many tickets have not come back; for tests.

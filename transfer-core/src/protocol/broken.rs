@@ -31,6 +31,8 @@ pub(crate) enum Broken {
     ForgetsReleases,
     /// What is shown no more is given back whoever has marked it.
     ForgetsMarks,
+    /// Who asks for what its owner announces is answered with what was heard of by then.
+    AnswersAtOnce,
     /// What a peer referred to is not given back to it.
     KeepsReferences,
     /// What a peer held when its link was lost is not held any more, whoever still reads it.

@@ -35,6 +35,9 @@ pub struct NodeConfig {
     /// A rule to break.
     #[cfg(test)]
     pub(crate) broken: Option<super::Broken>,
+    /// Whether keys are watched also by who has not waited for them, so that more is announced.
+    #[cfg(test)]
+    pub(crate) watch_all: bool,
 }
 
 impl NodeConfig {
@@ -56,6 +59,8 @@ impl NodeConfig {
             timed: true,
             #[cfg(test)]
             broken: None,
+            #[cfg(test)]
+            watch_all: false,
         }
     }
 }

@@ -4,7 +4,7 @@ use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
 use super::publish::version_gone;
 use super::slab::Id;
-use super::store::Waiter;
+use super::store::{Record, Waiter};
 use super::versions::Picked;
 use super::{Action, Control, SessionId};
 use crate::op::{Failure, FailureCode, Fetch};
@@ -19,8 +19,14 @@ impl Node {
         if let Some(failure) = self.is_busy(session) {
             return self.refuse(session, fetch.op, failure);
         }
+        let found = self.store.find(fetch.key.as_str());
+        #[cfg(test)]
+        if self.config.watch_all && fetch.watches {
+            self.watch(found);
+        }
+        let behind = found.filter(|record| self.may_be_behind(*record, Some(session)));
         // The usual case needs no operation: it is published here.
-        if let Some(record) = self.store.find(fetch.key.as_str()) {
+        if let Some(record) = found.filter(|_| behind.is_none()) {
             fetch.select = self.settle(record, fetch.select);
             match self.pick(record, fetch.select) {
                 Picked::Blob(blob) => {
@@ -42,6 +48,7 @@ impl Node {
                 Picked::NotYet => {}
             }
         }
+        let key = fetch.key.clone();
         let id = self.keep_op(Op {
             session,
             id: fetch.op,
@@ -51,7 +58,23 @@ impl Node {
             require: fetch.require,
             kind: OpKind::Fetch { select: fetch.select, stage: FetchStage::Waiting, astray: 0, trace: fetch.trace },
         });
-        self.start_fetch(now, id);
+        match behind.and_then(|record| self.store.records.get_mut(record)) {
+            Some(record) => record.wait(Waiter::Local(id)),
+            None => self.start_fetch(now, id),
+        }
+        if let Some(record) = behind {
+            self.ask_later(record);
+        }
+        if fetch.watches {
+            self.watch(self.store.find(key.as_str()));
+        }
+    }
+
+    /// A worker would have waited for the key's next version by itself.
+    fn watch(&mut self, record: Option<Id<Record>>) {
+        if let Some(r) = record.and_then(|record| self.store.records.get_mut(record)) {
+            r.watched = true;
+        }
     }
 
     /// Looks for the key: here, at its known owner, in the directory.

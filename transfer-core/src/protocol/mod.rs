@@ -7,7 +7,7 @@
 //! - `session`, `ops`: workers, their operations and how those end.
 //! - `fetch`, `connect`: finding a key's owner, a worker's node, the link to a node.
 //! - `publish`, `claims`: publishing, and who may. `versions`: a key's versions, and how long each stays.
-//! - `board`: what workers may find by looking, without asking.
+//! - `board`: what workers may find by looking, without asking. `notices`: what they show each other.
 //! - `take_back`: a version whose memory its worker wants to write again.
 //! - `store`, `leases`: what is published, who can still reach it, who waits for it; how memory goes back.
 //! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
@@ -43,6 +43,7 @@ mod listing;
 mod meters;
 mod names;
 mod node;
+mod notices;
 mod operator;
 mod ops;
 mod outbox;
@@ -80,6 +81,7 @@ pub use events::NodeEvent;
 pub use listing::{TensorFilter, TransferFilter};
 pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, WaitMeter};
 pub use node::Node;
+pub use notices::NoticeAt;
 pub use operator::{Deleted, NotDeleted};
 pub use prepare::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
 pub use snapshot::{

@@ -245,7 +245,8 @@ impl Node {
 
     /// Ends an operation whose worker is gone.
     pub(super) fn drop_op(&mut self, id: Id<Op>) {
-        if let Some(Op { kind: OpKind::Push { blob, .. } | OpKind::TakeBack { blob }, .. }) = self.detach_op(id) {
+        if let Some(Op { kind: OpKind::Push { blob, .. } | OpKind::TakeBack { blob }, key, .. }) = self.detach_op(id) {
+            self.refuse_announced(&key, blob);
             self.unhold(blob);
         }
     }
@@ -288,6 +289,7 @@ impl Node {
         self.failed(op.session, &failure);
         self.actions
             .push_back(Action::Reply { session: op.session, reply: Reply::Failed { op: op.id, failure, kept } });
+        self.refuse_announced(&op.key, blob);
         self.unhold(blob);
         if let Some(record) = self.store.find(op.key.as_str()) {
             self.tidy_record(record);

@@ -4,6 +4,7 @@ use super::claims::key_owned;
 use super::ended::Ending;
 use super::meters::{Operation, PathId};
 use super::node::Node;
+use super::notices::NoticeAt;
 use super::ops::{Op, OpKind, PushStage};
 use super::slab::Id;
 use super::store::{Blob, Claimant, Lent, Owner, Record, Source};
@@ -25,8 +26,20 @@ impl Node {
             Ok(slice) => slice,
             Err(failure) => return self.refuse(session, push.op, failure),
         };
-        let busy = self.is_busy(session).or_else(|| self.too_many_ranges(slice.segment, push.ranges));
-        if let Some(failure) = busy {
+        let ticket = match self.announced(session, &push) {
+            Ok(ticket) => ticket,
+            Err(failure) => return self.refuse(session, push.op, failure),
+        };
+        let draining = self.draining.then(|| self.is_draining());
+        let busy = || self.is_busy(session).or_else(|| self.too_many_ranges(slice.segment, push.ranges));
+        // What is pushed to a key that is the worker's own waits for nothing.
+        let is_own = |r: &Record| matches!(r.owner, Owner::Session(owner) if owner == session);
+        let found = self.store.find(push.key.as_str()).and_then(|record| self.store.records.get(record));
+        let failure = draining.or_else(|| if ticket.is_some() && found.is_some_and(is_own) { None } else { busy() });
+        // What is announced may be read already.
+        if ticket.is_none()
+            && let Some(failure) = failure
+        {
             return self.refuse(session, push.op, failure);
         }
         let local = push.to.as_ref().is_none_or(|to| self.workers.contains_key(to));
@@ -62,6 +75,13 @@ impl Node {
                 posted: Time::NEVER,
             },
         };
+        if let Some(ticket) = ticket {
+            let notice = push.announced.map_or(0, |announced| announced.notice);
+            self.hold_announced(blob, ticket, NoticeAt { session, notice });
+            if let Some(failure) = failure {
+                return self.end_push_with_failure(&op, failure);
+            }
+        }
         if local { self.push_here(now, op) } else { self.push_there(now, op) }
     }
 
@@ -169,6 +189,9 @@ impl Node {
         let (key, version, outcome, since, trace) = (&op.key, Some(version), Ok(report), op.since, self.trace_of(&op));
         self.note_ended(now, Ending { operation, session, key, version, path, outcome, since, trace });
         self.actions.push_back(Action::Reply { session, reply });
+        if to.is_none() {
+            self.tell_watched(record, &op, blob);
+        }
     }
 
     pub(super) fn not_owner(&mut self, now: Time, link: LinkId, index: u32, key: &Key) {

@@ -22,6 +22,8 @@ pub(super) struct Session {
     pub(super) leases: HashMap<Id<Blob>, u32>,
     /// How many leases that are.
     pub(super) lent: u64,
+    /// The number of its last announcement.
+    pub(super) announced: u64,
     /// The lowest version that may be pushed next to a worker elsewhere, where no flow has it.
     pub(super) versions: HashMap<(Key, Name), u64>,
 }
@@ -32,7 +34,9 @@ impl Node {
         self.workers.insert(name.clone(), session);
         self.arenas.insert(arena, Arena { segment: arena, blobs: 0, ranges: 0, abandoned: false });
         let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
-        self.sessions.insert(session, Session { name, domain, arena, arena_len, ops, leases, lent: 0, versions });
+        let (lent, announced) = (0, 0);
+        self.sessions
+            .insert(session, Session { name, domain, arena, arena_len, ops, leases, lent, announced, versions });
     }
 
     /// A worker is gone. What it published ends with it, except for those who are reading it; its leases and operations end.
@@ -92,9 +96,6 @@ impl Node {
     /// A worker pushes a body that is made of these ranges of its arena, in order.
     pub fn push_ranges(&mut self, now: Time, session: SessionId, push: Push, ranges: &[ArenaRange]) {
         self.latest = now;
-        if self.draining {
-            return self.refuse(session, push.op, self.is_draining());
-        }
         self.push(now, session, push, ranges);
     }
 
@@ -103,6 +104,7 @@ impl Node {
         self.latest = now;
         if self.draining
             && let Some(op) = command.begins()
+            && !matches!(command, Command::Push(_))
         {
             return self.refuse(session, op, self.is_draining());
         }

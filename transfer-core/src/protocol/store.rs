@@ -179,6 +179,8 @@ pub(super) struct Record {
     pub(super) waiters: Option<Box<Vec<Waiter>>>,
     /// The directory was asked where the key is.
     pub(super) resolving: bool,
+    /// A worker here would watch a notice of its next versions.
+    pub(super) watched: bool,
     pub(super) on_board: OnBoard,
 }
 
@@ -264,6 +266,7 @@ impl Store {
                     epoch_begins: false,
                     waiters: None,
                     resolving: false,
+                    watched: false,
                     on_board: OnBoard::default(),
                 });
                 e.insert(id);

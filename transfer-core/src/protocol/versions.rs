@@ -109,7 +109,7 @@ impl Node {
         }
         // Before anybody hears of the new version: who has heard of it does not find the one before. Where somebody here waits for it,
         // nobody has to look for it; whoever comes later has it shown.
-        if self.store.records.get(record).is_some_and(Record::is_awaited_here) {
+        if !self.is_announced(blob) && self.store.records.get(record).is_some_and(Record::is_awaited_here) {
             self.hide(record);
         } else {
             self.show(record);
@@ -120,8 +120,20 @@ impl Node {
         self.serve_waiters(now, record);
     }
 
-    /// Answers everybody whose version is there, or can never be.
+    /// Answers everybody whose version is there, or can never be; where there may be a newer one than this node has heard of, after a look
+    /// at what its owner has said.
     pub(super) fn serve_waiters(&mut self, now: Time, record: Id<Record>) {
+        if self.store.records.get(record).is_none_or(|r| r.waiters.is_none()) {
+            return;
+        }
+        match self.may_be_behind(record, None) {
+            true => self.ask_later(record),
+            false => self.serve_waiters_now(now, record),
+        }
+    }
+
+    /// The same, with what this node knows.
+    pub(super) fn serve_waiters_now(&mut self, now: Time, record: Id<Record>) {
         let Some(r) = self.store.records.get_mut(record) else { return };
         if r.waiters.is_none() {
             return;

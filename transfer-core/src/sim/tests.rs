@@ -53,6 +53,7 @@ fn play_many(test: &str, how: Play, usual: usize, part: u64) {
         }
     }
     assert!(count < 100 || how.tight || tally.look_ups > 0, "{test}: nobody has found anything on a board");
+    assert!(count < 100 || how.tight || tally.noticed > 0, "{test}: nobody has found anything in a notice: {tally:?}");
     println!("{test}: {count} schedules from {first}, {tally:?}");
 }
 
@@ -107,7 +108,7 @@ fn first_that_notices(how: Play, seeds: u64) -> Option<(u64, String)> {
 }
 
 /// The mistakes, what notices them, and within how many seeds. docs/protocol.md lists them.
-const MISTAKES: [(Broken, Play, u64); 14] = [
+const MISTAKES: [(Broken, Play, u64); 15] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 1000),
     (Broken::SkipsQuarantine, Play::USUAL, 1000),
     (Broken::ForgetsCredits, Play::USUAL, 1000),
@@ -120,6 +121,7 @@ const MISTAKES: [(Broken, Play, u64); 14] = [
     (Broken::KeepsSpeculation, Play::USUAL, 1000),
     (Broken::ForgetsReleases, Play::USUAL, 1000),
     (Broken::ForgetsMarks, Play::USUAL, 1000),
+    (Broken::AnswersAtOnce, CALM, 5000),
     (Broken::KeepsReferences, Play::USUAL, 1000),
     (Broken::ForgetsReaders, Play::USUAL, 30_000),
 ];

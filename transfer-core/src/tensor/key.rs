@@ -234,6 +234,12 @@ impl Select {
         }
     }
 
+    /// Whether a version that is still to come answers this, and `newest` does not.
+    #[must_use]
+    pub fn awaits(self, newest: Version) -> bool {
+        !self.takes(newest) && !self.missed(newest)
+    }
+
     /// Whether it can never be answered any more once `newest` is published, since versions only rise.
     #[must_use]
     pub fn missed(self, newest: Version) -> bool {

@@ -9,8 +9,8 @@ use super::{Reader, WireError, Writer};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
-    Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Failure, FailureCode, Fetch, LeaseId, OpId,
-    Prepare, Push, Reply, Report, TakeBack,
+    Announced, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Failure, FailureCode, Fetch, LeaseId,
+    MAX_NOTICES, OpId, Prepare, Push, Reply, Report, TakeBack,
 };
 use crate::tensor::{Key, Name, Retention, Select, Version};
 use crate::trace::TraceContext;
@@ -39,6 +39,7 @@ const COUNTER_OPENED: u8 = 71;
 const COUNTED: u8 = 72;
 const RELEASED: u8 = 73;
 const TAKEN_BACK: u8 = 74;
+const WATCHED: u8 = 75;
 
 const OPEN: u8 = 0;
 const OPERATE: u8 = 1;
@@ -75,6 +76,20 @@ fn read_ranges(r: &mut Reader<'_>) -> Result<u32, WireError> {
     match r.u32()? {
         n if n <= MAX_RANGES => Ok(n),
         n => Err(WireError::Value { what: "number of ranges", value: u64::from(n), expected: "at most 4096" }),
+    }
+}
+
+/// How a push that was not announced says so.
+const NOT_ANNOUNCED: Announced = Announced { notice: 0, count: 0 };
+
+fn read_announced(r: &mut Reader<'_>) -> Result<Option<Announced>, WireError> {
+    let announced = Announced { notice: r.u16()?, count: r.u64()? };
+    match announced {
+        NOT_ANNOUNCED => Ok(None),
+        Announced { notice, .. } if notice >= MAX_NOTICES => {
+            Err(WireError::Value { what: "notice", value: u64::from(notice), expected: "below 256" })
+        }
+        announced => Ok(Some(announced)),
     }
 }
 
@@ -127,6 +142,8 @@ pub fn write_command(w: &mut Writer, command: &Command) {
             write_require(w, p.require);
             write_retention(w, p.retention);
             w.u8(u8::from(p.takeover)).u32(p.ranges);
+            let Announced { notice, count } = p.announced.unwrap_or(NOT_ANNOUNCED);
+            w.u16(notice).u64(count);
             TraceContext::write_last(p.trace, w);
         }
         Command::Fetch(f) => {
@@ -138,6 +155,7 @@ pub fn write_command(w: &mut Writer, command: &Command) {
             };
             w.u8(kind).u64(version).u64(nanos(f.timeout));
             write_require(w, f.require);
+            w.u8(u8::from(f.watches));
             TraceContext::write_last(f.trace, w);
         }
         Command::Unmarked { ticket } => {
@@ -226,6 +244,7 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
                 retention: read_retention(&mut r)?,
                 takeover: r.flag("whether the key is taken over")?,
                 ranges: read_ranges(&mut r)?,
+                announced: read_announced(&mut r)?,
                 trace: TraceContext::read_last(&mut r)?,
             })
         }
@@ -239,6 +258,7 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
                 select: select(kind, version)?,
                 timeout: Duration::from_nanos(r.u64()?),
                 require: read_require(&mut r)?,
+                watches: r.flag("whether the worker watches notices")?,
                 trace: TraceContext::read_last(&mut r)?,
             })
         }
@@ -309,6 +329,9 @@ pub fn write_reply(w: &mut Writer, reply: &Reply) {
         Reply::TakenBack { op, version, pushed, offset } => {
             w.u8(TAKEN_BACK).u64(op.0).u64(version.0).u64(pushed.0).u64(*offset);
         }
+        Reply::Watched { pushed } => {
+            w.u8(WATCHED).u64(pushed.0);
+        }
         Reply::Deleted { op } => {
             w.u8(DELETED).u64(op.0);
         }
@@ -372,6 +395,7 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
             Reply::Failed { op, failure: Failure { code, text }, kept }
         }
         RETURNED => Reply::Returned { pushed: OpId(r.u64()?), offset: r.u64()? },
+        WATCHED => Reply::Watched { pushed: OpId(r.u64()?) },
         COUNTER_OPENED => {
             let (op, home) = (OpId(r.u64()?), Name::from_bytes(r.text()?)?);
             Reply::CounterOpened { op, home, identity: r.u64()? }
@@ -431,6 +455,8 @@ mod tests {
             queued: Duration::from_nanos(1),
             flew: Duration::from_nanos(2),
         };
+        let (select, timeout) = (Select::AtLeast(Version(9)), Duration::ZERO);
+        let fetch = Fetch { op: OpId(2), key: key.clone(), select, timeout, require: None, trace: None, watches: true };
         let commands = vec![
             Command::Push(Push {
                 op: OpId(1),
@@ -445,23 +471,10 @@ mod tests {
                 takeover: true,
                 ranges: MAX_RANGES,
                 trace: context(),
+                announced: Some(Announced { notice: MAX_NOTICES - 1, count: 1 << 40 }),
             }),
-            Command::Fetch(Fetch {
-                op: OpId(2),
-                key: key.clone(),
-                select: Select::AtLeast(Version(9)),
-                timeout: Duration::ZERO,
-                require: None,
-                trace: None,
-            }),
-            Command::Fetch(Fetch {
-                op: OpId(2),
-                key: key.clone(),
-                select: Select::Latest,
-                timeout: Duration::ZERO,
-                require: None,
-                trace: context(),
-            }),
+            Command::Fetch(Fetch { select: Select::Latest, trace: context(), watches: false, ..fetch.clone() }),
+            Command::Fetch(fetch),
             Command::Release { lease: LeaseId(3) },
             Command::Unmarked { ticket: 1 << 40 },
             Command::Cancel { op: OpId(4) },
@@ -503,6 +516,7 @@ mod tests {
             Reply::Prepared { op: OpId(10) },
             Reply::Failed { op: OpId(9), failure: Failure::new(FailureCode::Busy, "é".repeat(450)), kept: true },
             Reply::Returned { pushed: OpId(3), offset: 128 },
+            Reply::Watched { pushed: OpId(3) },
             Reply::TakenBack { op: OpId(1), version: Version(2), pushed: OpId(3), offset: 4 },
             Reply::CounterOpened { op: OpId(1), home: long.clone(), identity: 2 },
             Reply::Counted { op: OpId(1), old: 2, report: counted },

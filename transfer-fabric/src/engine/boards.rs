@@ -4,6 +4,7 @@
 use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use transfer_core::memory::SegmentId;
 use transfer_core::protocol::{Domain, SessionId, Shown};
 use transfer_memory::board::{BoardWriter, Life, LifeError, SessionMarks};
 use transfer_memory::segment::{MapError, Segment};
@@ -43,6 +44,8 @@ impl Board {
 pub(super) struct Boards {
     by_domain: BTreeMap<Domain, Board>,
     domains: HashMap<SessionId, Domain>,
+    /// The segments of the sessions' notices.
+    notices: HashMap<SessionId, SegmentId>,
     /// What sessions that are over have found.
     hits: u64,
     bytes: u64,
@@ -59,8 +62,9 @@ impl Boards {
     }
 
     /// From here on this session's marks are honoured.
-    pub(super) fn open(&mut self, session: SessionId, domain: Domain, marks: SessionMarks) {
+    pub(super) fn open(&mut self, session: SessionId, domain: Domain, marks: SessionMarks, notices: Option<SegmentId>) {
         marks.set_open(true);
+        self.notices.extend(notices.map(|segment| (session, segment)));
         self.domains.insert(session, domain);
         self.by_domain.entry(domain).or_default().sessions.insert(session, marks);
     }
@@ -68,6 +72,7 @@ impl Boards {
     /// The session is over, and its marks with it. What nobody has marked now is to be handed to
     /// [`withdrawn`](transfer_core::protocol::Node::withdrawn).
     pub(super) fn close(&mut self, session: SessionId) -> Vec<u64> {
+        self.notices.remove(&session);
         let board = self.domains.remove(&session).and_then(|domain| self.by_domain.get_mut(&domain));
         let Some(board) = board else { return Vec::new() };
         let Some(marks) = board.sessions.remove(&session) else { return Vec::new() };
@@ -86,7 +91,14 @@ impl Boards {
     pub(super) fn show(&mut self, shown: &Shown) -> bool {
         let Some(board) = self.by_domain.get_mut(&shown.domain) else { return false };
         let Some(writer) = &mut board.writer else { return false };
-        let is_shown = writer.show(&shown.key, shown.ticket, shown.version, &shown.meta, shown.slice).is_ok();
+        let Shown { key, ticket, version, meta, slice, notice, .. } = shown;
+        let is_shown = match notice {
+            None => writer.show(key, *ticket, *version, meta, *slice).is_ok(),
+            Some(at) => self
+                .notices
+                .get(&at.session)
+                .is_some_and(|notices| writer.show_notice(key, *ticket, (*notices, at.notice), slice.segment).is_ok()),
+        };
         if is_shown {
             board.shown.insert(shown.ticket);
         }

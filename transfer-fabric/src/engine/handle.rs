@@ -45,7 +45,7 @@ pub enum EngineCommand {
     /// A worker connected and is mapped.
     OpenSession {
         /// The session, its rings and its arena.
-        end: SidecarEnd,
+        end: Box<SidecarEnd>,
         /// Its trust domain.
         domain: Domain,
     },

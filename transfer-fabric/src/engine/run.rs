@@ -8,7 +8,7 @@ use super::meters::{EngineMeters, Measured};
 use super::tables::Tables;
 use super::trace::TraceSink;
 use super::wait::{Pace, PollStrategy, Ready, Sleeper};
-use super::workers::{Ends, Workers};
+use super::workers::{Ends, Take, Workers};
 use super::{BoxedFabric, COUNTER_SEGMENT, EngineError};
 use crossbeam_channel::Receiver;
 use hashbrown::HashMap;
@@ -29,6 +29,9 @@ const LOOK_UP: Duration = Duration::from_millis(1);
 
 /// How long a reply that found its worker's ring or socket full waits until it is tried again.
 const RETRY: Duration = Duration::from_millis(5);
+
+/// How often all rings are looked at in a round, at most, for who asks for what may be announced there.
+const LOOKS: usize = 4;
 
 /// How many commands are taken in a row.
 const BATCH: usize = 256;
@@ -142,22 +145,20 @@ impl Run {
                 trace.begin(&mut self.driver.node);
             }
             let mut active = self.commands(now, &mut kept);
-            let Run { workers, driver, broken, memory, tables, boards, .. } = &mut self;
-            let take = |session, command| match command {
-                Command::Push(push) if push.ranges > 0 => tables.push(driver, now, session, push, memory),
-                Command::Unmarked { ticket } => {
-                    if boards.unmarked(session, ticket) {
-                        driver.node.withdrawn(ticket);
-                    }
-                }
-                command => driver.command(now, session, command, memory),
-            };
-            if workers.take(take, broken) {
+            if self.take(now, Take::Some) {
                 active = true;
+                self.answer_asked(now);
                 // Before the fabrics are looked at: that costs system calls, and what is posted now leaves with them.
                 self.work(now);
             }
             active |= self.driver.poll_fabrics(now, &self.memory);
+            // Before anything is too late: who has asked in one look is answered in the next.
+            for _ in 0..LOOKS {
+                if !self.answer_asked(now) {
+                    break;
+                }
+                active = true;
+            }
             if self.driver.node.next_deadline().is_some_and(|at| at <= now) {
                 self.driver.node.timeout(now);
                 active = true;
@@ -180,6 +181,32 @@ impl Run {
             }
         }
         self.end();
+    }
+
+    /// Takes what workers have commanded. Whether there was something.
+    fn take(&mut self, now: Time, how: Take) -> bool {
+        let Run { workers, driver, broken, memory, tables, boards, .. } = self;
+        let take = |session, command| match command {
+            Command::Push(push) if push.ranges > 0 => tables.push(driver, now, session, push, memory),
+            Command::Unmarked { ticket } => {
+                if boards.unmarked(session, ticket) {
+                    driver.node.withdrawn(ticket);
+                }
+            }
+            command => driver.command(now, session, command, memory),
+        };
+        workers.take(how, take, broken)
+    }
+
+    /// Answers who has asked for keys that their owners announce, after a look at what the owners have said meanwhile. Whether somebody has;
+    /// who asks in that look is answered in the next round.
+    fn answer_asked(&mut self, now: Time) -> bool {
+        let asked = self.driver.node.asked();
+        if asked > 0 {
+            self.take(now, Take::All);
+            self.driver.node.answer_asked(now, asked);
+        }
+        asked > 0
     }
 
     /// Does everything that the state machine wants done.
@@ -244,6 +271,12 @@ impl Run {
         (self.sink)(control);
     }
 
+    /// A worker has ended. What it has announced others may have found: that is published, if only for a moment.
+    fn worker_gone(&mut self, now: Time, session: SessionId, why: &str) {
+        self.take(now, Take::Rest(session));
+        self.close_session(now, session, why);
+    }
+
     fn close_session(&mut self, now: Time, session: SessionId, why: &str) {
         // Before its socket closes: who hears of the end looks nothing up any more.
         let free = self.boards.close(session);
@@ -278,10 +311,10 @@ impl Run {
                     // Commands are looked for in any case.
                     let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
                 }
-                Ready::Process(session) => self.close_session(now, SessionId(session), "its process has ended"),
+                Ready::Process(session) => self.worker_gone(now, SessionId(session), "its process has ended"),
                 Ready::Socket(session) => {
                     if let Err(e) = self.workers.take_doorbells(SessionId(session)) {
-                        self.close_session(now, SessionId(session), &e.to_string());
+                        self.worker_gone(now, SessionId(session), &e.to_string());
                     }
                 }
             }
@@ -312,7 +345,7 @@ impl Run {
                     self.add_board(domain, board, kept);
                 }
             }
-            EngineCommand::OpenSession { end, domain } => self.open_session(end, domain),
+            EngineCommand::OpenSession { end, domain } => self.open_session(*end, domain),
             EngineCommand::Located { key, node, sequence } => driver.node.located(now, &key, &node, sequence),
             EngineCommand::WorkerLocated { worker, node } => driver.node.worker_located(now, &worker, node.as_ref()),
             EngineCommand::Claimed { key, result } => driver.node.claimed(now, &key, result),
@@ -410,9 +443,13 @@ impl Run {
     }
 
     fn open_session(&mut self, end: SidecarEnd, domain: Domain) {
-        let SidecarEnd { socket, pidfd, name, session, submission, completion, marks, arena_id, arena, .. } = end;
+        let SidecarEnd {
+            socket, pidfd, name, session, submission, completion, marks, arena_id, arena, notices, ..
+        } = end;
         let (session, len, arena) = (SessionId(session), arena.len(), Arc::new(arena));
-        let ends = Ends { socket, pidfd, submission, completion };
+        let notices = notices.map(|(id, segment)| (id, Arc::new(segment)));
+        let noticed = notices.as_ref().map(|(id, _)| *id);
+        let ends = Ends { socket, pidfd, submission, completion, notices };
         if let Err(e) = self.workers.add(session, ends, arena_id, &self.sleeper) {
             tracing::error!(worker = %name, error = %e, "the session cannot be waited for and is closed");
             return self.never_opened(session, name, &e.to_string());
@@ -425,7 +462,7 @@ impl Run {
         self.memory.insert(arena_id, arena, SegmentRole::Arena(domain, name.clone()));
         tracing::info!(worker = %name, session = session.0, arena_bytes = len, "session open");
         self.driver.node.session_opened(session, name, domain, arena_id, len);
-        self.boards.open(session, domain, marks);
+        self.boards.open(session, domain, marks, noticed);
         self.workers.greet(session);
     }
 

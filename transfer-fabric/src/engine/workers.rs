@@ -4,20 +4,38 @@ use super::memory::Memory;
 use super::meters::EngineMeters;
 use super::wait::Sleeper;
 use rustix::io::Errno;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 use transfer_core::memory::SegmentId;
 use transfer_core::op::{Command, Reply};
 use transfer_core::protocol::SessionId;
 use transfer_core::wire::Writer;
 use transfer_core::wire::session::{read_command, write_reply};
-use transfer_memory::ring::{Consumer, MAX_RECORD_BYTES, Producer};
+use transfer_memory::ring::{Consumer, MAX_RECORD_BYTES, Producer, RingError};
+use transfer_memory::segment::Segment;
 use transfer_memory::session::{SessionError, SidecarSocket};
 use transfer_memory::socket::SocketError;
 
 /// How many records of one worker are taken in a row, so that nobody starves.
 const BATCH: usize = 256;
+
+/// How many replies to one worker may wait while its records are taken all the same.
+const MAX_BACKLOG: usize = 4096;
+
+type Notices = HashMap<SegmentId, (SegmentId, Arc<Segment>)>;
+
+/// How far the rings are gone through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Take {
+    /// Some records of each worker that reads its replies.
+    Some,
+    /// All that is there when a ring is looked at, also of workers that do not, within a limit: for who has seen what one of them has announced.
+    All,
+    /// All that this one has left behind.
+    Rest(SessionId),
+}
 
 pub(super) struct Worker {
     socket: SidecarSocket,
@@ -27,12 +45,14 @@ pub(super) struct Worker {
     /// Segments that this worker can map.
     known: HashSet<SegmentId>,
     /// Replies that did not fit the ring, or wait for a segment to be passed. Nothing more is taken from the worker until
-    /// they are out.
+    /// they are out, but for [`Take::All`].
     backlog: VecDeque<Reply>,
     /// Something was written since the last publication.
     unpublished: bool,
     /// It commanded something in this round.
     commanded: bool,
+    /// Of which its notices are about.
+    arena: SegmentId,
 }
 
 /// The sidecar's ends of a session, as the handshake left them.
@@ -41,11 +61,14 @@ pub(super) struct Ends {
     pub(super) pidfd: Option<OwnedFd>,
     pub(super) submission: Consumer,
     pub(super) completion: Producer,
+    pub(super) notices: Option<(SegmentId, Arc<Segment>)>,
 }
 
 #[derive(Default)]
 pub(super) struct Workers {
     by_id: BTreeMap<SessionId, Worker>,
+    /// The notices of workers, by the arenas that they are about.
+    notices: Notices,
     /// Sessions with something to publish.
     touched: Vec<SessionId>,
     scratch: Vec<u8>,
@@ -56,15 +79,16 @@ pub(super) struct Workers {
 impl Workers {
     /// Takes a worker up. `arena` is the segment that it has mapped already.
     pub(super) fn add(&mut self, id: SessionId, ends: Ends, arena: SegmentId, sleeper: &Sleeper) -> Result<(), Errno> {
-        let Ends { socket, pidfd, submission, completion } = ends;
+        let Ends { socket, pidfd, submission, completion, notices } = ends;
         sleeper.add_socket(socket.as_fd(), id.0)?;
         if let Some(pidfd) = &pidfd {
             sleeper.add_process(pidfd.as_fd(), id.0)?;
         }
         let (known, backlog) = (HashSet::from([arena]), VecDeque::new());
-        let worker =
-            Worker { socket, pidfd, submission, completion, known, backlog, unpublished: false, commanded: false };
+        let (unpublished, commanded) = (false, false);
+        let worker = Worker { socket, pidfd, submission, completion, known, backlog, unpublished, commanded, arena };
         self.by_id.insert(id, worker);
+        self.notices.extend(notices.map(|notices| (arena, notices)));
         Ok(())
     }
 
@@ -81,6 +105,9 @@ impl Workers {
             sleeper.remove(worker.socket.as_fd());
             if let Some(pidfd) = &worker.pidfd {
                 sleeper.remove(pidfd.as_fd());
+            }
+            if let Some((notices, _)) = self.notices.remove(&worker.arena) {
+                self.retire(notices);
             }
         }
     }
@@ -101,39 +128,31 @@ impl Workers {
     /// Takes commands out of the rings. A worker that breaks the rules comes back with the reason.
     pub(super) fn take(
         &mut self,
+        how: Take,
         mut each: impl FnMut(SessionId, Command),
         broken: &mut Vec<(SessionId, String)>,
     ) -> bool {
         let mut buffer = [0; MAX_RECORD_BYTES];
         let mut active = false;
-        for (id, worker) in &mut self.by_id {
-            worker.commanded = false;
-            if !worker.backlog.is_empty() {
+        let Workers { by_id, meters, .. } = self;
+        for (id, worker) in by_id {
+            let backlog = match how {
+                Take::Some => 0,
+                Take::All => MAX_BACKLOG,
+                Take::Rest(of) if of == *id => MAX_BACKLOG,
+                Take::Rest(_) => continue,
+            };
+            worker.commanded &= how != Take::Some;
+            // Of one that has broken the rules nothing more is taken.
+            if worker.backlog.len() > backlog || broken.iter().any(|(session, _)| session == id) {
                 continue;
             }
-            for _ in 0..BATCH {
-                match worker.submission.try_pop(&mut buffer) {
-                    Ok(None) => break,
-                    Ok(Some(record)) => {
-                        active = true;
-                        worker.commanded = true;
-                        self.meters.submissions += 1;
-                        match read_command(record) {
-                            Ok(command) => each(*id, command),
-                            Err(e) => {
-                                broken.push((*id, format!("its submission ring holds a bad record: {e}")));
-                                break;
-                            }
-                        }
-                    }
-                    Err(e) => {
-                        broken.push((*id, format!("its submission ring is broken: {e}")));
-                        break;
-                    }
-                }
+            match worker.take(how, meters, &mut buffer, |command| each(*id, command)) {
+                Ok(some) => active |= some,
+                Err(why) => broken.push((*id, why)),
             }
             if worker.submission.should_wake() {
-                self.meters.doorbells_rung += 1;
+                meters.doorbells_rung += 1;
                 // A worker that is gone is noticed by its socket.
                 let _ = worker.socket.ring();
             }
@@ -158,7 +177,7 @@ impl Workers {
             worker.unpublished = true;
             self.touched.push(id);
         }
-        if !worker.backlog.is_empty() || !worker.write(&reply, memory, &mut self.scratch)? {
+        if !worker.backlog.is_empty() || !worker.write(&reply, memory, &self.notices, &mut self.scratch)? {
             self.meters.replies_delayed += 1;
             worker.backlog.push_back(reply);
         }
@@ -203,7 +222,7 @@ impl Workers {
                 continue;
             }
             while let Some(reply) = worker.backlog.pop_front() {
-                match worker.write(&reply, memory, &mut self.scratch) {
+                match worker.write(&reply, memory, &self.notices, &mut self.scratch) {
                     Ok(true) => {}
                     Ok(false) => {
                         worker.backlog.push_front(reply);
@@ -241,21 +260,50 @@ impl Workers {
 }
 
 impl Worker {
+    /// Takes commands. Whether there were any.
+    fn take(
+        &mut self,
+        how: Take,
+        meters: &mut EngineMeters,
+        buffer: &mut [u8; MAX_RECORD_BYTES],
+        mut each: impl FnMut(Command),
+    ) -> Result<bool, String> {
+        let broken = |e: RingError| format!("its submission ring is broken: {e}");
+        let end = if how == Take::Some { u64::MAX } else { self.submission.published().map_err(broken)? };
+        let mut taken = 0;
+        while self.submission.consumed() < end && (how != Take::Some || taken < BATCH) {
+            let Some(record) = self.submission.try_pop(buffer).map_err(broken)? else { break };
+            taken += 1;
+            self.commanded = true;
+            meters.submissions += 1;
+            each(read_command(record).map_err(|e| format!("its submission ring holds a bad record: {e}"))?);
+        }
+        Ok(taken > 0)
+    }
+
     /// Writes a reply into the completion ring, after passing the segment that it names. `false` where it has to wait.
-    fn write(&mut self, reply: &Reply, memory: &Memory, scratch: &mut Vec<u8>) -> Result<bool, String> {
-        if let Reply::Fetched { slice, .. } = reply
-            && !self.known.contains(&slice.segment)
-        {
-            let Some(segment) = memory.get(slice.segment) else {
-                return Err(format!("{} is not mapped any more", slice.segment));
-            };
-            // In the past: never waits.
-            match self.socket.pass_segment(slice.segment, segment, Instant::now()) {
-                Ok(()) => {
-                    self.known.insert(slice.segment);
+    fn write(
+        &mut self,
+        reply: &Reply,
+        memory: &Memory,
+        notices: &Notices,
+        scratch: &mut Vec<u8>,
+    ) -> Result<bool, String> {
+        if let Reply::Fetched { slice, .. } = reply {
+            if !self.known.contains(&slice.segment) {
+                let Some(segment) = memory.get(slice.segment) else {
+                    return Err(format!("{} is not mapped any more", slice.segment));
+                };
+                if !self.pass(slice.segment, segment)? {
+                    return Ok(false);
                 }
-                Err(SessionError::Socket(SocketError::TimedOut { .. })) => return Ok(false),
-                Err(e) => return Err(format!("{} cannot be passed to it: {e}", slice.segment)),
+            }
+            // Whoever reads from an arena may find the next version in its owner's notices.
+            if let Some((id, segment)) = notices.get(&slice.segment)
+                && !self.known.contains(id)
+                && !self.pass(*id, segment)?
+            {
+                return Ok(false);
             }
         }
         let mut w = Writer::reusing(std::mem::take(scratch));
@@ -263,5 +311,15 @@ impl Worker {
         let pushed = self.completion.try_push(w.as_slice());
         *scratch = w.into_vec();
         pushed.map_err(|e| format!("its completion ring is broken: {e}"))
+    }
+
+    /// Passes a segment. `false` where it has to wait.
+    fn pass(&mut self, id: SegmentId, segment: &Segment) -> Result<bool, String> {
+        // In the past: never waits.
+        match self.socket.pass_segment(id, segment, Instant::now()) {
+            Ok(()) => Ok(self.known.insert(id)),
+            Err(SessionError::Socket(SocketError::TimedOut { .. })) => Ok(false),
+            Err(e) => Err(format!("{id} cannot be passed to it: {e}")),
+        }
     }
 }

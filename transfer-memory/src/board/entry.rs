@@ -7,16 +7,28 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Writes an entry's body, or the beginning of it. There is one writer.
 pub(crate) fn write(entry: &[AtomicU64], body: &[u64]) {
-    let Some((sequence, words)) = entry.split_first() else { return };
+    open(entry);
+    close(entry, body);
+}
+
+/// Nobody finds what stands there, from here until [`close`]. What is open already stays so.
+pub(crate) fn open(entry: &[AtomicU64]) {
+    let Some(sequence) = entry.first() else { return };
     let before = sequence.load(Ordering::Relaxed);
-    sequence.store(before.wrapping_add(1), Ordering::Relaxed);
-    // Who reads one of the words below finds the odd sequence.
+    sequence.store(before | 1, Ordering::Relaxed);
+    // Who reads a word that is written from here on finds the odd sequence.
     fence(Ordering::Release);
+}
+
+/// Writes the body of an entry that is open, or the beginning of it, and shows it.
+pub(crate) fn close(entry: &[AtomicU64], body: &[u64]) {
+    let Some((sequence, words)) = entry.split_first() else { return };
     for (word, value) in words.iter().zip(body) {
         word.store(*value, Ordering::Relaxed);
     }
+    let before = sequence.load(Ordering::Relaxed);
     // Release: who reads this sequence reads these words, and the tensor's bytes that they name.
-    sequence.store(before.wrapping_add(2), Ordering::Release);
+    sequence.store(before.wrapping_add(1), Ordering::Release);
 }
 
 /// The sequence of an entry that is not being written.
@@ -40,6 +52,11 @@ pub(crate) fn is_whole(entry: &[AtomicU64], sequence: u64) -> bool {
 pub(crate) fn is_unchanged(entry: &[AtomicU64], sequence: u64) -> bool {
     // Pairs with the one in `changed`.
     fence(Ordering::SeqCst);
+    entry.first().is_some_and(|word| word.load(Ordering::Relaxed) == sequence)
+}
+
+/// The same of a second entry, asked behind [`is_unchanged`] of the first.
+pub(crate) fn is_at(entry: &[AtomicU64], sequence: u64) -> bool {
     entry.first().is_some_and(|word| word.load(Ordering::Relaxed) == sequence)
 }
 

@@ -1,5 +1,7 @@
 //! Sizes and places.
 
+use transfer_core::op::MAX_NOTICES;
+
 /// What lies in front of a board's entries, in bytes.
 pub const HEADER_BYTES: u64 = 4096;
 
@@ -21,6 +23,13 @@ pub const MARKS_HEADER_BYTES: u64 = 128;
 /// The size of a session's marks, in bytes.
 pub const MARKS_BYTES: u64 = MARKS_HEADER_BYTES + (BUCKETS * BUCKET_MARKS * 8) as u64;
 
+/// The size of a notice, in bytes.
+pub const NOTICE_BYTES: u64 = 128;
+
+/// The size of a session's notices, in bytes.
+pub const NOTICES_BYTES: u64 = MAX_NOTICES as u64 * NOTICE_BYTES;
+
+pub(super) const NOTICE_WORDS: usize = (NOTICE_BYTES / 8) as usize;
 pub(super) const HEADER_WORDS: usize = (HEADER_BYTES / 8) as usize;
 pub(super) const ENTRY_WORDS: usize = (ENTRY_BYTES / 8) as usize;
 pub(super) const MARKS_HEADER_WORDS: usize = (MARKS_HEADER_BYTES / 8) as usize;
@@ -34,6 +43,20 @@ pub(super) mod body {
     pub(in super::super) const OFFSET: usize = 4;
     pub(in super::super) const REST: usize = 5;
     pub(in super::super) const WORDS: usize = super::ENTRY_WORDS - 1;
+}
+
+/// In the place of an element type: the entry names a notice. Its offset is that in the segment of notices, its one dimension the number of
+/// the arena of the worker whose notice it is.
+pub(super) const NAMES_A_NOTICE: u8 = 0xff;
+
+/// The words of a notice behind its sequence, by their places in there.
+pub(super) mod notice {
+    pub(in super::super) const TICKET: usize = 0;
+    pub(in super::super) const VERSION: usize = 1;
+    pub(in super::super) const SHAPE: usize = 2;
+    pub(in super::super) const OFFSET: usize = 3;
+    pub(in super::super) const DIMS: usize = 4;
+    pub(in super::super) const WORDS: usize = super::NOTICE_WORDS - 1;
 }
 
 /// The words of the line in front of a session's marks.

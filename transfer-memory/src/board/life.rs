@@ -3,7 +3,8 @@
 //! A killed process cannot say that it is gone, and its board would go on showing what was the newest once. So its data-plane
 //! thread holds a *robust* mutex at the board's beginning, for as long as it runs: when the thread ends, in whatever way, the kernel itself
 //! marks the mutex's word, before the process's sockets are closed. So whoever knows by any way that the sidecar has ended finds it in
-//! this word, too. Readers never lock it: they look at its first 32 bits, which are the owner's thread id while it lives.
+//! this word, too. Readers never lock it: they look at its first 32 bits, which are the owner's thread id while it lives. Those who sleep until
+//! something changes wait for that word as well: the kernel wakes one of them, who wakes the others.
 
 use super::HEADER_BYTES;
 use crate::segment::{MapError, Mapping};
@@ -12,6 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// From linux/futex.h: set by the kernel when the owner has ended.
 const OWNER_DIED: u32 = 0x4000_0000;
+
+/// From linux/futex.h: somebody waits for the owner's end, and the kernel is to wake one who does.
+const WAITERS: u32 = 0x8000_0000;
 
 /// From linux/futex.h.
 const TID_MASK: u32 = 0x3fff_ffff;
@@ -82,7 +86,9 @@ impl Life {
         }
         let life = Life { mutex, _mapping: mapping.clone() };
         // SAFETY: the mutex's first word, valid while the mapping lives and aligned; the C library and the kernel access it atomically.
-        let word = unsafe { AtomicU32::from_ptr(mutex.cast()) }.load(Ordering::Relaxed);
+        let word = unsafe { AtomicU32::from_ptr(mutex.cast()) };
+        // Those who wait are readers, who cannot say so here.
+        let word = word.fetch_or(WAITERS, Ordering::Relaxed);
         match rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs() == word & TID_MASK {
             true => Ok(life),
             false => Err(LifeError::OtherLayout),
@@ -92,7 +98,8 @@ impl Life {
 
 impl Drop for Life {
     fn drop(&mut self) {
-        // SAFETY: this thread has locked it: it is neither sent to another nor shared. Nobody waits for it.
+        // SAFETY: this thread has locked it: it is neither sent to another nor shared. Nobody waits to lock it; who sleeps on its word is
+        // woken by this, as by the thread's end.
         unsafe { libc::pthread_mutex_unlock(self.mutex) };
     }
 }

@@ -29,6 +29,7 @@ pub(super) use session::bucket_of;
 
 #[cfg(not(loom))]
 mod session {
+    use super::super::futex;
     use super::super::layout::{BUCKET_MARKS, BUCKETS, MARKS_BYTES, MARKS_HEADER_WORDS, line};
     use super::super::words::Words;
     use crate::segment::{MapError, Mapping};
@@ -59,6 +60,10 @@ mod session {
         pub fn set_open(&self, open: bool) {
             if let Some(word) = self.words.all().get(line::OPEN) {
                 word.store(u64::from(open), Ordering::SeqCst);
+                if !open {
+                    // It may sleep until something changes on the board.
+                    futex::wake_all(std::slice::from_ref(word));
+                }
             }
         }
 

@@ -32,14 +32,41 @@
 //! The way back is the same: the reader *clears its mark, fences, and looks at the sequence*. Where that has changed the sidecar may have seen
 //! the mark and be waiting, so the reader tells it, which looks for marks again.
 //!
+//! # Notices
+//! A key that workers wait for is shown by its owner itself. The entry names a *notice* then, in the place of a tensor: element type 0xff, the
+//! segment of its owner's notices, the offset in there, and, as its one dimension, the number of its owner's arena. A notice is
+//! [`NOTICE_BYTES`] long and written as an entry is, by the worker alone:
+//!
+//! | word of a notice | field |
+//! |---|---|
+//! | 0 | sequence: odd while it is being written, or while the push that it is about is on its way into the ring |
+//! | 1 | ticket, as the worker has numbered it; 0: nothing is shown |
+//! | 2 | version |
+//! | 3 | element type u8, rank u8 |
+//! | 4 | where the tensor begins in the arena, in bytes |
+//! | 5 | dimensions, one word each |
+//!
+//! The worker *takes the notice down, shows the push to the sidecar, puts the notice up, and wakes who waits for it*. The argument above holds as
+//! it stands: the sidecar looks for marks of the version before after it has heard of the push, and so after the notice was down. Because it is
+//! up only when the push is in the ring, the sidecar finds there what anybody has found in the notice. A reader looks at both sequences, so
+//! the sidecar ends what a notice shows by changing its own entry.
+//!
+//! Who waits sleeps on all the words at once that may tell it more: the sequence of the notice, that of the entry, the sidecar's life, the word by
+//! which its own marks are honoured, and one of its own process.
+//!
 //! # Trust
-//! Workers trust their sidecar. A sidecar compares what a worker writes with tickets, and shows its counts: one that writes nonsense there
+//! Workers trust their sidecar. What a notice says is its worker's word, who could as well write what it likes into its tensors: it is looked at
+//! for what would lead a reader out of that worker's arena, and harms no other. A sidecar compares what a worker writes with tickets, and shows its counts: one that writes nonsense there
 //! keeps memory from being used again, as it could by keeping leases, and only until its session ends.
 
 mod entry;
+mod futex;
 mod layout;
 mod life;
 mod marks;
+mod notice;
+#[cfg(test)]
+mod notice_tests;
 mod reader;
 mod table;
 #[cfg(test)]
@@ -47,10 +74,11 @@ mod tests;
 mod words;
 
 pub use layout::{
-    BUCKET_MARKS, BUCKETS, ENTRY_BYTES, HEADER_BYTES, MARKS_BYTES, MARKS_HEADER_BYTES, PROBES, board_bytes, entries_of,
-    hash_of,
+    BUCKET_MARKS, BUCKETS, ENTRY_BYTES, HEADER_BYTES, MARKS_BYTES, MARKS_HEADER_BYTES, NOTICE_BYTES, NOTICES_BYTES,
+    PROBES, board_bytes, entries_of, hash_of,
 };
 pub use life::{Life, LifeError};
 pub use marks::SessionMarks;
-pub use reader::{BoardReader, Mark, NotHeld, Seen};
+pub use notice::{Alarm, Look, NoticeWriter, Watch};
+pub use reader::{BoardReader, Found, Mark, NotHeld, Seen};
 pub use table::{BoardWriter, NoRoom};

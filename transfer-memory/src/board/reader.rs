@@ -1,13 +1,15 @@
 //! A worker's end of a board.
 
-use super::entry;
-use super::layout::{BUCKET_MARKS, ENTRY_WORDS, HEADER_WORDS, MARKS_BYTES, body, entries_of, hash_of, line};
-use super::life;
+use super::layout::{
+    BUCKET_MARKS, ENTRY_WORDS, HEADER_WORDS, MARKS_BYTES, NAMES_A_NOTICE, body, entries_of, hash_of, line,
+};
 use super::marks::{self, bucket_of};
+use super::notice::{InNotice, Watch};
 use super::table::probes;
 use super::words::Words;
+use super::{entry, life};
 use crate::segment::{MapError, Mapping};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::tensor::{DType, Key, TensorMeta, Version};
@@ -32,15 +34,39 @@ pub struct Seen {
     ticket: u64,
     entry: usize,
     sequence: u64,
+    notice: Option<InNotice>,
+}
+
+impl Seen {
+    pub(super) fn noticed(
+        version: Version,
+        meta: TensorMeta,
+        slice: LocalSlice,
+        ticket: u64,
+        (entry, sequence): (usize, u64),
+        notice: InNotice,
+    ) -> Seen {
+        Seen { version, meta, slice, ticket, entry, sequence, notice: Some(notice) }
+    }
+}
+
+/// What a board says of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// Its newest version.
+    Version(Seen),
+    /// Where its owner shows that.
+    Notice(Watch),
 }
 
 /// A mark: what was found stays as it is until [`BoardReader::release`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "what is marked is kept until it is released"]
 pub struct Mark {
     ticket: u64,
     entry: usize,
     sequence: u64,
+    notice: Option<InNotice>,
     word: usize,
 }
 
@@ -80,18 +106,24 @@ impl BoardReader {
         })
     }
 
-    /// What the board shows of this key.
+    /// What the board says of this key. Notices are found in segments that are mapped by then.
     #[must_use]
-    pub fn find(&self, key: &Key) -> Option<Seen> {
+    pub fn find(&self, key: &Key, segments: impl Fn(SegmentId) -> Option<Arc<Mapping>>) -> Option<Found> {
         let hash = hash_of(key.as_str());
-        probes(hash, self.entries).find_map(|at| self.read(at, hash, key.as_str().as_bytes()))
+        probes(hash, self.entries).find_map(|at| self.read(at, hash, key.as_str().as_bytes(), &segments))
     }
 
-    fn entry(&self, at: usize) -> &[crate::sync::AtomicU64] {
+    pub(super) fn entry(&self, at: usize) -> &[crate::sync::AtomicU64] {
         self.board.part(HEADER_WORDS + at * ENTRY_WORDS, ENTRY_WORDS)
     }
 
-    fn read(&self, at: usize, hash: u64, key: &[u8]) -> Option<Seen> {
+    fn read(
+        &self,
+        at: usize,
+        hash: u64,
+        key: &[u8],
+        segments: impl Fn(SegmentId) -> Option<Arc<Mapping>>,
+    ) -> Option<Found> {
         let words = self.entry(at);
         let sequence = entry::begin(words)?;
         if entry::word(words, body::HASH) != hash {
@@ -113,10 +145,16 @@ impl BoardReader {
         if ticket == 0 || !is_same || !entry::is_whole(words, sequence) {
             return None;
         }
+        let segment = SegmentId(shape as u32);
+        if (shape >> 32) as u8 == NAMES_A_NOTICE {
+            let arena = dims.first().copied()?;
+            return Watch::new((at, sequence), segments(segment)?, offset, arena).map(Found::Notice);
+        }
         let dtype = DType::from_wire((shape >> 32) as u8)?;
         let meta = TensorMeta::of(dtype, dims).ok()?;
-        let slice = LocalSlice { segment: SegmentId(shape as u32), offset, len: meta.len_bytes() };
-        Some(Seen { version: Version(version), meta, slice, ticket, entry: at, sequence })
+        let slice = LocalSlice { segment, offset, len: meta.len_bytes() };
+        let version = Version(version);
+        Some(Found::Version(Seen { version, meta, slice, ticket, entry: at, sequence, notice: None }))
     }
 
     /// Marks what was seen as read. From here on it stays as it is.
@@ -128,20 +166,27 @@ impl BoardReader {
         let Some(i) = marks::mark(self.marks.part(bucket, BUCKET_MARKS), seen.ticket) else {
             return Err(NotHeld::NoMark);
         };
-        let mark = Mark { ticket: seen.ticket, entry: seen.entry, sequence: seen.sequence, word: bucket + i };
-        if entry::is_unchanged(self.entry(seen.entry), seen.sequence) && self.is_honoured() {
+        let Seen { ticket, entry, sequence, ref notice, .. } = *seen;
+        let mark = Mark { ticket, entry, sequence, notice: notice.clone(), word: bucket + i };
+        if self.is_unchanged(&mark) && self.is_honoured() {
             return Ok(mark);
         }
-        Err(NotHeld::Gone { tell: self.release(mark).then_some(seen.ticket) })
+        Err(NotHeld::Gone { tell: self.release(&mark).then_some(ticket) })
+    }
+
+    /// Whether what was marked is found still, in the board and in the notice that this names.
+    fn is_unchanged(&self, mark: &Mark) -> bool {
+        entry::is_unchanged(self.entry(mark.entry), mark.sequence)
+            && mark.notice.as_ref().is_none_or(InNotice::is_unchanged)
     }
 
     /// Takes a mark away. Whether the sidecar is to be told, for it may wait for that.
     #[must_use]
-    pub fn release(&self, mark: Mark) -> bool {
+    pub fn release(&self, mark: &Mark) -> bool {
         if let Some(word) = self.marks.all().get(mark.word) {
             marks::clear(word);
         }
-        !entry::is_unchanged(self.entry(mark.entry), mark.sequence)
+        !self.is_unchanged(mark)
     }
 
     /// Counts a fetch that found what it looked for: the sidecar shows the sums.
@@ -153,9 +198,16 @@ impl BoardReader {
         }
     }
 
-    /// Whether the sidecar lives and looks at this session's marks.
-    fn is_honoured(&self) -> bool {
-        let is_open = self.marks.all().get(line::OPEN).is_some_and(|word| word.load(Ordering::Relaxed) == 1);
-        is_open && self.board.all().first().is_some_and(|word| life::is_alive(word.load(Ordering::Relaxed)))
+    /// Whether the sidecar lives and looks at this session's marks: else nothing is held, and nothing worth waiting for.
+    #[must_use]
+    pub fn is_honoured(&self) -> bool {
+        self.honoured().is_some()
+    }
+
+    /// If it does: the words that say so, and what they say.
+    pub(super) fn honoured(&self) -> Option<[(&AtomicU64, u64); 2]> {
+        let (life, open) = (self.board.all().first()?, self.marks.all().get(line::OPEN)?);
+        let (is_life, is_open) = (life.load(Ordering::Relaxed), open.load(Ordering::Relaxed));
+        (life::is_alive(is_life) && is_open == 1).then_some([(life, is_life), (open, is_open)])
     }
 }

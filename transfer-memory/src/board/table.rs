@@ -1,12 +1,12 @@
 //! The sidecar's end of a board.
 
-use super::entry;
-use super::layout::{ENTRY_WORDS, HEADER_WORDS, PROBES, body, entries_of, hash_of};
+use super::layout::{ENTRY_WORDS, HEADER_WORDS, NAMES_A_NOTICE, NOTICE_BYTES, PROBES, body, entries_of, hash_of};
 use super::words::Words;
+use super::{entry, futex};
 use crate::segment::{MapError, Mapping};
 use std::collections::HashMap;
 use std::sync::Arc;
-use transfer_core::memory::LocalSlice;
+use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::tensor::{Key, TensorMeta, Version};
 
 /// A version has no place on the board: its key and shape are too long for an entry, or all places that it could have are taken.
@@ -19,8 +19,16 @@ pub struct NoRoom;
 pub struct BoardWriter {
     words: Words,
     /// What each entry shows: kept here, for what is in shared memory is only for others.
-    places: Vec<Option<(Key, u64)>>,
+    places: Vec<Option<Place>>,
     tickets: HashMap<u64, usize>,
+}
+
+#[derive(Debug, Clone)]
+struct Place {
+    key: Key,
+    ticket: u64,
+    /// Workers may sleep until it changes.
+    is_watched: bool,
 }
 
 impl BoardWriter {
@@ -53,34 +61,65 @@ impl BoardWriter {
         slice: LocalSlice,
     ) -> Result<(), NoRoom> {
         let hash = hash_of(key.as_str());
-        let (written, len) = encode(key, hash, ticket, version, meta, slice).ok_or(NoRoom)?;
+        let shape = u64::from(slice.segment.0) | (meta.dtype() as u64) << 32;
+        let written = encode(key, [hash, ticket, version.0, shape, slice.offset], meta.shape().dims()).ok_or(NoRoom)?;
+        self.put(key, hash, Place { key: key.clone(), ticket, is_watched: false }, &written)
+    }
+
+    /// Names a notice of the worker that owns that arena, in the place of what was shown under its key. `notices` is the segment of that
+    /// worker's notices.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: what was shown under its key still is.
+    pub fn show_notice(
+        &mut self,
+        key: &Key,
+        ticket: u64,
+        (notices, notice): (SegmentId, u16),
+        arena: SegmentId,
+    ) -> Result<(), NoRoom> {
+        let hash = hash_of(key.as_str());
+        let shape = u64::from(notices.0) | u64::from(NAMES_A_NOTICE) << 32;
+        let offset = u64::from(notice) * NOTICE_BYTES;
+        let written = encode(key, [hash, ticket, 0, shape, offset], &[u64::from(arena.0)]).ok_or(NoRoom)?;
+        self.put(key, hash, Place { key: key.clone(), ticket, is_watched: true }, &written)
+    }
+
+    fn put(&mut self, key: &Key, hash: u64, new: Place, written: &Body) -> Result<(), NoRoom> {
         let mut free = None;
         let mut own = None;
         for at in probes(hash, self.places.len()) {
             match self.places.get(at) {
-                Some(Some((k, _))) if k == key => own = Some(at),
+                Some(Some(place)) if place.key == *key => own = Some(at),
                 Some(None) if free.is_none() => free = Some(at),
                 _ => {}
             }
         }
         let at = own.or(free).ok_or(NoRoom)?;
         let place = self.places.get_mut(at).ok_or(NoRoom)?;
-        if let Some((_, before)) = place.replace((key.clone(), ticket)) {
-            self.tickets.remove(&before);
+        self.tickets.insert(new.ticket, at);
+        let before = place.replace(new);
+        if let Some(before) = &before {
+            self.tickets.remove(&before.ticket);
         }
-        self.tickets.insert(ticket, at);
-        entry::write(self.words.part(HEADER_WORDS + at * ENTRY_WORDS, ENTRY_WORDS), &written[..len]);
+        self.write(at, &written.words[..written.len], before);
         Ok(())
     }
 
     /// Shows a ticket no more, if it is shown.
     pub fn hide(&mut self, ticket: u64) {
         if let Some(at) = self.tickets.remove(&ticket) {
-            if let Some(place) = self.places.get_mut(at) {
-                *place = None;
-            }
+            let before = self.places.get_mut(at).and_then(Option::take);
             // Hash and ticket are enough: no ticket, nothing shown.
-            entry::write(self.words.part(HEADER_WORDS + at * ENTRY_WORDS, ENTRY_WORDS), &[0, 0]);
+            self.write(at, &[0, 0], before);
+        }
+    }
+
+    fn write(&self, at: usize, body: &[u64], before: Option<Place>) {
+        let entry = self.words.part(HEADER_WORDS + at * ENTRY_WORDS, ENTRY_WORDS);
+        entry::write(entry, body);
+        if before.is_some_and(|place| place.is_watched) {
+            futex::wake_all(entry);
         }
     }
 
@@ -97,22 +136,25 @@ pub(super) fn probes(hash: u64, entries: usize) -> impl Iterator<Item = usize> {
     (0..PROBES.min(entries)).map(move |i| (hash as usize).wrapping_add(i) & mask)
 }
 
-fn encode(
-    key: &Key,
-    hash: u64,
-    ticket: u64,
-    version: Version,
-    meta: &TensorMeta,
-    slice: LocalSlice,
-) -> Option<([u64; body::WORDS], usize)> {
-    let (dims, text) = (meta.shape().dims(), key.as_str().as_bytes());
+struct Body {
+    words: [u64; body::WORDS],
+    len: usize,
+}
+
+/// The words of an entry. To those at the beginning it adds how many dimensions there are, and how long the key is.
+fn encode(key: &Key, [hash, ticket, version, shape, offset]: [u64; 5], dims: &[u64]) -> Option<Body> {
+    let text = key.as_str().as_bytes();
     let mut words = [0; body::WORDS];
-    words[body::HASH] = hash;
-    words[body::TICKET] = ticket;
-    words[body::VERSION] = version.0;
     let (rank, length) = (dims.len() as u64, text.len() as u64);
-    words[body::SHAPE] = u64::from(slice.segment.0) | (meta.dtype() as u64) << 32 | rank << 40 | length << 48;
-    words[body::OFFSET] = slice.offset;
+    for (at, value) in [
+        (body::HASH, hash),
+        (body::TICKET, ticket),
+        (body::VERSION, version),
+        (body::SHAPE, shape | rank << 40 | length << 48),
+        (body::OFFSET, offset),
+    ] {
+        words[at] = value;
+    }
     let len = body::REST + dims.len() + text.len().div_ceil(8);
     words.get_mut(body::REST..body::REST + dims.len())?.copy_from_slice(dims);
     for (word, bytes) in words.get_mut(body::REST + dims.len()..len)?.iter_mut().zip(text.chunks(8)) {
@@ -120,5 +162,5 @@ fn encode(
         eight[..bytes.len()].copy_from_slice(bytes);
         *word = u64::from_le_bytes(eight);
     }
-    Some((words, len))
+    Some(Body { words, len })
 }

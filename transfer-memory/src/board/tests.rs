@@ -7,42 +7,57 @@ use std::thread;
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::tensor::{DType, Key, TensorMeta, Version};
 
-fn segment(len: u64) -> Segment {
+pub(super) fn segment(len: u64) -> Segment {
     let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
     Segment::create("board-test", &options, &PinnedBudget::new(1 << 30)).unwrap()
 }
 
-fn key(text: &str) -> Key {
+pub(super) fn key(text: &str) -> Key {
     Key::new(text).unwrap()
 }
 
-fn meta(dims: &[u64]) -> TensorMeta {
+pub(super) fn meta(dims: &[u64]) -> TensorMeta {
     TensorMeta::of(DType::F32, dims).unwrap()
 }
 
 /// Both ends of a board, in one process. The sidecar's thread is this one.
-struct Scene {
-    writer: BoardWriter,
-    life: Option<Life>,
-    marks: SessionMarks,
-    reader: BoardReader,
+pub(super) struct Scene {
+    pub(super) writer: BoardWriter,
+    pub(super) life: Option<Life>,
+    pub(super) marks: SessionMarks,
+    pub(super) reader: BoardReader,
     own: Arc<Mapping>,
 }
 
-fn scene(entries: u32) -> Scene {
+pub(super) fn scene(entries: u32) -> Scene {
     let (board, own) = (segment(board_bytes(entries)), segment(MARKS_BYTES));
     let writer = BoardWriter::new(board.mapping().clone()).unwrap();
     let life = Life::begin(board.mapping()).unwrap();
     let marks = SessionMarks::new(own.mapping().clone(), 0).unwrap();
     marks.set_open(true);
-    board.seal_writers().unwrap();
-    let len = board.len();
-    let board = Segment::adopt(board.into_fd(), crate::segment::Access::ReadOnly, len).unwrap();
-    let reader = BoardReader::new(board.mapping().clone(), own.mapping().clone(), 0).unwrap();
+    let reader = BoardReader::new(as_others_map_it(board), own.mapping().clone(), 0).unwrap();
     Scene { writer, life: Some(life), marks, reader, own: own.mapping().clone() }
 }
 
+/// Who maps it from here on only reads there.
+pub(super) fn as_others_map_it(segment: Segment) -> Arc<Mapping> {
+    segment.seal_writers().unwrap();
+    let len = segment.len();
+    Segment::adopt(segment.into_fd(), crate::segment::Access::ReadOnly, len).unwrap().mapping().clone()
+}
+
+fn version(found: Option<Found>) -> Option<Seen> {
+    found.map(|found| match found {
+        Found::Version(seen) => seen,
+        Found::Notice(notice) => panic!("{notice:?}"),
+    })
+}
+
 impl Scene {
+    fn find(&self, key: &Key) -> Option<Seen> {
+        version(self.reader.find(key, |_| None))
+    }
+
     fn show(&mut self, text: &str, ticket: u64) -> Result<(), NoRoom> {
         let slice = LocalSlice { segment: SegmentId(7), offset: ticket * 64, len: 24 };
         self.writer.show(&key(text), ticket, Version(ticket + 100), &meta(&[2, 3]), slice)
@@ -59,21 +74,21 @@ impl Scene {
 #[test]
 fn what_is_shown_is_found_whole_and_nothing_else_is() {
     let mut s = scene(64);
-    assert_eq!(s.reader.find(&key("a")), None);
+    assert_eq!(s.find(&key("a")), None);
     s.show("a", 1).unwrap();
     s.show("layer0/weights", 2).unwrap();
-    let seen = s.reader.find(&key("layer0/weights")).unwrap();
+    let seen = s.find(&key("layer0/weights")).unwrap();
     assert_eq!((seen.version, &seen.meta), (Version(102), &meta(&[2, 3])));
     assert_eq!(seen.slice, LocalSlice { segment: SegmentId(7), offset: 128, len: 24 });
     for other in ["layer0/weight", "layer0/weights0", "b"] {
-        assert_eq!(s.reader.find(&key(other)), None, "{other}");
+        assert_eq!(s.find(&key(other)), None, "{other}");
     }
     s.show("a", 3).unwrap();
-    assert_eq!(s.reader.find(&key("a")).unwrap().version, Version(103));
+    assert_eq!(s.find(&key("a")).unwrap().version, Version(103));
     s.writer.hide(1);
-    assert!(s.reader.find(&key("a")).is_some(), "an older ticket of the same key takes nothing away");
+    assert!(s.find(&key("a")).is_some(), "an older ticket of the same key takes nothing away");
     s.writer.hide(3);
-    assert_eq!(s.reader.find(&key("a")), None);
+    assert_eq!(s.find(&key("a")), None);
 }
 
 #[test]
@@ -85,7 +100,7 @@ fn long_keys_and_shapes_fit_up_to_the_size_of_an_entry() {
         let (text, meta) = ("k".repeat(length), meta(&vec![1; rank]));
         let shown = s.writer.show(&key(&text), 1, Version(1), &meta, slice);
         assert_eq!(shown.is_ok(), fits, "{rank} dimensions, a key of {length} bytes");
-        assert_eq!(s.reader.find(&key(&text)).map(|seen| seen.meta), fits.then_some(meta));
+        assert_eq!(s.find(&key(&text)).map(|seen| seen.meta), fits.then_some(meta));
         s.writer.hide(1);
     }
 }
@@ -101,30 +116,30 @@ fn keys_that_meet_in_one_place_are_told_apart_until_there_is_no_room() {
     }
     assert_eq!(s.show(&all[PROBES], 99), Err(NoRoom));
     for (ticket, k) in (1..).zip(&all[..PROBES]) {
-        assert_eq!(s.reader.find(&key(k)).unwrap().version, Version(ticket + 100));
+        assert_eq!(s.find(&key(k)).unwrap().version, Version(ticket + 100));
     }
     // One that goes leaves its place, and hides nobody behind it.
     s.writer.hide(1);
-    assert!(s.reader.find(&key(&all[PROBES - 1])).is_some());
+    assert!(s.find(&key(&all[PROBES - 1])).is_some());
     s.show(&all[PROBES], 99).unwrap();
-    assert_eq!(s.reader.find(&key(&all[PROBES])).unwrap().version, Version(199));
+    assert_eq!(s.find(&key(&all[PROBES])).unwrap().version, Version(199));
     // A newer version takes the place of its own key, though there is no free one.
     s.show(&all[1], 100).unwrap();
-    assert_eq!(s.reader.find(&key(&all[1])).unwrap().version, Version(200));
+    assert_eq!(s.find(&key(&all[1])).unwrap().version, Version(200));
 }
 
 #[test]
 fn what_is_held_is_marked_until_it_is_released() {
     let mut s = scene(64);
     s.show("k", 1).unwrap();
-    let seen = s.reader.find(&key("k")).unwrap();
+    let seen = s.find(&key("k")).unwrap();
     let (first, second) = (s.reader.hold(&seen).unwrap(), s.reader.hold(&seen).unwrap());
-    assert!(!s.reader.release(first), "it is shown still: nobody waits for that");
+    assert!(!s.reader.release(&first), "it is shown still: nobody waits for that");
     s.show("k", 2).unwrap();
     assert!(!s.withdraw(1));
     // Too late for the old one.
     assert_eq!(s.reader.hold(&seen), Err(NotHeld::Gone { tell: Some(1) }));
-    assert!(s.reader.release(second), "the sidecar waits for that");
+    assert!(s.reader.release(&second), "the sidecar waits for that");
     assert!(!s.marks.is_marked(1));
     assert!(s.withdraw(2));
 }
@@ -134,14 +149,14 @@ fn a_full_bucket_is_no_mark_and_no_other_bucket_s_concern() {
     let mut s = scene(64);
     s.show("k", 5).unwrap();
     s.show("other", 6).unwrap();
-    let seen = s.reader.find(&key("k")).unwrap();
+    let seen = s.find(&key("k")).unwrap();
     let marks: Vec<Mark> = (0..BUCKET_MARKS).map(|_| s.reader.hold(&seen).unwrap()).collect();
     assert_eq!(s.reader.hold(&seen), Err(NotHeld::NoMark));
-    let other = s.reader.hold(&s.reader.find(&key("other")).unwrap()).unwrap();
+    let other = s.reader.hold(&s.find(&key("other")).unwrap()).unwrap();
     for mark in marks {
-        assert!(!s.reader.release(mark));
+        assert!(!s.reader.release(&mark));
     }
-    let _ = s.reader.release(other);
+    let _ = s.reader.release(&other);
     let again = s.reader.hold(&seen).unwrap();
     assert_eq!(again.ticket(), 5);
 }
@@ -150,7 +165,7 @@ fn a_full_bucket_is_no_mark_and_no_other_bucket_s_concern() {
 fn of_a_closed_session_and_of_a_sidecar_that_has_ended_nothing_is_held() {
     let mut s = scene(64);
     s.show("k", 1).unwrap();
-    let seen = s.reader.find(&key("k")).unwrap();
+    let seen = s.find(&key("k")).unwrap();
     s.marks.set_open(false);
     assert_eq!(s.reader.hold(&seen), Err(NotHeld::Gone { tell: None }));
     s.marks.set_open(true);
@@ -200,11 +215,11 @@ fn scribbles_over_the_marks_are_marks_or_nothing() {
     assert!(!s.marks.is_marked(1) && s.marks.is_marked(u64::MAX));
     assert_eq!(s.marks.hits(), (u64::MAX, u64::MAX));
     // It finds no free mark, and no open session.
-    assert_eq!(s.reader.hold(&s.reader.find(&key("k")).unwrap()), Err(NotHeld::NoMark));
+    assert_eq!(s.reader.hold(&s.find(&key("k")).unwrap()), Err(NotHeld::NoMark));
     s.own.zero(0, MARKS_BYTES).unwrap();
-    assert_eq!(s.reader.hold(&s.reader.find(&key("k")).unwrap()), Err(NotHeld::Gone { tell: None }));
+    assert_eq!(s.reader.hold(&s.find(&key("k")).unwrap()), Err(NotHeld::Gone { tell: None }));
     s.own.copy_in(8 * line::OPEN as u64, &1_u64.to_le_bytes()).unwrap();
-    let _ = s.reader.hold(&s.reader.find(&key("k")).unwrap()).unwrap();
+    let _ = s.reader.hold(&s.find(&key("k")).unwrap()).unwrap();
 }
 
 /// One thread shows version after version and uses the memory of each again as soon as it may; others look up, and what they hold must stay
@@ -221,7 +236,7 @@ fn what_is_held_is_never_written_again() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let Some(seen) = reader.find(&key("k")) else { continue };
+                    let Some(seen) = version(reader.find(&key("k"), |_| None)) else { continue };
                     let Ok(mark) = reader.hold(&seen) else { continue };
                     let slot = &memory[seen.slice.offset as usize];
                     for _ in 0..3 {
@@ -229,7 +244,7 @@ fn what_is_held_is_never_written_again() {
                         thread::yield_now();
                     }
                     held.fetch_add(1, Ordering::Relaxed);
-                    let _ = reader.release(mark);
+                    let _ = reader.release(&mark);
                 }
             });
         }

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Words in shared memory. Others may write any value there at any time.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Words {
     start: NonNull<AtomicU64>,
     len: usize,
@@ -51,6 +51,15 @@ impl Words {
         self.all().get(from..from.saturating_add(len)).unwrap_or_default()
     }
 }
+
+/// Whether they are the same words.
+impl PartialEq for Words {
+    fn eq(&self, other: &Words) -> bool {
+        (self.start, self.len) == (other.start, other.len)
+    }
+}
+
+impl Eq for Words {}
 
 fn bytes(words: usize) -> u64 {
     (words as u64).saturating_mul(8)

@@ -67,6 +67,21 @@ impl Consumer {
         }
     }
 
+    /// How many bytes were ever consumed.
+    #[must_use]
+    pub fn consumed(&self) -> u64 {
+        self.head
+    }
+
+    /// How many bytes were ever published, by now.
+    ///
+    /// # Errors
+    /// [`RingError::AbsurdTail`].
+    pub fn published(&mut self) -> Result<u64, RingError> {
+        self.refresh_tail()?;
+        Ok(self.tail)
+    }
+
     /// Announces that this side will sleep. `true` where the ring is really empty: sleep until the producer rings.
     /// `false` where there is something by now: pop again.
     #[must_use]

@@ -6,7 +6,7 @@
 //! | kind | message | fields | descriptors |
 //! |---|---|---|---|
 //! | 1 | Hello | wanted arena bytes u64, worker's name | |
-//! | 2 | Welcome | session u64, incarnation u64, arena u32, arena bytes u64, rings bytes u64, submission and completion ring each as offset u64, capacity u32; where the marks lie behind them u64; board bytes u64; node's name | rings, arena, and the board where it has any bytes |
+//! | 2 | Welcome | session u64, incarnation u64, arena u32, arena bytes u64, rings bytes u64, submission and completion ring each as offset u64, capacity u32; where the marks lie behind them u64; board bytes u64; notices u32 and their bytes u64; node's name | rings, arena, and board and notices where they have any bytes |
 //! | 3 | Refused | code u16, text | |
 //! | 4 | Mapped | session u64 | |
 //! | 5 | SegmentPassed | segment u32, bytes u64; of another sidecar's the marks of its readers, else 0: its owner u64, the link u64 | the segment |
@@ -20,7 +20,7 @@ use transfer_core::memory::SegmentId;
 use transfer_core::tensor::Name;
 
 /// The version of the session's messages that this library speaks.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 const MAGIC: &[u8; 4] = b"TFSM";
 
@@ -39,6 +39,8 @@ pub(super) struct Welcome {
     pub(super) marks: u64,
     /// 0: there is none.
     pub(super) board_len: u64,
+    /// Of no bytes where there is no board.
+    pub(super) notices: (SegmentId, u64),
     pub(super) node: Name,
 }
 
@@ -88,6 +90,8 @@ impl SessionMessage {
                 }
                 out.u64(w.marks);
                 out.u64(w.board_len);
+                out.u32(w.notices.0.0);
+                out.u64(w.notices.1);
                 out.text(w.node.as_str());
             }
             SessionMessage::Refused(refusal) => {
@@ -153,6 +157,7 @@ impl SessionMessage {
                 completion: r.ring()?,
                 marks: r.u64()?,
                 board_len: r.u64()?,
+                notices: (SegmentId(r.u32()?), r.u64()?),
                 node: Name::from_bytes(r.text()?)?,
             }),
             3 => SessionMessage::Refused(Refusal {
@@ -254,6 +259,7 @@ mod tests {
                 completion: ring(8704),
                 marks: 1 << 15,
                 board_len: 1 << 20,
+                notices: (SegmentId(9), 1 << 15),
                 node: Name::new("node-ä").unwrap(),
             }),
             SessionMessage::Refused(Refusal { code: RefusalCode::NameTaken, text: "taken".to_owned() }),

@@ -28,7 +28,13 @@ fn policy(incarnation: u64) -> SidecarPolicy {
 }
 
 fn admit(applicant: &Applicant) -> Result<Admission, Refusal> {
-    Ok(Admission { session: 7, arena: SegmentId(3), arena_bytes: applicant.wanted_arena_bytes, board: None })
+    Ok(Admission {
+        session: 7,
+        arena: SegmentId(3),
+        arena_bytes: applicant.wanted_arena_bytes,
+        board: None,
+        notices: SegmentId(0),
+    })
 }
 
 fn soon() -> Instant {

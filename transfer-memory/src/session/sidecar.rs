@@ -2,7 +2,7 @@
 
 use super::message::{SessionMessage, Welcome};
 use super::{MessageError, PROTOCOL_VERSION, Refusal, RefusalCode, SessionError};
-use crate::board::{MARKS_BYTES, SessionMarks};
+use crate::board::{MARKS_BYTES, NOTICES_BYTES, SessionMarks};
 use crate::ring::{Consumer, Producer, RingRange};
 use crate::segment::{Lock, Pages, PinnedBudget, Segment, SegmentError, SegmentOptions, reopen};
 use crate::socket::{Credentials, Message, Socket};
@@ -57,6 +57,8 @@ pub struct Admission {
     pub arena_bytes: u64,
     /// The board of its user id, where there is one: sealed against further writers.
     pub board: Option<Arc<Segment>>,
+    /// The number of the segment of its notices, not used before in this incarnation. There is one where there is a board.
+    pub notices: SegmentId,
 }
 
 /// What a sidecar holds of a session that has begun.
@@ -83,6 +85,8 @@ pub struct SidecarEnd {
     pub arena_id: SegmentId,
     /// The memory that the worker writes, sealed against everybody else.
     pub arena: Segment,
+    /// Where the worker shows itself what it publishes, sealed against everybody else; where there is a board.
+    pub notices: Option<(SegmentId, Segment)>,
 }
 
 impl SidecarEnd {
@@ -151,6 +155,7 @@ struct Prepared {
     welcome: Welcome,
     rings: Segment,
     arena: Segment,
+    notices: Option<Segment>,
     /// It is the worker's own, who has it.
     offered: bool,
     submission: Consumer,
@@ -187,6 +192,9 @@ fn admit(
         // Everything about it is looked at again: whoever offers it may be lying.
         Some(fd) => Segment::take_again(fd, wanted_arena_bytes, policy.lock, &policy.budget)?,
     };
+    let options = SegmentOptions { len: NOTICES_BYTES, pages: Pages::Base, lock: policy.lock };
+    let notices = admission.board.as_ref().map(|_| Segment::create(&label("notices"), &options, &policy.budget));
+    let notices = notices.transpose()?;
     let welcome = Welcome {
         session: admission.session,
         incarnation: policy.incarnation,
@@ -197,13 +205,15 @@ fn admit(
         completion,
         marks,
         board_len: admission.board.as_ref().map_or(0, |board| board.len()),
+        notices: (admission.notices, notices.as_ref().map_or(0, Segment::len)),
         node: policy.node.clone(),
     };
     let submission = Consumer::new(rings.mapping().clone(), submission)?;
     let completion = Producer::new(rings.mapping().clone(), completion)?;
     let failed = |source| SessionError::BadMarks { source };
     let marks = SessionMarks::new(rings.mapping().clone(), marks).map_err(failed)?;
-    Ok(Prepared { applicant, admission, welcome, rings, arena, offered: is_offered, submission, completion, marks })
+    let offered = is_offered;
+    Ok(Prepared { applicant, admission, welcome, rings, arena, notices, offered, submission, completion, marks })
 }
 
 impl Prepared {
@@ -212,7 +222,8 @@ impl Prepared {
         let welcome = SessionMessage::Welcome(self.welcome).encode();
         let arena = (!self.offered).then(|| self.arena.fd());
         let board = self.admission.board.as_ref().map(|board| board.fd());
-        let all: Vec<_> = std::iter::once(self.rings.fd()).chain(arena).chain(board).collect();
+        let notices = self.notices.as_ref().map(Segment::fd);
+        let all: Vec<_> = std::iter::once(self.rings.fd()).chain(arena).chain(board).chain(notices).collect();
         socket.send(&welcome, &all, deadline)?;
         match receive(&socket, "Mapped", deadline)? {
             SessionMessage::Mapped { session: found } if found == session => {}
@@ -223,6 +234,9 @@ impl Prepared {
         }
         self.rings.seal_writers()?;
         self.arena.seal_writers()?;
+        if let Some(notices) = &self.notices {
+            notices.seal_writers()?;
+        }
         Ok(SidecarEnd {
             pidfd: socket.peer_pidfd(),
             socket: SidecarSocket::new(socket),
@@ -234,6 +248,7 @@ impl Prepared {
             marks: self.marks,
             arena_id: self.admission.arena,
             arena: self.arena,
+            notices: self.notices.map(|segment| (self.admission.notices, segment)),
         })
     }
 }

@@ -37,7 +37,13 @@ fn options(arena_bytes: u64) -> WorkerOptions {
 }
 
 fn welcome_all(applicant: &Applicant) -> Result<Admission, Refusal> {
-    Ok(Admission { session: 7, arena: ARENA, arena_bytes: applicant.wanted_arena_bytes, board: None })
+    Ok(Admission {
+        session: 7,
+        arena: ARENA,
+        arena_bytes: applicant.wanted_arena_bytes,
+        board: None,
+        notices: SegmentId(0),
+    })
 }
 
 fn soon() -> Instant {
@@ -198,7 +204,7 @@ fn refusals_reach_the_worker() {
 
 #[test]
 fn garbage_is_answered_and_ends_the_session() {
-    for garbage in [&b"GET / HTTP/1.1"[..], b"TFSM", b"TFSM\x04\x00\x63\x00", b"TFSM\x04\x00\x01\x00\x00"] {
+    for garbage in [&b"GET / HTTP/1.1"[..], b"TFSM", b"TFSM\x05\x00\x63\x00", b"TFSM\x05\x00\x01\x00\x00"] {
         let (error, answer) = accept_from(garbage);
         assert!(matches!(error, SessionError::Message(_)), "{error}");
         assert_eq!(refusal(answer).code, RefusalCode::Malformed);
@@ -208,12 +214,12 @@ fn garbage_is_answered_and_ends_the_session() {
     assert_eq!(refusal(answer).code, RefusalCode::Malformed);
 
     let mut newer = SessionMessage::Hello { wanted_arena_bytes: 1, name: name("w") }.encode();
-    newer[4] = 5;
+    newer[4] = 6;
     let (error, answer) = accept_from(&newer);
-    assert_eq!(error, SessionError::Message(MessageError::Version { found: 5 }));
+    assert_eq!(error, SessionError::Message(MessageError::Version { found: 6 }));
     let refusal = refusal(answer);
     assert_eq!(refusal.code, RefusalCode::Version);
-    assert!(refusal.text.contains("version 5") && refusal.text.contains("version 4"), "{refusal}");
+    assert!(refusal.text.contains("version 6") && refusal.text.contains("version 5"), "{refusal}");
 }
 
 #[test]
@@ -261,6 +267,7 @@ fn a_worker_does_not_wait_for_a_silent_sidecar_and_understands_a_wrong_one() {
         completion: ring,
         marks: 0,
         board_len: 0,
+        notices: (SegmentId(0), 0),
         node: name("n"),
     }));
     assert_eq!(e, SessionError::Descriptors { message: "Welcome", expected: 2, found: 0 });
@@ -269,7 +276,7 @@ fn a_worker_does_not_wait_for_a_silent_sidecar_and_understands_a_wrong_one() {
 /// What is shown on the board that came with the handshake is found, and marked where the sidecar looks.
 #[test]
 fn a_board_comes_with_the_session_and_can_only_be_read() {
-    use crate::board::{BoardWriter, Life, NotHeld, board_bytes};
+    use crate::board::{BoardWriter, Found, Life, NotHeld, board_bytes};
     use transfer_core::tensor::{DType, Key, TensorMeta, Version};
     let options = SegmentOptions { len: board_bytes(64), pages: Pages::Base, lock: Lock::No };
     let board = Arc::new(Segment::create("board", &options, &PinnedBudget::new(BUDGET)).unwrap());
@@ -286,14 +293,14 @@ fn a_board_comes_with_the_session_and_can_only_be_read() {
     let slice = LocalSlice { segment: ARENA, offset: 64, len: 9 };
     writer.show(&key, 1, Version(5), &meta, slice).unwrap();
     let reader = worker.board.unwrap();
-    let seen = reader.find(&key).unwrap();
+    let Some(Found::Version(seen)) = reader.find(&key, |_| None) else { panic!() };
     assert_eq!((seen.version, seen.slice), (Version(5), slice));
     assert_eq!(reader.hold(&seen), Err(NotHeld::Gone { tell: None }), "nobody honours the marks yet");
     sidecar.marks.set_open(true);
     let mark = reader.hold(&seen).unwrap();
     writer.hide(1);
     writer.settle();
-    assert!(sidecar.marks.is_marked(1) && reader.release(mark) && !sidecar.marks.is_marked(1));
+    assert!(sidecar.marks.is_marked(1) && reader.release(&mark) && !sidecar.marks.is_marked(1));
     // As any segment that is sealed.
     let again = board.fd().try_clone_to_owned().unwrap();
     assert!(Segment::adopt(again, crate::segment::Access::ReadWrite, board.len()).is_err());

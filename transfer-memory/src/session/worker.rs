@@ -2,7 +2,7 @@
 
 use super::message::{SessionMessage, Welcome};
 use super::{PassedSegment, Segments, SessionError};
-use crate::board::BoardReader;
+use crate::board::{BoardReader, NoticeWriter};
 use crate::ring::{Consumer, Producer};
 use crate::segment::{Access, Mapping, Segment};
 use crate::socket::{Message, Socket, SocketError};
@@ -61,6 +61,8 @@ pub struct WorkerEnd {
     pub segments: Segments,
     /// What is published on this host, for this worker's user id, where the sidecar has a board.
     pub board: Option<BoardReader>,
+    /// Where this worker shows itself what it publishes, where the sidecar has a board.
+    pub notices: Option<NoticeWriter>,
 }
 
 impl WorkerEnd {
@@ -90,10 +92,10 @@ impl WorkerEnd {
             Ok(()) | Err(SocketError::Closed) => {}
             Err(e) => return Err(e.into()),
         }
-        let (welcome, [rings, arena], board) = receive_welcome(&socket, deadline)?;
+        let (welcome, [rings, arena], shown) = receive_welcome(&socket, deadline)?;
         let arena = Segment::adopt(arena, Access::ReadWrite, welcome.arena_len)?;
         let mapping = arena.mapping().clone();
-        WorkerEnd::finish(socket, welcome, rings, board, (mapping, arena.into_fd()), deadline)
+        WorkerEnd::finish(socket, welcome, rings, shown, (mapping, arena.into_fd()), deadline)
     }
 
     /// Comes back to the sidecar that listens at `path` after its restart, with the arena that an earlier incarnation made.
@@ -109,27 +111,30 @@ impl WorkerEnd {
             Ok(()) | Err(SocketError::Closed) => {}
             Err(e) => return Err(e.into()),
         }
-        let (welcome, [rings], board) = receive_welcome(&socket, deadline)?;
-        WorkerEnd::finish(socket, welcome, rings, board, (arena, arena_fd), deadline)
+        let (welcome, [rings], shown) = receive_welcome(&socket, deadline)?;
+        WorkerEnd::finish(socket, welcome, rings, shown, (arena, arena_fd), deadline)
     }
 
     fn finish(
         socket: Socket,
         welcome: Welcome,
         rings: OwnedFd,
-        board: Option<OwnedFd>,
+        shown: Option<[OwnedFd; 2]>,
         (arena, arena_fd): (Arc<Mapping>, OwnedFd),
         deadline: Instant,
     ) -> Result<WorkerEnd, SessionError> {
         let rings = Segment::adopt(rings, Access::ReadWrite, welcome.rings_len)?;
         let submission = Producer::new(rings.mapping().clone(), welcome.submission)?;
         let completion = Consumer::new(rings.mapping().clone(), welcome.completion)?;
-        let board = match board {
-            None => None,
-            Some(fd) => {
-                let board = Segment::adopt(fd, Access::ReadOnly, welcome.board_len)?;
+        let (board, notices) = match shown {
+            None => (None, None),
+            Some([board, notices]) => {
+                let bad = |source| SessionError::BadMarks { source };
+                let board = Segment::adopt(board, Access::ReadOnly, welcome.board_len)?;
                 let reader = BoardReader::new(board.mapping().clone(), rings.mapping().clone(), welcome.marks);
-                Some(reader.map_err(|source| SessionError::BadMarks { source })?)
+                let notices = Segment::adopt(notices, Access::ReadWrite, welcome.notices.1)?;
+                let writer = NoticeWriter::new(notices.mapping().clone());
+                (Some(reader.map_err(bad)?), Some(writer.map_err(bad)?))
             }
         };
         socket.send(&SessionMessage::Mapped { session: welcome.session }.encode(), &[], deadline)?;
@@ -147,26 +152,27 @@ impl WorkerEnd {
             arena_fd,
             segments,
             board,
+            notices,
         })
     }
 }
 
-fn receive_welcome<const N: usize>(
-    socket: &Socket,
-    deadline: Instant,
-) -> Result<(Welcome, [OwnedFd; N], Option<OwnedFd>), SessionError> {
+/// What comes with a Welcome: rings and arena, or rings alone; and board and notices.
+type Welcomed<const N: usize> = (Welcome, [OwnedFd; N], Option<[OwnedFd; 2]>);
+
+fn receive_welcome<const N: usize>(socket: &Socket, deadline: Instant) -> Result<Welcomed<N>, SessionError> {
     let expected = "Welcome";
-    let Message::Bytes { bytes, mut descriptors } = socket.receive(N + 1, deadline)? else {
+    let Message::Bytes { bytes, mut descriptors } = socket.receive(N + 2, deadline)? else {
         return Err(SessionError::Unexpected { expected, found: "a doorbell" });
     };
     match SessionMessage::decode(&bytes)? {
         SessionMessage::Welcome(welcome) => {
             let (has_board, found) = (welcome.board_len > 0, descriptors.len());
-            let board = if has_board && found > N { descriptors.pop() } else { None };
-            let expected_count = N + usize::from(has_board);
+            let shown = if has_board && found > N { descriptors.split_off(N).try_into().ok() } else { None };
+            let expected_count = N + if has_board { 2 } else { 0 };
             let wrong = SessionError::Descriptors { message: expected, expected: expected_count, found };
             match (found == expected_count, descriptors.try_into()) {
-                (true, Ok(descriptors)) => Ok((welcome, descriptors, board)),
+                (true, Ok(descriptors)) => Ok((welcome, descriptors, shown)),
                 _ => Err(wrong),
             }
         }

@@ -159,6 +159,7 @@ impl Sessions {
         });
         match accepted {
             Ok(end) => {
+                let end = Box::new(end);
                 let domain = Domain(end.peer.uid);
                 // Where there is no descriptor left, the name is only waited for as long as that of a living worker.
                 let process = end.pidfd.as_ref().and_then(|fd| fd.try_clone().ok());
@@ -208,8 +209,8 @@ impl Shared {
             };
             Refusal { code, text: format!("the landing pool of user id {uid} cannot be made: {e}") }
         })?;
-        let arena = self.next_segment();
-        Ok((Admission { session, arena, arena_bytes: applicant.wanted_arena_bytes, board }, reserved))
+        let (arena, notices) = (self.next_segment(), self.next_segment());
+        Ok((Admission { session, arena, arena_bytes: applicant.wanted_arena_bytes, board, notices }, reserved))
     }
 
     /// Takes a name. Its holder may be about to lose it: an applicant who is refused may come again at once, and so may a worker whose

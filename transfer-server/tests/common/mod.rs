@@ -150,6 +150,7 @@ impl Worker {
             takeover: false,
             ranges: 0,
             trace: None,
+            announced: None,
         };
         self.submit(&Command::Push(push));
         loop {
@@ -174,7 +175,15 @@ impl Worker {
     ) -> Result<(Vec<u8>, FabricKind), String> {
         let op = self.op();
         let key = Key::new(key).unwrap();
-        self.submit(&Command::Fetch(Fetch { op, key, select: Select::Latest, timeout, require, trace: None }));
+        self.submit(&Command::Fetch(Fetch {
+            op,
+            key,
+            select: Select::Latest,
+            timeout,
+            require,
+            trace: None,
+            watches: false,
+        }));
         match self.reply() {
             Reply::Fetched { lease, slice, report, .. } => {
                 while self.end.segments.get(slice.segment).is_none() {

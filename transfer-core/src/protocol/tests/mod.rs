@@ -4,6 +4,7 @@ mod board;
 mod counters;
 mod hostile;
 mod machines;
+mod notices;
 mod pair;
 mod picture;
 mod pulls;

@@ -183,6 +183,7 @@ impl Pair {
             takeover: self.takeover,
             ranges: 0,
             trace: self.trace,
+            announced: None,
         };
         self.command(w, Command::Push(push));
         op
@@ -191,8 +192,15 @@ impl Pair {
     pub(super) fn fetch(&mut self, w: Worker, text: &str, select: Select) -> OpId {
         self.next += 1;
         let op = OpId(self.next);
-        let fetch =
-            Fetch { op, key: key(text), select, timeout: Duration::from_secs(1), require: None, trace: self.trace };
+        let fetch = Fetch {
+            op,
+            key: key(text),
+            select,
+            timeout: Duration::from_secs(1),
+            require: None,
+            trace: self.trace,
+            watches: false,
+        };
         self.command(w, Command::Fetch(fetch));
         op
     }

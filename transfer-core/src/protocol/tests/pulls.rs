@@ -67,7 +67,8 @@ fn what_is_required_and_not_there_is_said_with_the_reason() {
     pair.settle();
     for (fabric, because) in [(FabricKind::Verbs, ", because it is a test"), (FabricKind::Shm, "")] {
         let (key, timeout, require) = (key("k"), Duration::from_secs(1), Some(fabric));
-        let fetch = Fetch { op: OpId(u64::MAX), key, select: Select::Latest, timeout, require, trace: None };
+        let fetch =
+            Fetch { op: OpId(u64::MAX), key, select: Select::Latest, timeout, require, trace: None, watches: false };
         pair.command(r, Command::Fetch(fetch));
         pair.settle();
         let failure = pair.failed(r);

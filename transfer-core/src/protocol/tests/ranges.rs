@@ -25,6 +25,7 @@ fn gathered(op: u64, ranges: &[(u64, u64)], to: Option<&str>) -> (Push, Vec<Aren
         takeover: false,
         ranges: u32::try_from(ranges.len()).unwrap(),
         trace: None,
+        announced: None,
     };
     (push, ranges)
 }

@@ -201,7 +201,15 @@ impl Solo {
     pub(super) fn fetch(&mut self, select: Select) -> OpId {
         let op = self.op();
         let timeout = Duration::from_secs(1);
-        self.command(Command::Fetch(Fetch { op, key: key("k"), select, timeout, require: None, trace: None }));
+        self.command(Command::Fetch(Fetch {
+            op,
+            key: key("k"),
+            select,
+            timeout,
+            require: None,
+            trace: None,
+            watches: false,
+        }));
         if self.controls.iter().any(|c| matches!(c, Control::Resolve { .. })) {
             self.controls.clear();
             self.node.located(self.now, &key("k"), &name("there"), 1);
@@ -227,6 +235,7 @@ impl Solo {
             takeover: false,
             ranges: 0,
             trace: None,
+            announced: None,
         }));
         self.answer();
         op

@@ -1,9 +1,10 @@
 //! A board as its readers see it: what is shown, who has marked what, and what waits for its marks to go. The real ones lie in shared
 //! memory; what is tried of them there is that they are this.
 
+use super::notices::Noticed;
 use super::worker::What;
 use super::{Cluster, Domain};
-use crate::protocol::Shown;
+use crate::protocol::{SessionId, Shown};
 use crate::tensor::{Key, Select};
 use rand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,8 @@ pub(crate) struct Board {
     shown: BTreeMap<(Domain, String), Shown>,
     marks: BTreeMap<u64, u32>,
     pending: BTreeSet<u64>,
+    /// What the workers themselves show.
+    pub(super) notices: BTreeMap<(SessionId, u16), Noticed>,
 }
 
 impl Board {
@@ -35,6 +38,15 @@ impl Board {
     /// What is shown.
     pub(crate) fn find(&self, domain: Domain, key: &str) -> Option<&Shown> {
         self.shown.get(&(domain, key.to_owned()))
+    }
+
+    /// What is found: what is shown, or what the notice shows that is named there.
+    fn look_up(&self, domain: Domain, key: &str) -> Option<Noticed> {
+        let Shown { ticket, version, meta, slice, notice, .. } = self.find(domain, key)?;
+        match notice {
+            None => Some(Noticed { ticket: *ticket, version: *version, meta: meta.clone(), slice: *slice }),
+            Some(at) => self.notices.get(&(at.session, at.notice)).cloned(),
+        }
     }
 
     /// Somebody reads it.
@@ -65,17 +77,20 @@ impl Cluster {
         if w.session.is_none() || is_behind || self.rng.random_range(0..4) == 0 {
             return Ok(false);
         }
-        let Some(shown) =
-            self.nodes[node].board.find(domain, key.as_str()).filter(|s| select.takes(s.version)).cloned()
-        else {
+        let board = &self.nodes[node].board;
+        let Some(shown) = board.look_up(domain, key.as_str()).filter(|s| select.takes(s.version)) else {
             return Ok(false);
         };
+        let is_noticed = board.find(domain, key.as_str()).is_some_and(|s| s.notice.is_some());
+        self.tally.noticed += u64::from(is_noticed);
         self.world.note(|| format!("{} finds {shown:?}", self.workers[worker].name));
         self.identify(node, key, shown.version, &shown.meta, shown.slice)?;
         let newest = self.workers[worker].seen.entry(key.to_string()).or_insert(shown.version);
         if self.play.calm && shown.version < *newest {
             return Err(format!("{} of {key} is found after {newest}", shown.version));
         }
+        *newest = shown.version.max(*newest);
+        let newest = self.found.entry(key.to_string()).or_insert(shown.version);
         *newest = shown.version.max(*newest);
         self.tally.look_ups += 1;
         self.nodes[node].board.mark(shown.ticket);

@@ -19,6 +19,7 @@ mod content;
 mod counting;
 mod directory;
 mod misfortune;
+mod notices;
 mod peering;
 mod references;
 mod script;
@@ -30,7 +31,7 @@ use crate::fabric::{Fabric, LinkId};
 use crate::memory::{LocalSlice, RailKeys, SegmentId};
 use crate::protocol::{Broken, BufferAsk, Control, Domain, Node, NodeConfig};
 use crate::rails::{self, MultiRail, RailsConfig};
-use crate::tensor::Name;
+use crate::tensor::{Name, Version};
 use crate::time::Time;
 pub(crate) use board::Board;
 use calls::Call;
@@ -88,6 +89,9 @@ pub(crate) struct Tally {
     pub(crate) remote_fetches: u64,
     /// Fetches that found it on the board.
     pub(crate) look_ups: u64,
+    pub(crate) announced: u64,
+    /// Found in a notice.
+    pub(crate) noticed: u64,
     /// Those of them that were answered by reference.
     pub(crate) by_reference: u64,
     pub(crate) local_pushes: u64,
@@ -109,6 +113,8 @@ impl Tally {
         self.local_fetches += other.local_fetches;
         self.remote_fetches += other.remote_fetches;
         self.look_ups += other.look_ups;
+        self.announced += other.announced;
+        self.noticed += other.noticed;
         self.by_reference += other.by_reference;
         self.local_pushes += other.local_pushes;
         self.remote_pushes += other.remote_pushes;
@@ -135,6 +141,8 @@ enum Happening {
     /// A worker gives a lease back: its number in the worker's list.
     Release(usize, u64),
     Die(usize),
+    /// The sidecar takes what is in a worker's ring.
+    TakeRing(usize),
     /// It connects, under the same name.
     Connect(usize),
     /// A connection breaks.
@@ -198,6 +206,8 @@ struct Cluster {
     workers: Vec<Worker>,
     directory: Directory,
     pushed: Vec<Pushed>,
+    /// The newest versions that anybody has found on a board: who asks after that gets nothing older.
+    found: BTreeMap<String, Version>,
     keys: Vec<crate::tensor::Key>,
     delay: Duration,
     sizes: Vec<u64>,
@@ -384,6 +394,7 @@ impl Cluster {
             Happening::Directory(letter) => self.letter(letter)?,
             Happening::Peering(dial) => self.dialing(dial),
             Happening::Calling(call) => self.called(call),
+            Happening::TakeRing(worker) => self.take_ring(worker),
             Happening::WakeUp => {}
             Happening::Restart(node) => self.restart(node),
             Happening::NewDirectory => self.new_directory(),
@@ -426,7 +437,8 @@ impl Cluster {
             let n = &mut self.nodes[node];
             n.driver.node.check().map_err(|e| format!("node {}: {e}", n.name))?;
             // Last, for what was just posted may be done already.
-            if !n.driver.poll_fabrics(now, &n.memory) {
+            let active = n.driver.poll_fabrics(now, &n.memory);
+            if !self.answer_asked(node) && !active {
                 return Ok(());
             }
         }

@@ -62,6 +62,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         workers: Vec::new(),
         directory: Directory::default(),
         pushed: Vec::new(),
+        found: BTreeMap::new(),
         calls: BTreeMap::new(),
         keys: (0..key_count).map(|i| Key::new(&format!("key{i}")).unwrap()).collect(),
         delay,
@@ -78,6 +79,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         config.slots_per_flow = c.rng.random_range(2..4);
         config.speculative_percent = [0, 12, if play.tight { 30 } else { 60 }][c.rng.random_range(0..3)];
         config.broken = play.broken;
+        config.watch_all = c.rng.random();
         if !play.calm {
             config.max_names_per_link = c.names_per_link(i);
             config.max_requests_per_link = [2, 1 << 16][c.rng.random_range(0..2)];
@@ -114,6 +116,8 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
             ops: BTreeMap::new(),
             leases: BTreeMap::new(),
             next_op: 0,
+            ring: std::collections::VecDeque::new(),
+            notices: super::notices::Notices::default(),
             seen: BTreeMap::new(),
             acts_left: c.rng.random_range(5..40),
             counters: BTreeMap::new(),
@@ -232,27 +236,27 @@ impl Cluster {
         let Some(offset) = self.fill(worker, number, &meta) else { return };
         self.pushed.push(Pushed { key: key.clone(), meta: meta.clone(), version });
         let timeout = self.timeout();
-        let what = What::Push { number, offset, version, remote: to.is_some() };
+        let what = What::Push { number, offset, version, remote: to.is_some(), is_announced: false };
         let op = self.ask(worker, what, timeout);
         let to = to.map(|w| self.workers[w].name.clone());
         let retention = crate::tensor::Retention::default();
-        self.command(
-            worker,
-            Command::Push(Push {
-                op,
-                key,
-                version,
-                meta,
-                offset,
-                to,
-                timeout,
-                require: None,
-                retention,
-                takeover: false,
-                ranges: 0,
-                trace: context_of(number),
-            }),
-        );
+        let mut push = Push {
+            op,
+            key,
+            version,
+            meta,
+            offset,
+            to,
+            timeout,
+            require: None,
+            retention,
+            takeover: false,
+            ranges: 0,
+            trace: context_of(number),
+            announced: None,
+        };
+        self.announce(worker, number, &mut push);
+        self.command(worker, Command::Push(push));
     }
 
     fn push(&mut self, worker: usize) {
@@ -291,11 +295,21 @@ impl Cluster {
             return Ok(());
         }
         let timeout = self.timeout();
-        let floor = self.workers[worker].seen.get(key.as_str()).copied();
+        let found = self.found.get(key.as_str()).copied();
+        let floor = self.workers[worker].seen.get(key.as_str()).copied().max(found);
         let op = self.ask(worker, What::Fetch { key: key.clone(), select, floor }, timeout);
+        let watches = self.rng.random();
         self.command(
             worker,
-            Command::Fetch(Fetch { op, key, select, timeout, require: None, trace: context_of(op.0 as usize) }),
+            Command::Fetch(Fetch {
+                op,
+                key,
+                select,
+                timeout,
+                require: None,
+                trace: context_of(op.0 as usize),
+                watches,
+            }),
         );
         Ok(())
     }
@@ -323,6 +337,7 @@ impl Cluster {
     fn delete(&mut self, worker: usize) {
         let key = self.keys[self.rng.random_range(0..self.keys.len())].clone();
         let op = self.ask(worker, What::Delete, Duration::from_secs(1));
+        self.end_notice(worker, &key);
         self.command(worker, Command::Delete { op, key });
     }
 
@@ -341,6 +356,10 @@ impl Cluster {
         let key = self.keys[k].clone();
         if k % self.workers.len() == worker {
             let to = (k % 2 == 1 || self.play.tight).then(|| (worker + 1) % self.workers.len());
+            // Sometimes two, of which the second is announced before anybody has heard of the first.
+            if self.chance(30) {
+                self.push_this(worker, key.clone(), None, to);
+            }
             self.push_this(worker, key, None, to);
         } else if self.pushed.iter().any(|p| p.key == key) {
             self.fetch_this(worker, key, Select::Latest)?;

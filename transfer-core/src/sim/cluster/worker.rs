@@ -3,6 +3,7 @@
 use super::content::{bytes_of, context_of, scribble};
 use super::counting::Added;
 use super::directory::Said;
+use super::notices::Notices;
 use super::{Cluster, Happening};
 use crate::alloc::{Allocation, Allocator};
 use crate::memory::{LocalSlice, SegmentId};
@@ -12,7 +13,7 @@ use crate::sim::{GuardId, MemoryId};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
 use rand::Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub(super) struct Worker {
@@ -24,6 +25,9 @@ pub(super) struct Worker {
     pub(super) ops: BTreeMap<OpId, Asked>,
     pub(super) leases: BTreeMap<u64, Lease>,
     pub(super) next_op: u64,
+    /// What the sidecar has not taken yet.
+    pub(super) ring: VecDeque<Command>,
+    pub(super) notices: Notices,
     /// The newest versions that it has had.
     pub(super) seen: BTreeMap<String, Version>,
     pub(super) acts_left: u32,
@@ -51,8 +55,9 @@ pub(super) enum What {
         offset: u64,
         version: Option<Version>,
         remote: bool,
+        is_announced: bool,
     },
-    /// `floor` is the newest version that the worker had seen when it asked.
+    /// `floor` is the newest version that the worker had seen, or anybody had found by looking, when it asked.
     Fetch {
         key: Key,
         select: Select,
@@ -129,6 +134,7 @@ impl Cluster {
         self.nodes[node].driver.node.session_opened(session, name, domain, segment, len);
         let w = &mut self.workers[worker];
         w.session = Some(session);
+        (w.ring, w.notices) = (VecDeque::new(), Notices::default());
         w.arena = Some(Arena { segment, memory, alloc: Allocator::new(len), lent: BTreeMap::new() });
         let at = self.soon();
         self.later(at, Happening::Act(worker));
@@ -139,6 +145,7 @@ impl Cluster {
         let w = &mut self.workers[worker];
         let (Some(session), node) = (w.session.take(), w.node) else { return };
         let ops = std::mem::take(&mut w.ops);
+        w.ring.clear();
         w.arena = None;
         for lease in std::mem::take(&mut w.leases).into_values() {
             self.world.unguard(lease.guard);
@@ -182,6 +189,9 @@ impl Cluster {
         let Some(session) = w.session else { return };
         let (now, node) = (self.clock(w.node), w.node);
         self.world.note(|| format!("{} asks {command:?}", self.workers[worker].name));
+        if self.goes_by_ring(worker, &command) {
+            return self.put_into_ring(worker, command);
+        }
         self.nodes[node].driver.node.command(now, session, command);
     }
 
@@ -240,7 +250,8 @@ impl Cluster {
         };
         match reply {
             Reply::Pushed { op, version, report } => {
-                let What::Push { number, offset, version: asked, remote } = self.ended(worker, op)? else {
+                let What::Push { number, offset, version: asked, remote, is_announced } = self.ended(worker, op)?
+                else {
                     return Err(format!("{op:?} is pushed, but was no push"));
                 };
                 if asked.is_some_and(|v| v != version) {
@@ -251,6 +262,7 @@ impl Cluster {
                     return Err(format!("push {number} is {:?} and {version}", push.version));
                 }
                 let is_remote = report.fabric != crate::fabric::FabricKind::Local;
+                self.push_answered(worker, number, is_announced, Some(version));
                 *if remote && is_remote { &mut self.tally.remote_pushes } else { &mut self.tally.local_pushes } += 1;
                 self.push_ended(worker, offset);
             }
@@ -290,7 +302,8 @@ impl Cluster {
                 let what = self.ended(worker, op)?;
                 self.check_failure(&what, &failure)?;
                 self.counting_failed(&what, Some(&failure));
-                if let What::Push { offset, .. } = what {
+                if let What::Push { number, offset, is_announced, .. } = what {
+                    self.push_answered(worker, number, is_announced, None);
                     self.push_ended(worker, offset);
                     if !kept {
                         self.comes_back(worker, offset)?;
@@ -303,6 +316,7 @@ impl Cluster {
             Reply::Counted { op, old, report } => self.counted(worker, op, old, &report)?,
             Reply::Released { op, round, leader, .. } => self.met(worker, op, round, leader)?,
             Reply::Returned { offset, .. } => self.comes_back(worker, offset)?,
+            Reply::Watched { pushed } => self.watched(worker, pushed),
             Reply::TakenBack { op, .. } => return Err(format!("{op:?} is taken back, which nobody asked for")),
         }
         Ok(())

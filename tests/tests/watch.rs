@@ -1,0 +1,213 @@
+//! Fetches of versions that are still to come, on the host of the worker that pushes them: told by that worker, with no sidecar in between, and as
+//! safe as if it had been asked.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+use transfer_tests::http::get;
+use transfer_tests::status::{Seen, operations_of};
+use transfer_tests::{Scene, Sidecar, Spec, Worker, poll};
+
+const LEN: u64 = 100_000;
+
+/// The number of `futex_waitv`, on all machines.
+const FUTEX_WAITV: &str = "449";
+
+fn metric(sidecar: &Sidecar, name: &str) -> f64 {
+    let body = get(&sidecar.http(), "/metrics").body;
+    let samples = body.lines().filter_map(|line| line.rsplit_once(' '));
+    let samples: BTreeMap<_, f64> = samples.filter_map(|(name, value)| Some((name, value.parse().ok()?))).collect();
+    samples[name]
+}
+
+fn blobs(n: u64) -> impl Fn(&Seen) -> bool {
+    move |s| s.counters.as_ref().is_some_and(|c| c.blobs == n)
+}
+
+/// Whether a thread of this worker sleeps until something changes in shared memory.
+fn sleeps(worker: &Worker) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", worker.process_id())).expect("it lives");
+    let calls = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("syscall")).ok());
+    calls.into_iter().any(|call| call.split(' ').next() == Some(FUTEX_WAITV))
+}
+
+/// A giver, and takers that have waited for its first versions at the sidecar: what follows is announced, and awaited on its notice.
+fn watched<const N: usize>(scene: &Scene) -> (Worker, [Worker; N]) {
+    let mut giver = scene.a().worker("giver");
+    let mut takers: [Worker; N] = std::array::from_fn(|i| scene.a().worker(&format!("taker-{i}")));
+    for version in 1..=2 {
+        let waiting: Vec<_> = takers.iter_mut().map(|taker| taker.fetch("k").at_least(version).start()).collect();
+        for taker in &takers {
+            let asks = |s: &Seen| operations_of(s, taker.name()) == 1;
+            scene.a().until("it asks", asks);
+        }
+        // The giver hears that behind the first one, and announces the second.
+        giver.push("k", Spec::bytes(LEN, version)).get();
+        for waits in waiting {
+            assert_eq!(waits.get().version, version);
+        }
+    }
+    (giver, takers)
+}
+
+fn until_it_sleeps(worker: &Worker) {
+    let seen = poll(|| if sleeps(worker) { Ok(()) } else { Err("no thread of it waits for a notice") });
+    assert_eq!(seen, Ok(()), "worker {}", worker.name());
+}
+
+#[test]
+fn who_waits_is_told_by_the_owner_and_asks_nobody() {
+    let scene = Scene::with(&[&["--http-listen", "127.0.0.1:0"]]);
+    let (mut giver, [mut taker]) = watched(&scene);
+    for version in 3..=102 {
+        let waits = taker.fetch("k").at_least(version).start();
+        until_it_sleeps(&taker);
+        giver.push("k", Spec::bytes(LEN, version)).get();
+        let found = waits.get();
+        assert_eq!((found.sum, found.version), (Spec::bytes(LEN, version).sum(), version));
+        assert_eq!((found.report.fabric.as_str(), found.report.copied, found.report.bytes), ("local", 0, LEN));
+        assert!(!found.place.expect("in a mapping").writable);
+    }
+    let hits = poll(|| match metric(scene.a(), "transfer_board_hits_total") {
+        100.0 => Ok(()),
+        hits => Err(hits),
+    });
+    assert_eq!(hits, Ok(()), "somebody was asked");
+    scene.a().until("only the newest is there", blobs(1));
+    drop((giver, taker));
+    scene.end();
+}
+
+/// What a worker here was told of by the owner is not older for whoever asks afterwards, here or elsewhere.
+#[test]
+fn who_asks_afterwards_gets_nothing_older() {
+    let scene = Scene::two();
+    let (mut giver, [mut taker]) = watched(&scene);
+    let mut far = scene.b().worker("far");
+    far.fetch("k").get();
+    for version in (3..=150).step_by(2) {
+        let waits = taker.fetch("k").at_least(version).start();
+        until_it_sleeps(&taker);
+        // Two at once, so that both may be on their way when the second is found.
+        let pushing = [0, 1].map(|_| giver.push("k", Spec::bytes(LEN, 7)).start());
+        let found = waits.get().version;
+        // The pushes may not be answered yet.
+        let there = far.fetch("k").get();
+        assert!(there.version >= found, "{} is fetched elsewhere after {found} was found here", there.version);
+        for pushed in pushing {
+            pushed.get();
+        }
+    }
+    drop((giver, taker, far));
+    scene.end();
+}
+
+#[test]
+fn a_wait_that_is_in_vain_says_what_it_waited_for() {
+    let scene = Scene::one();
+    let (giver, [mut taker]) = watched(&scene);
+    let trouble = taker.fetch("k").at_least(9).timeout(Duration::from_millis(100)).trouble();
+    trouble.expect("Deadline", &["key \"k\" is at v2", "at least v9", "100ms"]);
+    drop((giver, taker));
+    scene.end();
+}
+
+/// Each way in which a key ends while somebody sleeps on its owner's notice; who slept asks then, and gets what comes next.
+#[test]
+fn who_sleeps_while_the_key_ends_gets_what_comes_next() {
+    let scene = Scene::one();
+    let (mut giver, [mut taker]) = watched(&scene);
+    let waits = taker.fetch("k").at_least(5).start();
+    until_it_sleeps(&taker);
+    giver.delete("k").expect("it is its own");
+    scene.a().until("it asks", |s| operations_of(s, "taker-0") == 1);
+    giver.push("k", Spec::bytes(LEN, 7)).version(7).get();
+    assert_eq!(waits.get().version, 7);
+
+    let (mut giver, [mut taker]) = {
+        drop((giver, taker));
+        scene.a().until("all have left", |s| s.sessions.is_empty());
+        watched(&scene)
+    };
+    let waits = taker.fetch("k").at_least(5).start();
+    until_it_sleeps(&taker);
+    // Another takes it over, and the old owner hears of it.
+    let mut heir = scene.a().worker("heir");
+    heir.push("k", Spec::bytes(LEN, 6)).version(6).takeover().get();
+    assert_eq!(waits.get().version, 6);
+    giver.push("k", Spec::bytes(LEN, 7)).version(7).trouble().expect("KeyOwned", &["heir"]);
+    let waits = taker.fetch("k").at_least(8).start();
+    giver.kill();
+    heir.push("k", Spec::bytes(LEN, 8)).version(8).get();
+    assert_eq!(waits.get().version, 8);
+    drop((taker, heir));
+    scene.end();
+}
+
+#[test]
+fn who_sleeps_while_the_owner_dies_asks() {
+    let scene = Scene::one();
+    let (giver, [mut taker, mut other]) = watched(&scene);
+    let waits = [taker.fetch("k").at_least(5).start(), other.fetch("k").at_least(5).start()];
+    until_it_sleeps(&taker);
+    until_it_sleeps(&other);
+    giver.kill();
+    scene.a().until("both ask", |s| operations_of(s, "taker-0") + operations_of(s, "taker-1") == 2);
+    let mut next = scene.a().worker("next");
+    next.push("k", Spec::bytes(LEN, 5)).version(5).get();
+    for waits in waits {
+        assert_eq!(waits.get().sum, Spec::bytes(LEN, 5).sum());
+    }
+    drop((taker, other, next));
+    scene.end();
+}
+
+#[test]
+fn who_sleeps_while_the_sidecar_dies_hears_of_it() {
+    let mut scene = Scene::one();
+    let (giver, [mut taker, mut other, mut third]) = watched(&scene);
+    let waits = [&mut taker, &mut other, &mut third].map(|taker| taker.fetch("k").at_least(5).start());
+    for taker in [&taker, &other, &third] {
+        until_it_sleeps(taker);
+    }
+    scene.nodes[0].kill();
+    for waits in waits {
+        waits.trouble().expect("SidecarGone", &[]);
+    }
+    scene.nodes[0].restart();
+    drop((giver, taker, other, third));
+    scene.note_idle_of(0);
+    scene.end();
+}
+
+/// What is read keeps its memory, and a reader that is killed keeps nothing.
+#[test]
+fn what_was_found_in_a_notice_stays_while_it_is_read() {
+    let scene = Scene::one();
+    let (mut giver, [mut taker]) = watched(&scene);
+    let waits = taker.fetch("k").at_least(3).hold("three").start();
+    until_it_sleeps(&taker);
+    giver.push("k", Spec::bytes(LEN, 3)).get();
+    waits.get();
+    for version in 4..=30 {
+        giver.push("k", Spec::bytes(LEN, version)).get();
+    }
+    scene.a().until("the newest, and the one that is read", blobs(2));
+    assert_eq!(taker.read("three"), Spec::bytes(LEN, 3).sum());
+    taker.kill();
+    scene.a().until("its memory is back", blobs(1));
+    drop(giver);
+    scene.end();
+}
+
+#[test]
+fn who_sleeps_while_the_sidecar_drains_hears_of_it() {
+    let mut scene = Scene::one();
+    let (giver, [mut taker]) = watched(&scene);
+    let waits = taker.fetch("k").at_least(5).start();
+    until_it_sleeps(&taker);
+    assert!(scene.nodes[0].terminate().success());
+    let trouble = waits.trouble();
+    assert!(["Draining", "SidecarGone"].contains(&trouble.kind.as_str()), "{trouble}");
+    drop((giver, taker));
+}

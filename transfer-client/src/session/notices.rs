@@ -1,0 +1,230 @@
+//! What this worker announces: versions of keys that others of its user wait for, shown to them before the sidecar has heard of the push. See
+//! `transfer_memory::board` for how.
+//!
+//! A push is announced where its version is known beforehand: nothing else that changes the key may be under way, and it stays here, in one
+//! piece, until it is replaced or deleted.
+
+use super::look_up::Changes;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use transfer_core::fabric::FabricKind;
+use transfer_core::op::{Announced, Command, MAX_NOTICES, Push, announced_ticket};
+use transfer_core::tensor::{Key, TensorMeta, Until, Version};
+use transfer_memory::board::NoticeWriter;
+
+/// The notices of a session.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    session: u64,
+    /// Where the sidecar has a board.
+    writer: Option<NoticeWriter>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The number of the last announcement.
+    count: u64,
+    by_key: HashMap<Key, Notice>,
+}
+
+#[derive(Debug)]
+struct Notice {
+    at: u16,
+    /// The lowest version that the next push may have.
+    next: u64,
+    /// Announced, and not answered yet.
+    under_way: u32,
+    /// Somebody waits for it, as far as is known.
+    is_wanted: bool,
+}
+
+impl Notice {
+    /// A push has got this version. What is announced and not answered may be above it.
+    fn comes_after(&mut self, version: Version) {
+        let next = version.0.saturating_add(1);
+        self.next = if self.under_way == 0 { next } else { self.next.max(next) };
+    }
+}
+
+/// What changes in a notice, together with what is shown to the sidecar.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// It shows this version.
+    Show { at: u16, ticket: u64, version: Version, meta: TensorMeta, offset: u64 },
+    /// It shows nothing.
+    Clear { at: u16 },
+}
+
+impl Change {
+    fn at(&self) -> u16 {
+        match self {
+            Change::Show { at, .. } | Change::Clear { at } => *at,
+        }
+    }
+}
+
+/// Notices that are down until this is [finished](Down::finish).
+#[must_use]
+pub(crate) struct Down<'a> {
+    writer: &'a NoticeWriter,
+    changes: SmallVec<[Change; 1]>,
+    /// Nobody else changes a notice meanwhile.
+    _state: MutexGuard<'a, State>,
+}
+
+impl Notices {
+    pub(crate) fn new(session: u64, writer: Option<NoticeWriter>) -> Notices {
+        Notices { session, writer, state: Mutex::default() }
+    }
+
+    /// Announces a push that is about to be written into the ring, where that can be. Its version is set then. What it answers is to be shown
+    /// with it, or to be [taken back](Notices::forget).
+    pub(crate) fn announce(&self, push: &mut Push, changes: &Changes) -> Option<Change> {
+        push.announced = None;
+        self.writer.as_ref()?;
+        let mut state = self.state.lock();
+        let State { count, by_key } = &mut *state;
+        let notice = by_key.get_mut(&push.key)?;
+        let at = notice.at;
+        // This push is one of those that change the key.
+        let is_alone = changes.count_of(&push.key) == notice.under_way + 1;
+        let is_plain = push.to.is_none()
+            && push.ranges == 0
+            && !push.takeover
+            && push.trace.is_none()
+            && matches!(push.require, None | Some(FabricKind::Local))
+            && !matches!(push.retention.until, Until::Fetched(_))
+            && NoticeWriter::fits(&push.meta);
+        let version = push.version.unwrap_or(Version(notice.next.max(1)));
+        let ticket = announced_ticket(self.session, *count + 1);
+        let Some(ticket) = ticket.filter(|_| is_plain && is_alone && notice.is_wanted && version.0 >= notice.next)
+        else {
+            return Some(Change::Clear { at });
+        };
+        *count += 1;
+        notice.under_way += 1;
+        push.announced = Some(Announced { notice: at, count: *count });
+        push.version = Some(version);
+        Some(Change::Show { at, ticket, version, meta: push.meta.clone(), offset: push.offset })
+    }
+
+    /// A push that was to be announced, of which `version` was asked, was not written into the ring.
+    pub(crate) fn forget(&self, push: &mut Push, version: Option<Version>) {
+        if push.announced.take().is_some() {
+            push.version = version;
+            if let Some(notice) = self.state.lock().by_key.get_mut(&push.key) {
+                notice.under_way = notice.under_way.saturating_sub(1);
+            }
+        }
+    }
+
+    /// It is in the ring, and will be shown.
+    pub(crate) fn written(&self, push: &Push) {
+        if push.announced.is_some()
+            && let Some(version) = push.version
+            && let Some(notice) = self.state.lock().by_key.get_mut(&push.key)
+        {
+            notice.next = version.0.saturating_add(1);
+        }
+    }
+
+    /// Something else that changes a key is about to be written into the ring.
+    pub(crate) fn change(&self, command: &Command) -> Option<Change> {
+        let (key, ends) = match command {
+            Command::Delete { key, .. } => (key, true),
+            Command::TakeBack(take_back) => (&take_back.key, false),
+            _ => return None,
+        };
+        self.writer.as_ref()?;
+        let mut state = self.state.lock();
+        let notice = state.by_key.get_mut(key)?;
+        // Versions of a deleted key begin anew, at one that the sidecar knows.
+        if ends {
+            (notice.is_wanted, notice.next) = (false, 0);
+        }
+        Some(Change::Clear { at: notice.at })
+    }
+
+    /// Takes down what is about to change, before the sidecar sees why.
+    pub(crate) fn take_down(&self, changes: &mut SmallVec<[Change; 1]>) -> Option<Down<'_>> {
+        let writer = self.writer.as_ref().filter(|_| !changes.is_empty())?;
+        let state = self.state.lock();
+        let mut changes = std::mem::take(changes);
+        // The last one of each notice counts.
+        let mut i = 0;
+        while i < changes.len() {
+            let at = changes[i].at();
+            if changes[i + 1..].iter().any(|later| later.at() == at) {
+                changes.remove(i);
+            } else {
+                writer.take_down(at);
+                i += 1;
+            }
+        }
+        Some(Down { writer, changes, _state: state })
+    }
+
+    /// Wakes who waits for these notices.
+    pub(crate) fn wake(&self, notices: &[u16]) {
+        if let Some(writer) = &self.writer {
+            notices.iter().for_each(|at| writer.wake(*at));
+        }
+    }
+
+    /// A push has got its version.
+    pub(crate) fn pushed(&self, push: &Push, version: Version) {
+        if self.writer.is_some()
+            && let Some(notice) = self.state.lock().by_key.get_mut(&push.key)
+        {
+            notice.under_way = notice.under_way.saturating_sub(u32::from(push.announced.is_some()));
+            notice.comes_after(version);
+        }
+    }
+
+    /// A push has failed. What it has announced is found no more.
+    pub(crate) fn failed(&self, push: &Push) {
+        if push.announced.is_none() {
+            return;
+        }
+        let Some(writer) = &self.writer else { return };
+        let mut state = self.state.lock();
+        if let Some(notice) = state.by_key.get_mut(&push.key) {
+            notice.under_way = notice.under_way.saturating_sub(1);
+            notice.is_wanted = false;
+            writer.take_down(notice.at);
+            writer.clear(notice.at);
+            writer.wake(notice.at);
+        }
+    }
+
+    /// Somebody waits for what comes after this push.
+    pub(crate) fn watched(&self, push: &Push) {
+        let (Some(_), Some(version)) = (&self.writer, push.version) else { return };
+        let mut state = self.state.lock();
+        let free = u16::try_from(state.by_key.len()).ok().filter(|at| *at < MAX_NOTICES);
+        let next = version.0.saturating_add(1);
+        if let Some(notice) = state.by_key.get_mut(&push.key) {
+            notice.is_wanted = true;
+            notice.comes_after(version);
+        } else if let Some(at) = free {
+            state.by_key.insert(push.key.clone(), Notice { at, next, under_way: 0, is_wanted: true });
+        }
+    }
+}
+
+impl Down<'_> {
+    /// The sidecar can see it now: so does everybody else. Answers the notices whose readers are to be woken.
+    pub(crate) fn finish(self) -> SmallVec<[u16; 1]> {
+        for change in &self.changes {
+            match change {
+                Change::Show { at, ticket, version, meta, offset } => {
+                    self.writer.put_up(*at, *ticket, *version, meta, *offset);
+                }
+                Change::Clear { at } => self.writer.clear(*at),
+            }
+        }
+        self.changes.iter().map(Change::at).collect()
+    }
+}

@@ -1,0 +1,93 @@
+//! Waiting for the next version of a key on its owner's notice, without asking the sidecar.
+
+use super::look_up::Looked;
+use super::{Landed, Session};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use transfer_core::fabric::FabricKind;
+use transfer_core::op::{Failure, FailureCode};
+use transfer_core::tensor::{Key, Select};
+use transfer_memory::board::{Look, Mark, Watch};
+
+/// How long a thread sleeps on a notice before it looks whether all is well. Whatever changes wakes it, but for one case: of those who sleep
+/// when a sidecar is killed the kernel wakes one, who wakes the others, and may have been stopped.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long a notice may be down before the sidecar is asked: its worker may have been stopped. Usually it is up again in a microsecond.
+const DOWN: Duration = Duration::from_millis(10);
+
+/// How a wait ended.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and the usual end is the largest")]
+pub(crate) enum Watched {
+    /// It is there, and stays as it is until [`Session::unmark`].
+    Found(Mark, Landed),
+    /// It did not come in time.
+    TimedOut(Failure),
+    /// The sidecar is to be asked, after so long.
+    Ask { waited: Duration },
+}
+
+impl Session {
+    /// Whether this worker would wait by itself, if the key's owner announced what it pushes.
+    pub(crate) fn watches(&self) -> bool {
+        self.board.is_some() && Watch::is_possible()
+    }
+
+    /// Looks a key up, and waits on its owner's notice while that is older than what is wanted.
+    pub(crate) fn watch(
+        &self,
+        key: &Key,
+        select: Select,
+        require: Option<FabricKind>,
+        (started, timeout): (Instant, Duration),
+    ) -> Watched {
+        let limit = crate::calls::deadline(started, timeout);
+        let (mut is_late, mut was_down) = (false, false);
+        // Nothing where nobody has slept: what was looked at meanwhile is no part of the time that the caller gave.
+        let mut waited = Duration::ZERO;
+        loop {
+            let (watch, look) = match self.look(key, select, require) {
+                Looked::Found(mark, mut landed) => {
+                    landed.report.waited = started.elapsed();
+                    return Watched::Found(mark, landed);
+                }
+                // What waits for room in the ring is written by whoever reads the socket, which nobody does who sleeps here.
+                Looked::Watch(watch, look) if self.watches() && !self.backlog.load(Ordering::SeqCst) => (watch, look),
+                Looked::Watch(..) | Looked::Nothing => return Watched::Ask { waited },
+            };
+            if is_late {
+                let Some(newest) = &look.seen else { return Watched::Ask { waited } };
+                let text =
+                    format!("key {key:?} is at {}; {select} was not published within {timeout:?}", newest.version);
+                return Watched::TimedOut(Failure::new(FailureCode::Deadline, text));
+            }
+            if look.is_open() && was_down {
+                return Watched::Ask { waited };
+            }
+            was_down = look.is_open();
+            let until = Instant::now() + if was_down { DOWN } else { LOOK_AGAIN };
+            is_late = !self.sleep_on(&watch, &look, limit.min(until)) && Instant::now() >= limit;
+            waited = started.elapsed();
+        }
+    }
+
+    /// `false`: `limit` came first.
+    fn sleep_on(&self, watch: &Watch, look: &Look, limit: Instant) -> bool {
+        let Some(board) = &self.board else { return true };
+        let now = Instant::now();
+        let spin = self.spin.lock().now();
+        if !spin.is_zero() {
+            let end = (now + spin).min(limit);
+            while watch.is_as(look) && watch.is_named(board) {
+                if Instant::now() >= end {
+                    self.spin.lock().lost();
+                    return watch.wait(board, look, &self.alarm, limit);
+                }
+                std::hint::spin_loop();
+            }
+            self.spin.lock().won();
+            return true;
+        }
+        watch.wait(board, look, &self.alarm, limit)
+    }
+}

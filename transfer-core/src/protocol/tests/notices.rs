@@ -1,0 +1,287 @@
+//! Versions that workers announce themselves: how the board leads to them, when their memory comes back, and who is answered when.
+
+use super::pair::{Pair, Worker, bytes, key};
+use crate::op::{Announced, Command, FailureCode, Fetch, OpId, Push, Reply, announced_ticket};
+use crate::protocol::Domain;
+use crate::tensor::{Retention, Select, Version};
+use crate::time::Time;
+use std::time::Duration;
+
+/// A worker that announces `k`, and one that reads, at a sidecar whose workers have a board.
+fn scene() -> (Pair, Worker, Worker) {
+    let mut pair = Pair::new();
+    pair.nodes[0].node.add_board(Domain(0), 2);
+    let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
+    (pair, w, r)
+}
+
+impl Pair {
+    fn announce(&mut self, w: Worker, op: u64, change: impl FnOnce(&mut Push)) -> u64 {
+        let mut push = Push {
+            op: OpId(op),
+            key: key("k"),
+            version: Some(Version(op)),
+            meta: bytes(100),
+            offset: op % 8 * 1024,
+            to: None,
+            timeout: Duration::from_secs(1),
+            require: None,
+            retention: Retention::default(),
+            takeover: false,
+            ranges: 0,
+            trace: None,
+            announced: Some(Announced { notice: 3, count: op }),
+        };
+        change(&mut push);
+        self.command(w, Command::Push(push));
+        announced_ticket(w.session.0, op).unwrap()
+    }
+
+    fn watch(&mut self, r: Worker, op: u64, select: Select) {
+        let (key, timeout) = (key("k"), Duration::from_secs(1));
+        let fetch = Fetch { op: OpId(op), key, select, timeout, require: None, trace: None, watches: true };
+        self.command(r, Command::Fetch(fetch));
+    }
+
+    fn clear(&mut self, ticket: u64) {
+        if self.board.unmark(ticket) {
+            self.nodes[0].node.withdrawn(ticket);
+        }
+        self.settle();
+    }
+
+    /// Version 1 is published by a push that is not announced, and 2 by one that is.
+    fn noticed(&mut self, w: Worker) -> u64 {
+        self.announce(w, 1, |push| push.announced = None);
+        self.settle();
+        let ticket = self.announce(w, 2, |_| {});
+        self.settle();
+        self.replies(w);
+        let shown = self.board.find(Domain(0), "k").expect("its notice is named");
+        assert_eq!(shown.notice.map(|at| (at.session, at.notice)), Some((w.session, 3)));
+        ticket
+    }
+}
+
+fn returned(replies: &[Reply]) -> Vec<u64> {
+    let returned =
+        replies.iter().filter_map(|r| if let Reply::Returned { pushed, .. } = r { Some(pushed.0) } else { None });
+    returned.collect()
+}
+
+#[test]
+fn who_would_watch_is_told_of_behind_the_push_that_it_waited_for() {
+    let (mut pair, w, r) = scene();
+    pair.announce(w, 1, |push| push.announced = None);
+    pair.settle();
+    assert!(!pair.replies(w).iter().any(|reply| matches!(reply, Reply::Watched { .. })), "nobody waits");
+    pair.watch(r, 900, Select::AtLeast(Version(2)));
+    pair.announce(w, 2, |push| push.announced = None);
+    pair.settle();
+    let replies = pair.replies(w);
+    assert!(
+        matches!(
+            replies[..],
+            [.., Reply::Pushed { op: OpId(2), .. }, Reply::Watched { pushed: OpId(2) }]
+                | [Reply::Pushed { op: OpId(2), .. }, Reply::Watched { pushed: OpId(2) }, ..]
+        ),
+        "{replies:?}"
+    );
+    // What is announced is no news to its worker.
+    pair.announce(w, 3, |_| {});
+    pair.settle();
+    assert!(!pair.replies(w).iter().any(|reply| matches!(reply, Reply::Watched { .. })));
+}
+
+#[test]
+fn one_entry_leads_to_all_that_is_announced_and_each_version_waits_for_its_own_marks() {
+    let (mut pair, w, r) = scene();
+    let second = pair.noticed(w);
+    let entry = pair.board.find(Domain(0), "k").unwrap().ticket;
+    pair.board.mark(second);
+    for op in 3..6 {
+        pair.announce(w, op, |_| {});
+        pair.settle();
+    }
+    assert_eq!(pair.board.find(Domain(0), "k").unwrap().ticket, entry, "it is written once");
+    assert_eq!(returned(&pair.replies(w)), [3, 4], "the second is marked, the fifth is the newest");
+    pair.clear(second);
+    assert_eq!(returned(&pair.replies(w)), [2]);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn a_version_that_is_not_announced_takes_the_notice_off_the_board() {
+    let (mut pair, w, r) = scene();
+    let second = pair.noticed(w);
+    pair.board.mark(second);
+    pair.announce(w, 3, |push| push.announced = None);
+    pair.settle();
+    let shown = pair.board.find(Domain(0), "k").unwrap();
+    assert_eq!((shown.notice, shown.version), (None, Version(3)));
+    assert_eq!(returned(&pair.replies(w)), []);
+    pair.clear(second);
+    assert_eq!(returned(&pair.replies(w)), [2]);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+/// What was announced is read by whoever has found it, also where the push is refused.
+#[test]
+fn what_was_announced_and_is_refused_comes_back_with_its_last_mark() {
+    let (mut pair, w, r) = scene();
+    pair.noticed(w);
+    pair.takeover = true;
+    pair.push(r, "k", bytes(50), 9, None);
+    pair.settle();
+    pair.replies(w);
+    let late = announced_ticket(w.session.0, 7).unwrap();
+    pair.board.mark(late);
+    pair.announce(w, 7, |_| {});
+    pair.settle();
+    let replies = pair.replies(w);
+    let [Reply::Failed { op: OpId(7), failure, kept: true }] = &replies[..] else { panic!("{replies:?}") };
+    assert_eq!(failure.code, FailureCode::KeyOwned);
+    pair.clear(late);
+    assert_eq!(returned(&pair.replies(w)), [7]);
+    // The same while the sidecar leaves.
+    pair.nodes[0].node.drain(Time(0));
+    pair.settle();
+    let last = announced_ticket(w.session.0, 8).unwrap();
+    pair.board.mark(last);
+    pair.announce(w, 8, |_| {});
+    pair.settle();
+    let replies = pair.replies(w);
+    assert!(
+        matches!(&replies[..], [Reply::Failed { failure, kept: true, .. }] if failure.code == FailureCode::Draining)
+    );
+    pair.clear(last);
+    assert_eq!(returned(&pair.replies(w)), [8]);
+}
+
+/// Its worker learns later that it was refused; nobody is led to what the notice shows until then.
+#[test]
+fn the_board_leads_nobody_to_a_version_that_is_refused() {
+    let (mut pair, w, _) = scene();
+    pair.noticed(w);
+    pair.announce(w, 7, |push| push.version = Some(Version(1)));
+    pair.settle();
+    assert!(pair.board.find(Domain(0), "k").is_none_or(|shown| shown.notice.is_none()));
+    let replies = pair.replies(w);
+    assert!(
+        matches!(&replies[..], [Reply::Failed { failure, kept: true, .. }, Reply::Returned { .. }]
+            if failure.code == FailureCode::VersionNotRising),
+        "{replies:?}"
+    );
+}
+
+/// Two versions are announced, and the second was found: who waits for the first or a newer one gets the second.
+#[test]
+fn who_waits_at_the_sidecar_gets_nothing_older_than_what_is_in_the_rings() {
+    let (mut pair, w, r) = scene();
+    pair.noticed(w);
+    pair.watch(r, 900, Select::AtLeast(Version(3)));
+    pair.nodes[0].node.answer_asked(Time(0), 1);
+    pair.announce(w, 3, |_| {});
+    pair.settle();
+    assert_eq!(pair.replies(r), [], "there may be another one");
+    pair.announce(w, 4, |_| {});
+    let asked = pair.nodes[0].node.asked();
+    pair.nodes[0].node.answer_asked(Time(0), asked);
+    pair.settle();
+    assert!(matches!(pair.replies(r)[..], [Reply::Fetched { version: Version(4), .. }]));
+}
+
+/// One whose operations are at their limit cannot add to them by announcing.
+#[test]
+fn a_busy_worker_announces_nothing_that_would_have_to_wait() {
+    let (mut pair, w, _) = scene();
+    pair.noticed(w);
+    pair.nodes[0].node.config.max_ops_per_session = 0;
+    pair.announce(w, 3, |_| {});
+    pair.settle();
+    assert!(pair.replies(w).iter().any(|reply| matches!(reply, Reply::Pushed { .. })), "it does not have to wait");
+    pair.announce(w, 4, |push| push.key = key("another"));
+    pair.settle();
+    let replies = pair.replies(w);
+    assert!(
+        matches!(&replies[..], [Reply::Failed { failure, kept: true, .. }, Reply::Returned { .. }] if failure.code == FailureCode::Busy),
+        "{replies:?}"
+    );
+}
+
+#[test]
+fn a_key_with_a_notice_is_answered_for_when_the_rings_were_looked_at() {
+    let (mut pair, w, r) = scene();
+    pair.noticed(w);
+    pair.watch(r, 900, Select::Latest);
+    pair.settle();
+    assert_eq!(pair.replies(r), []);
+    assert_eq!(pair.nodes[0].node.asked(), 1);
+    // This was in the owner's ring by then.
+    pair.announce(w, 3, |_| {});
+    pair.nodes[0].node.answer_asked(Time(0), 1);
+    pair.settle();
+    assert!(matches!(pair.replies(r)[..], [Reply::Fetched { version: Version(3), .. }]));
+    // The owner's own questions are behind what it has said.
+    pair.watch(w, 901, Select::Latest);
+    pair.settle();
+    assert!(pair.replies(w).iter().any(|reply| matches!(reply, Reply::Fetched { version: Version(3), .. })));
+}
+
+#[test]
+fn announcements_that_cannot_be_are_refused_and_name_what_is_wrong() {
+    let (mut pair, w, _) = scene();
+    pair.noticed(w);
+    let mut refused = |op: u64, change: fn(&mut Push), words: &str| {
+        pair.announce(w, op, change);
+        pair.settle();
+        let failure = pair.failed(w);
+        assert!(failure.code == FailureCode::Invalid && failure.text.contains(words), "{failure}");
+    };
+    refused(
+        3,
+        |push| push.announced = Some(Announced { notice: 3, count: 2 }),
+        "announcement 2 of this worker does not follow 2",
+    );
+    refused(4, |push| push.announced = Some(Announced { notice: 3, count: 1 << 40 }), "does not follow 2");
+    refused(5, |push| push.announced = Some(Announced { notice: 256, count: 5 }), "notice 256 is none");
+    refused(6, |push| push.to = Some(super::pair::name("r")), "stays at its own sidecar");
+    let far = pair.worker(1, "far");
+    pair.announce(far, 1, |_| {});
+    pair.settle();
+    assert!(pair.failed(far).text.contains("no board"));
+}
+
+#[test]
+fn a_notice_that_has_no_place_is_not_named_and_its_versions_end_as_others_do() {
+    let (mut pair, w, r) = scene();
+    for text in ["a", "b"] {
+        pair.push(w, text, bytes(10), 1, None);
+        pair.settle();
+        pair.fetch(r, text, Select::Latest);
+        pair.settle();
+        let (lease, ..) = pair.fetched(r);
+        pair.release(r, lease);
+    }
+    pair.settle();
+    pair.replies(w);
+    let (first, _) = (pair.announce(w, 1001, |_| {}), pair.settle());
+    assert!(pair.board.find(Domain(0), "k").is_none());
+    pair.announce(w, 1002, |_| {});
+    pair.settle();
+    assert_eq!(returned(&pair.replies(w)), [1001], "ticket {first:#x} holds nothing");
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn what_a_dead_worker_announced_stays_for_its_readers() {
+    let (mut pair, w, r) = scene();
+    let second = pair.noticed(w);
+    pair.board.mark(second);
+    pair.leave(w, "w");
+    pair.settle();
+    assert!(pair.board.find(Domain(0), "k").is_none() && pair.unused.is_empty());
+    pair.clear(second);
+    assert_eq!(pair.unused.len(), 1, "its arena");
+    pair.ends_clean(&[(r, "r")]);
+}

@@ -1,0 +1,155 @@
+//! Workers that announce what they push: shown to others of their user at once, while the push itself is on its way through the worker's ring.
+
+use super::worker::What;
+use super::{Cluster, Happening};
+use crate::memory::LocalSlice;
+use crate::op::{Announced, Command, MAX_NOTICES, OpId, Push, announced_ticket};
+use crate::protocol::NoticeAt;
+use crate::tensor::{Key, TensorMeta, Version};
+use rand::Rng;
+use std::collections::BTreeMap;
+
+/// What a notice shows.
+#[derive(Debug, Clone)]
+pub(crate) struct Noticed {
+    pub(crate) ticket: u64,
+    pub(crate) version: Version,
+    pub(crate) meta: TensorMeta,
+    pub(crate) slice: LocalSlice,
+}
+
+/// What a worker knows of its notices.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    count: u64,
+    by_key: BTreeMap<String, Notice>,
+    /// Which push an operation was.
+    pushes: BTreeMap<OpId, usize>,
+}
+
+#[derive(Debug)]
+struct Notice {
+    at: u16,
+    next: u64,
+    is_wanted: bool,
+}
+
+impl Cluster {
+    /// Puts a command into the worker's ring; the sidecar takes it later.
+    pub(super) fn put_into_ring(&mut self, worker: usize, command: Command) {
+        let w = &mut self.workers[worker];
+        w.ring.push_back(command);
+        let at = self.soon() + self.delay * [0, 0, 5][self.rng.random_range(0..3)];
+        self.later(at, Happening::TakeRing(worker));
+    }
+
+    /// The sidecar takes what is in a worker's ring.
+    pub(super) fn take_ring(&mut self, worker: usize) {
+        while let Some(command) = self.workers[worker].ring.pop_front() {
+            let w = &self.workers[worker];
+            let Some(session) = w.session else { return };
+            let (now, node) = (self.clock(w.node), w.node);
+            self.nodes[node].driver.node.command(now, session, command);
+        }
+    }
+
+    /// Answers who has asked for what may be announced, once all rings were looked at. Whether somebody has.
+    pub(super) fn answer_asked(&mut self, node: usize) -> bool {
+        let asked = self.nodes[node].driver.node.asked();
+        if asked == 0 {
+            return false;
+        }
+        for worker in 0..self.workers.len() {
+            if self.workers[worker].node == node {
+                self.take_ring(worker);
+            }
+        }
+        let now = self.clock(node);
+        self.nodes[node].driver.node.answer_asked(now, asked);
+        true
+    }
+
+    /// Announces a push where that can be, and takes the notice of its key down where not.
+    pub(super) fn announce(&mut self, worker: usize, number: usize, push: &mut Push) {
+        let w = &self.workers[worker];
+        let (Some(session), Some(arena)) = (w.session, &w.arena) else { return };
+        let segment = arena.segment;
+        let others = w.ops.iter().any(|(op, asked)| {
+            *op != push.op
+                && match &asked.what {
+                    What::Push { number, is_announced, .. } => !is_announced && self.pushed[*number].key == push.key,
+                    What::Delete => true,
+                    _ => false,
+                }
+        });
+        let w = &mut self.workers[worker];
+        w.notices.pushes.insert(push.op, number);
+        let Some(notice) = w.notices.by_key.get_mut(push.key.as_str()) else { return };
+        let at = NoticeAt { session, notice: notice.at };
+        let version = push.version.unwrap_or(Version(notice.next.max(1)));
+        let plain = push.to.is_none() && push.meta.metadata_bytes() == 0 && push.trace.is_none();
+        let ticket = announced_ticket(session.0, w.notices.count + 1);
+        let board = &mut self.nodes[w.node].board;
+        match ticket.filter(|_| plain && notice.is_wanted && !others && version.0 >= notice.next) {
+            Some(ticket) => {
+                w.notices.count += 1;
+                notice.next = version.0 + 1;
+                push.version = Some(version);
+                push.announced = Some(Announced { notice: at.notice, count: w.notices.count });
+                if let Some(What::Push { is_announced, .. }) = w.ops.get_mut(&push.op).map(|asked| &mut asked.what) {
+                    *is_announced = true;
+                }
+                self.pushed[number].version = Some(version);
+                self.tally.announced += 1;
+                let (meta, slice) =
+                    (push.meta.clone(), LocalSlice { segment, offset: push.offset, len: push.meta.len_bytes() });
+                board.notices.insert((at.session, at.notice), Noticed { ticket, version, meta, slice });
+            }
+            None => drop(board.notices.remove(&(at.session, at.notice))),
+        }
+    }
+
+    /// A key is about to be deleted: its versions begin anew.
+    pub(super) fn end_notice(&mut self, worker: usize, key: &Key) {
+        let w = &mut self.workers[worker];
+        if let (Some(session), Some(notice)) = (w.session, w.notices.by_key.get_mut(key.as_str())) {
+            notice.is_wanted = false;
+            self.nodes[w.node].board.notices.remove(&(session, notice.at));
+        }
+    }
+
+    /// A push has ended, with a version or without.
+    pub(super) fn push_answered(&mut self, worker: usize, number: usize, announced: bool, version: Option<Version>) {
+        let key = self.pushed[number].key.clone();
+        let w = &mut self.workers[worker];
+        let Some(notice) = w.notices.by_key.get_mut(key.as_str()) else { return };
+        match (version, w.session) {
+            (Some(version), _) => notice.next = notice.next.max(version.0 + 1),
+            (None, Some(session)) if announced => {
+                notice.is_wanted = false;
+                self.nodes[w.node].board.notices.remove(&(session, notice.at));
+            }
+            _ => {}
+        }
+    }
+
+    /// Somebody waits for what follows this push.
+    pub(super) fn watched(&mut self, worker: usize, pushed: OpId) {
+        let number = self.workers[worker].notices.pushes[&pushed];
+        let (key, version) = (self.pushed[number].key.to_string(), self.pushed[number].version);
+        let notices = &mut self.workers[worker].notices;
+        let free = notices.by_key.len() as u16;
+        let next = version.map_or(0, |v| v.0 + 1);
+        if let Some(notice) = notices.by_key.get_mut(&key) {
+            (notice.is_wanted, notice.next) = (true, next);
+        } else if free < MAX_NOTICES {
+            notices.by_key.insert(key, Notice { at: free, next, is_wanted: true });
+        }
+    }
+
+    /// Whether a command goes through the ring, for a while: always where others wait there, or where it is announced.
+    pub(super) fn goes_by_ring(&mut self, worker: usize, command: &Command) -> bool {
+        let is_announced = matches!(command, Command::Push(push) if push.announced.is_some());
+        is_announced || !self.workers[worker].ring.is_empty() || self.rng.random_range(0..20) == 0
+    }
+}

@@ -1,0 +1,68 @@
+//! Sleeping until one of several words changes, and waking who sleeps: [futex(2)](https://man7.org/linux/man-pages/man2/futex.2.html) and
+//! `futex_waitv`, which Linux has from 5.16 on.
+
+use crate::sync::AtomicU64;
+use rustix::io::Errno;
+use rustix::thread::ClockId;
+use rustix::thread::futex::{self, Flags, Wait, WaitFlags, WaitPtr, WaitvFlags};
+use rustix::time::{Timespec, clock_gettime};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+/// Whether this system lets a thread wait for several words at once.
+pub(super) fn is_there() -> bool {
+    static IS_THERE: OnceLock<bool> = OnceLock::new();
+    // For nothing at all nobody can wait: who knows the call says so.
+    *IS_THERE.get_or_init(|| futex::waitv(&[], WaitvFlags::empty(), None, ClockId::Monotonic) == Err(Errno::INVAL))
+}
+
+/// The lower half of a word, which is what the kernel looks at. A sequence is as good as that to a thread that sleeps: it would have to sleep
+/// through four thousand million changes.
+fn half(word: &AtomicU64) -> *mut u32 {
+    word.as_ptr().cast::<u32>().wrapping_add(usize::from(cfg!(target_endian = "big")))
+}
+
+/// Wakes everybody, in whatever process, who sleeps until the first of these words changes.
+pub(super) fn wake_all(words: &[AtomicU64]) {
+    if let Some(word) = words.first() {
+        // SAFETY: the pointer is into that word, which lives as long as `words`, and is aligned. Nobody loads or stores by way of it, which
+        // may be memory that is mapped read-only: the kernel takes its address alone.
+        let half = unsafe { AtomicU32::from_ptr(half(word)) };
+        // Fails for no address that is mapped.
+        let _ = futex::wake(half, Flags::empty(), i32::MAX as u32);
+    }
+}
+
+/// How many words a thread can wait for here.
+const MOST: usize = 8;
+
+/// Sleeps until one of `words`, which others write, is not what was read there any more, until the word of this process is not 0 any more, or
+/// `until`. Whether that came first. It may wake up for nothing.
+pub(super) fn wait(words: &[(&AtomicU64, u64)], own: &AtomicU32, until: Instant) -> bool {
+    let mut waits = [Wait::new(); MOST];
+    let count = words.len().min(MOST - 1);
+    for (wait, (word, value)) in waits.iter_mut().zip(&words[..count]) {
+        wait.val = value & u64::from(u32::MAX);
+        wait.uaddr = WaitPtr::new(half(word).cast());
+        wait.flags = WaitFlags::SIZE_U32;
+    }
+    waits[count].uaddr = WaitPtr::new(own.as_ptr().cast());
+    waits[count].flags = WaitFlags::SIZE_U32 | WaitFlags::PRIVATE;
+    let until = after(until.saturating_duration_since(Instant::now()));
+    let ended = futex::waitv(&waits[..=count], WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
+    matches!(ended, Err(Errno::TIMEDOUT))
+}
+
+/// The moment in that time, on the clock by which the kernel waits. `None`: never, in any life of a machine.
+fn after(left: Duration) -> Option<Timespec> {
+    let now = clock_gettime(ClockId::Monotonic);
+    let now = Duration::new(u64::try_from(now.tv_sec).ok()?, u32::try_from(now.tv_nsec).ok()?);
+    let at = now.checked_add(left)?;
+    Some(Timespec { tv_sec: i64::try_from(at.as_secs()).ok()?, tv_nsec: i64::from(at.subsec_nanos()) })
+}
+
+/// Wakes the threads of this process that sleep on that word.
+pub(super) fn wake_own(own: &AtomicU32) {
+    let _ = futex::wake(own, Flags::PRIVATE, i32::MAX as u32);
+}

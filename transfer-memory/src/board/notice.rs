@@ -1,0 +1,195 @@
+//! Notices: entries that a worker itself writes, one for each key that it announces; see the [module](super).
+
+use super::layout::{NOTICE_WORDS, NOTICES_BYTES, notice};
+use super::reader::{BoardReader, Seen};
+use super::words::Words;
+use super::{entry, futex};
+use crate::segment::{MapError, Mapping};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+use transfer_core::memory::{ALIGNMENT, LocalSlice, SegmentId};
+use transfer_core::tensor::{DType, TensorMeta, Version};
+
+/// A worker's notices, as it writes them. One thread at a time.
+#[derive(Debug)]
+pub struct NoticeWriter {
+    words: Words,
+}
+
+impl NoticeWriter {
+    /// Over the segment that the sidecar has made for them, which can be written.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub fn new(mapping: Arc<Mapping>) -> Result<NoticeWriter, MapError> {
+        Ok(NoticeWriter { words: Words::to_write(mapping, 0, (NOTICES_BYTES / 8) as usize)? })
+    }
+
+    /// Whether a notice can describe such a tensor: 11 dimensions at most.
+    #[must_use]
+    pub fn fits(meta: &TensorMeta) -> bool {
+        meta.metadata_bytes() == 0 && meta.shape().dims().len() <= notice::WORDS - notice::DIMS
+    }
+
+    /// What it shows is found no more, from here until it is [put up](NoticeWriter::put_up) again. To be called before the sidecar hears of what
+    /// follows.
+    pub fn take_down(&self, notice: u16) {
+        entry::open(self.at(notice));
+    }
+
+    /// Shows a version, in a notice that is down.
+    pub fn put_up(&self, notice: u16, ticket: u64, version: Version, meta: &TensorMeta, offset: u64) {
+        let dims = meta.shape().dims();
+        let mut words = [0; notice::WORDS];
+        words[notice::TICKET] = ticket;
+        words[notice::VERSION] = version.0;
+        words[notice::SHAPE] = meta.dtype() as u64 | (dims.len() as u64) << 8;
+        words[notice::OFFSET] = offset;
+        for (word, dim) in words[notice::DIMS..].iter_mut().zip(dims) {
+            *word = *dim;
+        }
+        entry::close(self.at(notice), &words[..(notice::DIMS + dims.len()).min(notice::WORDS)]);
+    }
+
+    /// Shows nothing, in a notice that is down.
+    pub fn clear(&self, notice: u16) {
+        entry::close(self.at(notice), &[0]);
+    }
+
+    /// Wakes who sleeps until this notice changes.
+    pub fn wake(&self, notice: u16) {
+        futex::wake_all(self.at(notice));
+    }
+
+    fn at(&self, notice: u16) -> &[crate::sync::AtomicU64] {
+        self.words.part(usize::from(notice) * NOTICE_WORDS, NOTICE_WORDS)
+    }
+}
+
+/// What a thread that sleeps on notices is woken by, besides: see [`Alarm::ring`].
+#[derive(Debug, Default)]
+pub struct Alarm(AtomicU32);
+
+impl Alarm {
+    /// Wakes all threads of this process that [wait](Watch::wait), and lets none sleep from here on.
+    pub fn ring(&self) {
+        self.0.store(1, Ordering::SeqCst);
+        futex::wake_own(&self.0);
+    }
+}
+
+/// A notice, as a board has named it to a reader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watch {
+    pub(super) entry: usize,
+    pub(super) sequence: u64,
+    words: Words,
+    arena: SegmentId,
+}
+
+/// What a notice shows, at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// `None`: nothing, or it was being written.
+    pub seen: Option<Seen>,
+    sequence: u64,
+}
+
+impl Look {
+    /// Whether it was being written, and is about to show something.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.sequence.is_multiple_of(2)
+    }
+}
+
+/// A notice and the sequence that was read there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct InNotice {
+    words: Words,
+    sequence: u64,
+}
+
+impl InNotice {
+    /// To be asked behind a fence.
+    pub(super) fn is_unchanged(&self) -> bool {
+        entry::is_at(self.words.all(), self.sequence)
+    }
+}
+
+impl Watch {
+    /// Whether this system lets a thread wait for a notice. Where not, whoever waits asks its sidecar.
+    #[must_use]
+    pub fn is_possible() -> bool {
+        futex::is_there()
+    }
+
+    /// As the entry `at` names it: at `offset` of the notices in `mapping`, of the worker that owns `arena`.
+    pub(super) fn new(
+        (entry, sequence): (usize, u64),
+        mapping: Arc<Mapping>,
+        offset: u64,
+        arena: u64,
+    ) -> Option<Watch> {
+        let words = Words::to_read(mapping, offset, NOTICE_WORDS).ok()?;
+        Some(Watch { entry, sequence, words, arena: SegmentId(u32::try_from(arena).ok()?) })
+    }
+
+    /// What it shows now.
+    #[must_use]
+    pub fn look(&self) -> Look {
+        let words = self.words.all();
+        let Some(sequence) = entry::begin(words) else {
+            return Look { seen: None, sequence: words.first().map_or(1, |word| word.load(Ordering::Relaxed)) | 1 };
+        };
+        Look { seen: self.read(sequence), sequence }
+    }
+
+    /// All that a worker says here is looked at, for it may be any: what it names has to lie in its own arena, which the caller's mapping says.
+    fn read(&self, sequence: u64) -> Option<Seen> {
+        let words = self.words.all();
+        let [ticket, version, shape, offset] =
+            [notice::TICKET, notice::VERSION, notice::SHAPE, notice::OFFSET].map(|w| entry::word(words, w));
+        let mut dims = [0; notice::WORDS - notice::DIMS];
+        let dims = dims.get_mut(..(shape >> 8) as usize & 0xff)?;
+        for (i, dim) in dims.iter_mut().enumerate() {
+            *dim = entry::word(words, notice::DIMS + i);
+        }
+        let is_one = ticket != 0 && offset.is_multiple_of(ALIGNMENT);
+        if !is_one || !entry::is_whole(words, sequence) {
+            return None;
+        }
+        let meta = TensorMeta::of(DType::from_wire(shape as u8)?, dims).ok()?;
+        let slice = LocalSlice { segment: self.arena, offset, len: meta.len_bytes() };
+        let in_notice = InNotice { words: self.words.clone(), sequence };
+        Some(Seen::noticed(Version(version), meta, slice, ticket, (self.entry, self.sequence), in_notice))
+    }
+
+    /// Whether the board still names this notice.
+    #[must_use]
+    pub fn is_named(&self, board: &BoardReader) -> bool {
+        entry::is_at(board.entry(self.entry), self.sequence)
+    }
+
+    /// Whether it shows what it showed in that look.
+    #[must_use]
+    pub fn is_as(&self, look: &Look) -> bool {
+        entry::is_at(self.words.all(), look.sequence)
+    }
+
+    /// Sleeps until it shows something else than in that look, until the board names it no more, until the sidecar or the session has ended,
+    /// until the alarm rings, or `until`. It may wake up for nothing. `false`: `until` came first.
+    #[must_use]
+    pub fn wait(&self, board: &BoardReader, look: &Look, alarm: &Alarm, until: Instant) -> bool {
+        let (notice, entry) = (self.words.all().first(), board.entry(self.entry).first());
+        let (Some(notice), Some(entry), Some([life, open])) = (notice, entry, board.honoured()) else { return true };
+        let words = [(notice, look.sequence), (entry, self.sequence), life, open];
+        let is_late = futex::wait(&words, &alarm.0, until);
+        if board.honoured().is_none() {
+            // The kernel has woken one of those who wait for the sidecar's end.
+            futex::wake_all(std::slice::from_ref(life.0));
+        }
+        !is_late
+    }
+}
