@@ -57,14 +57,15 @@ pub enum Command {
 }
 
 impl Command {
-    /// The operation, where this begins one that moves or makes something. What gives something back or up does not.
+    /// The operation, where this begins one that moves or makes something. What gives something back or up does not, and a push may have been
+    /// announced: that is looked at by itself.
     pub(crate) fn begins(&self) -> Option<OpId> {
         match self {
-            Command::Push(push) => Some(push.op),
             Command::Fetch(fetch) => Some(fetch.op),
             Command::Prepare(prepare) => Some(prepare.op),
             Command::Counter(counter) => Some(counter.op),
-            Command::Release { .. }
+            Command::Push(_)
+            | Command::Release { .. }
             | Command::Cancel { .. }
             | Command::TakeBack(_)
             | Command::Delete { .. }

@@ -68,8 +68,8 @@ pub(super) struct Ticket {
 /// All boards of a node.
 #[derive(Default)]
 pub(super) struct Boards {
-    /// How many more keys each board takes.
-    pub(super) free: BTreeMap<Domain, usize>,
+    /// How many more keys each board takes. One too few for as long as a key has its new place and its old one.
+    pub(super) free: BTreeMap<Domain, i64>,
     /// Those that are shown, and those that somebody may still have marked.
     pub(super) tickets: HashMap<u64, Ticket>,
     /// The last one that was given out.
@@ -85,7 +85,7 @@ pub(super) struct Boards {
 impl Node {
     /// Somebody keeps a board for the workers of this user, with places for so many keys.
     pub fn add_board(&mut self, domain: Domain, places: usize) {
-        self.boards.free.insert(domain, places);
+        self.boards.free.insert(domain, i64::try_from(places).unwrap_or(i64::MAX));
     }
 
     /// A worker of this sidecar has fetched the key: its newest version is worth showing from here on.
@@ -121,28 +121,39 @@ impl Node {
             return;
         }
         let new = r.published.filter(|blob| self.can_be_shown(r, *blob, shown.map(|t| t.domain)));
-        if let Some(blob) = new
-            && let Some(b) = self.store.blobs.get_mut(blob)
-            && let Some(r) = self.store.records.get_mut(record)
-        {
-            b.refs += 1;
-            self.boards.last += 1;
-            let (ticket, domain) = (self.boards.last, b.domain);
-            if let Some(free) = self.boards.free.get_mut(&domain) {
-                *free = free.saturating_sub(1);
+        if let Some(blob) = new {
+            if let Some(b) = self.store.blobs.get_mut(blob) {
+                b.refs += 1;
             }
-            r.on_board = OnBoard::Shown(ticket);
-            self.boards.tickets.insert(ticket, Ticket { record: Some(record), blob: Some(blob), domain });
-            let (key, version, meta) = (r.key.clone(), b.version, b.meta.clone());
-            let slice = LocalSlice { len: meta.len_bytes(), ..b.slice };
-            let shown = Shown { domain, ticket, key, version, meta, slice, notice: None };
-            self.actions.push_back(Action::Show(Box::new(shown)));
+            if let Some(ticket) = self.take_place(record, blob, None)
+                && let Some(r) = self.store.records.get_mut(record)
+            {
+                r.on_board = OnBoard::Shown(ticket);
+            }
         } else if let Some(r) = self.store.records.get_mut(record) {
             r.on_board = OnBoard::Wanted;
         }
         if let Some(ticket) = before {
             self.take_off_board(ticket);
         }
+    }
+
+    /// Shows a version, or the notice where its owner does, by a new ticket. What its key has on the board is to be taken off behind that.
+    pub(super) fn take_place(&mut self, record: Id<Record>, blob: Id<Blob>, notice: Option<NoticeAt>) -> Option<u64> {
+        let (b, r) = (self.store.blobs.get(blob)?, self.store.records.get(record)?);
+        self.boards.last += 1;
+        let (ticket, domain) = (self.boards.last, b.domain);
+        if let Some(free) = self.boards.free.get_mut(&domain) {
+            *free -= 1;
+        }
+        // A notice shows other versions as well, each by a ticket of its own.
+        let held = notice.is_none().then_some(blob);
+        self.boards.tickets.insert(ticket, Ticket { record: Some(record), blob: held, domain });
+        let (key, version, meta) = (r.key.clone(), b.version, b.meta.clone());
+        let slice = LocalSlice { len: meta.len_bytes(), ..b.slice };
+        let shown = Shown { domain, ticket, key, version, meta, slice, notice };
+        self.actions.push_back(Action::Show(Box::new(shown)));
+        Some(ticket)
     }
 
     /// Whether everybody of its user may find this version by looking. `before`: on which board the key has a place already.

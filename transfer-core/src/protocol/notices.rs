@@ -10,13 +10,12 @@
 //! - **Who asks hears of nothing older than what others have found.** What was announced before somebody asked is in its owner's submission ring
 //!   by then. So a question about a key with a notice is answered when all rings have been looked at once more: [`Node::answer_asked`].
 
-use super::board::{OnBoard, Shown, Ticket};
+use super::board::{OnBoard, Ticket};
 use super::node::Node;
 use super::ops::Op;
 use super::slab::Id;
 use super::store::{Blob, Owner, Record};
 use super::{Action, Domain, SessionId};
-use crate::memory::LocalSlice;
 use crate::op::{Announced, Failure, FailureCode, MAX_NOTICES, Push, Reply, announced_ticket};
 use crate::tensor::Key;
 use crate::time::Time;
@@ -111,18 +110,10 @@ impl Node {
             let old = std::mem::replace(&mut noticed.ticket, ticket);
             return self.replace_announced(old);
         }
+        let Some(entry) = self.take_place(record, blob, Some(at)) else { return };
         let (Some(b), Some(r)) = (self.store.blobs.get(blob), self.store.records.get_mut(record)) else { return };
-        self.boards.last += 1;
-        let (entry, domain) = (self.boards.last, b.domain);
-        if let Some(free) = self.boards.free.get_mut(&domain) {
-            *free = free.saturating_sub(1);
-        }
         r.on_board = OnBoard::Noticed;
-        let (key, version, meta) = (r.key.clone(), b.version, b.meta.clone());
-        let slice = LocalSlice { len: meta.len_bytes(), ..b.slice };
-        let shown = Shown { domain, ticket: entry, key, version, meta, slice, notice: Some(at) };
-        self.actions.push_back(Action::Show(Box::new(shown)));
-        self.boards.tickets.insert(entry, Ticket { record: Some(record), blob: None, domain });
+        let domain = b.domain;
         let noticed = self.boards.noticed.insert(record, Noticed { entry, ticket, at, domain });
         match (before, noticed) {
             (OnBoard::Shown(shown), _) => self.take_off_board(shown),

@@ -104,7 +104,6 @@ impl Node {
         self.latest = now;
         if self.draining
             && let Some(op) = command.begins()
-            && !matches!(command, Command::Push(_))
         {
             return self.refuse(session, op, self.is_draining());
         }

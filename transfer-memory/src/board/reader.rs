@@ -113,7 +113,7 @@ impl BoardReader {
         probes(hash, self.entries).find_map(|at| self.read(at, hash, key.as_str().as_bytes(), &segments))
     }
 
-    pub(super) fn entry(&self, at: usize) -> &[crate::sync::AtomicU64] {
+    pub(super) fn entry(&self, at: usize) -> &[AtomicU64] {
         self.board.part(HEADER_WORDS + at * ENTRY_WORDS, ENTRY_WORDS)
     }
 

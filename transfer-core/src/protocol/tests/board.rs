@@ -283,8 +283,11 @@ fn a_full_board_shows_no_more_and_a_free_place_is_used_again() {
         pair.fetch_and_release(r, text);
     }
     assert_eq!(["a", "b", "c"].map(|k| pair.shows(k)), [Some(1), Some(1), None]);
-    // A version in the place of its own key needs no other place.
+    // A version in the place of its own key needs no other place, and leaves none.
     pair.push(w, "b", bytes(100), 2, None);
+    pair.settle();
+    pair.fetch_and_release(r, "c");
+    assert_eq!(pair.shows("c"), None);
     pair.command(w, Command::Delete { op: OpId(900), key: key("a") });
     pair.push(w, "c", bytes(100), 2, None);
     pair.settle();
