@@ -101,7 +101,7 @@ impl Node {
     /// Shows the newest version of a key, where it is wanted and can be, in the place of what was shown of it before.
     pub(super) fn show(&mut self, record: Id<Record>) {
         let Some(r) = self.store.records.get(record) else { return };
-        if let Some(blob) = r.published
+        if let Some(blob) = r.current
             && let Some((ticket, at)) = self.boards.announced.get(&blob).copied()
         {
             return self.show_notice(record, blob, ticket, at);
@@ -117,10 +117,10 @@ impl Node {
             OnBoard::Unasked | OnBoard::Never | OnBoard::Noticed => return,
         };
         let shown = before.and_then(|ticket| self.boards.tickets.get(&ticket));
-        if shown.is_some_and(|t| t.blob == r.published) {
+        if shown.is_some_and(|t| t.blob == r.current) {
             return;
         }
-        let new = r.published.filter(|blob| self.can_be_shown(r, *blob, shown.map(|t| t.domain)));
+        let new = r.current.filter(|blob| self.can_be_shown(r, *blob, shown.map(|t| t.domain)));
         if let Some(blob) = new {
             if let Some(b) = self.store.blobs.get_mut(blob) {
                 b.refs += 1;
@@ -164,7 +164,7 @@ impl Node {
         // A board tells nothing of the trace that a push belongs to.
         let is_plain = b.ranges.is_none() && b.meta.metadata_bytes() == 0 && b.trace.is_none();
         let is_plain = is_plain && matches!(b.source, Source::Arena(_));
-        let is_free = !matches!(b.retention.until, Until::Fetched(_)) && !b.past;
+        let is_free = !matches!(b.retention.until, Until::Fetched(_)) && !b.before_epoch;
         has_place && is_plain && is_free && matches!(record.owner, Owner::Session(_)) && !self.draining
     }
 
@@ -262,7 +262,7 @@ impl Node {
                 _ => return Err(format!("key {:?} is noticed, and no notice is known", r.key)),
             };
             let ticket = self.boards.tickets.get(&number);
-            if ticket.is_none_or(|t| t.blob.is_none() || t.blob != r.published) {
+            if ticket.is_none_or(|t| t.blob.is_none() || t.blob != r.current) {
                 return Err(format!("key {:?}: ticket {number} shows what is not its newest version", r.key));
             }
             if !matches!(r.owner, Owner::Session(_) | Owner::Claiming(_)) || self.draining {

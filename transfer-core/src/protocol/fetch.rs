@@ -27,7 +27,7 @@ impl Node {
         let behind = found.filter(|record| self.may_be_behind(*record, Some(session)));
         // The usual case needs no operation: it is published here.
         if let Some(record) = found.filter(|_| behind.is_none()) {
-            fetch.select = self.settle(record, fetch.select);
+            fetch.select = self.resolve_latest(record, fetch.select);
             match self.pick(record, fetch.select) {
                 Picked::Blob(blob) => {
                     return match self.hand_over(now, session, fetch.op, blob, fetch.require, now) {

@@ -172,7 +172,7 @@ impl Node {
             OpKind::Fetch { select, stage, .. } => match stage {
                 FetchStage::Waiting => {
                     let record = self.store.find(key.as_str()).and_then(|r| self.store.records.get(r));
-                    match record.and_then(|r| r.published).and_then(|b| self.store.blobs.get(b)) {
+                    match record.and_then(|r| r.current).and_then(|b| self.store.blobs.get(b)) {
                         Some(newest) => Failure::new(
                             FailureCode::Deadline,
                             format!(

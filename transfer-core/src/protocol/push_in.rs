@@ -505,7 +505,7 @@ impl Node {
     pub(super) fn flows_in_lost(&mut self, now: Time, link: LinkId, flows: &Slab<InFlow>) {
         for (id, flow) in flows.iter() {
             let Some(record) = self.store.find(flow.key.as_str()) else { continue };
-            let published = self.store.records.get(record).is_some_and(|r| r.published.is_some() || r.older.is_some());
+            let published = self.store.records.get(record).is_some_and(|r| r.current.is_some() || r.older.is_some());
             let mut ends = false;
             match self.store.records.get_mut(record).map(|r| &mut r.owner) {
                 Some(Owner::Landed(landed)) if landed.flow == Some((link, id)) => {

@@ -82,7 +82,7 @@ impl Node {
         };
         let record_id = self.store.find(key.as_str());
         if let Some(record) = record_id {
-            select = self.settle(record, select);
+            select = self.resolve_latest(record, select);
         }
         let Some(l) = self.links.get_mut(&link) else { return };
         if l.serves.contains_key(&index) {

@@ -48,7 +48,8 @@ pub struct Snapshot {
     pub draining: bool,
 }
 
-/// A part of a listing, in no order that means anything. An entry that is there all the while is in exactly one of the pages.
+/// A part of a listing, in the order in which the entries lie in the node: by number, or by place. An entry that is there all the while
+/// is in exactly one of the pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T> {
     /// The entries that were looked at and fit the filter; few or none, where few of those looked at fit.

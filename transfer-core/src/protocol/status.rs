@@ -29,7 +29,7 @@ impl Node {
             links: self.links.len() as u64,
             on_links,
             impaired: 0,
-            tensors: self.store.published,
+            tensors: self.store.published_count,
             blobs: self.store.blobs.len() as u64,
             leases: self.sessions.values().map(|s| s.lent).sum(),
             operations: self.ops.len() as u64,

@@ -28,11 +28,11 @@ pub(super) struct Blob {
     /// How long it stays published.
     pub(super) retention: Retention,
     /// How often it may still be fetched. Counted where its retention says so.
-    pub(super) left: u32,
+    pub(super) fetches_left: u32,
     /// Fetches that were counted and have not ended: a peer is getting it.
     pub(super) under_way: u32,
     /// It was published before the epoch of the newest version began.
-    pub(super) past: bool,
+    pub(super) before_epoch: bool,
     /// Its worker waits until nobody else can reach it.
     pub(super) awaited: Option<Id<Op>>,
     /// What pushed it, where that said so.
@@ -52,9 +52,9 @@ impl Blob {
             domain,
             source,
             retention,
-            left: u32::MAX,
+            fetches_left: u32::MAX,
             under_way: 0,
-            past: false,
+            before_epoch: false,
             awaited: None,
             trace: None,
         }
@@ -68,7 +68,7 @@ impl Blob {
     /// The same, to be published for so long.
     pub(super) fn retained(mut self, retention: Retention) -> Blob {
         if let Until::Fetched(n) = retention.until {
-            self.left = n.get();
+            self.fetches_left = n.get();
         }
         self.retention = retention;
         self
@@ -166,7 +166,7 @@ pub(super) struct Record {
     pub(super) key: Key,
     pub(super) owner: Owner,
     /// The newest version.
-    pub(super) published: Option<Id<Blob>>,
+    pub(super) current: Option<Id<Blob>>,
     /// Versions that stay beside it, in the order in which they were published. Boxed, as below.
     #[allow(clippy::box_collection)]
     pub(super) older: Option<Box<Vec<Id<Blob>>>>,
@@ -213,13 +213,13 @@ impl Record {
 
     /// What was published last and is there.
     pub(super) fn newest(&self) -> Option<Id<Blob>> {
-        self.published.or_else(|| self.older.as_ref()?.last().copied())
+        self.current.or_else(|| self.older.as_ref()?.last().copied())
     }
 
     /// How many versions are there.
     pub(super) fn count(&self) -> u32 {
         let older = self.older.as_ref().map_or(0, |o| o.len());
-        u32::try_from(older + usize::from(self.published.is_some())).unwrap_or(u32::MAX)
+        u32::try_from(older + usize::from(self.current.is_some())).unwrap_or(u32::MAX)
     }
 
     /// Somebody else publishes this key from here on, at whatever version.
@@ -229,7 +229,7 @@ impl Record {
     }
 
     fn is_needed(&self) -> bool {
-        self.is_owned() || self.published.is_some() || self.older.is_some() || self.waiters.is_some()
+        self.is_owned() || self.current.is_some() || self.older.is_some() || self.waiters.is_some()
     }
 }
 
@@ -240,7 +240,7 @@ pub(super) struct Store {
     pub(super) records: Slab<Record>,
     pub(super) blobs: Slab<Blob>,
     /// How many records have a published version.
-    pub(super) published: u64,
+    pub(super) published_count: u64,
 }
 
 impl Store {
@@ -260,7 +260,7 @@ impl Store {
                 let id = records.insert(Record {
                     key: key.clone(),
                     owner: Owner::Nobody,
-                    published: None,
+                    current: None,
                     older: None,
                     next_version: 0,
                     epoch_begins: false,
@@ -298,4 +298,16 @@ pub(super) struct Arena {
     /// How many ranges their bodies are made of, those of one piece not counted: what the node keeps tables of.
     pub(super) ranges: u64,
     pub(super) abandoned: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There may be millions of each. docs/performance.md says how much memory a published tensor takes.
+    #[test]
+    fn a_key_and_its_version_take_272_bytes_in_the_store() {
+        assert!(size_of::<Blob>() <= 184, "{}", size_of::<Blob>());
+        assert!(size_of::<Record>() <= 88, "{}", size_of::<Record>());
+    }
 }

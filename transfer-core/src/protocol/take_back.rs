@@ -102,15 +102,15 @@ impl Node {
         let Some(id) = record else { return self.unhold(blob) };
         match self.store.records.get_mut(id) {
             Some(r) if matches!(r.owner, Owner::Session(s) if s == session) => {
-                if r.published.is_none() && r.next_version == version.saturating_add(1) {
-                    r.published = Some(blob);
-                    self.store.published += 1;
+                if r.current.is_none() && r.next_version == version.saturating_add(1) {
+                    r.current = Some(blob);
+                    self.store.published_count += 1;
                 } else if stays {
                     let older = r.older.get_or_insert_default();
                     // In the order of publication, which within one owner's time is that of the versions.
                     let at = older
                         .iter()
-                        .take_while(|o| self.store.blobs.get(**o).is_some_and(|o| o.past || o.version.0 < version));
+                        .take_while(|o| self.store.blobs.get(**o).is_some_and(|o| o.before_epoch || o.version.0 < version));
                     let at = at.count();
                     older.insert(at, blob);
                 } else {

@@ -29,18 +29,18 @@ impl Node {
         let Some(r) = self.store.records.get(record) else { return Picked::NotYet };
         let older = r.older.iter().flat_map(|o| o.iter().rev());
         let mut promised = false;
-        for id in r.published.iter().chain(older) {
+        for id in r.current.iter().chain(older) {
             let Some(b) = self.store.blobs.get(*id) else { continue };
-            if !select.takes(b.version) || b.past && !matches!(select, Select::Exactly(_)) {
+            if !select.takes(b.version) || b.before_epoch && !matches!(select, Select::Exactly(_)) {
                 continue;
             }
-            if b.left > 0 {
+            if b.fetches_left > 0 {
                 return Picked::Blob(*id);
             }
             // Others are fetching it: it comes back if they fail.
             promised = true;
         }
-        let newest = match r.published.and_then(|id| self.store.blobs.get(id)) {
+        let newest = match r.current.and_then(|id| self.store.blobs.get(id)) {
             Some(b) => Some(b.version),
             None => r.next_version.checked_sub(1).map(Version),
         };
@@ -54,7 +54,7 @@ impl Node {
 
     /// What "the latest" means for a request that comes now: what has landed here and is being closed to its sender belongs to it,
     /// for the sender may know that it is here.
-    pub(super) fn settle(&self, record: Id<Record>, select: Select) -> Select {
+    pub(super) fn resolve_latest(&self, record: Id<Record>, select: Select) -> Select {
         let landed = self.landing_flow(record).filter(|flow| !flow.landed.is_empty());
         match (select, landed) {
             (Select::Latest, Some(flow)) => Select::AtLeast(Version(flow.next_version.saturating_sub(1))),
@@ -86,16 +86,16 @@ impl Node {
         let Some(r) = self.store.records.get_mut(record) else { return };
         r.next_version = version.0.saturating_add(1);
         let epoch_begins = std::mem::take(&mut r.epoch_begins);
-        let before = r.published.replace(blob);
+        let before = r.current.replace(blob);
         if before.is_none() {
-            self.store.published += 1;
+            self.store.published_count += 1;
         }
         let mut older = r.older.take().map_or_else(Vec::new, |o| *o);
         older.extend(before);
         let mut ended = Vec::new();
         older.retain(|id| {
             let Some(b) = self.store.blobs.get_mut(*id) else { return false };
-            b.past |= epoch_begins;
+            b.before_epoch |= epoch_begins;
             let stays = b.retention.until != Until::Replaced && b.version != version;
             if !stays {
                 ended.push(*id);
@@ -197,7 +197,7 @@ impl Node {
         if let Some(b) = self.store.blobs.get_mut(blob)
             && let Until::Fetched(_) = b.retention.until
         {
-            b.left = b.left.saturating_sub(1);
+            b.fetches_left = b.fetches_left.saturating_sub(1);
             b.under_way += 1;
         }
     }
@@ -208,9 +208,9 @@ impl Node {
         let Until::Fetched(_) = b.retention.until else { return };
         b.under_way = b.under_way.saturating_sub(1);
         if !well {
-            b.left += 1;
+            b.fetches_left += 1;
             self.serve_waiters(now, record);
-        } else if b.left == 0 && b.under_way == 0 {
+        } else if b.fetches_left == 0 && b.under_way == 0 {
             self.end_version(record, blob);
             // Who waited for exactly this one waits in vain.
             self.serve_waiters(now, record);
@@ -229,9 +229,9 @@ impl Node {
     /// Takes a version out of its key, with the reference that publishing it was.
     pub(super) fn take_version(&mut self, record: Id<Record>, blob: Id<Blob>) -> bool {
         let Some(r) = self.store.records.get_mut(record) else { return false };
-        if r.published == Some(blob) {
-            r.published = None;
-            self.store.published -= 1;
+        if r.current == Some(blob) {
+            r.current = None;
+            self.store.published_count -= 1;
             self.hide(record);
             return true;
         }
@@ -248,7 +248,7 @@ impl Node {
     /// Ends all versions of a key, or all but those that outlive their worker. Whether some are left.
     pub(super) fn end_versions(&mut self, record: Id<Record>, but_outliving: bool) -> bool {
         let Some(r) = self.store.records.get(record) else { return false };
-        let all: Vec<_> = r.older.iter().flat_map(|o| o.iter()).chain(&r.published).copied().collect();
+        let all: Vec<_> = r.older.iter().flat_map(|o| o.iter()).chain(&r.current).copied().collect();
         let mut left = false;
         for id in all {
             if but_outliving && self.store.blobs.get(id).is_some_and(|b| b.retention.life == Life::Sidecar) {

@@ -265,7 +265,7 @@ impl Link {
                 self.confirm(told);
             }
         }
-        self.settle(rail, out);
+        self.hand_over_undelivered(rail, out);
     }
 
     /// Tells the peer that this side's end of a rail is dead and drained, and what came over it.
@@ -300,12 +300,12 @@ impl Link {
             self.confirm(number);
         }
         self.end_rail(number, &DownReason::Closed("its other end is down".into()), out);
-        self.settle(number, out);
+        self.hand_over_undelivered(number, out);
         Ok(())
     }
 
     /// Where both ends of a rail are dead and drained: gives what the peer did not receive to another rail.
-    fn settle(&mut self, rail: usize, out: &mut Out) {
+    fn hand_over_undelivered(&mut self, rail: usize, out: &mut Out) {
         let from = &mut self.rails[rail];
         if !from.is_down() || from.settled {
             return;
@@ -316,7 +316,7 @@ impl Link {
         }
         let (Some(received), Some(to)) = (confirmed, self.live_rail()) else { return };
         let from = &mut self.rails[rail];
-        let Some((came, left)) = from.settle(received) else {
+        let Some((came, left)) = from.split_at_received(received) else {
             let why = format!("it received {received} messages over rail {rail}, which is not what was sent");
             return self.end(DownReason::Violation(why), out);
         };

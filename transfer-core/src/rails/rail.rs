@@ -138,7 +138,7 @@ impl Rail {
 
     /// The peer received `received` messages and immediates over this rail, and no more will come. Answers what came with or
     /// before them, and what did not come, in order. `None` for a number that cannot be.
-    pub(super) fn settle(&mut self, received: u64) -> Option<(Vec<Entry>, Vec<Entry>)> {
+    pub(super) fn split_at_received(&mut self, received: u64) -> Option<(Vec<Entry>, Vec<Entry>)> {
         if received < self.acknowledged || received > self.counted {
             return None;
         }
@@ -180,16 +180,16 @@ mod tests {
             [(0, vec![], vec![0, 1, 2, 3, 4]), (1, vec![0, 1], vec![2, 3, 4]), (2, vec![0, 1, 2, 3], vec![4])]
         {
             let mut rail = rail(&items);
-            let (a, b) = rail.settle(received).unwrap();
+            let (a, b) = rail.split_at_received(received).unwrap();
             assert_eq!((numbers(&a), numbers(&b)), (came, left));
         }
-        assert_eq!(rail(&items).settle(3), None);
+        assert_eq!(rail(&items).split_at_received(3), None);
         let mut acknowledged = rail(&items);
         for _ in 0..2 {
             acknowledged.pop_acknowledged();
         }
-        assert_eq!(acknowledged.settle(0), None);
-        let (came, left) = acknowledged.settle(1).unwrap();
+        assert_eq!(acknowledged.split_at_received(0), None);
+        let (came, left) = acknowledged.split_at_received(1).unwrap();
         assert_eq!((numbers(&came), numbers(&left)), (vec![], vec![2, 3, 4]));
     }
 }

@@ -29,11 +29,11 @@ use v1::event::What;
 
 /// See the module. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct AdminService(Arc<Shown>);
+pub(crate) struct AdminService(Arc<AdminState>);
 
 /// What is shown beside what the engine counts.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct AdminState {
     pub(crate) me: Identity,
     pub(crate) started: Instant,
     pub(crate) budget: PinnedBudget,
@@ -48,7 +48,7 @@ pub(crate) struct Shown {
 }
 
 impl AdminService {
-    pub(crate) fn new(shown: Shown) -> AdminService {
+    pub(crate) fn new(shown: AdminState) -> AdminService {
         AdminService(Arc::new(shown))
     }
 
@@ -203,7 +203,7 @@ impl v1::admin_server::Admin for AdminService {
     }
 
     async fn set_poll(&self, request: Request<v1::SetPollRequest>) -> Result<Response<v1::SetPollResponse>, Status> {
-        let Shown { poll, engine, .. } = &*self.0;
+        let AdminState { poll, engine, .. } = &*self.0;
         let wanted = request.into_inner().poll.unwrap_or_default();
         let strategy = poll::from_message(&wanted).map_err(Status::invalid_argument)?;
         let before = poll.set(engine, strategy).map_err(|gone| unavailable(gone.into()))?;

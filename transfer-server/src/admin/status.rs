@@ -1,6 +1,6 @@
 //! The overview, and how well the sidecar is.
 
-use super::{Shown, unavailable};
+use super::{AdminState, unavailable};
 use crate::directory::{DirectoryClient, Place};
 use crate::engine::FabricDescription;
 use crate::events::nanos;
@@ -15,9 +15,9 @@ use transfer_proto::v1;
 /// A pool in which somebody has waited for room for longer than this makes a sidecar degraded.
 const FULL_FOR_LONG: Duration = Duration::from_secs(5);
 
-impl Shown {
+impl AdminState {
     pub(super) async fn status(&self) -> Result<v1::StatusResponse, Status> {
-        let Shown { me, started, budget, poll, engine, directory, drain, .. } = self;
+        let AdminState { me, started, budget, poll, engine, directory, drain, .. } = self;
         let snapshot = engine.snapshot().await.map_err(unavailable)?;
         let descriptions = engine.describe().await.map_err(unavailable)?;
         let (state, reasons) = self.state(&snapshot);

@@ -42,7 +42,7 @@ pub(crate) struct HttpServer {
 
 /// What the routes need.
 #[derive(Debug, Clone)]
-struct Shown {
+struct PageState {
     watched: Watched,
     history: Arc<History>,
     /// Whether only this host can connect: then a browser must have been told so too.
@@ -60,7 +60,7 @@ impl HttpServer {
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("transfer-http".into()).spawn(move || {
             runtime.block_on(async {
-                let shown = Shown { watched, history: Arc::default(), loopback };
+                let shown = PageState { watched, history: Arc::default(), loopback };
                 let sampling = shown.history.clone().sample(shown.watched.clone());
                 tokio::select! {
                     // An error means that the sidecar is gone, which is a stop too.
@@ -127,7 +127,7 @@ async fn serve(listener: TcpListener, routes: Router, asking: Duration) {
     }
 }
 
-fn routes(shown: Shown) -> Router {
+fn routes(shown: PageState) -> Router {
     Router::new()
         .route("/", get(async || page::html()))
         .route("/page.css", get(async || page::css()))
@@ -161,7 +161,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
 
 /// A page of another site can make a name of its own mean this host, and its visitor's browser would then let it read the answers. So
 /// where only this host may connect, only this host's own names are answered.
-async fn guard(State(shown): State<Shown>, request: Request, next: Next) -> Response {
+async fn guard(State(shown): State<PageState>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default();
     let mut response = if shown.loopback && !is_this_host(host) {
         let text = format!(
@@ -191,7 +191,7 @@ fn unavailable(why: impl std::fmt::Display) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response()
 }
 
-async fn scrape(State(shown): State<Shown>) -> Response {
+async fn scrape(State(shown): State<PageState>) -> Response {
     match shown.watched.look().await {
         Ok(look) => match metrics::text(&shown.watched, &look) {
             Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
@@ -201,7 +201,7 @@ async fn scrape(State(shown): State<Shown>) -> Response {
     }
 }
 
-async fn show_status(State(shown): State<Shown>) -> Response {
+async fn show_status(State(shown): State<PageState>) -> Response {
     match (shown.watched.look().await, shown.watched.lists().await) {
         (Ok(look), Ok(lists)) => axum::Json(status::of(&shown.watched, &look, &lists)).into_response(),
         (Err(e), _) | (_, Err(e)) => unavailable(e),
@@ -215,11 +215,11 @@ struct Since {
     since: u64,
 }
 
-async fn show_history(State(shown): State<Shown>, Query(Since { since }): Query<Since>) -> Response {
+async fn show_history(State(shown): State<PageState>, Query(Since { since }): Query<Since>) -> Response {
     axum::Json(shown.history.since(since)).into_response()
 }
 
-async fn ready(State(shown): State<Shown>) -> Response {
+async fn ready(State(shown): State<PageState>) -> Response {
     match shown.watched.look().await {
         Ok(look) if look.measured.snapshot.draining => unavailable("draining: it takes nothing new"),
         Ok(look) if look.directory.attached => "ready\n".into_response(),

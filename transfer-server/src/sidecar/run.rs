@@ -2,7 +2,7 @@
 
 use super::StartError;
 use super::parts::Parts;
-use crate::admin::{AdminService, Shown};
+use crate::admin::{AdminService, AdminState};
 use crate::config::{ConfigError, DirectoryPlace};
 use crate::control::Control;
 use crate::directory::{Directory, DirectoryClient, Hello, Place};
@@ -136,7 +136,7 @@ impl Running {
             records,
         });
         let (stop, stopping) = watch::channel(false);
-        let shown = Shown {
+        let shown = AdminState {
             me: identity,
             started,
             budget,
