@@ -1,0 +1,43 @@
+//! What the listings print, held against the messages that they print.
+
+use super::*;
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use std::collections::BTreeSet;
+
+/// The fields of a message of `lists.proto`.
+fn fields_of(message: &str) -> BTreeSet<String> {
+    let files = FileDescriptorSet::decode(transfer_proto::FILE_DESCRIPTOR_SET).expect("it can be decoded");
+    let message = files.file.iter().flat_map(|file| &file.message_type).find(|m| m.name() == message);
+    message.expect("it is declared").field.iter().map(|field| field.name().to_owned()).collect()
+}
+
+/// The keys of an entry's object.
+fn keys_of<L: List>() -> BTreeSet<String>
+where
+    L::Entry: Default,
+{
+    let Value::Object(object) = L::json(&L::Entry::default()) else { panic!("an entry is an object") };
+    object.keys().cloned().collect()
+}
+
+#[test]
+fn json_has_every_field_of_a_message() {
+    let listings = [
+        ("Session", keys_of::<Sessions>()),
+        ("Peer", keys_of::<Peers>()),
+        ("Link", keys_of::<Links>()),
+        ("Tensor", keys_of::<Tensors>()),
+        ("Segment", keys_of::<Segments>()),
+        ("Transfer", keys_of::<Transfers>()),
+        ("Quarantined", keys_of::<Quarantine>()),
+    ];
+    for (message, keys) in listings {
+        let mut fields = fields_of(message);
+        if fields.remove("tensor") {
+            // Its message is spread out, but for the length, which the listing has as a field of its own.
+            fields.extend(["dtype", "shape"].map(str::to_owned));
+        }
+        assert_eq!(keys, fields, "{message}: its fields in lists.proto, and the keys of --json");
+    }
+}
