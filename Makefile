@@ -17,27 +17,36 @@ CHAOS_ARGS ?=
 FUZZ ?= 600
 FUZZ_TARGET ?= fuzz_
 
-# Of the suites between nodes, which run over shared memory too.
+# Of the end-to-end tests between nodes, the modules that run over shared memory too.
 SHM_SUITES ?= round_trips lost_peers
+# Most tests wait for processes, so more of them run at a time than there are cores.
+export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
+# What the demo's programs are built with (Cargo.toml).
+DEMO_PROFILE := demo
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-tools test-host test-rdma test-packaging soak-rdma chaos fuzz loom miri bench lint doc deb setup
+.PHONY: help demo test test-all test-tools test-host test-rdma test-packaging soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: setup ## Builds everything and trains a network through two sidecars on this machine
-	$(CARGO) build --release --package transfer-server --package transfer-cli --package digits --bins
-	$(TARGET)/release/digits demo --transferd $(TARGET)/release/transferd $(DEMO_ARGS)
+demo: setup ## Builds what it needs and trains a network through two sidecars on this machine
+	$(CARGO) build --profile $(DEMO_PROFILE) --package digits --package transfer-server --no-default-features --bins
+	$(TARGET)/$(DEMO_PROFILE)/digits demo --transferd $(TARGET)/$(DEMO_PROFILE)/transferd $(DEMO_ARGS)
 
-test: test-host test-rdma test-packaging ## Builds everything and runs every test
+test: test-host test-rdma test-packaging ## Builds everything and runs the tests that a change has to pass
 
-# --all-targets builds the programs too, with the same features as the tests have, so nothing is built twice: the end-to-end tests
-# start target/debug/transferd.
+test-all: ## Everything at full length: 100,000 schedules, ten minutes of chaos and of the soak, the fuzzers, empty machines
+	TRANSFER_SCHEDULES=8500 $(MAKE) test
+	$(MAKE) chaos CHAOS=600
+	$(MAKE) soak-rdma SOAK=600
+	$(MAKE) fuzz FUZZ=60
+	$(MAKE) fresh-machine
+
+# One set of features: with others, everything below would be built again. The end-to-end tests start target/debug/transferd.
 test-host: setup test-tools ## Those tests that need no RDMA device
 	$(CARGO) build --workspace --all-targets
 	$(CARGO) test --workspace
-	TRANSFER_TEST_FABRIC=shm $(CARGO) test --workspace $(addprefix --test ,$(SHM_SUITES))
-	$(CARGO) test --package transfer-client --features embedded --test embedded
+	TRANSFER_TEST_FABRIC=shm $(CARGO) test --workspace --test e2e -- $(addsuffix ::,$(SHM_SUITES))
 
 test-tools:
 	@scripts/test-tools.sh
@@ -79,6 +88,9 @@ doc: setup ## Builds the API documentation; warnings are errors
 
 deb: setup ## Builds the Debian package
 	packaging/debian/build.sh
+
+fresh-machine: ## Runs `make demo` on empty machines: Debian 12 and 13, as root and as a plain user
+	tests/fresh-machine/all.sh
 
 setup: ## Looks for the tools that are needed, and installs what it can
 	@scripts/setup.sh

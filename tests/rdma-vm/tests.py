@@ -36,7 +36,7 @@ MEND = """for ((i = 0; i < {devices}; i++)); do
     ip link set dummy$i up
     [ -e /sys/class/infiniband/rxe$i ] || {{ echo "rxe$i is gone, and is added again"; rdma link add rxe$i type rxe netdev dummy$i; }}
 done"""
-# The suites of transfer-tests that hold whatever carries, and which of their tests use no carrier.
+# The modules of the end-to-end tests that hold whatever carries, and which of their tests use no carrier.
 OVER_VERBS = {
     'batches': (),
     'counters': ('of_one_node',),
@@ -238,14 +238,13 @@ def suites_of(tests):
         if not any(suite.expected for suite in suites if suite.package == package):
             raise Failed(f'{package.name} marks tests with "{MARK}", and its programs list none')
     suites = [suite for suite in suites if suite.expected]
+    end_to_end = next(test for package, name, test in tests if (package, name) == (ROOT / 'tests', 'e2e'))
     for name, skips in OVER_VERBS.items():
-        executable = next((test for package, other, test in tests if (package, other) == (ROOT / 'tests', name)), None)
-        skipped = [word for skip in skips for word in ('--skip', skip)]
-        over = {'TRANSFER_TEST_FABRIC': 'verbs'}
-        suite = executable and Suite(f'tests {name}, over verbs', ROOT / 'tests', executable, skipped, environment=over)
-        if not suite or not suite.expected:
+        mine = [test for test in names(end_to_end) if test.startswith(f'{name}::') and not any(skip in test for skip in skips)]
+        if not mine:
             raise Failed(f'there is no test in tests/tests/{name}.rs to run over verbs')
-        suites.append(suite)
+        over = {'TRANSFER_TEST_FABRIC': 'verbs'}
+        suites.append(Suite(f'tests {name}, over verbs', ROOT / 'tests', end_to_end, ['--exact', *mine], environment=over))
     return suites + [TwoHosts()]
 
 

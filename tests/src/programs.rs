@@ -3,8 +3,9 @@
 //! Beside the test, where cargo puts them; or in the folder that `TRANSFER_TEST_PROGRAMS` names, where all of them are ready: a machine that
 //! cannot build, as the guest of tests/rdma-vm, has them from elsewhere.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// The folder that names where everything is ready.
@@ -91,11 +92,25 @@ fn built() -> &'static Path {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let target = folder.parent().expect("a profile's folder lies in the target folder");
         let mut build = Command::new(cargo);
-        build.current_dir(root).args(["build", "--quiet", "--profile", profile, "--target-dir"]).arg(target);
-        // As `make test` builds them: with other features everything below them would be built again.
-        build.args(["--workspace", "--all-targets"]);
-        let output = build.output().expect("cargo can be started");
-        assert!(output.status.success(), "{build:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+        build.current_dir(root).args(["build", "--profile", profile, "--target-dir"]).arg(target);
+        // The programs alone, with the features that `cargo test --workspace` gives them: a test among the targets makes cargo count
+        // what packages need for their tests, and with other features everything below would be built again.
+        build.args(["--workspace", "--bins", "--test", "e2e"]);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_one_package(&name.to_string_lossy())) {
+            build.env_remove(name);
+        }
+        // Not by eprintln!, which shows only in tests that fail: this may take a while, and cargo says what it builds.
+        let _ = writeln!(std::io::stderr(), "\nthe programs under test: {build:?}");
+        let status = build.stdin(Stdio::null()).status().expect("cargo can be started");
+        assert!(status.success(), "{build:?} ended with {status}");
         folder
     })
+}
+
+/// Whether cargo sets this variable for the one package that it runs. Build scripts that read such a variable run again where it has
+/// changed, and what depends on them is built again.
+fn is_of_one_package(variable: &str) -> bool {
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_", "CARGO_TARGET_TMPDIR"]
+        .iter()
+        .any(|prefix| variable.starts_with(prefix))
 }
