@@ -108,9 +108,9 @@ impl Node {
                 } else if stays {
                     let older = r.older.get_or_insert_default();
                     // In the order of publication, which within one owner's time is that of the versions.
-                    let at = older
-                        .iter()
-                        .take_while(|o| self.store.blobs.get(**o).is_some_and(|o| o.before_epoch || o.version.0 < version));
+                    let at = older.iter().take_while(|o| {
+                        self.store.blobs.get(**o).is_some_and(|o| o.before_epoch || o.version.0 < version)
+                    });
                     let at = at.count();
                     older.insert(at, blob);
                 } else {

@@ -7,9 +7,9 @@ mod quarantine;
 mod segments;
 mod sessions;
 mod tensors;
-mod transfers;
 #[cfg(test)]
 mod tests;
+mod transfers;
 
 pub use links::Links;
 pub use peers::Peers;
