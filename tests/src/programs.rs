@@ -100,7 +100,8 @@ fn built() -> &'static Path {
             build.env_remove(name);
         }
         // Not by eprintln!, which shows only in tests that fail: this may take a while, and cargo says what it builds.
-        let _ = writeln!(std::io::stderr(), "\nthe programs under test: {build:?}");
+        let words: Vec<_> = build.get_args().map(|word| word.to_string_lossy()).collect();
+        let _ = writeln!(std::io::stderr(), "\nthe programs under test: cargo {}", words.join(" "));
         let status = build.stdin(Stdio::null()).status().expect("cargo can be started");
         assert!(status.success(), "{build:?} ended with {status}");
         folder

@@ -29,6 +29,7 @@ mod other_language;
 mod other_user;
 mod prepared;
 mod pyarrow;
+mod readme;
 mod record_batches;
 mod refusals;
 mod requirements;

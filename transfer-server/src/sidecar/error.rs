@@ -32,7 +32,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// A directory for a socket cannot be made.
-    #[error("cannot make the directory {path:?}: {source}")]
+    #[error("cannot make the directory {path:?}: {source}{}", hint_of_rights(source))]
     MakeDirectory {
         /// The directory.
         path: PathBuf,
@@ -64,4 +64,12 @@ pub enum StartError {
     /// The gRPC services cannot be put together: a defect of the build.
     #[error("the gRPC services cannot be put together: {0}")]
     Services(String),
+}
+
+/// What to do where a user may not make a folder: the default is one of the system.
+fn hint_of_rights(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "; --socket and --admin-socket may name paths in a folder of your own",
+        _ => "",
+    }
 }
