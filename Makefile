@@ -24,7 +24,7 @@ export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # What the demo's programs are built with (Cargo.toml).
 DEMO_PROFILE := demo
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-tools test-host test-rdma test-packaging soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
+.PHONY: help demo check test test-all test-tools test-host test-rdma test-packaging soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +41,9 @@ test-all: ## Everything at full length: 100,000 schedules, ten minutes of chaos 
 	$(MAKE) soak-rdma SOAK=600
 	$(MAKE) fuzz FUZZ=60
 	$(MAKE) fresh-machine
+
+check: ## Checks what has changed since the last commit, and the end-to-end tests of E2E="retention takeover"
+	scripts/check-change.sh $(E2E)
 
 # One set of features: with others, everything below would be built again. The end-to-end tests start target/debug/transferd.
 test-host: setup test-tools ## Those tests that need no RDMA device

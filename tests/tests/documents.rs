@@ -18,7 +18,7 @@ fn every_failure_code_is_explained() {
 #[test]
 fn every_link_leads_to_a_file_and_a_heading_that_exist() {
     let mut pages = markdown(&root());
-    for folder in ["docs", "docs/adr", "packaging", "tests/rdma-vm", "examples/digits"] {
+    for folder in ["docs", "docs/adr", "packaging", "tests/rdma-vm", "tests/fresh-machine", "examples/digits"] {
         pages.extend(markdown(&root().join(folder)));
     }
     assert!(pages.len() > 10, "only {pages:?} were found");
@@ -41,6 +41,18 @@ fn every_link_leads_to_a_file_and_a_heading_that_exist() {
         }
     }
     assert!(dead.is_empty(), "these lead nowhere: {dead:#?}");
+}
+
+#[test]
+fn files_that_are_named_exist() {
+    let page = std::fs::read_to_string(root().join("CONTRIBUTING.md")).expect("it is there");
+    // In code: `scripts/setup.sh`, and the first word of an indented line.
+    let spans = page.split('`').skip(1).step_by(2).chain(page.lines().filter(|line| line.starts_with("    ")));
+    let words = spans.flat_map(|span| span.split([' ', '\n', ':', ';', '(', ')', ',']));
+    let named: Vec<_> = words.filter(|word| word.contains('/') && !word.starts_with(['/', '-'])).collect();
+    assert!(named.len() > 10, "only {named:?} were found");
+    let missing: Vec<_> = named.iter().filter(|path| !root().join(path).exists()).collect();
+    assert!(missing.is_empty(), "CONTRIBUTING.md names these, and they are not there: {missing:#?}");
 }
 
 fn markdown(folder: &Path) -> Vec<PathBuf> {
