@@ -54,19 +54,22 @@ pub fn for_all(program: &Path, folder: &Path, name: &str) -> PathBuf {
 /// `transferd`, up to date with its sources.
 #[must_use]
 pub fn transferd() -> PathBuf {
-    existing(built(), "transferd")
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| built("transferd")).clone()
 }
 
 /// `transferctl`, up to date with its sources.
 #[must_use]
 pub fn transferctl() -> PathBuf {
-    existing(built(), "transferctl")
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| built("transferctl")).clone()
 }
 
 /// `digits`, up to date with its sources.
 #[must_use]
 pub fn digits() -> PathBuf {
-    existing(built(), "digits")
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| built("digits")).clone()
 }
 
 fn existing(folder: &Path, name: &str) -> PathBuf {
@@ -75,37 +78,34 @@ fn existing(folder: &Path, name: &str) -> PathBuf {
     program
 }
 
-/// Builds them, once for each test program, where cargo has not done so already: a test of this package does not make cargo build the
-/// programs of others, and an old one must not pass for the new.
-fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        if let Some(ready) = ready() {
-            return ready;
-        }
-        let folder = folder();
-        let profile = match folder.file_name().and_then(|name| name.to_str()) {
-            Some("debug") | None => "dev",
-            Some(profile) => profile,
-        };
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace");
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let target = folder.parent().expect("a profile's folder lies in the target folder");
-        let mut build = Command::new(cargo);
-        build.current_dir(root).args(["build", "--profile", profile, "--target-dir"]).arg(target);
-        // The programs alone, with the features that `cargo test --workspace` gives them: a test among the targets makes cargo count
-        // what packages need for their tests, and with other features everything below would be built again.
-        build.args(["--workspace", "--bins", "--test", "e2e"]);
-        for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_one_package(&name.to_string_lossy())) {
-            build.env_remove(name);
-        }
-        // Not by eprintln!, which shows only in tests that fail: this may take a while, and cargo says what it builds.
-        let words: Vec<_> = build.get_args().map(|word| word.to_string_lossy()).collect();
-        let _ = writeln!(std::io::stderr(), "\nthe programs under test: cargo {}", words.join(" "));
-        let status = build.stdin(Stdio::null()).status().expect("cargo can be started");
-        assert!(status.success(), "{build:?} ended with {status}");
-        folder
-    })
+/// Builds one of them where cargo has not done so already: a test of this package does not make cargo build the programs of others, and
+/// an old one must not pass for the new.
+fn built(name: &str) -> PathBuf {
+    if let Some(ready) = ready() {
+        return existing(&ready, name);
+    }
+    let folder = folder();
+    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(profile) => profile,
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let target = folder.parent().expect("a profile's folder lies in the target folder");
+    let mut build = Command::new(cargo);
+    build.current_dir(root).args(["build", "--profile", profile, "--target-dir"]).arg(target);
+    // With the features that `cargo test --workspace` gives it: a test among the targets makes cargo count what packages need for their
+    // tests, and with other features everything below would be built again.
+    build.args(["--workspace", "--bin", name, "--test", "e2e"]);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_one_package(&name.to_string_lossy())) {
+        build.env_remove(name);
+    }
+    // Not by eprintln!, which shows only in tests that fail: this may take a while, and cargo says what it builds.
+    let words: Vec<_> = build.get_args().map(|word| word.to_string_lossy()).collect();
+    let _ = writeln!(std::io::stderr(), "\nthe program under test: cargo {}", words.join(" "));
+    let status = build.stdin(Stdio::null()).status().expect("cargo can be started");
+    assert!(status.success(), "{build:?} ended with {status}");
+    existing(&folder, name)
 }
 
 /// Whether cargo sets this variable for the one package that it runs. Build scripts that read such a variable run again where it has
