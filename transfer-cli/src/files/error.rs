@@ -89,11 +89,25 @@ pub enum FilesError {
         /// Why not.
         why: String,
     },
-    /// Two things that would have one key, or one file.
-    #[error("there are two for {name:?}")]
+    /// Two things that would have one key.
+    #[error("there are two for the key {name:?}")]
     Twice {
         /// The key.
         name: String,
+    },
+    /// Two keys that would have one file, or one a file where the other has a directory.
+    #[error("two of the keys would be written to {name:?}")]
+    TwoKeys {
+        /// The file's name.
+        name: String,
+    },
+    /// Something that is no regular file where one shall be written.
+    #[error("{} is {what}, and nothing is written there", path.display())]
+    InTheWay {
+        /// Where it is.
+        path: PathBuf,
+        /// What it is, in words.
+        what: &'static str,
     },
     /// A key that no file can have the name of.
     #[error("the key {key:?} cannot be the name of a file below a directory: {why}")]
@@ -217,6 +231,8 @@ impl FilesError {
             FilesError::Twice { .. } => {
                 "Give each file, or each directory, a --prefix of its own in a push of its own."
             }
+            FilesError::TwoKeys { .. } => "Fetch one of the two by itself: transferctl fetch KEY FILE.",
+            FilesError::InTheWay { .. } => "Remove it, or fetch into another directory.",
             FilesError::UnsafeKey { .. } => "Fetch that one by itself: transferctl fetch KEY FILE.",
             FilesError::TooMuch { .. } => {
                 "Give a larger --arena-bytes, or none; or say what makes room: --to WORKER, or --until fetched:N."

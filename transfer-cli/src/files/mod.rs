@@ -4,7 +4,7 @@
 //! - [`push`], [`fetch`]: what the two commands may be told, and what they do in which order.
 //! - `plan`: which tensors a push publishes; `walk`, `beneath`: the files below a directory; `pushing`: publishing them.
 //! - `keys`: which tensors a fetch fetches; `names`: what their files are called; `fetching`: fetching and writing them.
-//! - `input`, `target`: a file that is read, and one that is written.
+//! - `input`, `target`: a file that is read, and one that is written; `unfinished`: before it has its name.
 //! - `safetensors`: the headers of such files; `digest`: what contents are held against.
 //! - `story`: what is told meanwhile and at the end; [`error`]: what can go wrong.
 
@@ -22,6 +22,7 @@ mod pushing;
 pub mod safetensors;
 pub mod story;
 pub(crate) mod target;
+mod unfinished;
 mod walk;
 
 use crate::error::Error;

@@ -124,7 +124,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         for (path, what) in &plan.left_out {
             story.remark(&format!("left out: {} is {what}", path.display()));
         }
-        Pushing::new(&client, options)?.all(plan.items, &mut story).await?;
+        Pushing::new(&client, options).await?.all(plan.items, &mut story).await?;
         story.end(false)?;
         Ok::<_, Error>((client, story))
     };
