@@ -173,3 +173,39 @@ fn a_sidecar_without_its_directory_says_that_it_is_degraded() {
     });
     told.unwrap_or_else(|said| panic!("{said}"));
 }
+
+/// The same answer at the admin socket and over TCP, where nobody may administer.
+#[test]
+fn a_call_that_nobody_serves_is_unimplemented_everywhere() {
+    let scene = Scene::two();
+    let unheard = |channel| async move {
+        let mut grpc = tonic::client::Grpc::new(channel);
+        grpc.ready().await.expect("it is connected");
+        let path = tonic::codegen::http::uri::PathAndQuery::from_static("/transfer.v1.Admin/Unheard");
+        let codec = tonic_prost::ProstCodec::<v1::StatusRequest, v1::StatusResponse>::default();
+        grpc.unary(tonic::Request::new(v1::StatusRequest {}), path, codec).await.expect_err("nobody serves it")
+    };
+    let admin = scene.a().admin();
+    let url = format!("http://{}", scene.a().address());
+    let over_tcp = admin.call(|_| async {
+        let endpoint = tonic::transport::Endpoint::from_shared(url).expect("an address");
+        unheard(endpoint.connect().await.expect("it listens")).await
+    });
+    for status in [admin.call(unheard), over_tcp] {
+        assert_eq!(status.code(), tonic::Code::Unimplemented, "{status:?}");
+        assert!(status.message().contains("/transfer.v1.Admin/Unheard"), "{status:?}");
+    }
+    let peers = v1::PeersRequest { page_token: "garbage".into(), ..Default::default() };
+    let refused = admin.call(|channel| async { v1::admin_client::AdminClient::new(channel).peers(peers).await });
+    let refused = refused.expect_err("no page has that token");
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
+    let hello = v1::Hello { node: "old".into(), address: "127.0.0.1:1".into(), incarnation: 1, protocol_version: 0 };
+    let item = v1::NodeItem { item: Some(v1::node_item::Item::Hello(hello)) };
+    let update = tokio_stream::once(v1::NodeUpdate { items: vec![item] });
+    let refused =
+        admin.call(|channel| async { v1::directory_client::DirectoryClient::new(channel).attach(update).await });
+    let refused = refused.expect_err("it speaks another version");
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused:?}");
+    assert!(refused.message().contains("\"old\" speaks version 0"), "{refused:?}");
+    scene.end();
+}

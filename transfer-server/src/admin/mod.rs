@@ -79,7 +79,9 @@ impl v1::admin_server::Admin for AdminService {
     async fn peers(&self, request: Request<v1::PeersRequest>) -> Result<Response<v1::PeersResponse>, Status> {
         let v1::PeersRequest { prefix, page_size, page_token } = request.into_inner();
         // Few, and not the data plane's: a page begins behind the last name of the page before.
-        let (peers, next_page_token) = self.0.links.peers(&prefix, &page_token, paging::size(page_size));
+        let after = paging::name_of(&page_token)?;
+        let (peers, last) = self.0.links.peers(&prefix, after, paging::size(page_size));
+        let next_page_token = paging::token_of(&last);
         Ok(Response::new(v1::PeersResponse { peers, next_page_token }))
     }
 
