@@ -209,3 +209,21 @@ fn a_call_that_nobody_serves_is_unimplemented_everywhere() {
     assert!(refused.message().contains("\"old\" speaks version 0"), "{refused:?}");
     scene.end();
 }
+
+/// What is only published is asked for, too.
+#[test]
+fn the_status_counts_pushes_that_stay_here() {
+    let scene = Scene::one();
+    let mut worker = scene.a().worker("worker");
+    for seed in 0..3 {
+        worker.push("w", Spec::bytes(1000, seed)).get();
+    }
+    shows(scene.a(), &["status"], &["published here          3"]);
+    let status: serde_json::Value = serde_json::from_str(&says(scene.a(), 0, &["status", "--json"])).expect("JSON");
+    assert_eq!(
+        (&status["counters"]["published"]["transfers"], &status["counters"]["finished"]),
+        (&3.into(), &[(); 0][..].into())
+    );
+    drop(worker);
+    scene.end();
+}

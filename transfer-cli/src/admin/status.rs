@@ -86,8 +86,15 @@ fn as_text(status: &StatusResponse) -> String {
         pools.row([p.uid.to_string(), bytes(p.bytes), bytes(p.used_bytes), count(p.waiting)]);
     }
     let mut paths = Table::new(&["carried by", ">transfers", ">bytes", ">copied by a CPU"]);
-    for p in &counters.finished {
-        paths.row([fabric_name(p.fabric), count(p.transfers), bytes(p.bytes), bytes(p.copied_bytes)]);
+    let published = counters.published.filter(|published| published.transfers > 0);
+    // What was only published stands among the others: they are all that workers have asked for.
+    for (name, p) in counters
+        .finished
+        .iter()
+        .map(|p| (fabric_name(p.fabric), p))
+        .chain(published.as_ref().map(|p| ("published here".to_owned(), p)))
+    {
+        paths.row([name, count(p.transfers), bytes(p.bytes), bytes(p.copied_bytes)]);
     }
     for (title, table) in [
         ("fabrics between nodes", fabrics_table(&status.fabric_states)),
@@ -169,6 +176,7 @@ fn as_json(status: &StatusResponse) -> Value {
     let finished = counters.finished.iter().map(|p| {
         json!({ "fabric": fabric_name(p.fabric), "transfers": p.transfers, "bytes": p.bytes, "copied_bytes": p.copied_bytes })
     });
+    let published = counters.published.unwrap_or_default();
     json!({
         "node": status.node,
         // A string: JSON readers that know doubles only would change it.
@@ -199,6 +207,9 @@ fn as_json(status: &StatusResponse) -> Value {
             "pulls": counters.pulls, "serves": counters.serves, "flows_out": counters.flows_out,
             "flows_in": counters.flows_in, "impaired": counters.impaired,
             "finished": finished.collect::<Vec<_>>(),
+            "published": {
+                "transfers": published.transfers, "bytes": published.bytes, "copied_bytes": published.copied_bytes,
+            },
         },
     })
 }
