@@ -83,6 +83,16 @@ pub enum Error {
         /// Why.
         source: transfer_client::Error,
     },
+    /// Workers connect to one sidecar there, and tools ask another one.
+    #[error("the sidecar at {} is node {node}, and not the one at {address}", socket.display())]
+    AnotherSidecar {
+        /// The workers' socket.
+        socket: PathBuf,
+        /// Its node.
+        node: String,
+        /// Where the other one is asked.
+        address: Address,
+    },
     /// A call of the session failed.
     #[error("cannot {what} {key:?}")]
     Call {
@@ -164,6 +174,9 @@ impl Error {
                 "Is transferd running with --socket {0}, and may you open {0}? Its first line says socket=PATH. Give that with --socket.",
                 socket.display()
             ),
+            Error::AnotherSidecar { address, .. } => {
+                format!("Give --with-socket the path that the first line of the sidecar at {address} names as socket=PATH.")
+            }
             Error::Call { source: ClientError::ArenaFull { .. }, .. } => {
                 "Nobody made room in time: --timeout waits longer, and a larger --arena-bytes, or none, takes more at once.".to_owned()
             }
