@@ -57,6 +57,28 @@ fn beyond_loopback_it_does_not_listen_unless_told_so() {
 }
 
 #[test]
+fn the_limit_of_pinned_memory_has_room_for_a_worker() {
+    // What is advised is enough.
+    refused("--pinned-limit 1", &["--pinned-limit 1 ", "--pool-bytes 256MiB", "give 324MiB"]);
+    assert!(parse("--pinned-limit 324MiB").is_ok());
+    refused("--pinned-limit 256MiB", &["--pinned-limit 256MiB", "give 324MiB"]);
+    let over = "--pinned-limit 1GiB --max-arena-bytes 2GiB";
+    refused(over, &["--max-arena-bytes 2GiB", "--pinned-limit 1GiB", "2GiB"]);
+    assert_eq!(parse("--pinned-limit 1GiB").unwrap().max_arena_bytes, Size(1 << 30));
+    assert_eq!(parse("").unwrap().max_arena_bytes, Size(4 << 30));
+}
+
+#[test]
+fn paths_of_sockets_fit_an_address() {
+    let long = format!("/tmp/{}", "x".repeat(103));
+    for flag in ["--socket", "--admin-socket"] {
+        assert!(parse(&format!("{flag} {}", &long[..107])).is_ok());
+        refused(&format!("{flag} {long}"), &[flag, &long, "107 bytes at most", "has 108"]);
+    }
+    refused("--socket /tmp/x --admin-socket /tmp/x", &["--admin-socket /tmp/x", "--socket too"]);
+}
+
+#[test]
 fn what_others_cannot_connect_to_must_be_advertised() {
     refused("--listen 0.0.0.0:7471 --insecure", &["--advertise", "0.0.0.0:7471", "HOST:PORT"]);
     let listen = "--listen 0.0.0.0:7471 --insecure --advertise node-a:7471";

@@ -2,6 +2,7 @@
 
 use super::Size;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use transfer_core::fabric::FabricKind;
 use transfer_core::tensor::InvalidName;
 
@@ -132,6 +133,33 @@ pub enum ConfigError {
         value: Size,
         /// The bound.
         limit: Size,
+    },
+    /// A bound with which no worker could connect.
+    #[error(
+        "--pinned-limit {limit} leaves no room for a worker: --pool-bytes {pool} and {beside} beside that are pinned before its arena is; \
+         give {advised} or more, or lower --pool-bytes"
+    )]
+    LimitTooSmall {
+        /// The value.
+        limit: Size,
+        /// The landing pool.
+        pool: Size,
+        /// What is pinned beside pools and arenas.
+        beside: Size,
+        /// What would be enough.
+        advised: Size,
+    },
+    /// A path that a socket cannot have.
+    #[error("{flag} {}: the path of a socket has {most} bytes at most, and this one has {len}", value.display())]
+    SocketPath {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: PathBuf,
+        /// Its length in bytes.
+        len: usize,
+        /// The most possible.
+        most: usize,
     },
     /// A size of which something must be there.
     #[error("{flag} {value}: at least {least} are needed")]
