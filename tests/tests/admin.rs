@@ -53,7 +53,7 @@ fn each_list_is_shown_to_people_and_to_programs() {
     shows(
         a,
         &["status"],
-        &["node       a", "state      serving", "workers    1 connected", "links      1 up; 1 requests of peers"],
+        &["node       a", "state      serving", "workers    1 connected", "links      1 up; 1 request of peers"],
     );
     shows(a, &["sessions"], &["giver", "16 MiB", "1 worker"]);
     shows(a, &["peers"], &["b", "up", "1 peer"]);
@@ -131,7 +131,7 @@ fn a_draining_sidecar_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
     assert!(!turned_away.status.success() && words.contains("draining"), "{words}");
     let status = scene.b().status();
     assert_eq!((status.state(), status.reasons.len()), (v1::State::Draining, 1), "{:?}", status.reasons);
-    shows(scene.b(), &["status"], &["state      draining", "1 operations of its workers"]);
+    shows(scene.b(), &["status"], &["state      draining", "1 operation of its workers"]);
 
     assert_eq!(there.meet("end", 2, 1, LONG).get().round, 0);
     assert_eq!(meeting.get().round, 0);
@@ -149,7 +149,7 @@ fn a_drain_ends_at_its_deadline_whatever_is_left() {
     let meeting = worker.meet("never", 2, 1, LONG);
     scene.a().until("it waits", |s| s.sessions.iter().any(|s| s.operations == 1));
     let said = says(scene.a(), 1, &["drain", "--deadline", "100ms"]);
-    assert!(said.contains("overdue") && said.contains("1 operations of its workers"), "{said}");
+    assert!(said.contains("overdue") && said.contains("1 operation of its workers"), "{said}");
     assert_eq!(scene.nodes[0].wait().code(), Some(0));
     drop(meeting);
 }

@@ -28,6 +28,12 @@ pub fn count(n: u64) -> String {
     text
 }
 
+/// A number of things: `1 key`, `1,234 keys`.
+#[must_use]
+pub fn counted(n: u64, one: &str, several: &str) -> String {
+    format!("{} {}", count(n), if n == 1 { one } else { several })
+}
+
 /// How long something has been running: `3 d 4 h`, `5 min 3 s`, `12 s`.
 #[must_use]
 pub fn age(age: Duration) -> String {
@@ -122,6 +128,13 @@ mod tests {
     fn counts() {
         for (n, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(count(n), text);
+        }
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        for (n, text) in [(0, "0 keys"), (1, "1 key"), (1234, "1,234 keys")] {
+            assert_eq!(counted(n, "key", "keys"), text);
         }
     }
 

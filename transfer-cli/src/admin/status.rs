@@ -3,7 +3,7 @@
 use super::{Target, drain, fabric_name, poll};
 use crate::error::Error;
 use crate::table::Table;
-use crate::units::{age, bytes, count};
+use crate::units::{age, bytes, count, counted};
 use serde_json::{Value, json};
 use std::time::Duration;
 use transfer_proto::v1::{DirectoryState, FabricState, State, StatusResponse};
@@ -57,28 +57,30 @@ fn as_text(status: &StatusResponse) -> String {
     if let Some(directory) = &status.directory {
         line("directory", directory_text(directory));
     }
-    line("tensors", format!("{} published, {} ranges in reach", count(counters.tensors), count(counters.blobs)));
-    line("counters", format!("{} counters and barriers live here", count(counters.named)));
+    line(
+        "tensors",
+        format!("{} published, {} in reach", count(counters.tensors), counted(counters.blobs, "range", "ranges")),
+    );
+    line("counters", format!("{} here", counted(counters.named, "counter or barrier", "counters and barriers")));
     line("workers", format!("{} connected", count(counters.sessions)));
     line("links", {
         let waiting = [
-            (counters.queued, "queued"),
-            (counters.pulls, "requests to peers"),
-            (counters.serves, "requests of peers"),
-            (counters.flows_out, "keys pushed out"),
-            (counters.flows_in, "keys pushed in"),
+            (counters.queued, ["queued"; 2]),
+            (counters.pulls, ["request to peers", "requests to peers"]),
+            (counters.serves, ["request of peers", "requests of peers"]),
+            (counters.flows_out, ["key pushed out", "keys pushed out"]),
+            (counters.flows_in, ["key pushed in", "keys pushed in"]),
         ];
-        let waiting: Vec<_> =
-            waiting.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect();
+        let waiting = waiting.into_iter().filter(|(n, _)| *n > 0);
+        let waiting: Vec<_> = waiting.map(|(n, [one, several])| counted(n, one, several)).collect();
         let waiting = if waiting.is_empty() { "nothing under way".to_owned() } else { waiting.join(", ") };
         format!("{} up; {waiting}", count(counters.links))
     });
     line("now", {
-        let (leases, operations, slots) = (count(counters.leases), count(counters.operations), count(counters.slots));
-        format!(
-            "{leases} leases, {operations} operations, {slots} landing slots; {} failed since the start",
-            count(counters.failed)
-        )
+        let leases = counted(counters.leases, "lease", "leases");
+        let operations = counted(counters.operations, "operation", "operations");
+        let slots = counted(counters.slots, "landing slot", "landing slots");
+        format!("{leases}, {operations}, {slots}; {} failed since the start", count(counters.failed))
     });
 
     let mut pools = Table::new(&[">uid", ">size", ">used", ">waiting"]);
@@ -153,11 +155,13 @@ fn fabric_json(state: &FabricState) -> Value {
 fn directory_text(directory: &DirectoryState) -> String {
     let mut text = directory.location.clone();
     if directory.hosted_here {
-        let (keys, workers, nodes) = (count(directory.keys), count(directory.workers), count(directory.nodes));
-        text.push_str(&format!(
-            ": {keys} keys, {workers} workers, {nodes} nodes, {} watches",
-            count(directory.watches)
-        ));
+        let counts = [
+            counted(directory.keys, "key", "keys"),
+            counted(directory.workers, "worker", "workers"),
+            counted(directory.nodes, "node", "nodes"),
+            counted(directory.watches, "watch", "watches"),
+        ];
+        text.push_str(&format!(": {}", counts.join(", ")));
     }
     match directory.attached {
         true => text.push_str(", attached"),
