@@ -109,6 +109,30 @@ mod tests {
         }
     }
 
+    /// Where words stand is a matter of taste.
+    #[test]
+    fn how_often_to_watch_stands_before_or_behind_what() {
+        for line in ["watch --every 1s --times 3 tensors", "watch tensors --every 1s --times 3"] {
+            let parsed = Arguments::try_parse_from(std::iter::once("transferctl").chain(line.split(' '))).expect(line);
+            let Command::Watch(options) = parsed.command else { panic!("{line}") };
+            assert_eq!((options.every.as_secs(), options.times), (1, Some(3)), "{line}");
+        }
+    }
+
+    /// What they have in common stands apart from what is theirs.
+    #[test]
+    fn the_flags_of_a_connection_have_a_heading() {
+        for mut command in Arguments::command().get_subcommands_mut().map(|command| command.clone()) {
+            let help = command.render_long_help().to_string();
+            let (own, connection) = help.split_once("Connection:").unwrap_or((&help, ""));
+            let has = |text: &str, flag: &str| text.lines().any(|line| line.trim_start().starts_with(flag));
+            for flag in ["--admin <", "--tls-ca", "--tls-name", "--socket <"] {
+                assert!(!has(own, flag), "{}: {flag} is no flag of its own", command.get_name());
+            }
+            assert!(!has(connection, "--json") && !has(connection, "--limit"), "{}", command.get_name());
+        }
+    }
+
     #[test]
     fn what_cannot_be_is_refused() {
         for line in [
@@ -149,6 +173,7 @@ mod tests {
             "top --every 0s",
             "watch doctor",
             "watch --times 0 links",
+            "watch links --times 0",
             "events --after x",
             "doctor extra",
         ] {

@@ -8,19 +8,19 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct TlsOptions {
     /// For https: the certificates of the authorities that may have signed the sidecar's, as PEM
-    #[arg(long, env = "TRANSFER_TLS_CA", value_name = "PATH")]
+    #[arg(long, help_heading = "Connection", env = "TRANSFER_TLS_CA", value_name = "PATH")]
     pub tls_ca: Option<PathBuf>,
 
     /// For https: the certificate that says who you are, as PEM; the sidecar's --admins and --readers name it
-    #[arg(long, env = "TRANSFER_TLS_CERT", value_name = "PATH", requires = "tls_key")]
+    #[arg(long, help_heading = "Connection", env = "TRANSFER_TLS_CERT", value_name = "PATH", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
     /// For https: its private key, as PEM
-    #[arg(long, env = "TRANSFER_TLS_KEY", value_name = "PATH", requires = "tls_cert")]
+    #[arg(long, help_heading = "Connection", env = "TRANSFER_TLS_KEY", value_name = "PATH", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
     /// For https: the name in the sidecar's certificate, where it is not the host of the address; a node's name, for instance
-    #[arg(long, env = "TRANSFER_TLS_NAME", value_name = "NAME")]
+    #[arg(long, help_heading = "Connection", env = "TRANSFER_TLS_NAME", value_name = "NAME")]
     pub tls_name: Option<String>,
 }
 

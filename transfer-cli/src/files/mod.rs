@@ -36,10 +36,16 @@ use transfer_client::Client;
 #[derive(Debug, Clone, clap::Args)]
 pub struct Worker {
     /// Where the sidecar's workers connect: --socket of transferd
-    #[arg(long, env = "TRANSFER_SOCKET", value_name = "PATH", default_value = "/run/transfer/worker.sock")]
+    #[arg(
+        long,
+        help_heading = "Connection",
+        env = "TRANSFER_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/transfer/worker.sock"
+    )]
     pub socket: PathBuf,
     /// The worker's name. Default: transferctl- and the process id
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, help_heading = "Connection", value_name = "NAME")]
     pub name: Option<String>,
 }
 
