@@ -5,7 +5,7 @@ use super::error::FilesError;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::output::outln;
-use crate::units::{bytes, count};
+use crate::units::{bytes, counted};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 use std::time::Duration;
@@ -104,6 +104,11 @@ impl Story {
         }
     }
 
+    /// Says what concerns what is done already, on the standard error, also where nothing but errors is told.
+    pub(super) fn alarm(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("transferctl: {text}"));
+    }
+
     pub(super) fn done(&mut self, line: &Line<'_>) {
         let Line { key, version, meta, report, copied_here, took, digest, verified, file } = line;
         let copied = report.copied + copied_here;
@@ -165,8 +170,8 @@ impl Story {
             });
             self.say(&sum.to_string());
         } else if self.all > 1 && (!whole || self.failed.is_empty()) {
-            let (done, what) = (count(self.done as u64), self.what);
-            self.say(&format!("{done} tensors {what}, {}, copied={} B", bytes(self.bytes), self.copied));
+            let (done, what) = (counted(self.done as u64, "tensor", "tensors"), self.what);
+            self.say(&format!("{done} {what}, {}, copied={} B", bytes(self.bytes), self.copied));
         }
         if let Some(error) = self.only.take() {
             return Err(error);
