@@ -60,6 +60,11 @@ fn a_person_sees_what_goes_on() {
          r.cells[1].textContent === {name} && r.cells[2].textContent === 'fetch' && /directory/.test(r.cells[3].textContent))"
     ));
     assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), 0);
+    // What would turn the text around is spelled out.
+    let turned = scene.b().worker("a\u{202e}b");
+    browser
+        .until("[...document.querySelectorAll('#workers-rows .name')].some((c) => c.textContent === 'a\\\\u{202e}b')");
+    drop(turned);
     assert_eq!(browser.evaluate("document.title"), "b · transfer");
 
     for (width, height, phone) in [(1280, 900, false), (390, 844, true)] {

@@ -1,6 +1,7 @@
 //! Text in columns.
 
 use std::fmt;
+use transfer_core::text::acts_where_shown;
 
 /// On which side a column is flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,25 +49,17 @@ const WIDEST: usize = 64;
 /// anybody's.
 #[must_use]
 pub fn printable(text: String) -> String {
-    if !text.contains(is_obeyed) {
+    if !text.contains(acts_where_shown) {
         return text;
     }
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        match is_obeyed(c) {
+        match acts_where_shown(c) {
             true => shown.extend(c.escape_default()),
             false => shown.push(c),
         }
     }
     shown
-}
-
-/// Control characters, and those of Unicode that are none and act like them: marks and overrides of the direction, spaces without width,
-/// ends of lines.
-fn is_obeyed(c: char) -> bool {
-    let acts = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}');
-    acts || c.is_control()
 }
 
 impl fmt::Display for Table {

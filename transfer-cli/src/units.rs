@@ -5,13 +5,7 @@ use std::time::Duration;
 /// A number of bytes in the largest unit that keeps it at 1 or above: `64 MiB`, `1.5 GiB`.
 #[must_use]
 pub fn bytes(n: u64) -> String {
-    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    match UNITS.iter().find(|(_, shift)| n >> shift > 0) {
-        None => format!("{n} B"),
-        Some((unit, shift)) if n.trailing_zeros() >= *shift => format!("{} {unit}", n >> shift),
-        // Exact enough for one decimal.
-        Some((unit, shift)) => format!("{:.1} {unit}", n as f64 / (1u64 << shift) as f64),
-    }
+    transfer_core::text::Bytes(n).to_string()
 }
 
 /// A number with its thousands apart: `1,234,567`.

@@ -9,7 +9,10 @@ const GAP_MS = 7000;
 const SERIES = ["received", "sent", "local"];
 
 const $ = (id) => document.getElementById(id);
-const text = (id, words) => { const e = $(id); if (e.textContent !== words) e.textContent = words; };
+// Names are anybody's: what would turn the direction of what follows, or cannot be seen, is spelled out.
+const ACTS = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const plain = (words) => String(words).replace(ACTS, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
+const text = (id, words) => { const e = $(id), shown = plain(words); if (e.textContent !== shown) e.textContent = shown; };
 
 let samples = [];
 let rates = [];
@@ -47,7 +50,7 @@ function since(ms) {
 function make(tag, className, words) {
   const e = document.createElement(tag);
   if (className) e.className = className;
-  if (words !== undefined) e.textContent = words;
+  if (words !== undefined) e.textContent = plain(words);
   return e;
 }
 function draw(tag, attributes) {
