@@ -211,7 +211,11 @@ impl v1::admin_server::Admin for AdminService {
         let before = poll.set(engine, strategy).map_err(|gone| unavailable(gone.into()))?;
         self.changed(
             "SetPoll",
-            format!("the data plane waits differently from now on: {strategy:?}, before {before:?}"),
+            format!(
+                "the data plane waits differently from now on: {}, before {}",
+                poll::in_words(strategy),
+                poll::in_words(before)
+            ),
         );
         let (before, now) = (Some(poll::to_message(before)), Some(poll::to_message(strategy)));
         Ok(Response::new(v1::SetPollResponse { before, now }))

@@ -7,7 +7,6 @@ use super::watched::{Lists, Look, Watched, WatchedParts};
 use serde::Serialize;
 use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::{Histogram, LinkStatus, Operation, PathMeter, SessionStatus, TransferStatus};
-use transfer_fabric::engine::PollStrategy;
 
 /// How many landing pools are shown.
 const POOLS: usize = 200;
@@ -149,7 +148,7 @@ pub(super) fn of(watched: &Watched, look: &Look, lists: &Lists) -> Status {
         version: env!("CARGO_PKG_VERSION"),
         at_ms: milliseconds(look.at),
         started_ms: milliseconds(watched.started_at()),
-        poll: strategy(poll.present()),
+        poll: crate::poll::in_words(poll.present()),
         require: me.require.map(FabricKind::name),
         fabrics: lacking.chain(there).collect(),
         directory: Directory {
@@ -183,15 +182,6 @@ pub(super) fn of(watched: &Watched, look: &Look, lists: &Lists) -> Status {
         paths: paths.iter().map(path).collect(),
         busy_ns: u64::try_from(look.measured.engine.busy.as_nanos()).unwrap_or(u64::MAX),
         log_lines_dropped: look.log_lines_dropped,
-    }
-}
-
-fn strategy(poll: PollStrategy) -> String {
-    match poll {
-        PollStrategy::Busy => "busy".to_owned(),
-        PollStrategy::Event => "event".to_owned(),
-        PollStrategy::Adaptive(limit) => format!("adaptive, {limit:?}"),
-        other => format!("{other:?}"),
     }
 }
 
