@@ -10,7 +10,7 @@ use super::error::FilesError;
 use super::fetch::{Options, Shape};
 use super::keys::{Listed, Wanted};
 use super::safetensors::{Layout, METADATA, parse_metadata};
-use super::story::{Failed, Line, Story};
+use super::story::{Failed, Line, Story, expect};
 use super::target::{Handle, Target};
 use super::{blocking, names};
 use crate::error::Error;
@@ -236,6 +236,9 @@ impl Fetching {
             Some(tensor) => tensor,
             None => self.fetch(&key, listed.as_ref()).await?,
         };
+        if listed.is_none() && part.is_some() {
+            expect(&self.progress, tensor.meta().len_bytes());
+        }
         let mut digest = self.check(&key, &tensor).await?;
         if let Some((handle, offset)) = part {
             let (bytes, name, verify, known) = (tensor.clone(), key.clone(), self.options.verify, digest);

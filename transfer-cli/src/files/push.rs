@@ -121,9 +121,12 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         // The standard input may take as long as it likes.
         let plan = blocking(move || Plan::of(&asked)).await?;
         let arena_bytes = arena(options, &plan)?;
-        let client = options.worker.connect(arena_bytes).await?;
         let sum = plan.items.iter().map(|item| item.meta.len_bytes()).fold(0u64, u64::saturating_add);
         let mut story = Story::new("pushed", plan.items.len(), Some(sum), &options.telling, false);
+        // The sidecar fills its pages, some GiB each second.
+        story.preparing(format!("the sidecar makes room for {}", bytes(arena_bytes)));
+        let client = options.worker.connect(arena_bytes).await?;
+        story.preparing(String::new());
         for (path, what) in &plan.left_out {
             story.remark(&format!("left out: {} is {what}", path.display()));
         }

@@ -50,6 +50,31 @@ impl Failed {
     }
 }
 
+/// How often the bar is drawn where nothing changes.
+const TICK: Duration = Duration::from_millis(100);
+
+fn set_style(bar: &ProgressBar) {
+    let style = match bar.length() {
+        Some(_) => "{bar:30} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left  {msg}",
+        None => "{spinner} {binary_bytes}  {binary_bytes_per_sec}  {msg}",
+    };
+    // Wrong only where the text is.
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+}
+
+/// One more is known to come, of so many bytes, that nobody has counted before.
+pub(super) fn expect(bar: &ProgressBar, len_bytes: u64) {
+    match bar.length() {
+        Some(_) => bar.inc_length(len_bytes),
+        None => {
+            bar.set_length(len_bytes);
+            set_style(bar);
+        }
+    }
+}
+
 /// The story so far.
 pub(super) struct Story {
     what: &'static str,
@@ -80,14 +105,9 @@ impl Story {
             false => ProgressDrawTarget::stderr(),
         };
         let bar = ProgressBar::with_draw_target(all_bytes, target);
-        // Wrong only where the text is.
-        let style = match all_bytes {
-            Some(_) => "{bar:30} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left  {msg}",
-            None => "{spinner} {binary_bytes}  {binary_bytes_per_sec}  {msg}",
-        };
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style);
-        }
+        set_style(&bar);
+        // Also while there is nothing to count yet.
+        bar.enable_steady_tick(TICK);
         let telling = telling.clone();
         Story { what, all, telling, to_stderr, bar, done: 0, bytes: 0, copied: 0, failed: Vec::new(), only: None }
     }
@@ -95,6 +115,11 @@ impl Story {
     /// To be told how many bytes were read or written; from any thread.
     pub(super) fn progress(&self) -> ProgressBar {
         self.bar.clone()
+    }
+
+    /// Says on the bar what is done before anything can be counted.
+    pub(super) fn preparing(&self, what: String) {
+        self.bar.set_message(what);
     }
 
     /// Says something besides, on the standard error.
