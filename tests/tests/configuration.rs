@@ -96,6 +96,22 @@ fn check_finds_what_is_wrong_and_starts_nothing() {
     }
 }
 
+#[test]
+fn mistakes_are_blamed_on_what_has_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (code, _, said) = transferd(&["--check"], &[("TRANSFER_POOL_BYTES", "much")]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("TRANSFER_POOL_BYTES=\"much\": a size is") && !said.contains("--pool-bytes"), "{said}");
+    let file = write(folder.path(), "node = 'n'\n[server]\nlisten = '127.0.0.1:0'\n");
+    let (code, _, said) = transferd(&["--check", "--config", &file], &[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains(":2: [server] begins a table") && !said.contains("verbs_retry"), "{said}");
+    let (socket, ready) = (folder.path().join("w.sock"), "/nowhere/ready");
+    let (code, _, said) = transferd(&["--socket", &socket.display().to_string(), "--ready-file", ready], &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("--ready-file /nowhere/ready: ") && said.contains("No such file"), "{said}");
+}
+
 /// What a start would run into is found before.
 #[test]
 fn check_looks_at_the_places_that_are_named() {

@@ -54,6 +54,23 @@ fn wrong_use_ends_with_2() {
 }
 
 #[test]
+fn a_value_of_the_environment_is_not_blamed_on_the_flag() {
+    let Output { status, stderr, .. } = transferctl(&["status"]).env("TRANSFER_ADMIN", "ftp://x").output().unwrap();
+    let said = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(said.starts_with("transferctl: TRANSFER_ADMIN=\"ftp://x\": it is neither http://"), "{said}");
+}
+
+#[test]
+fn a_key_that_is_too_long_is_the_key_s_fault() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("data");
+    std::fs::write(&file, [0u8; 10]).unwrap();
+    let said = ends_with(&["push", &"k".repeat(513), file.to_str().unwrap()], 2, &["512 bytes", "has 513", "--prefix"]);
+    assert!(!said.contains("its own name"), "{said}");
+}
+
+#[test]
 fn a_sidecar_that_cannot_be_reached_ends_with_3() {
     let directory = tempfile::tempdir().unwrap();
     let nobody = directory.path().join("nobody.sock");

@@ -6,6 +6,7 @@ use crate::units::bytes;
 use std::io;
 use std::path::{Path, PathBuf};
 use transfer_client::{DType, TensorMeta};
+use transfer_core::tensor::InvalidName;
 
 /// Why a file was not published, or not written.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +81,14 @@ pub enum FilesError {
         key: String,
         /// Why not.
         source: serde_json::Error,
+    },
+    /// A key that none can be.
+    #[error("{} cannot be published: {source}", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with the key, which is told by how it begins.
+        source: InvalidName,
     },
     /// A name that no key can have.
     #[error("{} cannot be published under a key of its own name: {why}", path.display())]
@@ -189,6 +198,7 @@ impl FilesError {
             | FilesError::FileElements { .. }
             | FilesError::Use(_)
             | FilesError::TooMuch { .. }
+            | FilesError::Key { .. }
             | FilesError::NotDigests { .. } => Exit::WrongUse,
             FilesError::Nothing(_) => Exit::NotFound,
             FilesError::NotVerified { .. } | FilesError::NoDigest { .. } => Exit::NotVerified,
@@ -228,6 +238,9 @@ impl FilesError {
             }
             FilesError::Header { .. } => "Write it again. As plain bytes any file can be published: --format raw.",
             FilesError::Name { .. } => "Rename it; a key has 1 to 512 bytes of UTF-8.",
+            FilesError::Key { .. } => {
+                "Give a shorter key or --prefix; both together with the file's name have 512 bytes at most."
+            }
             FilesError::Twice { .. } => {
                 "Give each file, or each directory, a --prefix of its own in a push of its own."
             }

@@ -82,7 +82,8 @@ fn paths_of_sockets_fit_an_address() {
 fn what_others_cannot_connect_to_must_be_advertised() {
     refused("--listen 0.0.0.0:7471 --insecure", &["--advertise", "0.0.0.0:7471", "HOST:PORT"]);
     let listen = "--listen 0.0.0.0:7471 --insecure --advertise node-a:7471";
-    refused(listen, &["--data-advertise", "0.0.0.0:0"]);
+    // That one takes no port.
+    refused(listen, &["--data-advertise", "0.0.0.0:0", "Give --data-advertise IP,"]);
     assert!(parse(&format!("{listen} --data-advertise 10.0.0.7")).is_ok());
     for bad in ["node-a", "node-a:0", ":1", "http://node-a:1", "::1:7471", "node-a:99999"] {
         refused(&format!("--listen 127.0.0.1:1 --advertise {bad}"), &["--advertise", bad, "HOST:PORT"]);
@@ -103,7 +104,7 @@ fn errors_name_the_flag_the_value_and_what_is_right() {
     refused("--listen localhost:1", &["--listen", "localhost:1", "127.0.0.1:7471"]);
     refused("--directory etcd", &["--directory", "etcd", "embedded", "http://"]);
     refused("--directory https://a:1 --listen 127.0.0.1:0", &["--directory", "https://a:1", "http://"]);
-    refused("--directory http://a:1", &["--directory", "http://a:1", "--listen"]);
+    refused("--directory http://a:1", &["--directory", "http://a:1", "--listen IP:PORT"]);
     refused("--socket-mode 999", &["--socket-mode", "999", "octal"]);
     refused("--socket-mode 1777", &["--socket-mode", "1777", "660"]);
     refused("--socket-mode 060", &["--socket-mode", "60", "660"]);

@@ -34,7 +34,7 @@ pub enum ConfigError {
     },
     /// An address that nobody can connect to.
     #[error(
-        "{flag} is missing: {because} {value} is no address that other nodes can connect to. Give {flag} HOST:PORT, as they shall call it"
+        "{flag} is missing: {because} {value} is no address that other nodes can connect to. Give {flag} {form}, as they shall call it"
     )]
     Unspecified {
         /// The flag that is missing.
@@ -43,6 +43,8 @@ pub enum ConfigError {
         because: &'static str,
         /// That value.
         value: SocketAddr,
+        /// What the missing one takes.
+        form: &'static str,
     },
     /// A value that says where other nodes find this one, and is not understood.
     #[error("--advertise {value:?} is no HOST:PORT, like node-a:7471 or 10.0.0.7:7471")]
@@ -83,7 +85,7 @@ pub enum ConfigError {
     },
     /// A node of a cluster that no other node could reach.
     #[error(
-        "--directory {value} makes this node part of a cluster, so it must listen too: give --listen HOST:PORT, like --listen 127.0.0.1:0"
+        "--directory {value} makes this node part of a cluster, so it must listen too: give --listen IP:PORT, like --listen 127.0.0.1:0"
     )]
     NoListener {
         /// The directory's URL.

@@ -221,7 +221,12 @@ impl Config {
                 return Err(ConfigError::Advertise { value: value.clone() });
             }
             (None, Some(value)) if value.ip().is_unspecified() => {
-                return Err(ConfigError::Unspecified { flag: "--advertise", because: "--listen", value });
+                return Err(ConfigError::Unspecified {
+                    flag: "--advertise",
+                    because: "--listen",
+                    value,
+                    form: "HOST:PORT",
+                });
             }
             _ => {}
         }
@@ -237,7 +242,7 @@ impl Config {
         match (self.data_advertise, self.data_address()) {
             (Some(value), None) => needs("--data-advertise", value.to_string(), "--data-listen"),
             (None, Some(value)) if value.ip().is_unspecified() => {
-                Err(ConfigError::Unspecified { flag: "--data-advertise", because: "--data-listen", value })
+                Err(ConfigError::Unspecified { flag: "--data-advertise", because: "--data-listen", value, form: "IP" })
             }
             _ => Ok(()),
         }
