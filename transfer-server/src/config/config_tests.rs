@@ -48,7 +48,12 @@ fn beyond_loopback_it_does_not_listen_unless_told_so() {
         refused(&format!("--listen {address}"), &["--listen", address, "--insecure", "127.0.0.1:7471"]);
         let both = format!("--listen 127.0.0.1:1 --data-listen {address}");
         refused(&both, &["--data-listen", address, "--insecure"]);
-        refused(&format!("--http-listen {address}"), &["--http-listen", address, "--insecure"]);
+        let page = format!("--http-listen {address}");
+        refused(&page, &["--http-listen", address, "--http-plaintext", "127.0.0.1:7471"]);
+        // With certificates it is no other: it says nothing of --insecure, which is about their lack.
+        let with_tls = format!("{page} --tls-cert c --tls-key k --tls-ca a");
+        assert!(!parse(&with_tls).unwrap_err().contains("--insecure"));
+        assert!(parse(&format!("{with_tls} --http-plaintext")).is_ok());
     }
     for address in ["127.0.0.1:0", "127.9.9.9:1", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
         assert!(parse(&format!("--listen {address}")).is_ok(), "{address}");
@@ -92,6 +97,7 @@ fn what_others_cannot_connect_to_must_be_advertised() {
         assert!(parse(&format!("--listen 127.0.0.1:1 --advertise {good}")).is_ok(), "{good}");
     }
     refused("--advertise node-a:1", &["--advertise", "--listen"]);
+    refused("--http-plaintext", &["--http-plaintext", "--http-listen"]);
     refused("--data-listen 127.0.0.1:1", &["--data-listen", "--listen"]);
     refused("--data-advertise 10.0.0.7", &["--data-advertise", "--data-listen"]);
 }

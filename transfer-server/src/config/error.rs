@@ -32,6 +32,17 @@ pub enum ConfigError {
         /// Its port.
         port: u16,
     },
+    /// A page that other hosts can reach.
+    #[error(
+        "--http-listen {value} can be reached from other hosts, and it is plain HTTP without a password, also with certificates. Listen on \
+         loopback (127.0.0.1:{port}), or say --http-plaintext if everybody who can reach that address may read it"
+    )]
+    HttpBeyondLoopback {
+        /// The value.
+        value: SocketAddr,
+        /// Its port.
+        port: u16,
+    },
     /// An address that nobody can connect to.
     #[error(
         "{flag} is missing: {because} {value} is no address that other nodes can connect to. Give {flag} {form}, as they shall call it"
