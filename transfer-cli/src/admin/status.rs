@@ -6,7 +6,7 @@ use crate::table::Table;
 use crate::units::{age, bytes, count, counted};
 use serde_json::{Value, json};
 use std::time::Duration;
-use transfer_proto::v1::{DirectoryState, FabricState, State, StatusResponse};
+use transfer_proto::v1::{DirectoryState, FabricState, State, StatusResponse, TlsState};
 
 /// What `transferctl status` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -56,6 +56,9 @@ fn as_text(status: &StatusResponse) -> String {
     }
     if let Some(directory) = &status.directory {
         line("directory", directory_text(directory));
+    }
+    if let Some(tls) = &status.tls {
+        line("tls", tls_text(tls, status.time_unix_ns / 1_000_000_000));
     }
     line(
         "tensors",
@@ -109,6 +112,17 @@ fn as_text(status: &StatusResponse) -> String {
         });
     }
     text
+}
+
+/// `its certificate expires in 89 d 3 h; 2 handshakes were refused since the start`
+fn tls_text(tls: &TlsState, now_s: u64) -> String {
+    let refused = counted(tls.refused_handshakes, "handshake", "handshakes");
+    let left = match (tls.expires_unix_s, tls.expires_unix_s.checked_sub(now_s)) {
+        (0, _) => "when its certificate expires is not known".to_owned(),
+        (_, Some(left @ 1..)) => format!("its certificate expires in {}", age(Duration::from_secs(left))),
+        _ => "its certificate HAS EXPIRED".to_owned(),
+    };
+    format!("{left}; {refused} refused since the start")
 }
 
 fn state_name(status: &StatusResponse) -> &'static str {
@@ -203,6 +217,9 @@ fn as_json(status: &StatusResponse) -> Value {
         "reasons": status.reasons,
         "drain": status.drain.as_ref().map(drain::as_json),
         "log_level": status.log_level,
+        "tls": status.tls.as_ref().map(|tls| json!({
+            "expires_unix_s": tls.expires_unix_s, "refused_handshakes": tls.refused_handshakes,
+        })),
         "pools": pools.collect::<Vec<_>>(),
         "counters": {
             "tensors": counters.tensors, "blobs": counters.blobs, "leases": counters.leases,
@@ -245,6 +262,14 @@ mod tests {
         let json = as_json(&status);
         assert_eq!(json["counters"]["finished"][0]["fabric"], "tcp");
         assert_eq!((&json["counters"]["sessions"], &json["state"]), (&4321.into(), &"degraded".into()));
+    }
+
+    #[test]
+    fn a_certificate_that_expires_is_told() {
+        let tls = TlsState { expires_unix_s: 86_400 * 90, refused_handshakes: 1 };
+        assert_eq!(tls_text(&tls, 86_400), "its certificate expires in 89 d 0 h; 1 handshake refused since the start");
+        assert!(tls_text(&tls, 86_400 * 90).contains("HAS EXPIRED"));
+        assert!(tls_text(&TlsState::default(), 1).contains("not known"));
     }
 
     #[test]

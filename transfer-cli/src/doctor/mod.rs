@@ -5,7 +5,7 @@
 //! - `checks`: the list of checks. Each one judges the facts; a new one is a function and its place in the list.
 
 mod checks;
-mod facts;
+pub(crate) mod facts;
 
 use crate::admin::{Address, Target};
 use crate::error::Error;

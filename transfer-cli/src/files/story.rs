@@ -219,3 +219,21 @@ impl Story {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_has_a_total_as_soon_as_a_length_is_known() {
+        let telling = Telling { json: false, quiet: true };
+        let story = Story::new("fetched", 2, None, &telling, false);
+        let bar = story.progress();
+        assert_eq!(bar.length(), None);
+        expect(&bar, 100);
+        expect(&bar, 50);
+        assert_eq!(bar.length(), Some(150));
+        story.preparing("the sidecar makes room".to_owned());
+        assert_eq!(bar.message(), "the sidecar makes room");
+    }
+}

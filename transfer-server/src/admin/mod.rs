@@ -15,6 +15,7 @@ use crate::events::Events;
 use crate::observe::logging::{LogControl, LogError};
 use crate::peering::{Identity, Links};
 use crate::poll::{self, PollControl};
+use crate::security::Security;
 use paging::Asked;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,6 +44,7 @@ pub(crate) struct AdminState {
     pub(crate) links: Links,
     pub(crate) events: Events,
     pub(crate) drain: Drain,
+    pub(crate) security: Security,
     /// True when streams have to end.
     pub(crate) stopping: watch::Receiver<bool>,
 }

@@ -47,6 +47,10 @@ impl AdminState {
             reasons,
             drain: drain.progress(),
             log_level: LogControl::installed().map(LogControl::filter).unwrap_or_default(),
+            tls: self.security.tls_state().map(|tls| v1::TlsState {
+                expires_unix_s: tls.expires.map_or(0, |expires| expires.as_secs()),
+                refused_handshakes: tls.refused,
+            }),
             time_unix_ns: UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
         })
     }

@@ -6,10 +6,15 @@ use super::history::milliseconds;
 use super::watched::{Lists, Look, Watched, WatchedParts};
 use serde::Serialize;
 use transfer_core::fabric::FabricKind;
-use transfer_core::protocol::{Histogram, LinkStatus, Operation, PathMeter, SessionStatus, TransferStatus};
+use transfer_core::protocol::{
+    Histogram, LinkStatus, Operation, PathMeter, SessionStatus, TensorStatus, TransferStatus,
+};
 
 /// How many landing pools are shown.
 const POOLS: usize = 200;
+
+/// How many tensors are shown.
+const LARGEST: usize = 20;
 
 /// How many transfers in flight are shown.
 const OLDEST: usize = 20;
@@ -34,6 +39,8 @@ pub(super) struct Status {
     links_all: u64,
     sessions: Vec<Session>,
     sessions_all: u64,
+    /// The largest first, of those looked at.
+    published: Vec<Tensor>,
     /// The oldest first.
     in_flight: Vec<InFlight>,
     in_flight_all: u64,
@@ -96,6 +103,16 @@ struct Session {
     arena: u64,
     leases: u64,
     operations: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Tensor {
+    key: String,
+    version: u64,
+    what: String,
+    bytes: u64,
+    owner: String,
+    readers: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -171,6 +188,7 @@ pub(super) fn of(watched: &Watched, look: &Look, lists: &Lists) -> Status {
         links_all: now.links,
         sessions: lists.sessions.iter().map(session).collect(),
         sessions_all: now.sessions,
+        published: published(&lists.tensors),
         in_flight: in_flight(&lists.transfers),
         in_flight_all: now.operations,
         draining: now.draining,
@@ -210,6 +228,21 @@ fn session(session: &SessionStatus) -> Session {
         leases: session.leases,
         operations: session.operations,
     }
+}
+
+/// The largest of them.
+fn published(tensors: &[TensorStatus]) -> Vec<Tensor> {
+    let mut largest: Vec<_> = tensors.iter().collect();
+    largest.sort_by_key(|tensor| std::cmp::Reverse(tensor.meta.len_bytes()));
+    let shown = largest.into_iter().take(LARGEST).map(|t| Tensor {
+        key: t.key.to_string(),
+        version: t.version.0,
+        what: t.meta.to_string(),
+        bytes: t.meta.len_bytes(),
+        owner: t.owner.to_string(),
+        readers: t.readers,
+    });
+    shown.collect()
 }
 
 /// The oldest of them.

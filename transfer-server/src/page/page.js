@@ -58,6 +58,12 @@ function draw(tag, attributes) {
   for (const [name, value] of Object.entries(attributes)) e.setAttribute(name, value);
   return e;
 }
+// A name may be broken behind what parts it, before it is broken in a word.
+function name(words) {
+  const e = make("span");
+  for (const part of plain(words).split(/(?<=[/._:-])/)) e.append(part, document.createElement("wbr"));
+  return e;
+}
 // Fills a table's body. A cell is [words, class], or [element, class].
 function rows(id, labels, list, none) {
   const body = document.createDocumentFragment();
@@ -66,7 +72,7 @@ function rows(id, labels, list, none) {
     cells.forEach(([what, className], i) => {
       const td = make("td", className);
       td.dataset.label = labels[i];
-      if (what instanceof Node) td.append(what); else td.append(make("span", "", what));
+      if (what instanceof Node) td.append(what); else td.append(className === "name" ? name(what) : make("span", "", what));
       tr.append(td);
     });
     body.append(tr);
@@ -284,6 +290,14 @@ function workers(s) {
   ]), "No worker is connected.");
   text("workers-say", s.sessions_all > s.sessions.length ? `${s.sessions.length} of ${count(s.sessions_all)}` : "");
 }
+function tensors(s) {
+  const labels = ["Key", "Version", "What", "Size", "Owner", "Readers"];
+  rows("tensors-rows", labels, s.published.map((t) => [
+    [t.key, "name"], [count(t.version), "n"], [t.what, "whole"], [bytes(t.bytes), "n"], [t.owner, ""], [count(t.readers), "n"],
+  ]), "Nothing is published here.");
+  const all = s.tensors > s.published.length;
+  text("tensors-say", all ? `${s.published.length} of ${count(s.tensors)}, the largest of those looked at` : "the largest first");
+}
 function inFlight(s) {
   const labels = ["Key", "Worker", "What", "Waits for", "Age"];
   rows("flight-rows", labels, s.in_flight.map((o) => [
@@ -310,6 +324,7 @@ function show(s) {
   inFlight(s);
   memory(s);
   failures(s);
+  tensors(s);
   workers(s);
   chart();
 }
