@@ -2,9 +2,9 @@
 
 use crate::{Sidecar, poll, programs};
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 
 /// A command of `transferctl` to be run.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub struct Holder {
     lines: mpsc::Receiver<String>,
     /// What it has said.
     pub said: Vec<String>,
+    /// What it has complained of.
+    complaints: Arc<Mutex<String>>,
 }
 
 impl Ctl {
@@ -126,7 +128,14 @@ impl Ctl {
                 let _ = told.send(line);
             });
         });
-        let mut holder = Holder { child, lines, said: Vec::new() };
+        let complaints = Arc::new(Mutex::new(String::new()));
+        let (heard, err) = (complaints.clone(), BufReader::new(child.stderr.take().expect("it is piped")));
+        std::thread::spawn(move || {
+            err.lines().map_while(Result::ok).for_each(|line| {
+                *heard.lock().expect("a lock") += &format!("{line}\n");
+            });
+        });
+        let mut holder = Holder { child, lines, said: Vec::new(), complaints };
         holder.until(words);
         holder
     }
@@ -163,9 +172,20 @@ impl Holder {
                 return;
             }
         }
-        let mut err = String::new();
-        let _ = self.child.stderr.take().expect("it is piped").read_to_string(&mut err);
-        panic!("it never says {words:?}: {:?}\n{err}", self.said);
+        panic!("it never says {words:?}: {:?}\n{}", self.said, self.complaints.lock().expect("a lock"));
+    }
+
+    /// Waits until it complains of this.
+    ///
+    /// # Panics
+    /// Where it never does.
+    #[track_caller]
+    pub fn complains(&self, words: &str) {
+        let heard = poll(|| {
+            let complaints = self.complaints.lock().expect("a lock");
+            if complaints.contains(words) { Ok(()) } else { Err(complaints.clone()) }
+        });
+        heard.unwrap_or_else(|heard| panic!("it never complains of {words:?}: {heard}"));
     }
 
     /// Interrupts it, as Ctrl-C does, and says how it ended.

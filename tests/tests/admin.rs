@@ -53,7 +53,7 @@ fn each_list_is_shown_to_people_and_to_programs() {
     shows(
         a,
         &["status"],
-        &["node       a", "state      serving", "workers    1 connected", "links      1 up; 1 requests of peers"],
+        &["node       a", "state      serving", "workers    1 connected", "links      1 up; 1 request of peers"],
     );
     shows(a, &["sessions"], &["giver", "16 MiB", "1 worker"]);
     shows(a, &["peers"], &["b", "up", "1 peer"]);
@@ -131,7 +131,7 @@ fn a_draining_sidecar_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
     assert!(!turned_away.status.success() && words.contains("draining"), "{words}");
     let status = scene.b().status();
     assert_eq!((status.state(), status.reasons.len()), (v1::State::Draining, 1), "{:?}", status.reasons);
-    shows(scene.b(), &["status"], &["state      draining", "1 operations of its workers"]);
+    shows(scene.b(), &["status"], &["state      draining", "1 operation of its workers"]);
 
     assert_eq!(there.meet("end", 2, 1, LONG).get().round, 0);
     assert_eq!(meeting.get().round, 0);
@@ -149,7 +149,7 @@ fn a_drain_ends_at_its_deadline_whatever_is_left() {
     let meeting = worker.meet("never", 2, 1, LONG);
     scene.a().until("it waits", |s| s.sessions.iter().any(|s| s.operations == 1));
     let said = says(scene.a(), 1, &["drain", "--deadline", "100ms"]);
-    assert!(said.contains("overdue") && said.contains("1 operations of its workers"), "{said}");
+    assert!(said.contains("overdue") && said.contains("1 operation of its workers"), "{said}");
     assert_eq!(scene.nodes[0].wait().code(), Some(0));
     drop(meeting);
 }
@@ -172,4 +172,58 @@ fn a_sidecar_without_its_directory_says_that_it_is_degraded() {
         if kinds.iter().all(|kind| said.contains(kind)) { Ok(()) } else { Err(said) }
     });
     told.unwrap_or_else(|said| panic!("{said}"));
+}
+
+/// The same answer at the admin socket and over TCP, where nobody may administer.
+#[test]
+fn a_call_that_nobody_serves_is_unimplemented_everywhere() {
+    let scene = Scene::two();
+    let unheard = |channel| async move {
+        let mut grpc = tonic::client::Grpc::new(channel);
+        grpc.ready().await.expect("it is connected");
+        let path = tonic::codegen::http::uri::PathAndQuery::from_static("/transfer.v1.Admin/Unheard");
+        let codec = tonic_prost::ProstCodec::<v1::StatusRequest, v1::StatusResponse>::default();
+        grpc.unary(tonic::Request::new(v1::StatusRequest {}), path, codec).await.expect_err("nobody serves it")
+    };
+    let admin = scene.a().admin();
+    let url = format!("http://{}", scene.a().address());
+    let over_tcp = admin.call(|_| async {
+        let endpoint = tonic::transport::Endpoint::from_shared(url).expect("an address");
+        unheard(endpoint.connect().await.expect("it listens")).await
+    });
+    for status in [admin.call(unheard), over_tcp] {
+        assert_eq!(status.code(), tonic::Code::Unimplemented, "{status:?}");
+        assert!(status.message().contains("/transfer.v1.Admin/Unheard"), "{status:?}");
+    }
+    let peers = v1::PeersRequest { page_token: "garbage".into(), ..Default::default() };
+    let refused = admin.call(|channel| async { v1::admin_client::AdminClient::new(channel).peers(peers).await });
+    let refused = refused.expect_err("no page has that token");
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
+    let hello = v1::Hello { node: "old".into(), address: "127.0.0.1:1".into(), incarnation: 1, protocol_version: 0 };
+    let item = v1::NodeItem { item: Some(v1::node_item::Item::Hello(hello)) };
+    let update = tokio_stream::once(v1::NodeUpdate { items: vec![item] });
+    let refused =
+        admin.call(|channel| async { v1::directory_client::DirectoryClient::new(channel).attach(update).await });
+    let refused = refused.expect_err("it speaks another version");
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused:?}");
+    assert!(refused.message().contains("\"old\" speaks version 0"), "{refused:?}");
+    scene.end();
+}
+
+/// What is only published is asked for, too.
+#[test]
+fn the_status_counts_pushes_that_stay_here() {
+    let scene = Scene::one();
+    let mut worker = scene.a().worker("worker");
+    for seed in 0..3 {
+        worker.push("w", Spec::bytes(1000, seed)).get();
+    }
+    shows(scene.a(), &["status"], &["published here          3"]);
+    let status: serde_json::Value = serde_json::from_str(&says(scene.a(), 0, &["status", "--json"])).expect("JSON");
+    assert_eq!(
+        (&status["counters"]["published"]["transfers"], &status["counters"]["finished"]),
+        (&3.into(), &[(); 0][..].into())
+    );
+    drop(worker);
+    scene.end();
 }

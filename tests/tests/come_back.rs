@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use transfer_tests::order::Until;
-use transfer_tests::{Scene, Spec, Worker, poll};
+use transfer_tests::{Ctl, Scene, Spec, Worker, poll};
 
 const LEN: u64 = 1 << 20;
 
@@ -125,4 +125,36 @@ fn restarts_in_a_row_lose_nothing() {
     scene.a().until("all have left", |s| s.sessions.is_empty());
     scene.note_idle_of(0);
     scene.end();
+}
+
+/// Who stays tells when there is nothing to stay for, and does not end as if there had been.
+#[test]
+fn commands_that_stay_tell_of_the_sidecar_s_end_and_go_on_with_the_next() {
+    let mut scene = Scene::one();
+    let file = scene.folder().join("data.log");
+    std::fs::write(&file, "data").expect("written");
+    let words = ["push", "k", file.to_str().expect("a path")];
+    let mut push = Ctl::of(scene.a(), &words).hold();
+    let mut watch = Ctl::of(scene.a(), &["watch", "sessions", "--every", "50ms"]).hold_until("1 worker");
+    let mut events = Ctl::of(scene.a(), &["events", "--after", "0"]).hold_until("session opened");
+    scene.nodes[0].kill();
+    push.complains("is gone, and nothing is published until it is back");
+    watch.complains("cannot reach a sidecar");
+    assert_eq!(events.ended(), Some(3));
+    events.complains("is gone, or the connection to it broke");
+    scene.nodes[0].restart();
+    push.complains("is back, and all is published again");
+    Ctl::of(scene.a(), &["fetch", "k", "-"]).ends(0, &["data"]);
+    let worker = scene.a().worker("newcomer");
+    watch.until("newcomer");
+    drop(worker);
+    assert_eq!(watch.interrupt(), None);
+
+    // A drain is an end too, also for one that would have ended by the clock.
+    let mut timed = Ctl::of(scene.a(), &["push", "l", words[2], "--hold", "5s"]).hold_until("\"l\" version 1");
+    Ctl::of(scene.a(), &["drain", "--deadline", "10s"]).ends(0, &["finished"]);
+    assert_eq!(timed.ended(), Some(3));
+    timed.complains("nothing of it is published any more");
+    push.complains("is gone, and nothing is published until it is back");
+    assert_eq!(push.interrupt(), Some(3));
 }

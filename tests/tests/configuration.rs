@@ -96,6 +96,81 @@ fn check_finds_what_is_wrong_and_starts_nothing() {
     }
 }
 
+#[test]
+fn mistakes_are_blamed_on_what_has_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (code, _, said) = transferd(&["--check"], &[("TRANSFER_POOL_BYTES", "much")]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("TRANSFER_POOL_BYTES=\"much\": a size is") && !said.contains("--pool-bytes"), "{said}");
+    let file = write(folder.path(), "node = 'n'\n[server]\nlisten = '127.0.0.1:0'\n");
+    let (code, _, said) = transferd(&["--check", "--config", &file], &[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains(":2: [server] begins a table") && !said.contains("verbs_retry"), "{said}");
+    let (socket, ready) = (folder.path().join("w.sock"), "/nowhere/ready");
+    let (code, _, said) = transferd(&["--socket", &socket.display().to_string(), "--ready-file", ready], &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("--ready-file /nowhere/ready: ") && said.contains("No such file"), "{said}");
+}
+
+/// What a start would run into is found before.
+#[test]
+fn check_looks_at_the_places_that_are_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let check = |words: &[&str], code: i32, says: &[&str]| {
+        let (found, out, err) = transferd(&[words, &["--check"]].concat(), &[]);
+        let said = out + &err;
+        assert_eq!(found, Some(code), "{words:?}: {said}");
+        says.iter().for_each(|word| assert!(said.contains(word), "{words:?} says nothing of {word:?}: {said}"));
+    };
+    std::fs::write(at("file"), "").expect("written");
+    let (file, below) = (at("file"), at("file/worker.sock"));
+    let good = at("worker.sock");
+    check(&["--socket", &good, "--admin-socket", &at("admin.sock"), "--listen", "127.0.0.1:0"], 0, &["is good"]);
+    check(&["--socket", &file], 2, &["--socket", "file", "is no socket"]);
+    check(&["--socket", &below], 2, &["--socket", "worker.sock", "Not a directory"]);
+    check(&["--socket", &good, "--admin-socket", &file], 2, &["--admin-socket", "file", "is no socket"]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = taken.local_addr().map(|address| (taken, address.to_string())).expect("it has an address");
+    for flags in [
+        &["--listen", &taken.1][..],
+        &["--http-listen", &taken.1],
+        &["--listen", "127.0.0.1:0", "--data-listen", &taken.1],
+    ] {
+        check(
+            &[&["--socket", &good], flags].concat(),
+            2,
+            &[flags[flags.len() - 2], &taken.1, "Address already in use"],
+        );
+    }
+    check(&["--socket", &good, "--pinned-limit", "100TiB"], 0, &["--pinned-limit 100TiB", "this host has", "is good"]);
+    // A path that no socket can have: as wrong at a start, and before anything is made.
+    let long = at(&format!("made/{}", "x".repeat(108)));
+    check(&["--socket", &long], 2, &["--socket", "107 bytes at most"]);
+    let (code, _, said) = transferd(&["--socket", &long], &[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(!folder.path().join("made").exists());
+    // Its own addresses are in use while it runs, and that is said.
+    let scene = Scene::one();
+    let (socket, address) = (scene.a().socket().display().to_string(), scene.a().admin_socket().display().to_string());
+    check(&["--socket", &socket, "--admin-socket", &address], 0, &["listens at --socket", "is good"]);
+    scene.end();
+}
+
+/// The least limit that is advised is enough for a worker that says nothing.
+#[test]
+fn a_worker_fits_into_the_limit_that_is_advised() {
+    let (code, _, said) = transferd(&["--check", "--pinned-limit", "1"], &[]);
+    assert_eq!(code, Some(2), "{said}");
+    let advised = said.split("give ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a size");
+    let scene = Scene::with(&[&["--pinned-limit", advised]]);
+    let socket = scene.a().socket();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let client = runtime.block_on(async { transfer_client::Client::connect(&socket).await });
+    drop(client.expect("a worker has room"));
+    scene.end();
+}
+
 /// What can change changes, what cannot is named, and a file that is wrong changes nothing.
 #[test]
 fn sighup_reads_the_file_again() {

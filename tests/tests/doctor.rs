@@ -102,6 +102,12 @@ fn what_is_wrong_ends_with_8() {
     ctl(&["--with", text(&here)]).ends(8, &["FAIL  other node", "it is this one"]);
     ctl(&["--certificate", text(&file)]).ends(8, &["FAIL  certificate", "a.ready", "PEM"]);
     ctl(&["--with-socket", "/x"]).ends(2, &["--with"]);
+    // Workers connect to one sidecar, and another one is asked: no bytes say anything of that one.
+    let (b, its_socket) = (scene.b().admin_socket(), scene.b().socket());
+    let said = ctl(&["--socket", text(&its_socket)]).ends(8, &["FAIL  worker socket", "of another sidecar, of node b"]);
+    assert!(!said.text().contains("bytes here"), "{}", said.text());
+    let (own, with) = (scene.a().socket(), ["--with", text(&b), "--with-socket"]);
+    ctl(&[&with[..], &[text(&own)]].concat()).ends(8, &["FAIL  bytes between", "is node a, and not the one at unix:"]);
     // A node that hangs: bytes that do not arrive are found, and waited for no longer than it takes.
     let (other, socket) = (scene.b().admin_socket(), scene.b().socket());
     scene.nodes[1].kill();

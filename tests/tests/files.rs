@@ -319,17 +319,73 @@ fn what_goes_wrong_is_said_and_leaves_nothing() {
     ctl(&["fetch", "k", "/dev/full"]).ends(1, &["/dev/full", "No space left", "Make room"]);
     drop(holder);
 
-    // One that is interrupted while it waits.
+    // One that is ended while it waits, whatever ends it.
     let waiting = at("waiting");
-    let mut fetch = std::process::Command::new(transfer_tests::programs::transferctl())
-        .args(["fetch", "never", text(&waiting), "--socket", text(&scene.a().socket())])
-        .spawn()
-        .unwrap();
-    let parts = || tree(&at("")).iter().filter(|(name, _)| name.contains(".part")).count();
-    poll(|| if parts() == 1 { Ok(()) } else { Err(()) }).unwrap();
-    transfer_tests::process::signal(fetch.id(), rustix::process::Signal::INT);
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::KILL] {
+        let mut fetch = spawn(&scene, &["fetch", "never", text(&waiting)]);
+        poll(|| if ctl(&["transfers"]).run().text().contains("never") { Ok(()) } else { Err(()) }).unwrap();
+        transfer_tests::process::signal(fetch.id(), signal);
+        let code = fetch.wait().unwrap().code();
+        assert_eq!(code, (signal == rustix::process::Signal::INT).then_some(130));
+        assert!(!tree(&at("")).iter().any(|(name, _)| name.contains("waiting")));
+        poll(|| if ctl(&["transfers"]).run().text().contains("never") { Err(()) } else { Ok(()) }).unwrap();
+    }
+    scene.end();
+}
+
+fn spawn(scene: &Scene, words: &[&str]) -> std::process::Child {
+    let mut command = std::process::Command::new(transfer_tests::programs::transferctl());
+    command.args(words).args(["--socket", text(&scene.a().socket())]).spawn().unwrap()
+}
+
+#[test]
+fn a_key_that_leads_out_of_the_folder_is_skipped_and_the_others_are_fetched() {
+    let (scene, (_folder, at)) = (Scene::one(), folder());
+    let ctl = |words: &[&str]| Ctl::of(scene.a(), words);
+    fs::write(at("data"), "data").unwrap();
+    for key in ["k/a", "k/../../escape", "k/deep/b"] {
+        ctl(&["push", key, text(&at("data")), "--outlive"]).ends(0, &[]);
+    }
+    let said = ctl(&["fetch", "--prefix", "k", text(&at("out"))]).ends(9, &["k/../../escape", "1 of 3 failed"]);
+    assert!(said.text().contains("cannot be the name of a file"), "{}", said.text());
+    assert_eq!(tree(&at("out")), [("a".into(), b"data".to_vec()), ("deep/b".into(), b"data".to_vec())]);
+    assert!(!at("escape").exists());
+
+    // Nor does a link in the folder lead elsewhere.
+    fs::remove_dir_all(at("out/deep")).unwrap();
+    fs::create_dir(at("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(at("elsewhere"), at("out/deep")).unwrap();
+    let fetch = ["fetch", "--prefix", "k", "--force", text(&at("out"))].map(str::to_owned);
+    let fetch: Vec<&str> = fetch.iter().map(String::as_str).collect();
+    ctl(&fetch).ends(9, &["out/deep is behind a symbolic link", "Remove it", "2 of 3 failed"]);
+    assert_eq!(tree(&at("elsewhere")), []);
+    for key in ["k/a", "k/../../escape", "k/deep/b"] {
+        ctl(&["delete", key]).ends(0, &[]);
+    }
+    scene.end();
+}
+
+/// Nobody reads it, so opening it never ends by itself.
+#[test]
+fn a_signal_ends_a_fetch_into_a_pipe_that_nobody_reads() {
+    let (scene, (_folder, at)) = (Scene::one(), folder());
+    fs::write(at("data"), "data").unwrap();
+    Ctl::of(scene.a(), &["push", "k", text(&at("data")), "--outlive"]).ends(0, &[]);
+    let (pipe, mode) = (at("pipe"), rustix::fs::Mode::from_raw_mode(0o600));
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let connected = || match Ctl::of(scene.a(), &["sessions"]).run().text().contains("1 worker") {
+        true => Ok(()),
+        false => Err(()),
+    };
+    let mut fetch = spawn(&scene, &["fetch", "k", text(&pipe)]);
+    poll(connected).unwrap();
+    transfer_tests::process::signal(fetch.id(), rustix::process::Signal::TERM);
     assert_eq!(fetch.wait().unwrap().code(), Some(130));
-    assert_eq!((parts(), waiting.exists()), (0, false));
+    // With a reader it is as any other file.
+    let mut fetch = spawn(&scene, &["fetch", "k", text(&pipe)]);
+    assert_eq!(fs::read(&pipe).unwrap(), b"data");
+    assert!(fetch.wait().unwrap().success());
+    Ctl::of(scene.a(), &["delete", "k"]).ends(0, &[]);
     scene.end();
 }
 

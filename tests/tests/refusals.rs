@@ -177,7 +177,7 @@ fn more_memory_than_there_is() {
     let scene = Scene::with(&[&arguments]).with_bystanders();
     let start = |name, bytes| Worker::of(scene.a(), name).arena_bytes(bytes).try_start();
     let trouble = start("greedy", 33 << 20).expect_err("it is too much for one");
-    trouble.expect("Connect", &[&(33 << 20).to_string(), &(32 << 20).to_string()]);
+    trouble.expect("Connect", &["33 MiB", "32 MiB at most (--max-arena-bytes)"]);
     assert!(!trouble.can_retry, "{trouble}");
     let one = start("one", 32 << 20).expect("there is room");
     let trouble = start("two", 32 << 20).expect_err("there is no room for another");

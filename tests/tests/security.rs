@@ -1,11 +1,11 @@
 //! Certificates, names and roles, with real sidecars and real certificates.
 
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 use tonic::Code;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use transfer_proto::v1;
-use transfer_tests::{Authority, Carrier, Identity, Scene, Sidecar, Spec, Validity, programs};
+use transfer_tests::{Authority, Carrier, Ctl, Identity, Scene, Sidecar, Spec, Validity, poll, programs};
 use v1::directory_client::DirectoryClient;
 use v1::peering_client::PeeringClient;
 
@@ -155,7 +155,7 @@ fn data_in_the_clear_is_for_both_to_say() {
 #[test]
 fn strangers_are_refused() {
     let world = World::new();
-    let scene = world.two();
+    let scene = world.two_with(&["--http-listen", "127.0.0.1:0"]);
     let url = format!("https://{}", scene.a().address());
     let others = Authority::new(world.folder.path(), "others");
     let good = world.authority.identity(&["x"]);
@@ -170,6 +170,22 @@ fn strangers_are_refused() {
         assert!(matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled), "{what}: {status:?}");
         until_logged(&scene, "a", &["a connection for gRPC was refused", logged]);
     }
+    // What a person with an expired one hears, before anybody is asked.
+    let [ca, cert, key] = [&expired.ca, &expired.cert, &expired.key].map(|path| path.to_str().expect("a path"));
+    let status = ["status", "--admin", &url, "--tls-ca", ca, "--tls-cert", cert, "--tls-key", key];
+    Ctl::new(&status).ends(2, &["--tls-cert", "expired.crt", "has expired", "give a new one"]);
+    // It is counted, and when the own certificate expires is told.
+    let told = poll(|| {
+        let tls = scene.a().status().tls.expect("it has certificates");
+        if tls.refused_handshakes >= 3 { Ok(tls) } else { Err(tls) }
+    });
+    let (told, now) = (told.expect("each is counted"), UNIX_EPOCH.elapsed().expect("it is later").as_secs());
+    assert!(told.expires_unix_s > now, "{told:?}");
+    Ctl::of(scene.a(), &["status"]).ends(0, &["its certificate expires in", "handshakes refused since the start"]);
+    let metrics = transfer_tests::http::get(&scene.a().http(), "/metrics").body;
+    let shown = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+    assert!(shown("transfer_tls_handshakes_refused_total ").is_some_and(|n| n >= 3.0), "{metrics}");
+    assert!(shown("transfer_tls_certificate_expiry_seconds ").is_some_and(|s| s > now as f64), "{metrics}");
     // In the clear to where TLS is spoken.
     let status = connect(&format!("http://{}", scene.a().address()), None, "x");
     // What TLS says at its end may be read as HTTP/2 that is wrong.
@@ -209,7 +225,8 @@ fn nobody_is_another_node() {
     let request = v1::PrepareBuffersRequest { node: "b".into(), ..Default::default() };
     let status = runtime.block_on(PeeringClient::new(channel.clone()).prepare_buffers(request)).expect_err("refused");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
-    let hello = v1::Hello { node: "b".into(), address: "127.0.0.1:1".into(), incarnation: u64::MAX };
+    let hello =
+        v1::Hello { node: "b".into(), address: "127.0.0.1:1".into(), incarnation: u64::MAX, protocol_version: 1 };
     let item = v1::NodeItem { item: Some(v1::node_item::Item::Hello(hello)) };
     let update = tokio_stream::once(v1::NodeUpdate { items: vec![item] });
     let attached = runtime.block_on(DirectoryClient::new(channel).attach(update));

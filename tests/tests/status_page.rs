@@ -49,6 +49,13 @@ fn a_person_sees_what_goes_on() {
     browser.until(
         "[...document.querySelectorAll('#workers-rows tr')].some((r) => r.cells[0].textContent === 'parameter-server')",
     );
+    // What is published, the key in one line.
+    taker.push("layers/0/optimizer", Spec::bytes(3 << 20, 1)).get();
+    browser.until(
+        "[...document.querySelectorAll('#tensors-rows tr')].some((r) => r.cells[0].textContent === 'layers/0/optimizer' && \
+         r.cells[2].textContent === 'u8[3145728]' && r.cells[3].textContent === '3.00 MiB' && \
+         r.cells[4].textContent === 'parameter-server' && r.cells[0].firstChild.offsetHeight < 30)",
+    );
     // What another calls itself stays text.
     let name = serde_json::to_string(HOSTILE).expect("a text");
     browser
@@ -60,6 +67,11 @@ fn a_person_sees_what_goes_on() {
          r.cells[1].textContent === {name} && r.cells[2].textContent === 'fetch' && /directory/.test(r.cells[3].textContent))"
     ));
     assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), 0);
+    // What would turn the text around is spelled out.
+    let turned = scene.b().worker("a\u{202e}b");
+    browser
+        .until("[...document.querySelectorAll('#workers-rows .name')].some((c) => c.textContent === 'a\\\\u{202e}b')");
+    drop(turned);
     assert_eq!(browser.evaluate("document.title"), "b · transfer");
 
     for (width, height, phone) in [(1280, 900, false), (390, 844, true)] {

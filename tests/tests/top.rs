@@ -147,10 +147,15 @@ fn a_live_screen_shows_what_happens_and_leaves_the_terminal_as_it_was() {
     let said = String::from_utf8_lossy(&nowhere.stderr).into_owned();
     assert!(nowhere.status.code() == Some(2) && said.contains("--once"), "{said}");
 
-    // The sidecar's end.
-    let screen = Screen::start(scene.b());
+    // The sidecar's end, and the next one's beginning.
+    let mut screen = Screen::start(scene.b());
     screen.shows(&["q quits"]);
     scene.nodes[1].kill();
-    assert_eq!(screen.ends().code(), Some(3));
-    drop((waiting, giver, taker));
+    screen.shows(&["NO ANSWER", "is gone"]);
+    scene.nodes[1].restart();
+    let newcomer = scene.b().worker("newcomer");
+    screen.shows(&["newcomer"]);
+    screen.ours.write_all(b"q").expect("it can be typed");
+    assert_eq!(screen.ends().code(), Some(0));
+    drop((waiting, giver, taker, newcomer));
 }

@@ -1,7 +1,8 @@
 //! The command line of `transferctl`.
 
 use crate::{admin, bench, devices, doctor, exit, files};
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -86,10 +87,42 @@ pub enum Command {
     },
 }
 
+/// The command line of this process. What is wrong with it is printed, and ends the process.
+#[must_use]
+pub fn parse() -> Arguments {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    match Arguments::try_parse_from(&words) {
+        Ok(arguments) => arguments,
+        Err(error) => match of_environment(&error, &words) {
+            None => error.exit(),
+            Some(text) => {
+                eprintln!("transferctl: {text}");
+                std::process::exit(exit::Exit::WrongUse.code().into())
+            }
+        },
+    }
+}
+
+/// What is wrong with a value that the environment has and the command line has not: the parser would blame the flag.
+fn of_environment(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
+    // `--admin <URL|PATH>`
+    let flag = shown.split([' ', '=']).next()?;
+    let given = |word: &OsString| word.to_str().is_some_and(|word| word.split('=').next() == Some(flag));
+    if words.iter().any(given) {
+        return None;
+    }
+    let command = Arguments::command();
+    let mut all = command.get_subcommands().flat_map(|command| command.get_arguments());
+    let name = all.find(|arg| arg.get_long() == flag.strip_prefix("--"))?.get_env()?;
+    let (name, value) = (name.to_string_lossy(), std::env::var_os(name)?);
+    let why = std::error::Error::source(error).map_or_else(|| "it cannot be".to_owned(), ToString::to_string);
+    Some(format!("{name}={value:?}: {why}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -106,6 +139,30 @@ mod tests {
             let section = sections.iter().find(|section| section.lines().next() == Some(name));
             let section = section.unwrap_or_else(|| panic!("docs/transferctl.md has no section {name:?}"));
             assert!(section.contains(&format!("\ntransferctl {name}")), "the section {name:?} has no example");
+        }
+    }
+
+    /// Where words stand is a matter of taste.
+    #[test]
+    fn how_often_to_watch_stands_before_or_behind_what() {
+        for line in ["watch --every 1s --times 3 tensors", "watch tensors --every 1s --times 3"] {
+            let parsed = Arguments::try_parse_from(std::iter::once("transferctl").chain(line.split(' '))).expect(line);
+            let Command::Watch(options) = parsed.command else { panic!("{line}") };
+            assert_eq!((options.every.as_secs(), options.times), (1, Some(3)), "{line}");
+        }
+    }
+
+    /// What they have in common stands apart from what is theirs.
+    #[test]
+    fn the_flags_of_a_connection_have_a_heading() {
+        for mut command in Arguments::command().get_subcommands_mut().map(|command| command.clone()) {
+            let help = command.render_long_help().to_string();
+            let (own, connection) = help.split_once("Connection:").unwrap_or((&help, ""));
+            let has = |text: &str, flag: &str| text.lines().any(|line| line.trim_start().starts_with(flag));
+            for flag in ["--admin <", "--tls-ca", "--tls-name", "--socket <"] {
+                assert!(!has(own, flag), "{}: {flag} is no flag of its own", command.get_name());
+            }
+            assert!(!has(connection, "--json") && !has(connection, "--limit"), "{}", command.get_name());
         }
     }
 
@@ -149,6 +206,7 @@ mod tests {
             "top --every 0s",
             "watch doctor",
             "watch --times 0 links",
+            "watch links --times 0",
             "events --after x",
             "doctor extra",
         ] {

@@ -5,12 +5,16 @@ use crate::bench::BenchError;
 use crate::devices::NoRdma;
 use crate::exit::Exit;
 use crate::files::error::FilesError;
+use crate::table::printable;
 use crate::tied::TiedError;
-use std::error::Error as _;
+use std::error::Error as StdError;
 use std::fmt::Write;
 use std::io;
 use std::path::PathBuf;
 use transfer_client::{Error as ClientError, FailureCode};
+
+/// What libraries say where the cause is below: left out.
+const VAGUE: [&str; 3] = ["transport error", "client error (Connect)", "tcp connect error"];
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +32,7 @@ pub enum Error {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The Admin service answered with a failure.
-    #[error("the sidecar at {address} did not do it: {}", .source.message())]
+    #[error("the sidecar at {address} {}", answered(.source))]
     Admin {
         /// The address.
         address: Address,
@@ -83,6 +87,16 @@ pub enum Error {
         /// Why.
         source: transfer_client::Error,
     },
+    /// Workers connect to one sidecar there, and tools ask another one.
+    #[error("the sidecar at {} is node {node}, and not the one at {address}", socket.display())]
+    AnotherSidecar {
+        /// The workers' socket.
+        socket: PathBuf,
+        /// Its node.
+        node: String,
+        /// Where the other one is asked.
+        address: Address,
+    },
     /// A call of the session failed.
     #[error("cannot {what} {key:?}")]
     Call {
@@ -91,6 +105,14 @@ pub enum Error {
         /// With which key.
         key: String,
         /// Why.
+        source: transfer_client::Error,
+    },
+    /// What a push had published is published no more.
+    #[error("nothing of it is published any more at {}", socket.display())]
+    Unpublished {
+        /// The workers' socket.
+        socket: PathBuf,
+        /// Why the session is over.
         source: transfer_client::Error,
     },
     /// Something with a file.
@@ -115,7 +137,7 @@ impl Error {
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
-            Error::Unreachable { .. } | Error::StreamEnded { .. } => Exit::Unreachable,
+            Error::Unreachable { .. } | Error::StreamEnded { .. } | Error::Unpublished { .. } => Exit::Unreachable,
             Error::Admin { source, .. } if is_broken(source) => Exit::Unreachable,
             Error::Admin { source, .. } => match source.code() {
                 tonic::Code::Unavailable => Exit::Unreachable,
@@ -164,6 +186,9 @@ impl Error {
                 "Is transferd running with --socket {0}, and may you open {0}? Its first line says socket=PATH. Give that with --socket.",
                 socket.display()
             ),
+            Error::AnotherSidecar { address, .. } => {
+                format!("Give --with-socket the path that the first line of the sidecar at {address} names as socket=PATH.")
+            }
             Error::Call { source: ClientError::ArenaFull { .. }, .. } => {
                 "Nobody made room in time: --timeout waits longer, and a larger --arena-bytes, or none, takes more at once.".to_owned()
             }
@@ -200,44 +225,53 @@ impl Error {
         Some(text)
     }
 
-    /// The whole story: what failed, each cause below it, and what to do next.
+    /// The whole story: a line with what failed and its causes, the first cause last, and one with what to do next.
     #[must_use]
     pub fn for_people(&self) -> String {
-        let mut text = format!("transferctl: {self}\n");
-        for cause in self.causes() {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "  because: {cause}");
-        }
+        let mut text = format!("transferctl: {}\n", self.in_one_line());
         if let Some(advice) = self.advice() {
-            let _ = writeln!(text, "{advice}");
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{}", printable(advice));
         }
         text
     }
 
-    /// The same for programs: what failed, and why.
+    /// What failed, and why: what is at the bottom of it comes last.
     #[must_use]
     pub fn in_one_line(&self) -> String {
-        std::iter::once(self.to_string()).chain(self.causes()).collect::<Vec<_>>().join(": ")
-    }
-
-    /// What is below it. Some errors repeat what is below them; that is left out.
-    fn causes(&self) -> Vec<String> {
-        let (mut causes, mut said, mut cause) = (Vec::new(), self.to_string(), self.source());
-        while let Some(error) = cause {
-            let words = error.to_string();
-            if !said.contains(&words) {
-                causes.push(words.clone());
-                said = words;
+        let mut parts = vec![self.to_string()];
+        for cause in causes(self.source()) {
+            // A status shows its own causes in the words of a debugger.
+            let words = match cause.downcast_ref::<Box<tonic::Status>>() {
+                Some(status) => status.message().to_owned(),
+                None => cause.to_string(),
+            };
+            // Some errors say what is below them, and some of those below say nothing of their own.
+            let is_said = parts.iter().any(|part| part.contains(&words)) || VAGUE.contains(&words.as_str());
+            if !words.is_empty() && !is_said {
+                parts.push(words);
             }
-            cause = error.source();
         }
-        causes
+        printable(parts.join(": "))
     }
 }
 
-/// Whether there is no answer of the sidecar's, but a connection that broke.
+/// An error and what is below it.
+fn causes<'a>(first: Option<&'a (dyn StdError + 'static)>) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(first, |cause: &&'a (dyn StdError + 'static)| (*cause).source())
+}
+
+/// Whether there is no answer of the sidecar's, but a connection that broke. What a sidecar answers has no cause on this side.
 fn is_broken(status: &tonic::Status) -> bool {
-    status.source().is_some_and(|cause| cause.is::<tonic::transport::Error>())
+    let mut causes = causes(status.source()).peekable();
+    causes.peek().is_some() && !causes.any(|cause| cause.is::<tonic::TimeoutExpired>())
+}
+
+fn answered(status: &tonic::Status) -> String {
+    match is_broken(status) {
+        true => "is gone, or the connection to it broke".to_owned(),
+        false => format!("did not do it: {}", status.message()),
+    }
 }
 
 fn is_refused(error: &transfer_client::Error) -> bool {

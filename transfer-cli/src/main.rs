@@ -1,12 +1,11 @@
 //! The command line; everything else is explained in the library, [`transfer_cli`].
 #![forbid(unsafe_code)]
 
-use clap::Parser;
 use std::process::ExitCode;
-use transfer_cli::arguments::Arguments;
+use transfer_cli::arguments;
 
 fn main() -> ExitCode {
-    match transfer_cli::run(Arguments::parse()) {
+    match transfer_cli::run(arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprint!("{}", error.for_people());

@@ -1,6 +1,7 @@
 //! Text in columns.
 
 use std::fmt;
+use transfer_core::text::acts_where_shown;
 
 /// On which side a column is flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,15 +42,19 @@ impl Table {
     }
 }
 
-/// A text without what a terminal would obey: names and keys are anybody's.
+/// A longer cell does not widen its column: it pushes its own line alone.
+const WIDEST: usize = 64;
+
+/// A text without what a terminal would obey, and without what turns the direction of what follows or cannot be seen: names and keys are
+/// anybody's.
 #[must_use]
 pub fn printable(text: String) -> String {
-    if !text.contains(char::is_control) {
+    if !text.contains(acts_where_shown) {
         return text;
     }
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        match c.is_control() {
+        match acts_where_shown(c) {
             true => shown.extend(c.escape_default()),
             false => shown.push(c),
         }
@@ -63,6 +68,7 @@ impl fmt::Display for Table {
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|i| {
                 let cells = self.rows.iter().filter_map(|row| row.get(i)).map(|cell| width(cell));
+                let cells = cells.filter(|width| *width <= WIDEST);
                 cells.chain([width(&self.columns[i].0)]).max().unwrap_or(0)
             })
             .collect();
@@ -91,6 +97,24 @@ mod tests {
         table.row(["a\u{1b}[2Jb\nc".to_owned()]);
         let text = table.to_string();
         assert!(text.contains(r"a\u{1b}[2Jb\nc") && text.lines().count() == 2, "{text:?}");
+    }
+
+    #[test]
+    fn what_turns_a_text_around_is_shown() {
+        let shown = |text: &str| printable(text.to_owned());
+        assert_eq!(shown("a\u{202e}gpj.exe\u{2066}\u{200b}"), r"a\u{202e}gpj.exe\u{2066}\u{200b}");
+        for text in ["plain", "ümläut", "日本語", "שלום", "👩", "a b"] {
+            assert_eq!(shown(text), text);
+        }
+    }
+
+    #[test]
+    fn a_long_key_widens_no_other_line() {
+        let mut table = Table::new(&["key", ">bytes"]);
+        table.row(["k".repeat(512), "1".into()]);
+        table.row(["b".into(), "2".into()]);
+        let text = table.to_string();
+        assert_eq!(text.lines().map(|line| line.chars().count()).collect::<Vec<_>>(), [12, 521, 12], "{text}");
     }
 
     #[test]

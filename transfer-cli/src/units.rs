@@ -5,13 +5,7 @@ use std::time::Duration;
 /// A number of bytes in the largest unit that keeps it at 1 or above: `64 MiB`, `1.5 GiB`.
 #[must_use]
 pub fn bytes(n: u64) -> String {
-    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    match UNITS.iter().find(|(_, shift)| n >> shift > 0) {
-        None => format!("{n} B"),
-        Some((unit, shift)) if n.trailing_zeros() >= *shift => format!("{} {unit}", n >> shift),
-        // Exact enough for one decimal.
-        Some((unit, shift)) => format!("{:.1} {unit}", n as f64 / (1u64 << shift) as f64),
-    }
+    transfer_core::text::Bytes(n).to_string()
 }
 
 /// A number with its thousands apart: `1,234,567`.
@@ -26,6 +20,12 @@ pub fn count(n: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// A number of things: `1 key`, `1,234 keys`.
+#[must_use]
+pub fn counted(n: u64, one: &str, several: &str) -> String {
+    format!("{} {}", count(n), if n == 1 { one } else { several })
 }
 
 /// How long something has been running: `3 d 4 h`, `5 min 3 s`, `12 s`.
@@ -122,6 +122,13 @@ mod tests {
     fn counts() {
         for (n, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(count(n), text);
+        }
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        for (n, text) in [(0, "0 keys"), (1, "1 key"), (1234, "1,234 keys")] {
+            assert_eq!(counted(n, "key", "keys"), text);
         }
     }
 

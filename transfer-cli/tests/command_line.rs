@@ -54,13 +54,35 @@ fn wrong_use_ends_with_2() {
 }
 
 #[test]
+fn a_value_of_the_environment_is_not_blamed_on_the_flag() {
+    let Output { status, stderr, .. } = transferctl(&["status"]).env("TRANSFER_ADMIN", "ftp://x").output().unwrap();
+    let said = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(said.starts_with("transferctl: TRANSFER_ADMIN=\"ftp://x\": it is neither http://"), "{said}");
+}
+
+#[test]
+fn a_key_that_is_too_long_is_the_key_s_fault() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("data");
+    std::fs::write(&file, [0u8; 10]).unwrap();
+    let said = ends_with(&["push", &"k".repeat(513), file.to_str().unwrap()], 2, &["512 bytes", "has 513", "--prefix"]);
+    assert!(!said.contains("its own name"), "{said}");
+}
+
+#[test]
 fn a_sidecar_that_cannot_be_reached_ends_with_3() {
     let directory = tempfile::tempdir().unwrap();
     let nobody = directory.path().join("nobody.sock");
     let nobody = nobody.to_str().unwrap();
-    ends_with(&["status", "--admin", nobody], 3, &[nobody, "because", "--admin-socket"]);
+    ends_with(
+        &["status", "--admin", nobody],
+        3,
+        &[nobody, ": No such file or directory (os error 2)\n", "--admin-socket"],
+    );
     ends_with(&["poll", "busy", "--admin", nobody], 3, &[nobody]);
-    ends_with(&["tensors", "--admin", "http://127.0.0.1:1"], 3, &["http://127.0.0.1:1", "--listen"]);
+    let refused = ["http://127.0.0.1:1", "http://127.0.0.1:1: Connection refused (os error 111)\n", "--listen"];
+    ends_with(&["tensors", "--admin", "http://127.0.0.1:1"], 3, &refused);
     ends_with(&["fetch", "--socket", nobody, "k", "-"], 3, &[nobody, "transferd"]);
     let file = env!("CARGO_BIN_EXE_transferctl");
     ends_with(&["push", "--socket", nobody, "k", file], 3, &[nobody]);
@@ -302,7 +324,7 @@ fn without_libibverbs_all_starts_and_says_why_there_is_no_rdma() {
     let transferctl = Path::new(env!("CARGO_BIN_EXE_transferctl"));
     let (code, said) = run(transferctl, &["devices"]);
     assert_eq!(code, Some(4), "{said}");
-    let why = said.lines().find_map(|line| line.trim().strip_prefix("because: ")).unwrap();
+    let why = said.lines().find_map(|line| line.strip_prefix("transferctl: no RDMA on this host: ")).unwrap();
     assert!(why.contains("libibverbs.so.1") && said.contains("rdma-core"), "{said}");
 
     let arguments = ["--listen", "127.0.0.1:0", "--verbs", "auto"];

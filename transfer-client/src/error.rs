@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::Duration;
 use transfer_core::op::{Failure, FailureCode};
 use transfer_core::tensor::{DType, InvalidName, InvalidShape, TensorMeta};
+use transfer_core::text::Bytes;
 use transfer_memory::session::SessionError;
 use transfer_memory::view::ViewError;
 
@@ -82,7 +83,9 @@ pub enum Error {
     Batch(#[from] BatchError),
     /// More bytes than the whole arena has.
     #[error(
-        "{wanted_bytes} bytes do not fit into an arena of {arena_bytes}; ask for a larger one with arena_bytes() at connect"
+        "{} do not fit into an arena of {}; ask for a larger one with arena_bytes() at connect",
+        Bytes(*wanted_bytes),
+        Bytes(*arena_bytes)
     )]
     TooLargeForArena {
         /// What was asked for, in bytes.
@@ -94,9 +97,13 @@ pub enum Error {
     // For want of memory: passes when something is dropped or returned.
     /// No room in the arena.
     #[error(
-        "no room for {wanted_bytes} bytes in the arena of {arena_bytes}: {free_bytes} are free, at most {largest_free_bytes} in one \
-         piece, and {in_use_bytes} hold tensors that are being written, pushed or frozen; drop or replace some, wait with allocate_wait(), or ask \
-         for a larger arena with arena_bytes() at connect"
+        "no room for {} in the arena of {}: {} are free, at most {} in one piece, and {} hold tensors that are being written, pushed or \
+         frozen; drop or replace some, wait with allocate_wait(), or ask for a larger arena with arena_bytes() at connect",
+        Bytes(*wanted_bytes),
+        Bytes(*arena_bytes),
+        Bytes(*free_bytes),
+        Bytes(*largest_free_bytes),
+        Bytes(*in_use_bytes)
     )]
     ArenaFull {
         /// What was asked for, in bytes.

@@ -13,7 +13,7 @@ use crate::keys::ToKey;
 use crate::many::{FetchMany, PushMany};
 use crate::order::Order;
 use crate::push::{Push, Source};
-use crate::session::Session;
+use crate::session::{Gone, Session};
 use crate::{Error, Frozen, Tensor, TensorMut, TwoBuffers, foreign};
 use arrow_array::Array;
 use std::marker::PhantomData;
@@ -122,6 +122,13 @@ impl<F: Face> Handle<F> {
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.session().incarnation()
+    }
+
+    /// Why the session is over; `None` while the sidecar is there. After [`Gone::Away`] the client comes back by itself, with what it has
+    /// published.
+    #[must_use]
+    pub fn gone(&self) -> Option<Gone> {
+        self.session().gone()
     }
 
     /// The size of the arena, in bytes.

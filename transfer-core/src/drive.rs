@@ -87,9 +87,6 @@ pub enum Work<M> {
     Control(Control),
 }
 
-/// The numbers of peers' segments count down from here: those of this node's own count up.
-const FIRST_FOREIGN: u32 = u32::MAX - 1;
-
 /// A node and the fabrics that serve it. `M` is how the fabrics are handed memory.
 pub struct Driver<M> {
     /// The state machine. Events that concern no fabric are handed to it directly.
@@ -134,7 +131,15 @@ impl<M> Driver<M> {
     pub fn new(node: Node, fabrics: Vec<Box<dyn Fabric<Memory = M>>>) -> Driver<M> {
         let atomics = fabrics.iter().position(|f| f.capabilities().atomics);
         let posts = vec![PostMeter::default(); fabrics.len()];
-        Driver { node, fabrics, posts, atomics, links: BTreeMap::new(), next_link: 1, next_foreign: FIRST_FOREIGN }
+        Driver {
+            node,
+            fabrics,
+            posts,
+            atomics,
+            links: BTreeMap::new(),
+            next_link: 1,
+            next_foreign: SegmentId::FIRST_FOREIGN,
+        }
     }
 
     /// The kind of the fabric whose device operates on words of memory, where there is one: then the node needs memory for

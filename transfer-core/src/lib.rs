@@ -10,6 +10,7 @@
 //! - [`tensor`]: dtype, shape, keys, versions.
 //! - [`op`]: what a worker asks of its sidecar, and what it hears.
 //! - [`time`]: the time that callers pass in.
+//! - [`text`]: sizes and others' texts, for people.
 //! - [`wire`]: fixed-layout messages between sidecars, the landing header, and the records in a worker's rings.
 //! - [`alloc`]: sub-allocation of a segment with its records outside of it.
 //! - [`fabric`]: the contract of a fabric and what one may say about itself.
@@ -30,6 +31,7 @@ pub mod protocol;
 pub mod rails;
 pub mod sim;
 pub mod tensor;
+pub mod text;
 pub mod time;
 pub mod trace;
 pub mod wire;

@@ -19,9 +19,17 @@ pub fn padded(len_bytes: u64) -> Option<u64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId(pub u32);
 
+impl SegmentId {
+    /// The numbers of peers' segments count down from here: those of this node's own count up.
+    pub const FIRST_FOREIGN: u32 = u32::MAX - 1;
+}
+
 impl fmt::Display for SegmentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "segment {}", self.0)
+        match SegmentId::FIRST_FOREIGN.checked_sub(self.0) {
+            Some(n) if n <= SegmentId::FIRST_FOREIGN / 2 => write!(f, "segment {} of a peer", n + 1),
+            _ => write!(f, "segment {}", self.0),
+        }
     }
 }
 
@@ -148,5 +156,19 @@ impl RemoteSlice {
         let end = offset.checked_add(len)?;
         let address = self.address.checked_add(offset)?;
         (end <= self.len).then_some(RemoteSlice { address, len, keys: self.keys })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_of_peers_have_small_numbers_for_people() {
+        let shown = |n| SegmentId(n).to_string();
+        assert_eq!((shown(0), shown(7)), ("segment 0".into(), "segment 7".into()));
+        assert_eq!(shown(SegmentId::FIRST_FOREIGN), "segment 1 of a peer");
+        assert_eq!(shown(SegmentId::FIRST_FOREIGN - 4), "segment 5 of a peer");
+        assert_eq!(shown(u32::MAX), "segment 4294967295");
     }
 }

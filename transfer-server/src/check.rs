@@ -1,10 +1,14 @@
 //! What can be said of a configuration without starting: `transferd --check`.
 
 use crate::StartError;
-use crate::config::{LoadError, Loaded};
+use crate::config::{Config, LoadError, Loaded};
 use crate::observe::logging::{self, LogError};
 use crate::security::Prepared;
 use crate::sidecar::check_required;
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use transfer_memory::socket::{AddressError, Socket};
 
 /// A configuration with which no sidecar starts.
 #[derive(Debug, thiserror::Error)]
@@ -21,14 +25,103 @@ pub enum CheckError {
     Start(#[from] StartError),
 }
 
-/// Checks all that needs no start: the values, the files that they name, and whether this host has the fabric that is required.
+/// Checks all that needs no start: the values, the files and places that they name, and whether this host has the fabric that is required.
+/// Answers what is good and worth a remark.
 ///
 /// # Errors
 /// [`CheckError`] for the first that is wrong.
-pub fn check(loaded: &Loaded) -> Result<(), CheckError> {
+pub fn check(loaded: &Loaded) -> Result<Vec<String>, CheckError> {
     let config = loaded.config()?;
     logging::check_filter(&loaded.flags.log.filter)?;
     Prepared::of(&config).map_err(StartError::from)?;
     check_required(&config).map_err(StartError::from)?;
-    Ok(())
+    let mut remarks = Vec::new();
+    remarks.extend(more_than_the_host(&config, memory_bytes()));
+    match is_running(&config)? {
+        true => remarks.push(format!(
+            "a sidecar listens at --socket {} already: addresses were not looked at, for they may be its own",
+            config.socket.display()
+        )),
+        false => check_addresses(&config)?,
+    }
+    Ok(remarks)
+}
+
+/// A file may be checked on another host than the one that it is for, so this is no error.
+fn more_than_the_host(config: &Config, memory_bytes: Option<u64>) -> Option<String> {
+    let (limit, host) = (config.pinned_limit, memory_bytes.filter(|host| config.pinned_limit.0 > *host)?);
+    Some(format!(
+        "--pinned-limit {limit} is more than the {} MiB of memory that this host has: the kernel kills the sidecar before it is reached",
+        host >> 20
+    ))
+}
+
+/// Whether a sidecar has the workers' socket.
+fn is_running(config: &Config) -> Result<bool, StartError> {
+    /// One that is stopped does not answer, and listens all the same.
+    const PATIENCE: Duration = Duration::from_millis(200);
+    if let Some(admin) = &config.admin_socket {
+        match crate::unix::check(admin) {
+            Ok(_) => {}
+            Err(source) => return Err(cannot_listen("--admin-socket", admin.display(), source)),
+        }
+    }
+    match crate::unix::check(&config.socket) {
+        Ok(false) => Ok(false),
+        Ok(true) => match Socket::connect(&config.socket, Instant::now() + PATIENCE) {
+            Ok(_) => Ok(true),
+            // A file that a dead process left behind is replaced.
+            Err(AddressError::NobodyListens { .. }) => Ok(false),
+            Err(AddressError::System { .. }) => Ok(true),
+            Err(e) => Err(e.into()),
+        },
+        Err(source) => Err(cannot_listen("--socket", config.socket.display(), source)),
+    }
+}
+
+fn check_addresses(config: &Config) -> Result<(), StartError> {
+    let addresses = [
+        ("--listen", config.listen),
+        ("--data-listen", config.data_listen),
+        ("--http-listen", config.watch.http_listen),
+    ];
+    for (flag, address) in addresses.into_iter().filter_map(|(flag, address)| Some((flag, address?))) {
+        TcpListener::bind(address).map_err(|source| cannot_listen(flag, address, source))?;
+    }
+    match &config.admin_socket {
+        Some(path) if crate::unix::is_taken(path) => {
+            let source = std::io::Error::new(std::io::ErrorKind::AddrInUse, "somebody listens there already");
+            Err(cannot_listen("--admin-socket", path.display(), source))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn cannot_listen(flag: &'static str, address: impl ToString, source: std::io::Error) -> StartError {
+    StartError::Listen { flag, address: address.to_string(), source }
+}
+
+/// All the memory of this host.
+fn memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string(Path::new("/proc/meminfo")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Size;
+    use transfer_core::tensor::Name;
+
+    #[test]
+    fn a_limit_beyond_the_host_is_remarked() {
+        let mut config = Config::single(Name::new("n").unwrap(), Path::new("/x"));
+        config.pinned_limit = Size(100 << 40);
+        let said = more_than_the_host(&config, Some(16 << 30)).unwrap();
+        assert!(said.contains("--pinned-limit 100TiB") && said.contains("16384 MiB"), "{said}");
+        assert_eq!(more_than_the_host(&config, Some(100 << 40)), None);
+        assert_eq!(more_than_the_host(&config, None), None);
+        assert!(memory_bytes().is_some_and(|n| n > 0));
+    }
 }

@@ -28,7 +28,10 @@ fn main() -> ExitCode {
     }
     if loaded.flags.source.check {
         return match transfer_server::check(&loaded) {
-            Ok(()) => say("transferd: the configuration is good\n"),
+            Ok(remarks) => {
+                remarks.iter().for_each(|remark| eprintln!("transferd: {remark}"));
+                say("transferd: the configuration is good\n")
+            }
             Err(e) => wrong(&e),
         };
     }
@@ -52,10 +55,11 @@ fn main() -> ExitCode {
         }
     };
     let line = format!("transferd ready {}", sidecar.addresses());
-    let announced = announce(&line, ready_file.as_deref());
+    let announced =
+        announce(&line, ready_file.as_deref()).map_err(|(to, e)| format!("{to}: cannot write that it is ready: {e}"));
     let _ready_file = ready_file.map(RemovedAtEnd);
     if let Err(e) = announced {
-        eprintln!("transferd: cannot say that it is ready: {e}");
+        eprintln!("transferd: {e}");
         return ExitCode::from(1);
     }
     tell_systemd(&[NotifyState::Ready]);
@@ -136,17 +140,20 @@ impl Signals {
 }
 
 /// Says that the sidecar is ready, on stdout and in the file.
-fn announce(line: &str, file: Option<&Path>) -> std::io::Result<()> {
+///
+/// # Errors
+/// Where it cannot be said, and why.
+fn announce(line: &str, file: Option<&Path>) -> Result<(), (String, std::io::Error)> {
     if let Some(file) = file {
         // Whoever finds the file finds the whole line in it.
         let mut unfinished = file.as_os_str().to_owned();
         unfinished.push(".tmp");
-        std::fs::write(&unfinished, format!("{line}\n"))?;
-        std::fs::rename(&unfinished, file)?;
+        let written =
+            std::fs::write(&unfinished, format!("{line}\n")).and_then(|()| std::fs::rename(&unfinished, file));
+        written.map_err(|e| (format!("--ready-file {}", file.display()), e))?;
     }
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| ("the standard output".to_owned(), e))
 }
 
 /// Where systemd has started it (Type=notify). Anywhere else it says nothing.

@@ -43,6 +43,16 @@ impl PollControl {
     }
 }
 
+/// `adaptive, 20 µs`
+pub(crate) fn in_words(strategy: PollStrategy) -> String {
+    match strategy {
+        PollStrategy::Busy => "busy".to_owned(),
+        PollStrategy::Event => "event".to_owned(),
+        PollStrategy::Adaptive(poll_for) => format!("adaptive, {} µs", poll_for.as_micros()),
+        other => format!("{other:?}"),
+    }
+}
+
 pub(crate) fn to_message(strategy: PollStrategy) -> v1::Poll {
     let (strategy, poll_for) = match strategy {
         PollStrategy::Busy => (v1::PollStrategy::Busy, Duration::ZERO),
@@ -85,6 +95,7 @@ mod tests {
         for strategy in [PollStrategy::Busy, PollStrategy::Event, twenty] {
             assert_eq!(from_message(&to_message(strategy)), Ok(strategy));
         }
+        assert_eq!((in_words(twenty), in_words(PollStrategy::Busy)), ("adaptive, 20 µs".into(), "busy".into()));
         let told = |strategy, poll_for_ns| from_message(&v1::Poll { strategy, poll_for_ns });
         assert_eq!(told(1, 0), Ok(PollStrategy::default()));
         for (strategy, poll_for_ns, word) in

@@ -1,6 +1,7 @@
 //! Errors in words for people.
 
 use std::error::Error;
+use transfer_core::text::acts_where_shown;
 
 /// An error with all its causes. tonic's own text for nearly everything is "transport error"; what happened is in the causes.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
@@ -22,9 +23,9 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Another's words, fit to be shown: at most so many characters, and none that a terminal would obey.
+/// Another's words, fit to be shown: at most so many characters, and none that a terminal would obey or that turns what follows.
 pub(crate) fn printable(text: &str, most: usize) -> String {
-    text.chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().take(most).map(|c| if acts_where_shown(c) { ' ' } else { c }).collect()
 }
 
 /// The status of a call: the other side's words, or what went wrong underneath.

@@ -27,18 +27,29 @@ impl Drop for SocketPath {
     }
 }
 
+/// Whether a socket lies at `path`, listened at or not. Where nothing is, its directory must be one, or one that can be made.
+pub(crate) fn check(path: &Path) -> io::Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        // What is missing is made at the start.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+        Ok(m) if m.file_type().is_socket() => Ok(true),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is no socket; it is left alone")),
+    }
+}
+
+/// Whether somebody listens at the socket at `path`.
+pub(crate) fn is_taken(path: &Path) -> bool {
+    UnixStream::connect(path).is_ok()
+}
+
 /// Listens at `path`. A socket file that a dead process left behind is replaced; anything else that lies there is left alone.
 pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketPath)> {
-    match std::fs::symlink_metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(e),
-        Ok(m) if !m.file_type().is_socket() => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is no socket; it is left alone"));
-        }
-        Ok(_) => match UnixStream::connect(path) {
+    if check(path)? {
+        match UnixStream::connect(path) {
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
             _ => return Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody listens there already")),
-        },
+        }
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;

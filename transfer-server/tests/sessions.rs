@@ -57,6 +57,7 @@ fn memory_is_bounded() {
     };
     let (code, text) = refused(connect("w", 65 << 20));
     assert_eq!(code, RefusalCode::ArenaTooLarge, "{text}");
+    assert!(text.contains("65 MiB") && text.contains("64 MiB at most (--max-arena-bytes)"), "{text}");
     let (code, text) = refused(connect("w", 5 << 20));
     assert_eq!(code, RefusalCode::NoMemory);
     assert!(text.contains(&(4 << 20).to_string()), "{text}");

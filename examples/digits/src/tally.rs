@@ -28,6 +28,11 @@ impl Tally {
         self.latencies.push(took.saturating_sub(report.waited));
     }
 
+    /// Whether nothing was moved: the memory was handed over where it lies. A device moves bytes that no CPU copies.
+    pub fn is_by_reference(&self) -> bool {
+        self.copied == 0 && self.fabrics.iter().all(|fabric| fabric == "local" || fabric == "shm")
+    }
+
     /// Adds all of another tally.
     pub fn merge(&mut self, other: Tally) {
         other.fabrics.iter().for_each(|fabric| self.name_fabric(fabric));

@@ -2,7 +2,7 @@
 
 use super::Target;
 use crate::error::Error;
-use crate::units::{count, short};
+use crate::units::{counted, short};
 use serde_json::{Value, json};
 use std::time::Duration;
 use transfer_proto::v1::{DrainProgress, DrainRequest, DrainStep};
@@ -65,12 +65,13 @@ pub async fn run(options: &Options) -> Result<(), Error> {
 
 fn left(progress: &DrainProgress) -> String {
     let parts = [
-        (progress.operations, "operations of its workers"),
-        (progress.requests, "requests of peers"),
-        (progress.outgoing, "writes to peers"),
-        (progress.landing, "keys that peers may be writing"),
+        (progress.operations, ["operation of its workers", "operations of its workers"]),
+        (progress.requests, ["request of peers", "requests of peers"]),
+        (progress.outgoing, ["write to peers", "writes to peers"]),
+        (progress.landing, ["key that peers may be writing", "keys that peers may be writing"]),
     ];
-    let parts: Vec<_> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect();
+    let parts = parts.into_iter().filter(|(n, _)| *n > 0);
+    let parts: Vec<_> = parts.map(|(n, [one, several])| counted(n, one, several)).collect();
     if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
 }
 

@@ -84,7 +84,13 @@ impl fmt::Display for Address {
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
     /// Where the sidecar's gRPC services are: http://HOST:PORT or https://HOST:PORT of its --listen, or the path of its --admin-socket
-    #[arg(long, env = "TRANSFER_ADMIN", value_name = "URL|PATH", default_value = "/run/transfer/admin.sock")]
+    #[arg(
+        long,
+        help_heading = "Connection",
+        env = "TRANSFER_ADMIN",
+        value_name = "URL|PATH",
+        default_value = "/run/transfer/admin.sock"
+    )]
     pub admin: Address,
 
     /// Certificates.

@@ -3,10 +3,10 @@
 use super::{Target, drain, fabric_name, poll};
 use crate::error::Error;
 use crate::table::Table;
-use crate::units::{age, bytes, count};
+use crate::units::{age, bytes, count, counted};
 use serde_json::{Value, json};
 use std::time::Duration;
-use transfer_proto::v1::{DirectoryState, FabricState, State, StatusResponse};
+use transfer_proto::v1::{DirectoryState, FabricState, State, StatusResponse, TlsState};
 
 /// What `transferctl status` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -57,28 +57,33 @@ fn as_text(status: &StatusResponse) -> String {
     if let Some(directory) = &status.directory {
         line("directory", directory_text(directory));
     }
-    line("tensors", format!("{} published, {} ranges in reach", count(counters.tensors), count(counters.blobs)));
-    line("counters", format!("{} counters and barriers live here", count(counters.named)));
+    if let Some(tls) = &status.tls {
+        line("tls", tls_text(tls, status.time_unix_ns / 1_000_000_000));
+    }
+    line(
+        "tensors",
+        format!("{} published, {} in reach", count(counters.tensors), counted(counters.blobs, "range", "ranges")),
+    );
+    line("counters", format!("{} here", counted(counters.named, "counter or barrier", "counters and barriers")));
     line("workers", format!("{} connected", count(counters.sessions)));
     line("links", {
         let waiting = [
-            (counters.queued, "queued"),
-            (counters.pulls, "requests to peers"),
-            (counters.serves, "requests of peers"),
-            (counters.flows_out, "keys pushed out"),
-            (counters.flows_in, "keys pushed in"),
+            (counters.queued, ["queued"; 2]),
+            (counters.pulls, ["request to peers", "requests to peers"]),
+            (counters.serves, ["request of peers", "requests of peers"]),
+            (counters.flows_out, ["key pushed out", "keys pushed out"]),
+            (counters.flows_in, ["key pushed in", "keys pushed in"]),
         ];
-        let waiting: Vec<_> =
-            waiting.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect();
+        let waiting = waiting.into_iter().filter(|(n, _)| *n > 0);
+        let waiting: Vec<_> = waiting.map(|(n, [one, several])| counted(n, one, several)).collect();
         let waiting = if waiting.is_empty() { "nothing under way".to_owned() } else { waiting.join(", ") };
         format!("{} up; {waiting}", count(counters.links))
     });
     line("now", {
-        let (leases, operations, slots) = (count(counters.leases), count(counters.operations), count(counters.slots));
-        format!(
-            "{leases} leases, {operations} operations, {slots} landing slots; {} failed since the start",
-            count(counters.failed)
-        )
+        let leases = counted(counters.leases, "lease", "leases");
+        let operations = counted(counters.operations, "operation", "operations");
+        let slots = counted(counters.slots, "landing slot", "landing slots");
+        format!("{leases}, {operations}, {slots}; {} failed since the start", count(counters.failed))
     });
 
     let mut pools = Table::new(&[">uid", ">size", ">used", ">waiting"]);
@@ -86,8 +91,15 @@ fn as_text(status: &StatusResponse) -> String {
         pools.row([p.uid.to_string(), bytes(p.bytes), bytes(p.used_bytes), count(p.waiting)]);
     }
     let mut paths = Table::new(&["carried by", ">transfers", ">bytes", ">copied by a CPU"]);
-    for p in &counters.finished {
-        paths.row([fabric_name(p.fabric), count(p.transfers), bytes(p.bytes), bytes(p.copied_bytes)]);
+    let published = counters.published.filter(|published| published.transfers > 0);
+    // What was only published stands among the others: they are all that workers have asked for.
+    for (name, p) in counters
+        .finished
+        .iter()
+        .map(|p| (fabric_name(p.fabric), p))
+        .chain(published.as_ref().map(|p| ("published here".to_owned(), p)))
+    {
+        paths.row([name, count(p.transfers), bytes(p.bytes), bytes(p.copied_bytes)]);
     }
     for (title, table) in [
         ("fabrics between nodes", fabrics_table(&status.fabric_states)),
@@ -100,6 +112,17 @@ fn as_text(status: &StatusResponse) -> String {
         });
     }
     text
+}
+
+/// `its certificate expires in 89 d 3 h; 2 handshakes were refused since the start`
+fn tls_text(tls: &TlsState, now_s: u64) -> String {
+    let refused = counted(tls.refused_handshakes, "handshake", "handshakes");
+    let left = match (tls.expires_unix_s, tls.expires_unix_s.checked_sub(now_s)) {
+        (0, _) => "when its certificate expires is not known".to_owned(),
+        (_, Some(left @ 1..)) => format!("its certificate expires in {}", age(Duration::from_secs(left))),
+        _ => "its certificate HAS EXPIRED".to_owned(),
+    };
+    format!("{left}; {refused} refused since the start")
 }
 
 fn state_name(status: &StatusResponse) -> &'static str {
@@ -146,11 +169,13 @@ fn fabric_json(state: &FabricState) -> Value {
 fn directory_text(directory: &DirectoryState) -> String {
     let mut text = directory.location.clone();
     if directory.hosted_here {
-        let (keys, workers, nodes) = (count(directory.keys), count(directory.workers), count(directory.nodes));
-        text.push_str(&format!(
-            ": {keys} keys, {workers} workers, {nodes} nodes, {} watches",
-            count(directory.watches)
-        ));
+        let counts = [
+            counted(directory.keys, "key", "keys"),
+            counted(directory.workers, "worker", "workers"),
+            counted(directory.nodes, "node", "nodes"),
+            counted(directory.watches, "watch", "watches"),
+        ];
+        text.push_str(&format!(": {}", counts.join(", ")));
     }
     match directory.attached {
         true => text.push_str(", attached"),
@@ -169,6 +194,7 @@ fn as_json(status: &StatusResponse) -> Value {
     let finished = counters.finished.iter().map(|p| {
         json!({ "fabric": fabric_name(p.fabric), "transfers": p.transfers, "bytes": p.bytes, "copied_bytes": p.copied_bytes })
     });
+    let published = counters.published.unwrap_or_default();
     json!({
         "node": status.node,
         // A string: JSON readers that know doubles only would change it.
@@ -191,6 +217,9 @@ fn as_json(status: &StatusResponse) -> Value {
         "reasons": status.reasons,
         "drain": status.drain.as_ref().map(drain::as_json),
         "log_level": status.log_level,
+        "tls": status.tls.as_ref().map(|tls| json!({
+            "expires_unix_s": tls.expires_unix_s, "refused_handshakes": tls.refused_handshakes,
+        })),
         "pools": pools.collect::<Vec<_>>(),
         "counters": {
             "tensors": counters.tensors, "blobs": counters.blobs, "leases": counters.leases,
@@ -199,6 +228,9 @@ fn as_json(status: &StatusResponse) -> Value {
             "pulls": counters.pulls, "serves": counters.serves, "flows_out": counters.flows_out,
             "flows_in": counters.flows_in, "impaired": counters.impaired,
             "finished": finished.collect::<Vec<_>>(),
+            "published": {
+                "transfers": published.transfers, "bytes": published.bytes, "copied_bytes": published.copied_bytes,
+            },
         },
     })
 }
@@ -230,6 +262,14 @@ mod tests {
         let json = as_json(&status);
         assert_eq!(json["counters"]["finished"][0]["fabric"], "tcp");
         assert_eq!((&json["counters"]["sessions"], &json["state"]), (&4321.into(), &"degraded".into()));
+    }
+
+    #[test]
+    fn a_certificate_that_expires_is_told() {
+        let tls = TlsState { expires_unix_s: 86_400 * 90, refused_handshakes: 1 };
+        assert_eq!(tls_text(&tls, 86_400), "its certificate expires in 89 d 0 h; 1 handshake refused since the start");
+        assert!(tls_text(&tls, 86_400 * 90).contains("HAS EXPIRED"));
+        assert!(tls_text(&TlsState::default(), 1).contains("not known"));
     }
 
     #[test]

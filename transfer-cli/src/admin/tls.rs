@@ -1,26 +1,29 @@
 //! TLS to a sidecar that has certificates.
 
+use crate::doctor::facts::certificate::CertificateFile;
+use crate::units::age;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 /// Certificates for an address that begins with https://
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct TlsOptions {
     /// For https: the certificates of the authorities that may have signed the sidecar's, as PEM
-    #[arg(long, env = "TRANSFER_TLS_CA", value_name = "PATH")]
+    #[arg(long, help_heading = "Connection", env = "TRANSFER_TLS_CA", value_name = "PATH")]
     pub tls_ca: Option<PathBuf>,
 
     /// For https: the certificate that says who you are, as PEM; the sidecar's --admins and --readers name it
-    #[arg(long, env = "TRANSFER_TLS_CERT", value_name = "PATH", requires = "tls_key")]
+    #[arg(long, help_heading = "Connection", env = "TRANSFER_TLS_CERT", value_name = "PATH", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
     /// For https: its private key, as PEM
-    #[arg(long, env = "TRANSFER_TLS_KEY", value_name = "PATH", requires = "tls_cert")]
+    #[arg(long, help_heading = "Connection", env = "TRANSFER_TLS_KEY", value_name = "PATH", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
     /// For https: the name in the sidecar's certificate, where it is not the host of the address; a node's name, for instance
-    #[arg(long, env = "TRANSFER_TLS_NAME", value_name = "NAME")]
+    #[arg(long, help_heading = "Connection", env = "TRANSFER_TLS_NAME", value_name = "NAME")]
     pub tls_name: Option<String>,
 }
 
@@ -35,6 +38,16 @@ pub enum TlsError {
     NoAuthority {
         /// The address.
         address: String,
+    },
+    /// A certificate that no sidecar takes any more.
+    #[error("--tls-cert {}: the certificate of {subject} has expired {} ago; give a new one", path.display(), age(*ago))]
+    Expired {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        subject: String,
+        /// For how long.
+        ago: Duration,
     },
     /// A file cannot be read.
     #[error("{flag} {}: cannot read it", path.display())]
@@ -54,12 +67,27 @@ impl TlsOptions {
         let Some(ca) = &self.tls_ca else { return Err(TlsError::NoAuthority { address: address.to_owned() }) };
         let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("--tls-ca", ca)?));
         if let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            is_current(cert)?;
             config = config.identity(Identity::from_pem(read("--tls-cert", cert)?, read("--tls-key", key)?));
         }
         if let Some(name) = &self.tls_name {
             config = config.domain_name(name);
         }
         Ok(config)
+    }
+}
+
+/// The sidecar would say no more than that it ends the connection.
+fn is_current(path: &Path) -> Result<(), TlsError> {
+    let found = CertificateFile::look(path).found.unwrap_or_default();
+    let now_s = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    let ago = |until_s: i64| now_s.checked_sub(u64::try_from(until_s).unwrap_or(0)).filter(|ago| *ago > 0);
+    match found.into_iter().find_map(|certificate| Some((ago(certificate.until_s)?, certificate.subject))) {
+        Some((ago, subject)) => {
+            Err(TlsError::Expired { path: path.to_owned(), subject, ago: Duration::from_secs(ago) })
+        }
+        // What cannot be read is told of elsewhere.
+        None => Ok(()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{lists, status};
 use crate::error::Error;
+use crate::exit::Exit;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use std::time::Duration;
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// The pause between two looks
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::units::duration)]
+    #[arg(long, global = true, value_name = "TIME", default_value = "2s", value_parser = crate::units::duration)]
     pub every: Duration,
     /// Stop after so many looks
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub times: Option<u64>,
     /// What to look at.
     #[command(subcommand)]
@@ -40,10 +41,10 @@ pub enum What {
     Quarantine(lists::Quarantine),
 }
 
-/// Looks again and again, until interrupted, or so many times.
+/// Looks again and again, until interrupted, or so many times. A sidecar that was there once may be gone for a while.
 ///
 /// # Errors
-/// Those of what is watched.
+/// Those of what is watched; of one that is gone, those of the first look and of the last.
 pub async fn run(options: &Options) -> Result<(), Error> {
     let mut looks = 0;
     // Where a person looks, each look takes the place of the one before.
@@ -54,9 +55,16 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         } else if looks > 0 && !options.what.is_json() {
             crate::output::outln!("");
         }
-        options.what.look().await?;
+        let looked = options.what.look().await;
         looks += 1;
-        if options.times.is_some_and(|times| looks >= times) {
+        let is_last = options.times.is_some_and(|times| looks >= times);
+        match looked {
+            Err(error) if looks > 1 && !is_last && error.exit() == Exit::Unreachable => {
+                eprintln!("transferctl: {}", error.in_one_line());
+            }
+            looked => looked?,
+        }
+        if is_last {
             return Ok(());
         }
         tokio::time::sleep(options.every).await;

@@ -5,7 +5,7 @@
 //! - `checks`: the list of checks. Each one judges the facts; a new one is a function and its place in the list.
 
 mod checks;
-mod facts;
+pub(crate) mod facts;
 
 use crate::admin::{Address, Target};
 use crate::error::Error;
@@ -22,7 +22,7 @@ pub struct Options {
     #[command(flatten)]
     pub target: Target,
     /// Where its workers connect: --socket of transferd. Default: /run/transfer/worker.sock, where that is there. Bytes are moved through it
-    #[arg(long, env = "TRANSFER_SOCKET", value_name = "PATH")]
+    #[arg(long, env = "TRANSFER_SOCKET", value_name = "PATH", help_heading = "Connection")]
     pub socket: Option<PathBuf>,
     /// Look at another node too, and at what lies between: where its gRPC services are
     #[arg(long, value_name = "http://HOST:PORT|PATH")]

@@ -1,11 +1,11 @@
-//! A directory whose files are opened below it, on ways without symbolic links.
+//! A directory whose files are opened and made below it, on ways without symbolic links.
 //!
 //! Whoever may write in a directory can put a symbolic link where a file or a directory was a moment ago. To look first and to open by the
 //! path afterwards would follow it, to whatever this process may read. So the kernel opens each name from the directory's descriptor
 //! and refuses a link anywhere on the way: `openat2` with `RESOLVE_NO_SYMLINKS`.
 
 use super::error::FilesError;
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -42,6 +42,41 @@ impl Root {
             Ok(file) => Ok(File::from(file)),
             Err(Errno::LOOP) => Err(FilesError::NotRegular { path: path(), what: "a symbolic link" }),
             Err(e) => Err(FilesError::File { what: "read", path: path(), source: io::Error::from(e) }),
+        }
+    }
+
+    /// The directory that a name below it lies in, with `/` between names, and the last of these. Directories that are missing are made.
+    pub(super) fn folder_of<'a>(&self, name: &'a str) -> Result<(OwnedFd, &'a str), FilesError> {
+        let (folders, last) = name.rsplit_once('/').map_or((".", name), |(folders, last)| (folders, last));
+        let open = |folder: &str| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            openat2(&self.descriptor, folder, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+        };
+        let mut found = open(folders);
+        if matches!(found, Err(Errno::NOENT)) {
+            for (end, _) in folders.match_indices('/').chain([(folders.len(), "")]) {
+                let folder = &folders[..end];
+                let path = || self.path_of(folder);
+                // Each from the one above it, so that no link is followed here either.
+                let (above, own) = folder.rsplit_once('/').unwrap_or((".", folder));
+                let made = open(above).and_then(|above| mkdirat(above, own, Mode::from_raw_mode(0o777)));
+                match made {
+                    Ok(()) | Err(Errno::EXIST | Errno::LOOP) => {}
+                    Err(e) => {
+                        return Err(FilesError::File { what: "make the directory", path: path(), source: e.into() });
+                    }
+                }
+            }
+            found = open(folders);
+        }
+        match found {
+            Ok(folder) => Ok((folder, last)),
+            Err(Errno::LOOP) => {
+                Err(FilesError::InTheWay { path: self.path_of(folders), what: "behind a symbolic link" })
+            }
+            Err(e) => {
+                Err(FilesError::File { what: "make the directory", path: self.path_of(folders), source: e.into() })
+            }
         }
     }
 }

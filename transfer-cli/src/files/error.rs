@@ -6,6 +6,7 @@ use crate::units::bytes;
 use std::io;
 use std::path::{Path, PathBuf};
 use transfer_client::{DType, TensorMeta};
+use transfer_core::tensor::InvalidName;
 
 /// Why a file was not published, or not written.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +82,14 @@ pub enum FilesError {
         /// Why not.
         source: serde_json::Error,
     },
+    /// A key that none can be.
+    #[error("{} cannot be published: {source}", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with the key, which is told by how it begins.
+        source: InvalidName,
+    },
     /// A name that no key can have.
     #[error("{} cannot be published under a key of its own name: {why}", path.display())]
     Name {
@@ -89,11 +98,25 @@ pub enum FilesError {
         /// Why not.
         why: String,
     },
-    /// Two things that would have one key, or one file.
-    #[error("there are two for {name:?}")]
+    /// Two things that would have one key.
+    #[error("there are two for the key {name:?}")]
     Twice {
         /// The key.
         name: String,
+    },
+    /// Two keys that would have one file, or one a file where the other has a directory.
+    #[error("two of the keys would be written to {name:?}")]
+    TwoKeys {
+        /// The file's name.
+        name: String,
+    },
+    /// Something that is no regular file where one shall be written.
+    #[error("{} is {what}, and nothing is written there", path.display())]
+    InTheWay {
+        /// Where it is.
+        path: PathBuf,
+        /// What it is, in words.
+        what: &'static str,
     },
     /// A key that no file can have the name of.
     #[error("the key {key:?} cannot be the name of a file below a directory: {why}")]
@@ -175,6 +198,7 @@ impl FilesError {
             | FilesError::FileElements { .. }
             | FilesError::Use(_)
             | FilesError::TooMuch { .. }
+            | FilesError::Key { .. }
             | FilesError::NotDigests { .. } => Exit::WrongUse,
             FilesError::Nothing(_) => Exit::NotFound,
             FilesError::NotVerified { .. } | FilesError::NoDigest { .. } => Exit::NotVerified,
@@ -214,9 +238,14 @@ impl FilesError {
             }
             FilesError::Header { .. } => "Write it again. As plain bytes any file can be published: --format raw.",
             FilesError::Name { .. } => "Rename it; a key has 1 to 512 bytes of UTF-8.",
+            FilesError::Key { .. } => {
+                "Give a shorter key or --prefix; both together with the file's name have 512 bytes at most."
+            }
             FilesError::Twice { .. } => {
                 "Give each file, or each directory, a --prefix of its own in a push of its own."
             }
+            FilesError::TwoKeys { .. } => "Fetch one of the two by itself: transferctl fetch KEY FILE.",
+            FilesError::InTheWay { .. } => "Remove it, or fetch into another directory.",
             FilesError::UnsafeKey { .. } => "Fetch that one by itself: transferctl fetch KEY FILE.",
             FilesError::TooMuch { .. } => {
                 "Give a larger --arena-bytes, or none; or say what makes room: --to WORKER, or --until fetched:N."

@@ -4,12 +4,13 @@
 //! that are on their way, and where even that is not there, they stand in line for it. One exception: a safetensors file whose tensors
 //! nobody has listed. Its header comes first and describes all of them, so all are held until the last one is there.
 
+use super::beneath::Root;
 use super::digest::{self, Digests, Hash};
 use super::error::FilesError;
 use super::fetch::{Options, Shape};
 use super::keys::{Listed, Wanted};
 use super::safetensors::{Layout, METADATA, parse_metadata};
-use super::story::{Failed, Line, Story};
+use super::story::{Failed, Line, Story, expect};
 use super::target::{Handle, Target};
 use super::{blocking, names};
 use crate::error::Error;
@@ -48,6 +49,8 @@ struct Job {
 enum Place {
     Stdout,
     File(PathBuf),
+    /// Below a directory, under a name with `/` between names.
+    Below(Arc<Root>, String),
     Part(Handle, u64),
     /// Nowhere: whoever asked wants to see it.
     Here,
@@ -78,32 +81,43 @@ impl Fetching {
     /// Fetches and writes all of them, and tells of each.
     pub(super) async fn all(&self, wanted: Vec<Wanted>, story: &mut Story) -> Result<(), Error> {
         let out = &self.options.out;
-        match self.shape {
+        let jobs = match self.shape {
             Shape::Safetensors => return self.one_file(wanted, story).await,
-            Shape::Directory => {
-                let names: Vec<_> = wanted.iter().map(|one| self.name_of(&one.key)).collect();
-                for (one, name) in wanted.iter().zip(&names) {
-                    names::safe(&one.key, name)?;
-                }
-                names::distinct(names.iter().map(|name| &**name))?;
+            Shape::Directory => self.below(wanted, story)?,
+            Shape::Stdout | Shape::File => {
+                let to = || if self.shape == Shape::Stdout { Place::Stdout } else { Place::File(out.clone()) };
+                wanted.into_iter().map(|wanted| Job { wanted, held: None, to: to() }).collect()
             }
-            Shape::Stdout | Shape::File => {}
-        }
-        let jobs = wanted.into_iter().map(|wanted| {
-            let to = match self.shape {
-                Shape::Stdout => Place::Stdout,
-                Shape::Directory => Place::File(out.join(self.name_of(&wanted.key))),
-                _ => Place::File(out.clone()),
-            };
-            Job { wanted, held: None, to }
-        });
-        self.run(jobs.collect(), |ended| tell(ended, story, &self.options)).await;
+        };
+        self.run(jobs, |ended| tell(ended, story, &self.options)).await;
         Ok(())
+    }
+
+    /// A file for each below a directory. A key that cannot be the name of one has failed, and the others go on.
+    fn below(&self, mut wanted: Vec<Wanted>, story: &mut Story) -> Result<Vec<Job>, Error> {
+        let out = &self.options.out;
+        wanted.retain(|one| match names::safe(&one.key, self.name_of(&one.key)) {
+            Ok(_) => true,
+            Err(error) => {
+                story.failed(Failed::of(&one.key, error));
+                false
+            }
+        });
+        let names: Vec<_> = wanted.iter().map(|one| self.name_of(&one.key)).collect();
+        names::distinct(names.iter().copied())?;
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let failed = |source| FilesError::File { what: "make the directory", path: out.clone(), source };
+        std::fs::create_dir_all(out).map_err(failed)?;
+        let root = Arc::new(Root::open(out)?);
+        let places: Vec<_> = names.iter().map(|name| Place::Below(root.clone(), (*name).to_owned())).collect();
+        Ok(wanted.into_iter().zip(places).map(|(wanted, to)| Job { wanted, held: None, to }).collect())
     }
 
     /// One file of safetensors: all of them, or none.
     async fn one_file(&self, mut wanted: Vec<Wanted>, story: &mut Story) -> Result<(), Error> {
-        let target = Target::begin(&self.options.out, self.options.force)?;
+        let target = self.begin(self.options.out.clone()).await?;
         let mut metadata = None;
         if let Some(at) = wanted.iter().position(|one| self.name_of(&one.key) == METADATA) {
             let job = Job { wanted: wanted.remove(at), held: None, to: Place::Here };
@@ -197,17 +211,16 @@ impl Fetching {
     async fn try_one(&self, job: Job) -> Result<Done, Error> {
         let Job { wanted: Wanted { key, listed }, held, to } = job;
         let started = Instant::now();
+        let begun = |target: Target| {
+            let handle = target.handle()?;
+            Ok::<_, FilesError>((Some(target), Some((handle, 0))))
+        };
         // Before the fetch: one that may not be written is not waited for.
         let (target, part) = match to {
-            Place::File(path) => {
-                if let (Shape::Directory, Some(folder)) = (self.shape, path.parent()) {
-                    let failed =
-                        |source| FilesError::File { what: "make the directory", path: folder.to_owned(), source };
-                    std::fs::create_dir_all(folder).map_err(failed)?;
-                }
-                let target = Target::begin(&path, self.options.force)?;
-                let handle = target.handle()?;
-                (Some((target, path)), Some((handle, 0)))
+            Place::File(path) => begun(self.begin(path).await?)?,
+            Place::Below(root, name) => {
+                let force = self.options.force;
+                begun(blocking(move || Target::below(&root, &name, force)).await?)?
             }
             Place::Part(handle, offset) => (None, Some((handle, offset))),
             Place::Stdout => {
@@ -223,6 +236,9 @@ impl Fetching {
             Some(tensor) => tensor,
             None => self.fetch(&key, listed.as_ref()).await?,
         };
+        if listed.is_none() && part.is_some() {
+            expect(&self.progress, tensor.meta().len_bytes());
+        }
         let mut digest = self.check(&key, &tensor).await?;
         if let Some((handle, offset)) = part {
             let (bytes, name, verify, known) = (tensor.clone(), key.clone(), self.options.verify, digest);
@@ -241,14 +257,14 @@ impl Fetching {
             })
             .await?;
         }
-        let file = match target {
-            Some((target, path)) => {
-                target.finish()?;
-                Some(path)
-            }
-            None => None,
-        };
+        let file = target.map(Target::finish).transpose()?;
         Ok(Done { key, tensor, took: started.elapsed(), digest, file })
+    }
+
+    /// Begins a file beside the runtime's thread: a pipe may wait for its reader for as long as it likes, and a signal ends that.
+    async fn begin(&self, path: PathBuf) -> Result<Target, FilesError> {
+        let force = self.options.force;
+        blocking(move || Target::begin(&path, force)).await
     }
 
     async fn fetch(&self, key: &str, listed: Option<&Listed>) -> Result<Tensor, Error> {

@@ -4,7 +4,7 @@
 //! - [`push`], [`fetch`]: what the two commands may be told, and what they do in which order.
 //! - `plan`: which tensors a push publishes; `walk`, `beneath`: the files below a directory; `pushing`: publishing them.
 //! - `keys`: which tensors a fetch fetches; `names`: what their files are called; `fetching`: fetching and writing them.
-//! - `input`, `target`: a file that is read, and one that is written.
+//! - `input`, `target`: a file that is read, and one that is written; `unfinished`: before it has its name.
 //! - `safetensors`: the headers of such files; `digest`: what contents are held against.
 //! - `story`: what is told meanwhile and at the end; [`error`]: what can go wrong.
 
@@ -22,6 +22,7 @@ mod pushing;
 pub mod safetensors;
 pub mod story;
 pub(crate) mod target;
+mod unfinished;
 mod walk;
 
 use crate::error::Error;
@@ -35,10 +36,16 @@ use transfer_client::Client;
 #[derive(Debug, Clone, clap::Args)]
 pub struct Worker {
     /// Where the sidecar's workers connect: --socket of transferd
-    #[arg(long, env = "TRANSFER_SOCKET", value_name = "PATH", default_value = "/run/transfer/worker.sock")]
+    #[arg(
+        long,
+        help_heading = "Connection",
+        env = "TRANSFER_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/transfer/worker.sock"
+    )]
     pub socket: PathBuf,
     /// The worker's name. Default: transferctl- and the process id
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, help_heading = "Connection", value_name = "NAME")]
     pub name: Option<String>,
 }
 

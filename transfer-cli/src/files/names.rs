@@ -33,7 +33,7 @@ pub(super) fn safe<'a>(key: &str, name: &'a str) -> Result<&'a str, FilesError> 
 /// Sees to it that no name stands for two, nor for a file and a directory.
 pub(super) fn distinct<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<(), FilesError> {
     let mut files = HashSet::new();
-    let twice = |name: &str| FilesError::Twice { name: name.to_owned() };
+    let twice = |name: &str| FilesError::TwoKeys { name: name.to_owned() };
     for name in names.clone() {
         if !files.insert(name) {
             return Err(twice(name));
@@ -88,7 +88,7 @@ mod tests {
         distinct(["a", "b/a", "b/c", "ba"].into_iter()).unwrap();
         for (names, twice) in [(["a", "b", "a"], "a"), (["a/b/c", "x", "a/b"], "a/b")] {
             let said = distinct(names.into_iter()).unwrap_err();
-            assert!(matches!(&said, FilesError::Twice { name } if name == twice), "{said}");
+            assert!(matches!(&said, FilesError::TwoKeys { name } if name == twice), "{said}");
         }
     }
 }

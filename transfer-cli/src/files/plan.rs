@@ -166,9 +166,9 @@ impl Plan {
     }
 
     fn push(&mut self, path: &Path, key: String, meta: TensorMeta, from: From) -> Result<(), FilesError> {
-        let key = Key::new(&key).map_err(|why| match path == Path::new("-") {
-            true => FilesError::Use(why.to_string()),
-            false => FilesError::Name { path: path.to_owned(), why: why.to_string() },
+        let key = Key::new(&key).map_err(|source| match path == Path::new("-") {
+            true => FilesError::Use(source.to_string()),
+            false => FilesError::Key { path: path.to_owned(), source },
         })?;
         self.items.push(Item { key, meta, from });
         Ok(())

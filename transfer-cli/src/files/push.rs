@@ -6,9 +6,12 @@ use super::story::{Story, Telling};
 use super::{FilesError, Worker, blocking, interruption};
 use crate::error::Error;
 use crate::units::{bytes, duration, size};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use transfer_client::{DType, Until};
+use transfer_client::{Client, DType, Gone, Until};
+
+/// How often a push that stays looks whether the sidecar does.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// What a file is taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -118,18 +121,21 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         // The standard input may take as long as it likes.
         let plan = blocking(move || Plan::of(&asked)).await?;
         let arena_bytes = arena(options, &plan)?;
-        let client = options.worker.connect(arena_bytes).await?;
         let sum = plan.items.iter().map(|item| item.meta.len_bytes()).fold(0u64, u64::saturating_add);
         let mut story = Story::new("pushed", plan.items.len(), Some(sum), &options.telling, false);
+        // The sidecar fills its pages, some GiB each second.
+        story.preparing(format!("the sidecar makes room for {}", bytes(arena_bytes)));
+        let client = options.worker.connect(arena_bytes).await?;
+        story.preparing(String::new());
         for (path, what) in &plan.left_out {
             story.remark(&format!("left out: {} is {what}", path.display()));
         }
-        Pushing::new(&client, options)?.all(plan.items, &mut story).await?;
+        Pushing::new(&client, options).await?.all(plan.items, &mut story).await?;
         story.end(false)?;
         Ok::<_, Error>((client, story))
     };
     // Held until the end: with the session ends what it published.
-    let (_client, story) = tokio::select! {
+    let (client, story) = tokio::select! {
         published = publish => published?,
         () = &mut interrupted => return Err(FilesError::Interrupted.into()),
     };
@@ -137,19 +143,44 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         return Ok(());
     }
     // Also with --to: what has landed elsewhere ends with the session of the worker that pushed it.
-    match options.hold {
-        Some(hold) => {
+    if options.hold.is_none() && !options.telling.json {
+        story.say("published until this ends: Ctrl-C");
+    }
+    let end = async {
+        match options.hold {
             // Whichever comes first is the end.
-            let _ = tokio::time::timeout(hold, interrupted).await;
+            Some(hold) => drop(tokio::time::timeout(hold, interrupted).await),
+            None => interrupted.await,
         }
-        None => {
-            if !options.telling.json {
-                story.say("published until this ends: Ctrl-C");
+    };
+    hold(&client, &options.worker.socket, &story, end).await
+}
+
+/// Stays until `end`, and tells when the sidecar goes and comes back: what is published goes and comes with it.
+async fn hold(client: &Client, socket: &Path, story: &Story, end: impl Future<Output = ()>) -> Result<(), Error> {
+    let lost = |gone: Gone| Error::Unpublished { socket: socket.to_owned(), source: gone.into() };
+    let (mut end, mut was_away) = (std::pin::pin!(end), false);
+    loop {
+        tokio::select! {
+            () = &mut end => break,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        let at = socket.display();
+        match (client.gone(), was_away) {
+            (Some(Gone::Away), false) => {
+                story.alarm(&format!("the sidecar at {at} is gone, and nothing is published until it is back"));
+                was_away = true;
             }
-            interrupted.await;
+            (None, true) => {
+                story.alarm(&format!("the sidecar at {at} is back, and all is published again"));
+                was_away = false;
+            }
+            (Some(Gone::Away), true) | (None, false) => {}
+            // It does not come back from any other end.
+            (Some(gone), _) => return Err(lost(gone)),
         }
     }
-    Ok(())
+    client.gone().map_or(Ok(()), |gone| Err(lost(gone)))
 }
 
 /// How large an arena to ask for, in bytes.

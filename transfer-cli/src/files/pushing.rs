@@ -41,8 +41,11 @@ struct Done {
 }
 
 impl<'a> Pushing<'a> {
-    pub(super) fn new(client: &'a Client, options: &Options) -> Result<Pushing<'a>, FilesError> {
-        let target = options.write_digests.as_ref().map(|path| Target::begin(path, options.force)).transpose()?;
+    pub(super) async fn new(client: &'a Client, options: &Options) -> Result<Pushing<'a>, FilesError> {
+        let target = match (options.write_digests.clone(), options.force) {
+            (Some(path), force) => Some(blocking(move || Target::begin(&path, force)).await?),
+            (None, _) => None,
+        };
         let digests = target.map(|target| (target, String::new()));
         Ok(Pushing { client, options: Arc::new(options.clone()), digests })
     }
@@ -79,7 +82,12 @@ impl<'a> Pushing<'a> {
         }
         if let Some((target, text)) = self.digests {
             let handle = target.handle()?;
-            handle.write(text.as_bytes(), 0).and_then(|()| handle.store()).and_then(|()| target.finish())?;
+            blocking(move || {
+                handle.write(text.as_bytes(), 0)?;
+                handle.store()?;
+                target.finish()
+            })
+            .await?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::error::FilesError;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::output::outln;
-use crate::units::{bytes, count};
+use crate::units::{bytes, counted};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 use std::time::Duration;
@@ -50,6 +50,31 @@ impl Failed {
     }
 }
 
+/// How often the bar is drawn where nothing changes.
+const TICK: Duration = Duration::from_millis(100);
+
+fn set_style(bar: &ProgressBar) {
+    let style = match bar.length() {
+        Some(_) => "{bar:30} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left  {msg}",
+        None => "{spinner} {binary_bytes}  {binary_bytes_per_sec}  {msg}",
+    };
+    // Wrong only where the text is.
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+}
+
+/// One more is known to come, of so many bytes, that nobody has counted before.
+pub(super) fn expect(bar: &ProgressBar, len_bytes: u64) {
+    match bar.length() {
+        Some(_) => bar.inc_length(len_bytes),
+        None => {
+            bar.set_length(len_bytes);
+            set_style(bar);
+        }
+    }
+}
+
 /// The story so far.
 pub(super) struct Story {
     what: &'static str,
@@ -80,14 +105,9 @@ impl Story {
             false => ProgressDrawTarget::stderr(),
         };
         let bar = ProgressBar::with_draw_target(all_bytes, target);
-        // Wrong only where the text is.
-        let style = match all_bytes {
-            Some(_) => "{bar:30} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left  {msg}",
-            None => "{spinner} {binary_bytes}  {binary_bytes_per_sec}  {msg}",
-        };
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style);
-        }
+        set_style(&bar);
+        // Also while there is nothing to count yet.
+        bar.enable_steady_tick(TICK);
         let telling = telling.clone();
         Story { what, all, telling, to_stderr, bar, done: 0, bytes: 0, copied: 0, failed: Vec::new(), only: None }
     }
@@ -97,11 +117,21 @@ impl Story {
         self.bar.clone()
     }
 
+    /// Says on the bar what is done before anything can be counted.
+    pub(super) fn preparing(&self, what: String) {
+        self.bar.set_message(what);
+    }
+
     /// Says something besides, on the standard error.
     pub(super) fn remark(&self, text: &str) {
         if !self.telling.quiet {
             self.bar.suspend(|| eprintln!("{text}"));
         }
+    }
+
+    /// Says what concerns what is done already, on the standard error, also where nothing but errors is told.
+    pub(super) fn alarm(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("transferctl: {text}"));
     }
 
     pub(super) fn done(&mut self, line: &Line<'_>) {
@@ -165,8 +195,8 @@ impl Story {
             });
             self.say(&sum.to_string());
         } else if self.all > 1 && (!whole || self.failed.is_empty()) {
-            let (done, what) = (count(self.done as u64), self.what);
-            self.say(&format!("{done} tensors {what}, {}, copied={} B", bytes(self.bytes), self.copied));
+            let (done, what) = (counted(self.done as u64, "tensor", "tensors"), self.what);
+            self.say(&format!("{done} {what}, {}, copied={} B", bytes(self.bytes), self.copied));
         }
         if let Some(error) = self.only.take() {
             return Err(error);
@@ -187,5 +217,23 @@ impl Story {
             (false, true) => self.bar.suspend(|| eprintln!("{text}")),
             (false, false) => self.bar.suspend(|| outln!("{text}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_has_a_total_as_soon_as_a_length_is_known() {
+        let telling = Telling { json: false, quiet: true };
+        let story = Story::new("fetched", 2, None, &telling, false);
+        let bar = story.progress();
+        assert_eq!(bar.length(), None);
+        expect(&bar, 100);
+        expect(&bar, 50);
+        assert_eq!(bar.length(), Some(150));
+        story.preparing("the sidecar makes room".to_owned());
+        assert_eq!(bar.message(), "the sidecar makes room");
     }
 }

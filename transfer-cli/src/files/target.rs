@@ -1,16 +1,17 @@
-//! A file that is written: under another name first, so that nobody sees half of it, and what was there before stays until it is whole.
+//! A file that is written: without its name first, so that nobody sees half of it, and what was there before stays until it is whole.
 
+use super::beneath::Root;
 use super::digest::{self, Hash};
 use super::error::FilesError;
 use super::input::{PART_BYTES, what_it_is};
-use rustix::fs::{Advice, FallocateFlags, FileType, fadvise, fallocate};
+use super::unfinished::Unfinished;
+use rustix::fs::{Advice, AtFlags, FallocateFlags, FileType, fadvise, fallocate, statat};
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tempfile::NamedTempFile;
 
 /// A file that is being written. Dropped before [`Target::finish`], it leaves nothing behind.
 #[derive(Debug)]
@@ -23,13 +24,14 @@ pub(crate) struct Target {
 #[derive(Debug)]
 enum To {
     /// It gets its name when it is whole.
-    New(NamedTempFile),
+    New(Unfinished),
     /// A pipe or a device: something that other bytes cannot take the place of.
     Stream(File),
 }
 
 impl Target {
-    /// Begins to write. What is there already is replaced with `force`, and refused without.
+    /// Begins to write. What is there already is replaced with `force`, and refused without. A pipe is opened, which blocks until
+    /// somebody reads it.
     pub(crate) fn begin(path: &Path, force: bool) -> Result<Target, FilesError> {
         let failed = |source| FilesError::File { what: "write", path: path.to_owned(), source };
         // Through a symbolic link: what it leads to is replaced, not the link.
@@ -55,13 +57,24 @@ impl Target {
             Some(folder) if folder != Path::new("") => folder,
             _ => Path::new("."),
         };
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // The new one's name has to fit a file system too.
-        let prefix: String = format!(".{name}").chars().take(50).collect();
-        let mut builder = tempfile::Builder::new();
-        // As any new file: what the umask leaves of these.
-        builder.prefix(&prefix).suffix(".part").permissions(Permissions::from_mode(0o666));
-        let file = builder.tempfile_in(folder).map_err(failed)?;
+        let name = path.file_name().unwrap_or_default();
+        let file = File::open(folder).and_then(|folder| Unfinished::begin(folder.into(), name)).map_err(failed)?;
+        Ok(Target { path, to: To::New(file), force })
+    }
+
+    /// Begins to write what has that name below a directory, with `/` between names. Directories on the way are made; no symbolic link is
+    /// followed, and nothing but a regular file is replaced.
+    pub(super) fn below(root: &Root, name: &str, force: bool) -> Result<Target, FilesError> {
+        let path = root.path_of(name);
+        let failed = |source| FilesError::File { what: "write", path: path.clone(), source };
+        let (folder, name) = root.folder_of(name)?;
+        match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(|about| FileType::from_raw_mode(about.st_mode)) {
+            Ok(FileType::RegularFile) if !force => return Err(FilesError::Exists { path }),
+            Ok(FileType::RegularFile) | Err(Errno::NOENT) => {}
+            Ok(kind) => return Err(FilesError::InTheWay { path, what: what_it_is(kind) }),
+            Err(e) => return Err(failed(e.into())),
+        }
+        let file = Unfinished::begin(folder, name.as_ref()).map_err(failed)?;
         Ok(Target { path, to: To::New(file), force })
     }
 
@@ -70,7 +83,7 @@ impl Target {
     /// Clones of it share the descriptor: there may be thousands.
     pub(crate) fn handle(&self) -> Result<Handle, FilesError> {
         let (file, is_stream) = match &self.to {
-            To::New(file) => (file.as_file(), false),
+            To::New(file) => (file.file(), false),
             To::Stream(file) => (file, true),
         };
         let path = self.path.clone();
@@ -80,16 +93,17 @@ impl Target {
         }
     }
 
-    /// Gives it its name. [`Handle::store`] comes before.
-    pub(crate) fn finish(self) -> Result<(), FilesError> {
+    /// Gives it its name, and says where it is. [`Handle::store`] comes before.
+    pub(crate) fn finish(self) -> Result<PathBuf, FilesError> {
         let Target { path, to, force } = self;
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AlreadyExists => FilesError::Exists { path: path.clone() },
             _ => FilesError::File { what: "write", path: path.clone(), source },
         };
-        let To::New(file) = to else { return Ok(()) };
-        let named = if force { file.persist(&path) } else { file.persist_noclobber(&path) };
-        named.map(drop).map_err(|e| failed(e.error))
+        if let To::New(file) = to {
+            file.finish(force).map_err(failed)?;
+        }
+        Ok(path)
     }
 }
 
@@ -171,6 +185,7 @@ impl Handle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     fn names(folder: &Path) -> Vec<String> {
         let mut names: Vec<_> =
@@ -230,6 +245,33 @@ mod tests {
         target.finish().unwrap();
         assert!(link.symlink_metadata().unwrap().is_symlink());
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn below_a_directory_no_link_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(at("out/plain")).unwrap();
+        std::fs::create_dir(at("elsewhere")).unwrap();
+        std::fs::write(at("elsewhere/f"), b"theirs").unwrap();
+        std::os::unix::fs::symlink(at("elsewhere"), at("out/link")).unwrap();
+        std::os::unix::fs::symlink(at("elsewhere/f"), at("out/f")).unwrap();
+        let root = Root::open(&at("out")).unwrap();
+        for name in ["link/f", "link/deep/f", "link", "f", "plain"] {
+            let said = Target::below(&root, name, true).unwrap_err();
+            assert!(matches!(said, FilesError::InTheWay { .. }), "{name}: {said}");
+        }
+        assert_eq!(
+            (std::fs::read(at("elsewhere/f")).unwrap(), names(&at("elsewhere"))),
+            (b"theirs".to_vec(), vec!["f".into()])
+        );
+        for _ in 0..2 {
+            let target = Target::below(&root, "plain/made/here", true).unwrap();
+            target.handle().unwrap().write(b"new", 0).unwrap();
+            target.finish().unwrap();
+        }
+        assert_eq!(std::fs::read(at("out/plain/made/here")).unwrap(), b"new");
+        assert!(matches!(Target::below(&root, "plain/made/here", false), Err(FilesError::Exists { .. })));
     }
 
     #[test]

@@ -85,8 +85,8 @@ pub use notices::NoticeAt;
 pub use operator::{Deleted, NotDeleted};
 pub use prepare::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
 pub use snapshot::{
-    Carried, Domain, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, QuarantineStatus, SessionId, SessionStatus,
-    Snapshot, TensorStatus, TransferStatus,
+    Carried, Domain, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus, SessionId,
+    SessionStatus, Snapshot, TensorStatus, TransferStatus,
 };
 
 use link::Slot;

@@ -42,6 +42,8 @@ pub struct Snapshot {
     pub counters: u64,
     /// Finished transfers since the start, per carrier.
     pub finished: Vec<PathStatus>,
+    /// Finished pushes since the start that stay at this sidecar: nothing carried them.
+    pub published: PublishedStatus,
     /// Operations that ended in failure since the start.
     pub failed: u64,
     /// Whether the node takes nothing new.
@@ -192,6 +194,17 @@ impl Snapshot {
             }
         }
     }
+}
+
+/// Pushes that stay at the sidecar.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PublishedStatus {
+    /// How many.
+    pub pushes: u64,
+    /// Bytes of tensors.
+    pub bytes: u64,
+    /// Bytes that were copied into arenas for them.
+    pub copied: u64,
 }
 
 /// Transfers by what carried them.

@@ -1,7 +1,7 @@
 //! The node at a glance: the counters behind the admin calls. What there may be many of is in `listing`.
 
 use super::node::Node;
-use super::{LinkWork, Operation, PathMeter, PathStatus, PoolStatus, Snapshot};
+use super::{LinkWork, Operation, PathMeter, PathStatus, PoolStatus, PublishedStatus, Snapshot};
 use crate::fabric::FabricKind;
 use crate::time::Time;
 use std::collections::BTreeMap;
@@ -36,11 +36,25 @@ impl Node {
             slots: self.links.values().map(|l| l.slots.len() as u64).sum(),
             counters: self.counters_here(),
             finished: finished(self.meters.paths()),
+            published: published(self.meters.paths()),
             failed: self.meters.all_failed(),
             draining: self.draining,
             pools,
         }
     }
+}
+
+/// Pushes that stay at this sidecar.
+fn published(paths: &[PathMeter]) -> PublishedStatus {
+    let mut published = PublishedStatus::default();
+    for path in paths.iter().filter(|path| path.fabric == FabricKind::Local) {
+        for (_, meter) in Operation::ALL.into_iter().zip(&path.operations).filter(|(op, _)| *op == Operation::Push) {
+            published.pushes += meter.transfers;
+            published.bytes += meter.bytes;
+            published.copied += meter.copied;
+        }
+    }
+    published
 }
 
 /// Transfers by what carried them. A push that stays at this sidecar is none: nothing was carried.

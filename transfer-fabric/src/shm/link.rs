@@ -179,7 +179,7 @@ impl Link {
         let bad = || PostError::BadLocalSlice(LocalSlice { segment, offset: 0, len: 0 });
         let memory = regions.segment(segment).ok_or_else(bad)?;
         let fd = memory.open_for_peer().map_err(|error| {
-            tracing::error!(%error, segment = segment.0, "a segment cannot be passed to a peer of this host");
+            tracing::error!(%error, %segment, "a segment cannot be passed to a peer of this host");
             bad()
         })?;
         let note = Note::Segment { handle: segment.0, len: memory.len() }.encode();

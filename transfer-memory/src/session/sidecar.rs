@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::memory::SegmentId;
 use transfer_core::tensor::Name;
+use transfer_core::text::Bytes;
 
 /// What a sidecar grants to every worker.
 #[derive(Debug, Clone)]
@@ -172,7 +173,11 @@ fn admit(
     let (wanted_arena_bytes, name, offered) = hear_applicant(socket, policy, deadline)?;
     let max = policy.max_arena_bytes;
     if wanted_arena_bytes > max {
-        let text = format!("an arena of {wanted_arena_bytes} bytes was asked for, this sidecar grants at most {max}");
+        let text = format!(
+            "an arena of {} was asked for, and this sidecar grants {} at most (--max-arena-bytes)",
+            Bytes(wanted_arena_bytes),
+            Bytes(max)
+        );
         return Err(SessionError::TurnedAway(Refusal { code: RefusalCode::ArenaTooLarge, text }));
     }
     let is_offered = offered.is_some();

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// What `sun_path` holds besides its final NUL, on Linux.
-const MAX_PATH_BYTES: usize = 107;
+pub const MAX_PATH_BYTES: usize = 107;
 
 pub(super) fn address(path: &Path) -> Result<SocketAddrUnix, AddressError> {
     let len = path.as_os_str().as_bytes().len();

@@ -13,6 +13,7 @@ mod error;
 mod listener;
 mod stream;
 
+pub use address::MAX_PATH_BYTES;
 pub use credentials::Credentials;
 pub use error::{AddressError, SocketError};
 pub use listener::Listener;

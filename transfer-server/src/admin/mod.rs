@@ -15,6 +15,7 @@ use crate::events::Events;
 use crate::observe::logging::{LogControl, LogError};
 use crate::peering::{Identity, Links};
 use crate::poll::{self, PollControl};
+use crate::security::Security;
 use paging::Asked;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,6 +44,7 @@ pub(crate) struct AdminState {
     pub(crate) links: Links,
     pub(crate) events: Events,
     pub(crate) drain: Drain,
+    pub(crate) security: Security,
     /// True when streams have to end.
     pub(crate) stopping: watch::Receiver<bool>,
 }
@@ -79,7 +81,9 @@ impl v1::admin_server::Admin for AdminService {
     async fn peers(&self, request: Request<v1::PeersRequest>) -> Result<Response<v1::PeersResponse>, Status> {
         let v1::PeersRequest { prefix, page_size, page_token } = request.into_inner();
         // Few, and not the data plane's: a page begins behind the last name of the page before.
-        let (peers, next_page_token) = self.0.links.peers(&prefix, &page_token, paging::size(page_size));
+        let after = paging::name_of(&page_token)?;
+        let (peers, last) = self.0.links.peers(&prefix, after, paging::size(page_size));
+        let next_page_token = paging::token_of(&last);
         Ok(Response::new(v1::PeersResponse { peers, next_page_token }))
     }
 
@@ -209,7 +213,11 @@ impl v1::admin_server::Admin for AdminService {
         let before = poll.set(engine, strategy).map_err(|gone| unavailable(gone.into()))?;
         self.changed(
             "SetPoll",
-            format!("the data plane waits differently from now on: {strategy:?}, before {before:?}"),
+            format!(
+                "the data plane waits differently from now on: {}, before {}",
+                poll::in_words(strategy),
+                poll::in_words(before)
+            ),
         );
         let (before, now) = (Some(poll::to_message(before)), Some(poll::to_message(strategy)));
         Ok(Response::new(v1::SetPollResponse { before, now }))

@@ -5,6 +5,7 @@ use crate::engine::{Answer, EngineClient, Listing, PageFrom};
 use std::time::{Duration, Instant};
 use tonic::Status;
 use transfer_core::protocol::Page;
+use transfer_core::tensor::Name;
 
 /// The page size where none is asked for, and the longest.
 const SIZE: (usize, usize) = (100, 1000);
@@ -62,7 +63,24 @@ pub(super) fn size(page_size: u32) -> usize {
     }
 }
 
-pub(super) fn wrong_token(token: &str) -> Status {
+/// What stands before the name in the token of a page that begins behind a name.
+const BEHIND: &str = "behind:";
+
+/// The token of the page behind the entry of that name; none behind no entry.
+pub(super) fn token_of(name: &str) -> String {
+    if name.is_empty() { String::new() } else { format!("{BEHIND}{name}") }
+}
+
+/// The name in such a token; none in that of the first page.
+pub(super) fn name_of(token: &str) -> Result<&str, Status> {
+    match (token, token.strip_prefix(BEHIND)) {
+        ("", _) => Ok(""),
+        (_, Some(name)) if Name::new(name).is_ok() => Ok(name),
+        _ => Err(wrong_token(token)),
+    }
+}
+
+fn wrong_token(token: &str) -> Status {
     let token = crate::text::printable(token, 64);
     Status::invalid_argument(format!(
         "page_token {token:?} is none that this sidecar gave: give next_page_token of the page before, or nothing for the first page"
@@ -84,6 +102,17 @@ mod tests {
         assert_eq!(asked(u32::MAX, "ffffffffffffffff").unwrap(), (1000, u64::MAX));
         for token in ["w/07", "10000000000000000", "-1", " "] {
             assert!(asked(1, token).unwrap_err().message().contains("page_token"), "{token}");
+        }
+    }
+
+    #[test]
+    fn tokens_of_names() {
+        for name in ["", "a", "node-7", "behind:b"] {
+            assert_eq!(name_of(&token_of(name)).unwrap(), name);
+        }
+        for token in ["garbage", "behind:", "a", "behin"] {
+            let said = name_of(token).unwrap_err();
+            assert_eq!(said.code(), tonic::Code::InvalidArgument, "{token:?}");
         }
     }
 

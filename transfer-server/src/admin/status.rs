@@ -9,7 +9,7 @@ use crate::peering::{Identity, Kind};
 use crate::{locked, poll};
 use std::time::{Duration, UNIX_EPOCH};
 use tonic::Status;
-use transfer_core::protocol::{LinkWork, Snapshot};
+use transfer_core::protocol::{LinkWork, PublishedStatus, Snapshot};
 use transfer_proto::v1;
 
 /// A pool in which somebody has waited for room for longer than this makes a sidecar degraded.
@@ -47,6 +47,10 @@ impl AdminState {
             reasons,
             drain: drain.progress(),
             log_level: LogControl::installed().map(LogControl::filter).unwrap_or_default(),
+            tls: self.security.tls_state().map(|tls| v1::TlsState {
+                expires_unix_s: tls.expires.map_or(0, |expires| expires.as_secs()),
+                refused_handshakes: tls.refused,
+            }),
             time_unix_ns: UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
         })
     }
@@ -99,6 +103,9 @@ fn counters(snapshot: Snapshot) -> v1::Counters {
         bytes: p.bytes,
         copied_bytes: p.copied,
     });
+    let PublishedStatus { pushes, bytes, copied } = snapshot.published;
+    let fabric = v1::Fabric::Local.into();
+    let published = Some(v1::Path { fabric, transfers: pushes, bytes, copied_bytes: copied });
     v1::Counters {
         tensors,
         blobs,
@@ -116,6 +123,7 @@ fn counters(snapshot: Snapshot) -> v1::Counters {
         flows_out,
         flows_in,
         impaired,
+        published,
     }
 }
 

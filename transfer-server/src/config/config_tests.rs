@@ -48,7 +48,12 @@ fn beyond_loopback_it_does_not_listen_unless_told_so() {
         refused(&format!("--listen {address}"), &["--listen", address, "--insecure", "127.0.0.1:7471"]);
         let both = format!("--listen 127.0.0.1:1 --data-listen {address}");
         refused(&both, &["--data-listen", address, "--insecure"]);
-        refused(&format!("--http-listen {address}"), &["--http-listen", address, "--insecure"]);
+        let page = format!("--http-listen {address}");
+        refused(&page, &["--http-listen", address, "--http-plaintext", "127.0.0.1:7471"]);
+        // With certificates it is no other: it says nothing of --insecure, which is about their lack.
+        let with_tls = format!("{page} --tls-cert c --tls-key k --tls-ca a");
+        assert!(!parse(&with_tls).unwrap_err().contains("--insecure"));
+        assert!(parse(&format!("{with_tls} --http-plaintext")).is_ok());
     }
     for address in ["127.0.0.1:0", "127.9.9.9:1", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
         assert!(parse(&format!("--listen {address}")).is_ok(), "{address}");
@@ -57,10 +62,33 @@ fn beyond_loopback_it_does_not_listen_unless_told_so() {
 }
 
 #[test]
+fn the_limit_of_pinned_memory_has_room_for_a_worker() {
+    // What is advised is enough.
+    refused("--pinned-limit 1", &["--pinned-limit 1 ", "--pool-bytes 256MiB", "give 324MiB"]);
+    assert!(parse("--pinned-limit 324MiB").is_ok());
+    refused("--pinned-limit 256MiB", &["--pinned-limit 256MiB", "give 324MiB"]);
+    let over = "--pinned-limit 1GiB --max-arena-bytes 2GiB";
+    refused(over, &["--max-arena-bytes 2GiB", "--pinned-limit 1GiB", "2GiB"]);
+    assert_eq!(parse("--pinned-limit 1GiB").unwrap().max_arena_bytes, Size(1 << 30));
+    assert_eq!(parse("").unwrap().max_arena_bytes, Size(4 << 30));
+}
+
+#[test]
+fn paths_of_sockets_fit_an_address() {
+    let long = format!("/tmp/{}", "x".repeat(103));
+    for flag in ["--socket", "--admin-socket"] {
+        assert!(parse(&format!("{flag} {}", &long[..107])).is_ok());
+        refused(&format!("{flag} {long}"), &[flag, &long, "107 bytes at most", "has 108"]);
+    }
+    refused("--socket /tmp/x --admin-socket /tmp/x", &["--admin-socket /tmp/x", "--socket too"]);
+}
+
+#[test]
 fn what_others_cannot_connect_to_must_be_advertised() {
     refused("--listen 0.0.0.0:7471 --insecure", &["--advertise", "0.0.0.0:7471", "HOST:PORT"]);
     let listen = "--listen 0.0.0.0:7471 --insecure --advertise node-a:7471";
-    refused(listen, &["--data-advertise", "0.0.0.0:0"]);
+    // That one takes no port.
+    refused(listen, &["--data-advertise", "0.0.0.0:0", "Give --data-advertise IP,"]);
     assert!(parse(&format!("{listen} --data-advertise 10.0.0.7")).is_ok());
     for bad in ["node-a", "node-a:0", ":1", "http://node-a:1", "::1:7471", "node-a:99999"] {
         refused(&format!("--listen 127.0.0.1:1 --advertise {bad}"), &["--advertise", bad, "HOST:PORT"]);
@@ -69,6 +97,7 @@ fn what_others_cannot_connect_to_must_be_advertised() {
         assert!(parse(&format!("--listen 127.0.0.1:1 --advertise {good}")).is_ok(), "{good}");
     }
     refused("--advertise node-a:1", &["--advertise", "--listen"]);
+    refused("--http-plaintext", &["--http-plaintext", "--http-listen"]);
     refused("--data-listen 127.0.0.1:1", &["--data-listen", "--listen"]);
     refused("--data-advertise 10.0.0.7", &["--data-advertise", "--data-listen"]);
 }
@@ -81,7 +110,7 @@ fn errors_name_the_flag_the_value_and_what_is_right() {
     refused("--listen localhost:1", &["--listen", "localhost:1", "127.0.0.1:7471"]);
     refused("--directory etcd", &["--directory", "etcd", "embedded", "http://"]);
     refused("--directory https://a:1 --listen 127.0.0.1:0", &["--directory", "https://a:1", "http://"]);
-    refused("--directory http://a:1", &["--directory", "http://a:1", "--listen"]);
+    refused("--directory http://a:1", &["--directory", "http://a:1", "--listen IP:PORT"]);
     refused("--socket-mode 999", &["--socket-mode", "999", "octal"]);
     refused("--socket-mode 1777", &["--socket-mode", "1777", "660"]);
     refused("--socket-mode 060", &["--socket-mode", "60", "660"]);

@@ -2,6 +2,7 @@
 
 use super::Size;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use transfer_core::fabric::FabricKind;
 use transfer_core::tensor::InvalidName;
 
@@ -31,9 +32,20 @@ pub enum ConfigError {
         /// Its port.
         port: u16,
     },
+    /// A page that other hosts can reach.
+    #[error(
+        "--http-listen {value} can be reached from other hosts, and it is plain HTTP without a password, also with certificates. Listen on \
+         loopback (127.0.0.1:{port}), or say --http-plaintext if everybody who can reach that address may read it"
+    )]
+    HttpBeyondLoopback {
+        /// The value.
+        value: SocketAddr,
+        /// Its port.
+        port: u16,
+    },
     /// An address that nobody can connect to.
     #[error(
-        "{flag} is missing: {because} {value} is no address that other nodes can connect to. Give {flag} HOST:PORT, as they shall call it"
+        "{flag} is missing: {because} {value} is no address that other nodes can connect to. Give {flag} {form}, as they shall call it"
     )]
     Unspecified {
         /// The flag that is missing.
@@ -42,6 +54,8 @@ pub enum ConfigError {
         because: &'static str,
         /// That value.
         value: SocketAddr,
+        /// What the missing one takes.
+        form: &'static str,
     },
     /// A value that says where other nodes find this one, and is not understood.
     #[error("--advertise {value:?} is no HOST:PORT, like node-a:7471 or 10.0.0.7:7471")]
@@ -82,7 +96,7 @@ pub enum ConfigError {
     },
     /// A node of a cluster that no other node could reach.
     #[error(
-        "--directory {value} makes this node part of a cluster, so it must listen too: give --listen HOST:PORT, like --listen 127.0.0.1:0"
+        "--directory {value} makes this node part of a cluster, so it must listen too: give --listen IP:PORT, like --listen 127.0.0.1:0"
     )]
     NoListener {
         /// The directory's URL.
@@ -132,6 +146,33 @@ pub enum ConfigError {
         value: Size,
         /// The bound.
         limit: Size,
+    },
+    /// A bound with which no worker could connect.
+    #[error(
+        "--pinned-limit {limit} leaves no room for a worker: --pool-bytes {pool} and {beside} beside that are pinned before its arena is; \
+         give {advised} or more, or lower --pool-bytes"
+    )]
+    LimitTooSmall {
+        /// The value.
+        limit: Size,
+        /// The landing pool.
+        pool: Size,
+        /// What is pinned beside pools and arenas.
+        beside: Size,
+        /// What would be enough.
+        advised: Size,
+    },
+    /// A path that a socket cannot have.
+    #[error("{flag} {}: the path of a socket has {most} bytes at most, and this one has {len}", value.display())]
+    SocketPath {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: PathBuf,
+        /// Its length in bytes.
+        len: usize,
+        /// The most possible.
+        most: usize,
     },
     /// A size of which something must be there.
     #[error("{flag} {value}: at least {least} are needed")]

@@ -53,6 +53,16 @@ pub enum FileError {
         /// The key that may have been meant.
         near: Option<String>,
     },
+    /// A part with a heading, of which there are none.
+    #[error("{}:{line}: [{name}] begins a table, and the file has none: write its keys before any heading, without one", path.display())]
+    Table {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        line: usize,
+        /// The heading.
+        name: String,
+    },
     /// A value that its key cannot have.
     #[error("{}:{line}: {key} = {value}: {why}", path.display())]
     Value {
@@ -118,6 +128,9 @@ impl ConfigFile {
         let mut entries = Vec::new();
         for (key, value) in table.get_ref() {
             let (name, line) = (key.get_ref().as_ref(), line_of(key.span().start));
+            if matches!(value.get_ref(), DeValue::Table(_)) {
+                return Err(FileError::Table { path: path.to_owned(), line, name: name.to_owned() });
+            }
             if !keys(&known).any(|(known, _)| known == name) {
                 let near = suggestion(name);
                 return Err(FileError::UnknownKey { path: path.to_owned(), line, key: name.to_owned(), near });
@@ -179,7 +192,7 @@ fn takes_many(arg: &Arg) -> bool {
 }
 
 /// A parser's error, without what the caller says anyway.
-fn in_short(error: &clap::Error) -> String {
+pub(super) fn in_short(error: &clap::Error) -> String {
     if let Some(source) = std::error::Error::source(error) {
         return source.to_string();
     }

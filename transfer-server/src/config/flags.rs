@@ -1,8 +1,8 @@
 //! The command line of `transferd`, and the environment.
 
 use super::{
-    Config, ConfigError, DEFAULT_BOARD_ENTRIES, DEFAULT_TCP_RAILS, DirectoryPlace, Locking, Poll, SecurityConfig,
-    ShmConfig, Size, SourceFlags, VerbsConfig,
+    Config, ConfigError, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_TCP_RAILS, DirectoryPlace, LEAST, Locking,
+    Poll, SecurityConfig, ShmConfig, Size, SourceFlags, VerbsConfig,
 };
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
@@ -61,9 +61,9 @@ pub struct Flags {
     #[arg(long, env = "TRANSFER_POOL_BYTES", value_name = "SIZE", default_value = "256MiB")]
     pub pool_bytes: Size,
 
-    /// The largest arena that one worker may have
-    #[arg(long, env = "TRANSFER_MAX_ARENA_BYTES", value_name = "SIZE", default_value = "4GiB")]
-    pub max_arena_bytes: Size,
+    /// The largest arena that one worker may have. Default: 4GiB, or --pinned-limit where that is less
+    #[arg(long, env = "TRANSFER_MAX_ARENA_BYTES", value_name = "SIZE")]
+    pub max_arena_bytes: Option<Size>,
 
     /// All pinned memory together: arenas, pools and rings
     #[arg(long, env = "TRANSFER_PINNED_LIMIT", value_name = "SIZE", default_value = "8GiB")]
@@ -148,6 +148,15 @@ impl Flags {
             "embedded" => DirectoryPlace::Embedded,
             url => DirectoryPlace::At(url.to_owned()),
         };
+        let limit = self.pinned_limit;
+        let max_arena_bytes = match self.max_arena_bytes {
+            Some(value) if value > limit => {
+                return Err(ConfigError::OverLimit { flag: "--max-arena-bytes", value, limit });
+            }
+            Some(value) => value,
+            // A limit that is too small is an error of its own.
+            None => DEFAULT_MAX_ARENA.min(limit).max(LEAST),
+        };
         let config = Config {
             node,
             socket: self.socket,
@@ -160,7 +169,7 @@ impl Flags {
             tcp_rails: self.tcp_rails,
             directory,
             pool_bytes: self.pool_bytes,
-            max_arena_bytes: self.max_arena_bytes,
+            max_arena_bytes,
             pinned_limit: self.pinned_limit,
             board_entries: self.board_entries,
             lock: self.lock,

@@ -28,9 +28,20 @@ use std::path::{Path, PathBuf};
 use transfer_core::fabric::FabricKind;
 use transfer_core::memory::RailKeys;
 use transfer_core::tensor::Name;
+use transfer_memory::board::ENTRY_BYTES as BOARD_ENTRY_BYTES;
+use transfer_memory::socket::MAX_PATH_BYTES;
 
 /// The least memory with which anything works.
 const LEAST: Size = Size(64 << 10);
+
+/// What the sidecar and the rings of one worker pin beside its arena and the landing pool, rounded up.
+const PINNED_BESIDE: Size = Size(2 << 20);
+
+/// The largest arena of one worker, where nothing is said.
+const DEFAULT_MAX_ARENA: Size = Size(4 << 30);
+
+/// What is advised for the arenas of workers: that of one worker that says nothing.
+const ADVISED_ARENAS: Size = Size(64 << 20);
 
 /// How many sockets a link of the tcp fabric has, where nothing is said.
 pub(crate) const DEFAULT_TCP_RAILS: u8 = 1;
@@ -134,7 +145,7 @@ impl Config {
             tcp_rails: DEFAULT_TCP_RAILS,
             directory: DirectoryPlace::Embedded,
             pool_bytes: Size(64 << 20),
-            max_arena_bytes: Size(4 << 30),
+            max_arena_bytes: DEFAULT_MAX_ARENA,
             pinned_limit: Size(8 << 30),
             board_entries: DEFAULT_BOARD_ENTRIES,
             lock: Locking::Try,
@@ -165,12 +176,32 @@ impl Config {
         if self.tcp_rails == 0 || usize::from(self.tcp_rails) > RailKeys::MAX_RAILS {
             return Err(ConfigError::TcpRails { value: self.tcp_rails });
         }
+        self.check_paths()?;
         self.security.check()?;
         self.check_addresses()?;
         self.watch.check(self.security.insecure)?;
         self.check_directory()?;
         self.verbs.check()?;
         self.check_memory()
+    }
+
+    fn check_paths(&self) -> Result<(), ConfigError> {
+        let sockets = [("--socket", Some(&self.socket)), ("--admin-socket", self.admin_socket.as_ref())];
+        for (flag, path) in sockets.into_iter().filter_map(|(flag, path)| Some((flag, path?))) {
+            let len = path.as_os_str().len();
+            if len > MAX_PATH_BYTES {
+                return Err(ConfigError::SocketPath { flag, value: path.clone(), len, most: MAX_PATH_BYTES });
+            }
+        }
+        match &self.admin_socket {
+            Some(admin) if *admin == self.socket => Err(ConfigError::Value {
+                flag: "--admin-socket",
+                value: admin.display().to_string(),
+                wrong: "is the path of --socket too",
+                right: "give it one of its own",
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn check_addresses(&self) -> Result<(), ConfigError> {
@@ -190,7 +221,12 @@ impl Config {
                 return Err(ConfigError::Advertise { value: value.clone() });
             }
             (None, Some(value)) if value.ip().is_unspecified() => {
-                return Err(ConfigError::Unspecified { flag: "--advertise", because: "--listen", value });
+                return Err(ConfigError::Unspecified {
+                    flag: "--advertise",
+                    because: "--listen",
+                    value,
+                    form: "HOST:PORT",
+                });
             }
             _ => {}
         }
@@ -206,7 +242,7 @@ impl Config {
         match (self.data_advertise, self.data_address()) {
             (Some(value), None) => needs("--data-advertise", value.to_string(), "--data-listen"),
             (None, Some(value)) if value.ip().is_unspecified() => {
-                Err(ConfigError::Unspecified { flag: "--data-advertise", because: "--data-listen", value })
+                Err(ConfigError::Unspecified { flag: "--data-advertise", because: "--data-listen", value, form: "IP" })
             }
             _ => Ok(()),
         }
@@ -238,10 +274,14 @@ impl Config {
             }
         }
         // An arena may be as large as the limit says at most, but most are smaller: only the pool is there for certain.
-        match self.pool_bytes > limit {
-            true => Err(ConfigError::OverLimit { flag: "--pool-bytes", value: self.pool_bytes, limit }),
-            false => Ok(()),
+        let pool = self.pool_bytes;
+        if limit.0 >= pool.0.saturating_add(PINNED_BESIDE.0) {
+            return Ok(());
         }
+        let board = u64::from(self.board_entries.next_power_of_two()) * BOARD_ENTRY_BYTES;
+        let advised = [PINNED_BESIDE.0, board, ADVISED_ARENAS.0].into_iter().fold(pool.0, u64::saturating_add);
+        let advised = Size(advised.checked_next_multiple_of(1 << 20).unwrap_or(advised));
+        Err(ConfigError::LimitTooSmall { limit, pool, beside: PINNED_BESIDE, advised })
     }
 }
 

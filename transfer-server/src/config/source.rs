@@ -4,8 +4,9 @@
 //! `pool_bytes` in the file, and a value is the same text in each. What the file says is put in front of the command line where neither
 //! that nor the environment has it, so one parser judges everything.
 
-use super::file::{ConfigFile, FileError, Judge};
+use super::file::{ConfigFile, FileError, Judge, in_short};
 use super::{Config, ConfigError, Flags};
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches};
 use std::ffi::OsString;
@@ -79,6 +80,16 @@ pub enum LoadError {
     /// The command line or the environment, in the parser's words; or a request for help.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
+    /// A value in the environment. The parser would blame the flag.
+    #[error("{name}={value:?}: {why}")]
+    Environment {
+        /// The variable.
+        name: String,
+        /// Its value.
+        value: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
     /// The file.
     #[error(transparent)]
     File(#[from] FileError),
@@ -125,9 +136,26 @@ pub(super) fn keys(command: &Command) -> impl Iterator<Item = (String, &Arg)> {
 /// # Errors
 /// [`LoadError`].
 pub fn load(arguments: &[OsString]) -> Result<Loaded, LoadError> {
-    let said = command().try_get_matches_from(arguments)?;
+    let said = command().try_get_matches_from(arguments);
+    let said = said.map_err(|error| of_environment(&error, arguments).unwrap_or(LoadError::CommandLine(error)))?;
     let file = said.get_one::<PathBuf>("config").map(|path| ConfigFile::read(path)).transpose()?;
     load_with(arguments, &said, file)
+}
+
+/// What is wrong with a value that the environment has, and the command line has not.
+fn of_environment(error: &clap::Error, arguments: &[OsString]) -> Option<LoadError> {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
+    // `--pool-bytes <SIZE>`
+    let flag = shown.split([' ', '=']).next()?;
+    let given = |word: &OsString| word.to_str().is_some_and(|word| word.split('=').next() == Some(flag));
+    if arguments.iter().any(given) {
+        return None;
+    }
+    let command = command();
+    let arg = command.get_arguments().find(|arg| arg.get_long() == flag.strip_prefix("--"))?;
+    let name = arg.get_env()?;
+    let value = std::env::var_os(name)?.to_string_lossy().into_owned();
+    Some(LoadError::Environment { name: name.to_string_lossy().into_owned(), value, why: in_short(error) })
 }
 
 fn load_with(arguments: &[OsString], said: &ArgMatches, file: Option<ConfigFile>) -> Result<Loaded, LoadError> {

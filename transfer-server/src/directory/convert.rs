@@ -19,6 +19,17 @@ pub enum BadItem {
     /// Hello is the first message and nothing else is.
     #[error("the first message of Attach must be one Hello, and no later one may be")]
     Hello,
+    /// A node of another release.
+    #[error(
+        "node {node:?} speaks version {version} of the directory's protocol, and the directory speaks {ATTACH_VERSION}: run the same \
+         release on both"
+    )]
+    Version {
+        /// Its name.
+        node: String,
+        /// Its version.
+        version: u32,
+    },
 }
 
 /// The words of a node, after its Hello.
@@ -39,9 +50,15 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
     })
 }
 
+/// The version of what is said in Attach.
+pub(crate) const ATTACH_VERSION: u32 = 1;
+
 /// The first message of Attach.
 pub(crate) fn hello(mut update: v1::NodeUpdate) -> Result<Hello, BadItem> {
     match (update.items.len(), update.items.pop().and_then(|i| i.item)) {
+        (1, Some(NodeOneof::Hello(h))) if h.protocol_version != ATTACH_VERSION => {
+            Err(BadItem::Version { node: h.node, version: h.protocol_version })
+        }
         (1, Some(NodeOneof::Hello(h))) => {
             Ok(Hello { node: Name::new(&h.node)?, address: h.address.into(), incarnation: h.incarnation })
         }
@@ -51,8 +68,12 @@ pub(crate) fn hello(mut update: v1::NodeUpdate) -> Result<Hello, BadItem> {
 
 /// A Hello as the first message of Attach.
 pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
-    let hello =
-        v1::Hello { node: hello.node.to_string(), address: hello.address.to_string(), incarnation: hello.incarnation };
+    let hello = v1::Hello {
+        node: hello.node.to_string(),
+        address: hello.address.to_string(),
+        incarnation: hello.incarnation,
+        protocol_version: ATTACH_VERSION,
+    };
     v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(NodeOneof::Hello(hello)) }] }
 }
 

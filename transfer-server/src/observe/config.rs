@@ -12,6 +12,10 @@ pub struct WatchConfig {
     #[arg(long = "http-listen", env = "TRANSFER_HTTP_LISTEN", value_name = "IP:PORT", value_parser = crate::config::address)]
     pub http_listen: Option<SocketAddr>,
 
+    /// Let --http-listen be reached from other hosts, although it is plain HTTP, and whoever reaches it may read it
+    #[arg(long = "http-plaintext", env = "TRANSFER_HTTP_PLAINTEXT")]
+    pub http_plaintext: bool,
+
     /// Do not take the time of transfers for the histograms of the metrics; they are counted in any case
     #[arg(long = "no-timings", env = "TRANSFER_NO_TIMINGS")]
     pub no_timings: bool,
@@ -25,14 +29,17 @@ impl WatchConfig {
     /// Nobody watches.
     #[must_use]
     pub fn nobody() -> WatchConfig {
-        WatchConfig { http_listen: None, no_timings: false, otlp: OtlpConfig::default() }
+        WatchConfig { http_listen: None, http_plaintext: false, no_timings: false, otlp: OtlpConfig::default() }
     }
 
-    /// It stays plain HTTP whatever else is encrypted, so only `insecure` lets it go beyond loopback.
+    /// It stays plain HTTP whatever else is encrypted, so certificates alone do not let it go beyond loopback.
     pub(crate) fn check(&self, insecure: bool) -> Result<(), ConfigError> {
         match self.http_listen {
-            Some(value) if !insecure && !value.ip().to_canonical().is_loopback() => {
-                Err(ConfigError::BeyondLoopback { flag: "--http-listen", value, port: value.port() })
+            Some(value) if !insecure && !self.http_plaintext && !value.ip().to_canonical().is_loopback() => {
+                Err(ConfigError::HttpBeyondLoopback { value, port: value.port() })
+            }
+            None if self.http_plaintext => {
+                Err(ConfigError::Needs { flag: "--http-plaintext", value: "true".to_owned(), needs: "--http-listen" })
             }
             _ => self.otlp.check(),
         }

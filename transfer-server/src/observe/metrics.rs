@@ -47,6 +47,14 @@ fn of_sidecar(f: &mut Families, watched: &Watched, look: &Look) {
             .number(&[("kind", "node")], hosted.nodes)
             .number(&[("kind", "watch")], hosted.watches);
     }
+    if let Some(tls) = look.tls {
+        if let Some(expires) = tls.expires {
+            let what = "When the first certificate of --tls-cert expires, in seconds since 1970.";
+            f.gauge("transfer_tls_certificate_expiry_seconds", what).sample(&[], expires.as_secs_f64());
+        }
+        let what = "Handshakes for gRPC that were refused: certificates of no good, strangers, those who say nothing.";
+        f.counter("transfer_tls_handshakes_refused_total", what).number(&[], tls.refused);
+    }
     f.counter(
         "transfer_log_lines_dropped_total",
         "Log lines that were not written, for their place had written enough.",

@@ -6,11 +6,15 @@ use super::history::milliseconds;
 use super::watched::{Lists, Look, Watched, WatchedParts};
 use serde::Serialize;
 use transfer_core::fabric::FabricKind;
-use transfer_core::protocol::{Histogram, LinkStatus, Operation, PathMeter, SessionStatus, TransferStatus};
-use transfer_fabric::engine::PollStrategy;
+use transfer_core::protocol::{
+    Histogram, LinkStatus, Operation, PathMeter, SessionStatus, TensorStatus, TransferStatus,
+};
 
 /// How many landing pools are shown.
 const POOLS: usize = 200;
+
+/// How many tensors are shown.
+const LARGEST: usize = 20;
 
 /// How many transfers in flight are shown.
 const OLDEST: usize = 20;
@@ -35,6 +39,8 @@ pub(super) struct Status {
     links_all: u64,
     sessions: Vec<Session>,
     sessions_all: u64,
+    /// The largest first, of those looked at.
+    published: Vec<Tensor>,
     /// The oldest first.
     in_flight: Vec<InFlight>,
     in_flight_all: u64,
@@ -100,6 +106,16 @@ struct Session {
 }
 
 #[derive(Debug, Serialize)]
+struct Tensor {
+    key: String,
+    version: u64,
+    what: String,
+    bytes: u64,
+    owner: String,
+    readers: u32,
+}
+
+#[derive(Debug, Serialize)]
 struct InFlight {
     key: String,
     worker: String,
@@ -149,7 +165,7 @@ pub(super) fn of(watched: &Watched, look: &Look, lists: &Lists) -> Status {
         version: env!("CARGO_PKG_VERSION"),
         at_ms: milliseconds(look.at),
         started_ms: milliseconds(watched.started_at()),
-        poll: strategy(poll.present()),
+        poll: crate::poll::in_words(poll.present()),
         require: me.require.map(FabricKind::name),
         fabrics: lacking.chain(there).collect(),
         directory: Directory {
@@ -172,6 +188,7 @@ pub(super) fn of(watched: &Watched, look: &Look, lists: &Lists) -> Status {
         links_all: now.links,
         sessions: lists.sessions.iter().map(session).collect(),
         sessions_all: now.sessions,
+        published: published(&lists.tensors),
         in_flight: in_flight(&lists.transfers),
         in_flight_all: now.operations,
         draining: now.draining,
@@ -183,15 +200,6 @@ pub(super) fn of(watched: &Watched, look: &Look, lists: &Lists) -> Status {
         paths: paths.iter().map(path).collect(),
         busy_ns: u64::try_from(look.measured.engine.busy.as_nanos()).unwrap_or(u64::MAX),
         log_lines_dropped: look.log_lines_dropped,
-    }
-}
-
-fn strategy(poll: PollStrategy) -> String {
-    match poll {
-        PollStrategy::Busy => "busy".to_owned(),
-        PollStrategy::Event => "event".to_owned(),
-        PollStrategy::Adaptive(limit) => format!("adaptive, {limit:?}"),
-        other => format!("{other:?}"),
     }
 }
 
@@ -220,6 +228,21 @@ fn session(session: &SessionStatus) -> Session {
         leases: session.leases,
         operations: session.operations,
     }
+}
+
+/// The largest of them.
+fn published(tensors: &[TensorStatus]) -> Vec<Tensor> {
+    let mut largest: Vec<_> = tensors.iter().collect();
+    largest.sort_by_key(|tensor| std::cmp::Reverse(tensor.meta.len_bytes()));
+    let shown = largest.into_iter().take(LARGEST).map(|t| Tensor {
+        key: t.key.to_string(),
+        version: t.version.0,
+        what: t.meta.to_string(),
+        bytes: t.meta.len_bytes(),
+        owner: t.owner.to_string(),
+        readers: t.readers,
+    });
+    shown.collect()
 }
 
 /// The oldest of them.

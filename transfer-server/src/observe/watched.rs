@@ -6,10 +6,13 @@ use crate::engine::{Answer, EngineClient, EngineError, Listing, Measured, PageFr
 use crate::observe::logging::LogControl;
 use crate::peering::Identity;
 use crate::poll::PollControl;
+use crate::security::{Security, TlsState};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Mutex;
-use transfer_core::protocol::{LinkStatus, MAX_PATHS, Page, SessionStatus, TransferFilter, TransferStatus};
+use transfer_core::protocol::{
+    LinkStatus, MAX_PATHS, Page, SessionStatus, TensorFilter, TensorStatus, TransferFilter, TransferStatus,
+};
 use transfer_memory::segment::PinnedBudget;
 
 /// A look is good for so long: whoever asks as fast as possible costs the data plane no more than that.
@@ -56,6 +59,7 @@ impl<T> Cached<T> {
 #[derive(Debug)]
 pub(crate) struct Lists {
     pub(crate) sessions: Vec<SessionStatus>,
+    pub(crate) tensors: Vec<TensorStatus>,
     pub(crate) transfers: Vec<TransferStatus>,
 }
 
@@ -69,6 +73,7 @@ pub(crate) struct WatchedParts {
     pub(crate) engine: EngineClient,
     pub(crate) directory: DirectoryClient,
     pub(crate) records: Records,
+    pub(crate) security: Security,
 }
 
 /// The sidecar at one moment.
@@ -85,6 +90,8 @@ pub(crate) struct Look {
     pub(crate) hosted: Option<Counts>,
     pub(crate) log_lines_dropped: u64,
     pub(crate) spans_dropped: u64,
+    /// Where there are certificates.
+    pub(crate) tls: Option<TlsState>,
 }
 
 impl Watched {
@@ -113,7 +120,7 @@ impl Watched {
     }
 
     async fn look_now(&self) -> Result<Look, EngineError> {
-        let WatchedParts { budget, engine, directory, records, .. } = self.parts();
+        let WatchedParts { budget, engine, directory, records, security, .. } = self.parts();
         let measured = engine.measure().await?;
         let links = |answer| Listing::Links { peer: String::new(), answer };
         let links = self.pages(MAX_PATHS, links).await?;
@@ -131,6 +138,7 @@ impl Watched {
             hosted,
             log_lines_dropped: LogControl::installed().map_or(0, LogControl::dropped),
             spans_dropped: records.dropped.get(),
+            tls: security.tls_state(),
         })
     }
 
@@ -139,8 +147,10 @@ impl Watched {
         let look = async {
             let sessions = |answer| Listing::Sessions { prefix: String::new(), answer };
             let transfers = |answer| Listing::Transfers { filter: TransferFilter::default(), answer };
+            let tensors = |answer| Listing::Tensors { filter: TensorFilter::default(), answer };
             let sessions = self.pages(MOST_LISTED, sessions).await?;
-            Ok(Lists { sessions, transfers: self.pages(MOST_LISTED, transfers).await? })
+            let tensors = self.pages(MOST_LISTED, tensors).await?;
+            Ok(Lists { sessions, tensors, transfers: self.pages(MOST_LISTED, transfers).await? })
         };
         self.0.last_lists.get(look).await
     }

@@ -9,7 +9,10 @@ const GAP_MS = 7000;
 const SERIES = ["received", "sent", "local"];
 
 const $ = (id) => document.getElementById(id);
-const text = (id, words) => { const e = $(id); if (e.textContent !== words) e.textContent = words; };
+// Names are anybody's: what would turn the direction of what follows, or cannot be seen, is spelled out.
+const ACTS = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const plain = (words) => String(words).replace(ACTS, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
+const text = (id, words) => { const e = $(id), shown = plain(words); if (e.textContent !== shown) e.textContent = shown; };
 
 let samples = [];
 let rates = [];
@@ -47,12 +50,18 @@ function since(ms) {
 function make(tag, className, words) {
   const e = document.createElement(tag);
   if (className) e.className = className;
-  if (words !== undefined) e.textContent = words;
+  if (words !== undefined) e.textContent = plain(words);
   return e;
 }
 function draw(tag, attributes) {
   const e = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) e.setAttribute(name, value);
+  return e;
+}
+// A name may be broken behind what parts it, before it is broken in a word.
+function name(words) {
+  const e = make("span");
+  for (const part of plain(words).split(/(?<=[/._:-])/)) e.append(part, document.createElement("wbr"));
   return e;
 }
 // Fills a table's body. A cell is [words, class], or [element, class].
@@ -63,7 +72,7 @@ function rows(id, labels, list, none) {
     cells.forEach(([what, className], i) => {
       const td = make("td", className);
       td.dataset.label = labels[i];
-      if (what instanceof Node) td.append(what); else td.append(make("span", "", what));
+      if (what instanceof Node) td.append(what); else td.append(className === "name" ? name(what) : make("span", "", what));
       tr.append(td);
     });
     body.append(tr);
@@ -281,6 +290,14 @@ function workers(s) {
   ]), "No worker is connected.");
   text("workers-say", s.sessions_all > s.sessions.length ? `${s.sessions.length} of ${count(s.sessions_all)}` : "");
 }
+function tensors(s) {
+  const labels = ["Key", "Version", "What", "Size", "Owner", "Readers"];
+  rows("tensors-rows", labels, s.published.map((t) => [
+    [t.key, "name"], [count(t.version), "n"], [t.what, "whole"], [bytes(t.bytes), "n"], [t.owner, ""], [count(t.readers), "n"],
+  ]), "Nothing is published here.");
+  const all = s.tensors > s.published.length;
+  text("tensors-say", all ? `${s.published.length} of ${count(s.tensors)}, the largest of those looked at` : "the largest first");
+}
 function inFlight(s) {
   const labels = ["Key", "Worker", "What", "Waits for", "Age"];
   rows("flight-rows", labels, s.in_flight.map((o) => [
@@ -307,6 +324,7 @@ function show(s) {
   inFlight(s);
   memory(s);
   failures(s);
+  tensors(s);
   workers(s);
   chart();
 }

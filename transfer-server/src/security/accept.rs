@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -168,7 +169,16 @@ pub(crate) fn over_plain(listener: TcpListener) -> Connections {
 /// Connections over TCP that show a certificate.
 pub(crate) fn over_tls(listener: TcpListener, security: Security) -> Connections {
     let sources = Sources::default();
-    accepted(each(listener, next), move |(socket, from)| encrypted(security.present(), sources.clone(), socket, from))
+    accepted(each(listener, next), move |(socket, from)| {
+        let (security, sources) = (security.clone(), sources.clone());
+        async move {
+            let connection = encrypted(security.present(), sources, socket, from).await;
+            if connection.is_none() {
+                security.0.refused.fetch_add(1, Ordering::Relaxed);
+            }
+            connection
+        }
+    })
 }
 
 /// Connections over a Unix socket.

@@ -34,7 +34,10 @@ impl<S> Guard<S> {
         // Every listener of this crate says who calls.
         let unknown = || Status::unauthenticated("who calls is not known");
         let caller = request.extensions().get::<Caller>().ok_or_else(unknown)?;
-        let need = roles::need(path);
+        let Some(need) = roles::need(path) else {
+            let path = crate::text::printable(path, 128);
+            return Err(Status::unimplemented(format!("this version of transferd serves no call {path:?}")));
+        };
         let checked = self.security.policy().check(caller, need);
         if let Err(why) = &checked {
             tracing::warn!(%caller, path, why = why.message(), "a call was refused");

@@ -8,10 +8,11 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{CertificateError, ClientConfig, RootCertStore, ServerConfig};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use transfer_core::tensor::Name;
 
 /// A longer file holds something else.
@@ -71,6 +72,8 @@ pub(super) struct Material {
     /// For the tcp fabric.
     pub(super) data_client: Arc<ClientConfig>,
     pub(super) data_server: Arc<ServerConfig>,
+    /// When the first certificate of the own chain expires: the time since 1970.
+    pub(super) expires: Option<Duration>,
 }
 
 impl Material {
@@ -93,6 +96,7 @@ impl Material {
         let roots = Arc::new(roots);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         check_own(&chain, &roots, &provider).map_err(|e| in_cert(verify::in_words(&e)))?;
+        let expires = expires(&chain, &roots, &provider);
         let own =
             chain.first().map(names::of).transpose().map_err(|e| in_cert(format!("it is not understood: {e}")))?;
         let own = own.unwrap_or_default();
@@ -114,6 +118,7 @@ impl Material {
             data_client: Arc::new(data_client),
             data_server: Arc::new(data_server),
             verifier,
+            expires,
         })
     }
 
@@ -177,6 +182,27 @@ fn check_own(
     let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
     let clients = clients.map_err(|e| rustls::Error::General(e.to_string()))?;
     clients.verify_client_cert(own, rest, now).map(drop)
+}
+
+/// When a chain that is good now is good no more, which the library says of one that it finds expired: asked for a late time, and again for
+/// what it answers, until nothing of the chain ends before that.
+fn expires(chain: &[CertificateDer<'static>], roots: &RootCertStore, provider: &CryptoProvider) -> Option<Duration> {
+    /// 9999-12-31, the last day that a certificate can name.
+    const LATE: Duration = Duration::from_secs(253_402_214_400);
+    let (own, rest) = chain.split_first()?;
+    let parsed = ParsedCertificate::try_from(own).ok()?;
+    let algorithms = provider.signature_verification_algorithms.all;
+    let mut end = None;
+    for _ in 0..=chain.len() {
+        let at = UnixTime::since_unix_epoch(end.unwrap_or(LATE));
+        match rustls::client::verify_server_cert_signed_by_trust_anchor(&parsed, roots, rest, at, algorithms) {
+            Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
+                end = Some(Duration::from_secs(not_after.as_secs()));
+            }
+            _ => break,
+        }
+    }
+    end
 }
 
 fn content(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {

@@ -34,6 +34,8 @@ use arc_swap::ArcSwap;
 use material::Material;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tonic::{Request, Status};
 use transfer_core::tensor::Name;
 use transfer_fabric::tcp::TlsSource;
@@ -67,6 +69,17 @@ struct Shared {
     /// With TLS. Whoever needs it takes the present one, so that new connections use new certificates.
     tls: Option<ArcSwap<Present>>,
     policy: ArcSwap<Policy>,
+    /// Handshakes for gRPC that were refused.
+    refused: AtomicU64,
+}
+
+/// How the certificates are doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TlsState {
+    /// When the first certificate of the own chain expires: the time since 1970.
+    pub(crate) expires: Option<Duration>,
+    /// Handshakes for gRPC that were refused since the start.
+    pub(crate) refused: u64,
 }
 
 #[derive(Debug)]
@@ -126,7 +139,8 @@ impl Security {
     /// What the configuration says.
     pub(crate) fn new(node: Name, prepared: Prepared) -> Security {
         let Prepared { tls, policy } = prepared;
-        Security(Arc::new(Shared { node, tls: tls.map(ArcSwap::new), policy: ArcSwap::from_pointee(policy) }))
+        let (tls, policy) = (tls.map(ArcSwap::new), ArcSwap::from_pointee(policy));
+        Security(Arc::new(Shared { node, tls, policy, refused: AtomicU64::new(0) }))
     }
 
     /// Without certificates, for this node alone.
@@ -146,6 +160,12 @@ impl Security {
 
     pub(crate) fn has_tls(&self) -> bool {
         self.0.tls.is_some()
+    }
+
+    /// How the certificates are doing, where there are any.
+    pub(crate) fn tls_state(&self) -> Option<TlsState> {
+        let expires = self.present()?.material.expires;
+        Some(TlsState { expires, refused: self.0.refused.load(Ordering::Relaxed) })
     }
 
     fn present(&self) -> Option<Arc<Present>> {

@@ -20,8 +20,8 @@ pub(crate) enum Need {
     Administer,
 }
 
-/// The calls that change nothing, and those that only peers make. What is not named here administers: a call that somebody forgets to
-/// enter is one that too few may make.
+/// All calls of this crate, and what each needs. One that is not named here is not served: a call that somebody forgets to enter is one
+/// that nobody may make.
 const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Admin/Status", Need::Read),
     ("/transfer.v1.Admin/Sessions", Need::Read),
@@ -47,12 +47,12 @@ const NEEDS: &[(&str, Need)] = &[
 /// Services of the field's own, which tell what is served and whether.
 const FOR_ALL: &[&str] = &["/grpc.health.", "/grpc.reflection."];
 
-/// What a call of this path needs.
-pub(crate) fn need(path: &str) -> Need {
+/// What a call of this path needs; `None`: there is no such call.
+pub(crate) fn need(path: &str) -> Option<Need> {
     if FOR_ALL.iter().any(|service| path.starts_with(service)) {
-        return Need::Nothing;
+        return Some(Need::Nothing);
     }
-    NEEDS.iter().find(|(known, _)| *known == path).map_or(Need::Administer, |(_, need)| *need)
+    NEEDS.iter().find(|(known, _)| *known == path).map(|(_, need)| *need)
 }
 
 /// Who may do what.
@@ -194,8 +194,8 @@ mod tests {
         may(&open, &Caller::Plain { loopback: false }, [false; 4]);
         may(&policy(&[], &[], &[], true), &Caller::Plain { loopback: false }, [true; 4]);
         assert!(closed.is_peer("node-3") && !closed.is_peer("ops") && open.is_peer("x"));
-        assert_eq!(need("/transfer.v1.Admin/Unheard"), Need::Administer);
-        assert_eq!(need("/grpc.health.v1.Health/Check"), Need::Nothing);
+        assert_eq!(need("/transfer.v1.Admin/Unheard"), None);
+        assert_eq!(need("/grpc.health.v1.Health/Check"), Some(Need::Nothing));
     }
 
     use std::sync::Arc;

@@ -134,6 +134,7 @@ impl Running {
             engine: client.clone(),
             directory: directory.clone(),
             records,
+            security: security.clone(),
         });
         let (stop, stopping) = watch::channel(false);
         let shown = AdminState {
@@ -146,6 +147,7 @@ impl Running {
             links: links.clone(),
             events,
             drain: drain.clone(),
+            security: security.clone(),
             stopping: stopping.clone(),
         };
         let peering = PeeringService::new(links, directory.clone());

@@ -129,7 +129,7 @@ impl Report {
             write_transfers(f, &path(self.server, node), tally)?;
             // A rate in bytes for a hand-over that moves none would be a big number and no truth.
             let flying = tally.latencies.iter().sum();
-            let moved = if tally.copied > 0 { rate(tally.bytes, flying) } else { "not moved".to_owned() };
+            let moved = if tally.is_by_reference() { "not moved".to_owned() } else { rate(tally.bytes, flying) };
             writeln!(f, "{moved:>13}{:>14}", rate(tally.bytes, *reading))?;
         }
         writeln!(
@@ -207,6 +207,8 @@ mod tests {
                     reading: Duration::from_millis(8),
                 },
                 Read { node: "B".to_owned(), tally: tally("tcp", 64 << 20, 128 << 20, 32000), reading: Duration::ZERO },
+                // No CPU has copied a byte, and a device has moved each of them.
+                Read { node: "C".to_owned(), tally: tally("verbs", 64 << 20, 0, 32000), reading: Duration::ZERO },
             ],
         }
     }
@@ -263,6 +265,7 @@ mod tests {
             &[
                 "A to A 1 67.1 MB local 0 B 10.0µs 10.0µs not moved 8.4 GB/s",
                 "A to B 1 67.1 MB tcp 134.2 MB 32.0ms 32.0ms 2.1 GB/s -",
+                "A to C 1 67.1 MB verbs 0 B 32.0ms 32.0ms 2.1 GB/s -",
             ],
         );
     }

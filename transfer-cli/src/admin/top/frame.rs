@@ -16,8 +16,8 @@ use transfer_proto::v1::State;
 const POOLS: u16 = 4;
 const SESSIONS: u16 = 6;
 
-/// Draws everything. What there is no room for is left out, from the end of each list.
-pub(super) fn draw(frame: &mut Frame<'_>, before: &Sample, now: &Sample) {
+/// Draws everything. What there is no room for is left out, from the end of each list. `lost`: why nothing newer than `now` is there.
+pub(super) fn draw(frame: &mut Frame<'_>, before: &Sample, now: &Sample, lost: Option<&str>) {
     let change = Change::between(before, now);
     let reasons = u16::try_from(now.status.reasons.len()).unwrap_or(2).min(2);
     let lines = |entries: usize, most: u16| 2 + u16::try_from(entries.max(1)).unwrap_or(most).min(most);
@@ -36,7 +36,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, before: &Sample, now: &Sample) {
     draw_pools(frame, pools, now);
     draw_sessions(frame, sessions, now);
     draw_waits(frame, waits, now);
-    let keys = Line::styled("q quits", Style::new().add_modifier(Modifier::DIM));
+    let keys = match lost {
+        None => Line::styled("q quits", Style::new().add_modifier(Modifier::DIM)),
+        Some(why) => {
+            let gone = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+            Line::styled(format!("NO ANSWER for {}: {why}; q quits", age(now.at.elapsed())), gone)
+        }
+    };
     frame.render_widget(Paragraph::new(keys), foot);
 }
 
@@ -214,10 +220,20 @@ mod tests {
     }
 
     fn drawn(width: u16, height: u16) -> String {
+        drawn_with(width, height, None)
+    }
+
+    #[test]
+    fn a_sidecar_that_is_gone_is_said_to_be_and_the_last_figures_stay() {
+        let text = drawn_with(120, 40, Some("cannot reach it"));
+        assert!(text.contains("NO ANSWER for 0 s: cannot reach it; q quits") && text.contains("node-29"), "{text}");
+    }
+
+    fn drawn_with(width: u16, height: u16, lost: Option<&str>) -> String {
         let at = Instant::now();
         let (before, now) = (sample(at, 1), sample(at + Duration::from_secs(1), 2));
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, &before, &now)).unwrap();
+        terminal.draw(|frame| draw(frame, &before, &now, lost)).unwrap();
         super::super::text_of(terminal.backend().buffer())
     }
 

@@ -10,13 +10,14 @@ mod sample;
 
 use super::Target;
 use crate::error::Error;
+use crate::exit::Exit;
 use keys::Keys;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use sample::Sample;
 use std::io::{self, IsTerminal};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// What `transferctl top` may be told.
@@ -61,7 +62,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
             Ok(terminal) => terminal,
             Err(never) => match never {},
         };
-        match terminal.draw(|frame| frame::draw(frame, &before, &now)) {
+        match terminal.draw(|frame| frame::draw(frame, &before, &now, None)) {
             Ok(_) => {}
             Err(never) => match never {},
         }
@@ -89,8 +90,11 @@ async fn live(
     let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
     let mut keys = Keys::listen().map_err(failed)?;
     let mut now = before.clone();
+    // Why there was no answer to the last look.
+    let mut lost: Option<String> = None;
+    let mut next_look = Instant::now() + options.every;
     loop {
-        terminal.draw(|frame| frame::draw(frame, &before, &now)).map_err(failed)?;
+        terminal.draw(|frame| frame::draw(frame, &before, &now, lost.as_deref())).map_err(failed)?;
         tokio::select! {
             key = keys.next() => match key.map_err(failed)? {
                 keys::Typed::Quit => return Ok(()),
@@ -99,9 +103,28 @@ async fn live(
             },
             _ = terminate.recv() => return Ok(()),
             _ = hang_up.recv() => return Ok(()),
-            () = tokio::time::sleep_until((now.at + options.every).into()) => {}
+            () = tokio::time::sleep_until(next_look.into()) => {}
         }
-        before = std::mem::replace(&mut now, Sample::take(&options.target, admin).await?);
+        let taken = tokio::select! {
+            taken = Sample::take(&options.target, admin) => taken,
+            // One that is stopped does not answer for long.
+            key = keys.next() => match key.map_err(failed)? {
+                keys::Typed::Quit => return Ok(()),
+                keys::Typed::Redraw => continue,
+            },
+        };
+        next_look = Instant::now() + options.every;
+        match taken {
+            Ok(sample) => {
+                before = std::mem::replace(&mut now, sample);
+                lost = None;
+            }
+            // The channel connects again by itself.
+            Err(error) if matches!(error.exit(), Exit::Unreachable | Exit::TimedOut) => {
+                lost = Some(error.in_one_line())
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 

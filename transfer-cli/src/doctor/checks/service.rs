@@ -56,6 +56,12 @@ pub(super) fn socket(facts: &Facts) -> Vec<Finding> {
             let advice = "Start transferd with this --socket, or give the path that its first line names";
             found(CHECK, Verdict::Fail, format!("nothing is at {path}"), Some(advice))
         }
+        State::Another { node } => {
+            let text = format!("{path} is that of another sidecar, of node {node}: no bytes are moved through it");
+            let advice = "Give --socket, as the first line of the sidecar that is asked names it: socket=PATH";
+            let verdict = if facts.socket.named { Verdict::Fail } else { Verdict::Warn };
+            found(CHECK, verdict, text, Some(advice))
+        }
         State::NoSocket => {
             let advice = "Give the path that transferd's first line names as socket=PATH";
             found(CHECK, Verdict::Fail, format!("{path} is no socket"), Some(advice))

@@ -176,6 +176,14 @@ fn the_sidecar_s_way_in_and_out_is_looked_at() {
     one(socket(State::Missing, true), "worker socket", Fail, &["nothing is at /run/s", "--socket"]);
     one(socket(State::Missing, false), "worker socket", Warn, &["nothing is at /run/s", "--socket"]);
     one(socket(State::NoSocket, true), "worker socket", Fail, &["no socket", "socket=PATH"]);
+    let another = State::Another { node: "c".into() };
+    one(
+        socket(another.clone(), true),
+        "worker socket",
+        Fail,
+        &["/run/s is that of another sidecar, of node c", "--socket"],
+    );
+    one(socket(another, false), "worker socket", Warn, &["of another sidecar", "--socket"]);
     let denied = State::Closed { mode: 0o600, why: "Permission denied".into(), denied: true };
     one(socket(denied, true), "worker socket", Fail, &["mode 600", "Permission denied", "--socket-mode"]);
     let refused = State::Closed { mode: 0o660, why: "Connection refused".into(), denied: false };

@@ -59,7 +59,12 @@ impl Facts {
     pub(super) async fn gather(options: &Options) -> Facts {
         let asked = Asked::of(&options.target).await;
         let named = options.socket.is_some();
-        let socket = Socket::look(options.socket.as_deref().unwrap_or(Path::new(DEFAULT_SOCKET)), named);
+        let mut socket = Socket::look(options.socket.as_deref().unwrap_or(Path::new(DEFAULT_SOCKET)), named);
+        if let (true, Ok(status)) = (socket.is_open(), &asked.status)
+            && let Some(node) = moved::another(&socket.path, status).await
+        {
+            socket.state = socket::State::Another { node };
+        }
         let moved = match socket.is_open() && options.bytes > 0 {
             true => Some(moved::between(&socket.path, &socket.path, options.bytes).await),
             false => None,

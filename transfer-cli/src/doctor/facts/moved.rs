@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use transfer_client::{Client, DType, FabricKind, Report};
+use transfer_proto::v1::StatusResponse;
 
 /// How long each step may take.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -77,6 +78,13 @@ pub(crate) async fn there_and_back(socket: &Path, to: &str, bytes: u64) -> Resul
         moved = Some([there, Moved::of(tensor.report(), took, Some(tensor.as_bytes() == sent))]);
     }
     moved.ok_or_else(|| failed("fetch", transfer_client::Error::Ended))
+}
+
+/// The node of the sidecar at a socket, where that is another run of a sidecar than the one that shows this status. What does not take a
+/// worker is found out when bytes are moved.
+pub(crate) async fn another(socket: &Path, wanted: &StatusResponse) -> Option<String> {
+    let client = worker(socket, "who").connect(0).await.ok()?;
+    (client.incarnation() != wanted.incarnation).then(|| client.node().to_owned())
 }
 
 /// Fetches what somebody else has published elsewhere.

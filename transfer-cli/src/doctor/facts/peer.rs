@@ -104,15 +104,23 @@ impl Peer {
         });
         let interface =
             address.and_then(|address| address.parse::<SocketAddr>().ok()).and_then(|at| interface(at.ip()));
-        let moved = match (sockets, asked.status.is_ok()) {
-            (_, false) => vec![],
+        let stranger = match (sockets.1, &asked.status) {
+            (Some(there), Ok(status)) => moved::another(there, status).await,
+            _ => None,
+        };
+        let moved = match (sockets, asked.status.is_ok(), stranger) {
+            (_, false, _) => vec![],
+            ((_, Some(there)), true, Some(node)) => {
+                let (socket, address) = (there.to_owned(), target.admin.clone());
+                vec![(Way::There, Err(Error::AnotherSidecar { socket, node, address }))]
+            }
             _ if bytes == 0 => vec![],
-            ((Some(here), Some(there)), true) => vec![
+            ((Some(here), Some(there)), true, None) => vec![
                 (Way::Here, moved::between(there, &here.path, bytes).await),
                 (Way::There, moved::between(&here.path, there, bytes).await),
             ],
-            ((Some(here), None), true) => one_sided(target, &here.path, bytes).await,
-            ((None, _), true) => vec![],
+            ((Some(here), None), true, _) => one_sided(target, &here.path, bytes).await,
+            ((None, _), true, _) => vec![],
         };
         Peer {
             address: target.admin.clone(),

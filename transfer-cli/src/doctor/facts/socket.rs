@@ -29,6 +29,8 @@ pub(crate) enum State {
     NoSocket,
     /// It is there, and cannot be used.
     Closed { mode: u32, why: String, denied: bool },
+    /// Another sidecar than the one that is asked listens there: its node.
+    Another { node: String },
     /// Somebody listens.
     Open { mode: u32, uid: u32, sidecar: Option<Process> },
 }
@@ -94,12 +96,30 @@ fn process(pid: i32) -> Process {
     }
 }
 
-/// The lowest limit on the way from the process's group to the root: each of them counts.
+/// What version 1 of control groups says where there is no limit: the largest number of whole pages, whatever their size. No host has
+/// as much.
+const NO_LIMIT_V1: u64 = 1 << 62;
+
+/// The lowest limit on the way from the process's group to the root: each of them counts. Both versions of control groups may be there.
 fn group_limit(cgroup: &str, root: &Path) -> Option<u64> {
-    let own = cgroup.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let own = root.join(own);
-    let groups = own.ancestors().take_while(|group| group.starts_with(root));
-    let limits = groups.filter_map(|group| read_to_string(group.join("memory.max")).ok()?.trim().parse().ok());
+    let lowest = |own: &str, root: &Path, file: &str| {
+        // A container sees its own group at the root, and a path that leads nowhere there.
+        let own = root.join(own);
+        let groups = own.ancestors().take_while(|group| group.starts_with(root));
+        groups.filter_map(|group| read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok()).min()
+    };
+    let limits = cgroup.lines().filter_map(|line| {
+        // `0::/path` of version 2, `7:cpu,memory:/path` of version 1.
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(":/")?;
+        match controllers {
+            "" => lowest(path, root, "memory.max"),
+            _ if controllers.split(',').any(|controller| controller == "memory") => {
+                lowest(path, &root.join("memory"), "memory.limit_in_bytes").filter(|limit| *limit < NO_LIMIT_V1)
+            }
+            _ => None,
+        }
+    });
     limits.min()
 }
 
@@ -147,6 +167,17 @@ mod tests {
         std::fs::write(at("pod/sidecar/memory.max"), "8192\n").unwrap();
         assert_eq!(limit(), Some(4096));
         assert_eq!(group_limit("1:cpu:/x\n", root.path()), None);
+        // Version 1, alone or beside version 2; the root says how much is no limit.
+        std::fs::create_dir_all(at("memory/docker/7")).unwrap();
+        std::fs::write(at("memory/memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
+        let v1 = |text: &str| group_limit(text, root.path());
+        assert_eq!(v1("4:memory:/docker/7\n"), None);
+        std::fs::write(at("memory/docker/memory.limit_in_bytes"), "629145600\n").unwrap();
+        assert_eq!(v1("4:memory:/docker/7\n"), Some(600 << 20));
+        assert_eq!(v1("4:cpu,memory:/docker/7\n0::/pod\n"), Some(4096));
+        assert_eq!(v1("4:memory:/docker/7\n0::/other\n"), Some(600 << 20));
+        assert_eq!(v1("4:memory:/docker\n1:cpu:/\n"), Some(600 << 20));
+        assert_eq!(v1("4:memory_numa:/docker\n"), None);
         let limits = "Max processes   7 8 processes\nMax open files            1024                 524288               files\n";
         assert_eq!((open_files(limits), open_files("")), (Some(1024), None));
     }

@@ -41,7 +41,8 @@ impl File {
         let handle = self.0.handle()?;
         handle.write(text.as_bytes(), 0)?;
         handle.store()?;
-        Ok(self.0.finish()?)
+        self.0.finish()?;
+        Ok(())
     }
 }
 

@@ -1,0 +1,54 @@
+//! Words for people: sizes, and texts that others have chosen.
+
+use std::fmt;
+
+/// A number of bytes in the largest unit that keeps it at 1 or above: `64 MiB`, `1.5 GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        let n = self.0;
+        match UNITS.iter().find(|(_, shift)| n >> shift > 0) {
+            None => write!(f, "{n} B"),
+            Some((unit, shift)) if n.trailing_zeros() >= *shift => write!(f, "{} {unit}", n >> shift),
+            // Exact enough for one decimal.
+            Some((unit, shift)) => write!(f, "{:.1} {unit}", n as f64 / (1u64 << shift) as f64),
+        }
+    }
+}
+
+/// Whether a character acts where it is shown, in place of being seen: a control character, or one of Unicode that is none and does the
+/// same. Those are marks and overrides of the direction, spaces without width, and ends of lines.
+#[must_use]
+pub fn acts_where_shown(c: char) -> bool {
+    let acts = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}');
+    acts || c.is_control()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_a_unit() {
+        for (n, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (4096, "4 KiB"),
+            (64 << 20, "64 MiB"),
+            (3 << 29, "1.5 GiB"),
+            (1 << 40, "1 TiB"),
+        ] {
+            assert_eq!(Bytes(n).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn letters_of_any_script_are_seen() {
+        assert!("aä日ש👩 -_/".chars().all(|c| !acts_where_shown(c)));
+        assert!("\n\u{1b}\u{9b}\u{202e}\u{2066}\u{200b}\u{feff}\u{2028}".chars().all(acts_where_shown));
+    }
+}
