@@ -234,6 +234,39 @@ async fn a_directory_of_another_version_is_refused_by_both_sides() {
     let text = status.message();
     assert!(["node \"a\" speaks version 1", "node \"b\" version 0"].iter().all(|part| text.contains(part)), "{text}");
     assert_eq!(directory.counts().nodes, 0);
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let old = DirectoryServer::new(OldDirectory);
+    tokio::spawn(Server::builder().add_service(old).serve_with_incoming(security::over_plain(listener)));
+    let refused = Node::start(there(address), "b").client.first_word(SOON).await;
+    let text = &refused.why_not;
+    assert!(refused.refused && !refused.attached, "{refused:?}");
+    assert!(["node \"a\" speaks version 0", "node \"b\" version 1"].iter().all(|part| text.contains(part)), "{text}");
+}
+
+/// One that knows of no versions, and takes everybody.
+struct OldDirectory;
+
+#[tonic::async_trait]
+impl v1::directory_server::Directory for OldDirectory {
+    type AttachStream = tokio_stream::Iter<std::vec::IntoIter<Result<v1::DirectoryUpdate, tonic::Status>>>;
+
+    async fn attach(
+        &self,
+        _: tonic::Request<tonic::Streaming<v1::NodeUpdate>>,
+    ) -> Result<tonic::Response<Self::AttachStream>, tonic::Status> {
+        let welcome = v1::directory_item::Item::Welcome(v1::Welcome { host: "a".into(), version: 0 });
+        let update = v1::DirectoryUpdate { items: vec![v1::DirectoryItem { item: Some(welcome) }] };
+        Ok(tonic::Response::new(tokio_stream::iter(vec![Ok(update)])))
+    }
+
+    async fn lookup(
+        &self,
+        _: tonic::Request<v1::ResolveRequest>,
+    ) -> Result<tonic::Response<v1::ResolveResponse>, tonic::Status> {
+        Err(tonic::Status::unimplemented("it is old"))
+    }
 }
 
 #[tokio::test]
