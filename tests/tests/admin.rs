@@ -199,14 +199,15 @@ fn a_call_that_nobody_serves_is_unimplemented_everywhere() {
     let refused = admin.call(|channel| async { v1::admin_client::AdminClient::new(channel).peers(peers).await });
     let refused = refused.expect_err("no page has that token");
     assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
-    let hello = v1::Hello { node: "old".into(), address: "127.0.0.1:1".into(), incarnation: 1, protocol_version: 0 };
+    let (node, address) = ("old".into(), "127.0.0.1:1".into());
+    let hello = v1::Hello { node, address, incarnation: 1, version: 0, replace: false };
     let item = v1::NodeItem { item: Some(v1::node_item::Item::Hello(hello)) };
     let update = tokio_stream::once(v1::NodeUpdate { items: vec![item] });
     let refused =
         admin.call(|channel| async { v1::directory_client::DirectoryClient::new(channel).attach(update).await });
     let refused = refused.expect_err("it speaks another version");
     assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused:?}");
-    assert!(refused.message().contains("\"old\" speaks version 0"), "{refused:?}");
+    assert!(refused.message().contains("node \"old\" version 0"), "{refused:?}");
     scene.end();
 }
 

@@ -225,8 +225,8 @@ fn nobody_is_another_node() {
     let request = v1::PrepareBuffersRequest { node: "b".into(), ..Default::default() };
     let status = runtime.block_on(PeeringClient::new(channel.clone()).prepare_buffers(request)).expect_err("refused");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
-    let hello =
-        v1::Hello { node: "b".into(), address: "127.0.0.1:1".into(), incarnation: u64::MAX, protocol_version: 1 };
+    let (node, address, incarnation) = ("b".into(), "127.0.0.1:1".into(), u64::MAX);
+    let hello = v1::Hello { node, address, incarnation, version: 1, replace: true };
     let item = v1::NodeItem { item: Some(v1::node_item::Item::Hello(hello)) };
     let update = tokio_stream::once(v1::NodeUpdate { items: vec![item] });
     let attached = runtime.block_on(DirectoryClient::new(channel).attach(update));

@@ -34,11 +34,32 @@ impl Control {
                     }
                     None => Err(EngineGone),
                 },
-                Some(news) = news.recv() => self.engine.send(command(news)),
+                Some(news) = news.recv() => self.pass_on(news),
             };
             if told.is_err() {
                 return;
             }
+        }
+    }
+
+    fn pass_on(&self, news: News) -> Result<(), EngineGone> {
+        match news {
+            // It may be of a worker whose session the engine does not have yet.
+            News::NameLost { worker, node } => {
+                self.sessions.name_lost(&worker, node);
+                Ok(())
+            }
+            News::Attached => self.engine.send(EngineCommand::ClaimAll),
+            News::Claimed { key, result } => {
+                let result = result.map_err(|refused| match refused {
+                    Refused::Owned { owner, node } => ClaimRefused::Owned { owner, node },
+                    Refused::Unreachable(why) => ClaimRefused::Unreachable(why),
+                });
+                self.engine.send(EngineCommand::Claimed { key, result })
+            }
+            News::Lost { key, owner } => self.engine.send(EngineCommand::KeyLost { key, owner }),
+            News::Located { key, node, sequence } => self.engine.send(EngineCommand::Located { key, node, sequence }),
+            News::WorkerLocated { worker, node } => self.engine.send(EngineCommand::WorkerLocated { worker, node }),
         }
     }
 
@@ -47,7 +68,9 @@ impl Control {
             ControlRequest::Resolve { key, newer_than } => self.directory.ask(Ask::Resolve { key, newer_than }),
             ControlRequest::StopResolve { key } => self.directory.ask(Ask::StopResolve { key }),
             ControlRequest::ResolveWorker { worker } => self.directory.ask(Ask::ResolveWorker { worker }),
-            ControlRequest::Claim { key, owner, takeover } => self.directory.ask(Ask::Claim { key, owner, takeover }),
+            ControlRequest::Claim { key, owner, resident, takeover } => {
+                self.directory.ask(Ask::Claim { key, owner, resident, takeover });
+            }
             ControlRequest::Unclaim { key } => self.directory.ask(Ask::Unclaim { key }),
             ControlRequest::Connect { peer } => self.links.wanted(&peer),
             ControlRequest::PrepareBuffers { link, peer, asks } => self.links.prepare_buffers(link, peer, asks),
@@ -78,21 +101,5 @@ impl Control {
             }
             ControlRequest::Event(event) => self.events.tell_of_node(event),
         }
-    }
-}
-
-fn command(news: News) -> EngineCommand {
-    match news {
-        News::Attached => EngineCommand::ClaimAll,
-        News::Claimed { key, result } => {
-            let result = result.map_err(|refused| match refused {
-                Refused::Owned { owner, node } => ClaimRefused::Owned { owner, node },
-                Refused::Unreachable(why) => ClaimRefused::Unreachable(why),
-            });
-            EngineCommand::Claimed { key, result }
-        }
-        News::Lost { key, owner } => EngineCommand::KeyLost { key, owner },
-        News::Located { key, node, sequence } => EngineCommand::Located { key, node, sequence },
-        News::WorkerLocated { worker, node } => EngineCommand::WorkerLocated { worker, node },
     }
 }

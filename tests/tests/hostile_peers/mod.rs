@@ -158,9 +158,20 @@ fn who_answers_late_is_not_believed_and_who_answers_twice_is_left() {
     let (tell, told) = tokio::sync::mpsc::channel(8);
     let say = |item| tell.try_send(v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(item) }] }).expect("room");
     use v1::node_item::Item;
-    let address = "127.0.0.1:1".into();
-    say(Item::Hello(v1::Hello { node: NAME.into(), address, incarnation: 1, protocol_version: 1 }));
-    say(Item::Claim(v1::Claim { claim: 1, key: "lure".into(), owner: "lurer".into(), takeover: false }));
+    say(Item::Hello(v1::Hello {
+        node: NAME.into(),
+        address: "127.0.0.1:1".into(),
+        incarnation: 1,
+        version: 1,
+        replace: false,
+    }));
+    say(Item::Claim(v1::Claim {
+        claim: 1,
+        key: "lure".into(),
+        owner: "lurer".into(),
+        resident: true,
+        takeover: false,
+    }));
     let attached = runtime.block_on(async {
         let channel = Endpoint::from_shared(url).expect("an address").connect().await.expect("the directory is there");
         let mut client = v1::directory_client::DirectoryClient::new(channel);

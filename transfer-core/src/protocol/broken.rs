@@ -37,6 +37,8 @@ pub(crate) enum Broken {
     KeepsReferences,
     /// What a peer held when its link was lost is not held any more, whoever still reads it.
     ForgetsReaders,
+    /// A key that the directory has given to another owner is kept.
+    KeepsLostKeys,
 }
 
 impl Node {

@@ -26,7 +26,8 @@ impl Node {
             if std::mem::take(&mut r.resolving) {
                 self.actions.push_back(Action::Control(Control::StopResolve { key: key.clone() }));
             }
-            self.actions.push_back(Action::Control(Control::Claim { key, owner, takeover }));
+            let resident = matches!(who, Claimant::Session(_));
+            self.actions.push_back(Action::Control(Control::Claim { key, owner, resident, takeover }));
         }
     }
 
@@ -47,7 +48,7 @@ impl Node {
         if let Some((link, flow)) = flow {
             self.recall(link, flow);
         }
-        self.actions.push_back(Action::Control(Control::Claim { key, owner, takeover: true }));
+        self.actions.push_back(Action::Control(Control::Claim { key, owner, resident: true, takeover: true }));
     }
 
     /// The directory has given a key of this node to another owner.
@@ -71,6 +72,17 @@ impl Node {
             Owner::Landed(landed) if landed.owner == *owner => return,
             Owner::Session(_) | Owner::Landed(_) | Owner::Outlived(_) => {}
         }
+        self.taken_away(now, id, owner);
+    }
+
+    /// A key that was this node's is another owner's.
+    fn taken_away(&mut self, now: Time, id: Id<Record>, owner: &Name) {
+        #[cfg(test)]
+        if self.config.broken == Some(super::Broken::KeepsLostKeys) {
+            return;
+        }
+        let Some(record) = self.store.records.get_mut(id) else { return };
+        let key = &record.key.clone();
         let before = std::mem::replace(&mut record.owner, Owner::Nobody);
         self.tell_taken_over(key, Some(&before), owner);
         if let Owner::Landed(landed) = before {
@@ -94,14 +106,20 @@ impl Node {
         if key.reserved_for().is_some() {
             return self.counter_claimed(now, key, result);
         }
-        let Some(id) = self.store.find(key.as_str()) else { return };
-        let Some(record) = self.store.records.get_mut(id) else { return };
-        let Owner::Claiming(claiming) = &mut record.owner else {
-            // What was entered already is entered again after the directory's restart, unless another was faster.
-            if let Err(super::ClaimRefused::Owned { owner, .. }) = result {
-                self.key_lost(now, key, &owner);
+        let found = self.store.find(key.as_str());
+        let Some((id, record)) = found.and_then(|id| Some((id, self.store.records.get_mut(id)?))) else {
+            return self.claimed_for_nobody(key, &result);
+        };
+        let claiming = match &mut record.owner {
+            Owner::Claiming(claiming) => claiming,
+            Owner::Nobody => return self.claimed_for_nobody(key, &result),
+            // It was given without the directory, or is entered again after the directory's restart: another was faster.
+            Owner::Session(_) | Owner::Landed(_) | Owner::Outlived(_) => {
+                if let Err(super::ClaimRefused::Owned { owner, .. }) = result {
+                    self.taken_away(now, id, &owner);
+                }
+                return;
             }
-            return;
         };
         let who = claiming.who;
         let owner = claiming.owner.clone();
@@ -158,6 +176,13 @@ impl Node {
         }
     }
 
+    /// The key was claimed twice, of two directories, and the answer to the other claim has ended it.
+    fn claimed_for_nobody(&mut self, key: &Key, result: &Result<(), super::ClaimRefused>) {
+        if result.is_ok() {
+            self.actions.push_back(Action::Control(Control::Unclaim { key: key.clone() }));
+        }
+    }
+
     /// Everything that is owned here has to be entered again: the directory is a new one.
     pub fn claim_all(&mut self) {
         self.claim_all_counters();
@@ -173,7 +198,12 @@ impl Node {
             };
             if let Some(owner) = owner {
                 let key = record.key.clone();
-                self.actions.push_back(Action::Control(Control::Claim { key, owner, takeover }));
+                let resident = match &record.owner {
+                    Owner::Session(_) => true,
+                    Owner::Claiming(c) => matches!(c.who, Claimant::Session(_)),
+                    Owner::Nobody | Owner::Landed(_) | Owner::Outlived(_) => false,
+                };
+                self.actions.push_back(Action::Control(Control::Claim { key, owner, resident, takeover }));
             }
         }
         for id in self.store.records.ids(|r| r.resolving) {
@@ -182,6 +212,20 @@ impl Node {
                 self.actions.push_back(Action::Control(Control::Resolve { key, newer_than: 0 }));
             }
         }
+    }
+
+    /// Every key that a worker of this node publishes, and who. For who compares nodes.
+    #[cfg(test)]
+    pub(crate) fn owners(&self) -> Vec<(Key, Name)> {
+        let records = self.store.records.iter().map(|(_, record)| record);
+        let resident = records.filter(|r| matches!(r.owner, Owner::Session(_)));
+        resident.filter_map(|r| Some((r.key.clone(), self.owner_name(&r.owner)?.clone()))).collect()
+    }
+
+    /// The workers that are found by their names here.
+    #[cfg(test)]
+    pub(crate) fn worker_names(&self) -> Vec<Name> {
+        self.workers.keys().cloned().collect()
     }
 
     pub(super) fn tidy_record(&mut self, id: Id<Record>) {

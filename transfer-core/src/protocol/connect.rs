@@ -90,7 +90,7 @@ impl Node {
 
     /// Gets landing slots before the first push needs them.
     pub(super) fn prepare(&mut self, now: Time, session: SessionId, prepare: Prepare) {
-        if let Some(failure) = self.is_busy(session) {
+        if let Some(failure) = self.is_busy(session).or_else(|| self.no_name(session, &prepare.key)) {
             return self.refuse(session, prepare.op, failure);
         }
         if self.workers.contains_key(&prepare.to) {

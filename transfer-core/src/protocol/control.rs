@@ -62,12 +62,15 @@ pub enum Control {
         /// The worker's name.
         worker: Name,
     },
-    /// Enter a key with its owner. One answer.
+    /// Enter a key with its owner. One answer; and perhaps, where it was given without the directory, its refusal later.
     Claim {
         /// The key.
         key: Key,
         /// The owner's worker name.
         owner: Name,
+        /// Whether the owner is a worker of this node, and nobody else of its name can be anywhere. What landed here for a worker
+        /// elsewhere is claimed in its name, too.
+        resident: bool,
         /// Whether to take it from whoever has it; that one's node hears [`super::Node::key_lost`].
         takeover: bool,
     },

@@ -6,7 +6,7 @@
 //! - `node`: the parts put together; time, links, and what fabrics report.
 //! - `session`, `ops`: workers, their operations and how those end.
 //! - `fetch`, `connect`: finding a key's owner, a worker's node, the link to a node.
-//! - `publish`, `claims`: publishing, and who may. `versions`: a key's versions, and how long each stays.
+//! - `publish`, `claims`, `name_lost`: publishing, and who may. `versions`: a key's versions, and how long each stays.
 //! - `board`: what workers may find by looking, without asking. `notices`: what they show each other.
 //! - `take_back`: a version whose memory its worker wants to write again.
 //! - `store`, `leases`: what is published, who can still reach it, who waits for it; how memory goes back.
@@ -41,6 +41,7 @@ mod leases;
 mod link;
 mod listing;
 mod meters;
+mod name_lost;
 mod names;
 mod node;
 mod notices;

@@ -30,12 +30,12 @@ impl Node {
             Ok(ticket) => ticket,
             Err(failure) => return self.refuse(session, push.op, failure),
         };
-        let draining = self.draining.then(|| self.is_draining());
+        let unwelcome = self.draining.then(|| self.is_draining()).or_else(|| self.no_name(session, &push.key));
         let busy = || self.is_busy(session).or_else(|| self.too_many_ranges(slice.segment, push.ranges));
         // What is pushed to a key that is the worker's own waits for nothing.
         let is_own = |r: &Record| matches!(r.owner, Owner::Session(owner) if owner == session);
         let found = self.store.find(push.key.as_str()).and_then(|record| self.store.records.get(record));
-        let failure = draining.or_else(|| if ticket.is_some() && found.is_some_and(is_own) { None } else { busy() });
+        let failure = unwelcome.or_else(|| if ticket.is_some() && found.is_some_and(is_own) { None } else { busy() });
         // What is announced may be read already.
         if ticket.is_none()
             && let Some(failure) = failure

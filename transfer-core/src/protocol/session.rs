@@ -15,6 +15,8 @@ use hashbrown::HashMap;
 /// A connected worker.
 pub(super) struct Session {
     pub(super) name: Name,
+    /// The node whose worker has this name by the directory's word: [`Node::name_lost`].
+    pub(super) name_at: Option<Name>,
     pub(super) domain: Domain,
     pub(super) arena: SegmentId,
     pub(super) arena_len: u64,
@@ -35,8 +37,10 @@ impl Node {
         self.arenas.insert(arena, Arena { segment: arena, blobs: 0, ranges: 0, abandoned: false });
         let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (lent, announced) = (0, 0);
-        self.sessions
-            .insert(session, Session { name, domain, arena, arena_len, ops, leases, lent, announced, versions });
+        self.sessions.insert(
+            session,
+            Session { name, name_at: None, domain, arena, arena_len, ops, leases, lent, announced, versions },
+        );
     }
 
     /// A worker is gone. What it published ends with it, except for those who are reading it; its leases and operations end.

@@ -7,7 +7,9 @@ use super::listing::{Listing, PageFrom};
 use std::sync::Arc;
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
 use transfer_core::memory::SegmentId;
-use transfer_core::protocol::{BufferAnswer, BufferAsk, Deleted, Domain, NotDeleted, Page, Snapshot, Unfinished};
+use transfer_core::protocol::{
+    BufferAnswer, BufferAsk, Deleted, Domain, NotDeleted, Page, SessionId, Snapshot, Unfinished,
+};
 pub use transfer_core::protocol::{ClaimRefused, Control as ControlRequest, PeerInfo};
 use transfer_core::tensor::{Key, Name};
 use transfer_memory::segment::Segment;
@@ -78,6 +80,13 @@ pub enum EngineCommand {
         key: Key,
         /// Its owner now.
         owner: Name,
+    },
+    /// The directory has given a worker's name to a worker of another node.
+    NameLost {
+        /// The worker's session.
+        session: SessionId,
+        /// That node.
+        node: Name,
     },
     /// Begin a link as its initiator.
     BeginLink {

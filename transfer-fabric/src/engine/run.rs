@@ -353,6 +353,7 @@ impl Run {
                 tracing::info!(key = key.as_str(), %owner, "the directory has entered another owner of a key");
                 driver.node.key_lost(now, &key, &owner);
             }
+            EngineCommand::NameLost { session, node } => driver.node.name_lost(now, session, &node),
             EngineCommand::BeginLink { peer, fabric, answer } => answer(driver.begin_link(&peer, fabric)),
             EngineCommand::AcceptLink { peer, fabric, offer, answer } => {
                 answer(driver.accept_link(peer, fabric, &offer));

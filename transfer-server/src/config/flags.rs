@@ -57,6 +57,10 @@ pub struct Flags {
     #[arg(long, env = "TRANSFER_DIRECTORY", value_name = "embedded|URL", default_value = "embedded")]
     pub directory: String,
 
+    /// Take the place of another sidecar that has this node's name and lives, once, at the start. With certificates this one's has to have that name, as ever. Without it the name stays that one's as long as it answers
+    #[arg(long, env = "TRANSFER_REPLACE")]
+    pub replace: bool,
+
     /// The landing pool of each user id: memory for what comes from other nodes
     #[arg(long, env = "TRANSFER_POOL_BYTES", value_name = "SIZE", default_value = "256MiB")]
     pub pool_bytes: Size,
@@ -168,6 +172,7 @@ impl Flags {
             data_advertise: self.data_advertise,
             tcp_rails: self.tcp_rails,
             directory,
+            replace: self.replace,
             pool_bytes: self.pool_bytes,
             max_arena_bytes,
             pinned_limit: self.pinned_limit,

@@ -103,6 +103,8 @@ pub struct Config {
     pub tcp_rails: u8,
     /// Who hosts the directory.
     pub directory: DirectoryPlace,
+    /// Whether to take the place of another sidecar of this name that lives.
+    pub replace: bool,
     /// The size of each landing pool.
     pub pool_bytes: Size,
     /// The largest arena of one worker.
@@ -144,6 +146,7 @@ impl Config {
             data_advertise: None,
             tcp_rails: DEFAULT_TCP_RAILS,
             directory: DirectoryPlace::Embedded,
+            replace: false,
             pool_bytes: Size(64 << 20),
             max_arena_bytes: DEFAULT_MAX_ARENA,
             pinned_limit: Size(8 << 30),

@@ -1,9 +1,9 @@
 //! A node's dealings with the directory: stays attached, comes back with patience, and forgets nothing that has no answer.
 
 use super::host::MAX_BATCH;
-use super::item::{Hello, NodeAt, NodeItem};
-use super::ledger::{Ask, Ledger, News};
-use super::line::{Line, Place};
+use super::item::{Answer, Hello, NodeAt, NodeItem};
+use super::ledger::{Ask, Ledger, News, Next};
+use super::line::{Line, NoLine, Place};
 use crate::events::Events;
 use rand::Rng;
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use transfer_core::tensor::Name;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// How long a claim waits for a directory that cannot be reached.
+/// How long what is asked waits for a directory that is not heard, from when it was heard last.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The first pause before attaching again, and the longest.
@@ -29,8 +29,12 @@ pub(crate) struct DirectoryState {
     pub(crate) attached: bool,
     /// Why not.
     pub(crate) why_not: String,
+    /// That the directory said so itself: it does not pass by trying again.
+    pub(crate) refused: bool,
     /// How often it has attached.
     pub(crate) attachments: u64,
+    /// How often it has tried to and could not.
+    failures: u64,
 }
 
 /// Why a question to the directory has no answer.
@@ -45,14 +49,16 @@ pub(crate) enum DirectoryError {
         /// The last error.
         why: String,
     },
-    /// The worker is connected elsewhere.
-    #[error("a worker named {worker} is connected at node {node}")]
-    WorkerElsewhere {
-        /// Its name.
-        worker: Name,
-        /// That node.
-        node: Name,
-    },
+}
+
+/// A worker of that name is connected at another node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a worker named {worker} is connected at node {node}; end it, or choose another name")]
+pub(crate) struct WorkerElsewhere {
+    /// Its name.
+    worker: Name,
+    /// That node.
+    node: Name,
 }
 
 /// Speaks for this node. Cheap to clone. The node detaches when the last clone is gone.
@@ -70,7 +76,8 @@ impl DirectoryClient {
         let (asks, asked) = mpsc::unbounded_channel();
         let (report, state) =
             watch::channel(DirectoryState { why_not: "not attached yet".to_owned(), ..DirectoryState::default() });
-        let actor = Actor { place: place.clone(), hello, asked, news, report, ledger: Ledger::default() };
+        let (ledger, alone_at) = (Ledger::default(), Some(tokio::time::Instant::now() + PATIENCE));
+        let actor = Actor { place: place.clone(), hello, asked, news, report, ledger, alone_at };
         tokio::spawn(actor.run());
         DirectoryClient { asks, state, place }
     }
@@ -118,11 +125,15 @@ impl DirectoryClient {
         &self.place
     }
 
-    /// Waits until this node is attached, `patience` at most; answers whether it is.
-    pub(crate) async fn attached(&self, patience: Duration) -> bool {
+    /// Waits until this node is attached, or knows that it will not be: its first attempt is over, and `patience` is, unless the directory
+    /// refused it.
+    pub(crate) async fn first_word(&self, patience: Duration) -> DirectoryState {
         let mut state = self.state.clone();
-        let attached = state.wait_for(|s| s.attached);
-        matches!(tokio::time::timeout(patience, attached).await, Ok(Ok(_)))
+        let word = state.wait_for(|s| s.attached || s.refused);
+        let _ = tokio::time::timeout(patience, word).await;
+        // Each attempt has a deadline.
+        let _ = state.wait_for(|s| s.attached || s.failures > 0).await;
+        self.state()
     }
 
     /// Where a node is; `None`: not attached.
@@ -132,17 +143,14 @@ impl DirectoryClient {
         self.within(patience, heard).await
     }
 
-    /// Enters a worker that connected here.
-    pub(crate) async fn worker_up(&self, worker: &Name, patience: Duration) -> Result<(), DirectoryError> {
+    /// Enters a worker that connected here. Where the directory does not answer in time it may come in, and [`News::NameLost`] is told
+    /// when the directory has given its name to another one.
+    pub(crate) async fn worker_up(&self, worker: &Name, patience: Duration) -> Result<(), WorkerElsewhere> {
         let (answer, heard) = oneshot::channel();
         self.ask(Ask::WorkerUp { worker: worker.clone(), answer });
         match self.within(patience, heard).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(node)) => Err(DirectoryError::WorkerElsewhere { worker: worker.clone(), node }),
-            Err(e) => {
-                self.ask(Ask::WorkerDown { worker: worker.clone() });
-                Err(e)
-            }
+            Ok(Err(node)) => Err(WorkerElsewhere { worker: worker.clone(), node }),
+            Ok(Ok(())) | Err(DirectoryError::Unreachable { .. }) => Ok(()),
         }
     }
 
@@ -166,6 +174,8 @@ struct Actor {
     news: mpsc::UnboundedSender<News>,
     report: watch::Sender<DirectoryState>,
     ledger: Ledger,
+    /// When this node goes on without the directory. `None`: it is attached, or has gone on.
+    alone_at: Option<tokio::time::Instant>,
 }
 
 /// Nobody asks any more.
@@ -181,12 +191,15 @@ impl Actor {
         let mut pause = BACKOFF.0;
         loop {
             let (place, hello) = (self.place.clone(), self.hello.clone());
-            let why = match self.meanwhile(async move { Line::open(&place, &hello).await }).await? {
+            let (why, refused) = match self.meanwhile(async move { Line::open(&place, &hello).await }).await? {
                 Ok(line) => {
                     pause = BACKOFF.0;
-                    self.attached(line).await?
+                    // Only once: two that replace each other would do so for ever.
+                    self.hello.replace = false;
+                    (self.attached(line).await?, false)
                 }
-                Err(why) => why,
+                Err(NoLine::Refused(why)) => (why, true),
+                Err(NoLine::Failed(why)) => (why, false),
             };
             let news = self.report.borrow().attached || self.report.borrow().why_not != why;
             match self.place {
@@ -201,12 +214,10 @@ impl Actor {
             }
             self.report.send_modify(|s| {
                 s.attached = false;
+                s.refused = refused;
+                s.failures += 1;
                 s.why_not.clone_from(&why);
             });
-            let why = format!("the directory at {} cannot be reached: {why}", self.place.describe());
-            for news in self.ledger.give_up(Instant::now(), PATIENCE, &why) {
-                self.tell(news);
-            }
             let jitter = rand::rng().random_range(0.5..1.0);
             self.meanwhile(tokio::time::sleep(pause.mul_f64(jitter))).await?;
             pause = (pause * 2).min(BACKOFF.1);
@@ -220,9 +231,25 @@ impl Actor {
             tokio::select! {
                 done = &mut what => return Ok(done),
                 ask = self.asked.recv() => {
-                    self.ledger.ask(ask.ok_or(Done)?, Instant::now());
+                    if let Next::Tell(news) = self.ledger.ask(ask.ok_or(Done)?, Instant::now()) {
+                        self.tell(news);
+                    }
                 }
+                () = at(self.alone_at) => self.go_on_alone(),
             }
+        }
+    }
+
+    fn go_on_alone(&mut self) {
+        self.alone_at = None;
+        let (place, why) = (self.place.describe(), self.report.borrow().why_not.clone());
+        tracing::warn!(
+            directory = place,
+            why,
+            "going on without the directory: new workers and keys are this node's own until it is back, and it decides then"
+        );
+        for news in self.ledger.go_on_alone(&format!("the directory at {place} cannot be reached: {why}")) {
+            self.tell(news);
         }
     }
 
@@ -230,15 +257,26 @@ impl Actor {
     async fn attached(&mut self, mut line: Line) -> Result<String, Done> {
         self.report.send_modify(|s| {
             s.attached = true;
+            s.refused = false;
             s.why_not.clear();
             s.attachments += 1;
         });
         tracing::info!(directory = self.place.describe(), "attached to the directory");
-        let mut unsaid = VecDeque::from(self.ledger.replay());
+        self.alone_at = None;
+        let why = self.speak(&mut line).await?;
+        self.alone_at = Some(tokio::time::Instant::now() + PATIENCE);
+        self.ledger.detached();
+        Ok(why)
+    }
+
+    /// Says and hears what there is, until the line ends: why.
+    async fn speak(&mut self, line: &mut Line) -> Result<String, Done> {
+        let mut unsaid = VecDeque::from(self.ledger.attached(Instant::now()));
         self.tell(News::Attached);
         let (line_out, mut line_in) = line.split();
         let mut asks = Vec::with_capacity(64);
         loop {
+            let overdue = self.ledger.waits_since().map(|since| tokio::time::Instant::from_std(since + PATIENCE));
             tokio::select! {
                 () = line_out.ready(), if !unsaid.is_empty() => {
                     let len = unsaid.len().min(MAX_BATCH);
@@ -249,8 +287,13 @@ impl Actor {
                 }
                 heard = line_in.hear() => match heard {
                     Ok(answers) => {
-                        for news in answers.into_iter().filter_map(|a| self.ledger.answer(a)) {
-                            let _ = self.news.send(news);
+                        for answer in answers {
+                            if let Answer::Ping { ping } = answer {
+                                // Before all else that is to be said: who does not answer soon loses its name.
+                                unsaid.push_front(NodeItem::Pong { ping });
+                            } else if let Some(news) = self.ledger.answer(answer) {
+                                let _ = self.news.send(news);
+                            }
                         }
                     }
                     Err(why) => return Ok(why),
@@ -260,8 +303,18 @@ impl Actor {
                         return Err(Done);
                     }
                     let now = Instant::now();
-                    let items = asks.drain(..).filter_map(|ask| self.ledger.ask(ask, now));
-                    unsaid.extend(items.collect::<Vec<NodeItem>>());
+                    for ask in asks.drain(..) {
+                        match self.ledger.ask(ask, now) {
+                            Next::Say(item) => unsaid.push_back(item),
+                            Next::Tell(news) => drop(self.news.send(news)),
+                            Next::Nothing => {}
+                        }
+                    }
+                }
+                () = at(overdue) => {
+                    for news in self.ledger.grant_overdue(Instant::now(), PATIENCE) {
+                        self.tell(news);
+                    }
                 }
             }
         }
@@ -270,6 +323,14 @@ impl Actor {
     fn tell(&self, news: News) {
         // Whoever listens may have ended before.
         let _ = self.news.send(news);
+    }
+}
+
+/// That time, if any.
+async fn at(time: Option<tokio::time::Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

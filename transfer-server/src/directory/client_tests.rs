@@ -18,7 +18,7 @@ fn name(text: &str) -> Name {
 }
 
 fn hello(node: &str) -> Hello {
-    Hello { node: name(node), address: format!("{node}:1").into(), incarnation: 1 }
+    Hello { node: name(node), address: format!("{node}:1").into(), incarnation: 1, replace: false }
 }
 
 struct Node {
@@ -37,7 +37,7 @@ impl Node {
     }
 
     fn claim(&self, k: &str, owner: &str) {
-        self.client.ask(Ask::Claim { key: key(k), owner: name(owner), takeover: false });
+        self.client.ask(Ask::Claim { key: key(k), owner: name(owner), resident: true, takeover: false });
     }
 }
 
@@ -150,17 +150,123 @@ async fn a_restarted_directory_hears_everything_again() {
     assert_eq!(b.client.state().attachments, 2);
 }
 
+/// An address at which nobody listens.
+async fn nowhere() -> std::net::SocketAddr {
+    tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
 #[tokio::test]
-async fn without_a_directory_a_claim_is_refused_with_the_reason() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+async fn without_a_directory_a_node_goes_on_with_what_is_its_own() {
+    let address = nowhere().await;
     let mut b = Node::start(there(address), "b");
     b.claim("k", "w");
-    let News::Claimed { result: Err(Refused::Unreachable(why)), .. } = b.hear().await else { panic!() };
+    let counter = Key::of_directory("\0csteps").unwrap();
+    b.client.ask(Ask::Claim { key: counter.clone(), owner: name("b"), resident: false, takeover: false });
+    b.client.worker_up(&name("w"), SOON).await.unwrap();
+    assert_eq!(b.hear().await, claimed("k"));
+    // A counter exists once in the job.
+    let News::Claimed { key: which, result: Err(Refused::Unreachable(why)) } = b.hear().await else { panic!() };
+    assert_eq!(which, counter);
     assert!(why.contains("refused") && why.contains(&address.to_string()), "{why}");
-    let e = b.client.worker_up(&name("w"), Duration::from_millis(50)).await.unwrap_err();
+    let e = b.client.node(&name("a"), Duration::from_millis(50)).await.unwrap_err();
     assert!(e.to_string().contains("refused"), "{e}");
+
+    // When there is one, it decides: it knows another worker of that name.
+    let directory = Directory::new(name("a"));
+    let mut a = Node::start(Place::Here(directory.clone()), "a");
+    assert_eq!(a.hear().await, News::Attached);
+    a.client.worker_up(&name("w"), SOON).await.unwrap();
+    a.claim("k", "w");
+    assert_eq!(a.hear().await, claimed("k"));
+    let _serving = serve(&directory, &address.to_string()).await;
+    assert_eq!(b.hear().await, News::Attached);
+    b.claim("k", "w");
+    assert_eq!(b.hear().await, News::NameLost { worker: name("w"), node: name("a") });
+    let owned = Refused::Owned { owner: name("w"), node: name("a") };
+    assert_eq!(b.hear().await, News::Claimed { key: key("k"), result: Err(owned) });
+    assert_eq!(directory.key(&key("k")).unwrap().at.node, name("a"));
+}
+
+#[tokio::test]
+async fn a_name_that_a_living_sidecar_has_is_refused_and_says_how_to_take_it() {
+    let directory = Directory::new(name("a"));
+    let (address, _serving) = serve(&directory, "127.0.0.1:0").await;
+    let mut old = Node::start(there(address), "b");
+    assert_eq!(old.hear().await, News::Attached);
+    let start = |hello| {
+        let (tell, news) = mpsc::unbounded_channel();
+        Node { client: DirectoryClient::start(there(address), hello, tell), news }
+    };
+    let second = Hello { incarnation: 2, ..hello("b") };
+    let refused = start(second.clone()).client.first_word(SOON).await;
+    assert!(refused.refused && !refused.attached, "{refused:?}");
+    assert!(
+        ["\"b\"", "incarnation 1", "b:1", "--replace"].iter().all(|part| refused.why_not.contains(part)),
+        "{refused:?}"
+    );
+    assert_eq!(old.client.state().attachments, 1);
+    // The host's name is nobody else's.
+    let hosts = start(Hello { incarnation: 2, replace: true, ..hello("a") }).client.first_word(SOON).await;
+    assert!(hosts.refused && hosts.why_not.contains("hosts this directory"), "{hosts:?}");
+
+    let mut new = start(Hello { replace: true, ..second });
+    assert_eq!(new.hear().await, News::Attached);
+    // The one that was replaced tries again, and does not win the name back.
+    let mut state = old.client.state.clone();
+    let replaced = tokio::time::timeout(SOON, state.wait_for(|s| s.refused)).await.unwrap().unwrap().clone();
+    assert!(replaced.why_not.contains("incarnation 2"), "{replaced:?}");
+    assert_eq!((new.client.state().attachments, directory.node(&name("b")).unwrap().incarnation), (1, 2));
+}
+
+#[tokio::test]
+async fn a_directory_of_another_version_is_refused_by_both_sides() {
+    let directory = Directory::new(name("a"));
+    let (address, _serving) = serve(&directory, "127.0.0.1:0").await;
+    let channel =
+        tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+    let mut client = v1::directory_client::DirectoryClient::new(channel);
+    let mut first = super::super::convert::hello_update(&hello("b"));
+    let Some(v1::node_item::Item::Hello(hello)) = &mut first.items[0].item else { panic!() };
+    // As one says that knows of no versions.
+    hello.version = 0;
+    let status = client.attach(tokio_stream::iter([first])).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::FailedPrecondition);
+    let text = status.message();
+    assert!(["node \"a\" speaks version 1", "node \"b\" version 0"].iter().all(|part| text.contains(part)), "{text}");
+    assert_eq!(directory.counts().nodes, 0);
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let old = DirectoryServer::new(OldDirectory);
+    tokio::spawn(Server::builder().add_service(old).serve_with_incoming(security::over_plain(listener)));
+    let refused = Node::start(there(address), "b").client.first_word(SOON).await;
+    let text = &refused.why_not;
+    assert!(refused.refused && !refused.attached, "{refused:?}");
+    assert!(["node \"a\" speaks version 0", "node \"b\" version 1"].iter().all(|part| text.contains(part)), "{text}");
+}
+
+/// One that knows of no versions, and takes everybody.
+struct OldDirectory;
+
+#[tonic::async_trait]
+impl v1::directory_server::Directory for OldDirectory {
+    type AttachStream = tokio_stream::Iter<std::vec::IntoIter<Result<v1::DirectoryUpdate, tonic::Status>>>;
+
+    async fn attach(
+        &self,
+        _: tonic::Request<tonic::Streaming<v1::NodeUpdate>>,
+    ) -> Result<tonic::Response<Self::AttachStream>, tonic::Status> {
+        let welcome = v1::directory_item::Item::Welcome(v1::Welcome { host: "a".into(), version: 0 });
+        let update = v1::DirectoryUpdate { items: vec![v1::DirectoryItem { item: Some(welcome) }] };
+        Ok(tonic::Response::new(tokio_stream::iter(vec![Ok(update)])))
+    }
+
+    async fn lookup(
+        &self,
+        _: tonic::Request<v1::ResolveRequest>,
+    ) -> Result<tonic::Response<v1::ResolveResponse>, tonic::Status> {
+        Err(tonic::Status::unimplemented("it is old"))
+    }
 }
 
 #[tokio::test]

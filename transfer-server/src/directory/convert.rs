@@ -6,6 +6,17 @@ use transfer_proto::v1;
 use v1::directory_item::Item as DirectoryOneof;
 use v1::node_item::Item as NodeOneof;
 
+/// The version of what is said in Attach. Both sides must have the same.
+pub(crate) const VERSION: u32 = 1;
+
+/// Why a directory and a node cannot speak with each other.
+pub(crate) fn other_version(host: &str, hosts: u32, node: &str, nodes: u32) -> String {
+    format!(
+        "the directory at node {host:?} speaks version {hosts} of its protocol and node {node:?} version {nodes}: run transferd of one \
+         version on both"
+    )
+}
+
 /// A message of the directory protocol that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -19,17 +30,6 @@ pub enum BadItem {
     /// Hello is the first message and nothing else is.
     #[error("the first message of Attach must be one Hello, and no later one may be")]
     Hello,
-    /// A node of another release.
-    #[error(
-        "node {node:?} speaks version {version} of the directory's protocol, and the directory speaks {ATTACH_VERSION}: run the same \
-         release on both"
-    )]
-    Version {
-        /// Its name.
-        node: String,
-        /// Its version.
-        version: u32,
-    },
 }
 
 /// The words of a node, after its Hello.
@@ -38,7 +38,7 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
         NodeOneof::Hello(_) => return Err(BadItem::Hello),
         NodeOneof::Claim(c) => {
             let (key, owner) = (Key::of_directory(&c.key)?, Name::new(&c.owner)?);
-            NodeItem::Claim { claim: c.claim, key, owner, takeover: c.takeover }
+            NodeItem::Claim { claim: c.claim, key, owner, resident: c.resident, takeover: c.takeover }
         }
         NodeOneof::Unclaim(u) => NodeItem::Unclaim { key: Key::of_directory(&u.key)? },
         NodeOneof::WorkerUp(w) => NodeItem::WorkerUp { worker: Name::new(&w.worker)? },
@@ -47,20 +47,16 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
         NodeOneof::StopResolve(s) => NodeItem::StopResolve { key: Key::of_directory(&s.key)? },
         NodeOneof::ResolveWorker(r) => NodeItem::ResolveWorker { worker: Name::new(&r.worker)? },
         NodeOneof::ResolveNode(r) => NodeItem::ResolveNode { node: Name::new(&r.node)? },
+        NodeOneof::Pong(p) => NodeItem::Pong { ping: p.ping },
     })
 }
 
-/// The version of what is said in Attach.
-pub(crate) const ATTACH_VERSION: u32 = 1;
-
-/// The first message of Attach.
-pub(crate) fn hello(mut update: v1::NodeUpdate) -> Result<Hello, BadItem> {
+/// The first message of Attach, and the version that its sender speaks.
+pub(crate) fn hello(mut update: v1::NodeUpdate) -> Result<(Hello, u32), BadItem> {
     match (update.items.len(), update.items.pop().and_then(|i| i.item)) {
-        (1, Some(NodeOneof::Hello(h))) if h.protocol_version != ATTACH_VERSION => {
-            Err(BadItem::Version { node: h.node, version: h.protocol_version })
-        }
         (1, Some(NodeOneof::Hello(h))) => {
-            Ok(Hello { node: Name::new(&h.node)?, address: h.address.into(), incarnation: h.incarnation })
+            let v1::Hello { node, address, incarnation, version, replace } = h;
+            Ok((Hello { node: Name::new(&node)?, address: address.into(), incarnation, replace }, version))
         }
         _ => Err(BadItem::Hello),
     }
@@ -72,7 +68,8 @@ pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
         node: hello.node.to_string(),
         address: hello.address.to_string(),
         incarnation: hello.incarnation,
-        protocol_version: ATTACH_VERSION,
+        version: VERSION,
+        replace: hello.replace,
     };
     v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(NodeOneof::Hello(hello)) }] }
 }
@@ -81,8 +78,9 @@ pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
 pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
     let message = |item| {
         let item = match item {
-            NodeItem::Claim { claim, key, owner, takeover } => {
-                NodeOneof::Claim(v1::Claim { claim, key: key.to_string(), owner: owner.to_string(), takeover })
+            NodeItem::Claim { claim, key, owner, resident, takeover } => {
+                let (key, owner) = (key.to_string(), owner.to_string());
+                NodeOneof::Claim(v1::Claim { claim, key, owner, takeover, resident })
             }
             NodeItem::Unclaim { key } => NodeOneof::Unclaim(v1::Unclaim { key: key.to_string() }),
             NodeItem::WorkerUp { worker } => NodeOneof::WorkerUp(v1::WorkerUp { worker: worker.to_string() }),
@@ -95,6 +93,7 @@ pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
                 NodeOneof::ResolveWorker(v1::ResolveWorker { worker: worker.to_string() })
             }
             NodeItem::ResolveNode { node } => NodeOneof::ResolveNode(v1::ResolveNode { node: node.to_string() }),
+            NodeItem::Pong { ping } => NodeOneof::Pong(v1::Pong { ping }),
         };
         v1::NodeItem { item: Some(item) }
     };
@@ -103,14 +102,23 @@ pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
 
 /// The directory's first words.
 pub(crate) fn welcome(host: &Name) -> v1::DirectoryUpdate {
-    let welcome = DirectoryOneof::Welcome(v1::Welcome { host: host.to_string() });
+    let welcome = DirectoryOneof::Welcome(v1::Welcome { host: host.to_string(), version: VERSION });
     v1::DirectoryUpdate { items: vec![v1::DirectoryItem { item: Some(welcome) }] }
+}
+
+/// The Welcome of a directory's first words.
+pub(crate) fn welcomed(update: v1::DirectoryUpdate) -> Option<v1::Welcome> {
+    match update.items.into_iter().next()?.item? {
+        DirectoryOneof::Welcome(welcome) => Some(welcome),
+        _ => None,
+    }
 }
 
 /// A batch of the directory's words.
 pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
     let message = |answer| {
         let item = match answer {
+            Answer::Ping { ping } => DirectoryOneof::Ping(v1::Ping { ping }),
             Answer::Claimed { claim, sequence } => DirectoryOneof::Claimed(v1::Claimed { claim, sequence }),
             Answer::Lost { key, owner } => {
                 DirectoryOneof::Lost(v1::Lost { key: key.to_string(), owner: owner.to_string() })
@@ -153,6 +161,7 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
     let Some(item) = item.item else { return Ok(None) };
     Ok(Some(match item {
         DirectoryOneof::Welcome(_) => return Ok(None),
+        DirectoryOneof::Ping(p) => Answer::Ping { ping: p.ping },
         DirectoryOneof::Claimed(c) => Answer::Claimed { claim: c.claim, sequence: c.sequence },
         DirectoryOneof::ClaimRefused(c) => {
             Answer::ClaimRefused { claim: c.claim, owner: Name::new(&c.owner)?, node: Name::new(&c.node)? }
@@ -202,7 +211,7 @@ mod tests {
         let (key, node, worker) = (Key::new("k").unwrap(), Name::new("n").unwrap(), Name::new("w").unwrap());
         let at = NodeAt { node: node.clone(), address: "h:1".into(), incarnation: 3 };
         let said = vec![
-            NodeItem::Claim { claim: 1, key: key.clone(), owner: worker.clone(), takeover: true },
+            NodeItem::Claim { claim: 1, key: key.clone(), owner: worker.clone(), resident: true, takeover: true },
             NodeItem::Unclaim { key: key.clone() },
             NodeItem::WorkerUp { worker: worker.clone() },
             NodeItem::WorkerDown { worker: worker.clone() },
@@ -210,8 +219,10 @@ mod tests {
             NodeItem::StopResolve { key: key.clone() },
             NodeItem::ResolveWorker { worker: worker.clone() },
             NodeItem::ResolveNode { node: node.clone() },
+            NodeItem::Pong { ping: 4 },
         ];
         let heard = vec![
+            Answer::Ping { ping: 4 },
             Answer::Claimed { claim: 1, sequence: 2 },
             Answer::ClaimRefused { claim: 1, owner: worker.clone(), node: node.clone() },
             Answer::Lost { key: key.clone(), owner: worker.clone() },
@@ -240,13 +251,13 @@ mod tests {
     #[test]
     fn fuzz_node_update() {
         use prost::Message;
-        let me = Hello { node: Name::new("n").unwrap(), address: "h:1".into(), incarnation: 1 };
+        let me = Hello { node: Name::new("n").unwrap(), address: "h:1".into(), incarnation: 1, replace: true };
         let examples = [node_update(examples().0), hello_update(&me)].map(|update| update.encode_to_vec());
         transfer_fuzz::Target::new("grpc-node-update", examples).run(|bytes| {
             let Ok(update) = v1::NodeUpdate::decode(bytes) else { return "no message".into() };
             let first = hello(update.clone());
-            if let Ok(hello) = &first {
-                assert_eq!(super::hello(hello_update(hello)), Ok(hello.clone()));
+            if let Ok((hello, _)) = &first {
+                assert_eq!(super::hello(hello_update(hello)), Ok((hello.clone(), VERSION)));
             }
             let items: Result<Vec<_>, _> = update.items.into_iter().map(node_item).collect();
             match items {
@@ -284,7 +295,8 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_an_error() {
         assert_eq!(node_item(v1::NodeItem { item: None }), Err(BadItem::UnknownKind));
-        let late = hello_update(&Hello { node: Name::new("n").unwrap(), address: "".into(), incarnation: 1 });
+        let late =
+            hello_update(&Hello { node: Name::new("n").unwrap(), address: "".into(), incarnation: 1, replace: false });
         assert_eq!(node_item(late.items[0].clone()), Err(BadItem::Hello));
         assert!(hello(late).is_ok());
         assert_eq!(hello(v1::NodeUpdate::default()), Err(BadItem::Hello));

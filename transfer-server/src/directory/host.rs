@@ -2,13 +2,14 @@
 
 use super::entries::NodeNo;
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
-use super::registry::{AttachRefused, Counts, Registry};
+use super::registry::{AttachRefused, Counts, Registry, Taken};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::SystemTime;
-use tokio::sync::Notify;
+use std::time::{Duration, SystemTime};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use transfer_core::tensor::{Key, Name};
 
 /// How many items one batch has at most, in both directions.
@@ -17,12 +18,15 @@ pub const MAX_BATCH: usize = 1024;
 /// A node whose outbox is longer is not listened to until it has heard some of it.
 const FULL_OUTBOX: usize = 8 * MAX_BATCH;
 
+/// A node that does not answer for so long loses its name to another sidecar that wants it.
+const SILENCE: Duration = Duration::from_secs(5);
+
 /// Why an attachment ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Detached {
     /// The node attached again.
-    #[error("another attachment of this node replaced this one")]
+    #[error("another attachment of this node replaced this one: a sidecar of the same --node has attached")]
     Replaced,
     /// The host is stopping.
     #[error("the node that hosts the directory is stopping")]
@@ -36,6 +40,8 @@ pub struct Directory(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     host: Name,
+    /// See [`SILENCE`].
+    silence: Duration,
     state: Mutex<State>,
 }
 
@@ -43,11 +49,23 @@ struct Shared {
 struct State {
     registry: Registry,
     outboxes: HashMap<NodeNo, Arc<Outbox>>,
+    /// The number of the last question whether a node is there.
+    pings: u64,
     closed: bool,
+}
+
+/// What is known of an attached node's life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Life {
+    /// The last question that it has answered.
+    answered: u64,
+    /// It has detached.
+    is_over: bool,
 }
 
 #[derive(Debug, Default)]
 struct Outbox {
+    life: watch::Sender<Life>,
     queue: Mutex<Queue>,
     /// Something was put in, or the end came.
     filled: Notify,
@@ -78,10 +96,15 @@ impl Directory {
     /// An empty directory, hosted by this node. Its entries' numbers start from the time of day, so that they rise across restarts.
     #[must_use]
     pub fn new(host: Name) -> Directory {
+        Directory::patient(host, SILENCE)
+    }
+
+    fn patient(host: Name, silence: Duration) -> Directory {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let first_sequence = u64::try_from(since_epoch.as_nanos()).unwrap_or(0);
-        let state = State { registry: Registry::new(first_sequence), outboxes: HashMap::new(), closed: false };
-        Directory(Arc::new(Shared { host, state: Mutex::new(state) }))
+        let state =
+            State { registry: Registry::new(first_sequence), outboxes: HashMap::new(), pings: 0, closed: false };
+        Directory(Arc::new(Shared { host, silence, state: Mutex::new(state) }))
     }
 
     /// The node that hosts it.
@@ -90,11 +113,50 @@ impl Directory {
         &self.0.host
     }
 
-    /// Attaches a node until the [`Attachment`] is dropped. What an earlier attachment of that node entered is gone.
+    /// Attaches a node until the [`Attachment`] is dropped. What an earlier attachment of that node entered is gone. Where another sidecar
+    /// has the name it is asked whether it is still there, which takes until it answers, ends, or has been silent for 5 s.
     ///
     /// # Errors
-    /// [`AttachRefused`] where a later incarnation of that name is attached.
-    pub fn attach(&self, hello: &Hello) -> Result<Attachment, AttachRefused> {
+    /// [`AttachRefused`] where it has answered.
+    pub async fn attach(&self, hello: &Hello) -> Result<Attachment, AttachRefused> {
+        let silent_at = Instant::now() + self.0.silence;
+        loop {
+            let Taken { by, refused } = match self.try_attach(hello) {
+                Ok(attachment) => return Ok(attachment),
+                Err(taken) => taken,
+            };
+            let Some((ping, mut life)) = self.ping(by) else { continue };
+            let sign = life.wait_for(|life| life.is_over || life.answered >= ping);
+            match tokio::time::timeout_at(silent_at, sign).await {
+                Ok(Ok(life)) if !life.is_over => return Err(refused),
+                // It has ended.
+                Ok(_) => {}
+                Err(_) => self.evict(by),
+            }
+        }
+    }
+
+    /// Asks a node whether it is there. The answer shows in its life.
+    fn ping(&self, node: NodeNo) -> Option<(u64, watch::Receiver<Life>)> {
+        let mut state = self.0.state.lock();
+        state.pings += 1;
+        let ping = state.pings;
+        let outbox = state.outboxes.get(&node)?;
+        outbox.put(Answer::Ping { ping });
+        Some((ping, outbox.life.subscribe()))
+    }
+
+    /// Detaches a node that does not answer.
+    fn evict(&self, node: NodeNo) {
+        let mut state = self.0.state.lock();
+        state.registry.detach(node);
+        if let Some(outbox) = state.outboxes.remove(&node) {
+            tracing::warn!(silence = ?self.0.silence, "a node that does not answer has lost its name to another sidecar");
+            outbox.end(Detached::Replaced);
+        }
+    }
+
+    fn try_attach(&self, hello: &Hello) -> Result<Attachment, Taken> {
         let mut state = self.0.state.lock();
         let (node, earlier) = state.registry.attach(hello)?;
         if let Some(outbox) = earlier.and_then(|e| state.outboxes.remove(&e)) {
@@ -170,6 +232,9 @@ impl Attachment {
         let mut state = self.directory.0.state.lock();
         let State { registry, outboxes, .. } = &mut *state;
         for item in items {
+            if let NodeItem::Pong { ping } = item {
+                self.outbox.life.send_modify(|life| life.answered = ping);
+            }
             registry.apply(self.node, item, &mut |to, answer| {
                 if let Some(outbox) = outboxes.get(&to) {
                     outbox.put(answer);
@@ -211,6 +276,7 @@ impl Drop for Attachment {
         let mut state = self.directory.0.state.lock();
         state.outboxes.remove(&self.node);
         state.registry.detach(self.node);
+        self.outbox.life.send_modify(|life| life.is_over = true);
     }
 }
 
@@ -219,18 +285,19 @@ mod tests {
     use super::*;
 
     fn hello(node: &str, incarnation: u64) -> Hello {
-        Hello { node: Name::new(node).unwrap(), address: "".into(), incarnation }
+        Hello { node: Name::new(node).unwrap(), address: "h:1".into(), incarnation, replace: false }
     }
 
     fn claim(claim: u64, key: &str) -> NodeItem {
-        NodeItem::Claim { claim, key: Key::new(key).unwrap(), owner: Name::new("w").unwrap(), takeover: false }
+        let (key, owner) = (Key::new(key).unwrap(), Name::new("w").unwrap());
+        NodeItem::Claim { claim, key, owner, resident: true, takeover: false }
     }
 
     #[tokio::test]
     async fn a_watch_at_one_node_is_answered_by_a_claim_at_another() {
         let directory = Directory::new(Name::new("a").unwrap());
-        let a = directory.attach(&hello("a", 1)).unwrap();
-        let b = directory.attach(&hello("b", 1)).unwrap();
+        let a = directory.attach(&hello("a", 1)).await.unwrap();
+        let b = directory.attach(&hello("b", 1)).await.unwrap();
         b.say([NodeItem::Resolve { key: Key::new("k").unwrap(), newer_than: 0 }]);
         let (heard, ()) = tokio::join!(b.hear(), async { a.say([claim(1, "k")]) });
         assert!(matches!(&heard.unwrap()[..], [Answer::Located { .. }]));
@@ -241,21 +308,21 @@ mod tests {
     #[tokio::test]
     async fn the_replaced_and_the_closed_hear_of_it() {
         let directory = Directory::new(Name::new("a").unwrap());
-        let old = directory.attach(&hello("a", 1)).unwrap();
-        let new = directory.attach(&hello("a", 2)).unwrap();
+        let old = directory.attach(&hello("a", 1)).await.unwrap();
+        let new = directory.attach(&hello("a", 1)).await.unwrap();
         assert_eq!(old.hear().await, Err(Detached::Replaced));
         old.say([claim(1, "k")]);
         drop(old);
         assert_eq!(directory.counts(), Counts { keys: 0, workers: 0, nodes: 1, watches: 0 });
         directory.close();
         assert_eq!(new.hear().await, Err(Detached::Closed));
-        assert_eq!(directory.attach(&hello("b", 2)).unwrap().hear().await, Err(Detached::Closed));
+        assert_eq!(directory.attach(&hello("b", 2)).await.unwrap().hear().await, Err(Detached::Closed));
     }
 
     #[tokio::test]
     async fn who_does_not_listen_is_not_listened_to() {
         let directory = Directory::new(Name::new("a").unwrap());
-        let a = directory.attach(&hello("a", 1)).unwrap();
+        let a = directory.attach(&hello("a", 1)).await.unwrap();
         let mut said = 0;
         while tokio::time::timeout(std::time::Duration::from_millis(20), a.ready()).await.is_ok() {
             a.say((said..said + 1000).map(|i| claim(i, "k")));
@@ -267,5 +334,78 @@ mod tests {
             heard += a.hear().await.unwrap().len() as u64;
         }
         a.ready().await;
+    }
+
+    /// Answers every question whether the node is there.
+    async fn answer_for_ever(attachment: &Attachment) -> Detached {
+        loop {
+            match attachment.hear().await {
+                Ok(answers) => {
+                    let pong = |answer: &Answer| match answer {
+                        Answer::Ping { ping } => Some(NodeItem::Pong { ping: *ping }),
+                        _ => None,
+                    };
+                    attachment.say(answers.iter().filter_map(pong));
+                }
+                Err(why) => return why,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_is_its_holders_as_long_as_it_answers() {
+        let directory = Directory::new(Name::new("a").unwrap());
+        let old = directory.attach(&hello("b", 5)).await.unwrap();
+        old.say([claim(1, "k")]);
+        for incarnation in [4, 6] {
+            let second = hello("b", incarnation);
+            let refused = tokio::select! {
+                refused = directory.attach(&second) => refused.unwrap_err(),
+                why = answer_for_ever(&old) => panic!("{why}"),
+            };
+            let text = refused.to_string();
+            assert!(
+                ["\"b\"", "incarnation 5", "h:1", "--node", "--replace"].iter().all(|part| text.contains(part)),
+                "{text}"
+            );
+        }
+        assert_eq!(directory.counts(), Counts { keys: 1, workers: 0, nodes: 1, watches: 0 });
+    }
+
+    #[tokio::test]
+    async fn a_name_is_free_when_its_holder_is_silent() {
+        let silence = Duration::from_millis(50);
+        let directory = Directory::patient(Name::new("a").unwrap(), silence);
+        let old = directory.attach(&hello("b", 5)).await.unwrap();
+        old.say([claim(1, "k")]);
+        let before = Instant::now();
+        let new = directory.attach(&hello("b", 6)).await.unwrap();
+        assert!(before.elapsed() >= silence);
+        // What it says too late is not heard.
+        assert_eq!(answer_for_ever(&old).await, Detached::Replaced);
+        old.say([claim(2, "k")]);
+        assert_eq!(directory.counts(), Counts { keys: 0, workers: 0, nodes: 1, watches: 0 });
+        drop(old);
+        assert_eq!(directory.node(&Name::new("b").unwrap()).unwrap().incarnation, 6);
+        drop(new);
+    }
+
+    #[tokio::test]
+    async fn a_name_is_free_when_its_holder_has_ended_or_is_replaced() {
+        // Nobody is silent for so long.
+        let directory = Directory::patient(Name::new("a").unwrap(), Duration::from_secs(1_000_000));
+        let old = directory.attach(&hello("b", 5)).await.unwrap();
+        let next = hello("b", 6);
+        let (new, ()) = tokio::join!(directory.attach(&next), async {
+            // The question comes first, and its end is noticed while it is open.
+            assert!(matches!(old.hear().await.unwrap()[..], [Answer::Ping { .. }]));
+            drop(old);
+        });
+        let new = new.unwrap();
+        let replaces = Hello { replace: true, ..hello("b", 7) };
+        let last = directory.attach(&replaces).await.unwrap();
+        assert_eq!(answer_for_ever(&new).await, Detached::Replaced);
+        drop((new, last));
+        assert_eq!(directory.counts().nodes, 0);
     }
 }

@@ -12,6 +12,8 @@ pub struct Hello {
     pub address: Arc<str>,
     /// Another number at each start, higher than before.
     pub incarnation: u64,
+    /// Whether it takes the place of another sidecar of its name that lives.
+    pub replace: bool,
 }
 
 /// What a node says after its [`Hello`]. Rules and answers stand in `directory.proto`.
@@ -25,6 +27,8 @@ pub enum NodeItem {
         key: Key,
         /// The owner's worker name.
         owner: Name,
+        /// Whether the owner is a worker of this node.
+        resident: bool,
         /// Whether to take it from whoever has it.
         takeover: bool,
     },
@@ -65,11 +69,21 @@ pub enum NodeItem {
         /// The node's name.
         node: Name,
     },
+    /// Answers [`Answer::Ping`].
+    Pong {
+        /// As in the question.
+        ping: u64,
+    },
 }
 
 /// What the directory says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
+    /// Another sidecar wants this node's name. Answered by [`NodeItem::Pong`].
+    Ping {
+        /// The directory's number for it.
+        ping: u64,
+    },
     /// The key is entered.
     Claimed {
         /// As in [`NodeItem::Claim`].

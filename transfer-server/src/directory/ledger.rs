@@ -1,6 +1,12 @@
-//! What a node has told the directory and still waits for, so that it can say it again to a directory that forgot. No I/O.
+//! What a node has told the directory and still waits for, so that it can say it again to a directory that forgot; and what it does where
+//! none answers. No I/O.
+//!
+//! **Without the directory** a node goes on with what is its own: its workers have the names and the keys that nobody else at this node has.
+//! The directory decides about them when it is heard again, and its refusals come late then. A counter exists once in the job, so a name of
+//! one is given by the directory only.
 
 use super::item::{Answer, NodeAt, NodeItem};
+use super::log::{How, Log};
 use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,8 +16,8 @@ use transfer_core::tensor::{Key, Name};
 /// What the rest of the sidecar wants of the directory.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// Enter a key. One [`News::Claimed`].
-    Claim { key: Key, owner: Name, takeover: bool },
+    /// Enter a key. One [`News::Claimed`]; and a refusal behind it, where the key was given without the directory.
+    Claim { key: Key, owner: Name, resident: bool, takeover: bool },
     /// Remove a key.
     Unclaim { key: Key },
     /// Watch a key. One [`News::Located`].
@@ -22,7 +28,8 @@ pub(crate) enum Ask {
     ResolveWorker { worker: Name },
     /// Where is that node? `None`: not attached.
     ResolveNode { node: Name, answer: oneshot::Sender<Option<NodeAt>> },
-    /// Enter a worker. The error is the node where one of that name is connected.
+    /// Enter a worker. The error is the node where one of that name is connected. [`News::NameLost`] says so, where the name was given
+    /// without the directory.
     WorkerUp { worker: Name, answer: oneshot::Sender<Result<(), Name>> },
     /// Remove a worker.
     WorkerDown { worker: Name },
@@ -37,6 +44,8 @@ pub(crate) enum News {
     Claimed { key: Key, result: Result<(), Refused> },
     /// The directory has given a key of this node to another owner, or to another node of the same.
     Lost { key: Key, owner: Name },
+    /// The directory has given the name of a worker of this node to one of another node.
+    NameLost { worker: Name, node: Name },
     /// Answers [`Ask::Resolve`].
     Located { key: Key, node: Name, sequence: u64 },
     /// Answers [`Ask::ResolveWorker`].
@@ -52,20 +61,28 @@ pub(crate) enum Refused {
     Unreachable(String),
 }
 
-#[derive(Debug)]
-enum Logged {
-    Claim { claim: u64, key: Key, owner: Name, takeover: bool, since: Instant },
-    Unclaim { key: Key },
+/// What follows from a wish.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// This is to be said to the directory, where this node is attached.
+    Say(NodeItem),
+    /// It is answered already.
+    Tell(News),
+    /// Nothing: nobody waits for it, or it was asked before.
+    Nothing,
 }
 
 /// See the module.
-///
-/// Claims are answered in their order. The log holds those without an answer, and the unclaims behind them: were these forgotten, a
-/// directory that hears the claims again would keep keys that have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     next_claim: u64,
-    log: VecDeque<Logged>,
+    keys: Log,
+    /// Names of counters and barriers.
+    counters: Log,
+    /// Claims of the present attachment that were granted here because no answer came. One may come yet.
+    overdue: VecDeque<(u64, Key)>,
+    /// Why this node goes on without the directory, if it does.
+    alone: Option<String>,
     watches: HashMap<Key, u64>,
     worker_questions: HashSet<Name>,
     node_questions: HashMap<Name, Vec<oneshot::Sender<Option<NodeAt>>>>,
@@ -73,57 +90,68 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Notes a wish. Answers what to say to the directory, where this node is attached.
-    pub(crate) fn ask(&mut self, ask: Ask, now: Instant) -> Option<NodeItem> {
-        Some(match ask {
-            Ask::Claim { key, owner, takeover } => {
+    /// Notes a wish.
+    pub(crate) fn ask(&mut self, ask: Ask, now: Instant) -> Next {
+        let item = match ask {
+            Ask::Claim { key, .. } if self.alone.is_some() => return Next::Tell(self.without_it(key)),
+            Ask::Claim { key, owner, resident, takeover } => {
                 self.next_claim += 1;
+                let how = How { resident, takeover };
                 let claim = self.next_claim;
-                let (logged, owned) = (key.clone(), owner.clone());
-                self.log.push_back(Logged::Claim { claim, key: logged, owner: owned, takeover, since: now });
-                NodeItem::Claim { claim, key, owner, takeover }
+                Some(self.log_of(&key).claim(claim, key, owner, how, now))
             }
             Ask::Unclaim { key } => {
-                if !self.log.is_empty() {
-                    self.log.push_back(Logged::Unclaim { key: key.clone() });
-                }
-                NodeItem::Unclaim { key }
+                self.log_of(&key).unclaim(&key);
+                Some(NodeItem::Unclaim { key })
             }
             Ask::Resolve { key, newer_than } => {
                 self.watches.insert(key.clone(), newer_than);
-                NodeItem::Resolve { key, newer_than }
+                Some(NodeItem::Resolve { key, newer_than })
             }
-            Ask::StopResolve { key } => {
-                self.watches.remove(&key)?;
-                NodeItem::StopResolve { key }
-            }
+            Ask::StopResolve { key } => self.watches.remove(&key).map(|_| NodeItem::StopResolve { key }),
             Ask::ResolveWorker { worker } => {
-                self.worker_questions.insert(worker.clone()).then_some(NodeItem::ResolveWorker { worker })?
+                self.worker_questions.insert(worker.clone()).then_some(NodeItem::ResolveWorker { worker })
             }
             Ask::ResolveNode { node, answer } => {
                 self.node_questions.entry(node.clone()).or_default().push(answer);
-                NodeItem::ResolveNode { node }
+                Some(NodeItem::ResolveNode { node })
             }
             Ask::WorkerUp { worker, answer } => {
-                self.workers.insert(worker.clone(), Some(answer));
-                NodeItem::WorkerUp { worker }
+                let answer = match self.alone {
+                    // Who asked may have given up.
+                    Some(_) => answer.send(Ok(())).map_or(None, |()| None),
+                    None => Some(answer),
+                };
+                self.workers.insert(worker.clone(), answer);
+                Some(NodeItem::WorkerUp { worker })
             }
             Ask::WorkerDown { worker } => {
                 self.workers.remove(&worker);
-                NodeItem::WorkerDown { worker }
+                Some(NodeItem::WorkerDown { worker })
             }
-        })
+        };
+        item.map_or(Next::Nothing, Next::Say)
     }
 
-    /// What to say first after attaching: workers, then what has no answer yet, in its order.
-    pub(crate) fn replay(&self) -> Vec<NodeItem> {
+    fn log_of(&mut self, key: &Key) -> &mut Log {
+        if key.reserved_for().is_some() { &mut self.counters } else { &mut self.keys }
+    }
+
+    /// What a claim comes to where the directory cannot be asked.
+    fn without_it(&self, key: Key) -> News {
+        let result = match (key.reserved_for(), &self.alone) {
+            (Some(_), Some(why)) => Err(Refused::Unreachable(why.clone())),
+            _ => Ok(()),
+        };
+        News::Claimed { key, result }
+    }
+
+    /// This node is attached, to a directory that knows nothing of it. What to say first: workers, then what has no answer yet, in its
+    /// order.
+    pub(crate) fn attached(&mut self, now: Instant) -> Vec<NodeItem> {
+        self.alone = None;
         let workers = self.workers.keys().map(|worker| NodeItem::WorkerUp { worker: worker.clone() });
-        let log = self.log.iter().map(|logged| match logged {
-            Logged::Claim { claim, key, owner, takeover, .. } => {
-                NodeItem::Claim { claim: *claim, key: key.clone(), owner: owner.clone(), takeover: *takeover }
-            }
-            Logged::Unclaim { key } => NodeItem::Unclaim { key: key.clone() },
-        });
+        let log = self.keys.replay(now).chain(self.counters.replay(now));
         let watches =
             self.watches.iter().map(|(key, newer)| NodeItem::Resolve { key: key.clone(), newer_than: *newer });
         let worker_questions =
@@ -132,15 +160,49 @@ impl Ledger {
         workers.chain(log).chain(watches).chain(worker_questions).chain(node_questions).collect()
     }
 
+    /// The attachment has ended. What was granted without an answer is claimed again at the next one, by who has it.
+    pub(crate) fn detached(&mut self) {
+        self.overdue.clear();
+    }
+
+    /// This node has been without the directory for longer than it waits, and why: it goes on alone.
+    pub(crate) fn go_on_alone(&mut self, why: &str) -> Vec<News> {
+        self.alone = Some(why.to_owned());
+        for answer in self.workers.values_mut().filter_map(Option::take) {
+            // Who asked may have given up.
+            let _ = answer.send(Ok(()));
+        }
+        let given_up = std::iter::from_fn(|| self.keys.pop().or_else(|| self.counters.pop())).collect::<Vec<_>>();
+        given_up.into_iter().map(|(_, key)| self.without_it(key)).collect()
+    }
+
+    /// Grants the keys to which the directory has said nothing for `patience`, though this node is attached.
+    pub(crate) fn grant_overdue(&mut self, now: Instant, patience: Duration) -> Vec<News> {
+        let mut news = Vec::new();
+        while let Some((claim, key)) = self.keys.pop_overdue(now, patience) {
+            self.overdue.push_back((claim, key.clone()));
+            news.push(News::Claimed { key, result: Ok(()) });
+        }
+        news
+    }
+
+    /// Since when the first key waits.
+    pub(crate) fn waits_since(&self) -> Option<Instant> {
+        self.keys.since()
+    }
+
     /// What the directory answered. Answers to questions that nobody asks any more are dropped.
     pub(crate) fn answer(&mut self, answer: Answer) -> Option<News> {
         match answer {
-            Answer::Claimed { claim, .. } => {
-                let key = self.answered(claim)?;
-                Some(News::Claimed { key, result: Ok(()) })
-            }
+            // Of whoever speaks with it.
+            Answer::Ping { .. } => None,
+            Answer::Claimed { claim, .. } => match self.answered(claim)? {
+                (key, false) => Some(News::Claimed { key, result: Ok(()) }),
+                // It was told before.
+                (_, true) => None,
+            },
             Answer::ClaimRefused { claim, owner, node } => {
-                let key = self.answered(claim)?;
+                let (key, _) = self.answered(claim)?;
                 Some(News::Claimed { key, result: Err(Refused::Owned { owner, node }) })
             }
             Answer::Lost { key, owner } => Some(News::Lost { key, owner }),
@@ -151,17 +213,14 @@ impl Ledger {
                 }
                 None
             }
-            Answer::WorkerRefused { worker, node } => {
-                match self.workers.remove(&worker)? {
-                    Some(answer) => drop(answer.send(Err(node))),
-                    None => tracing::error!(
-                        %worker, other_node = %node,
-                        "the directory is a new one, and another node entered a worker of the same name first: pushes to that \
-                         name go there; end one of the two"
-                    ),
-                }
-                None
-            }
+            Answer::WorkerRefused { worker, node } => match self.workers.remove(&worker)? {
+                Some(answer) => match answer.send(Err(node)) {
+                    // Who asked was too patient, and let the worker in.
+                    Err(Err(node)) => Some(News::NameLost { worker, node }),
+                    _ => None,
+                },
+                None => Some(News::NameLost { worker, node }),
+            },
             Answer::Located { key, at, sequence } => {
                 let newer_than = self.watches.get(&key)?;
                 if sequence <= *newer_than {
@@ -182,36 +241,13 @@ impl Ledger {
         }
     }
 
-    fn answered(&mut self, answered: u64) -> Option<Key> {
-        match self.log.front()? {
-            Logged::Claim { claim, .. } if *claim == answered => self.pop_claim(),
-            // Given up before the answer came.
-            _ => None,
+    /// The key of a claim that was answered, and whether it was granted before.
+    fn answered(&mut self, claim: u64) -> Option<(Key, bool)> {
+        if let Some((_, key)) = self.overdue.pop_front_if(|(overdue, _)| *overdue == claim) {
+            return Some((key, true));
         }
-    }
-
-    /// Takes the first claim out of the log, and the unclaims that follow it: nothing is left that they could end.
-    fn pop_claim(&mut self) -> Option<Key> {
-        let first = self.log.pop_front();
-        while let Some(Logged::Unclaim { .. }) = self.log.front() {
-            self.log.pop_front();
-        }
-        match first {
-            Some(Logged::Claim { key, .. }) => Some(key),
-            _ => None,
-        }
-    }
-
-    /// Gives up claims that have waited for `patience` or longer while this node was not attached, and why.
-    pub(crate) fn give_up(&mut self, now: Instant, patience: Duration, why: &str) -> Vec<News> {
-        let mut news = Vec::new();
-        while let Some(Logged::Claim { since, .. }) = self.log.front()
-            && now.duration_since(*since) >= patience
-            && let Some(key) = self.pop_claim()
-        {
-            news.push(News::Claimed { key, result: Err(Refused::Unreachable(why.to_owned())) });
-        }
-        news
+        // Else given up before the answer came.
+        self.keys.answered(claim).or_else(|| self.counters.answered(claim)).map(|key| (key, false))
     }
 }
 
@@ -228,11 +264,25 @@ mod tests {
     }
 
     fn claim(k: &str) -> Ask {
-        Ask::Claim { key: key(k), owner: name("w"), takeover: false }
+        Ask::Claim { key: key(k), owner: name("w"), resident: true, takeover: false }
     }
 
     fn claimed(k: &str) -> Option<News> {
         Some(News::Claimed { key: key(k), result: Ok(()) })
+    }
+
+    /// A name of a counter.
+    fn counter() -> Key {
+        Key::of_directory("\0csteps").unwrap()
+    }
+
+    fn said(next: Next) -> NodeItem {
+        let Next::Say(item) = next else { panic!("{next:?}") };
+        item
+    }
+
+    fn unreachable(k: Key) -> News {
+        News::Claimed { key: k, result: Err(Refused::Unreachable("gone".into())) }
     }
 
     #[test]
@@ -241,28 +291,74 @@ mod tests {
         let mut ledger = Ledger::default();
         // No claim waits: an unclaim need not be kept, the entries go with the attachment.
         ledger.ask(Ask::Unclaim { key: key("z") }, now);
-        let said = ["a", "b"].map(|k| ledger.ask(claim(k), now).unwrap());
+        let first = ["a", "b"].map(|k| said(ledger.ask(claim(k), now)));
         ledger.ask(Ask::Unclaim { key: key("a") }, now);
-        let again = ledger.replay();
-        assert_eq!(again, [said[0].clone(), said[1].clone(), NodeItem::Unclaim { key: key("a") }]);
+        let again = ledger.attached(now);
+        assert_eq!(again, [first[0].clone(), first[1].clone(), NodeItem::Unclaim { key: key("a") }]);
         assert_eq!(ledger.answer(Answer::Claimed { claim: 1, sequence: 1 }), claimed("a"));
-        assert_eq!(ledger.replay().len(), 2);
+        assert_eq!(ledger.attached(now).len(), 2);
         assert_eq!(ledger.answer(Answer::Claimed { claim: 2, sequence: 2 }), claimed("b"));
-        assert_eq!(ledger.replay(), []);
+        assert_eq!(ledger.attached(now), []);
         assert_eq!(ledger.answer(Answer::Claimed { claim: 2, sequence: 2 }), None);
     }
 
     #[test]
-    fn a_claim_waits_for_the_directory_only_so_long() {
-        let start = Instant::now();
+    fn without_the_directory_keys_and_names_are_given_here_and_counters_are_not() {
+        let now = Instant::now();
         let mut ledger = Ledger::default();
-        ledger.ask(claim("a"), start);
-        ledger.ask(Ask::Unclaim { key: key("a") }, start);
-        ledger.ask(claim("b"), start + Duration::from_secs(2));
-        let news = ledger.give_up(start + Duration::from_secs(3), Duration::from_secs(3), "gone");
-        let refused = Err(Refused::Unreachable("gone".into()));
-        assert_eq!(news, [News::Claimed { key: key("a"), result: refused }]);
-        assert_eq!(ledger.replay().len(), 1);
+        let count = || Ask::Claim { key: counter(), owner: name("a"), resident: false, takeover: false };
+        ledger.ask(claim("a"), now);
+        ledger.ask(Ask::Unclaim { key: key("a") }, now);
+        ledger.ask(count(), now);
+        let (answer, mut heard) = oneshot::channel();
+        ledger.ask(Ask::WorkerUp { worker: name("w"), answer }, now);
+        assert_eq!(ledger.go_on_alone("gone"), [claimed("a").unwrap(), unreachable(counter())]);
+        assert_eq!(heard.try_recv(), Ok(Ok(())));
+        // From then on at once.
+        assert_eq!(ledger.ask(claim("b"), now), Next::Tell(claimed("b").unwrap()));
+        assert_eq!(ledger.ask(count(), now), Next::Tell(unreachable(counter())));
+        let (answer, mut heard) = oneshot::channel();
+        ledger.ask(Ask::WorkerUp { worker: name("v"), answer }, now);
+        assert_eq!(heard.try_recv(), Ok(Ok(())));
+        // Who has them claims them again; the workers are said.
+        assert_eq!(ledger.attached(now).len(), 2);
+        assert!(matches!(ledger.ask(claim("c"), now), Next::Say(NodeItem::Claim { claim: 3, .. })));
+        let refused = |worker: &str| Answer::WorkerRefused { worker: name(worker), node: name("b") };
+        assert_eq!(ledger.answer(Answer::WorkerAdmitted { worker: name("w") }), None);
+        let lost = News::NameLost { worker: name("v"), node: name("b") };
+        assert_eq!(ledger.answer(refused("v")), Some(lost));
+        assert_eq!(ledger.answer(refused("v")), None);
+    }
+
+    #[test]
+    fn a_key_waits_for_a_silent_directory_only_so_long_and_its_refusal_still_counts() {
+        let (start, patience) = (Instant::now(), Duration::from_secs(3));
+        let mut ledger = Ledger::default();
+        ledger.attached(start);
+        for (at, k) in [(0, "a"), (0, "b"), (2, "c")] {
+            ledger.ask(claim(k), start + Duration::from_secs(at));
+        }
+        let count = Ask::Claim { key: counter(), owner: name("a"), resident: false, takeover: false };
+        ledger.ask(count, start);
+        assert_eq!(ledger.waits_since(), Some(start));
+        let news = ledger.grant_overdue(start + patience, patience);
+        assert_eq!(news, [claimed("a").unwrap(), claimed("b").unwrap()]);
+        assert_eq!(ledger.waits_since(), Some(start + Duration::from_secs(2)));
+        assert_eq!(ledger.answer(Answer::Claimed { claim: 1, sequence: 1 }), None);
+        let (owner, node) = (name("x"), name("n"));
+        let refused = Answer::ClaimRefused { claim: 2, owner: owner.clone(), node: node.clone() };
+        let late = News::Claimed { key: key("b"), result: Err(Refused::Owned { owner, node }) };
+        assert_eq!(ledger.answer(refused.clone()), Some(late));
+        assert_eq!(ledger.answer(refused), None);
+        assert_eq!(ledger.answer(Answer::Claimed { claim: 3, sequence: 3 }), claimed("c"));
+        let made = News::Claimed { key: counter(), result: Ok(()) };
+        assert_eq!(ledger.answer(Answer::Claimed { claim: 4, sequence: 4 }), Some(made));
+        // A name that was given because no answer came.
+        let (answer, heard) = oneshot::channel();
+        ledger.ask(Ask::WorkerUp { worker: name("w"), answer }, start);
+        drop(heard);
+        let lost = News::NameLost { worker: name("w"), node: name("b") };
+        assert_eq!(ledger.answer(Answer::WorkerRefused { worker: name("w"), node: name("b") }), Some(lost));
     }
 
     #[test]
@@ -271,16 +367,16 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.ask(Ask::Resolve { key: key("a"), newer_than: 5 }, now);
         ledger.ask(Ask::Resolve { key: key("b"), newer_than: 0 }, now);
-        assert_eq!(ledger.ask(Ask::StopResolve { key: key("c") }, now), None);
-        assert!(ledger.ask(Ask::StopResolve { key: key("b") }, now).is_some());
-        assert_eq!(ledger.replay(), [NodeItem::Resolve { key: key("a"), newer_than: 5 }]);
+        assert_eq!(ledger.ask(Ask::StopResolve { key: key("c") }, now), Next::Nothing);
+        said(ledger.ask(Ask::StopResolve { key: key("b") }, now));
+        assert_eq!(ledger.attached(now), [NodeItem::Resolve { key: key("a"), newer_than: 5 }]);
         let at = NodeAt { node: name("n"), address: "".into(), incarnation: 1 };
         let located = |k: &str, sequence| Answer::Located { key: key(k), at: at.clone(), sequence };
         assert_eq!(ledger.answer(located("b", 9)), None);
         assert_eq!(ledger.answer(located("a", 5)), None);
         let news = News::Located { key: key("a"), node: name("n"), sequence: 6 };
         assert_eq!(ledger.answer(located("a", 6)), Some(news));
-        assert_eq!(ledger.replay(), []);
+        assert_eq!(ledger.attached(now), []);
     }
 
     #[test]
@@ -291,13 +387,13 @@ mod tests {
         ledger.ask(Ask::WorkerUp { worker: name("w"), answer }, now);
         ledger.answer(Answer::WorkerAdmitted { worker: name("w") });
         assert_eq!(heard.try_recv(), Ok(Ok(())));
-        assert_eq!(ledger.replay(), [NodeItem::WorkerUp { worker: name("w") }]);
+        assert_eq!(ledger.attached(now), [NodeItem::WorkerUp { worker: name("w") }]);
         ledger.ask(Ask::WorkerDown { worker: name("w") }, now);
-        assert_eq!(ledger.replay(), []);
+        assert_eq!(ledger.attached(now), []);
         let (answer, mut heard) = oneshot::channel();
         ledger.ask(Ask::WorkerUp { worker: name("w"), answer }, now);
         ledger.answer(Answer::WorkerRefused { worker: name("w"), node: name("b") });
         assert_eq!(heard.try_recv(), Ok(Err(name("b"))));
-        assert_eq!(ledger.replay(), []);
+        assert_eq!(ledger.attached(now), []);
     }
 }

@@ -8,12 +8,15 @@ use crate::text;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Streaming};
 use transfer_proto::v1;
 
-/// How long making the line may take.
-const ATTACH_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a connection may take.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long making the line may take. The directory may have to find out first, for 5 s, whether another sidecar of this name lives.
+const ATTACH_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A dead host is noticed after this and [`KEEP_ALIVE_TIMEOUT`].
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -45,6 +48,14 @@ impl There {
         self.security.connect(self.endpoint.clone(), Expected::Host).await
     }
 
+    /// Why the directory does not attach this node.
+    fn refusal(&self, status: &tonic::Status) -> NoLine {
+        match status.code() {
+            Code::AlreadyExists | Code::FailedPrecondition => NoLine::Refused(status.message().to_owned()),
+            _ => NoLine::Failed(self.why_not(status)),
+        }
+    }
+
     /// Why a call failed. Who speaks in the clear to a listener with TLS sees nothing but a connection that ends.
     fn why_not(&self, status: &tonic::Status) -> String {
         let broken = std::error::Error::source(status).is_some_and(|cause| cause.is::<tonic::transport::Error>());
@@ -61,7 +72,7 @@ impl Place {
     pub(crate) fn there(url: &str, security: Security) -> Result<Place, tonic::transport::Error> {
         // TLS is on the connection below, of which tonic knows nothing: it would want to do that itself.
         let endpoint = Endpoint::from_shared(url.replacen("https://", "http://", 1))?
-            .connect_timeout(ATTACH_DEADLINE)
+            .connect_timeout(CONNECT_DEADLINE)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
@@ -75,6 +86,15 @@ impl Place {
             Place::There(there) => there.url.to_string(),
         }
     }
+}
+
+/// Why there is no line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NoLine {
+    /// The directory, or this side, says that there can be none. That does not pass by itself.
+    Refused(String),
+    /// Anything else.
+    Failed(String),
 }
 
 /// An attached node's line. Dropping it detaches the node.
@@ -93,25 +113,34 @@ pub(crate) enum Line {
 
 impl Line {
     /// Attaches. The error says why not, in words.
-    pub(crate) async fn open(place: &Place, hello: &Hello) -> Result<Line, String> {
+    pub(crate) async fn open(place: &Place, hello: &Hello) -> Result<Line, NoLine> {
         let there = match place {
             Place::Here(directory) => {
-                return directory.attach(hello).map(Line::Here).map_err(|e| e.to_string());
+                let attached = directory.attach(hello).await;
+                return attached.map(Line::Here).map_err(|e| NoLine::Refused(e.to_string()));
             }
             Place::There(there) => there,
         };
         let attach = async {
-            let channel = there.connect().await.map_err(|e| text::chain(&e))?;
+            let channel = there.connect().await.map_err(|e| NoLine::Failed(text::chain(&e)))?;
             let (out, outgoing) = mpsc::channel(4);
             // A new channel has room.
             let _ = out.try_send(convert::hello_update(hello));
             let mut client = v1::directory_client::DirectoryClient::new(channel);
-            let answers = client.attach(ReceiverStream::new(outgoing)).await.map_err(|e| there.why_not(&e))?;
-            Ok(Line::There { out, answers: Box::new(answers.into_inner()) })
+            let answers = client.attach(ReceiverStream::new(outgoing)).await.map_err(|e| there.refusal(&e))?;
+            let mut answers = Box::new(answers.into_inner());
+            let welcome = answers.message().await.map_err(|e| there.refusal(&e))?.and_then(convert::welcomed);
+            match welcome {
+                Some(welcome) if welcome.version == convert::VERSION => Ok(Line::There { out, answers }),
+                Some(v1::Welcome { host, version }) => {
+                    Err(NoLine::Refused(convert::other_version(&host, version, hello.node.as_str(), convert::VERSION)))
+                }
+                None => Err(NoLine::Failed("not understood: its first word is not Welcome".to_owned())),
+            }
         };
         match tokio::time::timeout(ATTACH_DEADLINE, attach).await {
             Ok(line) => line,
-            Err(_) => Err(format!("no answer within {ATTACH_DEADLINE:?}")),
+            Err(_) => Err(NoLine::Failed(format!("no answer within {ATTACH_DEADLINE:?}"))),
         }
     }
 

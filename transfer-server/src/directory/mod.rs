@@ -9,7 +9,7 @@
 //! | `registry`, `entries`, `names` | the state: no I/O, no clock |
 //! | `host` | the state behind a lock, an outbox for each node |
 //! | `service`, `convert` | the same by gRPC |
-//! | `client`, `line`, `ledger` | a node's side: stays attached, says again what a new directory does not know |
+//! | `client`, `line`, `ledger`, `log` | a node's side: stays attached, says again what a new directory does not know, goes on without one |
 
 mod client;
 pub(crate) mod convert;
@@ -18,11 +18,12 @@ mod host;
 mod item;
 mod ledger;
 mod line;
+mod log;
 mod names;
 mod registry;
 mod service;
 
-pub(crate) use client::{DirectoryClient, DirectoryError, DirectoryState};
+pub(crate) use client::{DirectoryClient, DirectoryState};
 pub use convert::BadItem;
 pub use host::{Attachment, Detached, Directory, MAX_BATCH};
 pub use item::{Answer, Hello, KeyAt, NodeAt, NodeItem};

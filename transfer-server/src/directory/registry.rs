@@ -6,11 +6,11 @@ use super::names::Names;
 use hashbrown::HashMap;
 use transfer_core::tensor::{Key, Name};
 
-/// A later incarnation of the same node is attached.
+/// Another sidecar of the same name is attached, and lives.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "node {node} is attached already, as incarnation {attached} from {address:?}, and that one started later than incarnation \
-     {refused}: two sidecars have the same --node"
+    "node {node:?} is attached already: a sidecar of that name, incarnation {attached} at {address:?}, is running and answers; give \
+     this one another --node, or end that one; or start this one with --replace to take its place"
 )]
 pub struct AttachRefused {
     /// The name.
@@ -19,8 +19,15 @@ pub struct AttachRefused {
     pub attached: u64,
     /// Its address.
     pub address: String,
-    /// The incarnation that is refused.
-    pub refused: u64,
+}
+
+/// Who has a name that another sidecar wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// The number of its attachment.
+    pub(crate) by: NodeNo,
+    /// What to say where it lives.
+    pub(crate) refused: AttachRefused,
 }
 
 /// What is in the directory.
@@ -65,25 +72,23 @@ impl Registry {
         }
     }
 
-    /// A node attaches. Answers its number, and that of its earlier self, whose entries are gone.
-    pub(crate) fn attach(&mut self, hello: &Hello) -> Result<(NodeNo, Option<NodeNo>), AttachRefused> {
+    /// A node attaches. Answers its number, and that of its earlier self, whose entries are gone. Another sidecar of its name, that it
+    /// does not replace, has to be [detached](Registry::detach) before.
+    pub(crate) fn attach(&mut self, hello: &Hello) -> Result<(NodeNo, Option<NodeNo>), Taken> {
         let earlier = self.nodes_by_name.get(&hello.node).copied();
-        if let Some(at) = earlier.and_then(|no| self.nodes.get(&no))
-            && at.incarnation > hello.incarnation
+        if let Some((by, at)) = earlier.and_then(|no| Some((no, self.nodes.get(&no)?)))
+            && at.incarnation != hello.incarnation
+            && !hello.replace
         {
-            return Err(AttachRefused {
-                node: hello.node.clone(),
-                attached: at.incarnation,
-                address: at.address.to_string(),
-                refused: hello.incarnation,
-            });
+            let (node, attached, address) = (hello.node.clone(), at.incarnation, at.address.to_string());
+            return Err(Taken { by, refused: AttachRefused { node, attached, address } });
         }
         if let Some(no) = earlier {
             self.detach(no);
         }
         let no = NodeNo(self.next_node);
         self.next_node += 1;
-        let Hello { node, address, incarnation } = hello.clone();
+        let Hello { node, address, incarnation, .. } = hello.clone();
         self.nodes_by_name.insert(node.clone(), no);
         self.nodes.insert(no, NodeAt { node, address, incarnation });
         Ok((no, earlier))
@@ -107,20 +112,22 @@ impl Registry {
             return;
         }
         match item {
-            NodeItem::Claim { claim, key, owner, takeover } => match self.claim(from, &key, &owner, takeover) {
-                Ok((sequence, before)) => {
-                    answer(from, Answer::Claimed { claim, sequence });
-                    if let Some(before) = before.filter(|node| *node != from) {
-                        answer(before, Answer::Lost { key: key.clone(), owner });
-                    }
-                    for node in self.watches.remove(&key).into_iter().flatten() {
-                        if let Some(at) = self.nodes.get(&from) {
-                            answer(node, Answer::Located { key: key.clone(), at: at.clone(), sequence });
+            NodeItem::Claim { claim, key, owner, resident, takeover } => {
+                match self.may_own(from, &owner, resident).and_then(|()| self.claim(from, &key, &owner, takeover)) {
+                    Ok((sequence, before)) => {
+                        answer(from, Answer::Claimed { claim, sequence });
+                        if let Some(before) = before.filter(|node| *node != from) {
+                            answer(before, Answer::Lost { key: key.clone(), owner });
+                        }
+                        for node in self.watches.remove(&key).into_iter().flatten() {
+                            if let Some(at) = self.nodes.get(&from) {
+                                answer(node, Answer::Located { key: key.clone(), at: at.clone(), sequence });
+                            }
                         }
                     }
+                    Err((owner, node)) => answer(from, Answer::ClaimRefused { claim, owner, node }),
                 }
-                Err((owner, node)) => answer(from, Answer::ClaimRefused { claim, owner, node }),
-            },
+            }
             NodeItem::Unclaim { key } => {
                 if self.entries.get(key.as_str()).is_some_and(|h| h.node == from)
                     && let Some(holder) = self.entries.remove(key.as_str())
@@ -168,6 +175,17 @@ impl Registry {
                 let at = self.node(&node).cloned();
                 answer(from, Answer::NodeLocated { node, at });
             }
+            // For whoever asked; the entries say nothing about it.
+            NodeItem::Pong { .. } => {}
+        }
+    }
+
+    /// Two workers of one name may have connected while their nodes could not ask. Only the one that is entered owns anything.
+    fn may_own(&self, from: NodeNo, owner: &Name, resident: bool) -> Result<(), (Name, Name)> {
+        let entered = self.workers.get(owner).filter(|node| resident && **node != from);
+        match entered.and_then(|node| self.nodes.get(node)) {
+            Some(at) => Err((owner.clone(), at.node.clone())),
+            None => Ok(()),
         }
     }
 

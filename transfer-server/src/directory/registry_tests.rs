@@ -20,7 +20,7 @@ impl World {
     }
 
     fn attach(&mut self, node: &str, incarnation: u64) -> NodeNo {
-        let hello = Hello { node: name(node), address: format!("{node}:1").into(), incarnation };
+        let hello = Hello { node: name(node), address: format!("{node}:1").into(), incarnation, replace: false };
         self.registry.attach(&hello).unwrap().0
     }
 
@@ -30,7 +30,8 @@ impl World {
     }
 
     fn claim(&mut self, from: NodeNo, k: &str, owner: &str) -> Answer {
-        let mut heard = self.say(from, NodeItem::Claim { claim: 7, key: key(k), owner: name(owner), takeover: false });
+        let mut heard = self
+            .say(from, NodeItem::Claim { claim: 7, key: key(k), owner: name(owner), resident: false, takeover: false });
         assert_eq!(heard[0].0, from);
         heard.remove(0).1
     }
@@ -78,7 +79,8 @@ fn a_watch_is_answered_once() {
     w.say(c, NodeItem::StopResolve { key: key("k") });
     assert_eq!(w.registry.counts().watches, 1);
 
-    let heard = w.say(a, NodeItem::Claim { claim: 1, key: key("k"), owner: name("ps"), takeover: false });
+    let heard =
+        w.say(a, NodeItem::Claim { claim: 1, key: key("k"), owner: name("ps"), resident: false, takeover: false });
     let at = NodeAt { node: name("a"), address: "a:1".into(), incarnation: 1 };
     let located = |sequence| Answer::Located { key: key("k"), at: at.clone(), sequence };
     assert_eq!(heard, [(a, Answer::Claimed { claim: 1, sequence: 1001 }), (b, located(1001))]);
@@ -86,7 +88,8 @@ fn a_watch_is_answered_once() {
     // Found at once, unless the entry is the one that proved wrong.
     assert_eq!(w.say(c, resolve(1000)), [(c, located(1001))]);
     assert_eq!(w.say(c, resolve(1001)), []);
-    let heard = w.say(a, NodeItem::Claim { claim: 2, key: key("k"), owner: name("ps"), takeover: false });
+    let heard =
+        w.say(a, NodeItem::Claim { claim: 2, key: key("k"), owner: name("ps"), resident: false, takeover: false });
     assert_eq!(heard, [(a, Answer::Claimed { claim: 2, sequence: 1002 }), (c, located(1002))]);
     assert_eq!(w.registry.counts().watches, 0);
 }
@@ -103,7 +106,10 @@ fn what_a_node_entered_goes_with_it() {
     assert_eq!(w.registry.counts(), Counts { keys: 1, workers: 0, nodes: 1, watches: 0 });
     assert_eq!(w.claim(b, "k", "other"), Answer::Claimed { claim: 7, sequence: 1003 });
     // Late words of the dead node change nothing.
-    assert_eq!(w.say(a, NodeItem::Claim { claim: 1, key: key("z"), owner: name("ps"), takeover: false }), []);
+    assert_eq!(
+        w.say(a, NodeItem::Claim { claim: 1, key: key("z"), owner: name("ps"), resident: false, takeover: false }),
+        []
+    );
     w.registry.detach(a);
     assert_eq!(w.registry.counts().keys, 2);
 }
@@ -113,20 +119,40 @@ fn a_node_that_comes_back_replaces_itself() {
     let mut w = World::new();
     let a = w.attach("a", 5);
     w.claim(a, "k", "ps");
-    let hello = |incarnation| Hello { node: name("a"), address: "a:2".into(), incarnation };
-    let (again, earlier) = w.registry.attach(&hello(6)).unwrap();
+    let hello = |incarnation| Hello { node: name("a"), address: "a:2".into(), incarnation, replace: false };
+    let (again, earlier) = w.registry.attach(&hello(5)).unwrap();
     assert_eq!(earlier, Some(a));
     assert_eq!(w.registry.counts(), Counts { keys: 0, workers: 0, nodes: 1, watches: 0 });
     // The end of the old stream, noticed late, does no harm.
     w.claim(again, "k", "ps");
     w.registry.detach(a);
     assert_eq!(w.registry.counts().keys, 1);
-    // The same incarnation may come back (its stream broke), an earlier one may not while the later lives.
-    let (third, _) = w.registry.attach(&hello(6)).unwrap();
-    let refused = w.registry.attach(&hello(5)).unwrap_err();
-    assert!(refused.to_string().contains("incarnation 6"), "{refused}");
+    // Another sidecar, started earlier or later, may not take its place unless it says so, or the place is free.
+    for incarnation in [4, 6] {
+        let taken = w.registry.attach(&hello(incarnation)).unwrap_err();
+        assert_eq!(taken.by, again);
+        assert!(taken.refused.to_string().contains("incarnation 5"), "{}", taken.refused);
+    }
+    let (third, _) = w.registry.attach(&Hello { replace: true, ..hello(4) }).unwrap();
     w.registry.detach(third);
-    assert!(w.registry.attach(&hello(5)).is_ok());
+    assert!(w.registry.attach(&hello(6)).is_ok());
+}
+
+/// Two workers of one name: what one of them claims for itself is not the other's.
+#[test]
+fn a_worker_owns_nothing_by_a_name_that_is_entered_elsewhere() {
+    let mut w = World::new();
+    let (a, b, c) = (w.attach("a", 1), w.attach("b", 1), w.attach("c", 1));
+    w.say(a, NodeItem::WorkerUp { worker: name("ps") });
+    w.claim(a, "k", "ps");
+    let claim = |resident, takeover| NodeItem::Claim { claim: 7, key: key("k"), owner: name("ps"), resident, takeover };
+    let refused = Answer::ClaimRefused { claim: 7, owner: name("ps"), node: name("a") };
+    assert_eq!(w.say(b, claim(true, false)), [(b, refused.clone())]);
+    assert_eq!(w.say(b, claim(true, true)), [(b, refused)]);
+    assert_eq!(w.registry.key(&key("k")).unwrap().at.node, name("a"));
+    // What landed elsewhere for the one that is entered.
+    assert!(matches!(w.say(c, claim(false, false))[..], [(_, Answer::Claimed { .. }), (_, Answer::Lost { .. })]));
+    assert!(matches!(w.say(a, claim(true, false))[..], [(_, Answer::Claimed { .. }), (_, Answer::Lost { .. })]));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The directory as a gRPC service.
 
-use super::convert::{self, BadItem};
+use super::convert;
 use super::host::{Attachment, Detached, Directory, MAX_BATCH};
 use crate::security;
 use std::time::Duration;
@@ -38,12 +38,21 @@ impl v1::directory_server::Directory for DirectoryService {
         let caller = Request::from_parts(parts, extensions, ());
         let first = tokio::time::timeout(HELLO_DEADLINE, inbound.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello within 5 s"))??;
-        let hello = convert::hello(first.unwrap_or_default()).map_err(|e| match e {
-            BadItem::Version { .. } => Status::failed_precondition(e.to_string()),
-            _ => Status::invalid_argument(e.to_string()),
-        })?;
+        let hello = convert::hello(first.unwrap_or_default());
+        let (hello, version) = hello.map_err(|e| Status::invalid_argument(e.to_string()))?;
+        // It is the right to replace another sidecar of that name, too.
         security::claimed(&caller, hello.node.as_str())?;
-        let attachment = self.directory.attach(&hello).map_err(|e| Status::already_exists(e.to_string()))?;
+        let host = self.directory.host();
+        if version != convert::VERSION {
+            let text = convert::other_version(host.as_str(), convert::VERSION, hello.node.as_str(), version);
+            return Err(Status::failed_precondition(text));
+        }
+        if hello.node == *host {
+            return Err(Status::already_exists(format!(
+                "node {host:?} hosts this directory, and no other sidecar can have its name: give this one another --node"
+            )));
+        }
+        let attachment = self.directory.attach(&hello).await.map_err(|e| Status::already_exists(e.to_string()))?;
         tracing::info!(node = %hello.node, incarnation = hello.incarnation, address = %hello.address, "node attached");
         let (to_node, answers) = mpsc::channel(4);
         // A new channel has room.

@@ -66,10 +66,10 @@ impl Node {
     async fn start(directory: &Directory, node: &str, me: impl FnOnce(&mut Identity)) -> Node {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let hello = Hello { node: name(node), address: address.to_string().into(), incarnation: 5 };
+        let hello = Hello { node: name(node), address: address.to_string().into(), incarnation: 5, replace: false };
         let (news, _) = mpsc::unbounded_channel();
         let client = DirectoryClient::start(Place::Here(directory.clone()), hello, news);
-        assert!(client.attached(SOON).await);
+        assert!(client.first_word(SOON).await.attached);
         let (engine, told) = engine(node, 100);
         let mut identity = Identity {
             node: name(node),
@@ -177,21 +177,21 @@ async fn failures_say_why() {
     a.links.wanted(&name("a"));
     assert!(a.why().await.contains("this node itself"));
 
-    let silent = Hello { node: name("silent"), address: "".into(), incarnation: 1 };
-    let _silent = directory.attach(&silent).unwrap();
+    let silent = Hello { node: name("silent"), address: "".into(), incarnation: 1, replace: false };
+    let _silent = directory.attach(&silent).await.unwrap();
     a.links.wanted(&name("silent"));
     let why = a.why().await;
     assert!(why.contains("--listen"), "{why}");
 
-    let dead = Hello { node: name("dead"), address: "127.0.0.1:1".into(), incarnation: 1 };
-    let _dead = directory.attach(&dead).unwrap();
+    let dead = Hello { node: name("dead"), address: "127.0.0.1:1".into(), incarnation: 1, replace: false };
+    let _dead = directory.attach(&dead).await.unwrap();
     a.links.wanted(&name("dead"));
     let why = a.why().await;
     assert!(why.contains("at 127.0.0.1:1:") && why.contains("refused"), "{why}");
 
     // Another node answers at the address that the directory has for b.
-    let taken = Hello { node: name("b"), address: a.address.to_string().into(), incarnation: 1 };
-    let _taken = directory.attach(&taken).unwrap();
+    let taken = Hello { node: name("b"), address: a.address.to_string().into(), incarnation: 1, replace: false };
+    let _taken = directory.attach(&taken).await.unwrap();
     let mut c = Node::start(&directory, "c", |_| ()).await;
     c.links.wanted(&name("b"));
     let why = c.why().await;

@@ -4,7 +4,7 @@ mod acceptor;
 
 pub(crate) use acceptor::Acceptor;
 
-use crate::directory::{Ask, DirectoryClient, DirectoryError};
+use crate::directory::{Ask, DirectoryClient};
 use crate::drain::Drain;
 use crate::engine::{EngineClient, EngineCommand};
 use crate::events::Events;
@@ -27,7 +27,7 @@ use transfer_memory::socket::Socket;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// How long the directory may take to enter a worker.
+/// How long the directory may take to enter a worker, which comes in without its word then.
 const DIRECTORY_DEADLINE: Duration = Duration::from_secs(3);
 
 /// How long an applicant waits for another one of the same name to become a worker, or not.
@@ -71,6 +71,8 @@ struct Held {
     session: u64,
     /// The handshake is over.
     open: bool,
+    /// The node to whose worker the directory has given the name meanwhile.
+    lost_to: Option<Name>,
     /// Readable once the holder's process has ended. `None` before the handshake is over, and where the kernel has none to give.
     process: Option<OwnedFd>,
 }
@@ -107,6 +109,9 @@ impl Reserved<'_> {
         if let Some(held) = self.shared.workers.lock().get_mut(&self.worker).filter(|h| h.session == self.session) {
             held.open = true;
             held.process = process;
+            if let Some(node) = held.lost_to.take() {
+                self.shared.tell_name_lost(self.session, node);
+            }
         }
         self.shared.changed.notify_all();
     }
@@ -179,6 +184,21 @@ impl Sessions {
         }
     }
 
+    /// The directory has given a worker's name to a worker of `node`: while it could not be asked, both were let in.
+    pub(crate) fn name_lost(&self, worker: &Name, node: Name) {
+        tracing::error!(
+            %worker, other_node = %node,
+            "while the directory could not be asked, a worker of the same name connected at another node, and the directory has entered \
+             that one: what this worker published has ended, and its pushes fail; end one of the two"
+        );
+        if let Some(held) = self.0.workers.lock().get_mut(worker) {
+            match held.open {
+                true => self.0.tell_name_lost(held.session, node),
+                false => held.lost_to = Some(node),
+            }
+        }
+    }
+
     /// A worker is gone.
     pub(crate) fn closed(&self, session: SessionId, worker: &Name) {
         self.0.release(worker, session.0);
@@ -186,6 +206,11 @@ impl Sessions {
 }
 
 impl Shared {
+    fn tell_name_lost(&self, session: u64, node: Name) {
+        // An engine that has ended has no sessions.
+        let _ = self.engine.send(EngineCommand::NameLost { session: SessionId(session), node });
+    }
+
     fn admit(&self, applicant: &Applicant) -> Result<(Admission, Reserved<'_>), Refusal> {
         let worker = &applicant.name;
         if self.drain.is_under_way() {
@@ -194,13 +219,9 @@ impl Shared {
         }
         let session = self.next_session.fetch_add(1, Ordering::Relaxed);
         let reserved = self.reserve(worker, session)?;
-        Handle::current().block_on(self.directory.worker_up(worker, DIRECTORY_DEADLINE)).map_err(|e| {
-            let code = match e {
-                DirectoryError::WorkerElsewhere { .. } => RefusalCode::NameTaken,
-                DirectoryError::Unreachable { .. } => RefusalCode::Internal,
-            };
-            Refusal { code, text: e.to_string() }
-        })?;
+        Handle::current()
+            .block_on(self.directory.worker_up(worker, DIRECTORY_DEADLINE))
+            .map_err(|e| Refusal { code: RefusalCode::NameTaken, text: e.to_string() })?;
         let uid = applicant.peer.uid;
         let board = self.pool_for(uid).map_err(|e| {
             let code = match e {
@@ -229,7 +250,7 @@ impl Shared {
         }
         match workers.entry(worker.clone()) {
             Entry::Vacant(free) => {
-                free.insert(Held { session, open: false, process: None });
+                free.insert(Held { session, open: false, lost_to: None, process: None });
                 Ok(Reserved { shared: self, worker: worker.clone(), session, kept: false })
             }
             Entry::Occupied(taken) => {

@@ -53,6 +53,14 @@ pub enum StartError {
     /// The data plane does not start.
     #[error("the data plane does not start: {0}")]
     Engine(#[from] EngineError),
+    /// The directory does not take this node.
+    #[error("the directory at {place} does not attach this node: {why}")]
+    Directory {
+        /// Its URL.
+        place: String,
+        /// Its words.
+        why: String,
+    },
     /// The operating system refused something else.
     #[error("{what}: {source}")]
     System {

@@ -36,6 +36,7 @@ pub(super) struct Parts {
     /// What other nodes call this one's gRPC services; empty: nothing.
     pub(super) advertised: Arc<str>,
     pub(super) directory: DirectoryPlace,
+    pub(super) replace: bool,
     pub(super) policy: SidecarPolicy,
     pub(super) pool: SegmentOptions,
     pub(super) board_entries: u32,
@@ -138,6 +139,7 @@ impl Parts {
             identity,
             advertised,
             directory: config.directory,
+            replace: config.replace,
             policy,
             pool,
             board_entries: config.board_entries,

@@ -81,7 +81,8 @@ struct Running {
 
 impl Running {
     async fn start(parts: Parts) -> Result<Running, StartError> {
-        let Parts { addresses, identity, advertised, directory, policy, pool, board_entries, workers, .. } = parts;
+        let Parts { addresses, identity, advertised, directory, replace, policy, pool, board_entries, workers, .. } =
+            parts;
         let Parts { grpc, admin, http, engine, records, poll, requests, security, .. } = parts;
         let export = records.export.clone();
         let budget = policy.budget.clone();
@@ -98,7 +99,8 @@ impl Running {
                 (place.map_err(|_| ConfigError::Directory { value: url })?, None)
             }
         };
-        let hello = Hello { node: identity.node.clone(), address: advertised, incarnation: addresses.incarnation };
+        let hello =
+            Hello { node: identity.node.clone(), address: advertised, incarnation: addresses.incarnation, replace };
         let (tell, news) = mpsc::unbounded_channel();
         let directory = DirectoryClient::start(place, hello, tell);
 
@@ -171,10 +173,15 @@ impl Running {
 
         let http = http.map(|listener| HttpServer::start(listener, watched)).transpose();
         let http = http.map_err(|source| StartError::System { what: "starting the HTTP server", source })?;
-        if !directory.attached(DIRECTORY_PATIENCE).await {
+        let state = directory.first_word(DIRECTORY_PATIENCE).await;
+        if state.refused {
+            // Nobody has to be told: no worker and no peer has come.
+            return Err(StartError::Directory { place: directory.place().describe(), why: state.why_not });
+        }
+        if !state.attached {
             tracing::warn!(
                 directory = directory.place().describe(),
-                why = directory.state().why_not,
+                why = state.why_not,
                 "ready without the directory: until it is there, this node knows only what is its own"
             );
         }

@@ -191,6 +191,7 @@ impl Node {
         self.actions.push_back(Action::Control(Control::Claim {
             key,
             owner: self.config.name.clone(),
+            resident: false,
             takeover: false,
         }));
     }
@@ -294,6 +295,7 @@ impl Node {
             self.actions.push_back(Action::Control(Control::Claim {
                 key,
                 owner: self.config.name.clone(),
+                resident: false,
                 takeover: false,
             }));
         }

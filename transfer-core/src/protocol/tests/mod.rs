@@ -1,5 +1,6 @@
 //! The flows of the protocol one by one, and how many messages each costs. The schedules in [`crate::sim`] mix them all.
 
+mod alone;
 mod board;
 mod counters;
 mod hostile;

@@ -133,6 +133,21 @@ impl Pair {
         Worker { session, node, arena }
     }
 
+    /// The directory is a new one, as far as this key goes.
+    pub(super) fn forget(&mut self, key: &str) {
+        self.owners.remove(key);
+    }
+
+    /// The directory has this key for a worker of that node.
+    pub(super) fn enter(&mut self, key: &str, owner: &str, node: usize) {
+        self.owners.insert(key.to_owned(), (name(owner), node, 0));
+    }
+
+    /// Whether it has it for anybody.
+    pub(super) fn is_entered(&self, key: &str) -> bool {
+        self.owners.contains_key(key)
+    }
+
     pub(super) fn leave(&mut self, worker: Worker, text: &str) {
         self.workers.remove(text);
         let now = self.world.now();
@@ -291,7 +306,7 @@ impl Pair {
     fn control(&mut self, i: usize, now: Time, control: Control) {
         let node_name = |i: usize| name(["a", "b"][i]);
         match control {
-            Control::Claim { key, owner, takeover } => {
+            Control::Claim { key, owner, takeover, .. } => {
                 let found = self.owners.get(key.as_str()).filter(|(other, _, _)| *other != owner).cloned();
                 if let Some((owner, node, _)) = found.filter(|_| !takeover) {
                     let node = node_name(node);

@@ -1,22 +1,25 @@
 //! A small model of the directory, with delays: each node's words arrive in their order, and so do the answers.
 
 use super::{Cluster, Happening};
-use crate::protocol::ClaimRefused;
+use crate::protocol::{ClaimRefused, SessionId};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 use rand::Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a node says.
 #[derive(Debug)]
 pub(super) enum Said {
-    Claim(Key, Name),
+    /// The key, its owner, and whether that is a worker of this node.
+    Claim(Key, Name, bool),
     Unclaim(Key),
     Resolve(Key, u64),
     StopResolve(Key),
     ResolveWorker(Name),
     /// A worker of that name wants to connect: the name, and its number in the cluster.
     WorkerUp(Name, usize),
+    /// One of that name is connected, as this session: said again to a directory that forgot.
+    WorkerStays(Name, SessionId),
     WorkerDown(Name),
 }
 
@@ -27,6 +30,8 @@ pub(super) enum Heard {
     Located(Key, Name, u64),
     WorkerLocated(Name, Option<Name>),
     Admitted(usize, bool),
+    /// The name of this session is that of a worker of that node.
+    NameLost(SessionId, Name),
 }
 
 /// On its way.
@@ -46,6 +51,12 @@ pub(super) struct Directory {
     asked: BTreeMap<(usize, String), u64>,
     last_to: BTreeMap<usize, Time>,
     last_from: BTreeMap<usize, Time>,
+    /// Nodes that it cannot be heard from.
+    pub(super) cut: BTreeSet<usize>,
+    /// Workers that nodes have asked for and heard nothing of: to be asked for again.
+    questions: BTreeSet<(usize, Name)>,
+    /// Somebody has heard something since the owners were last compared.
+    pub(super) is_news: bool,
 }
 
 impl Directory {
@@ -69,13 +80,19 @@ impl Directory {
 
     /// A node is gone, and with it what it said.
     pub(super) fn forget_node(&mut self, node: usize) {
+        self.detach(node);
+        self.asked.retain(|(n, _), _| *n != node);
+        self.questions.retain(|(n, _)| *n != node);
+    }
+
+    /// The directory hears nothing of a node any more.
+    fn detach(&mut self, node: usize) {
         self.entries.retain(|_, (_, at, _)| *at != node);
         self.workers.retain(|_, at| *at != node);
         self.watches.retain(|_, waiting| {
             waiting.retain(|n| *n != node);
             !waiting.is_empty()
         });
-        self.asked.retain(|(n, _), _| *n != node);
     }
 
     /// It is a new one: it knows of no key.
@@ -86,7 +103,12 @@ impl Directory {
 
     fn apply(&mut self, from: usize, said: Said, names: &[Name], answer: &mut Vec<(usize, Heard)>) {
         match said {
-            Said::Claim(key, owner) => match self.entries.get(key.as_str()) {
+            // Two workers of one name: the key is that one's who has the name.
+            Said::Claim(key, owner, true) if self.workers.get(owner.as_str()).is_some_and(|at| *at != from) => {
+                let node = names[self.workers[owner.as_str()]].clone();
+                answer.push((from, Heard::Claimed(key, Err(ClaimRefused::Owned { owner, node }))));
+            }
+            Said::Claim(key, owner, _) => match self.entries.get(key.as_str()) {
                 Some((other, node, _)) if *other != owner => {
                     let refused = ClaimRefused::Owned { owner: other.clone(), node: names[*node].clone() };
                     answer.push((from, Heard::Claimed(key, Err(refused))));
@@ -135,6 +157,10 @@ impl Directory {
                 }
                 answer.push((from, Heard::Admitted(worker, free)));
             }
+            Said::WorkerStays(name, session) => match self.workers.get(name.as_str()) {
+                Some(node) if *node != from => answer.push((from, Heard::NameLost(session, names[*node].clone()))),
+                _ => drop(self.workers.insert(name.to_string(), from)),
+            },
             Said::WorkerDown(name) => {
                 if self.workers.get(name.as_str()) == Some(&from) {
                     self.workers.remove(name.as_str());
@@ -146,6 +172,9 @@ impl Directory {
 
 impl Cluster {
     pub(super) fn tell_directory(&mut self, node: usize, said: Said) {
+        if self.directory.cut.contains(&node) {
+            return self.go_on_alone(node, said);
+        }
         let at = self.soon().max(self.directory.last_to.get(&node).copied().unwrap_or_default());
         self.directory.last_to.insert(node, at);
         self.later(at, Happening::Directory(Letter::To(node, said)));
@@ -155,8 +184,10 @@ impl Cluster {
         match letter {
             Letter::To(from, said) => {
                 self.world.note(|| format!("the directory hears {from}: {said:?}"));
-                if let Said::Claim(key, _) = &said
+                if let Said::Claim(key, ..) = &said
                     && !self.play.calm
+                    // A key that is claimed again may not be left without an answer.
+                    && !self.play.restarts
                     && self.rng.random_range(0..50) == 0
                 {
                     let refused = ClaimRefused::Unreachable("it is asleep".into());
@@ -173,6 +204,7 @@ impl Cluster {
             }
             Letter::From(node, heard) => {
                 self.world.note(|| format!("{node} hears of the directory: {heard:?}"));
+                self.directory.is_news = true;
                 let now = self.clock(node);
                 let n = &mut self.nodes[node].driver.node;
                 match heard {
@@ -189,6 +221,7 @@ impl Cluster {
                     }
                     Heard::WorkerLocated(worker, at) => n.worker_located(now, &worker, at.as_ref()),
                     Heard::Admitted(worker, yes) => self.admitted(node, worker, yes),
+                    Heard::NameLost(session, at) => n.name_lost(now, session, &at),
                 }
             }
         }
@@ -199,5 +232,106 @@ impl Cluster {
         let at = self.soon().max(self.directory.last_from.get(&node).copied().unwrap_or_default());
         self.directory.last_from.insert(node, at);
         self.later(at, Happening::Directory(Letter::From(node, heard)));
+    }
+
+    /// What a node does with what it would say to a directory that it cannot reach: it takes what nobody here has.
+    fn go_on_alone(&mut self, node: usize, said: Said) {
+        match said {
+            Said::Claim(key, ..) if key.reserved_for().is_some() => {
+                let refused = ClaimRefused::Unreachable("it is down".into());
+                self.answer(node, Heard::Claimed(key, Err(refused)));
+            }
+            // Else it waits, and the directory is back before its patience is over.
+            Said::Claim(key, ..) if self.chance(80) => self.answer(node, Heard::Claimed(key, Ok(()))),
+            Said::WorkerUp(_, worker) => self.answer(node, Heard::Admitted(worker, true)),
+            Said::ResolveWorker(worker) => drop(self.directory.questions.insert((node, worker))),
+            _ => {}
+        }
+    }
+
+    /// A node and the directory do not hear each other any more.
+    pub(super) fn cut_off(&mut self, node: usize) {
+        if self.ending || !self.directory.cut.insert(node) {
+            return;
+        }
+        self.world.note(|| format!("{node} is cut off from the directory"));
+        self.directory.detach(node);
+        for (at, what) in std::mem::take(&mut self.agenda) {
+            match what {
+                Happening::Directory(Letter::To(n, said)) if n == node => self.go_on_alone(node, said),
+                Happening::Directory(Letter::From(n, heard)) if n == node => match heard {
+                    Heard::Claimed(key, _) => {
+                        self.go_on_alone(node, Said::Claim(key, self.nodes[node].name.clone(), true))
+                    }
+                    Heard::Admitted(worker, _) => self.answer(node, Heard::Admitted(worker, true)),
+                    Heard::WorkerLocated(worker, _) => self.go_on_alone(node, Said::ResolveWorker(worker)),
+                    Heard::Located(..) | Heard::NameLost(..) => {}
+                },
+                what => drop(self.agenda.insert(at, what)),
+            }
+        }
+        let at = self.soon() + self.delay * self.rng.random_range(0..200);
+        self.later(at, Happening::Attach(node));
+    }
+
+    /// They do again. The node says its workers, what it waits for, and what it owns.
+    pub(super) fn attach(&mut self, node: usize) {
+        self.world.note(|| format!("{node} is attached to the directory"));
+        self.directory.cut.remove(&node);
+        let here = |w: &super::Worker| (w.node == node).then_some(w.session.map(|s| (w.name.clone(), s))).flatten();
+        let stay: Vec<_> = self.workers.iter().filter_map(here).collect();
+        for (name, session) in stay {
+            self.tell_directory(node, Said::WorkerStays(name, session));
+        }
+        // Those that were given their names and have not heard it yet.
+        for (at, what) in std::mem::take(&mut self.agenda) {
+            match what {
+                Happening::Directory(Letter::From(n, Heard::Admitted(worker, _))) if n == node => {
+                    let name = self.workers[worker].name.clone();
+                    self.tell_directory(node, Said::WorkerUp(name, worker));
+                }
+                what => drop(self.agenda.insert(at, what)),
+            }
+        }
+        let asked: Vec<_> = self.directory.asked.iter().filter(|((n, _), _)| *n == node).collect();
+        let asked: Vec<_> = asked.into_iter().map(|((_, key), newer)| (key.clone(), *newer)).collect();
+        for (key, newer_than) in asked {
+            let key = Key::of_directory(&key).unwrap();
+            self.tell_directory(node, Said::Resolve(key, newer_than));
+        }
+        let (again, rest) = std::mem::take(&mut self.directory.questions).into_iter().partition(|(n, _)| *n == node);
+        self.directory.questions = rest;
+        let again: BTreeSet<(usize, Name)> = again;
+        for (_, worker) in again {
+            self.tell_directory(node, Said::ResolveWorker(worker));
+        }
+        self.nodes[node].driver.node.claim_all();
+    }
+
+    /// Where everybody has heard everything, each key has one owner and each name one worker.
+    pub(super) fn check_owners(&mut self) -> Result<(), String> {
+        let letters = |what: &Happening| matches!(what, Happening::Directory(_));
+        let asleep = self.nodes.iter().any(|n| n.asleep_until > self.now);
+        if asleep || !self.directory.cut.is_empty() || self.agenda.values().any(letters) {
+            return Ok(());
+        }
+        self.directory.is_news = false;
+        let (mut owners, mut names) = (BTreeMap::new(), BTreeMap::new());
+        for n in &self.nodes {
+            for (key, owner) in n.driver.node.owners().into_iter().filter(|(key, _)| self.stays_at_home(key)) {
+                let text = key.to_string();
+                let before = owners.entry(text).or_insert_with(|| (owner.clone(), n.name.clone()));
+                if before.0 != owner {
+                    let (owner_there, there) = before;
+                    return Err(format!("{key} is {owner_there}'s at {there} and {owner}'s at {}", n.name));
+                }
+            }
+            for worker in n.driver.node.worker_names() {
+                if let Some(there) = names.insert(worker.to_string(), n.name.clone()) {
+                    return Err(format!("{worker} is at {there} and at {}", n.name));
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -20,10 +20,12 @@ impl Cluster {
         for _ in 0..self.rng.random_range(1..12) {
             let at = Time(self.rng.random_range(0..span));
             let node = self.rng.random_range(0..self.nodes.len());
-            let what = match self.rng.random_range(0..8) {
+            let what = match self.rng.random_range(0..11) {
                 0..3 => Happening::Restart(node),
                 3 => Happening::NewDirectory,
                 4..6 => Happening::Jump(node),
+                6 => Happening::CutOff(node),
+                7..9 => Happening::DirectoryDown,
                 _ => Happening::Redial(node),
             };
             self.later(at, what);

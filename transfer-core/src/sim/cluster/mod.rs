@@ -60,7 +60,8 @@ pub(crate) struct Play {
     pub(crate) rails: bool,
     /// A rule of the rails that is broken on purpose.
     pub(crate) broken_rails: Option<rails::Broken>,
-    /// Sidecars die and come back, the directory too, links are made twice, and clocks jump. There are no counters.
+    /// Sidecars die and come back, the directory too, nodes go on without it, links are made twice, and clocks jump. Two workers may
+    /// have one name. There are no counters.
     pub(crate) restarts: bool,
     /// In calm weather: pools that hold what is published and the slots of one flow more, and everybody has to wait.
     pub(crate) tight: bool,
@@ -158,6 +159,12 @@ enum Happening {
     Restart(usize),
     /// The directory forgets everything, and everybody tells it again.
     NewDirectory,
+    /// The directory's host dies: nobody hears it until it is back.
+    DirectoryDown,
+    /// A node does not hear the directory, nor the directory the node.
+    CutOff(usize),
+    /// They hear each other again.
+    Attach(usize),
     /// A node's clock jumps.
     Jump(usize),
     /// A node makes another link where one is up.
@@ -360,6 +367,9 @@ impl Cluster {
                 }
             }
             self.poll_all()?;
+            if self.directory.is_news {
+                self.check_owners()?;
+            }
             rounds += 1;
             if rounds > 400_000 {
                 return Err(format!("no end after {rounds} rounds"));
@@ -398,6 +408,9 @@ impl Cluster {
             Happening::WakeUp => {}
             Happening::Restart(node) => self.restart(node),
             Happening::NewDirectory => self.new_directory(),
+            Happening::DirectoryDown => (0..self.nodes.len()).for_each(|node| self.cut_off(node)),
+            Happening::CutOff(node) => self.cut_off(node),
+            Happening::Attach(node) => self.attach(node),
             Happening::Jump(node) => self.jump(node),
             Happening::Redial(node) => self.redial(node),
         }
@@ -521,7 +534,9 @@ impl Cluster {
                 self.tell_directory(node, directory::Said::StopResolve(key));
             }
             Control::ResolveWorker { worker } => self.tell_directory(node, directory::Said::ResolveWorker(worker)),
-            Control::Claim { key, owner, takeover: _ } => self.tell_directory(node, directory::Said::Claim(key, owner)),
+            Control::Claim { key, owner, resident, takeover: _ } => {
+                self.tell_directory(node, directory::Said::Claim(key, owner, resident));
+            }
             Control::Unclaim { key } => self.tell_directory(node, directory::Said::Unclaim(key)),
         }
         Ok(())

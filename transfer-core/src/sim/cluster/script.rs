@@ -106,9 +106,11 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
             c.add_pool(node, Domain(domain), len);
         }
     }
+    // One that has the name of the first, which connects at another node.
+    let namesake = if play.restarts && c.rng.random() { 1 } else { usize::MAX };
     for i in 0..worker_count {
         let worker = Worker {
-            name: Name::new(&format!("worker{i}")).unwrap(),
+            name: Name::new(&format!("worker{}", if i == namesake { 0 } else { i })).unwrap(),
             node: if i < node_count { i } else { c.rng.random_range(0..node_count) },
             domain: Domain(c.rng.random_range(0..domains)),
             session: None,
@@ -119,6 +121,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
             ring: std::collections::VecDeque::new(),
             notices: super::notices::Notices::default(),
             seen: BTreeMap::new(),
+            refused: 0,
             acts_left: c.rng.random_range(5..40),
             counters: BTreeMap::new(),
         };
@@ -278,12 +281,21 @@ impl Cluster {
         } else {
             self.rng.random_range(0..self.workers.len())
         };
-        let to = self.chance(60).then_some(other);
+        let to = self.chance(60).then_some(other).filter(|_| !self.stays_at_home(&key));
         self.push_this(worker, key, version, to);
+    }
+
+    /// Whether a key is published at its owner's node and nowhere else: where nodes go on without the directory, every second one. Only
+    /// of those can it be said who owns them.
+    pub(super) fn stays_at_home(&self, key: &Key) -> bool {
+        self.play.restarts && self.keys.iter().step_by(2).any(|k| k == key)
     }
 
     fn prepare(&mut self, worker: usize) {
         let key = self.keys[self.rng.random_range(0..self.keys.len())].clone();
+        if self.stays_at_home(&key) {
+            return;
+        }
         let to = self.workers[self.rng.random_range(0..self.workers.len())].name.clone();
         let (meta, timeout) = (self.meta(), self.timeout());
         let op = self.ask(worker, What::Prepare, timeout);

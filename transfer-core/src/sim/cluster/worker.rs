@@ -30,6 +30,8 @@ pub(super) struct Worker {
     pub(super) notices: Notices,
     /// The newest versions that it has had.
     pub(super) seen: BTreeMap<String, Version>,
+    /// How often its name was taken.
+    pub(super) refused: u32,
     pub(super) acts_left: u32,
     /// Counters that it has opened: home and identity.
     pub(super) counters: BTreeMap<usize, (Name, u64)>,
@@ -122,6 +124,10 @@ impl Cluster {
             return self.tell_directory(node, Said::WorkerDown(name));
         }
         if !yes {
+            self.workers[worker].refused += 1;
+            if self.workers[worker].refused > 20 {
+                return;
+            }
             let at = self.now + self.delay * 10;
             return self.later(at, Happening::Connect(worker));
         }
@@ -160,8 +166,10 @@ impl Cluster {
         self.world.note(|| format!("{} is gone", self.workers[worker].name));
         self.nodes[node].driver.node.session_closed(now, session, why);
         if !self.ending {
-            // Sometimes it comes back elsewhere.
-            if self.rng.random_range(0..4) == 0 {
+            // Sometimes it comes back elsewhere; but two of one name never meet, for their node would know.
+            let name = &self.workers[worker].name;
+            let is_alone = self.workers.iter().filter(|w| w.name == *name).count() == 1;
+            if self.rng.random_range(0..4) == 0 && is_alone {
                 self.workers[worker].node = self.rng.random_range(0..self.nodes.len());
             }
             let at = self.soon() + self.delay * self.rng.random_range(0..10);

@@ -1,0 +1,134 @@
+//! Two sidecars of one name: the one that has it keeps it as long as it lives, unless the other one is told to take it.
+
+use std::process::{Command, Output};
+use transfer_tests::{Scene, Sidecar, Spec, programs};
+
+fn small(seed: u64) -> Spec {
+    Spec::bytes(1000, seed)
+}
+
+fn attached(sidecar: &Sidecar) -> bool {
+    sidecar.status().directory.as_ref().is_some_and(|d| d.attached)
+}
+
+/// A folder, and the arguments of a second sidecar of b's cluster.
+fn second(scene: &Scene) -> (tempfile::TempDir, Vec<String>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("http://{}", scene.a().address());
+    let words = ["--listen", "127.0.0.1:0", "--pool-bytes", "16MiB", "--directory", &url].map(str::to_owned);
+    (folder, words.to_vec())
+}
+
+fn start(folder: &tempfile::TempDir, arguments: &[String], more: &[&str]) -> Sidecar {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
+    Sidecar::start(folder.path(), "b", &arguments)
+}
+
+#[test]
+fn a_newcomer_is_refused_and_the_one_that_lives_notices_nothing() {
+    let mut scene = Scene::two().with_bystanders();
+    let before = scene.b().status().directory.as_ref().map(|d| d.attachments);
+    for _ in 0..3 {
+        let (folder, arguments) = second(&scene);
+        let socket = folder.path().join("b.sock");
+        let mut command = Command::new(programs::transferd());
+        let output = command.args(["--node", "b", "--socket"]).arg(&socket).args(&arguments).output();
+        let Output { status, stderr, .. } = output.expect("it can be started");
+        let text = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(1), "{text}");
+        let said = text.lines().find(|line| line.starts_with("transferd: ")).expect("it says why");
+        for words in ["\"b\"", &scene.b().address(), "running and answers", "another --node", "--replace"] {
+            assert!(said.contains(words), "{words:?}: {said}");
+        }
+        assert!(!socket.exists());
+    }
+    scene.others_go_on();
+    let after = scene.b().status().directory.as_ref().map(|d| d.attachments);
+    assert!(before.is_some() && before == after, "{before:?} {after:?}");
+    scene.end();
+}
+
+/// Nor is the name of the directory's own host to be had.
+#[test]
+fn the_host_s_name_is_refused() {
+    let scene = Scene::two();
+    let (folder, arguments) = second(&scene);
+    let socket = folder.path().join("a.sock");
+    let mut command = Command::new(programs::transferd());
+    let output = command.args(["--node", "a", "--replace", "--socket"]).arg(&socket).args(&arguments).output();
+    let Output { status, stderr, .. } = output.expect("it can be started");
+    let text = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(1), "{text}");
+    assert!(text.contains("hosts this directory") && text.contains("another --node"), "{text}");
+    scene.end();
+}
+
+#[test]
+fn a_newcomer_that_replaces_takes_the_name_and_keeps_it() {
+    let mut scene = Scene::two();
+    let mut old = scene.b().worker("old");
+    old.push("k", small(1)).get();
+    let (folder, arguments) = second(&scene);
+    let mut newcomer = start(&folder, &arguments, &["--replace"]);
+    newcomer.until("it is attached", |s| s.directory.as_ref().is_some_and(|d| d.attached));
+    // The one that was replaced tries again and is refused, by the same rule; its own workers go on.
+    scene.b().until("it knows why", |s| {
+        s.directory
+            .as_ref()
+            .is_some_and(|d| !d.attached && d.why_not.contains("--replace") && d.why_not.contains("\"b\""))
+    });
+    old.push("k", small(2)).get();
+    let (mut new, mut far) = (newcomer.worker("new"), scene.a().worker("far"));
+    new.push("k", small(3)).get();
+    assert_eq!(far.fetch("k").get().sum, small(3).sum());
+    new.push("k", small(4)).get();
+    assert!(attached(&newcomer));
+    drop((old, new, far));
+    newcomer.until("all have left", |s| s.sessions.is_empty());
+    assert_eq!(newcomer.terminate().code(), Some(0));
+    // The name is free, and the one that had it comes back for it.
+    scene.b().until("it is attached", |s| s.directory.as_ref().is_some_and(|d| d.attached));
+    scene.b().until("all have left", |s| s.sessions.is_empty());
+    scene.note_idle_of(1);
+    scene.end();
+}
+
+/// It is killed, and started again at once: its old stream may not have been seen to end.
+#[test]
+fn one_that_is_restarted_comes_back_without_being_told_to() {
+    let mut scene = Scene::two();
+    for round in 0..5 {
+        scene.nodes[1].kill();
+        scene.nodes[1].restart();
+        scene.b().until("it is attached", |s| s.directory.as_ref().is_some_and(|d| d.attached));
+        let (mut giver, mut far) = (scene.b().worker("giver"), scene.a().worker("far"));
+        giver.push("k", small(round)).get();
+        assert_eq!(far.fetch("k").at_least(1).get().sum, small(round).sum());
+    }
+    scene.note_idle_of(1);
+    scene.end();
+}
+
+/// The one that has the name does not answer: the newcomer comes in, and stays in when the other one runs again.
+#[test]
+fn one_that_is_silent_loses_its_name() {
+    let mut scene = Scene::two();
+    let (folder, arguments) = second(&scene);
+    scene.b().freeze();
+    let mut newcomer = start(&folder, &arguments, &[]);
+    newcomer.until("it is attached", |s| s.directory.as_ref().is_some_and(|d| d.attached));
+    scene.b().go_on();
+    scene.b().until("it knows why", |s| {
+        s.directory.as_ref().is_some_and(|d| !d.attached && d.why_not.contains("running and answers"))
+    });
+    assert!(attached(&newcomer));
+    let (mut giver, mut far) = (newcomer.worker("giver"), scene.a().worker("far"));
+    giver.push("k", small(1)).get();
+    assert_eq!(far.fetch("k").get().sum, small(1).sum());
+    drop((giver, far));
+    newcomer.until("all have left", |s| s.sessions.is_empty());
+    assert_eq!(newcomer.terminate().code(), Some(0));
+    scene.b().until("it is attached", |s| s.directory.as_ref().is_some_and(|d| d.attached));
+    scene.note_idle_of(1);
+    scene.end();
+}

@@ -1,0 +1,110 @@
+//! What two nodes gave out while they could not ask the directory, and what they do when it decides.
+
+use super::pair::{Pair, Worker, bytes, name};
+use crate::op::{FailureCode, LeaseId, Reply};
+use crate::tensor::{Key, Select, Version};
+
+fn held(pair: &mut Pair, r: Worker) -> LeaseId {
+    pair.fetch(r, "k", Select::Latest);
+    pair.settle();
+    pair.fetched(r).0
+}
+
+#[test]
+fn a_key_that_was_given_twice_is_the_one_s_that_is_entered() {
+    let mut pair = Pair::new();
+    let (first, second) = (pair.worker(0, "first"), pair.worker(1, "second"));
+    let (near, far) = (pair.worker(0, "near"), pair.worker(1, "far"));
+    pair.push_version(first, "k", Some(9), bytes(100), 1, None);
+    pair.settle();
+    let lease = held(&mut pair, near);
+    // The directory has forgotten it, and the other node has not heard that it is there.
+    pair.forget("k");
+    pair.push(second, "k", bytes(100), 2, None);
+    pair.settle();
+    assert!(matches!(pair.replies(second)[..], [Reply::Pushed { version: Version(1), .. }]));
+    pair.replies(first);
+    pair.nodes[0].node.claim_all();
+    pair.settle();
+    // Its range stays as it is while it is read.
+    assert_eq!(pair.replies(first), []);
+    pair.push_version(first, "k", Some(10), bytes(100), 3, None);
+    pair.settle();
+    let failure = pair.failed(first);
+    assert_eq!(failure.code, FailureCode::KeyOwned);
+    assert!(failure.text.contains("\"second\"") && failure.text.contains("\"b\""), "{failure}");
+    for r in [near, far] {
+        pair.fetch(r, "k", Select::Latest);
+        pair.settle();
+        let (lease, version, _, got) = pair.fetched(r);
+        assert_eq!((version, got), (1, vec![2; 100]));
+        pair.release(r, lease);
+    }
+    pair.replies(first);
+    pair.release(near, lease);
+    pair.settle();
+    assert!(matches!(pair.replies(first)[..], [Reply::Returned { .. }]));
+    pair.ends_clean(&[(first, "first"), (second, "second"), (near, "near"), (far, "far")]);
+}
+
+/// An answer to a claim of before, which the node has answered for itself meanwhile, leaves no entry behind that nobody owns.
+#[test]
+fn what_is_granted_when_nobody_wants_it_any_more_is_given_back() {
+    let mut pair = Pair::new();
+    let w = pair.worker(0, "w");
+    let k = Key::new("k").unwrap();
+    let now = pair.world.now();
+    pair.enter("k", "w", 0);
+    pair.nodes[0].node.claimed(now, &k, Ok(()));
+    pair.settle();
+    assert!(!pair.is_entered("k"));
+    pair.ends_clean(&[(w, "w")]);
+}
+
+#[test]
+fn a_name_that_was_given_twice_is_the_one_s_that_is_entered() {
+    let mut pair = Pair::new();
+    let (loser, near) = (pair.worker(0, "same"), pair.worker(0, "near"));
+    let (winner, far) = (pair.worker(1, "same"), pair.worker(1, "far"));
+    pair.push(far, "other", bytes(100), 7, None);
+    pair.push(loser, "k", bytes(100), 1, None);
+    pair.push(loser, "landed", bytes(100), 2, Some("far"));
+    pair.settle();
+    let lease = held(&mut pair, near);
+    pair.replies(loser);
+    let now = pair.world.now();
+    pair.nodes[0].node.name_lost(now, loser.session, &name("b"));
+    pair.settle();
+    // What it has published is nowhere any more, but with its readers.
+    assert!(!pair.is_entered("k") && !pair.is_entered("landed"));
+    // Of it, it has back what nobody reads.
+    assert!(matches!(pair.replies(loser)[..], []));
+    for to in [None, Some("far"), Some("near")] {
+        pair.push(loser, "k", bytes(100), 3, to);
+        pair.settle();
+        let failure = pair.failed(loser);
+        assert_eq!(failure.code, FailureCode::KeyOwned);
+        assert!(failure.text.contains("\"same\"") && failure.text.contains("\"b\""), "{failure}");
+    }
+    pair.prepare(loser, "k", bytes(100), "far");
+    pair.settle();
+    assert_eq!(pair.failed(loser).code, FailureCode::KeyOwned);
+    // It goes on reading.
+    pair.fetch(loser, "other", Select::Latest);
+    pair.settle();
+    let (other, _, _, got) = pair.fetched(loser);
+    assert_eq!(got, [7; 100]);
+    pair.release(loser, other);
+    // Pushes to the name go to the other one.
+    pair.push(near, "for", bytes(100), 4, Some("same"));
+    pair.push(winner, "k", bytes(100), 5, None);
+    pair.settle();
+    pair.fetch(winner, "for", Select::Latest);
+    pair.settle();
+    let replies = pair.replies(winner);
+    let [Reply::Pushed { .. }, Reply::Fetched { lease: got, .. }] = replies[..] else { panic!("{replies:?}") };
+    pair.release(winner, got);
+    pair.release(near, lease);
+    pair.settle();
+    pair.ends_clean(&[(winner, "same"), (loser, "same"), (near, "near"), (far, "far")]);
+}

@@ -1,0 +1,87 @@
+//! Claims without an answer, and the unclaims behind them, in their order.
+
+use super::item::NodeItem;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use transfer_core::tensor::{Key, Name};
+
+#[derive(Debug)]
+enum Logged {
+    Claim { claim: u64, key: Key, owner: Name, resident: bool, takeover: bool, since: Instant },
+    Unclaim { key: Key },
+}
+
+/// Claims are answered in their order. The log holds those without an answer, and the unclaims behind them: were these forgotten, a
+/// directory that hears the claims again would keep keys that have ended.
+#[derive(Debug, Default)]
+pub(super) struct Log(VecDeque<Logged>);
+
+impl Log {
+    /// Notes a claim, and makes what is to be said of it.
+    pub(super) fn claim(&mut self, claim: u64, key: Key, owner: Name, how: How, now: Instant) -> NodeItem {
+        let How { resident, takeover } = how;
+        let (logged, owned) = (key.clone(), owner.clone());
+        self.0.push_back(Logged::Claim { claim, key: logged, owner: owned, resident, takeover, since: now });
+        NodeItem::Claim { claim, key, owner, resident, takeover }
+    }
+
+    /// Notes the end of a key, where a claim may enter it again.
+    pub(super) fn unclaim(&mut self, key: &Key) {
+        if !self.0.is_empty() {
+            self.0.push_back(Logged::Unclaim { key: key.clone() });
+        }
+    }
+
+    /// Takes out the claim that was answered.
+    pub(super) fn answered(&mut self, answered: u64) -> Option<Key> {
+        match self.0.front()? {
+            Logged::Claim { claim, .. } if *claim == answered => self.pop().map(|(_, key)| key),
+            _ => None,
+        }
+    }
+
+    /// Takes out the first claim, and the unclaims that follow it: nothing is left that they could end.
+    pub(super) fn pop(&mut self) -> Option<(u64, Key)> {
+        let first = self.0.pop_front();
+        while let Some(Logged::Unclaim { .. }) = self.0.front() {
+            self.0.pop_front();
+        }
+        match first {
+            Some(Logged::Claim { claim, key, .. }) => Some((claim, key)),
+            _ => None,
+        }
+    }
+
+    /// Takes out the first claim if it has waited for that long.
+    pub(super) fn pop_overdue(&mut self, now: Instant, patience: Duration) -> Option<(u64, Key)> {
+        self.since().filter(|since| now.duration_since(*since) >= patience)?;
+        self.pop()
+    }
+
+    /// Since when the first claim waits.
+    pub(super) fn since(&self) -> Option<Instant> {
+        match self.0.front()? {
+            Logged::Claim { since, .. } => Some(*since),
+            Logged::Unclaim { .. } => None,
+        }
+    }
+
+    /// Everything again, in its order, for a directory that is heard from now on.
+    pub(super) fn replay(&mut self, now: Instant) -> impl Iterator<Item = NodeItem> {
+        self.0.iter_mut().map(move |logged| match logged {
+            Logged::Claim { claim, key, owner, resident, takeover, since } => {
+                *since = now;
+                let (claim, resident, takeover) = (*claim, *resident, *takeover);
+                NodeItem::Claim { claim, key: key.clone(), owner: owner.clone(), resident, takeover }
+            }
+            Logged::Unclaim { key } => NodeItem::Unclaim { key: key.clone() },
+        })
+    }
+}
+
+/// See [`NodeItem::Claim`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub(super) resident: bool,
+    pub(super) takeover: bool,
+}
