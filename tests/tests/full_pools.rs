@@ -145,10 +145,10 @@ fn a_full_arena() {
     let mut scene = Scene::one().with_bystanders();
     let mut giver = transfer_tests::Worker::of(scene.a(), "giver").arena_bytes(4 << 20).start();
     let mut taker = scene.a().worker("taker");
-    giver.push("w", Spec::bytes(9 << 20, 1)).trouble().expect("TooLargeForArena", &["9437184", "4194304"]);
+    giver.push("w", Spec::bytes(9 << 20, 1)).trouble().expect("TooLargeForArena", &["9 MiB", "4 MiB"]);
     giver.push("one", Spec::bytes(LEN, 1)).get();
     let trouble = giver.push("two", Spec::bytes(LEN, 2)).timeout(SOON).trouble();
-    trouble.expect("ArenaFull", &["3145728", "4194304"]);
+    trouble.expect("ArenaFull", &["3 MiB", "4 MiB"]);
     assert!(trouble.can_retry, "{trouble}");
     let patient = giver.push("two", Spec::bytes(LEN, 2)).start();
     scene.others_go_on();

@@ -97,7 +97,8 @@ impl Reader {
                 transfer_tests::process::signal(held.child.id(), rustix::process::Signal::INT);
             }
             let status = held.child.wait().expect("it ends");
-            assert!(status.success() || status.code() == Some(130), "{}: {status}", held.command);
+            // 130: interrupted. 3: its sidecar was drained, and what it held is published no more.
+            assert!(matches!(status.code(), Some(0 | 3 | 130)), "{}: {status}", held.command);
         }
     }
 }

@@ -191,7 +191,7 @@ fn refusals_reach_the_worker() {
     let (worker, sidecar) = handshake(&policy(), &options(9 << 20), |_| panic!("too large to be asked for"));
     let SessionError::Refused(refusal) = worker.unwrap_err() else { panic!() };
     assert_eq!(refusal.code, RefusalCode::ArenaTooLarge);
-    assert!(refusal.text.contains("9437184") && refusal.text.contains("8388608"), "{refusal}");
+    assert!(refusal.text.contains("9 MiB") && refusal.text.contains("8 MiB"), "{refusal}");
     assert!(matches!(sidecar, Err(SessionError::TurnedAway(_))));
 
     let policy = policy();
