@@ -33,10 +33,11 @@ demo: setup ## Builds what it needs and trains a network through two sidecars on
 	$(CARGO) build --profile $(DEMO_PROFILE) --package digits --package transfer-server --no-default-features --bins
 	$(TARGET)/$(DEMO_PROFILE)/digits demo --transferd $(TARGET)/$(DEMO_PROFILE)/transferd $(DEMO_ARGS)
 
-test: test-host test-rdma test-packaging ## Builds everything and runs the tests that a change has to pass
+test: test-host test-packaging ## Builds everything and runs all tests but those that need an RDMA device
 
-test-all: ## Everything at full length: 100,000 schedules, ten minutes of chaos and of the soak, the fuzzers, empty machines
+test-all: ## Everything, at full length: with a device, 100,000 schedules, ten minutes of chaos and of the soak, the fuzzers, empty machines
 	TRANSFER_SCHEDULES=8500 $(MAKE) test
+	$(MAKE) test-rdma
 	$(MAKE) chaos CHAOS=600
 	$(MAKE) soak-rdma SOAK=600
 	$(MAKE) fuzz FUZZ=60

@@ -283,15 +283,25 @@ def staged(programs, tests, folder):
     return stage
 
 
+def cost(suite):
+    """About how many seconds a suite takes: end-to-end tests start processes, which is what takes long on an emulated processor."""
+    return len(suite.expected) * (15 if suite.package == ROOT / 'tests' else 1.5)
+
+
 def lanes(suites, many):
     """Who runs beside whom: for each lane its guests, and for each guest its suites. No devices: a suite that brings guests of its own."""
-    usual, others = [suite for suite in suites if suite.devices == 1], [suite for suite in suites if suite.devices != 1]
-    several = sorted({suite.devices for suite in others if suite.devices})
-    more = [[suite for suite in others if suite.devices == devices] for devices in several]
-    # As they come, in turns; the last lane has the others too. That comes out about even.
-    shares = [[usual[i::many]] for i in range(many)]
-    shares[-1] += more
-    return [[suites for suites in share if suites] for share in shares if any(share)]
+    several = sorted({suite.devices for suite in suites if suite.devices > 1})
+    # Suites of one device go into any lane one by one; those of several share a guest, and so a lane.
+    units = [[suite] for suite in suites if suite.devices == 1]
+    units += [[suite for suite in suites if suite.devices == devices] for devices in several]
+    shares = [{} for _ in range(many)]
+    total = [0] * many
+    # The largest first, each to the lane that has the least to do.
+    for unit in sorted(units, key=lambda unit: -sum(map(cost, unit))):
+        lane = total.index(min(total))
+        total[lane] += sum(map(cost, unit))
+        shares[lane].setdefault(unit[0].devices, []).extend(unit)
+    return [list(share.values()) for share in shares if share]
 
 
 def run(suites, stage, options):
