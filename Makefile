@@ -65,7 +65,7 @@ soak-rdma: setup ## Everything at once over RDMA in that guest, for 10 minutes
 	tests/rdma-vm/tests.py --soak $(SOAK) $(SOAK_ARGS)
 
 chaos: setup ## Kills, stops and restarts workers and sidecars at random under load, for an hour
-	$(CARGO) build --workspace --bins
+	$(CARGO) build --workspace --all-targets
 	$(TARGET)/debug/transfer-test-soak --stops --seconds $(CHAOS) $(CHAOS_ARGS)
 
 fuzz: setup ## Mutates what strangers may say, 10 minutes for each parser
