@@ -105,20 +105,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
-        for (n, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (4096, "4 KiB"),
-            (64 << 20, "64 MiB"),
-            (3 << 29, "1.5 GiB"),
-            (1 << 40, "1 TiB"),
-        ] {
-            assert_eq!(bytes(n), text);
-        }
-    }
-
-    #[test]
     fn counts() {
         for (n, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(count(n), text);

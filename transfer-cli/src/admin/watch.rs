@@ -41,7 +41,7 @@ pub enum What {
     Quarantine(lists::Quarantine),
 }
 
-/// Looks again and again, until interrupted, or so many times. A sidecar that was there once may be gone for a while.
+/// Refreshes a listing until interrupted, or the given number of times. The sidecar may be gone for a while after the first listing.
 ///
 /// # Errors
 /// Those of what is watched; of one that is gone, those of the first look and of the last.

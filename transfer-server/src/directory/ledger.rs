@@ -194,7 +194,7 @@ impl Ledger {
     /// What the directory answered. Answers to questions that nobody asks any more are dropped.
     pub(crate) fn answer(&mut self, answer: Answer) -> Option<News> {
         match answer {
-            // Of whoever speaks with it.
+            // The client answers it.
             Answer::Ping { .. } => None,
             Answer::Claimed { claim, .. } => match self.answered(claim)? {
                 (key, false) => Some(News::Claimed { key, result: Ok(()) }),

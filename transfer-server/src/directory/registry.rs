@@ -175,7 +175,7 @@ impl Registry {
                 let at = self.node(&node).cloned();
                 answer(from, Answer::NodeLocated { node, at });
             }
-            // For whoever asked; the entries say nothing about it.
+            // The attachment has noted it. It changes no entry.
             NodeItem::Pong { .. } => {}
         }
     }

@@ -12,7 +12,7 @@ pub struct WatchConfig {
     #[arg(long = "http-listen", env = "TRANSFER_HTTP_LISTEN", value_name = "IP:PORT", value_parser = crate::config::address)]
     pub http_listen: Option<SocketAddr>,
 
-    /// Let --http-listen be reached from other hosts, although it is plain HTTP, and whoever reaches it may read it
+    /// Let other hosts reach --http-listen: it is plain HTTP, and every client that reaches it may read it
     #[arg(long = "http-plaintext", env = "TRANSFER_HTTP_PLAINTEXT")]
     pub http_plaintext: bool,
 
