@@ -101,7 +101,7 @@ fn main() -> Result<(), Failed> {
         key: number,
         select: Select::Exactly(Version(7)),
         metadata_id: 3,
-        reader: 0,
+        tenant: number,
         slot: None,
         trace: None,
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use transfer_benches::Runner;
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::op::{Command, Fetch, LeaseId, OpId, Push, Reply};
-use transfer_core::protocol::{Action, Control, Domain, Node, NodeConfig, SessionId};
+use transfer_core::protocol::{Action, Control, Node, NodeConfig, SessionId, Tenant};
 use transfer_core::tensor::{DType, InvalidName, InvalidShape, Key, Name, Select, TensorMeta, Version};
 use transfer_core::time::Time;
 use transfer_core::trace::TraceContext;
@@ -71,7 +71,7 @@ impl Bench {
         let mut node = Node::new(NodeConfig { timed, ..NodeConfig::new(name("bench")?, 1) }, headers);
         for (session, worker) in [(PRODUCER, "producer"), (CONSUMER, "consumer")] {
             let arena = SegmentId(session.0 as u32);
-            node.session_opened(session, name(worker)?, Domain(0), arena, 1 << 40);
+            node.session_opened(session, name(worker)?, Tenant::User(0), arena, 1 << 40);
         }
         let keys = (0..keys).map(|i| Key::new(&format!("model/layers/{i}/attention/w_qkv")));
         let keys = keys.collect::<Result<Vec<_>, _>>().map_err(Failed::Name)?;

@@ -76,6 +76,20 @@ impl Scene {
         Scene::exactly(&all.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
 
+    /// One more sidecar, of another user, in a folder of its own. The directory is at the first one's. Not of those that [`Scene::end`] looks at.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    #[must_use]
+    pub fn sidecar_of(&self, uid: u32, name: &str, arguments: &[&str]) -> Sidecar {
+        let folder = self.folder.path().join(format!("{name}-of-{uid}"));
+        std::fs::create_dir(&folder).expect("a folder can be made");
+        std::os::unix::fs::chown(&folder, Some(uid), Some(uid)).expect("root can give it away");
+        let url = format!("http://{}", self.a().address());
+        let more = ["--listen", "127.0.0.1:0", "--pool-bytes", "4MiB", "--directory", &url];
+        Sidecar::start_as(uid, &folder, name, &[arguments, &more].concat())
+    }
+
     /// One sidecar in a container.
     #[must_use]
     pub fn contained(arguments: &[&str]) -> Scene {

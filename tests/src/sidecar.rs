@@ -17,6 +17,8 @@ pub struct Sidecar {
     folder: PathBuf,
     arguments: Vec<String>,
     container: Option<Container>,
+    /// Another user than the test's, whose it is.
+    uid: Option<u32>,
     process: Process,
     admin: Admin,
     /// The line that says "ready".
@@ -40,8 +42,27 @@ impl Sidecar {
     /// Where it does not.
     #[must_use]
     pub fn start_in(container: Option<Container>, folder: &Path, name: &str, arguments: &[&str]) -> Sidecar {
+        Sidecar::start_for(container, None, folder, name, arguments)
+    }
+
+    /// The same as another user, whose the folder is; only root can do that.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    #[must_use]
+    pub fn start_as(uid: u32, folder: &Path, name: &str, arguments: &[&str]) -> Sidecar {
+        Sidecar::start_for(None, Some(uid), folder, name, arguments)
+    }
+
+    fn start_for(
+        container: Option<Container>,
+        uid: Option<u32>,
+        folder: &Path,
+        name: &str,
+        arguments: &[&str],
+    ) -> Sidecar {
         let arguments: Vec<String> = arguments.iter().map(|&a| a.to_owned()).collect();
-        let (process, ready) = run(container, folder, name, &arguments);
+        let (process, ready) = run(container, uid, folder, name, &arguments);
         let admin = Admin::at(admin_socket(folder, name));
         let _witness = Witness::at(admin_socket(folder, name));
         Sidecar {
@@ -49,6 +70,7 @@ impl Sidecar {
             folder: folder.to_owned(),
             arguments,
             container,
+            uid,
             process,
             admin,
             ready,
@@ -180,7 +202,7 @@ impl Sidecar {
         if let (Some(at), Some(address)) = (self.arguments.iter().position(|a| a == "--listen"), address) {
             self.arguments[at + 1] = address;
         }
-        (self.process, self.ready) = run(self.container, &self.folder, &self.name, &self.arguments);
+        (self.process, self.ready) = run(self.container, self.uid, &self.folder, &self.name, &self.arguments);
         self.admin = Admin::at(self.admin_socket());
     }
 
@@ -221,11 +243,23 @@ fn admin_socket(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}-admin.sock"))
 }
 
-fn run(container: Option<Container>, folder: &Path, name: &str, arguments: &[String]) -> (Process, String) {
+fn run(
+    container: Option<Container>,
+    uid: Option<u32>,
+    folder: &Path,
+    name: &str,
+    arguments: &[String],
+) -> (Process, String) {
     let ready_file = folder.join(format!("{name}.ready"));
     // One that was killed has left it behind.
     let _ = std::fs::remove_file(&ready_file);
-    let (leash, program) = (programs::worker(), programs::transferd());
+    let (leash, program) = match uid {
+        None => (programs::worker(), programs::transferd()),
+        // Where that user can run them.
+        Some(_) => {
+            (programs::worker_for_all(folder), programs::for_all(&programs::transferd(), folder, "transferd.copy"))
+        }
+    };
     // What the folder is called where the sidecar runs.
     let inside = if container.is_some() { Path::new(SHARED) } else { folder };
     let socket = inside.join(format!("{name}.sock"));
@@ -238,13 +272,8 @@ fn run(container: Option<Container>, folder: &Path, name: &str, arguments: &[Str
         None => Process::tied(&program, words),
         Some(words) => words.iter().map(AsRef::as_ref).collect(),
     };
-    let mut process = Process::start(Start {
-        leash: &leash,
-        arguments,
-        mode: "tied",
-        log: folder.join(format!("{name}.log")),
-        uid: None,
-    });
+    let mut process =
+        Process::start(Start { leash: &leash, arguments, mode: "tied", log: folder.join(format!("{name}.log")), uid });
     let ready = poll(|| match std::fs::read_to_string(&ready_file) {
         Ok(line) => Ok(Ok(line)),
         Err(_) => process.ended().map(Err).ok_or(()),

@@ -200,7 +200,7 @@ fn a_call_that_nobody_serves_is_unimplemented_everywhere() {
     let refused = refused.expect_err("no page has that token");
     assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
     let (node, address) = ("old".into(), "127.0.0.1:1".into());
-    let hello = v1::Hello { node, address, incarnation: 1, version: 0, replace: false };
+    let hello = v1::Hello { node, address, incarnation: 1, version: 0, replace: false, local: String::new() };
     let item = v1::NodeItem { item: Some(v1::node_item::Item::Hello(hello)) };
     let update = tokio_stream::once(v1::NodeUpdate { items: vec![item] });
     let refused =

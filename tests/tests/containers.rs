@@ -113,7 +113,7 @@ fn another_user_s_container_gets_nothing() {
     let mut stranger = Worker::of(scene.a(), "stranger").contained(Container::of_user(UID)).start();
     stranger.fetch("w").trouble().expect("PermissionDenied", &["user id 0"]);
     stranger.push("x", Spec::bytes(1000, 2)).get();
-    giver.fetch("x").trouble().expect("PermissionDenied", &["runs as 0"]);
+    giver.fetch("x").trouble().expect("PermissionDenied", &["this worker to user id 0"]);
     assert_eq!(stranger.fetch("x").get().sum, Spec::bytes(1000, 2).sum());
     drop((giver, stranger));
     until_gone(scene.a(), "stranger");

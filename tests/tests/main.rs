@@ -42,6 +42,7 @@ mod shm_reference;
 mod start_and_stop;
 mod status_page;
 mod takeover;
+mod tenants;
 mod three_nodes;
 mod top;
 mod traces;

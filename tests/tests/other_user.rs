@@ -6,10 +6,10 @@
 use transfer_tests::{Scene, Spec, Worker, programs};
 
 /// Nobody in particular.
-const UID: u32 = 54_321;
+pub(crate) const UID: u32 = 54_321;
 
 /// Root can be somebody else. Says why not.
-fn can_be_others() -> bool {
+pub(crate) fn can_be_others() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         eprintln!("not run: only root can start a worker as user {UID}");
@@ -37,7 +37,8 @@ fn another_user_s_tensors_cannot_be_read() {
     assert_eq!(status.pools.len(), 2, "one for each");
 
     giver.push("w", Spec::bytes(1000, 1)).get();
-    let (words, reversed) = (["user id 0", "runs as 54321"], ["user id 54321", "runs as 0"]);
+    let (words, reversed) =
+        (["to user id 0", "this worker to user id 54321"], ["to user id 54321", "this worker to user id 0"]);
     let trouble = stranger.fetch("w").trouble();
     trouble.expect("PermissionDenied", &words);
     assert!(!trouble.can_retry && trouble.fault == "Caller", "{trouble}");
@@ -95,13 +96,14 @@ fn pools_are_kept_apart() {
     assert!(used(&scene, 0) >= 3 << 20);
     assert_eq!(used(&scene, UID), 0);
     // One user's full pool is nothing to the other.
-    giver.push("x", Spec::bytes(3 << 20, 2)).to("stranger").get();
+    let mut sender = start(&scene, 0, "sender");
+    sender.push("x", Spec::bytes(3 << 20, 2)).to("stranger").get();
     let theirs = stranger.fetch("x").get();
     assert_eq!(theirs.sum, Spec::bytes(3 << 20, 2).sum());
     let (a, b) = (fetched.place.expect("mapped"), theirs.place.expect("mapped"));
     assert_ne!(a.inode, b.inode, "one segment for both");
     assert!(used(&scene, UID) >= 3 << 20);
-    drop((giver, taker, stranger));
+    drop((giver, taker, sender, stranger));
     scene.end();
 }
 

@@ -11,7 +11,7 @@ use crate::fabric::{DownReason, Fabric, FabricError, FabricEvent, FabricKind, Li
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Reply};
 use crate::protocol::{
-    Action, BufferAnswer, Control, Domain, LinkStatus, Node, Page, PeerInfo, SessionId, Shown, Snapshot, Write,
+    Action, BufferAnswer, Control, LinkStatus, Node, Page, PeerInfo, SessionId, Shown, Snapshot, Tenant, Write,
 };
 use crate::tensor::Name;
 use crate::time::Time;
@@ -58,7 +58,7 @@ pub enum Work<M> {
     /// Show it no more, and call [`Node::withdrawn`] as soon as nobody has marked it.
     Withdraw {
         /// On the board of which user.
-        domain: Domain,
+        domain: Tenant,
         /// Which.
         ticket: u64,
     },

@@ -53,6 +53,7 @@ impl Control {
             News::Claimed { key, result } => {
                 let result = result.map_err(|refused| match refused {
                     Refused::Owned { owner, node } => ClaimRefused::Owned { owner, node },
+                    Refused::Denied(why) => ClaimRefused::Denied(why),
                     Refused::Unreachable(why) => ClaimRefused::Unreachable(why),
                 });
                 self.engine.send(EngineCommand::Claimed { key, result })
@@ -68,8 +69,8 @@ impl Control {
             ControlRequest::Resolve { key, newer_than } => self.directory.ask(Ask::Resolve { key, newer_than }),
             ControlRequest::StopResolve { key } => self.directory.ask(Ask::StopResolve { key }),
             ControlRequest::ResolveWorker { worker } => self.directory.ask(Ask::ResolveWorker { worker }),
-            ControlRequest::Claim { key, owner, resident, takeover } => {
-                self.directory.ask(Ask::Claim { key, owner, resident, takeover });
+            ControlRequest::Claim { key, owner, tenant, resident, takeover } => {
+                self.directory.ask(Ask::Claim { key, owner, tenant, resident, takeover });
             }
             ControlRequest::Unclaim { key } => self.directory.ask(Ask::Unclaim { key }),
             ControlRequest::Connect { peer } => self.links.wanted(&peer),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
-use transfer_core::protocol::{BufferAnswer, BufferAsk, Deleted, Domain, NotDeleted, Page, Snapshot, Unfinished};
+use transfer_core::protocol::{BufferAnswer, BufferAsk, Deleted, NotDeleted, Page, Snapshot, Tenant, Unfinished};
 use transfer_core::tensor::{Key, Name};
 
 pub(crate) use transfer_fabric::engine::{
@@ -126,7 +126,7 @@ impl EngineClient {
         self.ask(|answer| EngineCommand::Delete { key, answer }).await
     }
 
-    pub(crate) async fn evict(&self, domain: Option<Domain>, place: u64) -> Result<Page<u64>, EngineError> {
+    pub(crate) async fn evict(&self, domain: Option<Tenant>, place: u64) -> Result<Page<u64>, EngineError> {
         self.ask(|answer| EngineCommand::Evict { domain, place, answer }).await
     }
 

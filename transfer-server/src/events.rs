@@ -3,6 +3,7 @@
 //! A reader goes at its own speed through what is kept. One that is slower than the news does not hold anybody up and takes no
 //! memory: it hears how many it has missed.
 
+use crate::admin::uid_of;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -64,13 +65,13 @@ impl Events {
                     to: to.to_string(),
                 }),
             ),
-            NodeEvent::PoolFull { domain, bytes } => self.tell(
-                format!("somebody waits for room in the landing pool of user id {}, of {bytes} bytes", domain.0),
-                What::PoolFull(v1::PoolFull { uid: domain.0, bytes }),
+            NodeEvent::PoolFull { domain, tenant, bytes } => self.tell(
+                format!("somebody waits for room in the landing pool of tenant {tenant}, of {bytes} bytes"),
+                What::PoolFull(v1::PoolFull { uid: uid_of(domain), tenant: tenant.to_string(), bytes }),
             ),
-            NodeEvent::PoolFree { domain, after } => self.tell(
-                format!("nobody waits for room in the landing pool of user id {} any more, after {after:?}", domain.0),
-                What::PoolFree(v1::PoolFree { uid: domain.0, full_ns: nanos(after) }),
+            NodeEvent::PoolFree { domain, tenant, after } => self.tell(
+                format!("nobody waits for room in the landing pool of tenant {tenant} any more, after {after:?}"),
+                What::PoolFree(v1::PoolFree { uid: uid_of(domain), tenant: tenant.to_string(), full_ns: nanos(after) }),
             ),
             NodeEvent::Failed { worker, failure, untold } => self.tell(
                 format!("an operation of worker {worker} failed: {}", failure.text),

@@ -29,6 +29,7 @@ pub(crate) async fn routes(
     peering: PeeringService,
     admin: AdminService,
     directory: Option<Directory>,
+    security: Security,
 ) -> Result<(Routes, HealthReporter), tonic_reflection::server::Error> {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<PeeringServer<PeeringService>>().await;
@@ -36,7 +37,7 @@ pub(crate) async fn routes(
     let mut routes = RoutesBuilder::default();
     if let Some(directory) = directory {
         health.set_serving::<DirectoryServer<DirectoryService>>().await;
-        routes.add_service(DirectoryServer::new(DirectoryService::new(directory)));
+        routes.add_service(DirectoryServer::new(DirectoryService::new(directory, security)));
     }
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -93,7 +94,18 @@ pub(crate) async fn over_tcp(
     server().layer(GuardLayer(security)).add_routes(routes).serve_with_incoming_shutdown(incoming, told(stop)).await
 }
 
-/// The same over a Unix socket.
+/// The same at the socket for sidecars of this host.
+pub(crate) async fn of_this_host(
+    routes: Routes,
+    listener: UnixListener,
+    security: Security,
+    stop: watch::Receiver<bool>,
+) -> Result<(), tonic::transport::Error> {
+    let incoming = security::of_this_host(listener);
+    server().layer(GuardLayer(security)).add_routes(routes).serve_with_incoming_shutdown(incoming, told(stop)).await
+}
+
+/// The same over the admin socket.
 pub(crate) async fn over_unix(
     routes: Routes,
     listener: UnixListener,

@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A path that is removed on drop, if it is still the socket that was made there.
 #[derive(Debug)]
@@ -16,6 +17,14 @@ pub(crate) struct SocketPath {
 fn identity(path: &Path) -> io::Result<(u64, u64, i64, i64)> {
     let m = std::fs::symlink_metadata(path)?;
     Ok((m.dev(), m.ino(), m.ctime(), m.ctime_nsec()))
+}
+
+impl SocketPath {
+    /// How another process calls it.
+    pub(crate) fn absolute(&self) -> Arc<str> {
+        let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+        path.to_string_lossy().into()
+    }
 }
 
 impl Drop for SocketPath {

@@ -101,13 +101,14 @@ fn who_writes_outside_of_its_grant_writes_nowhere() {
     for again in [false, true] {
         let mut target = scene.a().worker("target");
         let mut link = Link::to(scene.a());
-        for (id, text) in ["loot", "target", "thief"].into_iter().enumerate() {
+        let own = rustix::process::geteuid().as_raw().to_string();
+        for (id, text) in ["loot", "target", "thief", &own].into_iter().enumerate() {
             let text = Name::new(text).expect("a name");
             link.say(Role::Push, 0, Body::Name { name: name_ref(id as u32), text });
         }
-        let (key, target_ref, owner) = (name_ref(0), name_ref(1), name_ref(2));
+        let [key, target_ref, owner, tenant] = [0, 1, 2, 3].map(name_ref);
         let meta = TensorMeta::of(DType::U8, &[1000]).expect("a shape");
-        link.say(Role::Push, 1, Body::BufferRequest { key, target: target_ref, owner, metadata_id: 1, meta });
+        link.say(Role::Push, 1, Body::BufferRequest { key, target: target_ref, owner, tenant, metadata_id: 1, meta });
         let (_, slots) = link.hear("BUFFER_RESPONSE", |body| match body {
             Body::BufferResponse { slots } => Some(slots.clone()),
             Body::ErrorStatus(failure) => panic!("{failure:?}"),
@@ -154,7 +155,8 @@ fn who_answers_late_is_not_believed_and_who_answers_twice_is_left() {
     let mut scene = scene();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-    let url = format!("http://{}", scene.a().address());
+    // Where the kernel says whose it is.
+    let url = format!("unix://{}", scene.a().folder().join("a.peers").display());
     let (tell, told) = tokio::sync::mpsc::channel(8);
     let say = |item| tell.try_send(v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(item) }] }).expect("room");
     use v1::node_item::Item;
@@ -162,13 +164,15 @@ fn who_answers_late_is_not_believed_and_who_answers_twice_is_left() {
         node: NAME.into(),
         address: "127.0.0.1:1".into(),
         incarnation: 1,
-        version: 1,
+        version: 2,
         replace: false,
+        local: String::new(),
     }));
     say(Item::Claim(v1::Claim {
         claim: 1,
         key: "lure".into(),
         owner: "lurer".into(),
+        tenant: rustix::process::geteuid().as_raw().to_string(),
         resident: true,
         takeover: false,
     }));

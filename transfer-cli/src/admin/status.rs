@@ -57,6 +57,9 @@ fn as_text(status: &StatusResponse) -> String {
     if let Some(directory) = &status.directory {
         line("directory", directory_text(directory));
     }
+    if !status.believes.is_empty() {
+        line("believes", status.believes.clone());
+    }
     if let Some(tls) = &status.tls {
         line("tls", tls_text(tls, status.time_unix_ns / 1_000_000_000));
     }
@@ -86,9 +89,9 @@ fn as_text(status: &StatusResponse) -> String {
         format!("{leases}, {operations}, {slots}; {} failed since the start", count(counters.failed))
     });
 
-    let mut pools = Table::new(&[">uid", ">size", ">used", ">waiting"]);
+    let mut pools = Table::new(&[">tenant", ">size", ">used", ">waiting"]);
     for p in &status.pools {
-        pools.row([p.uid.to_string(), bytes(p.bytes), bytes(p.used_bytes), count(p.waiting)]);
+        pools.row([p.tenant.clone(), bytes(p.bytes), bytes(p.used_bytes), count(p.waiting)]);
     }
     let mut paths = Table::new(&["carried by", ">transfers", ">bytes", ">copied by a CPU"]);
     let published = counters.published.filter(|published| published.transfers > 0);
@@ -190,7 +193,7 @@ fn as_json(status: &StatusResponse) -> Value {
     let pools = status
         .pools
         .iter()
-        .map(|p| json!({ "uid": p.uid, "bytes": p.bytes, "used_bytes": p.used_bytes, "waiting": p.waiting, "full_ns": p.full_ns }));
+        .map(|p| json!({ "uid": p.uid, "tenant": p.tenant, "bytes": p.bytes, "used_bytes": p.used_bytes, "waiting": p.waiting, "full_ns": p.full_ns }));
     let finished = counters.finished.iter().map(|p| {
         json!({ "fabric": fabric_name(p.fabric), "transfers": p.transfers, "bytes": p.bytes, "copied_bytes": p.copied_bytes })
     });
@@ -217,6 +220,7 @@ fn as_json(status: &StatusResponse) -> Value {
         "reasons": status.reasons,
         "drain": status.drain.as_ref().map(drain::as_json),
         "log_level": status.log_level,
+        "believes": status.believes,
         "tls": status.tls.as_ref().map(|tls| json!({
             "expires_unix_s": tls.expires_unix_s, "refused_handshakes": tls.refused_handshakes,
         })),

@@ -1,6 +1,6 @@
 //! What the state machine wants done.
 
-use super::{Control, Domain, SessionId};
+use super::{Control, SessionId, Tenant};
 use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::Reply;
@@ -36,7 +36,7 @@ pub enum Action {
     /// no worker has marked it as read.
     Withdraw {
         /// On the board of which user.
-        domain: Domain,
+        domain: Tenant,
         /// Which.
         ticket: u64,
     },

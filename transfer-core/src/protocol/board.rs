@@ -15,7 +15,7 @@ use super::node::Node;
 use super::notices::{NoticeAt, Noticed};
 use super::slab::Id;
 use super::store::{Blob, Owner, Record, Source};
-use super::{Action, Domain};
+use super::{Action, Tenant};
 use crate::memory::LocalSlice;
 use crate::tensor::{Key, TensorMeta, Until, Version};
 use hashbrown::HashMap;
@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
     /// On the board of which user.
-    pub domain: Domain,
+    pub domain: Tenant,
     /// Names this showing of this version. Never 0, and never used again.
     pub ticket: u64,
     /// Its key. What was shown under the same key before is to be shown no more from the same moment on.
@@ -62,14 +62,14 @@ pub(super) struct Ticket {
     pub(super) record: Option<Id<Record>>,
     /// `None`: it names a notice on the board, and no version.
     pub(super) blob: Option<Id<Blob>>,
-    pub(super) domain: Domain,
+    pub(super) domain: Tenant,
 }
 
 /// All boards of a node.
 #[derive(Default)]
 pub(super) struct Boards {
     /// How many more keys each board takes. One too few for as long as a key has its new place and its old one.
-    pub(super) free: BTreeMap<Domain, i64>,
+    pub(super) free: BTreeMap<Tenant, i64>,
     /// Those that are shown, and those that somebody may still have marked.
     pub(super) tickets: HashMap<u64, Ticket>,
     /// The last one that was given out.
@@ -84,7 +84,7 @@ pub(super) struct Boards {
 
 impl Node {
     /// Somebody keeps a board for the workers of this user, with places for so many keys.
-    pub fn add_board(&mut self, domain: Domain, places: usize) {
+    pub fn add_board(&mut self, domain: Tenant, places: usize) {
         self.boards.free.insert(domain, i64::try_from(places).unwrap_or(i64::MAX));
     }
 
@@ -157,7 +157,7 @@ impl Node {
     }
 
     /// Whether everybody of its user may find this version by looking. `before`: on which board the key has a place already.
-    pub(super) fn can_be_shown(&self, record: &Record, blob: Id<Blob>, before: Option<Domain>) -> bool {
+    pub(super) fn can_be_shown(&self, record: &Record, blob: Id<Blob>, before: Option<Tenant>) -> bool {
         let Some(b) = self.store.blobs.get(blob) else { return false };
         let has_place =
             self.boards.free.get(&b.domain).is_some_and(|free| *free > 0 || before.is_some_and(|d| d == b.domain));

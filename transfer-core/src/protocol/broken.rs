@@ -39,6 +39,8 @@ pub(crate) enum Broken {
     ForgetsReaders,
     /// A key that the directory has given to another owner is kept.
     KeepsLostKeys,
+    /// Workers of other tenants are given a tensor, too.
+    ServesStrangers,
 }
 
 impl Node {

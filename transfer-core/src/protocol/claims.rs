@@ -4,7 +4,7 @@ use super::node::Node;
 use super::ops::Op;
 use super::slab::Id;
 use super::store::{Claimant, Claiming, Owner, Record, Waiter};
-use super::{Action, Control, NodeEvent};
+use super::{Action, Control, NodeEvent, Tenant};
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
@@ -14,26 +14,27 @@ impl Node {
         &mut self,
         record: Id<Record>,
         key: Key,
-        owner: Name,
+        (owner, tenant): (Name, Tenant),
         who: Claimant,
         takeover: bool,
         pushes: Vec<Id<Op>>,
     ) {
         let (behind, before) = (Vec::new(), None);
-        let claiming = Claiming { owner: owner.clone(), who, takeover, before, behind, pushes };
+        let claiming = Claiming { owner: owner.clone(), tenant, who, takeover, before, behind, pushes };
         if let Some(r) = self.store.records.get_mut(record) {
             r.owner = Owner::Claiming(Box::new(claiming));
             if std::mem::take(&mut r.resolving) {
                 self.actions.push_back(Action::Control(Control::StopResolve { key: key.clone() }));
             }
             let resident = matches!(who, Claimant::Session(_));
-            self.actions.push_back(Action::Control(Control::Claim { key, owner, resident, takeover }));
+            let tenant = self.config.tenants.name(tenant);
+            self.actions.push_back(Action::Control(Control::Claim { key, owner, tenant, resident, takeover }));
         }
     }
 
     /// Takes a key over for a worker of this sidecar. What its owner published stays until the directory has answered.
     pub(super) fn take_over(&mut self, record: Id<Record>, op: Op) {
-        let Some(owner) = self.sessions.get(&op.session).map(|s| s.name.clone()) else { return };
+        let Some((owner, tenant)) = self.sessions.get(&op.session).map(|s| (s.name.clone(), s.domain)) else { return };
         let (key, who) = (op.key.clone(), Claimant::Session(op.session));
         let id = self.keep_op(op);
         let Some(r) = self.store.records.get_mut(record) else { return };
@@ -43,12 +44,13 @@ impl Node {
         let mut before = std::mem::replace(&mut r.owner, Owner::Nobody);
         let flow = if let Owner::Landed(landed) = &mut before { landed.flow.take() } else { None };
         let (behind, before) = (Vec::new(), Some(before));
-        let claiming = Claiming { owner: owner.clone(), who, takeover: true, before, behind, pushes: vec![id] };
+        let claiming = Claiming { owner: owner.clone(), tenant, who, takeover: true, before, behind, pushes: vec![id] };
         r.owner = Owner::Claiming(Box::new(claiming));
         if let Some((link, flow)) = flow {
             self.recall(link, flow);
         }
-        self.actions.push_back(Action::Control(Control::Claim { key, owner, resident: true, takeover: true }));
+        let tenant = self.config.tenants.name(tenant);
+        self.actions.push_back(Action::Control(Control::Claim { key, owner, tenant, resident: true, takeover: true }));
     }
 
     /// The directory has given a key of this node to another owner.
@@ -115,8 +117,14 @@ impl Node {
             Owner::Nobody => return self.claimed_for_nobody(key, &result),
             // It was given without the directory, or is entered again after the directory's restart: another was faster.
             Owner::Session(_) | Owner::Landed(_) | Owner::Outlived(_) => {
-                if let Err(super::ClaimRefused::Owned { owner, .. }) = result {
-                    self.taken_away(now, id, &owner);
+                match result {
+                    Err(super::ClaimRefused::Owned { owner, .. }) => self.taken_away(now, id, &owner),
+                    // The directory does not believe this node any more: what nobody is told of ends here, too.
+                    Err(super::ClaimRefused::Denied(_)) => {
+                        let me = self.config.name.clone();
+                        self.taken_away(now, id, &me);
+                    }
+                    Err(super::ClaimRefused::Unreachable(_)) | Ok(()) => {}
                 }
                 return;
             }
@@ -151,6 +159,7 @@ impl Node {
             (Err(refused), who) => {
                 let failure = match refused {
                     super::ClaimRefused::Owned { owner, node } => key_owned(key, Some(&owner), &node),
+                    super::ClaimRefused::Denied(why) => Failure::new(FailureCode::PermissionDenied, why),
                     super::ClaimRefused::Unreachable(why) => Failure::new(
                         FailureCode::DirectoryUnreachable,
                         format!("the directory cannot be asked who owns key {key:?}: {why}"),
@@ -196,14 +205,16 @@ impl Node {
                 Owner::Landed(l) => Some(l.owner.clone()),
                 Owner::Outlived(o) => Some(o.owner.clone()),
             };
-            if let Some(owner) = owner {
+            let tenant = Node::tenant_of(&self.sessions, &record.owner);
+            if let (Some(owner), Some(tenant)) = (owner, tenant) {
+                let tenant = self.config.tenants.name(tenant);
                 let key = record.key.clone();
                 let resident = match &record.owner {
                     Owner::Session(_) => true,
                     Owner::Claiming(c) => matches!(c.who, Claimant::Session(_)),
                     Owner::Nobody | Owner::Landed(_) | Owner::Outlived(_) => false,
                 };
-                self.actions.push_back(Action::Control(Control::Claim { key, owner, resident, takeover }));
+                self.actions.push_back(Action::Control(Control::Claim { key, owner, tenant, resident, takeover }));
             }
         }
         for id in self.store.records.ids(|r| r.resolving) {

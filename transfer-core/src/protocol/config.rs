@@ -1,5 +1,6 @@
 //! What a node is told at its start.
 
+use super::Tenants;
 use crate::fabric::FabricKind;
 use crate::tensor::Name;
 
@@ -30,6 +31,8 @@ pub struct NodeConfig {
     pub max_references: usize,
     /// What must carry transfers between nodes, for every caller that does not say itself.
     pub require: Option<FabricKind>,
+    /// Names of tenants, and what is reserved for some.
+    pub tenants: Tenants,
     /// Whether to take the time of transfers for the histograms of [`super::Meters`]; they are counted in any case.
     pub timed: bool,
     /// A rule to break.
@@ -56,6 +59,7 @@ impl NodeConfig {
             max_names_per_link: 1 << 16,
             max_references: 1 << 16,
             require: None,
+            tenants: Tenants::default(),
             timed: true,
             #[cfg(test)]
             broken: None,

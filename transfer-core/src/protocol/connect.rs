@@ -61,6 +61,10 @@ impl Node {
                 return self.fail_op(id, Failure::new(FailureCode::UnknownWorker, text));
             }
             // It connected here meanwhile.
+            let may = self.ops.get(id).map_or(Ok(()), |op| self.may_push(op.session, &op.key, op.target()));
+            if let Err(failure) = may {
+                return self.fail_op(id, failure);
+            }
             if let Some(op) = self.finish_op(id) {
                 match op.kind {
                     OpKind::Prepare { .. } => self.prepared(op.session, op.id),
@@ -91,6 +95,9 @@ impl Node {
     /// Gets landing slots before the first push needs them.
     pub(super) fn prepare(&mut self, now: Time, session: SessionId, prepare: Prepare) {
         if let Some(failure) = self.is_busy(session).or_else(|| self.no_name(session, &prepare.key)) {
+            return self.refuse(session, prepare.op, failure);
+        }
+        if let Err(failure) = self.may_push(session, &prepare.key, Some(&prepare.to)) {
             return self.refuse(session, prepare.op, failure);
         }
         if self.workers.contains_key(&prepare.to) {

@@ -1,6 +1,6 @@
 //! What the state machine and the control plane say to each other.
 
-use super::SessionId;
+use super::{SessionId, Vouches};
 use crate::fabric::{FabricKind, LinkId};
 use crate::tensor::{Key, Name};
 
@@ -13,6 +13,8 @@ pub struct PeerInfo {
     pub incarnation: u64,
     /// How many receive slots it has for this link.
     pub receive_slots: u32,
+    /// Of whom its word is taken.
+    pub vouches: Vouches,
     /// Which fabrics would have been better for this link, and why they are not what carries it.
     pub passed_over: Vec<PassedOver>,
 }
@@ -37,6 +39,8 @@ pub enum ClaimRefused {
         /// Its node.
         node: Name,
     },
+    /// The tenant may not have it, and why.
+    Denied(String),
     /// The directory cannot be reached.
     Unreachable(String),
 }
@@ -68,6 +72,8 @@ pub enum Control {
         key: Key,
         /// The owner's worker name.
         owner: Name,
+        /// Whose it is: [`super::Tenants::name`].
+        tenant: Name,
         /// Whether the owner is a worker of this node, and nobody else of its name can be anywhere. What landed here for a worker
         /// elsewhere is claimed in its name, too.
         resident: bool,

@@ -2,7 +2,7 @@
 //! a transfer that goes well.
 
 use super::node::Node;
-use super::{Action, Control, Domain, SessionId};
+use super::{Action, Control, SessionId, Tenant};
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
@@ -23,14 +23,18 @@ pub enum NodeEvent {
     /// Somebody waits for room in a landing pool.
     PoolFull {
         /// Whose pool.
-        domain: Domain,
+        domain: Tenant,
+        /// What that tenant is called.
+        tenant: Name,
         /// How large it is, in bytes.
         bytes: u64,
     },
     /// Nobody waits for room in it any more.
     PoolFree {
         /// Whose pool.
-        domain: Domain,
+        domain: Tenant,
+        /// What that tenant is called.
+        tenant: Name,
         /// How long somebody did.
         after: Duration,
     },
@@ -94,19 +98,20 @@ impl Node {
     }
 
     /// Somebody waits for room.
-    pub(super) fn pool_waits(&mut self, domain: Domain) {
+    pub(super) fn pool_waits(&mut self, domain: Tenant) {
         let now = self.latest;
         let Some(pool) = self.pools.get_mut(&domain) else { return };
         pool.full_since.get_or_insert(now);
         if !pool.told.full && pool.told.at.is_none_or(|at| now.since(at) >= POOL_PAUSE) {
             (pool.told.full, pool.told.at) = (true, Some(now));
             let bytes = pool.alloc.len_bytes();
-            self.tell(NodeEvent::PoolFull { domain, bytes });
+            let tenant = self.config.tenants.name(domain);
+            self.tell(NodeEvent::PoolFull { domain, tenant, bytes });
         }
     }
 
     /// Those who waited for room were served, as far as it went.
-    pub(super) fn pool_served(&mut self, domain: Domain) {
+    pub(super) fn pool_served(&mut self, domain: Tenant) {
         let now = self.latest;
         let Some(pool) = self.pools.get_mut(&domain) else { return };
         if !pool.wants.is_empty() {
@@ -115,7 +120,8 @@ impl Node {
         let since = pool.full_since.take();
         if std::mem::take(&mut pool.told.full) {
             let after = since.map_or(Duration::ZERO, |since| now.since(since));
-            self.tell(NodeEvent::PoolFree { domain, after });
+            let tenant = self.config.tenants.name(domain);
+            self.tell(NodeEvent::PoolFree { domain, tenant, after });
         }
     }
 }

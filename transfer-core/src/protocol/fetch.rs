@@ -2,7 +2,6 @@
 
 use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
-use super::publish::version_gone;
 use super::slab::Id;
 use super::store::{Record, Waiter};
 use super::versions::Picked;
@@ -42,7 +41,8 @@ impl Node {
                     };
                 }
                 Picked::Gone(newest) => {
-                    let failure = version_gone(&fetch.key, fetch.select, newest);
+                    let Some(reader) = self.sessions.get(&session).map(|s| s.domain) else { return };
+                    let failure = self.version_gone(record, reader, &fetch.key, fetch.select, newest);
                     return self.refuse(session, fetch.op, failure);
                 }
                 Picked::NotYet => {}

@@ -6,7 +6,7 @@ use super::pool::Want;
 use super::push_in::{InFlow, InState};
 use super::slab::Id;
 use super::store::{Blob, Source};
-use super::{Action, Domain, Slot};
+use super::{Action, Slot, Tenant};
 use crate::fabric::{GrantAccess, LinkId};
 use crate::wire::landing::SlotGrant;
 use crate::wire::message::{Body, Role};
@@ -51,7 +51,7 @@ impl Node {
     /// Takes room for all slots of a flow, or for none: with one slot alone the first version would stay and no other could come.
     /// A flow that holds a version of an earlier round begins with what there is, for the next version makes room for the rest.
     /// `true` where nothing is missing any more.
-    pub(super) fn try_flow_slots(&mut self, domain: Domain, link: LinkId, id: Id<InFlow>) -> bool {
+    pub(super) fn try_flow_slots(&mut self, domain: Tenant, link: LinkId, id: Id<InFlow>) -> bool {
         let begins_with_less = self.still_holds_older(link, id);
         let Some(flow) = self.flow_in(link, id) else { return true };
         if !flow.wants_room(domain) {

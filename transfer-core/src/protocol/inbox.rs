@@ -5,7 +5,7 @@ use super::link::{Out, Purpose, SlotState};
 use super::node::{Node, Peer};
 use super::references::Referred;
 use super::store::Source;
-use super::{Action, Control, Domain};
+use super::{Action, Control};
 use crate::fabric::{DownReason, LinkId};
 use crate::op::{Failure, FailureCode};
 use crate::time::Time;
@@ -52,8 +52,8 @@ impl Node {
                     self.violation(link, &what);
                 }
             }
-            Body::TensorRequest { key, select, metadata_id, reader, slot, trace } => {
-                self.tensor_request(now, link, index, key, select, metadata_id, Domain(reader), slot, trace);
+            Body::TensorRequest { key, tenant, select, metadata_id, slot, trace } => {
+                self.tensor_request(now, link, index, key, tenant, select, metadata_id, slot, trace);
             }
             Body::ByReference { lease, segment, offset, version, waited_us, meta } => {
                 let referred = Referred { lease, segment, offset };
@@ -76,8 +76,8 @@ impl Node {
                 Role::Push => self.flow_refused(link, index, &failure),
                 Role::Counter => self.counter_refused(now, link, index, failure),
             },
-            Body::BufferRequest { key, target, owner, metadata_id, meta } => {
-                self.buffer_request(now, link, index, (key, target, owner), metadata_id, meta);
+            Body::BufferRequest { key, target, owner, tenant, metadata_id, meta } => {
+                self.buffer_request(link, index, [key, target, owner, tenant], metadata_id, meta);
             }
             Body::BufferResponse { slots } => self.buffer_response(now, link, index, slots),
             Body::BufferIdle { slot } => self.buffer_idle(now, link, index, slot),
@@ -88,13 +88,15 @@ impl Node {
             Body::Cancelled if role == Role::Counter => self.wait_cancelled(link, index),
             Body::Cancel => self.cancel_serve(now, link, index),
             Body::Cancelled => self.pull_cancelled(link, index),
-            Body::CounterOpen { name, wants_grant } => {
-                self.counter_asked(now, link, index, name, Request::Open { wants_grant });
+            Body::CounterOpen { name, tenant, wants_grant } => {
+                self.counter_asked(now, link, index, (name, tenant), Request::Open { wants_grant });
             }
-            Body::BarrierWait { name, members } => {
-                self.counter_asked(now, link, index, name, Request::Wait { members });
+            Body::BarrierWait { name, tenant, members } => {
+                self.counter_asked(now, link, index, (name, tenant), Request::Wait { members });
             }
-            Body::CounterOp { name, identity, op } => self.counter_op(now, link, index, (name, identity), op),
+            Body::CounterOp { name, tenant, identity, op } => {
+                self.counter_op(now, link, index, (name, tenant), identity, op);
+            }
             Body::CounterOpened { identity, word } => self.counter_opened(now, link, index, identity, word),
             Body::CounterResult { old } => self.counter_result(now, link, index, old),
             Body::BarrierReleased { round, leader } => self.barrier_released(now, link, index, round, leader),

@@ -9,7 +9,7 @@ use super::push_out::OutFlow;
 use super::references::LinkReferences;
 use super::serve::Serve;
 use super::slab::{Id, Slab};
-use super::{Blob, BufferAsk, Carried, Domain, PeerInfo, SessionId};
+use super::{Blob, BufferAsk, Carried, PeerInfo, SessionId, Tenant};
 use crate::alloc::Allocation;
 use crate::fabric::{Capabilities, FabricKind};
 use crate::memory::RemoteSlice;
@@ -60,7 +60,7 @@ pub(super) struct InFlight {
 /// A landing slot of ours.
 pub(super) struct Slot {
     pub(super) range: Allocation,
-    pub(super) domain: Domain,
+    pub(super) domain: Tenant,
     pub(super) capacity: u64,
     pub(super) state: SlotState,
     pub(super) user: SlotUser,

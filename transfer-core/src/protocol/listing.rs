@@ -8,7 +8,9 @@ use super::push_in::InState;
 use super::session::Session;
 use super::slab::{Id, Slab};
 use super::store::{Owner, Record};
-use super::{LinkStatus, LinkWork, Page, QuarantineStatus, SessionId, SessionStatus, TensorStatus, TransferStatus};
+use super::{
+    LinkStatus, LinkWork, Page, QuarantineStatus, SessionId, SessionStatus, Tenants, TensorStatus, TransferStatus,
+};
 use crate::fabric::LinkId;
 use crate::tensor::Name;
 use crate::time::Time;
@@ -80,6 +82,7 @@ impl Node {
                 session: *id,
                 name: s.name.clone(),
                 domain: s.domain,
+                tenant: self.config.tenants.name(s.domain),
                 arena_bytes: s.arena_len,
                 leases: s.lent,
                 operations: s.ops.len() as u64,
@@ -127,6 +130,7 @@ impl Node {
         (owner.is_empty() || name.as_str() == owner).then(|| TensorStatus {
             key: record.key.clone(),
             owner: name.clone(),
+            tenant: self.config.tenants.name(blob.domain),
             version: blob.version,
             meta: blob.meta.clone(),
             slice: blob.slice,
@@ -197,7 +201,7 @@ impl Node {
                     return Page { entries, next: Some(place_of(*link, place)) };
                 }
                 steps += 1;
-                entries.extend(found.and_then(|(_, slot)| quarantined(now, *link, l, slot)));
+                entries.extend(found.and_then(|(_, slot)| quarantined(now, &self.config.tenants, *link, l, slot)));
             }
         }
         Page { entries, next: None }
@@ -218,7 +222,7 @@ impl Link {
 }
 
 /// Whether a slot is in quarantine, and why.
-fn quarantined(now: Time, link: LinkId, l: &Link, slot: &Slot) -> Option<QuarantineStatus> {
+fn quarantined(now: Time, tenants: &Tenants, link: LinkId, l: &Link, slot: &Slot) -> Option<QuarantineStatus> {
     let peer = &l.peer.name;
     let (key, since, waits_for) = match (&slot.user, &slot.state) {
         (_, SlotState::Held(_) | SlotState::Closed(_) | SlotState::Revoking(AfterRevoke::Deliver(_))) => return None,
@@ -249,6 +253,7 @@ fn quarantined(now: Time, link: LinkId, l: &Link, slot: &Slot) -> Option<Quarant
         link,
         peer: peer.clone(),
         domain: slot.domain,
+        tenant: tenants.name(slot.domain),
         key: key.cloned(),
         bytes: slot.range.len(),
         age: now.since(since),

@@ -17,6 +17,7 @@
 //! - `references`: the same, where the receiver reads the owner's memory.
 //! - `counters`: named counters and barriers of the job.
 //! - `status`, `listing`, `waiting`, `snapshot`: what a node shows of itself. `events`: what it tells without being asked.
+//! - `tenant`: whose a worker is, and whose word is taken for it.
 //! - `drain`, `operator`: taking nothing new, and what an operator ends.
 //! - `push_out`, `push_in`, `flow_slots`, `recall`: the two sides of a push to another node, and its landing slots.
 
@@ -64,6 +65,7 @@ mod snapshot;
 mod status;
 mod store;
 mod take_back;
+mod tenant;
 #[cfg(test)]
 mod tests;
 mod versions;
@@ -86,9 +88,11 @@ pub use notices::NoticeAt;
 pub use operator::{Deleted, NotDeleted};
 pub use prepare::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
 pub use snapshot::{
-    Carried, Domain, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus, SessionId,
+    Carried, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus, SessionId,
     SessionStatus, Snapshot, TensorStatus, TransferStatus,
 };
+
+pub use tenant::{InvalidTenant, Tenant, Tenants, Vouches};
 
 use link::Slot;
 use ops::Op;

@@ -12,7 +12,7 @@ use super::references::{Foreign, Unreturned};
 use super::session::Session;
 use super::slab::{Id, Slab};
 use super::store::{Arena, Store};
-use super::{Action, Control, Domain, NodeConfig, Op, PeerInfo, SessionId};
+use super::{Action, Control, NodeConfig, Op, PeerInfo, SessionId, Tenant};
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Failure, FailureCode};
@@ -40,7 +40,7 @@ pub struct Node {
     pub(super) workers: HashMap<Name, SessionId>,
     pub(super) store: Store,
     pub(super) arenas: HashMap<SegmentId, Arena>,
-    pub(super) pools: BTreeMap<Domain, Pool>,
+    pub(super) pools: BTreeMap<Tenant, Pool>,
     pub(super) links: BTreeMap<LinkId, Link>,
     pub(super) peers: HashMap<Name, Peer>,
     /// Where keys are, as the directory said: the node and the entry's number.
@@ -51,7 +51,7 @@ pub struct Node {
     pub(super) timers: BTreeSet<(Time, Id<Op>)>,
     pub(super) actions: VecDeque<Action>,
     pub(super) dirty: Vec<LinkId>,
-    pub(super) hungry: Vec<Domain>,
+    pub(super) hungry: Vec<Tenant>,
     pub(super) headers: LocalSlice,
     pub(super) free_cells: Vec<u32>,
     /// Links that wait for a free cell.
@@ -179,7 +179,7 @@ impl Node {
     }
 
     /// A landing pool for a trust domain; registered memory.
-    pub fn add_pool(&mut self, domain: Domain, segment: SegmentId, len_bytes: u64) {
+    pub fn add_pool(&mut self, domain: Tenant, segment: SegmentId, len_bytes: u64) {
         self.pools.insert(domain, Pool::new(segment, len_bytes));
     }
 

@@ -15,7 +15,7 @@ use super::node::Node;
 use super::ops::Op;
 use super::slab::Id;
 use super::store::{Blob, Owner, Record};
-use super::{Action, Domain, SessionId};
+use super::{Action, SessionId, Tenant};
 use crate::op::{Announced, Failure, FailureCode, MAX_NOTICES, Push, Reply, announced_ticket};
 use crate::tensor::Key;
 use crate::time::Time;
@@ -36,7 +36,7 @@ pub(super) struct Noticed {
     /// The ticket of the newest version that this node knows of.
     pub(super) ticket: u64,
     at: NoticeAt,
-    domain: Domain,
+    domain: Tenant,
 }
 
 impl Node {
@@ -126,7 +126,7 @@ impl Node {
     }
 
     /// On which board a key has a place already.
-    fn place_of(&self, record: Id<Record>, on_board: OnBoard) -> Option<Domain> {
+    fn place_of(&self, record: Id<Record>, on_board: OnBoard) -> Option<Tenant> {
         match on_board {
             OnBoard::Shown(shown) => self.boards.tickets.get(&shown).map(|t| t.domain),
             OnBoard::Noticed => self.boards.noticed.get(&record).map(|noticed| noticed.domain),

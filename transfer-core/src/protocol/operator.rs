@@ -4,7 +4,7 @@ use super::node::Node;
 use super::push_in::InState;
 use super::slab::Id;
 use super::store::Owner;
-use super::{Domain, Page};
+use super::{Page, Tenant};
 use crate::fabric::LinkId;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
@@ -71,7 +71,7 @@ impl Node {
 
     /// Calls back the landing slots of one user, or of all, into which nobody writes: their senders ask again when they need some.
     /// Goes through a bounded number of flows; the page's entries are the lengths in bytes of what was called back, one for each flow.
-    pub fn evict(&mut self, domain: Option<Domain>, from: u64) -> Page<u64> {
+    pub fn evict(&mut self, domain: Option<Tenant>, from: u64) -> Page<u64> {
         let (mut entries, mut steps) = (Vec::new(), 0);
         let (first, begin) = (from >> 32, usize::try_from(from & u64::from(u32::MAX)).unwrap_or(usize::MAX));
         let mut found: Vec<(LinkId, Id<_>)> = Vec::new();

@@ -29,6 +29,8 @@ pub struct BufferAsk {
     pub target: Name,
     /// The worker whose it is.
     pub owner: Name,
+    /// That worker's tenant.
+    pub tenant: Name,
 }
 
 /// The answer to one of them: the flow, and its slots or why there are none.
@@ -120,7 +122,15 @@ impl Node {
                 continue;
             }
             l.called.insert(ask.flow, token);
-            self.flow_requested(link, ask.flow, ask.key, &ask.target, ask.owner, PREPARED_METADATA_ID, ask.meta);
+            self.flow_requested(
+                link,
+                ask.flow,
+                ask.key,
+                &ask.target,
+                (ask.owner, &ask.tenant),
+                PREPARED_METADATA_ID,
+                ask.meta,
+            );
         }
     }
 

@@ -12,7 +12,7 @@ use super::{Action, SessionId};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
 use crate::op::{Failure, FailureCode, Push, Reply, Report};
-use crate::tensor::{Key, Name, Select, Version};
+use crate::tensor::{Key, Name, Version};
 use crate::time::Time;
 use crate::wire::message::{Body, Role};
 use crate::wire::ranges::{ArenaRange, table_bytes};
@@ -31,6 +31,7 @@ impl Node {
             Err(failure) => return self.refuse(session, push.op, failure),
         };
         let unwelcome = self.draining.then(|| self.is_draining()).or_else(|| self.no_name(session, &push.key));
+        let unwelcome = unwelcome.or_else(|| self.may_push(session, &push.key, push.to.as_ref()).err());
         let busy = || self.is_busy(session).or_else(|| self.too_many_ranges(slice.segment, push.ranges));
         // What is pushed to a key that is the worker's own waits for nothing.
         let is_own = |r: &Record| matches!(r.owner, Owner::Session(owner) if owner == session);
@@ -90,6 +91,7 @@ impl Node {
         let record_id = self.store.find_or_make(&op.key);
         let Some(record) = self.store.records.get_mut(record_id) else { return };
         let Some(session) = self.sessions.get(&op.session) else { return };
+        let tenant = session.domain;
         let takes_over = matches!(op.kind, OpKind::Push { takeover: true, .. });
         match &mut record.owner {
             Owner::Session(owner) if *owner == op.session => {
@@ -97,7 +99,8 @@ impl Node {
             }
             Owner::Claiming(claiming)
                 if claiming.who == Claimant::Session(op.session)
-                    || claiming.who == Claimant::Gone && claiming.owner == session.name =>
+                    || claiming.who == Claimant::Gone
+                        && (&claiming.owner, claiming.tenant) == (&session.name, tenant) =>
             {
                 claiming.who = Claimant::Session(op.session);
                 let id = self.keep_op(op);
@@ -109,10 +112,10 @@ impl Node {
                 let (key, owner) = (op.key.clone(), session.name.clone());
                 let who = Claimant::Session(op.session);
                 let id = self.keep_op(op);
-                self.claim(record_id, key, owner, who, takes_over, vec![id]);
+                self.claim(record_id, key, (owner, tenant), who, takes_over, vec![id]);
             }
             // The same worker pushed from another node before; it has come to this one.
-            Owner::Landed(landed) if landed.owner == session.name => {
+            Owner::Landed(landed) if (&landed.owner, landed.tenant) == (&session.name, tenant) => {
                 let flow = landed.flow;
                 record.owner = Owner::Session(op.session);
                 record.begin_epoch();
@@ -127,7 +130,16 @@ impl Node {
                 record.begin_epoch();
                 self.publish_op(now, record_id, op);
             }
-            _ if takes_over => self.take_over(record_id, op),
+            owner if takes_over => {
+                let before = Node::tenant_of(&self.sessions, owner);
+                match before.filter(|before| *before != tenant) {
+                    Some(before) => {
+                        let failure = self.of_another_tenant(&format!("key {:?}", op.key), before, tenant);
+                        self.end_push_with_failure(&op, failure);
+                    }
+                    None => self.take_over(record_id, op),
+                }
+            }
             Owner::Session(other) => {
                 let owner = self.sessions.get(other).map(|s| s.name.clone());
                 self.refuse_owned(op, owner.as_ref());
@@ -144,6 +156,18 @@ impl Node {
                 let owner = outlived.owner.clone();
                 self.refuse_owned(op, Some(&owner));
             }
+        }
+    }
+
+    /// Whether a worker may own this key, and push it to that worker, where that one is here.
+    pub(super) fn may_push(&self, session: SessionId, key: &Key, to: Option<&Name>) -> Result<(), Failure> {
+        let Some(tenant) = self.sessions.get(&session).map(|s| s.domain) else { return Ok(()) };
+        self.config.tenants.may_own(tenant, key)?;
+        match to.and_then(|to| Some((to, self.sessions.get(self.workers.get(to)?)?.domain))) {
+            Some((to, other)) if other != tenant => {
+                Err(self.of_another_tenant(&format!("worker {to:?}"), other, tenant))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -241,11 +265,4 @@ fn pushed_slice(arena: SegmentId, arena_len: u64, push: &Push, ranges: &[ArenaRa
         return invalid(format!("the ranges of the body come to {sum:?} bytes, and the description says {body_len}"));
     }
     Ok(LocalSlice { segment: arena, offset: push.offset, len })
-}
-
-pub(super) fn version_gone(key: &Key, select: Select, newest: Version) -> Failure {
-    Failure::new(
-        FailureCode::VersionGone,
-        format!("{select} of key {key:?} was asked for, but it is at {newest} already"),
-    )
 }

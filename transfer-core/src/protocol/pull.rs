@@ -9,7 +9,7 @@ use super::pool::Want;
 use super::references::Referred;
 use super::slab::{Id, Slab};
 use super::store::{Blob, Source};
-use super::{Domain, Slot};
+use super::{Slot, Tenant};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
@@ -25,7 +25,7 @@ pub(super) struct Pull {
     pub(super) op: Option<Id<Op>>,
     pub(super) key: Key,
     pub(super) select: Select,
-    pub(super) domain: Domain,
+    pub(super) domain: Tenant,
     pub(super) state: PullState,
     /// The slot that is, or is about to be, the peer's to write.
     pub(super) slot: Option<Id<Slot>>,
@@ -69,6 +69,9 @@ impl Node {
         let Some(domain) = self.sessions.get(&op.session).map(|s| s.domain) else { return };
         let Some(l) = self.links.get(&link) else { return };
         if let Some(failure) = l.unmet(require) {
+            return self.fail_op(op_id, failure);
+        }
+        if let Err(failure) = self.vouched(link, domain) {
             return self.fail_op(op_id, failure);
         }
         let limit = self.config.max_requests_per_link;
@@ -126,11 +129,12 @@ impl Node {
         let Some(p) = self.pull_mut(link, pull) else { return };
         p.state = PullState::Asked;
         p.asked = now;
-        let (key, select, reader) = (Name::from(p.key.clone()), p.select, p.domain.0);
+        let (key, select, reader) = (Name::from(p.key.clone()), p.select, p.domain);
         let (metadata_id, op) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.op);
         let trace = op.and_then(|op| self.ops.get(op)).and_then(|op| self.trace_of(op));
-        let [key] = self.number(link, [&key]);
-        let request = Body::TensorRequest { key, select, metadata_id, reader, slot, trace };
+        let tenant = self.config.tenants.name(reader);
+        let [key, tenant] = self.number(link, [&key, &tenant]);
+        let request = Body::TensorRequest { key, tenant, select, metadata_id, slot, trace };
         self.send(link, Role::Pull, pull.short(), request);
     }
 
@@ -194,7 +198,8 @@ impl Node {
         let pool = self.pools.get(&domain);
         if pool.is_none_or(|p| !p.could_hold(len, 1)) {
             let room = pool.map_or(0, |p| p.alloc.len_bytes());
-            let text = format!("key {key:?} has {len} bytes, the landing pool of user id {} only {room}", domain.0);
+            let whose = self.config.tenants.in_words(domain);
+            let text = format!("key {key:?} has {len} bytes, the landing pool of {whose} only {room}");
             if let Some(op) = op {
                 self.fail_op(op, Failure::new(FailureCode::TooLarge, text));
             }
@@ -218,7 +223,7 @@ impl Node {
     }
 
     /// Takes room for a described request. `true` where it has it, or does not need it any more.
-    pub(super) fn try_pull_slot(&mut self, domain: Domain, link: LinkId, id: Id<Pull>) -> bool {
+    pub(super) fn try_pull_slot(&mut self, domain: Tenant, link: LinkId, id: Id<Pull>) -> bool {
         let Some(l) = self.links.get_mut(&link) else { return true };
         let Some(p) = l.pulls.get_mut(id) else { return true };
         let (PullState::WaitingForRoom, Some((_, meta))) = (p.state, &p.described) else { return true };

@@ -4,7 +4,7 @@ use super::link::{Landing, Link, Slot, SlotState};
 use super::node::Node;
 use super::slab::{Id, Slab};
 use super::store::{Blob, Claimant, Landed, Owner, Record, Source};
-use super::{Domain, SessionId};
+use super::{SessionId, Tenant};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
 use crate::tensor::{Key, Name, TensorMeta, Until, Version};
@@ -21,7 +21,7 @@ pub(super) struct InFlow {
     pub(super) index: u32,
     pub(super) key: Key,
     pub(super) target: SessionId,
-    pub(super) domain: Domain,
+    pub(super) domain: Tenant,
     pub(super) capacity: u64,
     pub(super) metadata_id: u32,
     pub(super) meta: TensorMeta,
@@ -80,7 +80,7 @@ impl InState {
 
 impl InFlow {
     /// Whether it stands in line for room there.
-    pub(super) fn wants_room(&self, domain: Domain) -> bool {
+    pub(super) fn wants_room(&self, domain: Tenant) -> bool {
         let waits = self.state == InState::WaitingForRoom || self.state.takes_more();
         waits && self.missing > 0 && self.domain == domain
     }
@@ -98,23 +98,22 @@ impl Node {
     /// BUFFER_REQUEST: the first, one for larger slots, or one for another worker of ours.
     pub(super) fn buffer_request(
         &mut self,
-        _now: Time,
         link: LinkId,
         index: u32,
-        names: (NameRef, NameRef, NameRef),
+        names: [NameRef; 4],
         metadata_id: u32,
         meta: TensorMeta,
     ) {
         let Some(l) = self.links.get(&link) else { return };
         let look_up = |n: NameRef| l.names_in.look_up(n).cloned();
-        let (Some(key), Some(target), Some(owner)) = (look_up(names.0), look_up(names.1), look_up(names.2)) else {
+        let [Some(key), Some(target), Some(owner), Some(tenant)] = names.map(look_up) else {
             return self.violation(link, "BUFFER_REQUEST uses a name that it never told");
         };
         let key = Key::from(key);
         if key.reserved_for().is_some() {
             return self.violation(link, "BUFFER_REQUEST for the key of a counter or barrier");
         }
-        self.flow_requested(link, index, key, &target, owner, metadata_id, meta);
+        self.flow_requested(link, index, key, &target, (owner, &tenant), metadata_id, meta);
     }
 
     /// A peer wants slots, by message or by call.
@@ -125,7 +124,7 @@ impl Node {
         index: u32,
         key: Key,
         target: &Name,
-        owner: Name,
+        (owner, tenant): (Name, &Name),
         metadata_id: u32,
         meta: TensorMeta,
     ) {
@@ -139,7 +138,10 @@ impl Node {
                 FailureCode::UnknownWorker,
                 format!("no worker {target:?} is connected to node {:?}", self.config.name),
             )),
-            Some((session, domain)) => self.check_room(&key, domain, capacity).map(|()| (session, domain)),
+            Some((session, domain)) => self
+                .may_land(link, &key, target, tenant, domain)
+                .and_then(|()| self.check_room(&key, domain, capacity))
+                .map(|()| (session, domain)),
         };
         if let Some(id) = known {
             return self.other_slots(link, id, &key, found, metadata_id, meta);
@@ -178,7 +180,17 @@ impl Node {
         self.own_flow(link, id, key, owner);
     }
 
-    fn check_room(&self, key: &Key, domain: Domain, capacity: u64) -> Result<(), Failure> {
+    /// Whether a peer may push this key for a worker of the tenant that it names to one of ours.
+    fn may_land(&self, link: LinkId, key: &Key, target: &Name, tenant: &Name, own: Tenant) -> Result<(), Failure> {
+        let pusher = self.tenant_called(tenant).ok_or_else(|| self.unknown_tenant(tenant))?;
+        self.vouched(link, pusher)?;
+        if pusher != own {
+            return Err(self.of_another_tenant(&format!("worker {target:?}"), own, pusher));
+        }
+        self.config.tenants.may_own(own, key)
+    }
+
+    fn check_room(&self, key: &Key, domain: Tenant, capacity: u64) -> Result<(), Failure> {
         let slots = self.config.slots_per_flow as u64;
         match self.pools.get(&domain) {
             Some(pool) if pool.could_hold(capacity, slots) => Ok(()),
@@ -195,13 +207,15 @@ impl Node {
 
     /// Makes the key the sender's, if it may have it.
     fn own_flow(&mut self, link: LinkId, id: Id<InFlow>, key: Key, owner: Name) {
-        let Some(target) = self.flow_in(link, id).map(|f| f.target) else { return };
+        let Some((target, tenant)) = self.flow_in(link, id).map(|f| (f.target, f.domain)) else { return };
         let record_id = self.store.find_or_make(&key);
         let Some(record) = self.store.records.get_mut(record_id) else { return };
         match &mut record.owner {
-            Owner::Nobody => self.claim(record_id, key, owner, Claimant::Flow(link, id), false, Vec::new()),
+            Owner::Nobody => {
+                self.claim(record_id, key, (owner, tenant), Claimant::Flow(link, id), false, Vec::new());
+            }
             // The same worker, come back over another link: a new epoch, which may start from a lower version.
-            Owner::Landed(landed) if landed.owner == owner => {
+            Owner::Landed(landed) if (&landed.owner, landed.tenant) == (&owner, tenant) => {
                 let before = landed.flow.replace((link, id));
                 landed.target = target;
                 record.begin_epoch();
@@ -211,12 +225,14 @@ impl Node {
                 }
                 self.give_room(link, id);
             }
-            Owner::Outlived(outlived) if outlived.owner == owner => {
-                record.owner = Owner::Landed(Box::new(Landed { owner, target, flow: Some((link, id)) }));
+            Owner::Outlived(outlived) if (&outlived.owner, outlived.domain) == (&owner, tenant) => {
+                record.owner = Owner::Landed(Box::new(Landed { owner, tenant, target, flow: Some((link, id)) }));
                 record.begin_epoch();
                 self.give_room(link, id);
             }
-            Owner::Claiming(c) if c.owner == owner && !matches!(c.who, Claimant::Session(_)) => {
+            Owner::Claiming(c)
+                if (&c.owner, c.tenant) == (&owner, tenant) && !matches!(c.who, Claimant::Session(_)) =>
+            {
                 if let Claimant::Flow(old_link, old) = std::mem::replace(&mut c.who, Claimant::Flow(link, id)) {
                     self.recall(old_link, old);
                 }
@@ -244,11 +260,11 @@ impl Node {
     /// The directory has entered the key for this flow.
     pub(super) fn flow_claimed(&mut self, now: Time, link: LinkId, id: Id<InFlow>, record: Id<Record>, owner: Name) {
         let flow = self.links.get(&link).and_then(|l| l.flows_in.get(id));
-        let target = flow.filter(|f| f.state != InState::Recalling).map(|f| f.target);
+        let target = flow.filter(|f| f.state != InState::Recalling).map(|f| (f.target, f.domain));
         let Some(r) = self.store.records.get_mut(record) else { return };
         match target {
-            Some(target) => {
-                r.owner = Owner::Landed(Box::new(Landed { owner, target, flow: Some((link, id)) }));
+            Some((target, tenant)) => {
+                r.owner = Owner::Landed(Box::new(Landed { owner, tenant, target, flow: Some((link, id)) }));
                 r.begin_epoch();
                 self.give_room(link, id);
             }
@@ -286,7 +302,7 @@ impl Node {
         link: LinkId,
         id: Id<InFlow>,
         key: &Key,
-        found: Result<(SessionId, Domain), Failure>,
+        found: Result<(SessionId, Tenant), Failure>,
         metadata_id: u32,
         meta: TensorMeta,
     ) {

@@ -71,6 +71,11 @@ impl Node {
         if let Some(failure) = l.unmet(require) {
             return self.fail_op(id, failure);
         }
+        let tenant = self.sessions.get(&session).map(|s| s.domain);
+        if let Err(failure) = tenant.map_or(Ok(()), |tenant| self.vouched(link, tenant)) {
+            return self.fail_op(id, failure);
+        }
+        let Some(l) = self.links.get_mut(&link) else { return };
         let flow = match l.flow_of.get(&(session, key.clone())) {
             Some(flow) => *flow,
             None if !l.flows_out.has_short_room() => {
@@ -207,20 +212,27 @@ impl Node {
         f.idle.clear();
         let (metadata_id, key, target) = (f.metadata_id, Name::from(f.key.clone()), f.target.clone());
         let session = f.session;
-        let Some(owner) = self.sessions.get(&session).map(|s| s.name.clone()) else { return };
+        let Some((owner, tenant)) = self.sessions.get(&session).map(|s| (s.name.clone(), s.domain)) else { return };
+        let tenant = self.config.tenants.name(tenant);
         if by_call {
             let [number] = self.number(link, [&key]);
             if let Some(f) = self.flow_out(link, flow) {
                 f.calling = true;
                 f.name = number.id;
             }
-            return self.ask_by_call(link, BufferAsk { flow: flow.short(), key: Key::from(key), meta, target, owner });
+            return self
+                .ask_by_call(link, BufferAsk { flow: flow.short(), key: Key::from(key), meta, target, owner, tenant });
         }
-        let [key, target, owner] = self.number(link, [&key, &target, &owner]);
+        let [key, target, owner, tenant] = self.number(link, [&key, &target, &owner, &tenant]);
         if let Some(f) = self.flow_out(link, flow) {
             f.name = key.id;
         }
-        self.send(link, Role::Push, flow.short(), Body::BufferRequest { key, target, owner, metadata_id, meta });
+        self.send(
+            link,
+            Role::Push,
+            flow.short(),
+            Body::BufferRequest { key, target, owner, tenant, metadata_id, meta },
+        );
     }
 
     #[allow(clippy::too_many_arguments)]

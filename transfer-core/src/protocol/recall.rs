@@ -8,7 +8,7 @@
 //! Nobody is asked where all that lies idle would not be enough. Who waits then waits for readers, and small flows that have their slots
 //! go on meanwhile, instead of standing in line behind it.
 
-use super::Domain;
+use super::Tenant;
 use super::link::{AfterRevoke, SlotState, SlotUser};
 use super::node::Node;
 use super::pool::{Want, slot_bytes};
@@ -95,7 +95,7 @@ impl Node {
     }
 
     /// Whether there would be room if all that lies idle were called back.
-    pub(super) fn idle_would_do(&self, domain: Domain, want: Want) -> bool {
+    pub(super) fn idle_would_do(&self, domain: Tenant, want: Want) -> bool {
         let (Some(pool), Some(need)) = (self.pools.get(&domain), self.room_for(want)) else { return false };
         let slots = self.links.iter().flat_map(|(link, l)| l.slots.iter().map(move |(_, slot)| (*link, l, slot)));
         let idle = slots.filter(|(link, l, slot)| {
@@ -110,7 +110,7 @@ impl Node {
     }
 
     /// Somebody waits for room in vain: every peer is asked for what one of its flows does not use.
-    pub(super) fn reclaim(&mut self, domain: Domain, want: Want) {
+    pub(super) fn reclaim(&mut self, domain: Tenant, want: Want) {
         if !self.idle_would_do(domain, want) {
             return;
         }
@@ -122,7 +122,7 @@ impl Node {
     }
 
     /// Flows with slots that nobody writes into, those first that were used least of late.
-    pub(super) fn spare(&self, domain: Domain, want: Want) -> Vec<Spare> {
+    pub(super) fn spare(&self, domain: Tenant, want: Want) -> Vec<Spare> {
         let mut spare = Vec::new();
         for (link, l) in &self.links {
             let idle = l.slots.iter().filter_map(|(_, slot)| match (slot.user, &slot.state) {
@@ -156,7 +156,7 @@ impl Node {
 
 impl super::link::Link {
     /// Whether a flow of this link was asked for room there and has not answered.
-    pub(super) fn reclaims(&self, domain: Domain) -> bool {
+    pub(super) fn reclaims(&self, domain: Tenant) -> bool {
         self.flows_in.iter().any(|(_, f)| f.state == InState::Reclaiming && f.domain == domain)
     }
 }

@@ -13,7 +13,7 @@ use super::node::Node;
 use super::serve::Serve;
 use super::slab::{Id, Slab};
 use super::store::{Blob, Source};
-use super::{Action, Domain};
+use super::{Action, Tenant};
 use crate::fabric::LinkId;
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId};
 use crate::op::Report;
@@ -327,7 +327,7 @@ impl Node {
 }
 
 /// Whether workers of `reader` may read it where it lies. What may be fetched only so often is sent: it is certain, then, when a peer has it.
-fn may_be_referred(blob: &Blob, reader: Domain) -> bool {
+fn may_be_referred(blob: &Blob, reader: Tenant) -> bool {
     blob.domain == reader
         && blob.ranges.is_none()
         && blob.meta.len_bytes() > 0

@@ -1,6 +1,6 @@
 //! Pulling, the owner's side: wait until the version is published, then write it into the receiver's slot.
 
-use super::Domain;
+use super::Tenant;
 use super::ended::PeersTransfer;
 use super::link::{Out, OutWrite, Purpose};
 use super::meters::Operation;
@@ -25,8 +25,8 @@ pub(super) struct Serve {
     name: u32,
     select: Select,
     metadata_id: u32,
-    /// Whose workers are to read it.
-    pub(super) reader: Domain,
+    /// The tenant whose workers are to read it.
+    pub(super) reader: Tenant,
     slot: Option<SlotGrant>,
     pub(super) since: Time,
     pub(super) waited_us: u32,
@@ -66,9 +66,9 @@ impl Node {
         link: LinkId,
         index: u32,
         name: NameRef,
+        tenant: NameRef,
         mut select: Select,
         metadata_id: u32,
-        reader: Domain,
         slot: Option<SlotGrant>,
         trace: Option<TraceContext>,
     ) {
@@ -79,6 +79,11 @@ impl Node {
         let Some(l) = self.links.get(&link) else { return };
         let Some(key) = l.names_in.look_up(name).cloned().map(Key::from) else {
             return self.violation(link, &format!("it uses name {}.{}, which it never told", name.id, name.generation));
+        };
+        let reader = match self.asked_for(link, tenant) {
+            Ok(Ok(reader)) => reader,
+            Ok(Err(failure)) => return self.send(link, Role::Pull, index, Body::ErrorStatus(failure)),
+            Err(what) => return self.violation(link, &what),
         };
         let record_id = self.store.find(key.as_str());
         if let Some(record) = record_id {
@@ -120,13 +125,19 @@ impl Node {
         }
     }
 
-    pub(super) fn serve_select(&self, link: LinkId, index: u32) -> Option<Select> {
-        self.links.get(&link)?.serves.get(&index).map(|s| s.select)
+    /// What a request waits for, and for whom.
+    pub(super) fn serve_select(&self, link: LinkId, index: u32) -> Option<(Select, Tenant)> {
+        self.links.get(&link)?.serves.get(&index).map(|s| (s.select, s.reader))
     }
 
     /// The version that a request waits for is there.
     pub(super) fn serve_published(&mut self, now: Time, link: LinkId, index: u32, blob: Id<Blob>) {
         let limit = self.config.max_names_per_link;
+        let Some(serve) = self.links.get(&link).and_then(|l| l.serves.get(&index)) else { return };
+        let Some(b) = self.store.blobs.get(blob) else { return };
+        if let Err(failure) = self.may_read(serve.reader, b) {
+            return self.end_serve(now, link, index, failure);
+        }
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(serve) = l.serves.get_mut(&index) else { return };
         let Some(b) = self.store.blobs.get_mut(blob) else { return };

@@ -4,7 +4,7 @@ use super::node::Node;
 use super::ops::Op;
 use super::slab::Id;
 use super::store::{Arena, Blob, Claimant, Owner};
-use super::{Action, Control, Domain, SessionId};
+use super::{Action, Control, SessionId, Tenant};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, OpId, Push, Reply};
 use crate::tensor::{Key, Name};
@@ -17,7 +17,7 @@ pub(super) struct Session {
     pub(super) name: Name,
     /// The node whose worker has this name by the directory's word: [`Node::name_lost`].
     pub(super) name_at: Option<Name>,
-    pub(super) domain: Domain,
+    pub(super) domain: Tenant,
     pub(super) arena: SegmentId,
     pub(super) arena_len: u64,
     pub(super) ops: HashMap<OpId, Id<Op>>,
@@ -32,7 +32,7 @@ pub(super) struct Session {
 
 impl Node {
     /// A worker connected: its arena is mapped and registered. A name that is taken must have been refused before.
-    pub fn session_opened(&mut self, session: SessionId, name: Name, domain: Domain, arena: SegmentId, arena_len: u64) {
+    pub fn session_opened(&mut self, session: SessionId, name: Name, domain: Tenant, arena: SegmentId, arena_len: u64) {
         self.workers.insert(name.clone(), session);
         self.arenas.insert(arena, Arena { segment: arena, blobs: 0, ranges: 0, abandoned: false });
         let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
@@ -142,7 +142,10 @@ impl Node {
                 self.end_key(now, id);
                 self.actions.push_back(Action::Reply { session, reply: Reply::Deleted { op } });
             }
-            _ => {
+            record => {
+                if let Some(failure) = record.and_then(|id| self.is_others(session, id, key)) {
+                    return self.refuse(session, op, failure);
+                }
                 let text = format!("key {key:?} is not owned by this worker at this sidecar");
                 self.refuse(session, op, Failure::new(FailureCode::NotOwner, text));
             }

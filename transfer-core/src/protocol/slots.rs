@@ -5,7 +5,7 @@ use super::node::Node;
 use super::pool::{TIDY_AT, Want};
 use super::pull::Pull;
 use super::slab::Id;
-use super::{Action, Domain};
+use super::{Action, Tenant};
 use crate::fabric::{GrantAccess, LinkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use crate::tensor::TensorMeta;
@@ -109,7 +109,7 @@ impl Node {
     pub(super) fn open_slot(
         &mut self,
         link: LinkId,
-        domain: Domain,
+        domain: Tenant,
         capacity: u64,
         range: crate::alloc::Allocation,
         user: SlotUser,
@@ -175,7 +175,7 @@ impl Node {
         }
     }
 
-    pub(super) fn free_range(&mut self, domain: Domain, range: crate::alloc::Allocation) {
+    pub(super) fn free_range(&mut self, domain: Tenant, range: crate::alloc::Allocation) {
         if let Some(pool) = self.pools.get_mut(&domain) {
             // The allocator lent it, so it takes it back.
             let _ = pool.alloc.free(range);
@@ -184,14 +184,14 @@ impl Node {
     }
 
     /// There may be room for those who wait for it, or the first of them does not want it any more.
-    pub(super) fn feed_later(&mut self, domain: Domain) {
+    pub(super) fn feed_later(&mut self, domain: Tenant) {
         if self.pools.get(&domain).is_some_and(|p| !p.wants.is_empty()) && !self.hungry.contains(&domain) {
             self.hungry.push(domain);
         }
     }
 
     /// Stands in line for room.
-    pub(super) fn want(&mut self, domain: Domain, want: Want) {
+    pub(super) fn want(&mut self, domain: Tenant, want: Want) {
         let Node { pools, links, .. } = self;
         if let Some(pool) = pools.get_mut(&domain) {
             if pool.wants.len() >= pool.tidy_at {
@@ -229,7 +229,7 @@ impl Node {
         }
     }
 
-    pub(super) fn feed(&mut self, domain: Domain, want: Want) -> bool {
+    pub(super) fn feed(&mut self, domain: Tenant, want: Want) -> bool {
         match want {
             Want::Pull(link, pull) => self.try_pull_slot(domain, link, pull),
             Want::Flow(link, flow) => self.try_flow_slots(domain, link, flow),

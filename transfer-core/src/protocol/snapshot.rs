@@ -1,6 +1,6 @@
 //! What a node shows of itself: the values behind the admin calls.
 
-use super::PassedOver;
+use super::{PassedOver, Tenant};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::LocalSlice;
 use crate::tensor::{Key, Name, Retention, TensorMeta, Version};
@@ -9,10 +9,6 @@ use std::time::Duration;
 /// A worker's connection, as the state machine numbers it. Never reused within one incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
-
-/// A trust domain on one host: workers of one user id may read each other's tensors, others may not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Domain(pub u32);
 
 /// The node at a glance. It takes as long with a million tensors as with one: what there may be many of is listed in pages, see
 /// [`Page`].
@@ -108,8 +104,10 @@ pub struct SessionStatus {
     pub session: SessionId,
     /// The worker's name.
     pub name: Name,
-    /// Its trust domain.
-    pub domain: Domain,
+    /// Its tenant.
+    pub domain: Tenant,
+    /// What that is called.
+    pub tenant: Name,
     /// Size of its arena in bytes.
     pub arena_bytes: u64,
     /// Leases it holds.
@@ -165,7 +163,9 @@ impl Carried {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolStatus {
     /// Whose.
-    pub domain: Domain,
+    pub domain: Tenant,
+    /// What that tenant is called.
+    pub tenant: Name,
     /// Its size in bytes.
     pub bytes: u64,
     /// How much of it is in use.
@@ -227,6 +227,8 @@ pub struct TensorStatus {
     pub key: Key,
     /// The owner's worker name.
     pub owner: Name,
+    /// Whose tenant's it is.
+    pub tenant: Name,
     /// The newest version.
     pub version: Version,
     /// Element type and shape.
@@ -272,7 +274,9 @@ pub struct QuarantineStatus {
     /// The peer.
     pub peer: Name,
     /// Whose pool it lies in.
-    pub domain: Domain,
+    pub domain: Tenant,
+    /// What that tenant is called.
+    pub tenant: Name,
     /// The key that it was for, where that is still known.
     pub key: Option<Key>,
     /// Its length in bytes.

@@ -18,6 +18,7 @@ impl Node {
             .iter()
             .map(|(domain, p)| PoolStatus {
                 domain: *domain,
+                tenant: self.config.tenants.name(*domain),
                 bytes: p.alloc.len_bytes(),
                 used: p.alloc.used_bytes(),
                 waiting: p.wants.len() as u64,

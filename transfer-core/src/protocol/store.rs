@@ -3,7 +3,7 @@
 use super::board::OnBoard;
 use super::push_in::InFlow;
 use super::slab::{Id, Slab};
-use super::{Domain, Op, SessionId, Slot};
+use super::{Op, SessionId, Slot, Tenant};
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, SegmentId};
@@ -23,7 +23,7 @@ pub(super) struct Blob {
     pub(super) version: Version,
     /// Being published counts one; so does each lease, each transfer that reads it, each ticket of a board, and an operation that is about to publish it.
     pub(super) refs: u32,
-    pub(super) domain: Domain,
+    pub(super) domain: Tenant,
     pub(super) source: Source,
     /// How long it stays published.
     pub(super) retention: Retention,
@@ -41,7 +41,7 @@ pub(super) struct Blob {
 
 impl Blob {
     /// One that is not published yet, with one reference.
-    pub(super) fn new(slice: LocalSlice, meta: TensorMeta, domain: Domain, source: Source) -> Blob {
+    pub(super) fn new(slice: LocalSlice, meta: TensorMeta, domain: Tenant, source: Source) -> Blob {
         let (version, retention) = (Version(0), Retention::default());
         Blob {
             slice,
@@ -122,11 +122,12 @@ impl Owner {
 pub(super) struct Outlived {
     /// The worker that may go on with it.
     pub(super) owner: Name,
-    pub(super) domain: Domain,
+    pub(super) domain: Tenant,
 }
 
 pub(super) struct Claiming {
     pub(super) owner: Name,
+    pub(super) tenant: Tenant,
     pub(super) who: Claimant,
     /// Whether it takes the key over.
     pub(super) takeover: bool,
@@ -147,7 +148,9 @@ pub(super) enum Claimant {
 }
 
 pub(super) struct Landed {
+    /// The worker that pushes, which is of the target's tenant.
     pub(super) owner: Name,
+    pub(super) tenant: Tenant,
     pub(super) target: SessionId,
     /// `None` once the link is lost: what has landed stays.
     pub(super) flow: Option<(LinkId, Id<InFlow>)>,

@@ -8,7 +8,7 @@ use super::ops::{Op, OpKind};
 use super::push_in::InFlow;
 use super::slab::Id;
 use super::store::{Blob, Outlived, Owner, Record, Waiter};
-use super::{Domain, SessionId};
+use super::{SessionId, Tenant};
 use crate::tensor::{Key, Life, Name, Select, Until, Version};
 use crate::time::Time;
 
@@ -141,16 +141,16 @@ impl Node {
         let waiters = r.take_waiters();
         let key = r.key.clone();
         for waiter in waiters {
-            let select = match waiter {
-                Waiter::Local(id) => match self.ops.get(id).map(|op| &op.kind) {
-                    Some(OpKind::Fetch { select, .. }) => *select,
-                    _ => continue,
+            let asked = match waiter {
+                Waiter::Local(id) => match self.ops.get(id) {
+                    Some(Op { kind: OpKind::Fetch { select, .. }, session, .. }) => {
+                        self.sessions.get(session).map(|s| (*select, s.domain))
+                    }
+                    _ => None,
                 },
-                Waiter::Remote(link, index) => match self.serve_select(link, index) {
-                    Some(select) => select,
-                    None => continue,
-                },
+                Waiter::Remote(link, index) => self.serve_select(link, index),
             };
+            let Some((select, reader)) = asked else { continue };
             match (self.pick(record, select), waiter) {
                 (Picked::Blob(blob), Waiter::Local(id)) => {
                     if let Some(op) = self.finish_op(id) {
@@ -159,7 +159,7 @@ impl Node {
                 }
                 (Picked::Blob(blob), Waiter::Remote(link, index)) => self.serve_published(now, link, index, blob),
                 (Picked::Gone(newest), _) => {
-                    let failure = super::publish::version_gone(&key, select, newest);
+                    let failure = self.version_gone(record, reader, &key, select, newest);
                     match waiter {
                         Waiter::Local(id) => self.fail_op(id, failure),
                         Waiter::Remote(link, index) => self.end_serve(now, link, index, failure),
@@ -278,7 +278,7 @@ impl Node {
     }
 
     /// The owner of a key that another is taking over is gone before the directory has answered.
-    pub(super) fn former_owner_left(&mut self, id: Id<Record>, owner: Name, domain: Domain) {
+    pub(super) fn former_owner_left(&mut self, id: Id<Record>, owner: Name, domain: Tenant) {
         let left = self.end_versions(id, true);
         self.hide(id);
         if let Some(Owner::Claiming(claiming)) = self.store.records.get_mut(id).map(|r| &mut r.owner) {

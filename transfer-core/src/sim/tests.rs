@@ -108,7 +108,7 @@ fn first_that_notices(how: Play, seeds: u64) -> Option<(u64, String)> {
 }
 
 /// The mistakes, what notices them, and within how many seeds. docs/protocol.md lists them.
-const MISTAKES: [(Broken, Play, u64); 16] = [
+const MISTAKES: [(Broken, Play, u64); 17] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 1000),
     (Broken::SkipsQuarantine, Play::USUAL, 1000),
     (Broken::ForgetsCredits, Play::USUAL, 1000),
@@ -125,6 +125,7 @@ const MISTAKES: [(Broken, Play, u64); 16] = [
     (Broken::KeepsReferences, Play::USUAL, 1000),
     (Broken::ForgetsReaders, Play::USUAL, 30_000),
     (Broken::KeepsLostKeys, RESTARTS, 1000),
+    (Broken::ServesStrangers, Play::USUAL, 1000),
 ];
 
 const MISTAKES_OF_RAILS: [(rails::Broken, u64); 3] = [

@@ -135,6 +135,15 @@ pub enum ReservedFor {
 }
 
 impl ReservedFor {
+    /// What people call it.
+    #[must_use]
+    pub const fn noun(self) -> &'static str {
+        match self {
+            ReservedFor::Counter => "counter",
+            ReservedFor::Barrier => "barrier",
+        }
+    }
+
     const fn mark(self) -> char {
         match self {
             ReservedFor::Counter => 'c',
@@ -187,6 +196,14 @@ impl Key {
         check("reserved key", text)?;
         let key = Key(Arc::from(text));
         if key.reserved_for().is_some() { Ok(key) } else { Err(InvalidName::Reserved) }
+    }
+}
+
+impl Name {
+    /// A number as a name.
+    #[must_use]
+    pub fn of_number(number: u32) -> Name {
+        Name(number.to_string().into())
     }
 }
 

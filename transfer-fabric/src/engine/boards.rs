@@ -5,7 +5,7 @@ use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use transfer_core::memory::SegmentId;
-use transfer_core::protocol::{Domain, SessionId, Shown};
+use transfer_core::protocol::{SessionId, Shown, Tenant};
 use transfer_memory::board::{BoardWriter, Life, LifeError, SessionMarks};
 use transfer_memory::segment::{MapError, Segment};
 
@@ -42,8 +42,8 @@ impl Board {
 /// All boards of a sidecar, one for each user id.
 #[derive(Default)]
 pub(super) struct Boards {
-    by_domain: BTreeMap<Domain, Board>,
-    domains: HashMap<SessionId, Domain>,
+    by_domain: BTreeMap<Tenant, Board>,
+    domains: HashMap<SessionId, Tenant>,
     /// The segments of the sessions' notices.
     notices: HashMap<SessionId, SegmentId>,
     /// What sessions that are over have found.
@@ -53,7 +53,7 @@ pub(super) struct Boards {
 
 impl Boards {
     /// Takes a board up: how many keys it can show, and what has to live as long as this thread runs.
-    pub(super) fn add(&mut self, domain: Domain, segment: &Segment) -> Result<(usize, Life), BoardError> {
+    pub(super) fn add(&mut self, domain: Tenant, segment: &Segment) -> Result<(usize, Life), BoardError> {
         let writer = BoardWriter::new(segment.mapping().clone())?;
         let life = Life::begin(segment.mapping())?;
         let entries = writer.entries();
@@ -62,7 +62,7 @@ impl Boards {
     }
 
     /// From here on this session's marks are honoured.
-    pub(super) fn open(&mut self, session: SessionId, domain: Domain, marks: SessionMarks, notices: Option<SegmentId>) {
+    pub(super) fn open(&mut self, session: SessionId, domain: Tenant, marks: SessionMarks, notices: Option<SegmentId>) {
         marks.set_open(true);
         self.notices.extend(notices.map(|segment| (session, segment)));
         self.domains.insert(session, domain);
@@ -106,7 +106,7 @@ impl Boards {
     }
 
     /// Shows it no more. Whether nobody has marked it.
-    pub(super) fn withdraw(&mut self, domain: Domain, ticket: u64) -> bool {
+    pub(super) fn withdraw(&mut self, domain: Tenant, ticket: u64) -> bool {
         let Some(board) = self.by_domain.get_mut(&domain) else { return true };
         board.shown.remove(&ticket);
         if let Some(writer) = &mut board.writer {

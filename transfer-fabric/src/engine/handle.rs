@@ -8,7 +8,7 @@ use std::sync::Arc;
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
 use transfer_core::memory::SegmentId;
 use transfer_core::protocol::{
-    BufferAnswer, BufferAsk, Deleted, Domain, NotDeleted, Page, SessionId, Snapshot, Unfinished,
+    BufferAnswer, BufferAsk, Deleted, NotDeleted, Page, SessionId, Snapshot, Tenant, Unfinished,
 };
 pub use transfer_core::protocol::{ClaimRefused, Control as ControlRequest, PeerInfo};
 use transfer_core::tensor::{Key, Name};
@@ -32,24 +32,24 @@ pub type Answer<T> = Box<dyn FnOnce(T) + Send>;
 /// What the control plane tells the engine.
 #[non_exhaustive]
 pub enum EngineCommand {
-    /// A landing pool for a trust domain. Comes before the domain's first session.
+    /// A landing pool for a tenant. Comes before the tenant's first session.
     AddPool {
         /// Whose.
-        domain: Domain,
+        domain: Tenant,
         /// Its number, not used before in this incarnation; not [`super::HEADER_SEGMENT`] and not
         /// [`super::COUNTER_SEGMENT`].
         id: SegmentId,
         /// The memory.
         segment: Segment,
-        /// The board of the domain's workers, all zeros, where they shall have one.
+        /// The board of the tenant's workers, all zeros, where they shall have one.
         board: Option<Arc<Segment>>,
     },
     /// A worker connected and is mapped.
     OpenSession {
         /// The session, its rings and its arena.
         end: Box<SidecarEnd>,
-        /// Its trust domain.
-        domain: Domain,
+        /// Its tenant.
+        domain: Tenant,
     },
     /// The directory's answer to [`ControlRequest::Resolve`]; may come again when the key moves.
     Located {
@@ -189,7 +189,7 @@ pub enum EngineCommand {
     /// Call back landing slots that lie idle: of one user, or of all.
     Evict {
         /// Of whom.
-        domain: Option<Domain>,
+        domain: Option<Tenant>,
         /// 0, or where the last call ended.
         place: u64,
         /// The length of a slot of each key that was called back.

@@ -7,7 +7,7 @@ use super::run::Run;
 use transfer_core::fabric::FabricKind;
 use transfer_core::memory::SegmentId;
 use transfer_core::protocol::{
-    Domain, LinkStatus, Page, QuarantineStatus, SessionStatus, TensorFilter, TensorStatus, TransferFilter,
+    LinkStatus, Page, QuarantineStatus, SessionStatus, Tenant, TensorFilter, TensorStatus, TransferFilter,
     TransferStatus,
 };
 use transfer_core::tensor::Name;
@@ -76,9 +76,9 @@ pub enum SegmentRole {
     /// The words of counters.
     Counters,
     /// Where tensors for workers of this user land.
-    Pool(Domain),
+    Pool(Tenant),
     /// What this worker of this user writes.
-    Arena(Domain, Name),
+    Arena(Tenant, Name),
     /// Another sidecar's of this host, which workers here may read by reference.
     Peer,
 }
@@ -90,6 +90,8 @@ pub struct SegmentStatus {
     pub segment: SegmentId,
     /// What it is for.
     pub role: SegmentRole,
+    /// What the tenant is called whose it is. `None`: the sidecar's own.
+    pub tenant: Option<Name>,
     /// Its size in bytes.
     pub bytes: u64,
     /// Its pages, and whether they are locked.
@@ -121,6 +123,12 @@ impl Run {
                 let fabrics: Vec<_> = self.driver.fabrics().iter().map(|fabric| fabric.kind()).collect();
                 let mut page = self.memory.page(place, limit, &fabrics);
                 for segment in &mut page.entries {
+                    segment.tenant = match segment.role {
+                        SegmentRole::Pool(tenant) | SegmentRole::Arena(tenant, _) => {
+                            Some(self.driver.node.tenant_name(tenant))
+                        }
+                        SegmentRole::Headers | SegmentRole::Counters | SegmentRole::Peer => None,
+                    };
                     segment.reach = self.driver.node.arena_reach(segment.segment);
                 }
                 answer(page);
@@ -137,6 +145,7 @@ impl Memory {
         let entries = rest.by_ref().take(limit).map(|(id, role, segment)| SegmentStatus {
             segment: id,
             role: role.clone(),
+            tenant: None,
             bytes: segment.len(),
             achieved: *segment.achieved(),
             registered: if *role == SegmentRole::Peer { Vec::new() } else { registered.to_vec() },

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use transfer_core::drive::{Driver, Work};
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::op::Command;
-use transfer_core::protocol::{BufferAnswer, COUNTER_WORDS_BYTES, Domain, Node, SessionId, Snapshot};
+use transfer_core::protocol::{BufferAnswer, COUNTER_WORDS_BYTES, Node, SessionId, Snapshot, Tenant};
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
 use transfer_memory::segment::Segment;
@@ -339,7 +339,9 @@ impl Run {
                 let len = segment.len();
                 match self.add_segment(id, segment, SegmentRole::Pool(domain)) {
                     Ok(()) => self.driver.node.add_pool(domain, id, len),
-                    Err(e) => tracing::error!(user_id = domain.0, error = %e, "the landing pool cannot be used"),
+                    Err(e) => {
+                        tracing::error!(tenant = %self.driver.node.tenant_name(domain), error = %e, "the landing pool cannot be used")
+                    }
                 }
                 if let Some(board) = board {
                     self.add_board(domain, board, kept);
@@ -392,14 +394,16 @@ impl Run {
         }
     }
 
-    fn add_board(&mut self, domain: Domain, board: Arc<Segment>, kept: &mut Vec<Kept>) {
+    fn add_board(&mut self, domain: Tenant, board: Arc<Segment>, kept: &mut Vec<Kept>) {
         match self.boards.add(domain, &board) {
             Ok((places, life)) => {
                 kept.push(Kept::new(life, board));
                 self.driver.node.add_board(domain, places);
             }
             // Nothing is shown there then, and all who look ask.
-            Err(e) => tracing::warn!(user_id = domain.0, error = %e, "every fetch goes to the sidecar"),
+            Err(e) => {
+                tracing::warn!(tenant = %self.driver.node.tenant_name(domain), error = %e, "every fetch goes to the sidecar")
+            }
         }
     }
 
@@ -443,7 +447,7 @@ impl Run {
         }
     }
 
-    fn open_session(&mut self, end: SidecarEnd, domain: Domain) {
+    fn open_session(&mut self, end: SidecarEnd, domain: Tenant) {
         let SidecarEnd {
             socket, pidfd, name, session, submission, completion, marks, arena_id, arena, notices, ..
         } = end;

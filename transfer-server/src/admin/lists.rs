@@ -1,5 +1,6 @@
 //! The entries of listings as messages.
 
+use super::uid_of;
 use crate::events::nanos;
 use crate::peering::Kind;
 use transfer_core::memory::LocalSlice;
@@ -10,8 +11,16 @@ use transfer_memory::segment::PageKind;
 use transfer_proto::v1;
 
 pub(super) fn session(status: SessionStatus) -> v1::Session {
-    let SessionStatus { session, name, domain, arena_bytes, leases, operations } = status;
-    v1::Session { session: session.0, worker: name.to_string(), uid: domain.0, arena_bytes, leases, operations }
+    let SessionStatus { session, name, domain, tenant, arena_bytes, leases, operations } = status;
+    v1::Session {
+        session: session.0,
+        worker: name.to_string(),
+        uid: uid_of(domain),
+        tenant: tenant.to_string(),
+        arena_bytes,
+        leases,
+        operations,
+    }
 }
 
 pub(super) fn link(l: LinkStatus) -> v1::Link {
@@ -37,13 +46,13 @@ pub(super) fn link(l: LinkStatus) -> v1::Link {
 }
 
 pub(super) fn segment(status: SegmentStatus) -> v1::Segment {
-    let SegmentStatus { segment, role, bytes, achieved, registered, reach } = status;
+    let SegmentStatus { segment, role, tenant, bytes, achieved, registered, reach } = status;
     let (kind, uid, worker) = match role {
         SegmentRole::Headers => (v1::SegmentKind::Headers, None, String::new()),
         SegmentRole::Counters => (v1::SegmentKind::Counters, None, String::new()),
         SegmentRole::Peer => (v1::SegmentKind::Peer, None, String::new()),
-        SegmentRole::Pool(domain) => (v1::SegmentKind::Pool, Some(domain.0), String::new()),
-        SegmentRole::Arena(domain, worker) => (v1::SegmentKind::Arena, Some(domain.0), worker.to_string()),
+        SegmentRole::Pool(domain) => (v1::SegmentKind::Pool, Some(uid_of(domain)), String::new()),
+        SegmentRole::Arena(domain, worker) => (v1::SegmentKind::Arena, Some(uid_of(domain)), worker.to_string()),
     };
     let page_bytes = match achieved.pages {
         PageKind::Huge { page_bytes } => page_bytes,
@@ -56,6 +65,7 @@ pub(super) fn segment(status: SegmentStatus) -> v1::Segment {
         segment: segment.0,
         kind: kind.into(),
         uid,
+        tenant: tenant.map(|tenant| tenant.to_string()).unwrap_or_default(),
         worker,
         bytes,
         locked: achieved.locked,
@@ -85,7 +95,8 @@ pub(super) fn quarantined(q: QuarantineStatus) -> v1::Quarantined {
     v1::Quarantined {
         peer: q.peer.to_string(),
         link: q.link.0,
-        uid: q.domain.0,
+        uid: uid_of(q.domain),
+        tenant: q.tenant.to_string(),
         key: q.key.map(|key| key.to_string()).unwrap_or_default(),
         bytes: q.bytes,
         age_ns: nanos(q.age),
@@ -97,6 +108,7 @@ pub(super) fn tensor(status: TensorStatus) -> v1::Tensor {
     let TensorStatus {
         key,
         owner,
+        tenant,
         version,
         meta,
         slice: LocalSlice { segment, offset, .. },
@@ -107,6 +119,7 @@ pub(super) fn tensor(status: TensorStatus) -> v1::Tensor {
     v1::Tensor {
         key: key.to_string(),
         owner: owner.to_string(),
+        tenant: tenant.to_string(),
         version: version.0,
         len_bytes: meta.len_bytes(),
         tensor: Some(descriptor(&meta)),

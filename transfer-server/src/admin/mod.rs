@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
-use transfer_core::protocol::{Domain, NotDeleted, TensorFilter, TransferFilter};
+use transfer_core::protocol::{NotDeleted, Tenant, TensorFilter, TransferFilter};
 use transfer_core::tensor::Key;
 use transfer_memory::segment::PinnedBudget;
 use transfer_proto::v1;
@@ -45,6 +45,8 @@ pub(crate) struct AdminState {
     pub(crate) events: Events,
     pub(crate) drain: Drain,
     pub(crate) security: Security,
+    /// Who is believed among peers, in words; empty where there can be none.
+    pub(crate) believes: String,
     /// True when streams have to end.
     pub(crate) stopping: watch::Receiver<bool>,
 }
@@ -62,6 +64,14 @@ impl AdminService {
 
 fn unavailable(error: EngineError) -> Status {
     Status::unavailable(error.to_string())
+}
+
+/// What stands in place of a user id where a tenant is a name.
+const NO_ONE_USER: u32 = u32::MAX;
+
+/// The user id that a tenant is.
+pub(crate) fn uid_of(tenant: Tenant) -> u32 {
+    tenant.user_id().unwrap_or(NO_ONE_USER)
 }
 
 #[tonic::async_trait]
@@ -175,7 +185,7 @@ impl v1::admin_server::Admin for AdminService {
     }
 
     async fn evict(&self, request: Request<v1::EvictRequest>) -> Result<Response<v1::EvictResponse>, Status> {
-        let domain = request.into_inner().uid.map(Domain);
+        let domain = request.into_inner().uid.map(Tenant::User);
         let (mut keys, mut bytes, mut place) = (0, 0, 0);
         loop {
             let page = self.0.engine.evict(domain, place).await.map_err(unavailable)?;

@@ -91,7 +91,7 @@ fn wrong_token(token: &str) -> Status {
 mod tests {
     use super::*;
     use crate::engine::EngineCommand;
-    use transfer_core::protocol::{Domain, SessionId, SessionStatus};
+    use transfer_core::protocol::{SessionId, SessionStatus, Tenant};
     use transfer_core::tensor::Name;
 
     #[test]
@@ -124,7 +124,8 @@ mod tests {
             let status = SessionStatus {
                 session: SessionId(from.place),
                 name: Name::new("w").unwrap(),
-                domain: Domain(0),
+                tenant: Name::of_number(0),
+                domain: Tenant::User(0),
                 arena_bytes: 0,
                 leases: 0,
                 operations: 0,

@@ -1,6 +1,6 @@
 //! The overview, and how well the sidecar is.
 
-use super::{AdminState, unavailable};
+use super::{AdminState, uid_of, unavailable};
 use crate::directory::{DirectoryClient, Place};
 use crate::engine::FabricDescription;
 use crate::events::nanos;
@@ -22,7 +22,8 @@ impl AdminState {
         let descriptions = engine.describe().await.map_err(unavailable)?;
         let (state, reasons) = self.state(&snapshot);
         let pools = snapshot.pools.iter().map(|p| v1::Pool {
-            uid: p.domain.0,
+            uid: uid_of(p.domain),
+            tenant: p.tenant.to_string(),
             bytes: p.bytes,
             used_bytes: p.used,
             waiting: p.waiting,
@@ -51,6 +52,7 @@ impl AdminState {
                 expires_unix_s: tls.expires.map_or(0, |expires| expires.as_secs()),
                 refused_handshakes: tls.refused,
             }),
+            believes: self.believes.clone(),
             time_unix_ns: UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
         })
     }
@@ -74,9 +76,9 @@ impl AdminState {
         for pool in &snapshot.pools {
             if let Some(full_for) = pool.full_for.filter(|full_for| *full_for >= FULL_FOR_LONG) {
                 reasons.push(format!(
-                    "the landing pool of user id {} has been full for {} s, and {} wait: raise --pool-bytes, release tensors earlier, \
+                    "the landing pool of tenant {} has been full for {} s, and {} wait: raise --pool-bytes, release tensors earlier, \
                      or evict",
-                    pool.domain.0,
+                    pool.tenant,
                     full_for.as_secs(),
                     pool.waiting
                 ));

@@ -43,6 +43,16 @@ pub enum ConfigError {
         /// Its port.
         port: u16,
     },
+    /// A rule about tenants.
+    #[error("{flag} {rule:?}: {why}")]
+    Tenants {
+        /// The flag.
+        flag: &'static str,
+        /// What the rule is for.
+        rule: String,
+        /// What is wrong.
+        why: String,
+    },
     /// An address that nobody can connect to.
     #[error(
         "{flag} is missing: {because} {value} is no address that other nodes can connect to. Give {flag} {form}, as they shall call it"

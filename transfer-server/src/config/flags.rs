@@ -2,7 +2,7 @@
 
 use super::{
     Config, ConfigError, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_TCP_RAILS, DirectoryPlace, LEAST, Locking,
-    Poll, SecurityConfig, ShmConfig, Size, SourceFlags, VerbsConfig,
+    Poll, SecurityConfig, ShmConfig, Size, SourceFlags, TenantsConfig, VerbsConfig,
 };
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
@@ -111,6 +111,10 @@ pub struct Flags {
     #[command(flatten)]
     pub security: SecurityConfig,
 
+    /// Whose workers are whose.
+    #[command(flatten)]
+    pub tenants: TenantsConfig,
+
     /// RDMA between nodes.
     #[command(flatten)]
     pub verbs: VerbsConfig,
@@ -185,6 +189,7 @@ impl Flags {
             watch: self.watch,
             shm: self.shm,
             security: self.security,
+            tenants: self.tenants,
         };
         config.check()?;
         Ok(config)

@@ -9,6 +9,7 @@ mod security;
 mod shm;
 mod size;
 mod source;
+mod tenants;
 mod verbs;
 
 pub use error::ConfigError;
@@ -19,6 +20,8 @@ pub use security::{NamePattern, NotAPattern, SecurityConfig};
 pub use shm::{ShmConfig, UseReferences, UseShm};
 pub use size::{NotASize, Size};
 pub use source::{LoadError, Loaded, Origin, Setting, SourceFlags, load};
+pub(crate) use tenants::Tenancy;
+pub use tenants::{NotARule, PeerTenants, Reserved, TenantIds, TenantsConfig};
 pub use verbs::{DeviceName, IsolationChoice, NotADevice, UseVerbs, VerbsConfig, VerbsConnect};
 
 use crate::observe::WatchConfig;
@@ -129,6 +132,8 @@ pub struct Config {
     pub shm: ShmConfig,
     /// Certificates, and who may do what.
     pub security: SecurityConfig,
+    /// Whose workers are whose.
+    pub tenants: TenantsConfig,
 }
 
 impl Config {
@@ -159,6 +164,7 @@ impl Config {
             watch: WatchConfig::nobody(),
             shm: ShmConfig::default(),
             security: SecurityConfig::default(),
+            tenants: TenantsConfig::default(),
         }
     }
 
@@ -181,6 +187,7 @@ impl Config {
         }
         self.check_paths()?;
         self.security.check()?;
+        self.tenants.tenancy()?;
         self.check_addresses()?;
         self.watch.check(self.security.insecure)?;
         self.check_directory()?;

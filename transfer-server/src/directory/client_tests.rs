@@ -18,7 +18,7 @@ fn name(text: &str) -> Name {
 }
 
 fn hello(node: &str) -> Hello {
-    Hello { node: name(node), address: format!("{node}:1").into(), incarnation: 1, replace: false }
+    Hello { node: name(node), address: format!("{node}:1").into(), incarnation: 1, local: "".into(), replace: false }
 }
 
 struct Node {
@@ -37,7 +37,13 @@ impl Node {
     }
 
     fn claim(&self, k: &str, owner: &str) {
-        self.client.ask(Ask::Claim { key: key(k), owner: name(owner), resident: true, takeover: false });
+        self.client.ask(Ask::Claim {
+            key: key(k),
+            owner: name(owner),
+            tenant: Name::of_number(0),
+            resident: true,
+            takeover: false,
+        });
     }
 }
 
@@ -50,7 +56,7 @@ async fn serve(directory: &Directory, address: &str) -> (std::net::SocketAddr, o
     let listener = tokio::net::TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    let service = DirectoryServer::new(DirectoryService::new(directory.clone()));
+    let service = DirectoryServer::new(DirectoryService::new(directory.clone(), crate::security::Security::of_all()));
     let directory = directory.clone();
     tokio::spawn(async move {
         let serving = Server::builder().add_service(service).serve_with_incoming(security::over_plain(listener));
@@ -161,7 +167,13 @@ async fn without_a_directory_a_node_goes_on_with_what_is_its_own() {
     let mut b = Node::start(there(address), "b");
     b.claim("k", "w");
     let counter = Key::of_directory("\0csteps").unwrap();
-    b.client.ask(Ask::Claim { key: counter.clone(), owner: name("b"), resident: false, takeover: false });
+    b.client.ask(Ask::Claim {
+        key: counter.clone(),
+        owner: name("b"),
+        tenant: Name::of_number(0),
+        resident: false,
+        takeover: false,
+    });
     b.client.worker_up(&name("w"), SOON).await.unwrap();
     assert_eq!(b.hear().await, claimed("k"));
     // A counter exists once in the job.
@@ -232,7 +244,7 @@ async fn a_directory_of_another_version_is_refused_by_both_sides() {
     let status = client.attach(tokio_stream::iter([first])).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::FailedPrecondition);
     let text = status.message();
-    assert!(["node \"a\" speaks version 1", "node \"b\" version 0"].iter().all(|part| text.contains(part)), "{text}");
+    assert!(["node \"a\" speaks version 2", "node \"b\" version 0"].iter().all(|part| text.contains(part)), "{text}");
     assert_eq!(directory.counts().nodes, 0);
 
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -242,7 +254,7 @@ async fn a_directory_of_another_version_is_refused_by_both_sides() {
     let refused = Node::start(there(address), "b").client.first_word(SOON).await;
     let text = &refused.why_not;
     assert!(refused.refused && !refused.attached, "{refused:?}");
-    assert!(["node \"a\" speaks version 0", "node \"b\" version 1"].iter().all(|part| text.contains(part)), "{text}");
+    assert!(["node \"a\" speaks version 0", "node \"b\" version 2"].iter().all(|part| text.contains(part)), "{text}");
 }
 
 /// One that knows of no versions, and takes everybody.
@@ -256,7 +268,8 @@ impl v1::directory_server::Directory for OldDirectory {
         &self,
         _: tonic::Request<tonic::Streaming<v1::NodeUpdate>>,
     ) -> Result<tonic::Response<Self::AttachStream>, tonic::Status> {
-        let welcome = v1::directory_item::Item::Welcome(v1::Welcome { host: "a".into(), version: 0 });
+        let welcome =
+            v1::directory_item::Item::Welcome(v1::Welcome { host: "a".into(), version: 0, local: String::new() });
         let update = v1::DirectoryUpdate { items: vec![v1::DirectoryItem { item: Some(welcome) }] };
         Ok(tonic::Response::new(tokio_stream::iter(vec![Ok(update)])))
     }

@@ -7,7 +7,10 @@ use v1::directory_item::Item as DirectoryOneof;
 use v1::node_item::Item as NodeOneof;
 
 /// The version of what is said in Attach. Both sides must have the same.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
+
+/// The longest reason of the directory that is kept, in characters.
+const LONGEST_WHY: usize = 512;
 
 /// Why a directory and a node cannot speak with each other.
 pub(crate) fn other_version(host: &str, hosts: u32, node: &str, nodes: u32) -> String {
@@ -37,8 +40,8 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
     Ok(match item.item.ok_or(BadItem::UnknownKind)? {
         NodeOneof::Hello(_) => return Err(BadItem::Hello),
         NodeOneof::Claim(c) => {
-            let (key, owner) = (Key::of_directory(&c.key)?, Name::new(&c.owner)?);
-            NodeItem::Claim { claim: c.claim, key, owner, resident: c.resident, takeover: c.takeover }
+            let (key, owner, tenant) = (Key::of_directory(&c.key)?, Name::new(&c.owner)?, Name::new(&c.tenant)?);
+            NodeItem::Claim { claim: c.claim, key, owner, tenant, resident: c.resident, takeover: c.takeover }
         }
         NodeOneof::Unclaim(u) => NodeItem::Unclaim { key: Key::of_directory(&u.key)? },
         NodeOneof::WorkerUp(w) => NodeItem::WorkerUp { worker: Name::new(&w.worker)? },
@@ -55,8 +58,9 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
 pub(crate) fn hello(mut update: v1::NodeUpdate) -> Result<(Hello, u32), BadItem> {
     match (update.items.len(), update.items.pop().and_then(|i| i.item)) {
         (1, Some(NodeOneof::Hello(h))) => {
-            let v1::Hello { node, address, incarnation, version, replace } = h;
-            Ok((Hello { node: Name::new(&node)?, address: address.into(), incarnation, replace }, version))
+            let v1::Hello { node, address, incarnation, version, replace, local } = h;
+            let (node, address, local) = (Name::new(&node)?, address.into(), local.into());
+            Ok((Hello { node, address, incarnation, local, replace }, version))
         }
         _ => Err(BadItem::Hello),
     }
@@ -70,6 +74,7 @@ pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
         incarnation: hello.incarnation,
         version: VERSION,
         replace: hello.replace,
+        local: hello.local.to_string(),
     };
     v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(NodeOneof::Hello(hello)) }] }
 }
@@ -78,9 +83,9 @@ pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
 pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
     let message = |item| {
         let item = match item {
-            NodeItem::Claim { claim, key, owner, resident, takeover } => {
-                let (key, owner) = (key.to_string(), owner.to_string());
-                NodeOneof::Claim(v1::Claim { claim, key, owner, takeover, resident })
+            NodeItem::Claim { claim, key, owner, tenant, resident, takeover } => {
+                let (key, owner, tenant) = (key.to_string(), owner.to_string(), tenant.to_string());
+                NodeOneof::Claim(v1::Claim { claim, key, owner, takeover, resident, tenant })
             }
             NodeItem::Unclaim { key } => NodeOneof::Unclaim(v1::Unclaim { key: key.to_string() }),
             NodeItem::WorkerUp { worker } => NodeOneof::WorkerUp(v1::WorkerUp { worker: worker.to_string() }),
@@ -101,8 +106,9 @@ pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
 }
 
 /// The directory's first words.
-pub(crate) fn welcome(host: &Name) -> v1::DirectoryUpdate {
-    let welcome = DirectoryOneof::Welcome(v1::Welcome { host: host.to_string(), version: VERSION });
+pub(crate) fn welcome(host: &Name, local: &str) -> v1::DirectoryUpdate {
+    let (host, local) = (host.to_string(), local.to_owned());
+    let welcome = DirectoryOneof::Welcome(v1::Welcome { host, version: VERSION, local });
     v1::DirectoryUpdate { items: vec![v1::DirectoryItem { item: Some(welcome) }] }
 }
 
@@ -127,7 +133,12 @@ pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
                 claim,
                 owner: owner.to_string(),
                 node: node.to_string(),
+                denied: String::new(),
             }),
+            Answer::ClaimDenied { claim, why } => {
+                let denied = why.to_string();
+                DirectoryOneof::ClaimRefused(v1::ClaimRefused { claim, denied, ..v1::ClaimRefused::default() })
+            }
             Answer::WorkerAdmitted { worker } => {
                 DirectoryOneof::WorkerAdmitted(v1::WorkerAdmitted { worker: worker.to_string() })
             }
@@ -148,6 +159,7 @@ pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
             Answer::NodeLocated { node, at } => DirectoryOneof::NodeLocated(v1::NodeLocated {
                 node: node.to_string(),
                 incarnation: at.as_ref().map_or(0, |at| at.incarnation),
+                local: at.as_ref().map(|at| at.local.to_string()).unwrap_or_default(),
                 address: at.map(|at| at.address.to_string()),
             }),
         };
@@ -163,6 +175,9 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
         DirectoryOneof::Welcome(_) => return Ok(None),
         DirectoryOneof::Ping(p) => Answer::Ping { ping: p.ping },
         DirectoryOneof::Claimed(c) => Answer::Claimed { claim: c.claim, sequence: c.sequence },
+        DirectoryOneof::ClaimRefused(c) if !c.denied.is_empty() => {
+            Answer::ClaimDenied { claim: c.claim, why: crate::text::printable(&c.denied, LONGEST_WHY).into() }
+        }
         DirectoryOneof::ClaimRefused(c) => {
             Answer::ClaimRefused { claim: c.claim, owner: Name::new(&c.owner)?, node: Name::new(&c.node)? }
         }
@@ -173,7 +188,12 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
         }
         DirectoryOneof::Located(l) => Answer::Located {
             key: Key::of_directory(&l.key)?,
-            at: NodeAt { node: Name::new(&l.node)?, address: l.address.into(), incarnation: l.incarnation },
+            at: NodeAt {
+                node: Name::new(&l.node)?,
+                address: l.address.into(),
+                local: "".into(),
+                incarnation: l.incarnation,
+            },
             sequence: l.sequence,
         },
         DirectoryOneof::WorkerLocated(w) => {
@@ -181,8 +201,9 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
         }
         DirectoryOneof::NodeLocated(n) => {
             let node = Name::new(&n.node)?;
-            let incarnation = n.incarnation;
-            let at = n.address.map(|a| NodeAt { node: node.clone(), address: a.into(), incarnation });
+            let (incarnation, local) = (n.incarnation, n.local);
+            let at =
+                n.address.map(|a| NodeAt { node: node.clone(), address: a.into(), local: local.into(), incarnation });
             Answer::NodeLocated { node, at }
         }
     }))
@@ -209,9 +230,16 @@ mod tests {
 
     fn examples() -> (Vec<NodeItem>, Vec<Answer>) {
         let (key, node, worker) = (Key::new("k").unwrap(), Name::new("n").unwrap(), Name::new("w").unwrap());
-        let at = NodeAt { node: node.clone(), address: "h:1".into(), incarnation: 3 };
+        let at = NodeAt { node: node.clone(), address: "h:1".into(), local: "".into(), incarnation: 3 };
         let said = vec![
-            NodeItem::Claim { claim: 1, key: key.clone(), owner: worker.clone(), resident: true, takeover: true },
+            NodeItem::Claim {
+                claim: 1,
+                key: key.clone(),
+                owner: worker.clone(),
+                tenant: Name::of_number(0),
+                resident: true,
+                takeover: true,
+            },
             NodeItem::Unclaim { key: key.clone() },
             NodeItem::WorkerUp { worker: worker.clone() },
             NodeItem::WorkerDown { worker: worker.clone() },
@@ -244,14 +272,20 @@ mod tests {
         assert_eq!(read, Ok(said));
         let read: Result<Vec<_>, _> = directory_update(heard.clone()).items.into_iter().map(answer).collect();
         assert_eq!(read, Ok(heard.into_iter().map(Some).collect()));
-        assert_eq!(answer(welcome(&Name::new("n").unwrap()).items.remove(0)), Ok(None));
+        assert_eq!(answer(welcome(&Name::new("n").unwrap(), "").items.remove(0)), Ok(None));
     }
 
     /// What a stranger may say on an Attach stream: the messages' bytes, as gRPC hands them over, first or later in the stream.
     #[test]
     fn fuzz_node_update() {
         use prost::Message;
-        let me = Hello { node: Name::new("n").unwrap(), address: "h:1".into(), incarnation: 1, replace: true };
+        let me = Hello {
+            node: Name::new("n").unwrap(),
+            address: "h:1".into(),
+            incarnation: 1,
+            local: "".into(),
+            replace: true,
+        };
         let examples = [node_update(examples().0), hello_update(&me)].map(|update| update.encode_to_vec());
         transfer_fuzz::Target::new("grpc-node-update", examples).run(|bytes| {
             let Ok(update) = v1::NodeUpdate::decode(bytes) else { return "no message".into() };
@@ -274,7 +308,7 @@ mod tests {
     #[test]
     fn fuzz_directory_update() {
         use prost::Message;
-        let examples = [directory_update(examples().1), welcome(&Name::new("n").unwrap())];
+        let examples = [directory_update(examples().1), welcome(&Name::new("n").unwrap(), "")];
         let target = transfer_fuzz::Target::new("grpc-directory-update", examples.map(|update| update.encode_to_vec()));
         target.run(|bytes| {
             let Ok(update) = v1::DirectoryUpdate::decode(bytes) else { return "no message".into() };
@@ -295,8 +329,13 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_an_error() {
         assert_eq!(node_item(v1::NodeItem { item: None }), Err(BadItem::UnknownKind));
-        let late =
-            hello_update(&Hello { node: Name::new("n").unwrap(), address: "".into(), incarnation: 1, replace: false });
+        let late = hello_update(&Hello {
+            node: Name::new("n").unwrap(),
+            address: "".into(),
+            incarnation: 1,
+            local: "".into(),
+            replace: false,
+        });
         assert_eq!(node_item(late.items[0].clone()), Err(BadItem::Hello));
         assert!(hello(late).is_ok());
         assert_eq!(hello(v1::NodeUpdate::default()), Err(BadItem::Hello));

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use transfer_core::protocol::{Tenants, Vouches};
 use transfer_core::tensor::{Key, Name};
 
 /// How many items one batch has at most, in both directions.
@@ -40,6 +41,8 @@ pub struct Directory(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     host: Name,
+    /// Where nodes of this host may attach, to prove whose they are: the path of a Unix socket. Empty: nowhere.
+    local: Arc<str>,
     /// See [`SILENCE`].
     silence: Duration,
     state: Mutex<State>,
@@ -96,15 +99,29 @@ impl Directory {
     /// An empty directory, hosted by this node. Its entries' numbers start from the time of day, so that they rise across restarts.
     #[must_use]
     pub fn new(host: Name) -> Directory {
-        Directory::patient(host, SILENCE)
+        Directory::with(host, "".into(), Tenants::default())
     }
 
-    fn patient(host: Name, silence: Duration) -> Directory {
+    /// The same, where nodes of the host's own host may attach at a Unix socket, with what is known of tenants.
+    pub(crate) fn with(host: Name, local: Arc<str>, tenants: Tenants) -> Directory {
+        Directory::patient(host, local, tenants, SILENCE)
+    }
+
+    fn patient(host: Name, local: Arc<str>, tenants: Tenants, silence: Duration) -> Directory {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let first_sequence = u64::try_from(since_epoch.as_nanos()).unwrap_or(0);
-        let state =
-            State { registry: Registry::new(first_sequence), outboxes: HashMap::new(), pings: 0, closed: false };
-        Directory(Arc::new(Shared { host, silence, state: Mutex::new(state) }))
+        let state = State {
+            registry: Registry::new(first_sequence, tenants),
+            outboxes: HashMap::new(),
+            pings: 0,
+            closed: false,
+        };
+        Directory(Arc::new(Shared { host, local, silence, state: Mutex::new(state) }))
+    }
+
+    /// Where nodes of this host may attach instead of its address.
+    pub(crate) fn local(&self) -> &str {
+        &self.0.local
     }
 
     /// The node that hosts it.
@@ -118,10 +135,10 @@ impl Directory {
     ///
     /// # Errors
     /// [`AttachRefused`] where it has answered.
-    pub async fn attach(&self, hello: &Hello) -> Result<Attachment, AttachRefused> {
+    pub async fn attach(&self, hello: &Hello, word: Vouches) -> Result<Attachment, AttachRefused> {
         let silent_at = Instant::now() + self.0.silence;
         loop {
-            let Taken { by, refused } = match self.try_attach(hello) {
+            let Taken { by, refused } = match self.try_attach(hello, word.clone()) {
                 Ok(attachment) => return Ok(attachment),
                 Err(taken) => taken,
             };
@@ -156,9 +173,9 @@ impl Directory {
         }
     }
 
-    fn try_attach(&self, hello: &Hello) -> Result<Attachment, Taken> {
+    fn try_attach(&self, hello: &Hello, word: Vouches) -> Result<Attachment, Taken> {
         let mut state = self.0.state.lock();
-        let (node, earlier) = state.registry.attach(hello)?;
+        let (node, earlier) = state.registry.attach(hello, word)?;
         if let Some(outbox) = earlier.and_then(|e| state.outboxes.remove(&e)) {
             outbox.end(Detached::Replaced);
         }
@@ -285,19 +302,19 @@ mod tests {
     use super::*;
 
     fn hello(node: &str, incarnation: u64) -> Hello {
-        Hello { node: Name::new(node).unwrap(), address: "h:1".into(), incarnation, replace: false }
+        Hello { node: Name::new(node).unwrap(), address: "h:1".into(), incarnation, local: "".into(), replace: false }
     }
 
     fn claim(claim: u64, key: &str) -> NodeItem {
         let (key, owner) = (Key::new(key).unwrap(), Name::new("w").unwrap());
-        NodeItem::Claim { claim, key, owner, resident: true, takeover: false }
+        NodeItem::Claim { claim, key, owner, tenant: Name::of_number(0), resident: true, takeover: false }
     }
 
     #[tokio::test]
     async fn a_watch_at_one_node_is_answered_by_a_claim_at_another() {
         let directory = Directory::new(Name::new("a").unwrap());
-        let a = directory.attach(&hello("a", 1)).await.unwrap();
-        let b = directory.attach(&hello("b", 1)).await.unwrap();
+        let a = directory.attach(&hello("a", 1), Vouches::ForAll).await.unwrap();
+        let b = directory.attach(&hello("b", 1), Vouches::ForAll).await.unwrap();
         b.say([NodeItem::Resolve { key: Key::new("k").unwrap(), newer_than: 0 }]);
         let (heard, ()) = tokio::join!(b.hear(), async { a.say([claim(1, "k")]) });
         assert!(matches!(&heard.unwrap()[..], [Answer::Located { .. }]));
@@ -308,21 +325,24 @@ mod tests {
     #[tokio::test]
     async fn the_replaced_and_the_closed_hear_of_it() {
         let directory = Directory::new(Name::new("a").unwrap());
-        let old = directory.attach(&hello("a", 1)).await.unwrap();
-        let new = directory.attach(&hello("a", 1)).await.unwrap();
+        let old = directory.attach(&hello("a", 1), Vouches::ForAll).await.unwrap();
+        let new = directory.attach(&hello("a", 1), Vouches::ForAll).await.unwrap();
         assert_eq!(old.hear().await, Err(Detached::Replaced));
         old.say([claim(1, "k")]);
         drop(old);
         assert_eq!(directory.counts(), Counts { keys: 0, workers: 0, nodes: 1, watches: 0 });
         directory.close();
         assert_eq!(new.hear().await, Err(Detached::Closed));
-        assert_eq!(directory.attach(&hello("b", 2)).await.unwrap().hear().await, Err(Detached::Closed));
+        assert_eq!(
+            directory.attach(&hello("b", 2), Vouches::ForAll).await.unwrap().hear().await,
+            Err(Detached::Closed)
+        );
     }
 
     #[tokio::test]
     async fn who_does_not_listen_is_not_listened_to() {
         let directory = Directory::new(Name::new("a").unwrap());
-        let a = directory.attach(&hello("a", 1)).await.unwrap();
+        let a = directory.attach(&hello("a", 1), Vouches::ForAll).await.unwrap();
         let mut said = 0;
         while tokio::time::timeout(std::time::Duration::from_millis(20), a.ready()).await.is_ok() {
             a.say((said..said + 1000).map(|i| claim(i, "k")));
@@ -355,12 +375,12 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_its_holders_as_long_as_it_answers() {
         let directory = Directory::new(Name::new("a").unwrap());
-        let old = directory.attach(&hello("b", 5)).await.unwrap();
+        let old = directory.attach(&hello("b", 5), Vouches::ForAll).await.unwrap();
         old.say([claim(1, "k")]);
         for incarnation in [4, 6] {
             let second = hello("b", incarnation);
             let refused = tokio::select! {
-                refused = directory.attach(&second) => refused.unwrap_err(),
+                refused = directory.attach(&second, Vouches::ForAll) => refused.unwrap_err(),
                 why = answer_for_ever(&old) => panic!("{why}"),
             };
             let text = refused.to_string();
@@ -375,11 +395,11 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_free_when_its_holder_is_silent() {
         let silence = Duration::from_millis(50);
-        let directory = Directory::patient(Name::new("a").unwrap(), silence);
-        let old = directory.attach(&hello("b", 5)).await.unwrap();
+        let directory = Directory::patient(Name::new("a").unwrap(), "".into(), Tenants::default(), silence);
+        let old = directory.attach(&hello("b", 5), Vouches::ForAll).await.unwrap();
         old.say([claim(1, "k")]);
         let before = Instant::now();
-        let new = directory.attach(&hello("b", 6)).await.unwrap();
+        let new = directory.attach(&hello("b", 6), Vouches::ForAll).await.unwrap();
         assert!(before.elapsed() >= silence);
         // What it says too late is not heard.
         assert_eq!(answer_for_ever(&old).await, Detached::Replaced);
@@ -393,17 +413,18 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_free_when_its_holder_has_ended_or_is_replaced() {
         // Nobody is silent for so long.
-        let directory = Directory::patient(Name::new("a").unwrap(), Duration::from_secs(1_000_000));
-        let old = directory.attach(&hello("b", 5)).await.unwrap();
+        let directory =
+            Directory::patient(Name::new("a").unwrap(), "".into(), Tenants::default(), Duration::from_secs(1_000_000));
+        let old = directory.attach(&hello("b", 5), Vouches::ForAll).await.unwrap();
         let next = hello("b", 6);
-        let (new, ()) = tokio::join!(directory.attach(&next), async {
+        let (new, ()) = tokio::join!(directory.attach(&next, Vouches::ForAll), async {
             // The question comes first, and its end is noticed while it is open.
             assert!(matches!(old.hear().await.unwrap()[..], [Answer::Ping { .. }]));
             drop(old);
         });
         let new = new.unwrap();
         let replaces = Hello { replace: true, ..hello("b", 7) };
-        let last = directory.attach(&replaces).await.unwrap();
+        let last = directory.attach(&replaces, Vouches::ForAll).await.unwrap();
         assert_eq!(answer_for_ever(&new).await, Detached::Replaced);
         drop((new, last));
         assert_eq!(directory.counts().nodes, 0);

@@ -12,6 +12,8 @@ pub struct Hello {
     pub address: Arc<str>,
     /// Another number at each start, higher than before.
     pub incarnation: u64,
+    /// Where others of its host may call it instead: the path of a Unix socket. Empty: nowhere.
+    pub local: Arc<str>,
     /// Whether it takes the place of another sidecar of its name that lives.
     pub replace: bool,
 }
@@ -27,6 +29,8 @@ pub enum NodeItem {
         key: Key,
         /// The owner's worker name.
         owner: Name,
+        /// That worker's tenant.
+        tenant: Name,
         /// Whether the owner is a worker of this node.
         resident: bool,
         /// Whether to take it from whoever has it.
@@ -100,6 +104,13 @@ pub enum Answer {
         /// Its node.
         node: Name,
     },
+    /// The tenant may not have the key, or this node may not speak for it.
+    ClaimDenied {
+        /// As in [`NodeItem::Claim`].
+        claim: u64,
+        /// Why.
+        why: Arc<str>,
+    },
     /// A key that was entered for this node is entered for another one now.
     Lost {
         /// The key.
@@ -151,6 +162,8 @@ pub struct NodeAt {
     pub node: Name,
     /// Where its gRPC services listen, as host:port. Empty: nowhere.
     pub address: Arc<str>,
+    /// As in [`Hello`].
+    pub local: Arc<str>,
     /// Its incarnation.
     pub incarnation: u64,
 }

@@ -17,7 +17,7 @@ use transfer_core::tensor::{Key, Name};
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// Enter a key. One [`News::Claimed`]; and a refusal behind it, where the key was given without the directory.
-    Claim { key: Key, owner: Name, resident: bool, takeover: bool },
+    Claim { key: Key, owner: Name, tenant: Name, resident: bool, takeover: bool },
     /// Remove a key.
     Unclaim { key: Key },
     /// Watch a key. One [`News::Located`].
@@ -57,6 +57,8 @@ pub(crate) enum News {
 pub(crate) enum Refused {
     /// Another worker owns it.
     Owned { owner: Name, node: Name },
+    /// The tenant may not have it, or this node may not speak for it: why.
+    Denied(String),
     /// The directory cannot be reached.
     Unreachable(String),
 }
@@ -94,11 +96,11 @@ impl Ledger {
     pub(crate) fn ask(&mut self, ask: Ask, now: Instant) -> Next {
         let item = match ask {
             Ask::Claim { key, .. } if self.alone.is_some() => return Next::Tell(self.without_it(key)),
-            Ask::Claim { key, owner, resident, takeover } => {
+            Ask::Claim { key, owner, tenant, resident, takeover } => {
                 self.next_claim += 1;
                 let how = How { resident, takeover };
                 let claim = self.next_claim;
-                Some(self.log_of(&key).claim(claim, key, owner, how, now))
+                Some(self.log_of(&key).claim(claim, key, (owner, tenant), how, now))
             }
             Ask::Unclaim { key } => {
                 self.log_of(&key).unclaim(&key);
@@ -205,6 +207,10 @@ impl Ledger {
                 let (key, _) = self.answered(claim)?;
                 Some(News::Claimed { key, result: Err(Refused::Owned { owner, node }) })
             }
+            Answer::ClaimDenied { claim, why } => {
+                let (key, _) = self.answered(claim)?;
+                Some(News::Claimed { key, result: Err(Refused::Denied(why.to_string())) })
+            }
             Answer::Lost { key, owner } => Some(News::Lost { key, owner }),
             Answer::WorkerAdmitted { worker } => {
                 if let Some(answer) = self.workers.get_mut(&worker)?.take() {
@@ -264,7 +270,7 @@ mod tests {
     }
 
     fn claim(k: &str) -> Ask {
-        Ask::Claim { key: key(k), owner: name("w"), resident: true, takeover: false }
+        Ask::Claim { key: key(k), owner: name("w"), tenant: Name::of_number(0), resident: true, takeover: false }
     }
 
     fn claimed(k: &str) -> Option<News> {
@@ -306,7 +312,13 @@ mod tests {
     fn without_the_directory_keys_and_names_are_given_here_and_counters_are_not() {
         let now = Instant::now();
         let mut ledger = Ledger::default();
-        let count = || Ask::Claim { key: counter(), owner: name("a"), resident: false, takeover: false };
+        let count = || Ask::Claim {
+            key: counter(),
+            owner: name("a"),
+            tenant: Name::of_number(0),
+            resident: false,
+            takeover: false,
+        };
         ledger.ask(claim("a"), now);
         ledger.ask(Ask::Unclaim { key: key("a") }, now);
         ledger.ask(count(), now);
@@ -338,7 +350,13 @@ mod tests {
         for (at, k) in [(0, "a"), (0, "b"), (2, "c")] {
             ledger.ask(claim(k), start + Duration::from_secs(at));
         }
-        let count = Ask::Claim { key: counter(), owner: name("a"), resident: false, takeover: false };
+        let count = Ask::Claim {
+            key: counter(),
+            owner: name("a"),
+            tenant: Name::of_number(0),
+            resident: false,
+            takeover: false,
+        };
         ledger.ask(count, start);
         assert_eq!(ledger.waits_since(), Some(start));
         let news = ledger.grant_overdue(start + patience, patience);
@@ -370,7 +388,7 @@ mod tests {
         assert_eq!(ledger.ask(Ask::StopResolve { key: key("c") }, now), Next::Nothing);
         said(ledger.ask(Ask::StopResolve { key: key("b") }, now));
         assert_eq!(ledger.attached(now), [NodeItem::Resolve { key: key("a"), newer_than: 5 }]);
-        let at = NodeAt { node: name("n"), address: "".into(), incarnation: 1 };
+        let at = NodeAt { node: name("n"), address: "".into(), local: "".into(), incarnation: 1 };
         let located = |k: &str, sequence| Answer::Located { key: key(k), at: at.clone(), sequence };
         assert_eq!(ledger.answer(located("b", 9)), None);
         assert_eq!(ledger.answer(located("a", 5)), None);

@@ -3,13 +3,14 @@
 use super::convert;
 use super::host::{Attachment, Directory, MAX_BATCH};
 use super::item::{Answer, Hello, NodeItem};
-use crate::security::{Expected, Security};
+use crate::security::{Caller, Expected, Security};
 use crate::text;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Streaming};
+use transfer_core::protocol::Vouches;
 use transfer_proto::v1;
 
 /// How long a connection may take.
@@ -45,7 +46,29 @@ pub(crate) struct There {
 impl There {
     /// A connection to it.
     pub(crate) async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
-        self.security.connect(self.endpoint.clone(), Expected::Host).await
+        Ok(self.reach("").await?.0)
+    }
+
+    /// The same, at a Unix socket that it has told of, if that can be reached.
+    async fn reach(&self, local: &str) -> Result<(Channel, Caller), tonic::transport::Error> {
+        self.security.reach(self.endpoint.clone(), local, Expected::Host).await
+    }
+
+    /// Attaches over a connection. Answers the directory's first word, too.
+    async fn attach(&self, channel: Channel, hello: &Hello) -> Result<(Line, v1::Welcome), NoLine> {
+        let (out, outgoing) = mpsc::channel(4);
+        // A new channel has room.
+        let _ = out.try_send(convert::hello_update(hello));
+        let mut client = v1::directory_client::DirectoryClient::new(channel);
+        let answers = client.attach(ReceiverStream::new(outgoing)).await.map_err(|e| self.refusal(&e))?;
+        let mut answers = Box::new(answers.into_inner());
+        match answers.message().await.map_err(|e| self.refusal(&e))?.and_then(convert::welcomed) {
+            Some(welcome) if welcome.version == convert::VERSION => Ok((Line::There { out, answers }, welcome)),
+            Some(v1::Welcome { host, version, .. }) => {
+                Err(NoLine::Refused(convert::other_version(&host, version, hello.node.as_str(), convert::VERSION)))
+            }
+            None => Err(NoLine::Failed("not understood: its first word is not Welcome".to_owned())),
+        }
     }
 
     /// Why the directory does not attach this node.
@@ -116,26 +139,22 @@ impl Line {
     pub(crate) async fn open(place: &Place, hello: &Hello) -> Result<Line, NoLine> {
         let there = match place {
             Place::Here(directory) => {
-                let attached = directory.attach(hello).await;
+                let attached = directory.attach(hello, Vouches::ForAll).await;
                 return attached.map(Line::Here).map_err(|e| NoLine::Refused(e.to_string()));
             }
             Place::There(there) => there,
         };
         let attach = async {
             let channel = there.connect().await.map_err(|e| NoLine::Failed(text::chain(&e)))?;
-            let (out, outgoing) = mpsc::channel(4);
-            // A new channel has room.
-            let _ = out.try_send(convert::hello_update(hello));
-            let mut client = v1::directory_client::DirectoryClient::new(channel);
-            let answers = client.attach(ReceiverStream::new(outgoing)).await.map_err(|e| there.refusal(&e))?;
-            let mut answers = Box::new(answers.into_inner());
-            let welcome = answers.message().await.map_err(|e| there.refusal(&e))?.and_then(convert::welcomed);
-            match welcome {
-                Some(welcome) if welcome.version == convert::VERSION => Ok(Line::There { out, answers }),
-                Some(v1::Welcome { host, version }) => {
-                    Err(NoLine::Refused(convert::other_version(&host, version, hello.node.as_str(), convert::VERSION)))
+            let (line, welcome) = there.attach(channel, hello).await?;
+            // Where it is of this host, it believes of this node what the kernel says of it: it is asked again at its socket.
+            match there.reach(&welcome.local).await {
+                Ok((channel, Caller::Sidecar { .. })) => {
+                    let (closer, _) = there.attach(channel, hello).await?;
+                    drop(line);
+                    Ok(closer)
                 }
-                None => Err(NoLine::Failed("not understood: its first word is not Welcome".to_owned())),
+                _ => Ok(line),
             }
         };
         match tokio::time::timeout(ATTACH_DEADLINE, attach).await {

@@ -1,13 +1,14 @@
 //! Claims without an answer, and the unclaims behind them, in their order.
 
 use super::item::NodeItem;
+use super::names::Owner;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use transfer_core::tensor::{Key, Name};
+use transfer_core::tensor::Key;
 
 #[derive(Debug)]
 enum Logged {
-    Claim { claim: u64, key: Key, owner: Name, resident: bool, takeover: bool, since: Instant },
+    Claim { claim: u64, key: Key, owner: Owner, resident: bool, takeover: bool, since: Instant },
     Unclaim { key: Key },
 }
 
@@ -18,11 +19,12 @@ pub(super) struct Log(VecDeque<Logged>);
 
 impl Log {
     /// Notes a claim, and makes what is to be said of it.
-    pub(super) fn claim(&mut self, claim: u64, key: Key, owner: Name, how: How, now: Instant) -> NodeItem {
+    pub(super) fn claim(&mut self, claim: u64, key: Key, owner: Owner, how: How, now: Instant) -> NodeItem {
         let How { resident, takeover } = how;
         let (logged, owned) = (key.clone(), owner.clone());
         self.0.push_back(Logged::Claim { claim, key: logged, owner: owned, resident, takeover, since: now });
-        NodeItem::Claim { claim, key, owner, resident, takeover }
+        let (owner, tenant) = owner;
+        NodeItem::Claim { claim, key, owner, tenant, resident, takeover }
     }
 
     /// Notes the end of a key, where a claim may enter it again.
@@ -72,7 +74,8 @@ impl Log {
             Logged::Claim { claim, key, owner, resident, takeover, since } => {
                 *since = now;
                 let (claim, resident, takeover) = (*claim, *resident, *takeover);
-                NodeItem::Claim { claim, key: key.clone(), owner: owner.clone(), resident, takeover }
+                let (owner, tenant) = owner.clone();
+                NodeItem::Claim { claim, key: key.clone(), owner, tenant, resident, takeover }
             }
             Logged::Unclaim { key } => NodeItem::Unclaim { key: key.clone() },
         })

@@ -1,20 +1,23 @@
-//! Owners' names, each held once and counted.
+//! Owners, each held once and counted.
 
 use super::entries::NameNo;
 use hashbrown::HashMap;
 use transfer_core::tensor::Name;
 
-/// Names with numbers. A number is free again when nobody uses it.
+/// A worker, and its tenant.
+pub(crate) type Owner = (Name, Name);
+
+/// Owners with numbers. A number is free again when nobody uses it.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    by_name: HashMap<Name, NameNo>,
-    slab: Vec<Option<(Name, u64)>>,
+    by_name: HashMap<Owner, NameNo>,
+    slab: Vec<Option<(Owner, u64)>>,
     free: Vec<u32>,
 }
 
 impl Names {
     /// The number of a name, one use more.
-    pub(crate) fn take(&mut self, name: &Name) -> NameNo {
+    pub(crate) fn take(&mut self, name: &Owner) -> NameNo {
         if let Some(no) = self.by_name.get(name) {
             if let Some((_, uses)) = self.slab.get_mut(no.0 as usize).and_then(Option::as_mut) {
                 *uses += 1;
@@ -50,7 +53,7 @@ impl Names {
     }
 
     /// The name.
-    pub(crate) fn get(&self, no: NameNo) -> Option<&Name> {
+    pub(crate) fn get(&self, no: NameNo) -> Option<&Owner> {
         self.slab.get(no.0 as usize)?.as_ref().map(|(name, _)| name)
     }
 }
@@ -62,7 +65,8 @@ mod tests {
     #[test]
     fn names_are_shared_and_end_with_their_last_use() {
         let mut names = Names::default();
-        let (a, b) = (Name::new("a").unwrap(), Name::new("b").unwrap());
+        let owner = |worker: &str, tenant: u32| (Name::new(worker).unwrap(), Name::of_number(tenant));
+        let (a, b) = (owner("a", 1), owner("a", 2));
         let no = names.take(&a);
         assert_eq!(names.take(&a), no);
         assert_ne!(names.take(&b), no);
@@ -71,6 +75,6 @@ mod tests {
         names.give_back(no);
         assert_eq!(names.get(no), None);
         names.give_back(no);
-        assert_eq!(names.take(&Name::new("c").unwrap()), no);
+        assert_eq!(names.take(&owner("c", 1)), no);
     }
 }

@@ -2,8 +2,9 @@
 
 use super::entries::{Entries, Holder, NodeNo};
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
-use super::names::Names;
+use super::names::{Names, Owner};
 use hashbrown::HashMap;
+use transfer_core::protocol::{Tenants, Vouches};
 use transfer_core::tensor::{Key, Name};
 
 /// Another sidecar of the same name is attached, and lives.
@@ -43,12 +44,23 @@ pub struct Counts {
     pub watches: u64,
 }
 
+/// Why a key is not entered.
+enum NotEntered {
+    /// Another worker has it.
+    Owned { owner: Name, node: Name },
+    /// That tenant may not have it.
+    Denied(String),
+}
+
 /// See the module. Answers come out through a callback that must not call back.
 #[derive(Debug)]
 pub(crate) struct Registry {
     sequence: u64,
     next_node: u32,
     nodes: HashMap<NodeNo, NodeAt>,
+    /// Of whom their words are taken.
+    words: HashMap<NodeNo, Vouches>,
+    tenants: Tenants,
     nodes_by_name: HashMap<Name, NodeNo>,
     workers: HashMap<Name, NodeNo>,
     entries: Entries,
@@ -59,11 +71,13 @@ pub(crate) struct Registry {
 
 impl Registry {
     /// An empty directory whose entries are numbered from `first_sequence` on.
-    pub(crate) fn new(first_sequence: u64) -> Registry {
+    pub(crate) fn new(first_sequence: u64, tenants: Tenants) -> Registry {
         Registry {
             sequence: first_sequence,
             next_node: 0,
             nodes: HashMap::new(),
+            words: HashMap::new(),
+            tenants,
             nodes_by_name: HashMap::new(),
             workers: HashMap::new(),
             entries: Entries::default(),
@@ -74,7 +88,7 @@ impl Registry {
 
     /// A node attaches. Answers its number, and that of its earlier self, whose entries are gone. Another sidecar of its name, that it
     /// does not replace, has to be [detached](Registry::detach) before.
-    pub(crate) fn attach(&mut self, hello: &Hello) -> Result<(NodeNo, Option<NodeNo>), Taken> {
+    pub(crate) fn attach(&mut self, hello: &Hello, word: Vouches) -> Result<(NodeNo, Option<NodeNo>), Taken> {
         let earlier = self.nodes_by_name.get(&hello.node).copied();
         if let Some((by, at)) = earlier.and_then(|no| Some((no, self.nodes.get(&no)?)))
             && at.incarnation != hello.incarnation
@@ -88,9 +102,10 @@ impl Registry {
         }
         let no = NodeNo(self.next_node);
         self.next_node += 1;
-        let Hello { node, address, incarnation, .. } = hello.clone();
+        let Hello { node, address, incarnation, local, .. } = hello.clone();
         self.nodes_by_name.insert(node.clone(), no);
-        self.nodes.insert(no, NodeAt { node, address, incarnation });
+        self.words.insert(no, word);
+        self.nodes.insert(no, NodeAt { node, address, local, incarnation });
         Ok((no, earlier))
     }
 
@@ -98,6 +113,7 @@ impl Registry {
     pub(crate) fn detach(&mut self, no: NodeNo) {
         let Some(at) = self.nodes.remove(&no) else { return };
         self.nodes_by_name.remove(&at.node);
+        self.words.remove(&no);
         self.workers.retain(|_, node| *node != no);
         self.entries.remove_node(no, |owner| self.owners.give_back(owner));
         self.watches.retain(|_, waiting| {
@@ -112,8 +128,11 @@ impl Registry {
             return;
         }
         match item {
-            NodeItem::Claim { claim, key, owner, resident, takeover } => {
-                match self.may_own(from, &owner, resident).and_then(|()| self.claim(from, &key, &owner, takeover)) {
+            NodeItem::Claim { claim, key, owner, tenant, resident, takeover } => {
+                let whose = (owner.clone(), tenant);
+                let claimed = self.may_claim(from, &key, &whose.1);
+                let claimed = claimed.and_then(|()| self.may_own(from, &owner, resident));
+                match claimed.and_then(|()| self.claim(from, &key, &whose, takeover)) {
                     Ok((sequence, before)) => {
                         answer(from, Answer::Claimed { claim, sequence });
                         if let Some(before) = before.filter(|node| *node != from) {
@@ -125,7 +144,8 @@ impl Registry {
                             }
                         }
                     }
-                    Err((owner, node)) => answer(from, Answer::ClaimRefused { claim, owner, node }),
+                    Err(NotEntered::Owned { owner, node }) => answer(from, Answer::ClaimRefused { claim, owner, node }),
+                    Err(NotEntered::Denied(why)) => answer(from, Answer::ClaimDenied { claim, why: why.into() }),
                 }
             }
             NodeItem::Unclaim { key } => {
@@ -181,12 +201,30 @@ impl Registry {
     }
 
     /// Two workers of one name may have connected while their nodes could not ask. Only the one that is entered owns anything.
-    fn may_own(&self, from: NodeNo, owner: &Name, resident: bool) -> Result<(), (Name, Name)> {
+    fn may_own(&self, from: NodeNo, owner: &Name, resident: bool) -> Result<(), NotEntered> {
         let entered = self.workers.get(owner).filter(|node| resident && **node != from);
         match entered.and_then(|node| self.nodes.get(node)) {
-            Some(at) => Err((owner.clone(), at.node.clone())),
+            Some(at) => Err(NotEntered::Owned { owner: owner.clone(), node: at.node.clone() }),
             None => Ok(()),
         }
+    }
+
+    /// Whether a node may claim keys for a tenant, and the tenant this one.
+    fn may_claim(&self, from: NodeNo, key: &Key, tenant: &Name) -> Result<(), NotEntered> {
+        let Some(known) = self.tenants.called(tenant.as_str()) else {
+            let why = format!(
+                "tenant {tenant:?} is none that the directory's host knows: give it that name by --tenants there, too"
+            );
+            return Err(NotEntered::Denied(why));
+        };
+        let node = self.nodes.get(&from).map(|at| &at.node);
+        if let Some((word, node)) = self.words.get(&from).zip(node).filter(|(word, _)| !word.includes(known)) {
+            let why = word.why_not();
+            return Err(NotEntered::Denied(format!(
+                "node {node:?} may not speak for tenant {tenant} in the directory: {why}"
+            )));
+        }
+        self.tenants.may_own(known, key).map_err(|failure| NotEntered::Denied(failure.text))
     }
 
     /// Enters a key. Answers the entry's number, and the node that had the key before.
@@ -194,14 +232,22 @@ impl Registry {
         &mut self,
         from: NodeNo,
         key: &Key,
-        owner: &Name,
+        owner: &Owner,
         takeover: bool,
-    ) -> Result<(u64, Option<NodeNo>), (Name, Name)> {
-        if let Some(KeyAt { owner: other, at, .. }) = self.key(key)
-            && other != *owner
-            && !takeover
-        {
-            return Err((other, at.node));
+    ) -> Result<(u64, Option<NodeNo>), NotEntered> {
+        let holder = self.entries.get(key.as_str());
+        let other = holder.and_then(|h| Some((self.owners.get(h.owner)?, self.nodes.get(&h.node)?)));
+        if let Some(((other, tenant), at)) = other.filter(|(other, _)| *other != owner) {
+            if !takeover {
+                return Err(NotEntered::Owned { owner: other.clone(), node: at.node.clone() });
+            }
+            if *tenant != owner.1 {
+                let why = format!(
+                    "key {key:?} belongs to tenant {tenant}, and worker {:?} to tenant {}: nobody takes over another tenant's key",
+                    owner.0, owner.1
+                );
+                return Err(NotEntered::Denied(why));
+            }
         }
         self.sequence += 1;
         let holder = Holder { owner: self.owners.take(owner), node: from, sequence: self.sequence };
@@ -216,7 +262,7 @@ impl Registry {
     pub(crate) fn key(&self, key: &Key) -> Option<KeyAt> {
         let holder = self.entries.get(key.as_str())?;
         Some(KeyAt {
-            owner: self.owners.get(holder.owner)?.clone(),
+            owner: self.owners.get(holder.owner)?.0.clone(),
             at: self.nodes.get(&holder.node)?.clone(),
             sequence: holder.sequence,
         })

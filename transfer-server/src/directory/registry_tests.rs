@@ -16,12 +16,18 @@ struct World {
 
 impl World {
     fn new() -> World {
-        World { registry: Registry::new(1000), heard: Vec::new() }
+        World { registry: Registry::new(1000, Tenants::default()), heard: Vec::new() }
     }
 
     fn attach(&mut self, node: &str, incarnation: u64) -> NodeNo {
-        let hello = Hello { node: name(node), address: format!("{node}:1").into(), incarnation, replace: false };
-        self.registry.attach(&hello).unwrap().0
+        let hello = Hello {
+            node: name(node),
+            address: format!("{node}:1").into(),
+            incarnation,
+            local: "".into(),
+            replace: false,
+        };
+        self.registry.attach(&hello, Vouches::ForAll).unwrap().0
     }
 
     fn say(&mut self, from: NodeNo, item: NodeItem) -> Vec<(NodeNo, Answer)> {
@@ -30,8 +36,17 @@ impl World {
     }
 
     fn claim(&mut self, from: NodeNo, k: &str, owner: &str) -> Answer {
-        let mut heard = self
-            .say(from, NodeItem::Claim { claim: 7, key: key(k), owner: name(owner), resident: false, takeover: false });
+        let mut heard = self.say(
+            from,
+            NodeItem::Claim {
+                claim: 7,
+                key: key(k),
+                owner: name(owner),
+                tenant: Name::of_number(0),
+                resident: false,
+                takeover: false,
+            },
+        );
         assert_eq!(heard[0].0, from);
         heard.remove(0).1
     }
@@ -79,17 +94,35 @@ fn a_watch_is_answered_once() {
     w.say(c, NodeItem::StopResolve { key: key("k") });
     assert_eq!(w.registry.counts().watches, 1);
 
-    let heard =
-        w.say(a, NodeItem::Claim { claim: 1, key: key("k"), owner: name("ps"), resident: false, takeover: false });
-    let at = NodeAt { node: name("a"), address: "a:1".into(), incarnation: 1 };
+    let heard = w.say(
+        a,
+        NodeItem::Claim {
+            claim: 1,
+            key: key("k"),
+            owner: name("ps"),
+            tenant: Name::of_number(0),
+            resident: false,
+            takeover: false,
+        },
+    );
+    let at = NodeAt { node: name("a"), address: "a:1".into(), local: "".into(), incarnation: 1 };
     let located = |sequence| Answer::Located { key: key("k"), at: at.clone(), sequence };
     assert_eq!(heard, [(a, Answer::Claimed { claim: 1, sequence: 1001 }), (b, located(1001))]);
 
     // Found at once, unless the entry is the one that proved wrong.
     assert_eq!(w.say(c, resolve(1000)), [(c, located(1001))]);
     assert_eq!(w.say(c, resolve(1001)), []);
-    let heard =
-        w.say(a, NodeItem::Claim { claim: 2, key: key("k"), owner: name("ps"), resident: false, takeover: false });
+    let heard = w.say(
+        a,
+        NodeItem::Claim {
+            claim: 2,
+            key: key("k"),
+            owner: name("ps"),
+            tenant: Name::of_number(0),
+            resident: false,
+            takeover: false,
+        },
+    );
     assert_eq!(heard, [(a, Answer::Claimed { claim: 2, sequence: 1002 }), (c, located(1002))]);
     assert_eq!(w.registry.counts().watches, 0);
 }
@@ -107,7 +140,17 @@ fn what_a_node_entered_goes_with_it() {
     assert_eq!(w.claim(b, "k", "other"), Answer::Claimed { claim: 7, sequence: 1003 });
     // Late words of the dead node change nothing.
     assert_eq!(
-        w.say(a, NodeItem::Claim { claim: 1, key: key("z"), owner: name("ps"), resident: false, takeover: false }),
+        w.say(
+            a,
+            NodeItem::Claim {
+                claim: 1,
+                key: key("z"),
+                owner: name("ps"),
+                tenant: Name::of_number(0),
+                resident: false,
+                takeover: false
+            }
+        ),
         []
     );
     w.registry.detach(a);
@@ -119,8 +162,9 @@ fn a_node_that_comes_back_replaces_itself() {
     let mut w = World::new();
     let a = w.attach("a", 5);
     w.claim(a, "k", "ps");
-    let hello = |incarnation| Hello { node: name("a"), address: "a:2".into(), incarnation, replace: false };
-    let (again, earlier) = w.registry.attach(&hello(5)).unwrap();
+    let hello =
+        |incarnation| Hello { node: name("a"), address: "a:2".into(), incarnation, local: "".into(), replace: false };
+    let (again, earlier) = w.registry.attach(&hello(5), Vouches::ForAll).unwrap();
     assert_eq!(earlier, Some(a));
     assert_eq!(w.registry.counts(), Counts { keys: 0, workers: 0, nodes: 1, watches: 0 });
     // The end of the old stream, noticed late, does no harm.
@@ -129,13 +173,13 @@ fn a_node_that_comes_back_replaces_itself() {
     assert_eq!(w.registry.counts().keys, 1);
     // Another sidecar, started earlier or later, may not take its place unless it says so, or the place is free.
     for incarnation in [4, 6] {
-        let taken = w.registry.attach(&hello(incarnation)).unwrap_err();
+        let taken = w.registry.attach(&hello(incarnation), Vouches::ForAll).unwrap_err();
         assert_eq!(taken.by, again);
         assert!(taken.refused.to_string().contains("incarnation 5"), "{}", taken.refused);
     }
-    let (third, _) = w.registry.attach(&Hello { replace: true, ..hello(4) }).unwrap();
+    let (third, _) = w.registry.attach(&Hello { replace: true, ..hello(4) }, Vouches::ForAll).unwrap();
     w.registry.detach(third);
-    assert!(w.registry.attach(&hello(6)).is_ok());
+    assert!(w.registry.attach(&hello(6), Vouches::ForAll).is_ok());
 }
 
 /// Two workers of one name: what one of them claims for itself is not the other's.
@@ -145,7 +189,14 @@ fn a_worker_owns_nothing_by_a_name_that_is_entered_elsewhere() {
     let (a, b, c) = (w.attach("a", 1), w.attach("b", 1), w.attach("c", 1));
     w.say(a, NodeItem::WorkerUp { worker: name("ps") });
     w.claim(a, "k", "ps");
-    let claim = |resident, takeover| NodeItem::Claim { claim: 7, key: key("k"), owner: name("ps"), resident, takeover };
+    let claim = |resident, takeover| NodeItem::Claim {
+        claim: 7,
+        key: key("k"),
+        owner: name("ps"),
+        tenant: Name::of_number(0),
+        resident,
+        takeover,
+    };
     let refused = Answer::ClaimRefused { claim: 7, owner: name("ps"), node: name("a") };
     assert_eq!(w.say(b, claim(true, false)), [(b, refused.clone())]);
     assert_eq!(w.say(b, claim(true, true)), [(b, refused)]);
@@ -172,9 +223,58 @@ fn a_worker_is_at_one_node() {
     w.say(a, NodeItem::WorkerDown { worker: name("ps") });
     assert_eq!(w.say(b, ask()), [(b, located(None))]);
     assert_eq!(w.say(b, up("ps")), [(b, admitted)]);
-    let at = NodeAt { node: name("b"), address: "b:1".into(), incarnation: 1 };
+    let at = NodeAt { node: name("b"), address: "b:1".into(), local: "".into(), incarnation: 1 };
     let found = Answer::NodeLocated { node: name("b"), at: Some(at) };
     assert_eq!(w.say(a, NodeItem::ResolveNode { node: name("b") }), [(a, found)]);
     let unknown = Answer::NodeLocated { node: name("z"), at: None };
     assert_eq!(w.say(a, NodeItem::ResolveNode { node: name("z") }), [(a, unknown)]);
+}
+
+/// A claim of a worker `ps` of that tenant.
+fn of_tenant(k: &str, tenant: &str, takeover: bool) -> NodeItem {
+    let (key, owner, tenant) = (key(k), name("ps"), name(tenant));
+    NodeItem::Claim { claim: 7, key, owner, tenant, resident: false, takeover }
+}
+
+fn denied(heard: &[(NodeNo, Answer)]) -> String {
+    let [(_, Answer::ClaimDenied { claim: 7, why })] = heard else { panic!("{heard:?}") };
+    why.to_string()
+}
+
+#[test]
+fn a_key_is_its_tenant_s_whoever_claims_it() {
+    let mut w = World::new();
+    let (a, b) = (w.attach("a", 1), w.attach("b", 1));
+    assert!(matches!(w.say(a, of_tenant("k", "7", false))[..], [(_, Answer::Claimed { .. })]));
+    // A worker of the same name, and of another tenant, is another worker.
+    for node in [a, b] {
+        let heard = w.say(node, of_tenant("k", "8", false));
+        assert_eq!(heard, [(node, Answer::ClaimRefused { claim: 7, owner: name("ps"), node: name("a") })]);
+        let why = denied(&w.say(node, of_tenant("k", "8", true)));
+        assert!(["\"k\"", "tenant 7", "tenant 8"].iter().all(|part| why.contains(part)), "{why}");
+    }
+    assert!(matches!(w.say(b, of_tenant("k", "7", true))[..], [(_, Answer::Claimed { .. }), (_, Answer::Lost { .. })]));
+}
+
+#[test]
+fn a_node_claims_for_those_it_may_speak_for() {
+    let mut tenants = Tenants::default();
+    let train = tenants.enter("train").unwrap();
+    tenants.reserve("prod/", vec![train]);
+    let mut w = World { registry: Registry::new(1000, tenants), heard: Vec::new() };
+    let hello = |node: &str| Hello {
+        node: name(node),
+        address: "h:1".into(),
+        incarnation: 1,
+        local: "".into(),
+        replace: false,
+    };
+    let a = w.registry.attach(&hello("a"), Vouches::For([train].into(), "it is a test".into())).unwrap().0;
+    let b = w.registry.attach(&hello("b"), Vouches::ForAll).unwrap().0;
+    assert!(matches!(w.say(a, of_tenant("k", "train", false))[..], [(_, Answer::Claimed { .. })]));
+    let why = denied(&w.say(a, of_tenant("l", "7", false)));
+    assert!(["\"a\"", "tenant 7", "it is a test"].iter().all(|part| why.contains(part)), "{why}");
+    assert!(denied(&w.say(b, of_tenant("l", "evil", false))).contains("\"evil\""));
+    assert!(denied(&w.say(b, of_tenant("prod/k", "7", false))).contains("prod/k"));
+    assert_eq!(w.registry.counts().keys, 1);
 }

@@ -2,7 +2,7 @@
 
 use super::convert;
 use super::host::{Attachment, Detached, Directory, MAX_BATCH};
-use crate::security;
+use crate::security::{self, Security};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -18,11 +18,12 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub(crate) struct DirectoryService {
     directory: Directory,
+    security: Security,
 }
 
 impl DirectoryService {
-    pub(crate) fn new(directory: Directory) -> DirectoryService {
-        DirectoryService { directory }
+    pub(crate) fn new(directory: Directory, security: Security) -> DirectoryService {
+        DirectoryService { directory, security }
     }
 }
 
@@ -52,11 +53,13 @@ impl v1::directory_server::Directory for DirectoryService {
                 "node {host:?} hosts this directory, and no other sidecar can have its name: give this one another --node"
             )));
         }
-        let attachment = self.directory.attach(&hello).await.map_err(|e| Status::already_exists(e.to_string()))?;
+        let word = self.security.vouches(hello.node.as_str(), &security::caller(&caller)?);
+        let attachment =
+            self.directory.attach(&hello, word).await.map_err(|e| Status::already_exists(e.to_string()))?;
         tracing::info!(node = %hello.node, incarnation = hello.incarnation, address = %hello.address, "node attached");
         let (to_node, answers) = mpsc::channel(4);
         // A new channel has room.
-        let _ = to_node.try_send(Ok(convert::welcome(self.directory.host())));
+        let _ = to_node.try_send(Ok(convert::welcome(self.directory.host(), self.directory.local())));
         tokio::spawn(async move {
             let why = tokio::select! {
                 why = listen(inbound, &attachment) => why,

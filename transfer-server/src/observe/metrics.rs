@@ -156,7 +156,8 @@ fn of_memory(f: &mut Families, look: &Look) {
     let pools = |f: &mut Families, name: &str, help: &str, of: fn(&transfer_core::protocol::PoolStatus) -> u64| {
         let mut family = f.gauge(name, help);
         for pool in &now.pools {
-            family.number(&[("uid", &pool.domain.0.to_string())], of(pool));
+            // The label has the name that it had when a tenant was always a user id.
+            family.number(&[("uid", pool.tenant.as_str())], of(pool));
         }
     };
     pools(f, "transfer_pool_bytes", "Size of a user id's landing pool.", |p| p.bytes);

@@ -73,7 +73,7 @@ struct Directory {
 
 #[derive(Debug, Serialize)]
 struct Pool {
-    uid: u32,
+    tenant: String,
     bytes: u64,
     used: u64,
     waiting: u64,
@@ -99,7 +99,7 @@ struct Link {
 #[derive(Debug, Serialize)]
 struct Session {
     worker: String,
-    uid: u32,
+    tenant: String,
     arena: u64,
     leases: u64,
     operations: u64,
@@ -182,7 +182,7 @@ pub(super) fn of(watched: &Watched, look: &Look, lists: &Lists) -> Status {
             .pools
             .iter()
             .take(POOLS)
-            .map(|p| Pool { uid: p.domain.0, bytes: p.bytes, used: p.used, waiting: p.waiting })
+            .map(|p| Pool { tenant: p.tenant.to_string(), bytes: p.bytes, used: p.used, waiting: p.waiting })
             .collect(),
         links: look.links.iter().map(|l| link(l, paths)).collect(),
         links_all: now.links,
@@ -223,7 +223,7 @@ fn link(link: &LinkStatus, paths: &[PathMeter]) -> Link {
 fn session(session: &SessionStatus) -> Session {
     Session {
         worker: session.name.to_string(),
-        uid: session.domain.0,
+        tenant: session.tenant.to_string(),
         arena: session.arena_bytes,
         leases: session.leases,
         operations: session.operations,

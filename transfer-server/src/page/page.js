@@ -270,7 +270,7 @@ function memory(s) {
   const meters = [meter("Pinned: arenas, pools, rings", s.pinned, s.pinned_limit)];
   for (const p of s.pools) {
     const waits = p.waiting > 0 ? `, ${count(p.waiting)} wait for room` : "";
-    meters.push(meter(`Landing pool of user ${p.uid}${waits}`, p.used, p.bytes));
+    meters.push(meter(`Landing pool of tenant ${p.tenant}${waits}`, p.used, p.bytes));
   }
   $("memory").replaceChildren(...meters);
   text("f-tensors", count(s.tensors));
@@ -286,7 +286,7 @@ function failures(s) {
 function workers(s) {
   const labels = ["Worker", "User id", "Arena", "Leases", "Waiting operations"];
   rows("workers-rows", labels, s.sessions.map((w) => [
-    [w.worker, "name"], [String(w.uid), "n"], [bytes(w.arena), "n"], [count(w.leases), "n"], [count(w.operations), "n"],
+    [w.worker, "name"], [w.tenant, "n"], [bytes(w.arena), "n"], [count(w.leases), "n"], [count(w.operations), "n"],
   ]), "No worker is connected.");
   text("workers-say", s.sessions_all > s.sessions.length ? `${s.sessions.length} of ${count(s.sessions_all)}` : "");
 }

@@ -2,6 +2,7 @@
 
 use super::links::Links;
 use crate::engine::EngineCommand;
+use crate::security::Caller;
 use crate::text;
 use std::time::Duration;
 use tonic::Status;
@@ -56,6 +57,7 @@ impl Links {
     pub(crate) async fn buffers_wanted(
         &self,
         request: v1::PrepareBuffersRequest,
+        caller: &Caller,
     ) -> Result<v1::PrepareBuffersResponse, Status> {
         let peer = Name::new(&request.node).map_err(|e| Status::invalid_argument(format!("node: {e}")))?;
         if request.buffers.len() > MAX_ASKS {
@@ -67,8 +69,20 @@ impl Links {
         let asks = asks.map_err(Status::invalid_argument)?;
         let until = tokio::time::Instant::now() + LINK_DEADLINE;
         let answers = loop {
-            let answers = self.engine().prepare_buffers(link, peer.clone(), request.incarnation, asks.clone()).await;
-            match answers.map_err(|e| Status::unavailable(e.to_string()))? {
+            let answers = match self.is_made_with(link, &peer, caller) {
+                Some(true) => {
+                    let asked = self.engine().prepare_buffers(link, peer.clone(), request.incarnation, asks.clone());
+                    asked.await.map_err(|e| Status::unavailable(e.to_string()))?
+                }
+                Some(false) => {
+                    let why = format!(
+                        "{link} to node {peer} was made by a caller who has proved something else: call as that one did"
+                    );
+                    return Err(Status::permission_denied(why));
+                }
+                None => None,
+            };
+            match answers {
                 Some(answers) => break answers,
                 None if tokio::time::Instant::now() < until => tokio::time::sleep(LOOK_AGAIN).await,
                 None => {
@@ -90,6 +104,7 @@ fn to_message(ask: &BufferAsk) -> v1::BufferRequest {
         }),
         target_worker: ask.target.to_string(),
         owner: ask.owner.to_string(),
+        tenant: ask.tenant.to_string(),
     }
 }
 
@@ -105,6 +120,7 @@ fn from_message(m: v1::BufferRequest) -> Result<BufferAsk, String> {
         meta: TensorMeta::new(dtype, shape).map_err(|e| e.to_string())?,
         target: Name::new(&m.target_worker).map_err(|e| format!("target worker: {e}"))?,
         owner: Name::new(&m.owner).map_err(|e| format!("owner: {e}"))?,
+        tenant: Name::new(&m.tenant).map_err(|e| format!("tenant: {e}"))?,
     })
 }
 
@@ -165,6 +181,7 @@ mod tests {
             meta: TensorMeta::of(DType::BF16, &[3, 0, 5]).unwrap(),
             target: Name::new("ps").unwrap(),
             owner: Name::new("worker-0").unwrap(),
+            tenant: Name::new("1001").unwrap(),
         };
         let keys = RailKeys::new(&[None, Some(RemoteKey(9)), Some(RemoteKey(0))]).unwrap();
         let remote = RemoteSlice { address: 4096, len: 64 + 128, keys };

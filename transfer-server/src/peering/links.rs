@@ -5,7 +5,7 @@ use super::state::{Action, Attempt, Peers, Verdict};
 use crate::directory::DirectoryClient;
 use crate::drain::Drain;
 use crate::engine::{EngineClient, EngineCommand, PeerInfo};
-use crate::security::{Expected, Security};
+use crate::security::{Caller, Expected, Security};
 use crate::text;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 use transfer_core::fabric::{FabricKind, LinkId, Offer};
-use transfer_core::protocol::PassedOver;
+use transfer_core::protocol::{PassedOver, Vouches};
 use transfer_core::tensor::Name;
 use transfer_core::wire::message::LAYOUT_VERSION;
 use transfer_proto::v1;
@@ -56,6 +56,13 @@ fn fabric_failed(kind: DialErrorKind, why: impl Into<String>) -> DialError {
     DialError { kind, why: why.into(), of_fabric: true }
 }
 
+/// A link that was made.
+#[derive(Debug)]
+struct Made {
+    number_at_peer: u32,
+    vouches: Vouches,
+}
+
 /// Links to peers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Links(Arc<Shared>);
@@ -66,8 +73,8 @@ struct Shared {
     peers: Mutex<Peers>,
     /// The last incarnation of each peer that a link was made to.
     incarnations: Mutex<HashMap<Name, u64>>,
-    /// What the peer calls a link of ours.
-    numbers_at_peer: Mutex<HashMap<LinkId, u32>>,
+    /// What the peer calls a link of ours, and of whom its word is taken there.
+    made: Mutex<HashMap<LinkId, Made>>,
     engine: EngineClient,
     directory: DirectoryClient,
     drain: Drain,
@@ -88,7 +95,7 @@ impl Links {
             me,
             peers,
             incarnations: Mutex::default(),
-            numbers_at_peer: Mutex::default(),
+            made: Mutex::default(),
             engine,
             directory,
             drain,
@@ -109,7 +116,7 @@ impl Links {
 
     /// A link is dead.
     pub(crate) fn link_down(&self, peer: &Name, link: LinkId, why: &str) {
-        self.0.numbers_at_peer.lock().remove(&link);
+        self.0.made.lock().remove(&link);
         let action = self.0.peers.lock().link_down(peer, link, why);
         self.act(action);
     }
@@ -158,13 +165,14 @@ impl Links {
         }
         let nothing = || failed(DialErrorKind::Final, me.has_nothing());
         self.0.peers.lock().fabric_for(peer, attempt).ok_or_else(nothing)?;
-        let (address, channel) = self.dial_node(peer, directory).await?;
+        let (address, channel, met) = self.dial_node(peer, directory).await?;
+        let vouches = self.0.security.vouches(peer.as_str(), &met);
         loop {
             let next = self.0.peers.lock().fabric_for(peer, attempt);
             // Where another call has won meanwhile, nobody heeds this error.
             let (fabric, tried) = next.ok_or_else(nothing)?;
             let passed_over = [me.passed_over(fabric), tried].concat();
-            let called = self.call_over(fabric, passed_over, peer, attempt, channel.clone()).await;
+            let called = self.call_over(fabric, passed_over, (peer, &vouches), attempt, channel.clone()).await;
             let Err(DialError { kind, why, of_fabric }) = called else { return Ok(()) };
             if !of_fabric || !self.0.peers.lock().pass_over(peer, attempt, fabric, &why) {
                 // What a peer refuses may be all that is left here.
@@ -180,7 +188,7 @@ impl Links {
         &self,
         fabric: FabricKind,
         passed_over: Vec<PassedOver>,
-        peer: &Name,
+        (peer, vouches): (&Name, &Vouches),
         attempt: Attempt,
         channel: Channel,
     ) -> Result<(), DialError> {
@@ -232,11 +240,12 @@ impl Links {
         let Action::Wait { attempt, .. } = wait else { return Ok(()) };
         self.act(Some(wait));
         self.note_incarnation(peer, answer.incarnation);
-        self.0.numbers_at_peer.lock().insert(link, answer.link);
+        self.0.made.lock().insert(link, Made { number_at_peer: answer.link, vouches: vouches.clone() });
         let v1::ConnectResponse { incarnation, receive_slots, offer, .. } = answer;
-        let info = PeerInfo { name: peer.clone(), incarnation, receive_slots, passed_over };
+        let (name, vouches) = (peer.clone(), vouches.clone());
+        let info = PeerInfo { name, incarnation, receive_slots, vouches, passed_over };
         if let Err(e) = engine.finish_link(link, info, Offer(offer)).await {
-            self.0.numbers_at_peer.lock().remove(&link);
+            self.0.made.lock().remove(&link);
             let why = format!("node {} cannot finish the {fabric} link: {e}", me.node);
             let action = {
                 let mut peers = self.0.peers.lock();
@@ -249,7 +258,11 @@ impl Links {
     }
 
     /// A connection to the gRPC services of a node, and where they are.
-    async fn dial_node(&self, peer: &Name, directory: &DirectoryClient) -> Result<(Arc<str>, Channel), DialError> {
+    async fn dial_node(
+        &self,
+        peer: &Name,
+        directory: &DirectoryClient,
+    ) -> Result<(Arc<str>, Channel, Caller), DialError> {
         if !self.0.security.policy().is_peer(peer.as_str()) {
             let why = format!("--peers of node {} does not name it", self.0.me.node);
             return Err(failed(DialErrorKind::Final, why));
@@ -268,19 +281,25 @@ impl Links {
         let endpoint = Endpoint::from_shared(format!("http://{}", at.address))
             .map_err(|e| failed(DialErrorKind::Final, cannot(text::chain(&e))))?;
         let endpoint = endpoint.connect_timeout(CONNECT_DEADLINE).timeout(CALL_DEADLINE);
-        let channel = self.0.security.connect(endpoint, Expected::Node(peer.clone())).await;
-        let channel = channel.map_err(|e| failed(DialErrorKind::Retry, cannot(text::chain(&e))))?;
-        Ok((at.address, channel))
+        let reached = self.0.security.reach(endpoint, &at.local, Expected::Node(peer.clone())).await;
+        let (channel, met) = reached.map_err(|e| failed(DialErrorKind::Retry, cannot(text::chain(&e))))?;
+        Ok((at.address, channel, met))
     }
 
     /// A connection to the gRPC services of a node. The error says why there is none.
     pub(super) async fn channel_to(&self, peer: &Name) -> Result<Channel, String> {
         let dialed = self.dial_node(peer, &self.0.directory).await;
-        dialed.map(|(_, channel)| channel).map_err(|e| format!("node {peer} {}", e.why))
+        dialed.map(|(_, channel, _)| channel).map_err(|e| format!("node {peer} {}", e.why))
     }
 
     pub(super) fn number_at_peer(&self, link: LinkId) -> Option<u32> {
-        self.0.numbers_at_peer.lock().get(&link).copied()
+        self.0.made.lock().get(&link).map(|made| made.number_at_peer)
+    }
+
+    /// Whether the word of this caller, as that node, is worth what the link was made with. `None`: there is no such link yet.
+    pub(super) fn is_made_with(&self, link: LinkId, node: &Name, caller: &Caller) -> Option<bool> {
+        let vouches = self.0.security.vouches(node.as_str(), caller);
+        self.0.made.lock().get(&link).map(|made| made.vouches == vouches)
     }
 
     pub(super) fn engine(&self) -> &EngineClient {
@@ -309,13 +328,17 @@ impl Links {
     }
 
     /// A peer calls.
-    pub(crate) async fn accept(&self, request: v1::ConnectRequest) -> Result<v1::ConnectResponse, tonic::Status> {
+    pub(crate) async fn accept(
+        &self,
+        request: v1::ConnectRequest,
+        caller: &Caller,
+    ) -> Result<v1::ConnectResponse, tonic::Status> {
         let their_number = request.link;
         if self.0.drain.is_under_way() {
             let why = format!("node {} is draining: it takes no new links, for it is about to leave", self.0.me.node);
             return Err(tonic::Status::unavailable(why));
         }
-        let (info, fabric, offer) = self.check(request)?;
+        let (info, fabric, offer) = self.check(request, caller)?;
         let verdict = self.0.peers.lock().incoming(&info.name, fabric);
         let (attempt, wait) = match verdict {
             Verdict::Accept(attempt, wait) => (attempt, wait),
@@ -332,7 +355,11 @@ impl Links {
         accepting.await.unwrap_or_else(|_| Err(tonic::Status::internal("the sidecar is stopping")))
     }
 
-    fn check(&self, request: v1::ConnectRequest) -> Result<(PeerInfo, FabricKind, Offer), tonic::Status> {
+    fn check(
+        &self,
+        request: v1::ConnectRequest,
+        caller: &Caller,
+    ) -> Result<(PeerInfo, FabricKind, Offer), tonic::Status> {
         let Identity { node, .. } = &self.0.me;
         let name = Name::new(&request.node).map_err(|e| tonic::Status::invalid_argument(format!("node: {e}")))?;
         if request.protocol_version != PROTOCOL_VERSION {
@@ -360,7 +387,8 @@ impl Links {
         }
         let v1::ConnectRequest { incarnation, receive_slots, offer, passed_over, .. } = request;
         let passed_over = choice::from_message(&passed_over);
-        Ok((PeerInfo { name, incarnation, receive_slots, passed_over }, fabric, Offer(offer)))
+        let vouches = self.0.security.vouches(name.as_str(), caller);
+        Ok((PeerInfo { name, incarnation, receive_slots, vouches, passed_over }, fabric, Offer(offer)))
     }
 
     async fn accept_as(
@@ -372,12 +400,12 @@ impl Links {
         their_number: u32,
     ) -> Result<v1::ConnectResponse, tonic::Status> {
         let Shared { me, engine, .. } = &*self.0;
-        let peer = info.name.clone();
+        let (peer, vouches) = (info.name.clone(), info.vouches.clone());
         self.note_incarnation(&peer, info.incarnation);
         match engine.accept_link(info, fabric, offer).await {
             Ok((link, offer, receive_slots)) => {
                 self.0.peers.lock().accepted(&peer, attempt, link);
-                self.0.numbers_at_peer.lock().insert(link, their_number);
+                self.0.made.lock().insert(link, Made { number_at_peer: their_number, vouches });
                 Ok(v1::ConnectResponse {
                     protocol_version: PROTOCOL_VERSION,
                     node: me.node.to_string(),

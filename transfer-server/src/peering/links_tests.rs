@@ -7,6 +7,9 @@ use tokio::sync::mpsc;
 use tonic::transport::Server;
 use v1::peering_server::PeeringServer;
 
+/// How the nodes of these tests meet.
+const BY_TCP: Caller = Caller::Plain { loopback: true };
+
 const SOON: Duration = Duration::from_secs(10);
 
 fn name(text: &str) -> Name {
@@ -66,7 +69,13 @@ impl Node {
     async fn start(directory: &Directory, node: &str, me: impl FnOnce(&mut Identity)) -> Node {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let hello = Hello { node: name(node), address: address.to_string().into(), incarnation: 5, replace: false };
+        let hello = Hello {
+            node: name(node),
+            address: address.to_string().into(),
+            incarnation: 5,
+            local: "".into(),
+            replace: false,
+        };
         let (news, _) = mpsc::unbounded_channel();
         let client = DirectoryClient::start(Place::Here(directory.clone()), hello, news);
         assert!(client.first_word(SOON).await.attached);
@@ -100,7 +109,13 @@ impl Node {
 }
 
 fn info(node: &str, receive_slots: u32) -> PeerInfo {
-    PeerInfo { name: name(node), incarnation: 5, receive_slots, passed_over: Vec::new() }
+    PeerInfo {
+        name: name(node),
+        incarnation: 5,
+        receive_slots,
+        vouches: crate::security::Security::none().vouches(node, &BY_TCP),
+        passed_over: Vec::new(),
+    }
 }
 
 #[test]
@@ -177,21 +192,28 @@ async fn failures_say_why() {
     a.links.wanted(&name("a"));
     assert!(a.why().await.contains("this node itself"));
 
-    let silent = Hello { node: name("silent"), address: "".into(), incarnation: 1, replace: false };
-    let _silent = directory.attach(&silent).await.unwrap();
+    let silent = Hello { node: name("silent"), address: "".into(), incarnation: 1, local: "".into(), replace: false };
+    let _silent = directory.attach(&silent, Vouches::ForAll).await.unwrap();
     a.links.wanted(&name("silent"));
     let why = a.why().await;
     assert!(why.contains("--listen"), "{why}");
 
-    let dead = Hello { node: name("dead"), address: "127.0.0.1:1".into(), incarnation: 1, replace: false };
-    let _dead = directory.attach(&dead).await.unwrap();
+    let dead =
+        Hello { node: name("dead"), address: "127.0.0.1:1".into(), incarnation: 1, local: "".into(), replace: false };
+    let _dead = directory.attach(&dead, Vouches::ForAll).await.unwrap();
     a.links.wanted(&name("dead"));
     let why = a.why().await;
     assert!(why.contains("at 127.0.0.1:1:") && why.contains("refused"), "{why}");
 
     // Another node answers at the address that the directory has for b.
-    let taken = Hello { node: name("b"), address: a.address.to_string().into(), incarnation: 1, replace: false };
-    let _taken = directory.attach(&taken).await.unwrap();
+    let taken = Hello {
+        node: name("b"),
+        address: a.address.to_string().into(),
+        incarnation: 1,
+        local: "".into(),
+        replace: false,
+    };
+    let _taken = directory.attach(&taken, Vouches::ForAll).await.unwrap();
     let mut c = Node::start(&directory, "c", |_| ()).await;
     c.links.wanted(&name("b"));
     let why = c.why().await;
@@ -355,7 +377,7 @@ fn fuzz_connect() {
         let refusal = tonic::Status::with_details(Code::Internal, "", bytes.to_vec().into());
         let refuses = choice::is_refusal(&refusal, FabricKind::Tcp);
         let Ok(request) = v1::ConnectRequest::decode(bytes) else { return format!("no message; {refuses}") };
-        match node.links.check(request.clone()) {
+        match node.links.check(request.clone(), &BY_TCP) {
             Ok((info, fabric, offer)) => {
                 assert!(info.receive_slots > 0 && info.name != name("b") && fabric == FabricKind::Tcp);
                 assert_eq!((offer.0, info.incarnation), (request.offer, request.incarnation));

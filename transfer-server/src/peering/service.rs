@@ -24,7 +24,8 @@ impl PeeringService {
 impl v1::peering_server::Peering for PeeringService {
     async fn connect(&self, request: Request<v1::ConnectRequest>) -> Result<Response<v1::ConnectResponse>, Status> {
         security::claimed(&request, &request.get_ref().node)?;
-        self.links.accept(request.into_inner()).await.map(Response::new)
+        let caller = security::caller(&request)?;
+        self.links.accept(request.into_inner(), &caller).await.map(Response::new)
     }
 
     async fn prepare_buffers(
@@ -32,7 +33,8 @@ impl v1::peering_server::Peering for PeeringService {
         request: Request<v1::PrepareBuffersRequest>,
     ) -> Result<Response<v1::PrepareBuffersResponse>, Status> {
         security::claimed(&request, &request.get_ref().node)?;
-        self.links.buffers_wanted(request.into_inner()).await.map(Response::new)
+        let caller = security::caller(&request)?;
+        self.links.buffers_wanted(request.into_inner(), &caller).await.map(Response::new)
     }
 
     async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Result<Response<v1::ResolveResponse>, Status> {

@@ -73,11 +73,11 @@ async fn in_the_clear((socket, from): (TcpStream, SocketAddr)) -> Option<Incomin
     Some(Incoming { caller, stream: Stream::Plain(socket) })
 }
 
-async fn local(socket: UnixStream) -> Option<Incoming> {
+async fn local(socket: UnixStream, caller: fn(u32, u32) -> Caller) -> Option<Incoming> {
     match socket.peer_cred() {
-        Ok(cred) => Some(Incoming { caller: Caller::Local { uid: cred.uid() }, stream: Stream::Unix(socket) }),
+        Ok(cred) => Some(Incoming { caller: caller(cred.uid(), cred.gid()), stream: Stream::Unix(socket) }),
         Err(error) => {
-            tracing::warn!(%error, "the kernel does not say who has connected to the admin socket");
+            tracing::warn!(%error, "the kernel does not say who has connected to a Unix socket");
             None
         }
     }
@@ -181,9 +181,19 @@ pub(crate) fn over_tls(listener: TcpListener, security: Security) -> Connections
     })
 }
 
-/// Connections over a Unix socket.
+fn over_socket(listener: UnixListener, caller: fn(u32, u32) -> Caller) -> Connections {
+    let accept = each(listener, |listener: Arc<UnixListener>| async move { Ok(listener.accept().await?.0) });
+    accepted(accept, move |socket| local(socket, caller))
+}
+
+/// Connections over the admin socket.
 pub(crate) fn over_unix(listener: UnixListener) -> Connections {
-    accepted(each(listener, |listener| async move { Ok(listener.accept().await?.0) }), local)
+    over_socket(listener, |uid, gid| Caller::Local { uid, gid })
+}
+
+/// Connections over the socket for sidecars of this host.
+pub(crate) fn of_this_host(listener: UnixListener) -> Connections {
+    over_socket(listener, |uid, gid| Caller::Sidecar { uid, gid })
 }
 
 #[cfg(test)]

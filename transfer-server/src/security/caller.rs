@@ -22,8 +22,17 @@ pub(crate) enum Caller {
     Certificate(Arc<[String]>),
     /// A process of this host, in the kernel's word.
     Local {
-        /// Its user id.
+        /// Its effective user id.
         uid: u32,
+        /// Its effective group id.
+        gid: u32,
+    },
+    /// The same, at the socket for sidecars.
+    Sidecar {
+        /// Its effective user id.
+        uid: u32,
+        /// Its effective group id.
+        gid: u32,
     },
 }
 
@@ -48,7 +57,7 @@ impl fmt::Display for Caller {
         match self {
             Caller::Plain { .. } => f.write_str("a caller without a certificate"),
             Caller::Certificate(names) => write!(f, "a certificate for {}", super::names::in_words(names)),
-            Caller::Local { uid } => write!(f, "user id {uid}"),
+            Caller::Local { uid, .. } | Caller::Sidecar { uid, .. } => write!(f, "user id {uid}"),
         }
     }
 }

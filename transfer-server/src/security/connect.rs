@@ -1,11 +1,13 @@
 //! Connections to other sidecars.
 
 use super::verify::Accept;
-use super::{Security, accept};
+use super::{Caller, Security, accept};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use std::io;
-use tokio::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint, Uri};
 use transfer_core::tensor::Name;
@@ -19,7 +21,49 @@ pub(crate) enum Expected {
     Host,
 }
 
+/// A connection to the sidecar that listens at that path, and whose it is. `None`: it cannot be reached there.
+async fn over_socket(endpoint: Endpoint, path: &str) -> Option<(Channel, Caller)> {
+    let (path, found) = (PathBuf::from(path), Arc::new(OnceLock::new()));
+    let first = found.clone();
+    let connector = tower::service_fn(move |_: Uri| {
+        let (path, first) = (path.clone(), first.clone());
+        async move {
+            let socket = UnixStream::connect(&path).await?;
+            let cred = socket.peer_cred()?;
+            // A connection that is made anew has to be to the same user.
+            match *first.get_or_init(|| (cred.uid(), cred.gid())) == (cred.uid(), cred.gid()) {
+                true => Ok(TokioIo::new(socket)),
+                false => Err(io::Error::other("another user listens at that socket now")),
+            }
+        }
+    });
+    let channel = endpoint.connect_with_connector(connector).await.ok()?;
+    let (uid, gid) = *found.get()?;
+    Some((channel, Caller::Sidecar { uid, gid }))
+}
+
 impl Security {
+    /// A connection to another sidecar, and who that is as far as the connection shows it. Without certificates at a Unix socket of this
+    /// host, where the other one has told of one that can be reached, else at its address.
+    pub(crate) async fn reach(
+        &self,
+        endpoint: Endpoint,
+        local: &str,
+        expected: Expected,
+    ) -> Result<(Channel, Caller), tonic::transport::Error> {
+        if self.proves_by_socket()
+            && !local.is_empty()
+            && let Some(reached) = over_socket(endpoint.clone(), local).await
+        {
+            return Ok(reached);
+        }
+        let met = match self.has_tls() {
+            true => Caller::Certificate(Arc::from([])),
+            false => Caller::Plain { loopback: true },
+        };
+        Ok((self.connect(endpoint, expected).await?, met))
+    }
+
     /// A connection to a gRPC service: over TLS where this node has certificates, in the clear otherwise. What the URL's scheme says
     /// was checked before.
     pub(crate) async fn connect(

@@ -9,6 +9,7 @@
 //! - `caller`: who is at the other end of a connection; `accept`: connections that come in.
 //! - `connect`: connections to others.
 //! - `roles`: what a caller may do; `guard`: asks that before each call.
+//! - `word`: of whom a node's word is taken.
 //! - `watch`: reads the files again when they have changed.
 
 mod accept;
@@ -20,8 +21,9 @@ mod names;
 mod roles;
 mod verify;
 mod watch;
+mod word;
 
-pub(crate) use accept::{over_plain, over_tls, over_unix};
+pub(crate) use accept::{of_this_host, over_plain, over_tls, over_unix};
 pub(crate) use caller::Caller;
 pub(crate) use connect::Expected;
 pub(crate) use guard::GuardLayer;
@@ -29,7 +31,7 @@ pub use material::TlsError;
 pub(crate) use roles::Policy;
 pub(crate) use watch::watch;
 
-use crate::config::{Config, SecurityConfig};
+use crate::config::{Config, SecurityConfig, Tenancy};
 use arc_swap::ArcSwap;
 use material::Material;
 use std::path::PathBuf;
@@ -69,6 +71,7 @@ struct Shared {
     /// With TLS. Whoever needs it takes the present one, so that new connections use new certificates.
     tls: Option<ArcSwap<Present>>,
     policy: ArcSwap<Policy>,
+    tenancy: Arc<Tenancy>,
     /// Handshakes for gRPC that were refused.
     refused: AtomicU64,
 }
@@ -110,6 +113,7 @@ pub(crate) struct Files {
 pub(crate) struct Prepared {
     tls: Option<Arc<Present>>,
     policy: Policy,
+    tenancy: Tenancy,
 }
 
 impl Prepared {
@@ -131,23 +135,41 @@ impl Prepared {
             ca: files.ca.to_owned(),
         });
         let present = |files| Ok(Arc::new(Present::read(files, node)?));
-        Ok(Prepared { tls: files.map(present).transpose()?, policy })
+        // `Config::check` has found it right.
+        let tenancy = config.tenants.tenancy().unwrap_or_default();
+        Ok(Prepared { tls: files.map(present).transpose()?, policy, tenancy })
     }
 }
 
 impl Security {
     /// What the configuration says.
     pub(crate) fn new(node: Name, prepared: Prepared) -> Security {
-        let Prepared { tls, policy } = prepared;
+        let Prepared { tls, policy, tenancy } = prepared;
         let (tls, policy) = (tls.map(ArcSwap::new), ArcSwap::from_pointee(policy));
-        Security(Arc::new(Shared { node, tls, policy, refused: AtomicU64::new(0) }))
+        let tenancy = Arc::new(tenancy);
+        Security(Arc::new(Shared { node, tls, policy, tenancy, refused: AtomicU64::new(0) }))
     }
 
     /// Without certificates, for this node alone.
     #[cfg(test)]
     pub(crate) fn none() -> Security {
+        Security::with_tenants(crate::config::TenantsConfig::default())
+    }
+
+    /// Without certificates, where everybody is believed.
+    #[cfg(test)]
+    pub(crate) fn of_all() -> Security {
+        let policy = Policy::of(&SecurityConfig { insecure: true, ..SecurityConfig::default() });
         let node = Name::new("test").expect("a name");
-        Security::new(node, Prepared { tls: None, policy: Policy::of(&crate::config::SecurityConfig::default()) })
+        Security::new(node, Prepared { tls: None, policy, tenancy: Tenancy::default() })
+    }
+
+    /// Without certificates, with rules about tenants.
+    #[cfg(test)]
+    pub(crate) fn with_tenants(tenants: crate::config::TenantsConfig) -> Security {
+        let (node, tenancy) = (Name::new("test").expect("a name"), tenants.tenancy().expect("rules"));
+        let policy = Policy::of(&SecurityConfig::default());
+        Security::new(node, Prepared { tls: None, policy, tenancy })
     }
 
     /// From now on. Whether there is TLS at all stays as it was: listeners and links have begun so.

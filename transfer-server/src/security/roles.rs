@@ -79,6 +79,11 @@ impl Policy {
         Policy { peers, admins, readers, insecure, own_uid: rustix::process::geteuid().as_raw() }
     }
 
+    /// Root, or the user that runs this sidecar.
+    pub(crate) fn is_own(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.own_uid
+    }
+
     pub(crate) fn is_insecure(&self) -> bool {
         self.insecure
     }
@@ -96,8 +101,13 @@ impl Policy {
         let denied = |why: String| Err(Status::permission_denied(why));
         match caller {
             _ if need == Need::Nothing => Ok(()),
-            Caller::Local { uid } => {
-                let administers = *uid == 0 || *uid == self.own_uid;
+            // There everybody of the host may be a peer, as on loopback; what a peer's word is worth is another question.
+            Caller::Sidecar { .. } if need != Need::Administer => Ok(()),
+            Caller::Sidecar { .. } => {
+                denied("nobody administers at the socket for sidecars: use the admin socket (--admin-socket)".to_owned())
+            }
+            Caller::Local { uid, .. } => {
+                let administers = self.is_own(*uid);
                 match need {
                     Need::Read | Need::PeerOrRead => Ok(()),
                     _ if administers => Ok(()),
@@ -186,10 +196,11 @@ mod tests {
         may(&closed, &Caller::Certificate(Arc::from([])), [false; 4]);
         for policy in [&open, &closed] {
             for uid in [0, 7] {
-                may(policy, &Caller::Local { uid }, [true; 4]);
+                may(policy, &Caller::Local { uid, gid: 5 }, [true; 4]);
             }
-            may(policy, &Caller::Local { uid: 8 }, [false, true, true, false]);
+            may(policy, &Caller::Local { uid: 8, gid: 5 }, [false, true, true, false]);
         }
+        may(&open, &Caller::Sidecar { uid: 0, gid: 0 }, [true, true, true, false]);
         may(&open, &Caller::Plain { loopback: true }, [true, true, true, false]);
         may(&open, &Caller::Plain { loopback: false }, [false; 4]);
         may(&policy(&[], &[], &[], true), &Caller::Plain { loopback: false }, [true; 4]);

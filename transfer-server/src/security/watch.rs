@@ -99,7 +99,10 @@ mod tests {
         let node = Name::new("a").expect("a name");
         let present = Present::read(files.clone(), &node).expect("right");
         let policy = Policy::of(&SecurityConfig::default());
-        let security = Security::new(node, Prepared { tls: Some(Arc::new(present)), policy });
+        let security = Security::new(
+            node,
+            Prepared { tls: Some(Arc::new(present)), policy, tenancy: crate::config::Tenancy::default() },
+        );
         let used = || security.present().expect("there is TLS");
         let (first, mut refused) = (used(), None);
         look(&security, &mut refused);

@@ -4,6 +4,7 @@ mod acceptor;
 
 pub(crate) use acceptor::Acceptor;
 
+use crate::config::Tenancy;
 use crate::directory::{Ask, DirectoryClient};
 use crate::drain::Drain;
 use crate::engine::{EngineClient, EngineCommand};
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use transfer_core::memory::SegmentId;
-use transfer_core::protocol::{Domain, SessionId};
+use transfer_core::protocol::{SessionId, Tenant};
 use transfer_core::tensor::Name;
 use transfer_memory::board::board_bytes;
 use transfer_memory::segment::{Pages, PinnedBudget, Segment, SegmentError, SegmentOptions};
@@ -39,6 +40,15 @@ const WORKER_PATIENCE: Duration = Duration::from_millis(250);
 /// How long an applicant waits for the name of a worker whose process has ended. The engine will notice that, however busy it is.
 const DEAD_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How the memory of a tenant is made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Made {
+    /// Its landing pool.
+    pub(crate) pool: SegmentOptions,
+    /// How many keys its board can show; 0: it has none.
+    pub(crate) board_entries: u32,
+}
+
 /// Gives workers their sessions. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Sessions(Arc<Shared>);
@@ -57,8 +67,10 @@ struct Shared {
     workers: Mutex<HashMap<Name, Held>>,
     /// A name is free, or an applicant has become a worker.
     changed: Condvar,
-    /// The user ids that have a landing pool, with their boards. Locked while one is made, for two workers may come at once.
-    pools: Mutex<HashMap<u32, Option<Arc<Segment>>>>,
+    /// Whose workers are whose.
+    tenancy: Arc<Tenancy>,
+    /// The tenants that have a landing pool, with their boards. Locked while one is made, for two workers may come at once.
+    pools: Mutex<HashMap<Tenant, Option<Arc<Segment>>>>,
     /// How many keys a board can show; 0: there are none.
     board_entries: u32,
     next_session: AtomicU64,
@@ -129,13 +141,14 @@ impl Sessions {
     /// No sessions yet. Segments are numbered from 1 on: 0 is the engine's own.
     pub(crate) fn new(
         policy: SidecarPolicy,
-        pool: SegmentOptions,
-        board_entries: u32,
+        made: Made,
+        tenancy: Arc<Tenancy>,
         engine: EngineClient,
         directory: DirectoryClient,
         events: Events,
         drain: Drain,
     ) -> Sessions {
+        let Made { pool, board_entries } = made;
         Sessions(Arc::new(Shared {
             budget: policy.budget.clone(),
             policy,
@@ -146,6 +159,7 @@ impl Sessions {
             drain,
             workers: Mutex::default(),
             changed: Condvar::new(),
+            tenancy,
             pools: Mutex::default(),
             board_entries,
             next_session: AtomicU64::new(1),
@@ -165,11 +179,15 @@ impl Sessions {
         match accepted {
             Ok(end) => {
                 let end = Box::new(end);
-                let domain = Domain(end.peer.uid);
+                let domain = shared.tenancy.of(end.peer.uid, end.peer.gid);
                 // Where there is no descriptor left, the name is only waited for as long as that of a living worker.
                 let process = end.pidfd.as_ref().and_then(|fd| fd.try_clone().ok());
-                let opened =
-                    v1::SessionOpened { session: end.session, worker: end.name.to_string(), uid: end.peer.uid };
+                let opened = v1::SessionOpened {
+                    session: end.session,
+                    worker: end.name.to_string(),
+                    uid: end.peer.uid,
+                    tenant: shared.tenancy.tenants().name(domain).to_string(),
+                };
                 // Before the engine has it: its end must not be told first.
                 let text = format!("worker {} has connected, as session {}", opened.worker, opened.session);
                 shared.events.tell(text, What::SessionOpened(opened));
@@ -222,13 +240,16 @@ impl Shared {
         Handle::current()
             .block_on(self.directory.worker_up(worker, DIRECTORY_DEADLINE))
             .map_err(|e| Refusal { code: RefusalCode::NameTaken, text: e.to_string() })?;
-        let uid = applicant.peer.uid;
-        let board = self.pool_for(uid).map_err(|e| {
+        let tenant = self.tenancy.of(applicant.peer.uid, applicant.peer.gid);
+        let board = self.pool_for(tenant).map_err(|e| {
             let code = match e {
                 SegmentError::Budget(_) | SegmentError::NotLocked { .. } => RefusalCode::NoMemory,
                 _ => RefusalCode::Internal,
             };
-            Refusal { code, text: format!("the landing pool of user id {uid} cannot be made: {e}") }
+            Refusal {
+                code,
+                text: format!("the landing pool of tenant {} cannot be made: {e}", self.tenancy.tenants().name(tenant)),
+            }
         })?;
         let (arena, notices) = (self.next_segment(), self.next_segment());
         Ok((Admission { session, arena, arena_bytes: applicant.wanted_arena_bytes, board, notices }, reserved))
@@ -267,42 +288,43 @@ impl Shared {
         SegmentId(self.next_segment.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Makes the landing pool of a user id, if it has none, and its board. Answers with that.
-    fn pool_for(&self, uid: u32) -> Result<Option<Arc<Segment>>, SegmentError> {
+    /// Makes the landing pool of a tenant, if it has none, and its board. Answers with that.
+    fn pool_for(&self, tenant: Tenant) -> Result<Option<Arc<Segment>>, SegmentError> {
         let mut pools = self.pools.lock();
-        if let Some(board) = pools.get(&uid) {
+        if let Some(board) = pools.get(&tenant) {
             return Ok(board.clone());
         }
-        let segment = Segment::create(&format!("transfer-pool:{uid}"), &self.pool, &self.budget)?;
+        let name = self.tenancy.tenants().name(tenant);
+        let segment = Segment::create(&format!("transfer-pool:{name}"), &self.pool, &self.budget)?;
         // Workers map it read-only, and no other way.
         segment.seal_writers()?;
         let made = segment.achieved();
         tracing::info!(
-            user_id = uid,
+            tenant = %name,
             bytes = segment.len(),
             locked = made.locked,
             pages = ?made.pages,
             "landing pool made"
         );
-        let (id, board) = (self.next_segment(), self.make_board(uid));
-        if self.engine.send(EngineCommand::AddPool { domain: Domain(uid), id, segment, board: board.clone() }).is_ok() {
-            pools.insert(uid, board.clone());
+        let (id, board) = (self.next_segment(), self.make_board(&name));
+        if self.engine.send(EngineCommand::AddPool { domain: tenant, id, segment, board: board.clone() }).is_ok() {
+            pools.insert(tenant, board.clone());
         }
         Ok(board)
     }
 
-    /// Makes the board of a user id. Where there is no memory for one, its workers ask for all that they fetch.
-    fn make_board(&self, uid: u32) -> Option<Arc<Segment>> {
+    /// Makes the board of a tenant. Where there is no memory for one, its workers ask for all that they fetch.
+    fn make_board(&self, tenant: &Name) -> Option<Arc<Segment>> {
         if self.board_entries == 0 {
             return None;
         }
         let options = SegmentOptions { len: board_bytes(self.board_entries), pages: Pages::Base, lock: self.pool.lock };
-        let made = Segment::create(&format!("transfer-board:{uid}"), &options, &self.budget);
+        let made = Segment::create(&format!("transfer-board:{tenant}"), &options, &self.budget);
         // Workers map it read-only, and no other way.
         match made.and_then(|segment| segment.seal_writers().map(|()| segment)) {
             Ok(segment) => Some(Arc::new(segment)),
             Err(e) => {
-                tracing::warn!(user_id = uid, error = %e, "no board: every fetch of this user's workers goes to the sidecar");
+                tracing::warn!(%tenant, error = %e, "no board: every fetch of this tenant's workers goes to the sidecar");
                 None
             }
         }

@@ -29,6 +29,9 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(15);
 /// The size of each ring, in bytes: some thousand records.
 const RING_BYTES: u32 = 256 << 10;
 
+/// What the name of the socket for other sidecars ends in.
+const SIBLINGS_SUFFIX: &str = ".peers";
+
 /// See the module.
 pub(super) struct Parts {
     pub(super) addresses: Addresses,
@@ -43,6 +46,8 @@ pub(super) struct Parts {
     pub(super) workers: Listener,
     pub(super) grpc: Option<TcpListener>,
     pub(super) admin: Option<(UnixListener, SocketPath)>,
+    /// Where other sidecars of this host prove whose they are.
+    pub(super) siblings: Option<(UnixListener, SocketPath)>,
     pub(super) http: Option<TcpListener>,
     pub(super) engine: Engine,
     pub(super) records: Records,
@@ -78,6 +83,7 @@ impl Parts {
             })
         });
         let admin = admin.transpose()?;
+        let siblings = siblings(&config, &security);
         let http = config.watch.http_listen.map(|address| listen("--http-listen", address)).transpose()?;
         let tcp = config.data_address().map(|address| tcp_fabric(&config, address, &security)).transpose()?;
 
@@ -118,6 +124,7 @@ impl Parts {
 
         let mut node = NodeConfig::new(config.node.clone(), incarnation);
         node.require = config.require;
+        node.tenants = security.tenancy().tenants().clone();
         node.timed = !config.watch.no_timings;
         let poll = poll::configured(config.poll);
         // Unbounded: the engine must not wait, and asks for no more than workers wait for.
@@ -146,6 +153,7 @@ impl Parts {
             workers,
             grpc: grpc.map(|(listener, _)| listener),
             admin,
+            siblings,
             http: http.map(|(listener, _)| listener),
             engine,
             records,
@@ -153,6 +161,27 @@ impl Parts {
             security,
             requests,
         })
+    }
+}
+
+/// Where other sidecars of this host can say whose they are. Without it they are believed for nobody, so its lack is said and ends nothing.
+fn siblings(config: &Config, security: &Security) -> Option<(UnixListener, SocketPath)> {
+    if config.listen.is_none() || !security.proves_by_socket() {
+        return None;
+    }
+    let name = shm::socket_name(config.node.as_str(), SIBLINGS_SUFFIX);
+    let directory = config.socket.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let path = directory.unwrap_or(Path::new(".")).join(name);
+    // Whoever reaches it says no more by it than who it is.
+    match unix::listen(&path, 0o666) {
+        Ok(made) => Some(made),
+        Err(error) => {
+            tracing::warn!(
+                path = %path.display(), %error,
+                "other sidecars of this host cannot prove here whose they are, so nothing goes between their workers and those of this one"
+            );
+            None
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::peering::{Links, PeeringService};
 use crate::poll::PollControl;
 use crate::reload::Live;
 use crate::security;
-use crate::sessions::{Acceptor, Sessions};
+use crate::sessions::{Acceptor, Made, Sessions};
 use crate::text;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
@@ -71,7 +71,8 @@ struct Running {
     /// Ends when the engine does.
     control: tokio::task::JoinHandle<()>,
     acceptor: Acceptor,
-    admin_path: Option<crate::unix::SocketPath>,
+    /// Of its Unix sockets for gRPC.
+    paths: Vec<crate::unix::SocketPath>,
     http: Option<HttpServer>,
     drain: Drain,
     live: Live,
@@ -83,15 +84,21 @@ impl Running {
     async fn start(parts: Parts) -> Result<Running, StartError> {
         let Parts { addresses, identity, advertised, directory, replace, policy, pool, board_entries, workers, .. } =
             parts;
-        let Parts { grpc, admin, http, engine, records, poll, requests, security, .. } = parts;
+        let Parts { grpc, admin, siblings, http, engine, records, poll, requests, security, .. } = parts;
         let export = records.export.clone();
         let budget = policy.budget.clone();
         let handle = engine.handle().clone();
         let client = EngineClient::new(move |command| handle.send(command));
 
+        let local = siblings.as_ref().map(|(_, path)| path.absolute()).unwrap_or_default();
+        let believes = if grpc.is_some() { security.believes(&local) } else { String::new() };
+        if grpc.is_some() {
+            tracing::info!(believes, "who is believed when it says whose a request is");
+        }
         let (place, hosted) = match directory {
             DirectoryPlace::Embedded => {
-                let hosted = Directory::new(identity.node.clone());
+                let tenants = security.tenancy().tenants().clone();
+                let hosted = Directory::with(identity.node.clone(), local.clone(), tenants);
                 (Place::Here(hosted.clone()), Some(hosted))
             }
             DirectoryPlace::At(url) => {
@@ -99,8 +106,13 @@ impl Running {
                 (place.map_err(|_| ConfigError::Directory { value: url })?, None)
             }
         };
-        let hello =
-            Hello { node: identity.node.clone(), address: advertised, incarnation: addresses.incarnation, replace };
+        let hello = Hello {
+            node: identity.node.clone(),
+            address: advertised,
+            incarnation: addresses.incarnation,
+            local,
+            replace,
+        };
         let (tell, news) = mpsc::unbounded_channel();
         let directory = DirectoryClient::start(place, hello, tell);
 
@@ -110,8 +122,8 @@ impl Running {
         let links = Links::new(identity.clone(), client.clone(), directory.clone(), drain.clone(), security.clone());
         let sessions = Sessions::new(
             policy,
-            pool,
-            board_entries,
+            Made { pool, board_entries },
+            security.tenancy().clone(),
             client.clone(),
             directory.clone(),
             events.clone(),
@@ -150,10 +162,11 @@ impl Running {
             events,
             drain: drain.clone(),
             security: security.clone(),
+            believes,
             stopping: stopping.clone(),
         };
         let peering = PeeringService::new(links, directory.clone());
-        let (routes, health) = grpc::routes(peering, AdminService::new(shown), hosted.clone())
+        let (routes, health) = grpc::routes(peering, AdminService::new(shown), hosted.clone(), security.clone())
             .await
             .map_err(|e| StartError::Services(e.to_string()))?;
         let mut servers = JoinSet::new();
@@ -164,11 +177,16 @@ impl Running {
         }
         // It ends with the runtime, as the sidecar does.
         tokio::spawn(security::watch(security.clone()));
-        let mut admin_path = None;
+        let mut paths = Vec::new();
+        if let Some((listener, path)) = siblings {
+            let listener = tokio::net::UnixListener::from_std(listener).map_err(system)?;
+            servers.spawn(grpc::of_this_host(routes.clone(), listener, security.clone(), stopping.clone()));
+            paths.push(path);
+        }
         if let Some((listener, path)) = admin {
             let listener = tokio::net::UnixListener::from_std(listener).map_err(system)?;
             servers.spawn(grpc::over_unix(routes, listener, security.clone(), stopping));
-            admin_path = Some(path);
+            paths.push(path);
         }
 
         let http = http.map(|listener| HttpServer::start(listener, watched)).transpose();
@@ -187,7 +205,7 @@ impl Running {
         }
         let acceptor = Acceptor::start(workers, sessions, tokio::runtime::Handle::current())
             .map_err(|source| StartError::System { what: "starting the acceptor's thread", source })?;
-        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, admin_path, http, drain, live, export })
+        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, paths, http, drain, live, export })
     }
 
     /// Whether it has left because it was drained.
@@ -212,7 +230,7 @@ impl Running {
         };
         // Nobody new; then the workers and peers that are here; then the services.
         drop(self.acceptor);
-        drop(self.admin_path);
+        drop(self.paths);
         drop(self.http);
         grpc::not_serving(&self.health).await;
         let engine = self.engine;

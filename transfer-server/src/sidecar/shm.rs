@@ -71,20 +71,20 @@ fn wanted<T>(
 
 fn make(config: &Config, incarnation: u64) -> Result<BoxedFabric, String> {
     let directory = config.shm.directory(&config.socket);
-    let mut shm = ShmConfig::new(&directory, &socket_name(config.node.as_str()), incarnation);
+    let mut shm = ShmConfig::new(&directory, &socket_name(config.node.as_str(), SOCKET_SUFFIX), incarnation);
     shm.references = config.shm.references == UseReferences::On;
     // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
     shm.handshake_timeout = FORM_DEADLINE - Duration::from_secs(1);
     Ok(Box::new(ShmFabric::new(shm).map_err(|e| format!("--shm-dir {}: {e}", directory.display()))?))
 }
 
-/// The name of this node's socket: its own, whatever characters it has, and the same at each start, so that what one that was killed has
+/// The name of a socket of this node: its own, whatever characters it has, and the same at each start, so that what one that was killed has
 /// left is replaced.
-fn socket_name(node: &str) -> String {
+pub(super) fn socket_name(node: &str, suffix: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
     let legible: String = node.chars().map(plain).take(LEGIBLE_BYTES).collect();
     if legible == node {
-        format!("{node}{SOCKET_SUFFIX}")
+        format!("{node}{suffix}")
     } else {
         format!("{legible}-{:08x}{SOCKET_SUFFIX}", crc32c(node.as_bytes()))
     }
@@ -96,8 +96,8 @@ mod tests {
 
     #[test]
     fn each_node_has_a_name_of_its_own() {
-        assert_eq!(socket_name("node-a"), "node-a.shm");
-        let odd = ["a/b", "a b", "..", "ä", &"n".repeat(512), &"n".repeat(41)].map(socket_name);
+        assert_eq!(socket_name("node-a", ".shm"), "node-a.shm");
+        let odd = ["a/b", "a b", "..", "ä", &"n".repeat(512), &"n".repeat(41)].map(|node| socket_name(node, ".shm"));
         for (i, name) in odd.iter().enumerate() {
             assert!(name.len() <= 60 && !name.contains('/') && !name.starts_with('.'), "{name}");
             assert!(odd[..i].iter().all(|other| other != name), "{name}");

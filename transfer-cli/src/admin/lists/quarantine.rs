@@ -21,7 +21,7 @@ pub struct Quarantine {
 impl List for Quarantine {
     type Entry = v1::Quarantined;
     const WORDS: (&'static str, &'static str) = ("landing slot in quarantine", "landing slots in quarantine");
-    const HEADINGS: &'static [&'static str] = &["peer", ">link", ">uid", "key", ">size", ">age", "waits for"];
+    const HEADINGS: &'static [&'static str] = &["peer", ">link", ">tenant", "key", ">size", ">age", "waits for"];
 
     fn common(&self) -> &Common {
         &self.common
@@ -37,7 +37,7 @@ impl List for Quarantine {
         vec![
             q.peer.clone(),
             q.link.to_string(),
-            q.uid.to_string(),
+            q.tenant.clone(),
             q.key.clone(),
             bytes(q.bytes),
             short(Duration::from_nanos(q.age_ns)),
@@ -46,7 +46,7 @@ impl List for Quarantine {
     }
 
     fn json(q: &v1::Quarantined) -> Value {
-        json!({ "peer": q.peer, "link": q.link, "uid": q.uid, "key": q.key, "bytes": q.bytes, "age_ns": q.age_ns,
+        json!({ "peer": q.peer, "link": q.link, "uid": q.uid, "tenant": q.tenant, "key": q.key, "bytes": q.bytes, "age_ns": q.age_ns,
                 "waits_for": q.waits_for })
     }
 

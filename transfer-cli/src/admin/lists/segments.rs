@@ -40,7 +40,7 @@ impl List for Segments {
     type Entry = v1::Segment;
     const WORDS: (&'static str, &'static str) = ("segment", "segments");
     const HEADINGS: &'static [&'static str] =
-        &[">segment", "kind", ">uid", "worker", ">size", "locked", ">page", "registered with", ">ranges", ""];
+        &[">segment", "kind", ">tenant", "worker", ">size", "locked", ">page", "registered with", ">ranges", ""];
 
     fn common(&self) -> &Common {
         &self.common
@@ -70,7 +70,7 @@ impl List for Segments {
         vec![
             s.segment.to_string(),
             segment_kind(s).to_owned(),
-            s.uid.map(|uid| uid.to_string()).unwrap_or_default(),
+            s.tenant.clone(),
             s.worker.clone(),
             bytes(s.bytes),
             if s.locked { "yes" } else { "no" }.to_owned(),
@@ -82,7 +82,7 @@ impl List for Segments {
     }
 
     fn json(s: &v1::Segment) -> Value {
-        json!({ "segment": s.segment, "kind": segment_kind(s), "uid": s.uid, "worker": s.worker, "bytes": s.bytes,
+        json!({ "segment": s.segment, "kind": segment_kind(s), "uid": s.uid, "tenant": s.tenant, "worker": s.worker, "bytes": s.bytes,
                 "locked": s.locked, "page_bytes": s.page_bytes, "registered": registered(s), "why_not": s.why_not,
                 "abandoned": s.abandoned, "ranges": s.ranges })
     }

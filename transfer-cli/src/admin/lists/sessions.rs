@@ -20,7 +20,7 @@ pub struct Sessions {
 impl List for Sessions {
     type Entry = v1::Session;
     const WORDS: (&'static str, &'static str) = ("worker", "workers");
-    const HEADINGS: &'static [&'static str] = &["worker", ">session", ">uid", ">arena", ">leases", ">operations"];
+    const HEADINGS: &'static [&'static str] = &["worker", ">session", ">tenant", ">arena", ">leases", ">operations"];
 
     fn common(&self) -> &Common {
         &self.common
@@ -34,12 +34,12 @@ impl List for Sessions {
 
     fn row(s: &v1::Session) -> Vec<String> {
         let numbers =
-            [s.session.to_string(), s.uid.to_string(), bytes(s.arena_bytes), count(s.leases), count(s.operations)];
+            [s.session.to_string(), s.tenant.clone(), bytes(s.arena_bytes), count(s.leases), count(s.operations)];
         std::iter::once(s.worker.clone()).chain(numbers).collect()
     }
 
     fn json(s: &v1::Session) -> Value {
-        json!({ "session": s.session, "worker": s.worker, "uid": s.uid, "arena_bytes": s.arena_bytes, "leases": s.leases,
+        json!({ "session": s.session, "worker": s.worker, "uid": s.uid, "tenant": s.tenant, "arena_bytes": s.arena_bytes, "leases": s.leases,
                 "operations": s.operations })
     }
 }

@@ -24,8 +24,9 @@ pub struct Tensors {
 impl List for Tensors {
     type Entry = v1::Tensor;
     const WORDS: (&'static str, &'static str) = ("tensor", "tensors");
-    const HEADINGS: &'static [&'static str] =
-        &["key", "owner", ">version", "tensor", ">size", ">readers", ">older", "stays", ">segment", ">offset"];
+    const HEADINGS: &'static [&'static str] = &[
+        "key", "owner", ">tenant", ">version", "tensor", ">size", ">readers", ">older", "stays", ">segment", ">offset",
+    ];
 
     fn common(&self) -> &Common {
         &self.common
@@ -41,6 +42,7 @@ impl List for Tensors {
         vec![
             t.key.clone(),
             t.owner.clone(),
+            t.tenant.clone(),
             t.version.to_string(),
             tensor_name(t.tensor.as_ref()),
             bytes(t.len_bytes),
@@ -55,7 +57,7 @@ impl List for Tensors {
     fn json(tensor: &v1::Tensor) -> Value {
         let meta = tensor.tensor.clone().unwrap_or_default();
         json!({
-            "key": tensor.key, "owner": tensor.owner, "version": tensor.version, "dtype": dtype_name(meta.dtype),
+            "key": tensor.key, "owner": tensor.owner, "tenant": tensor.tenant, "version": tensor.version, "dtype": dtype_name(meta.dtype),
             "shape": meta.shape, "len_bytes": tensor.len_bytes, "readers": tensor.readers, "segment": tensor.segment,
             "offset": tensor.offset, "retention": tensor.retention, "older": tensor.older,
         })

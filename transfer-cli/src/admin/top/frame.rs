@@ -137,17 +137,9 @@ fn draw_pools(frame: &mut Frame<'_>, area: Rect, now: &Sample) {
         let full = usize::try_from(percent / 5).unwrap_or(20).min(20);
         let bar = format!("{}{}", "#".repeat(full), ".".repeat(20 - full));
         let full_for = if p.waiting > 0 { short(Duration::from_nanos(p.full_ns)) } else { String::new() };
-        [
-            p.uid.to_string(),
-            bytes(p.bytes),
-            bytes(p.used_bytes),
-            format!("{percent} %"),
-            bar,
-            count(p.waiting),
-            full_for,
-        ]
+        [p.tenant.clone(), bytes(p.bytes), bytes(p.used_bytes), format!("{percent} %"), bar, count(p.waiting), full_for]
     });
-    let headings = ["uid", "size", "used", "", "", "waiting", "full for"];
+    let headings = ["tenant", "size", "used", "", "", "waiting", "full for"];
     draw_list(frame, area, "landing pools", headings, [8, 9, 9, 5, 20, 7, 8], rows.collect());
 }
 
@@ -156,8 +148,8 @@ fn draw_sessions(frame: &mut Frame<'_>, area: Rect, now: &Sample) {
     sessions.sort_by_key(|s| Reverse((s.operations, s.leases)));
     let rows = sessions
         .into_iter()
-        .map(|s| [s.worker.clone(), s.uid.to_string(), bytes(s.arena_bytes), count(s.leases), count(s.operations)]);
-    let headings = ["worker", "uid", "arena", "leases", "in flight"];
+        .map(|s| [s.worker.clone(), s.tenant.clone(), bytes(s.arena_bytes), count(s.leases), count(s.operations)]);
+    let headings = ["worker", "tenant", "arena", "leases", "in flight"];
     draw_list(frame, area, "workers", headings, [30, 8, 9, 8, 9], rows.collect());
 }
 
@@ -189,7 +181,14 @@ mod tests {
     fn sample(at: Instant, times: u64) -> Sample {
         let path = v1::Path { fabric: 2, transfers: 50 * times, bytes: times << 20, copied_bytes: 0 };
         let counters = v1::Counters { finished: vec![path], failed: 3, tensors: 1_000_000, ..Default::default() };
-        let pool = v1::Pool { uid: 1000, bytes: 64 << 20, used_bytes: 48 << 20, waiting: 2, full_ns: 7_500_000_000 };
+        let pool = v1::Pool {
+            uid: 1000,
+            tenant: "1000".into(),
+            bytes: 64 << 20,
+            used_bytes: 48 << 20,
+            waiting: 2,
+            full_ns: 7_500_000_000,
+        };
         let status = v1::StatusResponse {
             node: "a".into(),
             state: State::Degraded.into(),

@@ -60,7 +60,7 @@ pub(super) fn pinned(facts: &Facts) -> Vec<Finding> {
 pub(super) fn pools(facts: &Facts) -> Vec<Finding> {
     let Ok(status) = &facts.sidecar else { return vec![] };
     let one = |pool: &transfer_proto::v1::Pool| {
-        let text = format!("of user {}: {} of {} in use", pool.uid, bytes(pool.used_bytes), bytes(pool.bytes));
+        let text = format!("of tenant {}: {} of {} in use", pool.tenant, bytes(pool.used_bytes), bytes(pool.bytes));
         match pool.waiting {
             0 => found("landing pool", Verdict::Ok, text, None),
             n => {

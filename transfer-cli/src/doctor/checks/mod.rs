@@ -20,10 +20,11 @@ use super::facts::Facts;
 use super::{Finding, Verdict};
 
 /// All of them, in the order in which they are printed. Each finds nothing, one thing or several.
-pub(super) const ALL: [fn(&Facts) -> Vec<Finding>; 20] = [
+pub(super) const ALL: [fn(&Facts) -> Vec<Finding>; 21] = [
     service::sidecar,
     service::version,
     service::directory,
+    service::believes,
     service::socket,
     service::data_port,
     host::kernel,

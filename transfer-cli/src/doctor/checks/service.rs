@@ -32,6 +32,20 @@ pub(super) fn directory(facts: &Facts) -> Vec<Finding> {
     }
 }
 
+/// Whose word is taken when another sidecar says for which tenant it asks.
+pub(super) fn believes(facts: &Facts) -> Vec<Finding> {
+    let Some(believes) = facts.sidecar.as_ref().ok().map(|status| &status.believes).filter(|text| !text.is_empty())
+    else {
+        return vec![];
+    };
+    let advice =
+        "Give all nodes certificates (--tls-cert), or put --socket into a folder where a socket can be made beside it";
+    match believes.starts_with("nobody") {
+        true => found("peers", Verdict::Fail, format!("it believes {believes}"), Some(advice)),
+        false => found("peers", Verdict::Ok, format!("it believes {believes}"), None),
+    }
+}
+
 /// Tools and sidecars of one version know the same; of two, one may show less than there is.
 pub(super) fn version(facts: &Facts) -> Vec<Finding> {
     match &facts.sidecar {

@@ -28,6 +28,7 @@ fn well() -> Facts {
         directory: Some(DirectoryState { attached: true, ..DirectoryState::default() }),
         fabric_states: vec![verbs],
         version: "1.0.0".into(),
+        believes: "sidecars by their certificates".into(),
         pinned_limit_bytes: 1 << 30,
         pools: vec![Pool { bytes: 1 << 20, ..Pool::default() }],
         ..StatusResponse::default()
@@ -112,7 +113,7 @@ fn status(facts: &mut Facts) -> &mut StatusResponse {
 fn who_is_well_hears_so() {
     let findings = findings(|_| ());
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Ok), "{findings:#?}");
-    assert_eq!(findings.len(), 31);
+    assert_eq!(findings.len(), 32);
 }
 
 #[test]
@@ -122,6 +123,8 @@ fn each_check_finds_what_it_is_for_and_says_what_to_do() {
     one(gone, "sidecar", Fail, &["failed"]);
     let away = |f: &mut Facts| status(f).directory = Some(DirectoryState::default());
     one(away, "directory", Fail, &["not attached", "--directory"]);
+    let unproved = |f: &mut Facts| status(f).believes = "nobody: there is no socket".into();
+    one(unproved, "peers", Fail, &["no socket", "--tls-cert"]);
     let locked = |f: &mut Facts| {
         status(f).locked_limit_bytes = Some(8 << 20);
         status(f).pinned_limit_bytes = 1 << 30;

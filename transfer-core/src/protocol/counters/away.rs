@@ -1,6 +1,7 @@
 //! What lives elsewhere: requests to peers, and operations on their words.
 
 use super::super::Action;
+use super::super::Tenant;
 use super::super::link::Out;
 use super::super::node::Node;
 use super::super::ops::Op;
@@ -31,6 +32,8 @@ pub(in super::super) struct LinkCounters {
 /// A counter of the peer.
 pub(super) struct Opened {
     identity: u64,
+    /// The tenants for whom the home has opened it.
+    tenants: Vec<Tenant>,
     /// Where both sides' devices can operate on words.
     word: Option<RemoteSlice>,
 }
@@ -40,6 +43,7 @@ pub(in super::super) struct Call {
     /// `None` once the operation has ended; then this only waits for the answer.
     op: Option<Id<Op>>,
     key: Key,
+    tenant: Tenant,
     state: CallState,
     posted: Time,
 }
@@ -85,12 +89,20 @@ impl Node {
             let text = format!("{limit} counter requests to node {:?} are under way, the limit", l.peer.name);
             return self.fail_op(id, Failure::new(FailureCode::Busy, text));
         }
+        let Some(tenant) = self.counter_tenant(id) else { return };
+        if let Err(failure) = self.vouched(link, tenant) {
+            return self.fail_op(id, failure);
+        }
         let home = l.peer.name.clone();
-        let opened = l.counters.opened.get(&key);
+        let opened = l.counters.opened.get(&key).filter(|opened| opened.tenants.contains(&tenant));
         let atomics = l.limits.atomics;
         match (ask, opened) {
             (CounterAsk::Wait { members }, _) => {
-                self.call(now, id, link, CallState::Waiting, |name| Body::BarrierWait { name, members });
+                self.call(now, id, link, CallState::Waiting, |name, tenant| Body::BarrierWait {
+                    name,
+                    tenant,
+                    members,
+                });
             }
             (CounterAsk::Open, Some(opened)) => {
                 let identity = opened.identity;
@@ -109,28 +121,41 @@ impl Node {
             (CounterAsk::Open, None) => self.open_there(now, id, link, atomics),
             (CounterAsk::Operate { .. }, None) if atomics => self.open_there(now, id, link, true),
             (CounterAsk::Operate { identity, op, .. }, _) => {
-                self.call(now, id, link, CallState::Asked, |name| Body::CounterOp { name, identity, op });
+                self.call(now, id, link, CallState::Asked, |name, tenant| Body::CounterOp {
+                    name,
+                    tenant,
+                    identity,
+                    op,
+                });
             }
         }
     }
 
     fn open_there(&mut self, now: Time, id: Id<Op>, link: LinkId, wants_grant: bool) {
-        self.call(now, id, link, CallState::Opening, |name| Body::CounterOpen { name, wants_grant });
+        self.call(now, id, link, CallState::Opening, |name, tenant| Body::CounterOpen { name, tenant, wants_grant });
     }
 
     fn begin_call(&mut self, now: Time, id: Id<Op>, link: LinkId, state: CallState) -> Option<Id<Call>> {
-        let key = self.ops.get(id)?.key.clone();
+        let (key, tenant) = (self.ops.get(id)?.key.clone(), self.counter_tenant(id)?);
         let l = self.links.get_mut(&link)?;
-        let call = l.counters.calls.insert(Call { op: Some(id), key, state, posted: now });
+        let call = l.counters.calls.insert(Call { op: Some(id), key, tenant, state, posted: now });
         self.counter_stage(id, CounterStage::Called(link, call));
         Some(call)
     }
 
-    fn call(&mut self, now: Time, id: Id<Op>, link: LinkId, state: CallState, body: impl FnOnce(NameRef) -> Body) {
+    fn call(
+        &mut self,
+        now: Time,
+        id: Id<Op>,
+        link: LinkId,
+        state: CallState,
+        body: impl FnOnce(NameRef, NameRef) -> Body,
+    ) {
         let Some(call) = self.begin_call(now, id, link, state) else { return };
         let Some(key) = self.ops.get(id).map(|op| Name::from(op.key.clone())) else { return };
-        let [name] = self.number(link, [&key]);
-        self.send(link, Role::Counter, call.short(), body(name));
+        let Some(tenant) = self.counter_tenant(id).map(|tenant| self.config.tenants.name(tenant)) else { return };
+        let [name, tenant] = self.number(link, [&key, &tenant]);
+        self.send(link, Role::Counter, call.short(), body(name, tenant));
     }
 
     /// The request that a peer answers by this index. A wrong one is a violation.
@@ -163,7 +188,15 @@ impl Node {
         let Some(call) = self.forget_call(link, id) else { return };
         let Some(l) = self.links.get_mut(&link) else { return };
         let word = word.filter(|_| l.limits.atomics);
-        l.counters.opened.insert(call.key, Opened { identity, word });
+        let opened = l.counters.opened.entry(call.key);
+        let opened = opened.or_insert_with(|| Opened { identity, tenants: Vec::new(), word });
+        if opened.identity != identity {
+            opened.tenants.clear();
+        }
+        (opened.identity, opened.word) = (identity, word);
+        if !opened.tenants.contains(&call.tenant) {
+            opened.tenants.push(call.tenant);
+        }
         if l.counters.opened.len() > COUNTERS_PER_NODE as usize {
             return self.violation(link, &format!("it has opened more than {COUNTERS_PER_NODE} counters"));
         }
@@ -189,7 +222,12 @@ impl Node {
         let Some(call) = self.forget_call(link, Id::from_u64(work.0)) else { return };
         let Some((id, (_, ask))) = call.op.and_then(|op| Some((op, self.counter_ask(op)?))) else { return };
         if let CounterAsk::Operate { identity, op, .. } = ask {
-            self.call(call.posted, id, link, CallState::Asked, |name| Body::CounterOp { name, identity, op });
+            self.call(call.posted, id, link, CallState::Asked, |name, tenant| Body::CounterOp {
+                name,
+                tenant,
+                identity,
+                op,
+            });
         }
     }
 

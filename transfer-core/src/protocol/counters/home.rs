@@ -1,6 +1,7 @@
 //! What lives here: operations of workers, requests of peers, grants.
 
 use super::super::Action;
+use super::super::Tenant;
 use super::super::node::Node;
 use super::super::ops::Op;
 use super::super::slab::Id;
@@ -20,7 +21,7 @@ const TAG: u64 = 1 << 31;
 /// A request of a peer that is not answered yet.
 pub(super) enum Serve {
     /// The directory's answer is awaited; then this is done.
-    Claiming(Key, Request),
+    Claiming(Key, Tenant, Request),
     /// The grant of this place is awaited.
     Granting(u32, u64),
     /// The device is.
@@ -51,6 +52,9 @@ impl Node {
     /// A worker's request for what lives here.
     pub(super) fn counter_here(&mut self, now: Time, id: Id<Op>) {
         let Some((key, ask)) = self.counter_ask(id) else { return };
+        if let Err(failure) = self.counter_tenant(id).map_or(Ok(()), |tenant| self.may_count(&key, tenant)) {
+            return self.fail_op(id, failure);
+        }
         match ask {
             CounterAsk::Wait { members } => {
                 self.counter_stage(id, CounterStage::Arrived);
@@ -123,7 +127,12 @@ impl Node {
     }
 
     /// A peer's request: which counter it is about. `None` where there is nothing more to do.
-    fn counter_request(&mut self, link: LinkId, index: u32, name: NameRef) -> Option<Key> {
+    fn counter_request(
+        &mut self,
+        link: LinkId,
+        index: u32,
+        (name, tenant): (NameRef, NameRef),
+    ) -> Option<(Key, Tenant)> {
         let limit = self.config.max_requests_per_link;
         let l = self.links.get_mut(&link)?;
         let Some(key) = l.names_in.look_up(name).cloned().map(Key::from) else {
@@ -141,7 +150,17 @@ impl Node {
             self.send(link, Role::Counter, index, Body::ErrorStatus(busy));
             return None;
         }
-        Some(key)
+        match self.asked_for(link, tenant) {
+            Ok(Ok(tenant)) => Some((key, tenant)),
+            Ok(Err(failure)) => {
+                self.send(link, Role::Counter, index, Body::ErrorStatus(failure));
+                None
+            }
+            Err(what) => {
+                self.violation(link, &what);
+                None
+            }
+        }
     }
 
     /// Ends a peer's request with a failure, where it still waits.
@@ -159,10 +178,10 @@ impl Node {
         now: Time,
         link: LinkId,
         index: u32,
-        name: NameRef,
+        names: (NameRef, NameRef),
         what: Request,
     ) {
-        let Some(key) = self.counter_request(link, index, name) else { return };
+        let Some((key, tenant)) = self.counter_request(link, index, names) else { return };
         let is_barrier = matches!(what, Request::Wait { .. });
         match key.reserved_for() {
             Some((crate::tensor::ReservedFor::Counter, _)) if !is_barrier => {}
@@ -173,7 +192,7 @@ impl Node {
             return self.violation(link, "it waits at a barrier for 0 members");
         }
         let Some(l) = self.links.get_mut(&link) else { return };
-        l.counters.serves.insert(index, Serve::Claiming(key.clone(), what));
+        l.counters.serves.insert(index, Serve::Claiming(key.clone(), tenant, what));
         match self.counters.by_key.get_mut(&key) {
             Some(Entry::Home(_)) => self.serve_claimed(now, link, index),
             Some(Entry::Claiming(claiming)) => claiming.peers.push((link, index)),
@@ -187,8 +206,12 @@ impl Node {
     /// The name of a peer's request is this node's.
     pub(super) fn serve_claimed(&mut self, now: Time, link: LinkId, index: u32) {
         let Some(l) = self.links.get_mut(&link) else { return };
-        let Some(Serve::Claiming(key, what)) = l.counters.serves.remove(&index) else { return };
-        let Some(Home { identity, what: home }) = self.counters.home(&key) else { return };
+        let Some(Serve::Claiming(key, tenant, what)) = l.counters.serves.remove(&index) else { return };
+        if let Err(failure) = self.may_count(&key, tenant) {
+            return self.send(link, Role::Counter, index, Body::ErrorStatus(failure));
+        }
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(Home { identity, what: home, .. }) = self.counters.home(&key) else { return };
         match (what, home) {
             (Request::Open { wants_grant }, What::Counter(place)) => {
                 let (place, identity) = (*place, *identity);
@@ -259,10 +282,14 @@ impl Node {
         now: Time,
         link: LinkId,
         index: u32,
-        (name, identity): (NameRef, u64),
+        names: (NameRef, NameRef),
+        identity: u64,
         op: AtomicOp,
     ) {
-        let Some(key) = self.counter_request(link, index, name) else { return };
+        let Some((key, tenant)) = self.counter_request(link, index, names) else { return };
+        if let Err(failure) = self.may_count(&key, tenant) {
+            return self.send(link, Role::Counter, index, Body::ErrorStatus(failure));
+        }
         let found = self.counters.home(&key).filter(|home| home.identity == identity).map(|home| &home.what);
         let Some(What::Counter(place)) = found else {
             let lost = self.lost(&key, &self.config.name);
@@ -297,7 +324,7 @@ impl Node {
     pub(super) fn serve_gone(&mut self, link: LinkId, index: u32, serve: &Serve) {
         match serve {
             Serve::Waiting(key) => self.withdraw(key, Waiter::Peer(link, index)),
-            Serve::Claiming(key, _) => {
+            Serve::Claiming(key, _, _) => {
                 if let Some(Entry::Claiming(claiming)) = self.counters.by_key.get_mut(key) {
                     claiming.peers.retain(|peer| *peer != (link, index));
                 }

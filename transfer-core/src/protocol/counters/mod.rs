@@ -19,7 +19,7 @@ mod words;
 use super::node::Node;
 use super::ops::{Op, OpKind};
 use super::slab::Id;
-use super::{Action, ClaimRefused, Control, SessionId};
+use super::{Action, ClaimRefused, Control, SessionId, Tenant};
 use crate::fabric::{AtomicOp, FabricKind, LinkId};
 use crate::memory::LocalSlice;
 use crate::op::{CounterAsk, CounterCommand, CounterPath, CounterReport, Failure, FailureCode, Reply};
@@ -67,6 +67,8 @@ enum Entry {
 /// Who waits for the directory's answer.
 #[derive(Default)]
 struct Claiming {
+    /// For whom it is asked.
+    tenant: Option<Tenant>,
     ops: Vec<Id<Op>>,
     /// Requests of peers, who heard of the answer before this node did.
     peers: Vec<(LinkId, u32)>,
@@ -75,6 +77,8 @@ struct Claiming {
 /// One that lives here.
 struct Home {
     identity: u64,
+    /// Whose it is: workers of others may not have to do with it.
+    tenant: Tenant,
     what: What,
 }
 
@@ -132,6 +136,9 @@ impl Node {
             CounterAsk::Open | CounterAsk::Operate { .. } => Key::of_counter(&name),
         };
         let key = match key {
+            Ok(key) if let Err(failure) = self.may_push(session, &key, None) => {
+                return self.refuse(session, op, failure);
+            }
             Ok(_) if ask == (CounterAsk::Wait { members: 0 }) => {
                 let text = format!("barrier {name:?} was asked for 0 members; it needs at least 1");
                 return self.refuse(session, op, Failure::new(FailureCode::Invalid, text));
@@ -142,6 +149,19 @@ impl Node {
         let kind = OpKind::Counter { ask, stage: CounterStage::Claiming };
         let id = self.keep_op(Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind });
         self.find_counter(now, id);
+    }
+
+    /// For whom an operation is.
+    fn counter_tenant(&self, id: Id<Op>) -> Option<Tenant> {
+        self.sessions.get(&self.ops.get(id)?.session).map(|s| s.domain)
+    }
+
+    /// Whether a counter or barrier that lives here is of this tenant.
+    fn may_count(&self, key: &Key, tenant: Tenant) -> Result<(), Failure> {
+        match self.counters.home(key).map(|home| home.tenant) {
+            Some(owner) if owner != tenant => Err(self.of_another_tenant(&spoken(key), owner, tenant)),
+            _ => Ok(()),
+        }
     }
 
     fn counter_stage(&mut self, id: Id<Op>, next: CounterStage) {
@@ -184,13 +204,15 @@ impl Node {
                 format!("the directory is being asked for {MAX_CLAIMS} counters and barriers already, the limit");
             return self.fail_op(id, Failure::new(FailureCode::Busy, text));
         }
+        let Some(tenant) = self.counter_tenant(id) else { return };
         self.counters.claims += 1;
-        let claiming = Claiming { ops: vec![id], peers: Vec::new() };
+        let claiming = Claiming { tenant: Some(tenant), ops: vec![id], peers: Vec::new() };
         self.counters.by_key.insert(key.clone(), Entry::Claiming(claiming));
         self.counter_stage(id, CounterStage::Claiming);
         self.actions.push_back(Action::Control(Control::Claim {
             key,
             owner: self.config.name.clone(),
+            tenant: self.config.tenants.name(tenant),
             resident: false,
             takeover: false,
         }));
@@ -206,7 +228,9 @@ impl Node {
                 self.claim_answered(now, key, claiming, result);
             }
             // It was claimed again, of a new directory, where another node was faster.
-            Some(Entry::Home(_)) if matches!(result, Err(ClaimRefused::Owned { .. })) => self.counter_ended(key),
+            Some(Entry::Home(_)) if matches!(result, Err(ClaimRefused::Owned { .. } | ClaimRefused::Denied(_))) => {
+                self.counter_ended(key);
+            }
             Some(Entry::Home(_)) => {}
             None if result.is_ok() => self.unclaim_counter(key),
             None => {}
@@ -219,7 +243,7 @@ impl Node {
 
     fn claim_answered(&mut self, now: Time, key: &Key, claiming: Claiming, result: Result<(), ClaimRefused>) {
         let refused = match result {
-            Ok(()) if claiming.ops.is_empty() => {
+            Ok(()) if claiming.ops.is_empty() || claiming.tenant.is_none() => {
                 // All who wanted it have given up.
                 self.unclaim_counter(key);
                 None
@@ -234,7 +258,9 @@ impl Node {
                 Some(Failure::new(FailureCode::Busy, text))
             }
             Ok(()) => {
-                self.counters.make(key, &self.config.name, self.config.incarnation);
+                if let Some(tenant) = claiming.tenant {
+                    self.counters.make(key, tenant, &self.config.name, self.config.incarnation);
+                }
                 for id in claiming.ops {
                     self.counter_here(now, id);
                 }
@@ -254,6 +280,7 @@ impl Node {
                 self.not_home(key, claiming.peers);
                 return;
             }
+            Err(ClaimRefused::Denied(why)) => Some(Failure::new(FailureCode::PermissionDenied, why)),
             Err(ClaimRefused::Unreachable(why)) => {
                 let text = format!("the directory cannot be asked where {} lives: {why}", spoken(key));
                 Some(Failure::new(FailureCode::DirectoryUnreachable, text))
@@ -288,13 +315,17 @@ impl Node {
 
     /// Everything that lives here has to be entered again: the directory is a new one.
     pub(super) fn claim_all_counters(&mut self) {
-        let homes = self.counters.by_key.iter().filter(|(_, entry)| matches!(entry, Entry::Home(_)));
-        let mut keys: Vec<Key> = homes.map(|(key, _)| key.clone()).collect();
+        let homes = self.counters.by_key.iter().filter_map(|(key, entry)| match entry {
+            Entry::Home(home) => Some((key.clone(), home.tenant)),
+            Entry::Claiming(_) => None,
+        });
+        let mut keys: Vec<(Key, Tenant)> = homes.collect();
         keys.sort_unstable();
-        for key in keys {
+        for (key, tenant) in keys {
             self.actions.push_back(Action::Control(Control::Claim {
                 key,
                 owner: self.config.name.clone(),
+                tenant: self.config.tenants.name(tenant),
                 resident: false,
                 takeover: false,
             }));
@@ -461,14 +492,14 @@ fn counter_report(op: &Op, (path, fabric): (CounterPath, FabricKind), posted: Ti
 }
 
 impl Counters {
-    fn make(&mut self, key: &Key, node: &Name, incarnation: u64) {
+    fn make(&mut self, key: &Key, tenant: Tenant, node: &Name, incarnation: u64) {
         let place = self.made;
         self.made += 1;
         let what = match key.reserved_for() {
             Some((ReservedFor::Barrier, _)) => What::Barrier(Barrier::default()),
             _ => What::Counter(place),
         };
-        let home = Home { identity: identity(node, incarnation, place), what };
+        let home = Home { identity: identity(node, incarnation, place), tenant, what };
         self.by_key.insert(key.clone(), Entry::Home(home));
     }
 

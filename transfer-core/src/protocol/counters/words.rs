@@ -200,6 +200,9 @@ impl Node {
             return self.fail_op(id, failure);
         };
         let place = *place;
+        if let Err(failure) = self.counter_tenant(id).map_or(Ok(()), |tenant| self.may_count(key, tenant)) {
+            return self.fail_op(id, failure);
+        }
         debug_assert!(matches!(self.counter_ask(id), Some((_, CounterAsk::Operate { .. }))));
         if let Some(running) = self.operate_word(now, Who::Local(id), place, op) {
             self.counter_stage(id, super::CounterStage::Running(running));

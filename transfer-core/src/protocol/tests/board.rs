@@ -2,7 +2,7 @@
 
 use super::pair::{Pair, Worker, bytes, key};
 use crate::op::{Command, OpId, Reply, TakeBack};
-use crate::protocol::Domain;
+use crate::protocol::Tenant;
 use crate::tensor::{Life, Retention, Select, Until, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
@@ -14,7 +14,7 @@ const PLACES: usize = 2;
 /// A worker that pushes and one that reads, at a sidecar whose workers have a board.
 fn scene() -> (Pair, Worker, Worker) {
     let mut pair = Pair::new();
-    pair.nodes[0].node.add_board(Domain(0), PLACES);
+    pair.nodes[0].node.add_board(Tenant::User(0), PLACES);
     let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
     (pair, w, r)
 }
@@ -22,7 +22,7 @@ fn scene() -> (Pair, Worker, Worker) {
 impl Pair {
     /// The version that the board of the first node shows.
     fn shows(&self, text: &str) -> Option<u64> {
-        self.board.find(Domain(0), text).map(|s| s.version.0)
+        self.board.find(Tenant::User(0), text).map(|s| s.version.0)
     }
 
     fn fetch_and_release(&mut self, r: Worker, text: &str) -> u64 {
@@ -36,7 +36,7 @@ impl Pair {
 
     /// Marks what is shown, as a reader does that found it. Answers the ticket.
     fn mark(&mut self, text: &str) -> u64 {
-        let ticket = self.board.find(Domain(0), text).unwrap().ticket;
+        let ticket = self.board.find(Tenant::User(0), text).unwrap().ticket;
         self.board.mark(ticket);
         ticket
     }
@@ -96,7 +96,7 @@ impl Pair {
 fn what_was_fetched_once_is_shown_and_its_newer_versions_before_anybody_hears_of_them() {
     let (mut pair, w, r) = scene();
     pair.shown(w, r);
-    let shown = pair.board.find(Domain(0), "k").unwrap().clone();
+    let shown = pair.board.find(Tenant::User(0), "k").unwrap().clone();
     assert_eq!((shown.meta.clone(), shown.slice.len), (bytes(100), 100));
     // Who waits has asked, and the version is not shown; but the one before is withdrawn before anybody hears of it.
     pair.fetch(r, "k", Select::AtLeast(Version(2)));
@@ -175,7 +175,7 @@ fn a_key_that_is_taken_over_is_withdrawn() {
         pair.settle();
         // The key is wanted still; its new owner's version is shown in the place of the other.
         assert_eq!(pair.shows("k"), Some(1));
-        assert_eq!(pair.board.find(Domain(0), "k").unwrap().meta, bytes(50));
+        assert_eq!(pair.board.find(Tenant::User(0), "k").unwrap().meta, bytes(50));
         pair.replies(r);
         pair.command(r, Command::Delete { op: OpId(901), key: key("k") });
     });

@@ -82,16 +82,23 @@ fn hears(to: usize, messages: &[Message]) -> Pair {
 #[test]
 fn a_peer_that_lies_about_counters_loses_its_link() {
     let message = |index, body| Message::new(Role::Counter, index, body);
-    let name_is = |text: Name| message(0, Body::Name { name: NameRef { id: 9, generation: 0 }, text });
-    let of = NameRef { id: 9, generation: 0 };
+    // Those before are of the counter that was opened, and of whom for.
+    let [ours, of] = [1, 2].map(|id| NameRef { id, generation: 0 });
+    let name_is = |text: Name| message(0, Body::Name { name: of, text });
     let (counter, barrier) = (Key::of_counter(&name("x")).unwrap(), Key::of_barrier(&name("x")).unwrap());
-    let op = Body::CounterOp { name: of, identity: 1, op: AtomicOp::Load };
+    let op = Body::CounterOp { name: of, tenant: of, identity: 1, op: AtomicOp::Load };
     let lies: Vec<(usize, Vec<Message>)> = vec![
         (0, vec![message(1, op)]),
-        (0, vec![name_is(name("x")), message(1, Body::CounterOpen { name: of, wants_grant: true })]),
-        (0, vec![name_is(counter.into()), message(1, Body::BarrierWait { name: of, members: 2 })]),
-        (0, vec![name_is(barrier.clone().into()), message(1, Body::BarrierWait { name: of, members: 0 })]),
-        (0, vec![name_is(barrier.into()), message(1, Body::CounterOpen { name: of, wants_grant: false })]),
+        (0, vec![name_is(name("x")), message(1, Body::CounterOpen { name: of, tenant: ours, wants_grant: true })]),
+        (0, vec![name_is(counter.into()), message(1, Body::BarrierWait { name: of, tenant: ours, members: 2 })]),
+        (
+            0,
+            vec![name_is(barrier.clone().into()), message(1, Body::BarrierWait { name: of, tenant: ours, members: 0 })],
+        ),
+        (
+            0,
+            vec![name_is(barrier.into()), message(1, Body::CounterOpen { name: of, tenant: ours, wants_grant: false })],
+        ),
         (1, vec![message(77, Body::CounterResult { old: 1 })]),
         (1, vec![message(77, Body::CounterOpened { identity: 1, word: None })]),
         (1, vec![message(77, Body::BarrierReleased { round: 0, leader: true })]),

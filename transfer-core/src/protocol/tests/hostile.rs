@@ -43,7 +43,7 @@ fn messages_that_make_no_sense_end_the_link() {
         key: unknown,
         select: Select::Exactly(Version(1)),
         metadata_id: 0,
-        reader: 0,
+        tenant: unknown,
         slot: None,
         trace: None,
     };

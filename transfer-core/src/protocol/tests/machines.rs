@@ -6,7 +6,7 @@
 use super::pair::{bytes, key};
 use super::picture;
 use super::references::{by_reference, referring};
-use super::solo::{KEY, LINK, ME, SESSION, Solo, YOU};
+use super::solo::{KEY, LINK, ME, OURS, SESSION, Solo, YOU};
 use super::tables::{DOCUMENT, table};
 use crate::fabric::DownReason;
 use crate::memory::{RemoteKey, RemoteSlice};
@@ -212,7 +212,7 @@ const PULL: Machine = Machine {
 fn request(solo: &mut Solo, slot: bool) {
     let (metadata_id, slot) = (u32::from(slot), slot.then(|| grant(8)));
     let select = Select::AtLeast(Version(2));
-    let body = Body::TensorRequest { key: KEY, select, metadata_id, reader: 0, slot, trace: None };
+    let body = Body::TensorRequest { key: KEY, select, metadata_id, tenant: OURS, slot, trace: None };
     solo.hear(Role::Pull, INDEX, body);
 }
 
@@ -248,7 +248,7 @@ const SERVE: Machine = Machine {
         ("Waiting, slot", || {
             let mut solo = owner();
             let (select, slot) = (Select::Latest, None);
-            let body = Body::TensorRequest { key: KEY, select, metadata_id: 0, reader: 0, slot, trace: None };
+            let body = Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant: OURS, slot, trace: None };
             solo.hear(Role::Pull, INDEX + 1, body);
             solo.hear(Role::Pull, INDEX + 1, Body::Cancel);
             request(&mut solo, true);
@@ -388,7 +388,7 @@ const SENDER: Machine = Machine {
 
 fn buffer_request(solo: &mut Solo) -> bool {
     let metadata_id = PREPARED_METADATA_ID;
-    let body = Body::BufferRequest { key: KEY, target: ME, owner: YOU, metadata_id, meta: bytes(8) };
+    let body = Body::BufferRequest { key: KEY, target: ME, owner: YOU, tenant: OURS, metadata_id, meta: bytes(8) };
     solo.hear(Role::Push, INDEX, body);
     true
 }

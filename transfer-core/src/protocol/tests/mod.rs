@@ -19,5 +19,6 @@ mod solo;
 mod tables;
 mod take_back;
 mod takeover;
+mod tenants;
 mod traces;
 mod visible;

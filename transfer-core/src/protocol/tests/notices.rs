@@ -2,7 +2,7 @@
 
 use super::pair::{Pair, Worker, bytes, key};
 use crate::op::{Announced, Command, FailureCode, Fetch, OpId, Push, Reply, announced_ticket};
-use crate::protocol::Domain;
+use crate::protocol::Tenant;
 use crate::tensor::{Retention, Select, Version};
 use crate::time::Time;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// A worker that announces `k`, and one that reads, at a sidecar whose workers have a board.
 fn scene() -> (Pair, Worker, Worker) {
     let mut pair = Pair::new();
-    pair.nodes[0].node.add_board(Domain(0), 2);
+    pair.nodes[0].node.add_board(Tenant::User(0), 2);
     let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
     (pair, w, r)
 }
@@ -57,7 +57,7 @@ impl Pair {
         let ticket = self.announce(w, 2, |_| {});
         self.settle();
         self.replies(w);
-        let shown = self.board.find(Domain(0), "k").expect("its notice is named");
+        let shown = self.board.find(Tenant::User(0), "k").expect("its notice is named");
         assert_eq!(shown.notice.map(|at| (at.session, at.notice)), Some((w.session, 3)));
         ticket
     }
@@ -97,13 +97,13 @@ fn who_would_watch_is_told_of_behind_the_push_that_it_waited_for() {
 fn one_entry_leads_to_all_that_is_announced_and_each_version_waits_for_its_own_marks() {
     let (mut pair, w, r) = scene();
     let second = pair.noticed(w);
-    let entry = pair.board.find(Domain(0), "k").unwrap().ticket;
+    let entry = pair.board.find(Tenant::User(0), "k").unwrap().ticket;
     pair.board.mark(second);
     for op in 3..6 {
         pair.announce(w, op, |_| {});
         pair.settle();
     }
-    assert_eq!(pair.board.find(Domain(0), "k").unwrap().ticket, entry, "it is written once");
+    assert_eq!(pair.board.find(Tenant::User(0), "k").unwrap().ticket, entry, "it is written once");
     assert_eq!(returned(&pair.replies(w)), [3, 4], "the second is marked, the fifth is the newest");
     pair.clear(second);
     assert_eq!(returned(&pair.replies(w)), [2]);
@@ -117,7 +117,7 @@ fn a_version_that_is_not_announced_takes_the_notice_off_the_board() {
     pair.board.mark(second);
     pair.announce(w, 3, |push| push.announced = None);
     pair.settle();
-    let shown = pair.board.find(Domain(0), "k").unwrap();
+    let shown = pair.board.find(Tenant::User(0), "k").unwrap();
     assert_eq!((shown.notice, shown.version), (None, Version(3)));
     assert_eq!(returned(&pair.replies(w)), []);
     pair.clear(second);
@@ -165,7 +165,7 @@ fn the_board_leads_nobody_to_a_version_that_is_refused() {
     pair.noticed(w);
     pair.announce(w, 7, |push| push.version = Some(Version(1)));
     pair.settle();
-    assert!(pair.board.find(Domain(0), "k").is_none_or(|shown| shown.notice.is_none()));
+    assert!(pair.board.find(Tenant::User(0), "k").is_none_or(|shown| shown.notice.is_none()));
     let replies = pair.replies(w);
     assert!(
         matches!(&replies[..], [Reply::Failed { failure, kept: true, .. }, Reply::Returned { .. }]
@@ -266,7 +266,7 @@ fn a_notice_that_has_no_place_is_not_named_and_its_versions_end_as_others_do() {
     pair.settle();
     pair.replies(w);
     let (first, _) = (pair.announce(w, 1001, |_| {}), pair.settle());
-    assert!(pair.board.find(Domain(0), "k").is_none());
+    assert!(pair.board.find(Tenant::User(0), "k").is_none());
     pair.announce(w, 1002, |_| {});
     pair.settle();
     assert_eq!(returned(&pair.replies(w)), [1001], "ticket {first:#x} holds nothing");
@@ -280,7 +280,7 @@ fn what_a_dead_worker_announced_stays_for_its_readers() {
     pair.board.mark(second);
     pair.leave(w, "w");
     pair.settle();
-    assert!(pair.board.find(Domain(0), "k").is_none() && pair.unused.is_empty());
+    assert!(pair.board.find(Tenant::User(0), "k").is_none() && pair.unused.is_empty());
     pair.clear(second);
     assert_eq!(pair.unused.len(), 1, "its arena");
     pair.ends_clean(&[(r, "r")]);

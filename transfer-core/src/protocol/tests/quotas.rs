@@ -44,7 +44,8 @@ fn requests_of_one_peer_have_a_quota_and_the_error_says_it() {
     let later = Select::AtLeast(crate::tensor::Version(9));
     for index in 0..3 {
         let (key, slot) = (super::solo::KEY, None);
-        let body = Body::TensorRequest { key, select: later, metadata_id: 0, reader: 0, slot, trace: None };
+        let body =
+            Body::TensorRequest { key, select: later, metadata_id: 0, tenant: super::solo::OURS, slot, trace: None };
         solo.hear(Role::Pull, index, body);
     }
     let Body::ErrorStatus(failure) = &solo.last("ERROR_STATUS").body else { unreachable!() };
@@ -125,8 +126,8 @@ fn a_queue_whose_first_waits_long_does_not_grow_with_those_that_give_up() {
 fn a_line_for_room_does_not_grow_with_those_that_give_up() {
     let mut solo = Solo::new(|_| {});
     // Nobody else gets room while this flow is first in line: its slots together are the whole pool.
-    let fill = solo.node.pools[&crate::protocol::Domain(0)].alloc.len_bytes();
-    let taken = solo.node.pools.get_mut(&crate::protocol::Domain(0)).unwrap().alloc.allocate(fill).unwrap();
+    let fill = solo.node.pools[&crate::protocol::Tenant::User(0)].alloc.len_bytes();
+    let taken = solo.node.pools.get_mut(&crate::protocol::Tenant::User(0)).unwrap().alloc.allocate(fill).unwrap();
     for n in 0..1000 {
         let op = solo.fetch(Select::Latest);
         let index = solo.last("TENSOR_REQUEST").index;
@@ -138,7 +139,7 @@ fn a_line_for_room_does_not_grow_with_those_that_give_up() {
         }
     }
     assert!(solo.node.longest_queue() <= 65, "{}", solo.node.longest_queue());
-    let pool = solo.node.pools.get_mut(&crate::protocol::Domain(0)).unwrap();
+    let pool = solo.node.pools.get_mut(&crate::protocol::Tenant::User(0)).unwrap();
     pool.alloc.free(taken).unwrap();
     solo.node.session_closed(solo.now, SESSION, "the end");
     solo.drain();

@@ -1,7 +1,7 @@
 //! Fetches that are answered by reference, and what becomes of the memory when links, workers and promises break.
 
 use super::pair::{ARENA_BYTES, Pair, Worker, bytes};
-use super::solo::{KEY, LINK, SESSION, Solo};
+use super::solo::{KEY, LINK, OTHERS, OURS, SESSION, Solo};
 use crate::fabric::FabricEvent;
 use crate::memory::SegmentId;
 use crate::op::{Command, FailureCode, LeaseId, OpId, Reply, TakeBack};
@@ -67,7 +67,7 @@ fn a_fetch_reads_what_lies_at_its_owner() {
     let [Reply::Fetched { lease, version, slice, report, .. }] = &replies[..] else { panic!("{replies:?}") };
     let (segment, memory) = pair.kept[1][0];
     assert_eq!((*version, slice.segment, memory, slice.len, report.copied), (Version(1), segment, w.arena, 100, 0));
-    assert_eq!(pair.posted(), ["NAME", "TENSOR_REQUEST", "BY_REFERENCE"]);
+    assert_eq!(pair.posted(), ["NAME", "NAME", "TENSOR_REQUEST", "BY_REFERENCE"]);
     pair.release(r, *lease);
     pair.settle();
     assert_eq!(pair.posted(), ["RELEASE_REFERENCE"]);
@@ -278,17 +278,22 @@ fn lies_about_references_end_the_link() {
     assert!(solo.ended.is_some());
 }
 
-/// The workers of another user are not referred to it.
+/// The workers of another user get neither it nor a word of it.
 #[test]
-fn another_user_s_worker_gets_a_copy() {
-    for (reader, shared) in [(0, true), (1, false)] {
+fn another_user_s_worker_gets_nothing() {
+    for (tenant, shared) in [(OURS, true), (OTHERS, false)] {
         let mut solo = referring();
         solo.push(None, Duration::from_secs(1));
         let (select, slot) = (Select::Latest, None);
-        let body = Body::TensorRequest { key: KEY, select, metadata_id: 0, reader, slot, trace: None };
+        let body = Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant, slot, trace: None };
         solo.hear(Role::Pull, 5, body);
         assert_eq!(solo.shares.len() == 1, shared);
-        assert_eq!(solo.sent.iter().any(|m| m.body.name() == "META_DATA_UPDATE"), !shared);
+        let refused = solo.sent.iter().find_map(|m| match &m.body {
+            Body::ErrorStatus(failure) => Some(failure.code),
+            _ => None,
+        });
+        assert_eq!(refused, (!shared).then_some(FailureCode::PermissionDenied));
+        assert!(!solo.sent.iter().any(|m| m.body.name() == "META_DATA_UPDATE"));
         solo.node.session_closed(solo.now, SESSION, "it left");
         solo.drain();
     }

@@ -3,9 +3,9 @@
 use super::pair::{Pair, bytes, key, name};
 use crate::op::{FailureCode, Reply};
 use crate::protocol::{
-    Domain, NodeEvent, NotDeleted, Page, QuarantineStatus, TensorFilter, TensorStatus, TransferFilter, TransferStatus,
+    NodeEvent, NotDeleted, Page, QuarantineStatus, Tenant, TensorFilter, TensorStatus, TransferFilter, TransferStatus,
 };
-use crate::tensor::{Select, Version};
+use crate::tensor::{Name, Select, Version};
 use crate::time::Time;
 use std::time::Duration;
 
@@ -140,7 +140,7 @@ fn a_slot_in_quarantine_says_for_whom_it_waits() {
     let later = pair.world.now() + Duration::from_millis(5);
     let shown = pair.nodes[1].node.quarantine(later, "a", 0, 10).entries;
     let [slot] = &shown[..] else { panic!("{shown:?}") };
-    assert_eq!((slot.peer.as_str(), slot.domain, slot.key.as_ref().unwrap().as_str()), ("a", Domain(0), "k"));
+    assert_eq!((slot.peer.as_str(), slot.domain, slot.key.as_ref().unwrap().as_str()), ("a", Tenant::User(0), "k"));
     assert!(slot.age >= Duration::from_millis(5) && slot.age < Duration::from_secs(1), "{slot:?}");
     assert!(slot.waits_for.contains("\"a\" to confirm"), "{slot:?}");
     assert_eq!(pair.nodes[1].node.quarantine(later, "elsewhere", 0, 10).entries, []);
@@ -183,7 +183,10 @@ fn a_full_pool_is_told_once_and_when_nobody_waits_any_more() {
         pair.fetch(r, k, Select::Latest);
         pair.settle();
     }
-    assert_eq!(pair.events[1], [NodeEvent::PoolFull { domain: Domain(0), bytes: super::pair::POOL_BYTES }]);
+    assert_eq!(
+        pair.events[1],
+        [NodeEvent::PoolFull { domain: Tenant::User(0), tenant: Name::of_number(0), bytes: super::pair::POOL_BYTES }]
+    );
     let later = pair.world.now() + Duration::from_millis(5);
     let pool = pair.nodes[1].node.snapshot(later).pools.remove(0);
     assert!(pool.waiting == 1 && pool.full_for.unwrap() >= Duration::from_millis(5), "{pool:?}");
@@ -192,7 +195,11 @@ fn a_full_pool_is_told_once_and_when_nobody_waits_any_more() {
     let (lease, ..) = pair.fetched(r);
     pair.release(r, lease);
     pair.settle();
-    assert!(matches!(pair.events[1][..], [_, NodeEvent::PoolFree { domain: Domain(0), .. }]), "{:?}", pair.events);
+    assert!(
+        matches!(pair.events[1][..], [_, NodeEvent::PoolFree { domain: Tenant::User(0), .. }]),
+        "{:?}",
+        pair.events
+    );
     assert_eq!(pair.nodes[1].node.snapshot(later).pools[0].full_for, None);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
@@ -240,7 +247,7 @@ fn evicting_calls_idle_slots_back_and_their_flow_goes_on() {
     pair.push(w, "k", bytes(8), 1, Some("r"));
     pair.settle();
     assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 2);
-    assert_eq!(pair.nodes[1].node.evict(Some(Domain(7)), 0), Page { entries: vec![], next: None });
+    assert_eq!(pair.nodes[1].node.evict(Some(Tenant::User(7)), 0), Page { entries: vec![], next: None });
     assert_eq!(pair.nodes[1].node.evict(None, 0), Page { entries: vec![8], next: None });
     pair.settle();
     // The one that is published stays.

@@ -5,7 +5,7 @@ use crate::alloc::Allocation;
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::{Command, Fetch, OpId, Prepare, Push, Reply};
-use crate::protocol::{Action, Control, Domain, Node, NodeConfig, PeerInfo, SessionId};
+use crate::protocol::{Action, Control, Node, NodeConfig, PeerInfo, SessionId, Tenant, Vouches};
 use crate::tensor::{Retention, Select};
 use crate::time::Time;
 use crate::wire::landing::{HEADER_BYTES, Header};
@@ -22,6 +22,9 @@ const ARENA_BYTES: u64 = 1 << 20;
 pub(super) const KEY: NameRef = NameRef { id: 0, generation: 0 };
 pub(super) const ME: NameRef = NameRef { id: 1, generation: 0 };
 pub(super) const YOU: NameRef = NameRef { id: 2, generation: 0 };
+/// The tenant of them all.
+pub(super) const OURS: NameRef = NameRef { id: 3, generation: 0 };
+pub(super) const OTHERS: NameRef = NameRef { id: 4, generation: 0 };
 
 /// A node `here` with a worker `me`, and a link to a node `there`.
 pub(super) struct Solo {
@@ -49,9 +52,10 @@ impl Solo {
         let mut config = NodeConfig::new(name("here"), 1);
         change(&mut config);
         let mut node = Node::new(config, LocalSlice { segment: SegmentId(0), offset: 0, len: 64 * HEADER_BYTES });
-        node.add_pool(Domain(0), SegmentId(1), POOL_BYTES);
-        node.session_opened(SESSION, name("me"), Domain(0), ARENA, ARENA_BYTES);
-        let peer = PeerInfo { name: name("there"), incarnation: 1, receive_slots: 256, passed_over: Vec::new() };
+        node.add_pool(Tenant::User(0), SegmentId(1), POOL_BYTES);
+        node.session_opened(SESSION, name("me"), Tenant::User(0), ARENA, ARENA_BYTES);
+        let (vouches, passed_over) = (Vouches::ForAll, Vec::new());
+        let peer = PeerInfo { name: name("there"), incarnation: 1, receive_slots: 256, vouches, passed_over };
         node.link_up(Time(0), LINK, peer, FabricKind::Sim, Capabilities::new());
         let mut solo = Solo {
             node,
@@ -69,7 +73,7 @@ impl Solo {
             keys: 0,
             ops: 0,
         };
-        for (number, text) in [(KEY, "k"), (ME, "me"), (YOU, "you")] {
+        for (number, text) in [(KEY, "k"), (ME, "me"), (YOU, "you"), (OURS, "0"), (OTHERS, "1")] {
             solo.hear(Role::Pull, 0, Body::Name { name: number, text: name(text) });
         }
         solo
@@ -153,14 +157,14 @@ impl Solo {
 
     /// Takes the whole pool, or gives it back.
     pub(super) fn fill_pool(&mut self) {
-        if let Some(pool) = self.node.pools.get_mut(&Domain(0)) {
+        if let Some(pool) = self.node.pools.get_mut(&Tenant::User(0)) {
             self.taken = pool.alloc.allocate(pool.alloc.largest_free()).ok();
         }
     }
 
     pub(super) fn free_pool(&mut self) -> bool {
         let Some(range) = self.taken.take() else { return false };
-        self.node.free_range(Domain(0), range);
+        self.node.free_range(Tenant::User(0), range);
         self.drain();
         true
     }

@@ -3,7 +3,7 @@
 
 use super::notices::Noticed;
 use super::worker::What;
-use super::{Cluster, Domain};
+use super::{Cluster, Tenant};
 use crate::protocol::{SessionId, Shown};
 use crate::tensor::{Key, Select};
 use rand::Rng;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// All boards of one sidecar.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
-    shown: BTreeMap<(Domain, String), Shown>,
+    shown: BTreeMap<(Tenant, String), Shown>,
     marks: BTreeMap<u64, u32>,
     pending: BTreeSet<u64>,
     /// What the workers themselves show.
@@ -36,12 +36,12 @@ impl Board {
     }
 
     /// What is shown.
-    pub(crate) fn find(&self, domain: Domain, key: &str) -> Option<&Shown> {
+    pub(crate) fn find(&self, domain: Tenant, key: &str) -> Option<&Shown> {
         self.shown.get(&(domain, key.to_owned()))
     }
 
     /// What is found: what is shown, or what the notice shows that is named there.
-    fn look_up(&self, domain: Domain, key: &str) -> Option<Noticed> {
+    fn look_up(&self, domain: Tenant, key: &str) -> Option<Noticed> {
         let Shown { ticket, version, meta, slice, notice, .. } = self.find(domain, key)?;
         match notice {
             None => Some(Noticed { ticket: *ticket, version: *version, meta: meta.clone(), slice: *slice }),
@@ -84,7 +84,7 @@ impl Cluster {
         let is_noticed = board.find(domain, key.as_str()).is_some_and(|s| s.notice.is_some());
         self.tally.noticed += u64::from(is_noticed);
         self.world.note(|| format!("{} finds {shown:?}", self.workers[worker].name));
-        self.identify(node, key, shown.version, &shown.meta, shown.slice)?;
+        self.identify((node, domain), key, shown.version, &shown.meta, shown.slice)?;
         let newest = self.workers[worker].seen.entry(key.to_string()).or_insert(shown.version);
         if self.play.calm && shown.version < *newest {
             return Err(format!("{} of {key} is found after {newest}", shown.version));

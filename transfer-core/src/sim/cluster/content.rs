@@ -3,6 +3,7 @@
 use super::super::World;
 use super::Cluster;
 use crate::memory::LocalSlice;
+use crate::protocol::Tenant;
 use crate::tensor::{Key, TensorMeta, Version};
 use crate::trace::TraceContext;
 
@@ -11,6 +12,8 @@ use crate::trace::TraceContext;
 pub(super) struct Pushed {
     pub(super) key: Key,
     pub(super) meta: TensorMeta,
+    /// Whose worker pushed it.
+    pub(super) tenant: Tenant,
     /// As its pusher, or who fetched it, came to know it.
     pub(super) version: Option<Version>,
 }
@@ -42,10 +45,10 @@ pub(super) fn scribble(world: &World, memory: super::MemoryId, offset: u64, len:
 }
 
 impl Cluster {
-    /// Which push a fetched tensor is, where it says so itself.
+    /// Which push a tensor is that a worker of this tenant has fetched, where it says so itself.
     pub(super) fn identify(
         &mut self,
-        node: usize,
+        (node, tenant): (usize, Tenant),
         key: &Key,
         version: Version,
         meta: &TensorMeta,
@@ -62,7 +65,9 @@ impl Cluster {
             return Err(format!("a lease on {slice} leaves its segment"));
         }
         let Some(number) = bytes.first_chunk::<8>() else {
-            let known = |p: &Pushed| p.key == *key && p.meta == *meta && p.version.is_none_or(|v| v == version);
+            let known = |p: &Pushed| {
+                (&p.key, &p.meta, p.tenant) == (key, meta, tenant) && p.version.is_none_or(|v| v == version)
+            };
             let found = self.pushed.iter().any(known);
             return if found { Ok(None) } else { Err(format!("nobody pushed {meta} as {version} of {key}")) };
         };
@@ -80,6 +85,9 @@ impl Cluster {
         }
         if push.key != *key || push.meta != *meta {
             return Err(format!("{key} {version} {meta} has the bytes of push {number}: {} {}", push.key, push.meta));
+        }
+        if push.tenant != tenant {
+            return Err(format!("a worker of {tenant:?} gets {key} {version}, push {number} of {:?}", push.tenant));
         }
         if bytes != bytes_of(number, slice.len) {
             return Err(format!("{key} {version} has some bytes of push {number} and others"));

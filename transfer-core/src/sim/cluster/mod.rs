@@ -29,7 +29,7 @@ use super::{Endpoint, MemoryId, SimFabric, SimMemory, World};
 use crate::drive::{Driver, Work};
 use crate::fabric::{Fabric, LinkId};
 use crate::memory::{LocalSlice, RailKeys, SegmentId};
-use crate::protocol::{Broken, BufferAsk, Control, Domain, Node, NodeConfig};
+use crate::protocol::{Broken, BufferAsk, Control, Node, NodeConfig, Tenant};
 use crate::rails::{self, MultiRail, RailsConfig};
 use crate::tensor::{Name, Version};
 use crate::time::Time;
@@ -178,14 +178,14 @@ struct Sidecar {
     memory: SimMemory,
     board: Board,
     /// What every segment of this node is, and whose user's.
-    segments: BTreeMap<SegmentId, (MemoryId, Domain)>,
+    segments: BTreeMap<SegmentId, (MemoryId, Tenant)>,
     /// Those of them that are peers', and the mark of the link over which each came.
     kept: BTreeMap<SegmentId, u64>,
     next_segment: u32,
     /// What it is started with, and its pools.
     config: NodeConfig,
     cells: u64,
-    pools: Vec<(Domain, u64)>,
+    pools: Vec<(Tenant, u64)>,
     endpoint: Endpoint,
     /// How far its clock is ahead.
     ahead: Duration,
@@ -303,7 +303,7 @@ impl Cluster {
     }
 
     /// A new registered segment of a node.
-    fn add_segment(&mut self, node: usize, domain: Domain, len: u64) -> (SegmentId, MemoryId) {
+    fn add_segment(&mut self, node: usize, domain: Tenant, len: u64) -> (SegmentId, MemoryId) {
         let memory = self.world.memory(usize::try_from(len).unwrap());
         let n = &mut self.nodes[node];
         let segment = SegmentId(n.next_segment);
@@ -313,7 +313,7 @@ impl Cluster {
         (segment, memory)
     }
 
-    fn add_pool(&mut self, node: usize, domain: Domain, len: u64) {
+    fn add_pool(&mut self, node: usize, domain: Tenant, len: u64) {
         let (segment, _) = self.add_segment(node, domain, len);
         let n = &mut self.nodes[node];
         n.driver.node.add_pool(domain, segment, len);
@@ -534,7 +534,7 @@ impl Cluster {
                 self.tell_directory(node, directory::Said::StopResolve(key));
             }
             Control::ResolveWorker { worker } => self.tell_directory(node, directory::Said::ResolveWorker(worker)),
-            Control::Claim { key, owner, resident, takeover: _ } => {
+            Control::Claim { key, owner, tenant: _, resident, takeover: _ } => {
                 self.tell_directory(node, directory::Said::Claim(key, owner, resident));
             }
             Control::Unclaim { key } => self.tell_directory(node, directory::Said::Unclaim(key)),

@@ -2,7 +2,7 @@
 
 use super::{Cluster, Happening};
 use crate::fabric::{FabricKind, LinkId, Offer};
-use crate::protocol::PeerInfo;
+use crate::protocol::{PeerInfo, Vouches};
 use crate::tensor::Name;
 use rand::Rng;
 
@@ -50,6 +50,7 @@ impl Cluster {
             name: self.nodes[node].name.clone(),
             incarnation: self.nodes[node].config.incarnation,
             receive_slots: self.nodes[node].receive_slots,
+            vouches: Vouches::ForAll,
             passed_over: Vec::new(),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{Cluster, MemoryId};
 use crate::memory::SegmentId;
-use crate::protocol::Domain;
+use crate::protocol::Tenant;
 
 impl Cluster {
     /// A node keeps a peer's segment, under a number of its own.
@@ -11,7 +11,7 @@ impl Cluster {
         let n = &mut self.nodes[node];
         if let Some(mark) = n.driver.node.mark_of(segment) {
             // A segment that is no worker's and no pool is nobody's to read.
-            n.segments.insert(segment, (memory, whose.unwrap_or(Domain(u32::MAX))));
+            n.segments.insert(segment, (memory, whose.unwrap_or(Tenant::User(u32::MAX))));
             n.kept.insert(segment, mark);
         }
     }

@@ -5,7 +5,7 @@ use super::worker::{What, Worker};
 use super::{Cluster, Directory, Happening, Play, Tally, World};
 use crate::memory::RailKeys;
 use crate::op::{Command, Fetch, OpId, Prepare, Push};
-use crate::protocol::{Broken, Domain, NodeConfig};
+use crate::protocol::{Broken, NodeConfig, Tenant};
 use crate::rails::inner_slots;
 use crate::sim::Conditions;
 use crate::tensor::{DType, Key, Name, Select, TensorMeta, Version};
@@ -103,7 +103,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
                 1..4 => slot * (slots + c.rng.random_range(0..4)),
                 _ => 1 << 20,
             };
-            c.add_pool(node, Domain(domain), len);
+            c.add_pool(node, Tenant::User(domain), len);
         }
     }
     // One that has the name of the first, which connects at another node.
@@ -112,7 +112,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         let worker = Worker {
             name: Name::new(&format!("worker{}", if i == namesake { 0 } else { i })).unwrap(),
             node: if i < node_count { i } else { c.rng.random_range(0..node_count) },
-            domain: Domain(c.rng.random_range(0..domains)),
+            domain: Tenant::User(c.rng.random_range(0..domains)),
             session: None,
             arena: None,
             ops: BTreeMap::new(),
@@ -237,7 +237,8 @@ impl Cluster {
         let meta = self.meta();
         let number = self.pushed.len();
         let Some(offset) = self.fill(worker, number, &meta) else { return };
-        self.pushed.push(Pushed { key: key.clone(), meta: meta.clone(), version });
+        let tenant = self.workers[worker].domain;
+        self.pushed.push(Pushed { key: key.clone(), meta: meta.clone(), tenant, version });
         let timeout = self.timeout();
         let what = What::Push { number, offset, version, remote: to.is_some(), is_announced: false };
         let op = self.ask(worker, what, timeout);

@@ -8,7 +8,7 @@ use super::{Cluster, Happening};
 use crate::alloc::{Allocation, Allocator};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, LeaseId, OpId, Reply};
-use crate::protocol::{Domain, SessionId};
+use crate::protocol::{SessionId, Tenant};
 use crate::sim::{GuardId, MemoryId};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -19,7 +19,7 @@ use std::time::Duration;
 pub(super) struct Worker {
     pub(super) name: Name,
     pub(super) node: usize,
-    pub(super) domain: Domain,
+    pub(super) domain: Tenant,
     pub(super) session: Option<SessionId>,
     pub(super) arena: Option<Arena>,
     pub(super) ops: BTreeMap<OpId, Asked>,
@@ -281,7 +281,7 @@ impl Cluster {
                 if !select.takes(version) {
                     return Err(format!("{op:?} asked for {select}, got {version}"));
                 }
-                let number = self.identify(node, &key, version, &meta, slice)?;
+                let number = self.identify((node, self.workers[worker].domain), &key, version, &meta, slice)?;
                 if let Some(number) = number.filter(|number| report.origin != context_of(*number)) {
                     return Err(format!("{op:?} got push {number} of {:?}", report.origin));
                 }

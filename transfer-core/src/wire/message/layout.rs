@@ -1,7 +1,7 @@
 //! The bytes of a control message.
 //!
 //! ```text
-//! offset  0  layout version  u8    4
+//! offset  0  layout version  u8    5
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back
@@ -71,14 +71,15 @@ impl Message {
                 write_name(&mut w, *name);
                 w.text(text.as_str());
             }
-            Body::TensorRequest { key, select, metadata_id, reader, slot, trace } => {
+            Body::TensorRequest { key, tenant, select, metadata_id, slot, trace } => {
                 write_name(&mut w, *key);
+                write_name(&mut w, *tenant);
                 let (kind, version) = match select {
                     Select::Latest => (0, 0),
                     Select::AtLeast(v) => (1, v.0),
                     Select::Exactly(v) => (2, v.0),
                 };
-                w.u8(kind).u8(u8::from(slot.is_some())).u16(0).u32(*metadata_id).u64(version).u32(*reader);
+                w.u8(kind).u8(u8::from(slot.is_some())).u16(0).u32(*metadata_id).u64(version);
                 if let Some(slot) = slot {
                     slot.write(&mut w);
                 }
@@ -91,8 +92,8 @@ impl Message {
             Body::ErrorStatus(failure) => {
                 w.u16(failure.code as u16).text(cut(&failure.text));
             }
-            Body::BufferRequest { key, target, owner, metadata_id, meta } => {
-                for n in [key, target, owner] {
+            Body::BufferRequest { key, target, owner, tenant, metadata_id, meta } => {
+                for n in [key, target, owner, tenant] {
                     write_name(&mut w, *n);
                 }
                 w.u32(*metadata_id).meta(meta);
@@ -106,8 +107,9 @@ impl Message {
             Body::Goodbye { text } => {
                 w.text(cut(text));
             }
-            Body::CounterOpen { name, wants_grant } => {
+            Body::CounterOpen { name, tenant, wants_grant } => {
                 write_name(&mut w, *name);
+                write_name(&mut w, *tenant);
                 w.u8(u8::from(*wants_grant));
             }
             Body::CounterOpened { identity, word } => {
@@ -117,8 +119,9 @@ impl Message {
                     write_keys(&mut w, &word.keys);
                 }
             }
-            Body::CounterOp { name, identity, op } => {
+            Body::CounterOp { name, tenant, identity, op } => {
                 write_name(&mut w, *name);
+                write_name(&mut w, *tenant);
                 w.u64(*identity);
                 write_atomic(&mut w, *op);
             }
@@ -126,8 +129,9 @@ impl Message {
                 w.u64(*old);
             }
             Body::CounterEnded { name } => write_name(&mut w, *name),
-            Body::BarrierWait { name, members } => {
+            Body::BarrierWait { name, tenant, members } => {
                 write_name(&mut w, *name);
+                write_name(&mut w, *tenant);
                 w.u32(*members);
             }
             Body::BarrierReleased { round, leader } => {
@@ -167,7 +171,7 @@ impl Message {
             return Err(WireError::Value {
                 what: "layout version of a control message",
                 value: u64::from(version),
-                expected: "4",
+                expected: "5",
             });
         }
         let kind = r.u8()?;
@@ -199,14 +203,13 @@ impl Message {
         Ok(match kind {
             1 => Body::Name { name: read_name(r)?, text: Name::from_bytes(r.text()?)? },
             2 => {
-                let key = read_name(r)?;
+                let (key, tenant) = (read_name(r)?, read_name(r)?);
                 let (kind, has_slot) = (r.u8()?, r.flag("whether a slot follows a TENSOR_REQUEST")?);
                 Reader::zero("zeros of a TENSOR_REQUEST", r.u16()?.into())?;
                 let metadata_id = r.u32()?;
                 let select = select(kind, r.u64()?)?;
-                let reader = r.u32()?;
                 let slot = if has_slot { Some(SlotGrant::read(r)?) } else { None };
-                Body::TensorRequest { key, select, metadata_id, reader, slot, trace: TraceContext::read_last(r)? }
+                Body::TensorRequest { key, tenant, select, metadata_id, slot, trace: TraceContext::read_last(r)? }
             }
             3 => Body::MetaDataUpdate { version: Version(r.u64()?), metadata_id: r.u32()?, meta: r.meta()? },
             4 => Body::TensorReRequest { slot: SlotGrant::read(r)? },
@@ -218,6 +221,7 @@ impl Message {
                 key: read_name(r)?,
                 target: read_name(r)?,
                 owner: read_name(r)?,
+                tenant: read_name(r)?,
                 metadata_id: r.u32()?,
                 meta: r.meta()?,
             },
@@ -243,7 +247,10 @@ impl Message {
             15 => Body::Ping,
             16 => Body::Pong,
             17 => Body::Goodbye { text: String::from_utf8_lossy(r.text()?).into_owned() },
-            18 => Body::CounterOpen { name: read_name(r)?, wants_grant: r.flag("whether a grant is of use")? },
+            18 => {
+                let (name, tenant) = (read_name(r)?, read_name(r)?);
+                Body::CounterOpen { name, tenant, wants_grant: r.flag("whether a grant is of use")? }
+            }
             19 => {
                 let (identity, rails) = (r.u64()?, r.u32()?);
                 let word = match rails {
@@ -255,10 +262,12 @@ impl Message {
                 };
                 Body::CounterOpened { identity, word }
             }
-            20 => Body::CounterOp { name: read_name(r)?, identity: r.u64()?, op: read_atomic(r)? },
+            20 => {
+                Body::CounterOp { name: read_name(r)?, tenant: read_name(r)?, identity: r.u64()?, op: read_atomic(r)? }
+            }
             21 => Body::CounterResult { old: r.u64()? },
             22 => Body::CounterEnded { name: read_name(r)? },
-            23 => Body::BarrierWait { name: read_name(r)?, members: r.u32()? },
+            23 => Body::BarrierWait { name: read_name(r)?, tenant: read_name(r)?, members: r.u32()? },
             24 => Body::BarrierReleased { round: r.u64()?, leader: r.flag("whether it was the last to arrive")? },
             25 => Body::Trace { version: Version(r.u64()?), context: TraceContext::read(r)? },
             26 => Body::ByReference {
@@ -304,7 +313,7 @@ mod tests {
                 key: name,
                 select: Select::Exactly(Version(4)),
                 metadata_id: 3,
-                reader: u32::MAX,
+                tenant: name,
                 slot: Some(slot(4)),
                 trace: None,
             },
@@ -312,14 +321,14 @@ mod tests {
                 key: name,
                 select: Select::Latest,
                 metadata_id: 0,
-                reader: 0,
+                tenant: name,
                 slot: None,
                 trace: TraceContext::new([7; 16], [8; 8], 1).ok(),
             },
             Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta: meta.clone() },
             Body::TensorReRequest { slot: slot(1) },
             Body::ErrorStatus(Failure::new(FailureCode::TooLarge, "x".repeat(900))),
-            Body::BufferRequest { key: name, target: name, owner: name, metadata_id: 1, meta },
+            Body::BufferRequest { key: name, target: name, owner: name, tenant: name, metadata_id: 1, meta },
             Body::BufferResponse { slots: vec![slot(4); MAX_SLOTS_PER_MESSAGE] },
             Body::BufferIdle { slot: slot(2) },
             Body::BufferRecall { why: Recall::Ends, round: 0 },
@@ -331,15 +340,15 @@ mod tests {
             Body::Ping,
             Body::Pong,
             Body::Goodbye { text: "bye".into() },
-            Body::CounterOpen { name, wants_grant: true },
+            Body::CounterOpen { name, tenant: name, wants_grant: true },
             Body::CounterOpened { identity: 3, word: None },
             Body::CounterOpened { identity: 3, word: Some(RemoteSlice { len: 8, ..slot(4).remote }) },
-            Body::CounterOp { name, identity: 4, op: AtomicOp::Load },
-            Body::CounterOp { name, identity: 4, op: AtomicOp::FetchAdd(5) },
-            Body::CounterOp { name, identity: 4, op: AtomicOp::CompareSwap { expected: 6, new: 7 } },
+            Body::CounterOp { name, tenant: name, identity: 4, op: AtomicOp::Load },
+            Body::CounterOp { name, tenant: name, identity: 4, op: AtomicOp::FetchAdd(5) },
+            Body::CounterOp { name, tenant: name, identity: 4, op: AtomicOp::CompareSwap { expected: 6, new: 7 } },
             Body::CounterResult { old: 8 },
             Body::CounterEnded { name },
-            Body::BarrierWait { name, members: 9 },
+            Body::BarrierWait { name, tenant: name, members: 9 },
             Body::BarrierReleased { round: 10, leader: true },
             Body::Trace { version: Version(11), context: TraceContext::new([1; 16], [2; 8], 0).unwrap() },
             Body::ByReference {

@@ -18,7 +18,7 @@ use crate::tensor::{Name, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
 
 /// The layout's version. A peer that speaks another one is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 4;
+pub const LAYOUT_VERSION: u8 = 5;
 
 /// No message is longer, in bytes; every fabric can send this much at once.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -117,8 +117,8 @@ pub enum Body {
         select: Select,
         /// The description that the receiver's slot was made for; 0 for none.
         metadata_id: u32,
-        /// The user id whose workers are to read it: they may be referred to it where it lies.
-        reader: u32,
+        /// The tenant whose workers are to read it: they may be referred to it where it lies.
+        tenant: NameRef,
         /// Where to; `None` asks for the description first.
         slot: Option<SlotGrant>,
         /// What asks for it, for whoever traces.
@@ -151,6 +151,8 @@ pub enum Body {
         target: NameRef,
         /// The worker whose it is.
         owner: NameRef,
+        /// That worker's tenant.
+        tenant: NameRef,
         /// Number of the description.
         metadata_id: u32,
         /// The description.
@@ -221,6 +223,8 @@ pub enum Body {
     CounterOpen {
         /// The counter's key.
         name: NameRef,
+        /// Who asks.
+        tenant: NameRef,
         /// Whether the asking side can use a grant.
         wants_grant: bool,
     },
@@ -235,6 +239,8 @@ pub enum Body {
     CounterOp {
         /// The counter's key.
         name: NameRef,
+        /// Who asks.
+        tenant: NameRef,
         /// Which counter of that name.
         identity: u64,
         /// What to do.
@@ -254,6 +260,8 @@ pub enum Body {
     BarrierWait {
         /// The barrier's key.
         name: NameRef,
+        /// Who asks.
+        tenant: NameRef,
         /// How many arrivals make a round.
         members: u32,
     },

@@ -1,0 +1,120 @@
+//! Users that stay apart: every operation, by a worker of the same user and by one of another, on one node and between two, over each
+//! fabric that needs no device. The core's own matrix (`transfer-core/src/protocol/tests/tenants.rs`) has the orders of events.
+//!
+//! Only root can start a worker as somebody else; elsewhere these tests say so and end.
+
+use crate::other_user::{UID, can_be_others};
+use std::time::Duration;
+use transfer_tests::{Carrier, Change, Scene, Spec, Worker, programs};
+
+/// With sidecars of root, whose workers are of two users.
+fn scene(carrier: Carrier, more: &[&str]) -> Scene {
+    let arguments = [&["--socket-mode", "666", "--pool-bytes", "4MiB", "--listen", "127.0.0.1:0"], more].concat();
+    Scene::over(carrier, &[&arguments, &arguments])
+}
+
+const CARRIERS: [Carrier; 2] = [Carrier::Tcp, Carrier::Shm];
+
+#[test]
+fn what_is_one_user_s_is_not_another_s() {
+    if !can_be_others() {
+        return;
+    }
+    for (carrier, node) in CARRIERS.into_iter().flat_map(|carrier| [(carrier, 0), (carrier, 1)]) {
+        let scene = scene(carrier, &[]);
+        let program = programs::worker_for_all(scene.folder());
+        let (mut owner, mut friend) = (scene.a().worker("owner"), scene.nodes[node].worker("friend"));
+        let mut stranger = Worker::of(&scene.nodes[node], "stranger").user(UID, program).start();
+        let here = format!("over {} at node {node}", carrier.name());
+        let denied = |trouble: transfer_tests::Trouble| {
+            assert_eq!(trouble.kind, "PermissionDenied", "{here}: {trouble}");
+            assert!(!trouble.can_retry && trouble.fault == "Caller", "{here}: {trouble}");
+        };
+        owner.push("w", Spec::bytes(1000, 1)).get();
+        // A fetch; and one that waits for what is pushed then.
+        denied(stranger.fetch("w").trouble());
+        denied(stranger.fetch("w").exactly(1).trouble());
+        let waiting = stranger.fetch("later").start();
+        let node_of = &scene.nodes[node];
+        node_of.until("it waits", |s| transfer_tests::status::operations_of(s, "stranger") == 1);
+        owner.push("later", Spec::bytes(1000, 2)).get();
+        denied(waiting.trouble());
+        // A takeover, which has nothing to do with who has the key.
+        denied(stranger.push("w", Spec::bytes(10, 3)).takeover().trouble());
+        stranger.push("w", Spec::bytes(10, 3)).trouble().expect("KeyOwned", &["\"w\"", "\"owner\""]);
+        // A push into another user's pool.
+        denied(stranger.push("theirs", Spec::bytes(1000, 4)).to("owner").trouble());
+        // Counters and barriers.
+        owner.open("steps").get();
+        owner.count("steps", Change::Add(1), 3).get();
+        denied(stranger.open("steps").trouble());
+        let arrived = owner.meet("step", 2, 1, Duration::from_secs(20));
+        scene.a().until("it waits there", |s| transfer_tests::status::operations_of(s, "owner") == 1);
+        denied(stranger.meet("step", 2, 1, Duration::from_secs(20)).trouble());
+        // Who is of the same user has all of it, as it was left.
+        friend.meet("step", 2, 1, Duration::from_secs(20)).get();
+        arrived.get();
+        friend.open("steps").get();
+        assert_eq!(friend.count("steps", Change::Add(1), 1).get().old, 3, "{here}");
+        assert_eq!(friend.fetch("w").get().sum, Spec::bytes(1000, 1).sum(), "{here}");
+        friend.push("to", Spec::bytes(1000, 5)).to("owner").get();
+        assert_eq!(owner.fetch("to").get().sum, Spec::bytes(1000, 5).sum(), "{here}");
+        // What it may not have is not deleted by it either: here by right, elsewhere it is not there.
+        let trouble = stranger.delete("w").expect_err("it is not its own");
+        assert_eq!(trouble.kind, if node == 0 { "PermissionDenied" } else { "NotOwner" }, "{here}: {trouble}");
+        friend.push("w", Spec::bytes(1000, 6)).takeover().get();
+        assert_eq!(owner.fetch("w").at_least(1).get().sum, Spec::bytes(1000, 6).sum(), "{here}");
+        // And it has its own.
+        stranger.push("mine", Spec::bytes(1000, 7)).get();
+        assert_eq!(stranger.fetch("mine").get().sum, Spec::bytes(1000, 7).sum());
+        denied(friend.fetch("mine").trouble());
+    }
+}
+
+/// A name for several ids: nodes whose user ids differ mean the same by it.
+#[test]
+fn a_name_of_the_configuration_is_one_tenant_of_several_users() {
+    if !can_be_others() {
+        return;
+    }
+    let root = rustix::process::getgid().as_raw().to_string();
+    let group = format!("train=@{root},{UID}");
+    let scene = scene(Carrier::Tcp, &["--tenants", &group, "--reserve", "prod/=train"]);
+    let program = programs::worker_for_all(scene.folder());
+    let mut giver = scene.a().worker("giver");
+    let mut taker = Worker::of(scene.b(), "taker").user(UID, program.clone()).start();
+    let mut stranger = Worker::of(scene.b(), "stranger").user(UID + 1, program).start();
+    giver.push("prod/w", Spec::bytes(1000, 1)).get();
+    assert_eq!(taker.fetch("prod/w").get().sum, Spec::bytes(1000, 1).sum());
+    let words = ["tenant train", &format!("user id {}", UID + 1)];
+    stranger.fetch("prod/w").trouble().expect("PermissionDenied", &words);
+    stranger.push("prod/x", Spec::bytes(10, 1)).trouble().expect("PermissionDenied", &["prod/", "train"]);
+    let status = scene.b().status();
+    let tenant = |name| status.sessions.iter().find(|s| s.worker == name).map(|s| (s.uid, s.tenant.clone()));
+    assert_eq!(tenant("taker"), Some((u32::MAX, "train".to_owned())));
+    assert_eq!(tenant("stranger"), Some((UID + 1, (UID + 1).to_string())));
+}
+
+/// Two sidecars of two users of one host, without certificates: the other one is believed for its own user, and for nobody else.
+#[test]
+fn another_user_s_sidecar_speaks_for_its_user_alone() {
+    if !can_be_others() {
+        return;
+    }
+    let mut scene = scene(Carrier::Tcp, &[]);
+    let program = programs::worker_for_all(scene.folder());
+    scene.nodes.pop();
+    let mut theirs = scene.sidecar_of(UID, "b", &[&["--socket-mode", "666"], Carrier::Tcp.arguments()].concat());
+    let (mut ours, mut mine) =
+        (scene.a().worker("ours"), Worker::of(scene.a(), "mine").user(UID, program.clone()).start());
+    ours.push("ours", Spec::bytes(1000, 1)).get();
+    mine.push("mine", Spec::bytes(1000, 2)).get();
+    let mut there = Worker::of(&theirs, "there").user(UID, program).start();
+    assert_eq!(there.fetch("mine").get().sum, Spec::bytes(1000, 2).sum());
+    // Root connects to that user's sidecar at its peril; what it is told in root's name is believed by nobody.
+    let mut root = theirs.worker("root");
+    root.fetch("ours").trouble().expect("PermissionDenied", &["node \"b\"", "tenant 0", &UID.to_string()]);
+    root.push("theirs", Spec::bytes(10, 1)).trouble().expect("PermissionDenied", &["\"b\"", "tenant 0"]);
+    drop((root, there));
+    assert!(theirs.terminate().success());
+}

@@ -1,0 +1,337 @@
+//! Tenants: whose a worker is, with all that it publishes, and whose word is taken for it between nodes.
+//!
+//! A worker's tenant is what the kernel says of its process: its user id, or the name that the configuration gives to some of them. On the
+//! wire a tenant is a text, for two nodes number their names each for itself: the user id in digits, or the name. No name is all digits, so
+//! neither can be taken for the other.
+
+use super::SessionId;
+use super::node::Node;
+use super::session::Session;
+use super::slab::Id;
+use super::store::{Blob, Owner, Record};
+use crate::fabric::LinkId;
+use crate::op::{Failure, FailureCode};
+use crate::tensor::{Key, Name, Select, Version};
+use crate::wire::message::NameRef;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Whose a worker is: workers of one tenant may read each other's tensors, others may not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tenant {
+    /// A user id, which the configuration gives no name.
+    User(u32),
+    /// One of the names of [`Tenants`], by its number there.
+    Named(u16),
+}
+
+impl Tenant {
+    /// Its user id, where it is one.
+    #[must_use]
+    pub fn user_id(self) -> Option<u32> {
+        match self {
+            Tenant::User(id) => Some(id),
+            Tenant::Named(_) => None,
+        }
+    }
+}
+
+/// What a node knows of tenants beside user ids. Fixed at its start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tenants {
+    /// The names, each once. None is all digits.
+    names: Vec<Name>,
+    /// Prefixes of keys, and who alone may own what begins with them.
+    reserved: Vec<(Box<str>, Vec<Tenant>)>,
+}
+
+/// A text that cannot be the name of a tenant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a tenant's name is 1 to 64 letters, digits or any of -_. and not digits alone, which are a user id; {0:?} is none"
+)]
+pub struct InvalidTenant(pub String);
+
+impl Tenants {
+    /// The longest name, in bytes.
+    pub const MAX_NAME_BYTES: usize = 64;
+
+    /// The number of a name; a new one where it has none yet.
+    ///
+    /// # Errors
+    /// [`InvalidTenant`] where the text cannot be one, or is the 65,537th.
+    pub fn enter(&mut self, text: &str) -> Result<Tenant, InvalidTenant> {
+        let invalid = || InvalidTenant(text.to_owned());
+        if let Some(known) = self.named(text) {
+            return Ok(known);
+        }
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let right = text.len() <= Tenants::MAX_NAME_BYTES && text.chars().all(is_part);
+        if !right || text.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(invalid());
+        }
+        let number = u16::try_from(self.names.len()).map_err(|_| invalid())?;
+        self.names.push(Name::new(text).map_err(|_| invalid())?);
+        Ok(Tenant::Named(number))
+    }
+
+    /// Keys that begin so may be owned by these tenants alone; so may counters and barriers, by their names.
+    pub fn reserve(&mut self, prefix: &str, for_whom: Vec<Tenant>) {
+        self.reserved.push((prefix.into(), for_whom));
+    }
+
+    fn named(&self, text: &str) -> Option<Tenant> {
+        let place = self.names.iter().position(|name| name.as_str() == text)?;
+        u16::try_from(place).ok().map(Tenant::Named)
+    }
+
+    /// The tenant of this text: a user id in digits, or a known name.
+    #[must_use]
+    pub fn called(&self, text: &str) -> Option<Tenant> {
+        match text.parse::<u32>() {
+            // Each user id has one text: no sign, no zeros in front.
+            Ok(id) if id.to_string() == text => Some(Tenant::User(id)),
+            _ => self.named(text),
+        }
+    }
+
+    /// What a tenant is called, by people and between nodes.
+    #[must_use]
+    pub fn name(&self, tenant: Tenant) -> Name {
+        match tenant {
+            Tenant::User(id) => Name::of_number(id),
+            Tenant::Named(n) => {
+                // A number without a name would be none of this node's.
+                self.names.get(usize::from(n)).cloned().unwrap_or_else(|| Name::of_number(u32::MAX))
+            }
+        }
+    }
+
+    /// "user id 7" or "tenant x".
+    #[must_use]
+    pub fn in_words(&self, tenant: Tenant) -> String {
+        match tenant {
+            Tenant::User(id) => format!("user id {id}"),
+            Tenant::Named(_) => format!("tenant {}", self.name(tenant)),
+        }
+    }
+
+    /// Who alone may own a key of this text, where that is said.
+    fn holders(&self, text: &str) -> Option<&[Tenant]> {
+        let longest = self.reserved.iter().filter(|(prefix, _)| text.starts_with(&**prefix));
+        longest.max_by_key(|(prefix, _)| prefix.len()).map(|(_, who)| &who[..])
+    }
+
+    /// Whether a tenant may own a key, a counter or a barrier. The error says who may.
+    ///
+    /// # Errors
+    /// [`FailureCode::PermissionDenied`] where the name begins with a prefix that is others'.
+    pub fn may_own(&self, tenant: Tenant, key: &Key) -> Result<(), Failure> {
+        let (what, text) = match key.reserved_for() {
+            Some((kind, text)) => (kind.noun(), text),
+            None => ("key", key.as_str()),
+        };
+        match self.holders(text) {
+            Some(who) if !who.contains(&tenant) => {
+                let who: Vec<_> = who.iter().map(|t| self.name(*t).to_string()).collect();
+                let text = format!(
+                    "{what} {text:?} begins with a prefix that --reserve keeps for {}; tenant {} may not own it",
+                    if who.is_empty() { "nobody".to_owned() } else { who.join(", ") },
+                    self.name(tenant)
+                );
+                Err(Failure::new(FailureCode::PermissionDenied, text))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Of whom a peer's word is taken: whose requests it may bring, and whose tensors it may be given to hold or asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Vouches {
+    /// Of everybody: its certificate, or the operator, says so.
+    #[default]
+    ForAll,
+    /// Of these tenants. Why no others, for people.
+    For(Arc<[Tenant]>, Arc<str>),
+}
+
+impl Vouches {
+    /// A peer whose word is worth nothing, and why.
+    #[must_use]
+    pub fn for_nobody(why: &str) -> Vouches {
+        Vouches::For(Arc::from([]), why.into())
+    }
+
+    /// Whether it may speak for this tenant.
+    #[must_use]
+    pub fn includes(&self, tenant: Tenant) -> bool {
+        match self {
+            Vouches::ForAll => true,
+            Vouches::For(who, _) => who.contains(&tenant),
+        }
+    }
+
+    /// Why it may not speak for another one.
+    #[must_use]
+    pub fn why_not(&self) -> &str {
+        match self {
+            Vouches::ForAll => "",
+            Vouches::For(_, why) => why,
+        }
+    }
+}
+
+fn denied(text: String) -> Failure {
+    Failure::new(FailureCode::PermissionDenied, text)
+}
+
+impl Node {
+    /// Whether the peer of this link may have to do with what is this tenant's.
+    pub(super) fn vouched(&self, link: LinkId, tenant: Tenant) -> Result<(), Failure> {
+        let Some(l) = self.links.get(&link) else { return Ok(()) };
+        if l.peer.vouches.includes(tenant) {
+            return Ok(());
+        }
+        let (peer, me) = (&l.peer.name, &self.config.name);
+        let text = self.config.tenants.name(tenant);
+        Err(denied(format!(
+            "node {peer:?} may not speak for tenant {text} at node {me:?}: {}",
+            l.peer.vouches.why_not()
+        )))
+    }
+
+    /// The tenant for whom a peer asks, by the name that it gives. The outer error is what the peer broke, the inner one its answer.
+    pub(super) fn asked_for(&self, link: LinkId, name: NameRef) -> Result<Result<Tenant, Failure>, String> {
+        let Some(l) = self.links.get(&link) else { return Err("its link is gone".to_owned()) };
+        let Some(text) = l.names_in.look_up(name) else {
+            return Err(format!("it uses name {}.{}, which it never told", name.id, name.generation));
+        };
+        let Some(tenant) = self.tenant_called(text) else {
+            return Ok(Err(self.unknown_tenant(text)));
+        };
+        Ok(self.vouched(link, tenant).map(|()| tenant))
+    }
+
+    /// What a tenant is called.
+    #[must_use]
+    pub fn tenant_name(&self, tenant: Tenant) -> Name {
+        self.config.tenants.name(tenant)
+    }
+
+    /// A tenant by its text.
+    pub(super) fn tenant_called(&self, text: &Name) -> Option<Tenant> {
+        self.config.tenants.called(text.as_str())
+    }
+
+    pub(super) fn unknown_tenant(&self, text: &Name) -> Failure {
+        denied(format!(
+            "tenant {text:?} is none that node {:?} knows: give it that name by --tenants there, too",
+            self.config.name
+        ))
+    }
+
+    /// The tenant of a key's owner.
+    pub(super) fn tenant_of(sessions: &BTreeMap<SessionId, Session>, owner: &Owner) -> Option<Tenant> {
+        match owner {
+            Owner::Nobody => None,
+            Owner::Session(session) => sessions.get(session).map(|s| s.domain),
+            Owner::Claiming(claiming) => Some(claiming.tenant),
+            Owner::Landed(landed) => Some(landed.tenant),
+            Owner::Outlived(outlived) => Some(outlived.domain),
+        }
+    }
+
+    /// What to say of a key that is another tenant's. `None`: it is not.
+    pub(super) fn is_others(&self, session: SessionId, record: Id<Record>, key: &Key) -> Option<Failure> {
+        let asks = self.sessions.get(&session)?.domain;
+        let owner = Node::tenant_of(&self.sessions, &self.store.records.get(record)?.owner)?;
+        (owner != asks).then(|| self.of_another_tenant(&format!("key {key:?}"), owner, asks))
+    }
+
+    /// Whether workers of a tenant may be given a version.
+    pub(super) fn may_read(&self, reader: Tenant, blob: &Blob) -> Result<(), Failure> {
+        #[cfg(test)]
+        if self.config.broken == Some(super::Broken::ServesStrangers) {
+            return Ok(());
+        }
+        match blob.domain == reader {
+            true => Ok(()),
+            false => Err(self.of_another_tenant("the tensor", blob.domain, reader)),
+        }
+    }
+
+    /// Why a fetch cannot be answered any more. Which version another tenant's key is at is not told.
+    pub(super) fn version_gone(
+        &self,
+        record: Id<Record>,
+        reader: Tenant,
+        key: &Key,
+        select: Select,
+        newest: Version,
+    ) -> Failure {
+        let owner = self.store.records.get(record).and_then(|r| Node::tenant_of(&self.sessions, &r.owner));
+        match owner.filter(|owner| *owner != reader) {
+            Some(owner) => self.of_another_tenant(&format!("key {key:?}"), owner, reader),
+            None => Failure::new(
+                FailureCode::VersionGone,
+                format!("{select} of key {key:?} was asked for, but it is at {newest} already"),
+            ),
+        }
+    }
+
+    /// What is another tenant's is not told, but for whose it is.
+    pub(super) fn of_another_tenant(&self, what: &str, owner: Tenant, asks: Tenant) -> Failure {
+        let names = &self.config.tenants;
+        denied(format!(
+            "{what} belongs to {}, and this worker to {}: workers of another tenant may not have it",
+            names.in_words(owner),
+            names.in_words(asks)
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_has_one_text_and_a_text_one_tenant() {
+        let mut tenants = Tenants::default();
+        let train = tenants.enter("train").unwrap();
+        assert_eq!(tenants.enter("train"), Ok(train));
+        let eval = tenants.enter("eval-2.x_y").unwrap();
+        for tenant in [train, eval, Tenant::User(0), Tenant::User(u32::MAX)] {
+            assert_eq!(tenants.called(tenants.name(tenant).as_str()), Some(tenant));
+        }
+        for none in ["", "01", "+1", "4294967296", "Train", "trai"] {
+            assert_eq!(tenants.called(none), None, "{none:?}");
+        }
+        for bad in ["", "12", "a b", "a/b", "\u{e9}", &"x".repeat(65)] {
+            assert_eq!(tenants.enter(bad), Err(InvalidTenant(bad.to_owned())));
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_says_who_may_own_a_name() {
+        let mut tenants = Tenants::default();
+        let (a, b) = (Tenant::User(1), tenants.enter("b").unwrap());
+        tenants.reserve("prod/", vec![a]);
+        tenants.reserve("prod/shared/", vec![a, b]);
+        let key = |text: &str| Key::new(text).unwrap();
+        assert!(tenants.may_own(b, &key("prod")).is_ok());
+        assert!(tenants.may_own(b, &key("prod/shared/x")).is_ok());
+        assert!(tenants.may_own(a, &key("prod/x")).is_ok());
+        let why = tenants.may_own(b, &key("prod/x")).unwrap_err();
+        assert_eq!(why.code, FailureCode::PermissionDenied);
+        assert!(
+            why.text.contains("\"prod/x\"") && why.text.contains("for 1;") && why.text.contains("tenant b"),
+            "{}",
+            why.text
+        );
+        let name = Name::new("prod/x").unwrap();
+        for of in [Key::of_counter(&name).unwrap(), Key::of_barrier(&name).unwrap()] {
+            assert!(tenants.may_own(b, &of).is_err() && tenants.may_own(a, &of).is_ok());
+        }
+    }
+}

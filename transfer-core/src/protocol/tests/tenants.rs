@@ -1,0 +1,309 @@
+//! Workers of two tenants, on one node and on two: what is one's is not the other's.
+
+use super::pair::{Pair, Worker, bytes, key, name};
+use super::solo::{KEY, LINK, OTHERS, Solo};
+use crate::fabric::AtomicOp;
+use crate::op::{Command, CounterAsk, CounterCommand, Failure, FailureCode, OpId, Reply};
+use crate::protocol::{Tenant, Tenants, Vouches};
+use crate::tensor::{Life, Name, Retention, Select, Until, Version};
+use crate::wire::message::{Body, Role};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const OURS: Tenant = Tenant::User(0);
+const THEIRS: Tenant = Tenant::User(1);
+
+/// A worker that owns a key at node 0, with another one of its tenant, and a stranger at `node`.
+fn strangers(node: usize) -> (Pair, Worker, Worker, Worker) {
+    let mut pair = Pair::new();
+    let owner = pair.worker_of(OURS, 0, "owner");
+    let friend = pair.worker_of(OURS, node, "friend");
+    let stranger = pair.worker_of(THEIRS, node, "stranger");
+    pair.push(owner, "k", bytes(100), 1, None);
+    pair.settle();
+    pair.replies(owner);
+    (pair, owner, friend, stranger)
+}
+
+#[track_caller]
+fn denied(pair: &mut Pair, who: Worker) -> Failure {
+    pair.settle();
+    let failure = pair.failed(who);
+    assert_eq!(failure.code, FailureCode::PermissionDenied, "{failure}");
+    failure
+}
+
+/// The key is as its owner left it.
+fn is_untouched(mut pair: Pair, (owner, friend, stranger): (Worker, Worker, Worker)) {
+    pair.fetch(friend, "k", Select::Latest);
+    pair.settle();
+    let (lease, version, _, got) = pair.fetched(friend);
+    assert_eq!((version, got), (1, vec![1; 100]));
+    pair.release(friend, lease);
+    pair.takeover = false;
+    pair.push(owner, "k", bytes(100), 2, None);
+    pair.settle();
+    let replies = pair.replies(owner);
+    assert!(replies.iter().any(|reply| matches!(reply, Reply::Pushed { .. })), "{replies:?}");
+    assert_eq!(pair.downs, [""; 0]);
+    pair.ends_clean(&[(owner, "owner"), (friend, "friend"), (stranger, "stranger")]);
+}
+
+#[test]
+fn a_fetch_of_another_tenant_s_tensor_is_denied() {
+    for node in [0, 1] {
+        for select in [Select::Latest, Select::AtLeast(Version(1)), Select::Exactly(Version(1))] {
+            let (mut pair, owner, friend, stranger) = strangers(node);
+            pair.fetch(stranger, "k", select);
+            let why = denied(&mut pair, stranger);
+            assert!(why.text.contains("user id 0") && why.text.contains("user id 1"), "{why}");
+            is_untouched(pair, (owner, friend, stranger));
+        }
+    }
+}
+
+#[test]
+fn a_fetch_that_waits_is_denied_when_another_tenant_pushes() {
+    for node in [0, 1] {
+        let mut pair = Pair::new();
+        let (owner, stranger) = (pair.worker_of(OURS, 0, "owner"), pair.worker_of(THEIRS, node, "stranger"));
+        pair.fetch(stranger, "k", Select::Latest);
+        pair.settle();
+        assert_eq!(pair.replies(stranger), []);
+        pair.push(owner, "k", bytes(100), 1, None);
+        denied(&mut pair, stranger);
+        // So is one for a version that is still to come.
+        pair.fetch(stranger, "k", Select::AtLeast(Version(2)));
+        pair.settle();
+        assert_eq!(pair.replies(stranger), []);
+        pair.push(owner, "k", bytes(100), 1, None);
+        denied(&mut pair, stranger);
+        pair.ends_clean(&[(owner, "owner"), (stranger, "stranger")]);
+    }
+}
+
+#[test]
+fn which_version_another_tenant_s_key_is_at_is_not_told() {
+    for node in [0, 1] {
+        let (mut pair, owner, friend, stranger) = strangers(node);
+        pair.fetch(stranger, "k", Select::Exactly(Version(0)));
+        let why = denied(&mut pair, stranger);
+        assert!(!why.text.contains("v1"), "{why}");
+        is_untouched(pair, (owner, friend, stranger));
+    }
+}
+
+#[test]
+fn a_denied_fetch_is_none_of_those_that_are_counted() {
+    for node in [0, 1] {
+        let mut pair = Pair::new();
+        let owner = pair.worker_of(OURS, 0, "owner");
+        let (friend, stranger) = (pair.worker_of(OURS, node, "friend"), pair.worker_of(THEIRS, node, "stranger"));
+        pair.retention = Retention { until: Until::Fetched(NonZeroU32::MIN), life: Life::Session };
+        pair.push(owner, "k", bytes(100), 1, None);
+        pair.settle();
+        pair.fetch(stranger, "k", Select::Latest);
+        denied(&mut pair, stranger);
+        pair.fetch(friend, "k", Select::Latest);
+        pair.settle();
+        let (lease, ..) = pair.fetched(friend);
+        pair.release(friend, lease);
+        pair.ends_clean(&[(owner, "owner"), (friend, "friend"), (stranger, "stranger")]);
+    }
+}
+
+#[test]
+fn another_tenant_s_key_is_not_taken_over() {
+    for node in [0, 1] {
+        let (mut pair, owner, friend, stranger) = strangers(node);
+        pair.takeover = true;
+        pair.push(stranger, "k", bytes(100), 9, None);
+        denied(&mut pair, stranger);
+        is_untouched(pair, (owner, friend, stranger));
+    }
+}
+
+#[test]
+fn what_outlived_its_worker_is_its_tenant_s() {
+    let mut pair = Pair::new();
+    let owner = pair.worker_of(OURS, 0, "owner");
+    pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar };
+    pair.push(owner, "k", bytes(100), 1, None);
+    pair.settle();
+    pair.leave(owner, "owner");
+    // Of the same name, and of another tenant.
+    let namesake = pair.worker_of(THEIRS, 0, "owner");
+    pair.push(namesake, "k", bytes(100), 2, None);
+    pair.settle();
+    assert_eq!(pair.failed(namesake).code, FailureCode::KeyOwned);
+    pair.takeover = true;
+    pair.push(namesake, "k", bytes(100), 2, None);
+    denied(&mut pair, namesake);
+    pair.command(namesake, Command::Delete { op: OpId(77), key: key("k") });
+    denied(&mut pair, namesake);
+}
+
+#[test]
+fn another_tenant_s_key_is_not_deleted() {
+    let (mut pair, owner, friend, stranger) = strangers(0);
+    pair.command(stranger, Command::Delete { op: OpId(77), key: key("k") });
+    denied(&mut pair, stranger);
+    is_untouched(pair, (owner, friend, stranger));
+    // From another node nobody deletes a key, not even its tenant.
+    let (mut pair, owner, friend, stranger) = strangers(1);
+    for who in [friend, stranger] {
+        pair.command(who, Command::Delete { op: OpId(77), key: key("k") });
+        pair.settle();
+        assert_eq!(pair.failed(who).code, FailureCode::NotOwner);
+    }
+    is_untouched(pair, (owner, friend, stranger));
+}
+
+#[test]
+fn nothing_is_pushed_or_prepared_for_another_tenant_s_worker() {
+    for node in [0, 1] {
+        for prepare in [false, true] {
+            let (mut pair, owner, friend, stranger) = strangers(node);
+            match prepare {
+                true => pair.prepare(stranger, "theirs", bytes(100), "owner"),
+                false => pair.push(stranger, "theirs", bytes(100), 9, Some("owner")),
+            };
+            let why = denied(&mut pair, stranger);
+            assert!(why.text.contains("\"owner\""), "{why}");
+            // No room is taken, and no name.
+            let used: Vec<u64> = pair.nodes[0].node.snapshot(pair.world.now()).pools.iter().map(|p| p.used).collect();
+            assert_eq!(used, [0, 0]);
+            assert!(!pair.is_entered("theirs"));
+            is_untouched(pair, (owner, friend, stranger));
+        }
+    }
+}
+
+fn count(pair: &mut Pair, who: Worker, ask: CounterAsk) {
+    let timeout = Duration::from_secs(1);
+    pair.command(who, Command::Counter(CounterCommand { op: OpId(500), name: name("x"), ask, timeout }));
+    pair.settle();
+}
+
+fn open(pair: &mut Pair, who: Worker) -> (Name, u64) {
+    count(pair, who, CounterAsk::Open);
+    let replies = pair.replies(who);
+    let [Reply::CounterOpened { home, identity, .. }] = &replies[..] else { panic!("{replies:?}") };
+    (home.clone(), *identity)
+}
+
+#[test]
+fn counters_and_barriers_are_their_tenant_s() {
+    for node in [0, 1] {
+        let (mut pair, owner, friend, stranger) = strangers(node);
+        let (home, identity) = open(&mut pair, owner);
+        let add = CounterAsk::Operate { home: home.clone(), identity, op: AtomicOp::FetchAdd(1) };
+        let wait = CounterAsk::Wait { members: 2 };
+        count(&mut pair, owner, wait.clone());
+        // Also where a worker of the right tenant has opened it at that node.
+        for _ in 0..2 {
+            for ask in [CounterAsk::Open, add.clone(), wait.clone()] {
+                count(&mut pair, stranger, ask);
+                denied(&mut pair, stranger);
+            }
+            assert_eq!(open(&mut pair, friend), (home.clone(), identity));
+        }
+        count(&mut pair, friend, add);
+        assert!(matches!(pair.replies(friend)[..], [Reply::Counted { old: 0, .. }]));
+        count(&mut pair, friend, wait);
+        assert!(matches!(pair.replies(friend)[..], [Reply::Released { leader: true, .. }]));
+        assert!(matches!(pair.replies(owner)[..], [Reply::Released { .. }]));
+        is_untouched(pair, (owner, friend, stranger));
+    }
+}
+
+#[test]
+fn a_name_with_a_prefix_that_is_kept_for_others_is_owned_by_nobody_else() {
+    for node in [0, 1] {
+        let mut pair = Pair::with(|config| {
+            let mut tenants = Tenants::default();
+            tenants.reserve("prod/", vec![THEIRS]);
+            config.tenants = tenants;
+        });
+        let (ours, theirs) = (pair.worker_of(OURS, node, "ours"), pair.worker_of(THEIRS, node, "theirs"));
+        let there = pair.worker_of(OURS, 1 - node, "there");
+        for to in [None, Some("there")] {
+            pair.push(ours, "prod/k", bytes(8), 1, to);
+            denied(&mut pair, ours);
+            let other = format!("prod {node} {to:?}");
+            pair.push(ours, &other, bytes(8), 1, to);
+            pair.settle();
+            let replies = pair.replies(ours);
+            assert!(replies.iter().any(|reply| matches!(reply, Reply::Pushed { .. })), "{replies:?}");
+        }
+        for ask in [CounterAsk::Open, CounterAsk::Wait { members: 1 }] {
+            let timeout = Duration::from_secs(1);
+            let of = |op| CounterCommand { op, name: name("prod/x"), ask: ask.clone(), timeout };
+            pair.command(ours, Command::Counter(of(OpId(600))));
+            denied(&mut pair, ours);
+            pair.command(theirs, Command::Counter(of(OpId(601))));
+            pair.settle();
+            assert!(!matches!(pair.replies(theirs)[..], [Reply::Failed { .. }]));
+        }
+        pair.push(theirs, "prod/k", bytes(8), 1, None);
+        pair.settle();
+        assert!(matches!(pair.replies(theirs)[..], [Reply::Pushed { .. }]));
+        pair.ends_clean(&[(ours, "ours"), (theirs, "theirs"), (there, "there")]);
+    }
+}
+
+/// What a peer may not say for another: neither asked for, nor asked.
+#[test]
+fn a_peer_speaks_for_those_it_may_speak_for() {
+    let only = |who: &[Tenant]| Vouches::For(who.into(), "it is a test".into());
+    for (vouches, may) in [(Vouches::ForAll, true), (only(&[OURS]), true), (only(&[THEIRS]), false), (only(&[]), false)]
+    {
+        let linked = || {
+            let mut solo = Solo::new(|_| {});
+            solo.node.links.get_mut(&LINK).unwrap().peer.vouches = vouches.clone();
+            solo
+        };
+        let mut solo = linked();
+        solo.push(None, Duration::from_secs(1));
+        let (select, slot) = (Select::Latest, None);
+        let body =
+            Body::TensorRequest { key: KEY, tenant: super::solo::OURS, select, metadata_id: 0, slot, trace: None };
+        solo.hear(Role::Pull, 5, body);
+        let answer = solo.sent.last().map(|m| m.body.clone());
+        match answer {
+            Some(Body::MetaDataUpdate { .. }) => assert!(may),
+            Some(Body::ErrorStatus(failure)) => {
+                assert!(!may && failure.code == FailureCode::PermissionDenied, "{failure}");
+                assert!(
+                    ["\"there\"", "tenant 0", "it is a test"].iter().all(|w| failure.text.contains(w)),
+                    "{failure}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        // And this node's own workers are not sent to it.
+        let mut solo = linked();
+        solo.fetch(Select::Latest);
+        assert_eq!(solo.sent.iter().any(|m| m.body.name() == "TENSOR_REQUEST"), may);
+        assert_eq!(matches!(solo.replies[..], [Reply::Failed { .. }]), !may, "{:?}", solo.replies);
+        assert!(solo.ended.is_none());
+    }
+}
+
+#[test]
+fn a_tenant_that_this_node_does_not_know_is_refused_by_its_name() {
+    let mut solo = Solo::new(|_| {});
+    solo.push(None, Duration::from_secs(1));
+    let body = Body::Name { name: crate::wire::message::NameRef { id: 5, generation: 0 }, text: name("train") };
+    solo.hear(Role::Pull, 0, body);
+    let tenant = crate::wire::message::NameRef { id: 5, generation: 0 };
+    let (select, slot) = (Select::Latest, None);
+    solo.hear(Role::Pull, 6, Body::TensorRequest { key: KEY, tenant, select, metadata_id: 0, slot, trace: None });
+    let Some(Body::ErrorStatus(failure)) = solo.sent.last().map(|m| &m.body) else { panic!("{:?}", solo.sent) };
+    assert!(failure.code == FailureCode::PermissionDenied && failure.text.contains("\"train\""), "{failure}");
+    assert!(solo.ended.is_none());
+    let body = Body::TensorRequest { key: KEY, tenant: OTHERS, select, metadata_id: 0, slot: None, trace: None };
+    solo.hear(Role::Pull, 7, body);
+    let Some(Body::ErrorStatus(failure)) = solo.sent.last().map(|m| &m.body) else { panic!("{:?}", solo.sent) };
+    assert!(failure.text.contains("user id 1"), "{failure}");
+}

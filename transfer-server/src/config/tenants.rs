@@ -1,0 +1,230 @@
+//! What a sidecar is told about tenants: names for user and group ids, what nodes may say of them, and which keys are kept for some.
+
+use super::{ConfigError, NamePattern};
+use clap::Args;
+use hashbrown::HashMap;
+use std::str::FromStr;
+use transfer_core::protocol::{Tenant, Tenants};
+
+/// Whose workers are whose.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Tenants")]
+pub struct TenantsConfig {
+    /// Names for user ids, and with @ for group ids, so that nodes whose ids differ mean the same: train=1001,1002,@3000. A worker's tenant
+    /// is the name of its user id, else that of its effective group id, else the user id. In the file a table: [tenants]
+    #[arg(long, env = "TRANSFER_TENANTS", value_name = "NAME=ID,...;...", value_delimiter = ';')]
+    pub tenants: Vec<TenantIds>,
+
+    /// For which tenants a node may speak, by its name: node-*=train,1001, or * for all. A node that is in no rule speaks for nobody.
+    /// Default: each speaks for all. In the file a table: [peer_tenants]
+    #[arg(long, env = "TRANSFER_PEER_TENANTS", value_name = "NODE=TENANT,...;...", value_delimiter = ';')]
+    pub peer_tenants: Vec<PeerTenants>,
+
+    /// Keys that begin so, and counters and barriers whose names do, may be owned by these tenants alone: prod/=train. The longest prefix
+    /// counts. In the file a table: [reserve]
+    #[arg(long, env = "TRANSFER_RESERVE", value_name = "PREFIX=TENANT,...;...", value_delimiter = ';')]
+    pub reserve: Vec<Reserved>,
+}
+
+/// A name, and the ids that it is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantIds {
+    name: String,
+    users: Vec<u32>,
+    groups: Vec<u32>,
+}
+
+/// Nodes, and the tenants that they may speak for. `None`: all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerTenants {
+    nodes: NamePattern,
+    tenants: Option<Vec<String>>,
+}
+
+/// The beginning of keys, and whose they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reserved {
+    prefix: String,
+    tenants: Vec<String>,
+}
+
+/// A text that is no such rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotARule(&'static str);
+
+/// The two sides of a rule.
+fn sides<'a>(text: &'a str, right: &'static str) -> Result<(&'a str, Vec<&'a str>), NotARule> {
+    let (left, list) = text.rsplit_once('=').ok_or(NotARule(right))?;
+    let list: Vec<_> = list.split(',').collect();
+    if left.is_empty() || list.iter().any(|part| part.is_empty()) { Err(NotARule(right)) } else { Ok((left, list)) }
+}
+
+impl FromStr for TenantIds {
+    type Err = NotARule;
+
+    fn from_str(text: &str) -> Result<TenantIds, NotARule> {
+        const RIGHT: &str = "a tenant is NAME=ID,... with user ids, and group ids behind @, like train=1001,1002,@3000";
+        let (name, ids) = sides(text, RIGHT)?;
+        let mut made = TenantIds { name: name.to_owned(), users: Vec::new(), groups: Vec::new() };
+        for id in ids {
+            let (list, digits) = match id.strip_prefix('@') {
+                Some(digits) => (&mut made.groups, digits),
+                None => (&mut made.users, id),
+            };
+            list.push(digits.parse().map_err(|_| NotARule(RIGHT))?);
+        }
+        Ok(made)
+    }
+}
+
+impl FromStr for PeerTenants {
+    type Err = NotARule;
+
+    fn from_str(text: &str) -> Result<PeerTenants, NotARule> {
+        const RIGHT: &str = "a rule is NODE=TENANT,... like node-*=train,1001, or NODE=* for all tenants";
+        let (nodes, list) = sides(text, RIGHT)?;
+        let nodes = nodes.parse().map_err(|_| NotARule(RIGHT))?;
+        let tenants = (list != ["*"]).then(|| list.into_iter().map(str::to_owned).collect());
+        Ok(PeerTenants { nodes, tenants })
+    }
+}
+
+impl FromStr for Reserved {
+    type Err = NotARule;
+
+    fn from_str(text: &str) -> Result<Reserved, NotARule> {
+        let (prefix, list) = sides(text, "a reservation is PREFIX=TENANT,... like prod/=train")?;
+        Ok(Reserved { prefix: prefix.to_owned(), tenants: list.into_iter().map(str::to_owned).collect() })
+    }
+}
+
+/// The rules, understood.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Tenancy {
+    tenants: Tenants,
+    users: HashMap<u32, Tenant>,
+    groups: HashMap<u32, Tenant>,
+    /// Empty: every node speaks for all.
+    nodes: Vec<(NamePattern, Option<Vec<Tenant>>)>,
+}
+
+impl TenantsConfig {
+    /// Understands the rules.
+    ///
+    /// # Errors
+    /// [`ConfigError::Tenants`] for the first that is wrong.
+    pub(crate) fn tenancy(&self) -> Result<Tenancy, ConfigError> {
+        let mut made = Tenancy::default();
+        for TenantIds { name, users, groups } in &self.tenants {
+            let wrong = |why: String| ConfigError::Tenants { flag: "--tenants", rule: name.clone(), why };
+            let tenant = made.tenants.enter(name).map_err(|e| wrong(e.to_string()))?;
+            for (what, ids, known) in [("user", users, &mut made.users), ("group", groups, &mut made.groups)] {
+                for id in ids {
+                    if let Some(other) = known.insert(*id, tenant).filter(|other| *other != tenant) {
+                        let other = made.tenants.name(other);
+                        return Err(wrong(format!("{what} id {id} is {other}'s already; an id has one tenant")));
+                    }
+                }
+            }
+        }
+        for PeerTenants { nodes, tenants } in &self.peer_tenants {
+            let listed = match tenants {
+                None => None,
+                Some(list) => Some(made.all(list, "--peer-tenants", &nodes.to_string())?),
+            };
+            made.nodes.push((nodes.clone(), listed));
+        }
+        for Reserved { prefix, tenants } in &self.reserve {
+            let listed = made.all(tenants, "--reserve", prefix)?;
+            made.tenants.reserve(prefix, listed);
+        }
+        Ok(made)
+    }
+}
+
+impl Tenancy {
+    fn all(&self, texts: &[String], flag: &'static str, rule: &str) -> Result<Vec<Tenant>, ConfigError> {
+        let one = |text: &String| {
+            self.tenants.called(text).ok_or_else(|| ConfigError::Tenants {
+                flag,
+                rule: rule.to_owned(),
+                why: format!("{text:?} is neither a user id nor a name of --tenants"),
+            })
+        };
+        texts.iter().map(one).collect()
+    }
+
+    /// For the state machine.
+    pub(crate) fn tenants(&self) -> &Tenants {
+        &self.tenants
+    }
+
+    /// Whose a process is, by its effective ids.
+    pub(crate) fn of(&self, uid: u32, gid: u32) -> Tenant {
+        let named = self.users.get(&uid).or_else(|| self.groups.get(&gid));
+        named.copied().unwrap_or(Tenant::User(uid))
+    }
+
+    /// For whom a node of this name may speak by the rules: the first that names it counts. `None`: all.
+    pub(crate) fn rule_for(&self, node: &str) -> Option<&[Tenant]> {
+        if self.nodes.is_empty() {
+            return None;
+        }
+        match self.nodes.iter().find(|(pattern, _)| pattern.matches(node)) {
+            Some((_, tenants)) => tenants.as_deref(),
+            None => Some(&[]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(tenants: &[&str], peers: &[&str], reserve: &[&str]) -> TenantsConfig {
+        TenantsConfig {
+            tenants: tenants.iter().map(|t| t.parse().unwrap()).collect(),
+            peer_tenants: peers.iter().map(|t| t.parse().unwrap()).collect(),
+            reserve: reserve.iter().map(|t| t.parse().unwrap()).collect(),
+        }
+    }
+
+    #[test]
+    fn a_user_id_counts_before_a_group_id() {
+        let made = config(&["train=1001,1002,@3000", "eval=@3001"], &[], &[]).tenancy().unwrap();
+        let [train, eval] = ["train", "eval"].map(|name| made.tenants().called(name).unwrap());
+        assert_eq!(made.of(1001, 3001), train);
+        assert_eq!(made.of(7, 3000), train);
+        assert_eq!(made.of(7, 3001), eval);
+        assert_eq!(made.of(7, 7), Tenant::User(7));
+        assert_eq!(TenantsConfig::default().tenancy().unwrap().of(0, 0), Tenant::User(0));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_rule_is_said() {
+        for bad in ["train", "=1", "train=", "train=1,", "train=x", "train=-1", "train=@"] {
+            assert!(bad.parse::<TenantIds>().is_err(), "{bad}");
+        }
+        let wrong = |config: TenantsConfig, words: &[&str]| {
+            let why = config.tenancy().unwrap_err().to_string();
+            assert!(words.iter().all(|word| why.contains(word)), "{why}");
+        };
+        wrong(config(&["a b=1"], &[], &[]), &["--tenants", "a b"]);
+        wrong(config(&["12=1"], &[], &[]), &["--tenants", "12", "user id"]);
+        wrong(config(&["a=1,@5", "b=1"], &[], &[]), &["--tenants", "user id 1", "a's"]);
+        wrong(config(&["a=1,@5", "b=@5"], &[], &[]), &["group id 5", "a's"]);
+        wrong(config(&[], &["node-*=train"], &[]), &["--peer-tenants", "node-*", "train"]);
+        wrong(config(&[], &[], &["prod/=train"]), &["--reserve", "prod/", "train"]);
+    }
+
+    #[test]
+    fn a_node_that_is_in_no_rule_speaks_for_nobody() {
+        let made = config(&["train=1"], &["node-1=*", "node-*=train,7"], &[]).tenancy().unwrap();
+        let train = made.tenants().called("train").unwrap();
+        assert_eq!(made.rule_for("node-1"), None);
+        assert_eq!(made.rule_for("node-2"), Some(&[train, Tenant::User(7)][..]));
+        assert_eq!(made.rule_for("other"), Some(&[][..]));
+        assert_eq!(Tenancy::default().rule_for("other"), None);
+    }
+}

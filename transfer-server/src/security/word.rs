@@ -1,0 +1,113 @@
+//! Of whom a node's word is taken.
+//!
+//! A node says for which tenant it asks, and nobody else can know it. Its certificate, or an operator who has said that everybody may do
+//! everything, makes that worth something. Without either a caller of this host is believed as far as it is whom it speaks of: root and
+//! this sidecar's own user for all, others for the tenant that they are. The kernel says who they are, at a Unix socket.
+
+use super::{Caller, Security};
+use crate::config::Tenancy;
+use std::sync::Arc;
+use transfer_core::protocol::{Tenant, Vouches};
+
+/// What to do for a node that has proved nothing.
+const UNPROVED: &str = "it has shown neither a certificate nor, at a Unix socket of this host, which user runs it; give both nodes \
+                        certificates (--tls-cert), or let each reach the directory of the other's --socket, or start both with --insecure";
+
+impl Security {
+    /// The rules about tenants.
+    pub(crate) fn tenancy(&self) -> &Arc<Tenancy> {
+        &self.0.tenancy
+    }
+
+    /// Whether nodes of this host prove by a Unix socket whose they are: there are no certificates, and it matters.
+    pub(crate) fn proves_by_socket(&self) -> bool {
+        !self.has_tls() && !self.policy().is_insecure()
+    }
+
+    /// Who is believed, in words. `local` is where sidecars of this host prove whose they are; empty: nowhere.
+    pub(crate) fn believes(&self, local: &str) -> String {
+        match (self.has_tls(), self.policy().is_insecure(), local) {
+            (true, ..) => "sidecars by their certificates".to_owned(),
+            (false, true, _) => "everybody who can reach it, for it was started with --insecure".to_owned(),
+            (false, false, "") => {
+                "nobody: there are no certificates, and no socket where sidecars of this host could prove whose they are".to_owned()
+            }
+            (false, false, path) => format!("sidecars of this host by their user ids, at {path}"),
+        }
+    }
+
+    /// Of whom the word of a node of this name is taken, by how it was met.
+    pub(crate) fn vouches(&self, node: &str, met: &Caller) -> Vouches {
+        let tenancy = self.tenancy();
+        let only = |who: &[Tenant], why: &str| Vouches::For(who.into(), why.into());
+        let by_itself = match met {
+            Caller::Certificate(_) => Vouches::ForAll,
+            Caller::Plain { .. } if self.policy().is_insecure() => Vouches::ForAll,
+            Caller::Plain { .. } => return Vouches::for_nobody(UNPROVED),
+            Caller::Local { uid, .. } | Caller::Sidecar { uid, .. } if self.policy().is_own(*uid) => Vouches::ForAll,
+            Caller::Local { uid, gid } | Caller::Sidecar { uid, gid } => {
+                let why = format!(
+                    "user id {uid} runs it, which is neither root nor who runs this one: it speaks for that user alone"
+                );
+                only(&[tenancy.of(*uid, *gid)], &why)
+            }
+        };
+        match (tenancy.rule_for(node), by_itself) {
+            (None, by_itself) => by_itself,
+            (Some(listed), Vouches::ForAll) => only(listed, "--peer-tenants names those that it may speak for"),
+            (Some(listed), Vouches::For(who, why)) => {
+                let both: Vec<_> = who.iter().copied().filter(|tenant| listed.contains(tenant)).collect();
+                Vouches::For(both.into(), why)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TenantsConfig;
+
+    #[test]
+    fn who_is_believed_is_said() {
+        let none = Security::none();
+        assert!(none.believes("/run/a.peers").contains("/run/a.peers"));
+        assert!(none.believes("").starts_with("nobody"));
+        assert!(Security::of_all().believes("").contains("--insecure"));
+    }
+
+    #[test]
+    fn a_word_is_worth_what_was_proved_and_what_the_rules_allow() {
+        let config = |peers: &[&str]| TenantsConfig {
+            tenants: vec!["train=@3000".parse().unwrap()],
+            peer_tenants: peers.iter().map(|rule| rule.parse().unwrap()).collect(),
+            reserve: Vec::new(),
+        };
+        let own = rustix::process::geteuid().as_raw();
+        let stranger = own + 1;
+        let sidecar = |uid, gid| Caller::Sidecar { uid, gid };
+        let named = Caller::Certificate(Arc::from([]));
+        let open = Security::with_tenants(config(&[]));
+        let train = open.tenancy().tenants().called("train").unwrap();
+        for met in [named.clone(), sidecar(0, 0), sidecar(own, 7), Caller::Local { uid: own, gid: 7 }] {
+            assert_eq!(open.vouches("a", &met), Vouches::ForAll, "{met:?}");
+        }
+        for (met, includes, why) in [
+            (Caller::Plain { loopback: true }, [false; 3], "--tls-cert"),
+            (sidecar(stranger, 7), [false, true, false], "runs it"),
+            (sidecar(stranger, 3000), [false, false, true], "runs it"),
+        ] {
+            let vouches = open.vouches("a", &met);
+            let found = [Tenant::User(own), Tenant::User(stranger), train].map(|tenant| vouches.includes(tenant));
+            assert_eq!(found, includes, "{met:?}");
+            assert!(vouches.why_not().contains(why), "{vouches:?}");
+        }
+        let ruled = Security::with_tenants(config(&["a=train", "b=*"]));
+        assert!(ruled.vouches("a", &named).includes(train));
+        assert!(!ruled.vouches("a", &named).includes(Tenant::User(own)));
+        assert!(!ruled.vouches("a", &sidecar(stranger, 7)).includes(Tenant::User(stranger)));
+        assert_eq!(ruled.vouches("b", &named), Vouches::ForAll);
+        assert!(!ruled.vouches("c", &named).includes(train));
+        assert!(!ruled.vouches("b", &Caller::Plain { loopback: true }).includes(train));
+    }
+}
