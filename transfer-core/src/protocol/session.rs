@@ -100,6 +100,9 @@ impl Node {
     /// A worker pushes a body that is made of these ranges of its arena, in order.
     pub fn push_ranges(&mut self, now: Time, session: SessionId, push: Push, ranges: &[ArenaRange]) {
         self.latest = now;
+        if let Some(failure) = self.is_under_way(session, push.op) {
+            return self.refuse(session, push.op, failure);
+        }
         self.push(now, session, push, ranges);
     }
 
@@ -110,6 +113,11 @@ impl Node {
             && let Some(op) = command.begins()
         {
             return self.refuse(session, op, self.is_draining());
+        }
+        if let Some(op) = command.op()
+            && let Some(failure) = self.is_under_way(session, op)
+        {
+            return self.refuse(session, op, failure);
         }
         match command {
             Command::Push(push) => self.push(now, session, push, &[]),

@@ -1,9 +1,9 @@
 //! Limits: what one peer, one worker or one slow consumer can take of a node.
 
-use super::pair::{POOL_BYTES, Pair, bytes};
+use super::pair::{POOL_BYTES, Pair, bytes, key};
 use super::solo::{LINK, SESSION, Solo};
 use crate::fabric::DownReason;
-use crate::op::{Command, FailureCode, OpId, Reply};
+use crate::op::{Command, FailureCode, Fetch, OpId, Reply};
 use crate::tensor::Select;
 use crate::time::Time;
 use crate::wire::message::{Body, Role};
@@ -65,6 +65,40 @@ fn operations_of_one_worker_have_a_quota_and_the_error_says_it() {
     solo.replies.clear();
     solo.fetch(Select::Latest);
     assert_eq!(solo.replies, []);
+}
+
+/// The one under way goes on: what is refused is the second.
+#[test]
+fn an_operation_under_way_cannot_be_begun_again() {
+    let mut solo = Solo::new(|config| config.max_ops_per_session = 3);
+    solo.fetch(Select::Latest);
+    let fetch = |op: u64, seconds| {
+        Command::Fetch(Fetch {
+            op: OpId(op),
+            key: key("k"),
+            select: Select::Latest,
+            timeout: Duration::from_secs(seconds),
+            require: None,
+            trace: None,
+            watches: false,
+        })
+    };
+    for n in 0..10 {
+        solo.command(fetch(1, 1 + n));
+    }
+    let replies = std::mem::take(&mut solo.replies);
+    assert_eq!(replies.len(), 10);
+    for reply in &replies {
+        let Reply::Failed { failure, .. } = reply else { panic!("{reply:?}") };
+        assert_eq!(failure.code, FailureCode::Invalid);
+        assert!(failure.text.contains("operation 1 ") && failure.text.contains("under way"), "{failure}");
+    }
+    assert_eq!(solo.node.snapshot(Time(0)).operations, 1);
+    solo.command(Command::Cancel { op: OpId(1) });
+    assert_eq!((solo.node.snapshot(Time(0)).operations, solo.replies.len()), (0, 1));
+    // Its number is free again.
+    solo.command(fetch(1, 1));
+    assert_eq!((solo.node.snapshot(Time(0)).operations, solo.replies.len()), (1, 1));
 }
 
 #[test]
