@@ -3,7 +3,8 @@
 use super::node::Node;
 use super::ops::Op;
 use super::slab::Id;
-use super::store::{Claimant, Claiming, Owner, Record, Waiter};
+use super::store::{Claimant, Claiming, Owner, Record};
+use super::waiters::Waiter;
 use super::{Action, Control, NodeEvent};
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};

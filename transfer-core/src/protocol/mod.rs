@@ -9,7 +9,7 @@
 //! - `publish`, `claims`, `name_lost`: publishing, and who may. `versions`: a key's versions, and how long each stays.
 //! - `board`: what workers may find by looking, without asking. `notices`: what they show each other.
 //! - `take_back`: a version whose memory its worker wants to write again.
-//! - `store`, `leases`: what is published, who can still reach it, who waits for it; how memory goes back.
+//! - `store`, `leases`: what is published, and who can still reach it; how memory goes back. `waiters`: who waits for it.
 //! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
 //! - `meters`: what is counted and timed. `ended`: transfers that have ended, for whoever traces them.
 //! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
@@ -67,6 +67,7 @@ mod take_back;
 #[cfg(test)]
 mod tests;
 mod versions;
+mod waiters;
 mod waiting;
 
 pub use action::{Action, Write};

@@ -77,6 +77,9 @@ pub struct Node {
     /// It takes nothing new.
     pub(super) draining: bool,
     pub(super) failures_told: FailuresTold,
+    /// How many waiters and slots were looked at, for tests that hold what an event costs.
+    #[cfg(test)]
+    pub(super) steps: std::cell::Cell<u64>,
 }
 
 /// Whether there is a link to a node.
@@ -128,6 +131,8 @@ impl Node {
             latest: Time(0),
             draining: false,
             failures_told: FailuresTold::default(),
+            #[cfg(test)]
+            steps: std::cell::Cell::new(0),
         }
     }
 
@@ -268,6 +273,17 @@ impl Node {
             self.actions.push_back(Action::Disconnect { link, reason });
         }
     }
+
+    /// Counts a step.
+    #[cfg(test)]
+    pub(super) fn step(&self) {
+        self.steps.set(self.steps.get() + 1);
+    }
+
+    /// Counts nothing but in tests.
+    #[cfg(not(test))]
+    #[allow(clippy::unused_self)]
+    pub(super) fn step(&self) {}
 
     pub(super) fn remember_location(&mut self, key: &Key, node: &Name, sequence: u64) {
         if self.locations.len() >= MAX_LOCATIONS {

@@ -12,7 +12,7 @@ use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::{HEADER_BYTES, Header};
 use crate::wire::message::NameRef;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// A key that a peer's worker pushes to one of ours.
@@ -40,6 +40,8 @@ pub(super) struct InFlow {
     pub(super) used: u64,
     /// When its slots were called back, where they are.
     pub(super) recalled: Time,
+    /// Its slots, of whatever round.
+    pub(super) slots: BTreeSet<Id<Slot>>,
     /// Slots granted since the request, while they are being collected for BUFFER_RESPONSE.
     pub(super) fresh: Vec<Id<Slot>>,
     /// What pushed the version that lands next, where the sender said so, and when it did.
@@ -169,6 +171,7 @@ impl Node {
             granting: 0,
             used: 0,
             recalled: self.latest,
+            slots: BTreeSet::new(),
             fresh: Vec::new(),
             told: None,
         };

@@ -50,7 +50,9 @@ impl Node {
         if self.workers.get(&gone.name) == Some(&session) {
             self.workers.remove(&gone.name);
         }
-        for id in self.ops.ids(|op| op.session == session) {
+        let mut ops: Vec<_> = gone.ops.into_values().collect();
+        ops.sort_unstable();
+        for id in ops {
             self.drop_op(id);
         }
         let mut leases: Vec<_> = gone.leases.into_iter().collect();

@@ -1,14 +1,15 @@
-//! What is published here, who may still reach it, and who waits for it.
+//! What is published here, and who may still reach it.
 
 use super::board::OnBoard;
 use super::push_in::InFlow;
 use super::slab::{Id, Slab};
+use super::waiters::{Waiter, Waiters};
 use super::{Domain, Op, SessionId, Slot};
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::OpId;
-use crate::tensor::{Key, Name, Retention, TensorMeta, Until, Version};
+use crate::tensor::{Key, Name, Retention, Select, TensorMeta, Until, Version};
 use crate::trace::TraceContext;
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -153,14 +154,6 @@ pub(super) struct Landed {
     pub(super) flow: Option<(LinkId, Id<InFlow>)>,
 }
 
-/// Who waits for a version of a key.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Waiter {
-    Local(Id<Op>),
-    /// The request of this index of that link's peer.
-    Remote(LinkId, u32),
-}
-
 /// A key.
 pub(super) struct Record {
     pub(super) key: Key,
@@ -175,8 +168,7 @@ pub(super) struct Record {
     /// The next version is the first of an epoch.
     pub(super) epoch_begins: bool,
     /// Boxed, for most keys have none most of the time and there may be millions of keys.
-    #[allow(clippy::box_collection)]
-    pub(super) waiters: Option<Box<Vec<Waiter>>>,
+    pub(super) waiters: Option<Box<Waiters>>,
     /// The directory was asked where the key is.
     pub(super) resolving: bool,
     /// A worker here would watch a notice of its next versions.
@@ -185,23 +177,23 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn wait(&mut self, waiter: Waiter) {
-        self.waiters.get_or_insert_default().push(waiter);
+    pub(super) fn wait(&mut self, waiter: Waiter, select: Select) {
+        self.waiters.get_or_insert_default().add(waiter, select);
     }
 
     /// Whether a worker of this sidecar waits for a version.
     pub(super) fn is_awaited_here(&self) -> bool {
-        self.waiters.iter().flat_map(|list| list.iter()).any(|waiter| matches!(waiter, Waiter::Local(_)))
+        self.waiters.as_ref().is_some_and(|waiters| waiters.has_local())
     }
 
     pub(super) fn take_waiters(&mut self) -> Vec<Waiter> {
-        self.waiters.take().map_or_else(Vec::new, |w| *w)
+        self.waiters.take().map_or_else(Vec::new, |waiters| waiters.into_all())
     }
 
     pub(super) fn forget_waiter(&mut self, waiter: Waiter) {
-        if let Some(list) = &mut self.waiters {
-            list.retain(|w| *w != waiter);
-            if list.is_empty() {
+        if let Some(waiters) = &mut self.waiters {
+            waiters.remove(waiter);
+            if waiters.is_empty() {
                 self.waiters = None;
             }
         }

@@ -16,6 +16,7 @@ mod references;
 mod retention;
 mod shown;
 mod solo;
+mod steps;
 mod tables;
 mod take_back;
 mod takeover;
