@@ -54,6 +54,7 @@ impl Control {
                 let result = result.map_err(|refused| match refused {
                     Refused::Owned { owner, node } => ClaimRefused::Owned { owner, node },
                     Refused::Unreachable(why) => ClaimRefused::Unreachable(why),
+                    Refused::Full(why) => ClaimRefused::Full(why),
                 });
                 self.engine.send(EngineCommand::Claimed { key, result })
             }

@@ -31,6 +31,7 @@ impl Node {
         }
         self.check_waiters()?;
         self.check_flows()?;
+        self.check_limits()?;
         self.check_boards()
     }
 

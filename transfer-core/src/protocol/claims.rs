@@ -30,6 +30,7 @@ impl Node {
             let resident = matches!(who, Claimant::Session(_));
             self.actions.push_back(Action::Control(Control::Claim { key, owner, resident, takeover }));
         }
+        self.count_key(record);
     }
 
     /// Takes a key over for a worker of this sidecar. What its owner published stays until the directory has answered.
@@ -85,6 +86,7 @@ impl Node {
         let Some(record) = self.store.records.get_mut(id) else { return };
         let key = &record.key.clone();
         let before = std::mem::replace(&mut record.owner, Owner::Nobody);
+        self.count_key(id);
         self.tell_taken_over(key, Some(&before), owner);
         if let Owner::Landed(landed) = before {
             self.landed_key_ended(&landed);
@@ -138,6 +140,7 @@ impl Node {
             (Ok(()), Claimant::Session(session)) => {
                 record.owner = Owner::Session(session);
                 record.begin_epoch();
+                self.count_key(id);
                 self.locations.remove(key);
                 for op in pushes {
                     if let Some(op) = self.finish_op(op) {
@@ -152,6 +155,10 @@ impl Node {
             (Err(refused), who) => {
                 let failure = match refused {
                     super::ClaimRefused::Owned { owner, node } => key_owned(key, Some(&owner), &node),
+                    super::ClaimRefused::Full(why) => {
+                        self.store.counted.reached.keys += 1;
+                        Failure::new(FailureCode::Busy, format!("key {key:?} is not entered: {why}"))
+                    }
                     super::ClaimRefused::Unreachable(why) => Failure::new(
                         FailureCode::DirectoryUnreachable,
                         format!("the directory cannot be asked who owns key {key:?}: {why}"),
@@ -159,6 +166,7 @@ impl Node {
                 };
                 let is_free = before.is_none();
                 record.owner = before.unwrap_or(Owner::Nobody);
+                self.count_key(id);
                 for op in pushes {
                     self.fail_op(op, failure.clone());
                 }
@@ -253,6 +261,7 @@ impl Node {
             Owner::Landed(landed) => self.landed_key_ended(&landed),
             Owner::Claiming(_) | Owner::Session(_) | Owner::Outlived(_) => {}
         }
+        self.count_key(id);
         self.actions.push_back(Action::Control(Control::Unclaim { key }));
         self.end_versions(id, false);
         self.owner_gone(now, id);

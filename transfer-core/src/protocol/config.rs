@@ -1,5 +1,6 @@
 //! What a node is told at its start.
 
+use super::Limits;
 use crate::fabric::FabricKind;
 use crate::tensor::Name;
 
@@ -28,6 +29,8 @@ pub struct NodeConfig {
     pub max_names_per_link: usize,
     /// The most versions that peers may read by reference at a time, all of them together; beyond that they are sent.
     pub max_references: usize,
+    /// How many keys and versions there may be.
+    pub limits: Limits,
     /// What must carry transfers between nodes, for every caller that does not say itself.
     pub require: Option<FabricKind>,
     /// Whether to take the time of transfers for the histograms of [`super::Meters`]; they are counted in any case.
@@ -55,6 +58,7 @@ impl NodeConfig {
             max_queued_per_link: 1 << 19,
             max_names_per_link: 1 << 16,
             max_references: 1 << 16,
+            limits: Limits::default(),
             require: None,
             timed: true,
             #[cfg(test)]

@@ -202,7 +202,10 @@ impl Node {
         let record_id = self.store.find_or_make(&key);
         let Some(record) = self.store.records.get_mut(record_id) else { return };
         match &mut record.owner {
-            Owner::Nobody => self.claim(record_id, key, owner, Claimant::Flow(link, id), false, Vec::new()),
+            Owner::Nobody => match self.node_has_too_many_keys() {
+                None => self.claim(record_id, key, owner, Claimant::Flow(link, id), false, Vec::new()),
+                Some(failure) => self.refuse_flow(link, id, failure),
+            },
             // The same worker, come back over another link: a new epoch, which may start from a lower version.
             Owner::Landed(landed) if landed.owner == owner => {
                 let before = landed.flow.replace((link, id));
@@ -217,6 +220,7 @@ impl Node {
             Owner::Outlived(outlived) if outlived.owner == owner => {
                 record.owner = Owner::Landed(Box::new(Landed { owner, target, flow: Some((link, id)) }));
                 record.begin_epoch();
+                self.count_key(record_id);
                 self.give_room(link, id);
             }
             Owner::Claiming(c) if c.owner == owner && !matches!(c.who, Claimant::Session(_)) => {
@@ -253,6 +257,7 @@ impl Node {
             Some(target) => {
                 r.owner = Owner::Landed(Box::new(Landed { owner, target, flow: Some((link, id)) }));
                 r.begin_epoch();
+                self.count_key(record);
                 self.give_room(link, id);
             }
             // Sender, target or link went away meanwhile.

@@ -1,6 +1,7 @@
 //! What is published here, and who may still reach it.
 
 use super::board::OnBoard;
+use super::limits::{Account, Counted};
 use super::push_in::InFlow;
 use super::slab::{Id, Slab};
 use super::waiters::{Waiter, Waiters};
@@ -174,6 +175,8 @@ pub(super) struct Record {
     /// A worker here would watch a notice of its next versions.
     pub(super) watched: bool,
     pub(super) on_board: OnBoard,
+    /// For whom it is counted.
+    pub(super) account: Account,
 }
 
 impl Record {
@@ -233,6 +236,8 @@ pub(super) struct Store {
     pub(super) blobs: Slab<Blob>,
     /// How many records have a published version.
     pub(super) published_count: u64,
+    /// What each worker and user has.
+    pub(super) counted: Counted,
 }
 
 impl Store {
@@ -260,6 +265,7 @@ impl Store {
                     resolving: false,
                     watched: false,
                     on_board: OnBoard::default(),
+                    account: Account::default(),
                 });
                 e.insert(id);
                 id
@@ -278,6 +284,7 @@ impl Store {
             entry.remove();
         }
         let record = self.records.remove(id)?;
+        self.counted.move_key(record.account, Account::default());
         record.resolving.then_some(record.key)
     }
 }
@@ -298,8 +305,8 @@ mod tests {
 
     /// There may be millions of each. docs/performance.md says how much memory a published tensor takes.
     #[test]
-    fn a_key_and_its_version_take_272_bytes_in_the_store() {
+    fn a_key_and_its_version_take_280_bytes_in_the_store() {
         assert!(size_of::<Blob>() <= 184, "{}", size_of::<Blob>());
-        assert!(size_of::<Record>() <= 88, "{}", size_of::<Record>());
+        assert!(size_of::<Record>() <= 96, "{}", size_of::<Record>());
     }
 }

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+/// Keys whose values are rules, which may be written as a table: what stands before the sign of equality is the key there.
+const TABLES: [&str; 1] = ["limits"];
+
 /// A longer file is none that a person wrote.
 const LONGEST: u64 = 1 << 20;
 
@@ -54,7 +57,7 @@ pub enum FileError {
         near: Option<String>,
     },
     /// A part with a heading, of which there are none.
-    #[error("{}:{line}: [{name}] begins a table, and the file has none: write its keys before any heading, without one", path.display())]
+    #[error("{}:{line}: [{name}] begins a table, and only [limits] is any: write its keys before any heading, without one", path.display())]
     Table {
         /// The file.
         path: PathBuf,
@@ -128,7 +131,7 @@ impl ConfigFile {
         let mut entries = Vec::new();
         for (key, value) in table.get_ref() {
             let (name, line) = (key.get_ref().as_ref(), line_of(key.span().start));
-            if matches!(value.get_ref(), DeValue::Table(_)) {
+            if matches!(value.get_ref(), DeValue::Table(_)) && !TABLES.contains(&name) {
                 return Err(FileError::Table { path: path.to_owned(), line, name: name.to_owned() });
             }
             if !keys(&known).any(|(known, _)| known == name) {
@@ -217,8 +220,18 @@ fn suggestion(key: &str) -> Option<String> {
 fn texts(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String> {
     match value.get_ref() {
         DeValue::Array(values) => values.iter().map(|value| text(value.get_ref())).collect(),
+        DeValue::Table(rules) => rules.iter().map(|(left, list)| rule(left.get_ref(), list)).collect(),
         one => Ok(vec![text(one)?]),
     }
+}
+
+/// A line of a table, as the rule that the flags take.
+fn rule(left: &str, list: &Spanned<DeValue<'_>>) -> Result<String, String> {
+    let right: Vec<String> = match list.get_ref() {
+        DeValue::Array(values) => values.iter().map(|value| text(value.get_ref())).collect::<Result<_, _>>()?,
+        one => vec![text(one)?],
+    };
+    Ok(format!("{left}={}", right.join(",")))
 }
 
 fn text(value: &DeValue<'_>) -> Result<String, String> {

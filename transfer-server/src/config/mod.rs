@@ -5,6 +5,7 @@ mod docs;
 mod error;
 mod file;
 mod flags;
+mod limits;
 mod security;
 mod shm;
 mod size;
@@ -15,6 +16,7 @@ pub use error::ConfigError;
 pub use file::FileError;
 pub use flags::Flags;
 pub(crate) use flags::address;
+pub use limits::{AllLimits, DirectoryLimits, Limit, LimitsConfig, NotALimit};
 pub use security::{NamePattern, NotAPattern, SecurityConfig};
 pub use shm::{ShmConfig, UseReferences, UseShm};
 pub use size::{NotASize, Size};
@@ -129,6 +131,8 @@ pub struct Config {
     pub shm: ShmConfig,
     /// Certificates, and who may do what.
     pub security: SecurityConfig,
+    /// How many keys and versions there may be.
+    pub limits: LimitsConfig,
 }
 
 impl Config {
@@ -159,6 +163,7 @@ impl Config {
             watch: WatchConfig::nobody(),
             shm: ShmConfig::default(),
             security: SecurityConfig::default(),
+            limits: LimitsConfig::default(),
         }
     }
 

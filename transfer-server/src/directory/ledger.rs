@@ -59,6 +59,8 @@ pub(crate) enum Refused {
     Owned { owner: Name, node: Name },
     /// The directory cannot be reached.
     Unreachable(String),
+    /// This node has as many keys as it may.
+    Full(String),
 }
 
 /// What follows from a wish.
@@ -204,6 +206,10 @@ impl Ledger {
             Answer::ClaimRefused { claim, owner, node } => {
                 let (key, _) = self.answered(claim)?;
                 Some(News::Claimed { key, result: Err(Refused::Owned { owner, node }) })
+            }
+            Answer::ClaimFull { claim, why } => {
+                let (key, _) = self.answered(claim)?;
+                Some(News::Claimed { key, result: Err(Refused::Full(why.to_string())) })
             }
             Answer::Lost { key, owner } => Some(News::Lost { key, owner }),
             Answer::WorkerAdmitted { worker } => {

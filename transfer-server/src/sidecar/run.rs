@@ -83,7 +83,7 @@ impl Running {
     async fn start(parts: Parts) -> Result<Running, StartError> {
         let Parts { addresses, identity, advertised, directory, replace, policy, pool, board_entries, workers, .. } =
             parts;
-        let Parts { grpc, admin, http, engine, records, poll, requests, security, .. } = parts;
+        let Parts { grpc, admin, http, engine, records, poll, requests, security, directory_limits, .. } = parts;
         let export = records.export.clone();
         let budget = policy.budget.clone();
         let handle = engine.handle().clone();
@@ -92,6 +92,7 @@ impl Running {
         let (place, hosted) = match directory {
             DirectoryPlace::Embedded => {
                 let hosted = Directory::new(identity.node.clone());
+                hosted.limit_keys(directory_limits.keys_per_node);
                 (Place::Here(hosted.clone()), Some(hosted))
             }
             DirectoryPlace::At(url) => {

@@ -254,6 +254,10 @@ impl Node {
                 self.not_home(key, claiming.peers);
                 return;
             }
+            Err(ClaimRefused::Full(why)) => {
+                let text = format!("{} is not entered: {why}", spoken(key));
+                Some(Failure::new(FailureCode::Busy, text))
+            }
             Err(ClaimRefused::Unreachable(why)) => {
                 let text = format!("the directory cannot be asked where {} lives: {why}", spoken(key));
                 Some(Failure::new(FailureCode::DirectoryUnreachable, text))

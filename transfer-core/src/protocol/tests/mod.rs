@@ -4,6 +4,7 @@ mod alone;
 mod board;
 mod counters;
 mod hostile;
+mod limits;
 mod machines;
 mod notices;
 mod pair;
