@@ -54,7 +54,7 @@ pub struct Node {
     pub(super) hungry: Vec<Domain>,
     pub(super) headers: LocalSlice,
     pub(super) free_cells: Vec<u32>,
-    /// Links that wait for a free cell.
+    /// Links that wait for a free cell, or for one of their own share.
     pub(super) starved: Vec<LinkId>,
     /// Links over which flows ask for slots with the next call.
     pub(super) asking: Vec<LinkId>,
@@ -88,6 +88,9 @@ pub(super) enum Peer {
     /// The control plane was asked for one; these operations wait.
     Connecting(Vec<Id<Op>>),
 }
+
+/// The most receive slots of a peer that are used, however many it says that it has.
+pub(super) const MAX_RECEIVE_SLOTS: u32 = 1 << 14;
 
 /// The most locations of keys that are remembered; then they are asked for again.
 const MAX_LOCATIONS: usize = 1 << 20;
@@ -189,7 +192,9 @@ impl Node {
     }
 
     /// A link came up: [`FabricEvent::Connected`] was reported for it. `limits` are those of its fabric.
-    pub fn link_up(&mut self, now: Time, link: LinkId, peer: PeerInfo, kind: FabricKind, limits: Capabilities) {
+    pub fn link_up(&mut self, now: Time, link: LinkId, mut peer: PeerInfo, kind: FabricKind, limits: Capabilities) {
+        // It may say any number, and what is posted to it and not taken is kept here.
+        peer.receive_slots = peer.receive_slots.min(MAX_RECEIVE_SLOTS);
         let name = peer.name.clone();
         let path = self.meters.path(&name, kind);
         self.links.insert(link, Link::new(peer, kind, limits, path));
