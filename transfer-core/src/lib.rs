@@ -17,6 +17,7 @@
 //! - [`plan`]: which ranges of memory go into which write.
 //! - [`protocol`]: the sidecar's state machine: sessions, published tensors, links, push and pull.
 //! - [`rails`]: one link made of several: queue pairs, devices, sockets.
+//! - [`silent`]: connections that have not said anything yet, and which of them has to go.
 //! - [`trace`]: the trace context that travels with a transfer.
 //! - [`sim`]: the simulated fabric and its seeded schedules.
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ pub mod op;
 pub mod plan;
 pub mod protocol;
 pub mod rails;
+pub mod silent;
 pub mod sim;
 pub mod tensor;
 pub mod text;

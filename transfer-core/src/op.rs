@@ -57,6 +57,17 @@ pub enum Command {
 }
 
 impl Command {
+    /// The operation that its reply names. `None` for what has no reply of its own.
+    pub(crate) fn op(&self) -> Option<OpId> {
+        match self {
+            Command::Push(push) => Some(push.op),
+            Command::TakeBack(command) => Some(command.op),
+            Command::Delete { op, .. } => Some(*op),
+            Command::Release { .. } | Command::Cancel { .. } | Command::Unmarked { .. } => None,
+            Command::Fetch(_) | Command::Prepare(_) | Command::Counter(_) => self.begins(),
+        }
+    }
+
     /// The operation, where this begins one that moves or makes something. What gives something back or up does not, and a push may have been
     /// announced: that is looked at by itself.
     pub(crate) fn begins(&self) -> Option<OpId> {

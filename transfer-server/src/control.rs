@@ -55,6 +55,7 @@ impl Control {
                     Refused::Owned { owner, node } => ClaimRefused::Owned { owner, node },
                     Refused::Denied(why) => ClaimRefused::Denied(why),
                     Refused::Unreachable(why) => ClaimRefused::Unreachable(why),
+                    Refused::Full(why) => ClaimRefused::Full(why),
                 });
                 self.engine.send(EngineCommand::Claimed { key, result })
             }

@@ -15,6 +15,7 @@ use super::node::Node;
 use super::notices::{NoticeAt, Noticed};
 use super::slab::Id;
 use super::store::{Blob, Owner, Record, Source};
+use super::waiters::Concerned;
 use super::{Action, Tenant};
 use crate::memory::LocalSlice;
 use crate::tensor::{Key, TensorMeta, Until, Version};
@@ -79,7 +80,7 @@ pub(super) struct Boards {
     /// What workers have announced, and is the newest of its key or is to be.
     pub(super) announced: HashMap<Id<Blob>, (u64, NoticeAt)>,
     /// Keys with a notice of which somebody has asked; see [`Node::answer_asked`].
-    pub(super) asked: Vec<Id<Record>>,
+    pub(super) asked: Vec<(Id<Record>, Concerned)>,
 }
 
 impl Node {

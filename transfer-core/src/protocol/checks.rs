@@ -1,6 +1,8 @@
 //! What has to hold whenever a node has nothing left to do; for tests.
 
+use super::link::SlotUser;
 use super::node::Node;
+use super::versions::Picked;
 use crate::fabric::LinkId;
 
 impl Node {
@@ -27,7 +29,39 @@ impl Node {
         if let Some(blob) = self.store.blobs.ids(|b| b.refs == 0).first() {
             return Err(format!("blob {blob:?} has no references"));
         }
+        self.check_waiters()?;
+        self.check_flows()?;
+        self.check_limits()?;
         self.check_boards()
+    }
+
+    /// Each flow knows its slots.
+    fn check_flows(&self) -> Result<(), String> {
+        for (link, l) in &self.links {
+            for (id, flow) in l.flows_in.iter() {
+                let own = l.slots.ids(|s| matches!(s.user, SlotUser::Flow(of, _) if of == id));
+                if own.len() != flow.slots.len() || own.iter().any(|slot| !flow.slots.contains(slot)) {
+                    return Err(format!("flow {id:?} of {link} has the slots {own:?}, and knows of {:?}", flow.slots));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody waits for what is there, or can never be: whatever has happened, those whom it concerns were looked at.
+    fn check_waiters(&self) -> Result<(), String> {
+        for (id, record) in self.store.records.iter() {
+            if !record.is_owned() || self.boards.asked.iter().any(|(asked, _)| *asked == id) {
+                continue;
+            }
+            for (waiter, select) in record.waiters.iter().flat_map(|waiters| waiters.iter()) {
+                let picked = self.pick(id, select);
+                if picked != Picked::NotYet {
+                    return Err(format!("{waiter:?} waits for {select} of key {:?}: {picked:?}", record.key));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What has to hold when all sessions are gone and nothing is under way.

@@ -3,7 +3,8 @@
 use super::node::Node;
 use super::ops::Op;
 use super::slab::Id;
-use super::store::{Claimant, Claiming, Owner, Record, Waiter};
+use super::store::{Claimant, Claiming, Owner, Record};
+use super::waiters::Waiter;
 use super::{Action, Control, NodeEvent, Tenant};
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};
@@ -30,6 +31,7 @@ impl Node {
             let tenant = self.config.tenants.name(tenant);
             self.actions.push_back(Action::Control(Control::Claim { key, owner, tenant, resident, takeover }));
         }
+        self.count_key(record);
     }
 
     /// Takes a key over for a worker of this sidecar. What its owner published stays until the directory has answered.
@@ -86,6 +88,7 @@ impl Node {
         let Some(record) = self.store.records.get_mut(id) else { return };
         let key = &record.key.clone();
         let before = std::mem::replace(&mut record.owner, Owner::Nobody);
+        self.count_key(id);
         self.tell_taken_over(key, Some(&before), owner);
         if let Owner::Landed(landed) = before {
             self.landed_key_ended(&landed);
@@ -124,7 +127,7 @@ impl Node {
                         let me = self.config.name.clone();
                         self.taken_away(now, id, &me);
                     }
-                    Err(super::ClaimRefused::Unreachable(_)) | Ok(()) => {}
+                    Err(super::ClaimRefused::Full(_) | super::ClaimRefused::Unreachable(_)) | Ok(()) => {}
                 }
                 return;
             }
@@ -145,6 +148,7 @@ impl Node {
             (Ok(()), Claimant::Session(session)) => {
                 record.owner = Owner::Session(session);
                 record.begin_epoch();
+                self.count_key(id);
                 self.locations.remove(key);
                 for op in pushes {
                     if let Some(op) = self.finish_op(op) {
@@ -160,6 +164,10 @@ impl Node {
                 let failure = match refused {
                     super::ClaimRefused::Owned { owner, node } => key_owned(key, Some(&owner), &node),
                     super::ClaimRefused::Denied(why) => Failure::new(FailureCode::PermissionDenied, why),
+                    super::ClaimRefused::Full(why) => {
+                        self.store.counted.reached.keys += 1;
+                        Failure::new(FailureCode::Busy, format!("key {key:?} is not entered: {why}"))
+                    }
                     super::ClaimRefused::Unreachable(why) => Failure::new(
                         FailureCode::DirectoryUnreachable,
                         format!("the directory cannot be asked who owns key {key:?}: {why}"),
@@ -167,6 +175,7 @@ impl Node {
                 };
                 let is_free = before.is_none();
                 record.owner = before.unwrap_or(Owner::Nobody);
+                self.count_key(id);
                 for op in pushes {
                     self.fail_op(op, failure.clone());
                 }
@@ -263,6 +272,7 @@ impl Node {
             Owner::Landed(landed) => self.landed_key_ended(&landed),
             Owner::Claiming(_) | Owner::Session(_) | Owner::Outlived(_) => {}
         }
+        self.count_key(id);
         self.actions.push_back(Action::Control(Control::Unclaim { key }));
         self.end_versions(id, false);
         self.owner_gone(now, id);

@@ -1,6 +1,6 @@
 //! What a node is told at its start.
 
-use super::Tenants;
+use super::{Limits, Tenants};
 use crate::fabric::FabricKind;
 use crate::tensor::Name;
 
@@ -29,6 +29,8 @@ pub struct NodeConfig {
     pub max_names_per_link: usize,
     /// The most versions that peers may read by reference at a time, all of them together; beyond that they are sent.
     pub max_references: usize,
+    /// How many keys and versions there may be.
+    pub limits: Limits,
     /// What must carry transfers between nodes, for every caller that does not say itself.
     pub require: Option<FabricKind>,
     /// Names of tenants, and what is reserved for some.
@@ -58,6 +60,7 @@ impl NodeConfig {
             max_queued_per_link: 1 << 19,
             max_names_per_link: 1 << 16,
             max_references: 1 << 16,
+            limits: Limits::default(),
             require: None,
             tenants: Tenants::default(),
             timed: true,

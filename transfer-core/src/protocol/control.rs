@@ -43,6 +43,8 @@ pub enum ClaimRefused {
     Denied(String),
     /// The directory cannot be reached.
     Unreachable(String),
+    /// This node has as many keys in the directory as it may; in words that name the limit.
+    Full(String),
 }
 
 /// What the control plane is asked and told. Exhaustive: what nobody carries out must not compile.

@@ -3,8 +3,9 @@
 use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
 use super::slab::Id;
-use super::store::{Record, Waiter};
+use super::store::Record;
 use super::versions::Picked;
+use super::waiters::{Concerned, Waiter};
 use super::{Action, Control, SessionId};
 use crate::op::{Failure, FailureCode, Fetch};
 use crate::tensor::{Key, Name, Version};
@@ -59,11 +60,11 @@ impl Node {
             kind: OpKind::Fetch { select: fetch.select, stage: FetchStage::Waiting, astray: 0, trace: fetch.trace },
         });
         match behind.and_then(|record| self.store.records.get_mut(record)) {
-            Some(record) => record.wait(Waiter::Local(id)),
+            Some(record) => record.wait(Waiter::Local(id), fetch.select),
             None => self.start_fetch(now, id),
         }
         if let Some(record) = behind {
-            self.ask_later(record);
+            self.ask_later(record, Concerned::One(Waiter::Local(id)));
         }
         if fetch.watches {
             self.watch(self.store.find(key.as_str()));
@@ -80,19 +81,19 @@ impl Node {
     /// Looks for the key: here, at its known owner, in the directory.
     pub(super) fn start_fetch(&mut self, now: Time, id: Id<Op>) {
         let Some(op) = self.ops.get_mut(id) else { return };
-        let OpKind::Fetch { stage, .. } = &mut op.kind else { return };
+        let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
         *stage = FetchStage::Waiting;
-        let key = op.key.clone();
+        let (key, select) = (op.key.clone(), *select);
         let record_id = self.store.find_or_make(&key);
         let Some(record) = self.store.records.get_mut(record_id) else { return };
         if record.is_owned() {
-            record.wait(Waiter::Local(id));
-            self.serve_waiters(now, record_id);
+            record.wait(Waiter::Local(id), select);
+            self.serve(now, record_id, Concerned::One(Waiter::Local(id)));
         } else if let Some((node, _)) = self.locations.get(&key).cloned() {
             self.store.tidy(record_id);
             self.fetch_from(now, id, &node);
         } else {
-            record.wait(Waiter::Local(id));
+            record.wait(Waiter::Local(id), select);
             if !record.resolving {
                 record.resolving = true;
                 self.actions.push_back(Action::Control(Control::Resolve { key, newer_than: 0 }));
@@ -156,16 +157,15 @@ impl Node {
     /// The remembered owner of a key was the wrong one: ask the directory for a newer entry.
     pub(super) fn look_again(&mut self, now: Time, id: Id<Op>) {
         let Some(op) = self.ops.get_mut(id) else { return };
-        let key = op.key.clone();
-        if let OpKind::Fetch { stage, .. } = &mut op.kind {
-            *stage = FetchStage::Waiting;
-        }
+        let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
+        *stage = FetchStage::Waiting;
+        let (key, select) = (op.key.clone(), *select);
         let newer_than = self.locations.remove(&key).map_or(0, |(_, sequence)| sequence);
         let record_id = self.store.find_or_make(&key);
         let Some(record) = self.store.records.get_mut(record_id) else { return };
-        record.wait(Waiter::Local(id));
+        record.wait(Waiter::Local(id), select);
         if record.is_owned() {
-            self.serve_waiters(now, record_id);
+            self.serve(now, record_id, Concerned::One(Waiter::Local(id)));
         } else if !record.resolving {
             record.resolving = true;
             self.actions.push_back(Action::Control(Control::Resolve { key, newer_than }));

@@ -39,8 +39,9 @@ impl Node {
     pub(super) fn still_holds_older(&self, link: LinkId, id: Id<InFlow>) -> bool {
         let Some(l) = self.links.get(&link) else { return false };
         let Some(flow) = l.flows_in.get(id) else { return false };
-        l.slots.iter().any(|(_, s)| {
-            matches!(s.user, SlotUser::Flow(of, round) if of == id && round != flow.round)
+        flow.slots.iter().filter_map(|slot| l.slots.get(*slot)).any(|s| {
+            self.step();
+            matches!(s.user, SlotUser::Flow(_, round) if round != flow.round)
                 && matches!(
                     s.state,
                     SlotState::Held(_) | SlotState::Closed(_) | SlotState::Revoking(AfterRevoke::Deliver(_))
@@ -120,8 +121,9 @@ impl Node {
 
     /// Closes the slots that the sender may write to, after it has said that it will not.
     pub(super) fn drop_idle_slots(&mut self, link: LinkId, id: Id<InFlow>) {
-        let Some(l) = self.links.get(&link) else { return };
-        for slot in l.slots.ids(|s| matches!(s.user, SlotUser::Flow(flow, _) if flow == id)) {
+        let Some(flow) = self.flow_in(link, id) else { return };
+        for slot in flow.slots.iter().copied().collect::<Vec<_>>() {
+            self.step();
             let l = self.links.get(&link);
             match l.and_then(|l| l.slots.get(slot)).map(|s| &s.state) {
                 // Readers give these back; what has just landed is delivered first.
@@ -135,7 +137,7 @@ impl Node {
     /// What has landed in a slot stays beside newer versions: the range is the tensor's, and the flow gets another slot in its place.
     pub(super) fn keep_slot(&mut self, link: LinkId, id: Id<InFlow>, slot: Id<Slot>, blob: Id<Blob>) {
         let Some(l) = self.links.get_mut(&link) else { return };
-        let Some(slot) = l.slots.remove(slot) else { return };
+        let Some(slot) = l.remove_slot(slot) else { return };
         let domain = slot.domain;
         if let Some(b) = self.store.blobs.get_mut(blob) {
             b.source = Source::Pool(Box::new(slot.range));
@@ -165,7 +167,7 @@ impl Node {
             slot.state = SlotState::Granting;
             let range = pool.slice(&slot.range);
             self.actions.push_back(Action::Grant { link, range, access: GrantAccess::Write, tag: id.to_u64() });
-        } else if let Some(slot) = l.slots.remove(id) {
+        } else if let Some(slot) = l.remove_slot(id) {
             self.free_range(slot.domain, slot.range);
         }
     }

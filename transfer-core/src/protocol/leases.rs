@@ -42,6 +42,7 @@ impl Node {
         if let Some(arena) = self.arenas.get_mut(&slice.segment) {
             arena.blobs = arena.blobs.saturating_sub(1);
             arena.ranges = arena.ranges.saturating_sub(blob.range_count().into());
+            self.store.counted.version_went(blob.domain);
         }
         self.tidy_arena(slice.segment);
     }

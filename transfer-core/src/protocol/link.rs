@@ -183,6 +183,22 @@ impl Link {
         }
     }
 
+    /// Takes a slot out of the table, and from its flow.
+    pub(super) fn remove_slot(&mut self, id: Id<Slot>) -> Option<Slot> {
+        self.disown_slot(id);
+        self.slots.remove(id)
+    }
+
+    /// A slot has no use any more.
+    pub(super) fn disown_slot(&mut self, id: Id<Slot>) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        if let SlotUser::Flow(flow, _) = slot.user
+            && let Some(flow) = self.flows_in.get_mut(flow)
+        {
+            flow.slots.remove(&id);
+        }
+    }
+
     /// Where `required` must carry a transfer and cannot on this link: what it is instead, and why.
     pub(super) fn unmet(&self, required: Option<FabricKind>) -> Option<Failure> {
         let required = required.filter(|kind| *kind != self.kind)?;

@@ -8,8 +8,9 @@
 //! - `fetch`, `connect`: finding a key's owner, a worker's node, the link to a node.
 //! - `publish`, `claims`, `name_lost`: publishing, and who may. `versions`: a key's versions, and how long each stays.
 //! - `board`: what workers may find by looking, without asking. `notices`: what they show each other.
+//! - `limits`: how many keys and versions a worker, a user and the node may have.
 //! - `take_back`: a version whose memory its worker wants to write again.
-//! - `store`, `leases`: what is published, who can still reach it, who waits for it; how memory goes back.
+//! - `store`, `leases`: what is published, and who can still reach it; how memory goes back. `waiters`: who waits for it.
 //! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
 //! - `meters`: what is counted and timed. `ended`: transfers that have ended, for whoever traces them.
 //! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
@@ -39,6 +40,7 @@ mod fetch;
 mod flow_slots;
 mod inbox;
 mod leases;
+mod limits;
 mod link;
 mod listing;
 mod meters;
@@ -69,6 +71,7 @@ mod tenant;
 #[cfg(test)]
 mod tests;
 mod versions;
+mod waiters;
 mod waiting;
 
 pub use action::{Action, Write};
@@ -81,6 +84,7 @@ pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
 pub use drain::Unfinished;
 pub use ended::EndedTransfer;
 pub use events::NodeEvent;
+pub use limits::{Limits, LimitsReached};
 pub use listing::{TensorFilter, TransferFilter};
 pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, WaitMeter};
 pub use node::Node;

@@ -15,6 +15,7 @@ use super::node::Node;
 use super::ops::Op;
 use super::slab::Id;
 use super::store::{Blob, Owner, Record};
+use super::waiters::Concerned;
 use super::{Action, SessionId, Tenant};
 use crate::op::{Announced, Failure, FailureCode, MAX_NOTICES, Push, Reply, announced_ticket};
 use crate::tensor::Key;
@@ -172,8 +173,8 @@ impl Node {
     }
 
     /// Somebody waits for an answer about a key with a notice.
-    pub(super) fn ask_later(&mut self, record: Id<Record>) {
-        self.boards.asked.push(record);
+    pub(super) fn ask_later(&mut self, record: Id<Record>, concerned: Concerned) {
+        self.boards.asked.push((record, concerned));
     }
 
     /// How many questions about keys with a notice wait for an answer.
@@ -187,8 +188,8 @@ impl Node {
     pub fn answer_asked(&mut self, now: Time, count: usize) {
         let count = count.min(self.boards.asked.len());
         let asked: Vec<_> = self.boards.asked.drain(..count).collect();
-        for record in asked {
-            self.serve_waiters_now(now, record);
+        for (record, concerned) in asked {
+            self.serve_now(now, record, concerned);
         }
     }
 

@@ -5,7 +5,8 @@ use super::node::Node;
 use super::pull::Pull;
 use super::push_out::OutFlow;
 use super::slab::Id;
-use super::store::{Blob, Source, Waiter};
+use super::store::{Blob, Source};
+use super::waiters::Waiter;
 use super::{Action, SessionId};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::SegmentId;
@@ -117,6 +118,17 @@ impl Node {
         self.actions.push_back(Action::Reply { session, reply: Reply::Failed { op, failure, kept: false } });
     }
 
+    /// Why an operation cannot begin whose number another one has that is under way: the limit of those counts numbers.
+    pub(super) fn is_under_way(&self, session: SessionId, op: OpId) -> Option<Failure> {
+        self.sessions.get(&session)?.ops.contains_key(&op).then(|| {
+            let text = format!(
+                "operation {} of this worker is under way; each needs a number of its own until it has ended",
+                op.0
+            );
+            Failure::new(FailureCode::Invalid, text)
+        })
+    }
+
     pub(super) fn is_busy(&self, session: SessionId) -> Option<Failure> {
         let waiting = self.sessions.get(&session)?.ops.len();
         (waiting >= self.config.max_ops_per_session).then(|| {
@@ -136,7 +148,7 @@ impl Node {
         })
     }
 
-    /// Keeps an operation that has to wait.
+    /// Keeps an operation that has to wait. Its number is its own: [`Node::is_under_way`].
     pub(super) fn keep_op(&mut self, op: Op) -> Id<Op> {
         let (session, name, deadline) = (op.session, op.id, op.deadline);
         let id = self.ops.insert(op);

@@ -47,8 +47,16 @@ impl Node {
         })
     }
 
+    /// How many header cells one link may have: a part for each, and one is left for who comes next. So a peer that takes what it is sent
+    /// as slowly as it likes leaves others theirs.
+    fn cells_of_one(&self) -> usize {
+        let all = usize::try_from(self.headers.len / HEADER_BYTES).unwrap_or(usize::MAX);
+        (all / (self.links.len() + 1)).max(1)
+    }
+
     /// Posts what credits and header cells allow.
     pub(super) fn flush(&mut self) {
+        let share = self.cells_of_one();
         for link in std::mem::take(&mut self.dirty) {
             if let Some(l) = self.links.get_mut(&link) {
                 l.dirty = false;
@@ -65,7 +73,8 @@ impl Node {
                             self.actions.push_back(Action::Send { link, message: message.encode() });
                         }
                         Some(Out::Write(write)) => {
-                            let Some(cell) = self.free_cells.pop() else {
+                            let own = l.in_flight.len() < share;
+                            let Some(cell) = own.then(|| self.free_cells.pop()).flatten() else {
                                 l.outbox.push_front(Out::Write(write));
                                 self.starved.push(link);
                                 break;

@@ -42,6 +42,9 @@ pub const PREPARED_METADATA_ID: u32 = 1;
 /// The most requests in one call.
 pub const MAX_ASKS: usize = 1024;
 
+/// The most calls of one peer that are being answered. It has to answer a PING for each.
+pub(super) const MAX_CALLS_PER_LINK: usize = 64;
+
 /// A call that is being answered.
 pub(super) struct Call {
     link: LinkId,
@@ -107,6 +110,16 @@ impl Node {
         let gone = Failure::new(FailureCode::PeerLost, "the link over which the tensors were to come is gone");
         if !self.links.contains_key(&link) {
             let answers = asks.into_iter().map(|ask| (ask.flow, Err(gone.clone()))).collect();
+            self.actions.push_back(Action::Prepared { token, answers });
+            return;
+        }
+        if self.calls.values().filter(|call| call.link == link).count() >= MAX_CALLS_PER_LINK {
+            let text = format!(
+                "node {:?} answers at most {MAX_CALLS_PER_LINK} calls of a peer at a time, and each waits until the peer has answered its PING",
+                self.config.name
+            );
+            let busy = Failure::new(FailureCode::Busy, text);
+            let answers = asks.into_iter().map(|ask| (ask.flow, Err(busy.clone()))).collect();
             self.actions.push_back(Action::Prepared { token, answers });
             return;
         }

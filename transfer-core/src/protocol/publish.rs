@@ -37,6 +37,7 @@ impl Node {
         let is_own = |r: &Record| matches!(r.owner, Owner::Session(owner) if owner == session);
         let found = self.store.find(push.key.as_str()).and_then(|record| self.store.records.get(record));
         let failure = unwelcome.or_else(|| if ticket.is_some() && found.is_some_and(is_own) { None } else { busy() });
+        let failure = failure.or_else(|| self.too_many_versions(session));
         // What is announced may be read already.
         if ticket.is_none()
             && let Some(failure) = failure
@@ -58,6 +59,7 @@ impl Node {
         if let Some(arena) = self.arenas.get_mut(&slice.segment) {
             arena.blobs += 1;
             arena.ranges += u64::from(push.ranges);
+            self.store.counted.version_came(blob.domain);
         }
         let blob = self.store.blobs.insert(blob);
         let op = Op {
@@ -110,6 +112,9 @@ impl Node {
             }
             Owner::Nobody => {
                 let (key, owner) = (op.key.clone(), session.name.clone());
+                if let Some(failure) = self.too_many_keys(op.session) {
+                    return self.end_push_with_failure(&op, failure);
+                }
                 let who = Claimant::Session(op.session);
                 let id = self.keep_op(op);
                 self.claim(record_id, key, (owner, tenant), who, takes_over, vec![id]);
@@ -119,6 +124,7 @@ impl Node {
                 let flow = landed.flow;
                 record.owner = Owner::Session(op.session);
                 record.begin_epoch();
+                self.count_key(record_id);
                 if let Some((link, flow)) = flow {
                     self.recall(link, flow);
                 }
@@ -128,6 +134,7 @@ impl Node {
             Owner::Outlived(outlived) if outlived.owner == session.name && outlived.domain == session.domain => {
                 record.owner = Owner::Session(op.session);
                 record.begin_epoch();
+                self.count_key(record_id);
                 self.publish_op(now, record_id, op);
             }
             owner if takes_over => {

@@ -12,7 +12,7 @@ use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::{HEADER_BYTES, Header};
 use crate::wire::message::NameRef;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// A key that a peer's worker pushes to one of ours.
@@ -40,6 +40,8 @@ pub(super) struct InFlow {
     pub(super) used: u64,
     /// When its slots were called back, where they are.
     pub(super) recalled: Time,
+    /// Its slots, of whatever round.
+    pub(super) slots: BTreeSet<Id<Slot>>,
     /// Slots granted since the request, while they are being collected for BUFFER_RESPONSE.
     pub(super) fresh: Vec<Id<Slot>>,
     /// What pushed the version that lands next, where the sender said so, and when it did.
@@ -171,6 +173,7 @@ impl Node {
             granting: 0,
             used: 0,
             recalled: self.latest,
+            slots: BTreeSet::new(),
             fresh: Vec::new(),
             told: None,
         };
@@ -211,9 +214,10 @@ impl Node {
         let record_id = self.store.find_or_make(&key);
         let Some(record) = self.store.records.get_mut(record_id) else { return };
         match &mut record.owner {
-            Owner::Nobody => {
-                self.claim(record_id, key, (owner, tenant), Claimant::Flow(link, id), false, Vec::new());
-            }
+            Owner::Nobody => match self.node_has_too_many_keys() {
+                None => self.claim(record_id, key, (owner, tenant), Claimant::Flow(link, id), false, Vec::new()),
+                Some(failure) => self.refuse_flow(link, id, failure),
+            },
             // The same worker, come back over another link: a new epoch, which may start from a lower version.
             Owner::Landed(landed) if (&landed.owner, landed.tenant) == (&owner, tenant) => {
                 let before = landed.flow.replace((link, id));
@@ -228,6 +232,7 @@ impl Node {
             Owner::Outlived(outlived) if (&outlived.owner, outlived.domain) == (&owner, tenant) => {
                 record.owner = Owner::Landed(Box::new(Landed { owner, tenant, target, flow: Some((link, id)) }));
                 record.begin_epoch();
+                self.count_key(record_id);
                 self.give_room(link, id);
             }
             Owner::Claiming(c)
@@ -266,6 +271,7 @@ impl Node {
             Some((target, tenant)) => {
                 r.owner = Owner::Landed(Box::new(Landed { owner, tenant, target, flow: Some((link, id)) }));
                 r.begin_epoch();
+                self.count_key(record);
                 self.give_room(link, id);
             }
             // Sender, target or link went away meanwhile.

@@ -6,7 +6,8 @@ use super::link::{Out, OutWrite, Purpose};
 use super::meters::Operation;
 use super::node::Node;
 use super::slab::Id;
-use super::store::{Blob, Waiter};
+use super::store::Blob;
+use super::waiters::{Concerned, Waiter};
 use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
 use crate::op::{Failure, FailureCode, Report};
@@ -23,7 +24,6 @@ use std::time::Duration;
 pub(super) struct Serve {
     pub(super) key: Key,
     name: u32,
-    select: Select,
     metadata_id: u32,
     /// The tenant whose workers are to read it.
     pub(super) reader: Tenant,
@@ -100,7 +100,6 @@ impl Node {
         let serve = Serve {
             key: key.clone(),
             name: name.id,
-            select,
             metadata_id,
             reader,
             slot,
@@ -116,18 +115,13 @@ impl Node {
         l.serves.insert(index, serve);
         match record_id.and_then(|id| self.store.records.get_mut(id)) {
             Some(record) if record.is_owned() => {
-                record.wait(Waiter::Remote(link, index));
+                record.wait(Waiter::Remote(link, index), select);
                 if let Some(id) = record_id {
-                    self.serve_waiters(now, id);
+                    self.serve(now, id, Concerned::One(Waiter::Remote(link, index)));
                 }
             }
             _ => self.not_owner(now, link, index, &key),
         }
-    }
-
-    /// What a request waits for, and for whom.
-    pub(super) fn serve_select(&self, link: LinkId, index: u32) -> Option<(Select, Tenant)> {
-        self.links.get(&link)?.serves.get(&index).map(|s| (s.select, s.reader))
     }
 
     /// The version that a request waits for is there.

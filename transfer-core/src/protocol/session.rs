@@ -1,5 +1,6 @@
 //! Workers: how their sessions begin and end, and what they command.
 
+use super::limits::Account;
 use super::node::Node;
 use super::ops::Op;
 use super::slab::Id;
@@ -18,6 +19,8 @@ pub(super) struct Session {
     /// The node whose worker has this name by the directory's word: [`Node::name_lost`].
     pub(super) name_at: Option<Name>,
     pub(super) domain: Tenant,
+    /// Where its keys are counted.
+    pub(super) account: Account,
     pub(super) arena: SegmentId,
     pub(super) arena_len: u64,
     pub(super) ops: HashMap<OpId, Id<Op>>,
@@ -37,9 +40,10 @@ impl Node {
         self.arenas.insert(arena, Arena { segment: arena, blobs: 0, ranges: 0, abandoned: false });
         let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (lent, announced) = (0, 0);
+        let account = self.store.counted.open(domain);
         self.sessions.insert(
             session,
-            Session { name, name_at: None, domain, arena, arena_len, ops, leases, lent, announced, versions },
+            Session { name, name_at: None, domain, account, arena, arena_len, ops, leases, lent, announced, versions },
         );
     }
 
@@ -50,7 +54,9 @@ impl Node {
         if self.workers.get(&gone.name) == Some(&session) {
             self.workers.remove(&gone.name);
         }
-        for id in self.ops.ids(|op| op.session == session) {
+        let mut ops: Vec<_> = gone.ops.into_values().collect();
+        ops.sort_unstable();
+        for id in ops {
             self.drop_op(id);
         }
         let mut leases: Vec<_> = gone.leases.into_iter().collect();
@@ -80,6 +86,7 @@ impl Node {
             };
             self.owner_left(now, record, owner);
         }
+        self.store.counted.close(gone.account);
         if let Some(arena) = self.arenas.get_mut(&gone.arena) {
             arena.abandoned = true;
         }
@@ -100,6 +107,9 @@ impl Node {
     /// A worker pushes a body that is made of these ranges of its arena, in order.
     pub fn push_ranges(&mut self, now: Time, session: SessionId, push: Push, ranges: &[ArenaRange]) {
         self.latest = now;
+        if let Some(failure) = self.is_under_way(session, push.op) {
+            return self.refuse(session, push.op, failure);
+        }
         self.push(now, session, push, ranges);
     }
 
@@ -110,6 +120,11 @@ impl Node {
             && let Some(op) = command.begins()
         {
             return self.refuse(session, op, self.is_draining());
+        }
+        if let Some(op) = command.op()
+            && let Some(failure) = self.is_under_way(session, op)
+        {
+            return self.refuse(session, op, failure);
         }
         match command {
             Command::Push(push) => self.push(now, session, push, &[]),

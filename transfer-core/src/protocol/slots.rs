@@ -117,6 +117,11 @@ impl Node {
         let slice = self.pools.get(&domain)?.slice(&range);
         let l = self.links.get_mut(&link)?;
         let id = l.slots.insert(Slot { range, domain, capacity, state: SlotState::Granting, user, since: self.latest });
+        if let SlotUser::Flow(flow, _) = user
+            && let Some(flow) = l.flows_in.get_mut(flow)
+        {
+            flow.slots.insert(id);
+        }
         self.actions.push_back(Action::Grant { link, range: slice, access: GrantAccess::Write, tag: id.to_u64() });
         Some(id)
     }
@@ -136,7 +141,9 @@ impl Node {
     /// The slot is not wanted any more, and the peer will not write to it (it was never told of it, or has said so, or has
     /// written). Its range goes back to the pool once that is certain.
     pub(super) fn drop_slot(&mut self, link: LinkId, id: Id<Slot>) {
-        let Some(slot) = self.links.get_mut(&link).and_then(|l| l.slots.get_mut(id)) else { return };
+        let Some(l) = self.links.get_mut(&link) else { return };
+        l.disown_slot(id);
+        let Some(slot) = l.slots.get_mut(id) else { return };
         slot.user = SlotUser::Nobody;
         slot.since = self.latest;
         match &mut slot.state {
@@ -149,7 +156,7 @@ impl Node {
             // `granted` comes back here; a reader's end frees it.
             SlotState::Granting | SlotState::Held(_) => {}
             SlotState::Closed(_) => {
-                if let Some(slot) = self.links.get_mut(&link).and_then(|l| l.slots.remove(id)) {
+                if let Some(slot) = self.links.get_mut(&link).and_then(|l| l.remove_slot(id)) {
                     self.free_range(slot.domain, slot.range);
                 }
             }
@@ -168,7 +175,7 @@ impl Node {
                 self.deliver_flow(now, link, flow, id);
             }
             _ => {
-                if let Some(slot) = l.slots.remove(id) {
+                if let Some(slot) = l.remove_slot(id) {
                     self.free_range(slot.domain, slot.range);
                 }
             }

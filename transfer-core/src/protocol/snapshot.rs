@@ -1,6 +1,6 @@
 //! What a node shows of itself: the values behind the admin calls.
 
-use super::{PassedOver, Tenant};
+use super::{LimitsReached, PassedOver, Tenant};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::LocalSlice;
 use crate::tensor::{Key, Name, Retention, TensorMeta, Version};
@@ -44,6 +44,8 @@ pub struct Snapshot {
     pub failed: u64,
     /// Whether the node takes nothing new.
     pub draining: bool,
+    /// How often pushes were refused at a limit.
+    pub limits_reached: LimitsReached,
 }
 
 /// A part of a listing, in the order in which the entries lie in the node: by number, or by place. An entry that is there all the while

@@ -40,6 +40,7 @@ impl Node {
             published: published(self.meters.paths()),
             failed: self.meters.all_failed(),
             draining: self.draining,
+            limits_reached: self.limits_reached(),
             pools,
         }
     }

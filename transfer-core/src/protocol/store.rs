@@ -1,14 +1,16 @@
-//! What is published here, who may still reach it, and who waits for it.
+//! What is published here, and who may still reach it.
 
 use super::board::OnBoard;
+use super::limits::{Account, Counted};
 use super::push_in::InFlow;
 use super::slab::{Id, Slab};
+use super::waiters::{Waiter, Waiters};
 use super::{Op, SessionId, Slot, Tenant};
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::OpId;
-use crate::tensor::{Key, Name, Retention, TensorMeta, Until, Version};
+use crate::tensor::{Key, Name, Retention, Select, TensorMeta, Until, Version};
 use crate::trace::TraceContext;
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -156,14 +158,6 @@ pub(super) struct Landed {
     pub(super) flow: Option<(LinkId, Id<InFlow>)>,
 }
 
-/// Who waits for a version of a key.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Waiter {
-    Local(Id<Op>),
-    /// The request of this index of that link's peer.
-    Remote(LinkId, u32),
-}
-
 /// A key.
 pub(super) struct Record {
     pub(super) key: Key,
@@ -178,33 +172,34 @@ pub(super) struct Record {
     /// The next version is the first of an epoch.
     pub(super) epoch_begins: bool,
     /// Boxed, for most keys have none most of the time and there may be millions of keys.
-    #[allow(clippy::box_collection)]
-    pub(super) waiters: Option<Box<Vec<Waiter>>>,
+    pub(super) waiters: Option<Box<Waiters>>,
     /// The directory was asked where the key is.
     pub(super) resolving: bool,
     /// A worker here would watch a notice of its next versions.
     pub(super) watched: bool,
     pub(super) on_board: OnBoard,
+    /// For whom it is counted.
+    pub(super) account: Account,
 }
 
 impl Record {
-    pub(super) fn wait(&mut self, waiter: Waiter) {
-        self.waiters.get_or_insert_default().push(waiter);
+    pub(super) fn wait(&mut self, waiter: Waiter, select: Select) {
+        self.waiters.get_or_insert_default().add(waiter, select);
     }
 
     /// Whether a worker of this sidecar waits for a version.
     pub(super) fn is_awaited_here(&self) -> bool {
-        self.waiters.iter().flat_map(|list| list.iter()).any(|waiter| matches!(waiter, Waiter::Local(_)))
+        self.waiters.as_ref().is_some_and(|waiters| waiters.has_local())
     }
 
     pub(super) fn take_waiters(&mut self) -> Vec<Waiter> {
-        self.waiters.take().map_or_else(Vec::new, |w| *w)
+        self.waiters.take().map_or_else(Vec::new, |waiters| waiters.into_all())
     }
 
     pub(super) fn forget_waiter(&mut self, waiter: Waiter) {
-        if let Some(list) = &mut self.waiters {
-            list.retain(|w| *w != waiter);
-            if list.is_empty() {
+        if let Some(waiters) = &mut self.waiters {
+            waiters.remove(waiter);
+            if waiters.is_empty() {
                 self.waiters = None;
             }
         }
@@ -244,6 +239,8 @@ pub(super) struct Store {
     pub(super) blobs: Slab<Blob>,
     /// How many records have a published version.
     pub(super) published_count: u64,
+    /// What each worker and user has.
+    pub(super) counted: Counted,
 }
 
 impl Store {
@@ -271,6 +268,7 @@ impl Store {
                     resolving: false,
                     watched: false,
                     on_board: OnBoard::default(),
+                    account: Account::default(),
                 });
                 e.insert(id);
                 id
@@ -289,6 +287,7 @@ impl Store {
             entry.remove();
         }
         let record = self.records.remove(id)?;
+        self.counted.move_key(record.account, Account::default());
         record.resolving.then_some(record.key)
     }
 }
@@ -309,8 +308,8 @@ mod tests {
 
     /// There may be millions of each. docs/performance.md says how much memory a published tensor takes.
     #[test]
-    fn a_key_and_its_version_take_272_bytes_in_the_store() {
+    fn a_key_and_its_version_take_280_bytes_in_the_store() {
         assert!(size_of::<Blob>() <= 184, "{}", size_of::<Blob>());
-        assert!(size_of::<Record>() <= 88, "{}", size_of::<Record>());
+        assert!(size_of::<Record>() <= 96, "{}", size_of::<Record>());
     }
 }

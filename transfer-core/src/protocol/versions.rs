@@ -4,10 +4,11 @@
 //! what stays of the ones before can only be asked for exactly.
 
 use super::node::Node;
-use super::ops::{Op, OpKind};
+use super::ops::Op;
 use super::push_in::InFlow;
 use super::slab::Id;
-use super::store::{Blob, Outlived, Owner, Record, Waiter};
+use super::store::{Blob, Outlived, Owner, Record};
+use super::waiters::{Concerned, Waiter};
 use super::{SessionId, Tenant};
 use crate::tensor::{Key, Life, Name, Select, Until, Version};
 use crate::time::Time;
@@ -40,15 +41,20 @@ impl Node {
             // Others are fetching it: it comes back if they fail.
             promised = true;
         }
-        let newest = match r.current.and_then(|id| self.store.blobs.get(id)) {
-            Some(b) => Some(b.version),
-            None => r.next_version.checked_sub(1).map(Version),
-        };
-        match newest {
+        match self.newest_version(record) {
             Some(Version(newest)) if !promised && select.missed(Version(newest.saturating_add(1))) => {
                 Picked::Gone(Version(newest))
             }
             _ => Picked::NotYet,
+        }
+    }
+
+    /// The version that a key is at.
+    fn newest_version(&self, record: Id<Record>) -> Option<Version> {
+        let r = self.store.records.get(record)?;
+        match r.current.and_then(|id| self.store.blobs.get(id)) {
+            Some(b) => Some(b.version),
+            None => r.next_version.checked_sub(1).map(Version),
         }
     }
 
@@ -123,55 +129,89 @@ impl Node {
     /// Answers everybody whose version is there, or can never be; where there may be a newer one than this node has heard of, after a look
     /// at what its owner has said.
     pub(super) fn serve_waiters(&mut self, now: Time, record: Id<Record>) {
+        self.serve(now, record, Concerned::All);
+    }
+
+    /// The same, for those whom an event concerns. The others need not be looked at: for them nothing is different.
+    pub(super) fn serve(&mut self, now: Time, record: Id<Record>, concerned: Concerned) {
         if self.store.records.get(record).is_none_or(|r| r.waiters.is_none()) {
             return;
         }
         match self.may_be_behind(record, None) {
-            true => self.ask_later(record),
-            false => self.serve_waiters_now(now, record),
+            true => self.ask_later(record, concerned),
+            false => self.serve_now(now, record, concerned),
         }
     }
 
     /// The same, with what this node knows.
-    pub(super) fn serve_waiters_now(&mut self, now: Time, record: Id<Record>) {
-        let Some(r) = self.store.records.get_mut(record) else { return };
-        if r.waiters.is_none() {
-            return;
+    pub(super) fn serve_now(&mut self, now: Time, record: Id<Record>, concerned: Concerned) {
+        let newest = self.newest_version(record);
+        let Some(waiters) = self.store.records.get_mut(record).and_then(|r| r.waiters.as_mut()) else { return };
+        let exactly = match concerned {
+            Concerned::One(waiter) => {
+                self.serve_waiter(now, record, waiter);
+                return;
+            }
+            Concerned::Version(version) => vec![version],
+            Concerned::All => newest.map_or_else(Vec::new, |newest| waiters.exactly_until(newest)),
+        };
+        // They take no other version.
+        for version in exactly {
+            while let Some(waiters) = self.store.records.get(record).and_then(|r| r.waiters.as_ref())
+                && let Some(first) = waiters.first_exactly(version)
+                && self.serve_waiter(now, record, first)
+            {}
         }
-        let waiters = r.take_waiters();
+        while let Picked::Blob(blob) = self.pick(record, Select::Latest)
+            && let Some(version) = self.store.blobs.get(blob).map(|b| b.version)
+            && let Some(waiters) = self.store.records.get(record).and_then(|r| r.waiters.as_ref())
+            && let Some(first) = waiters.first_rising(version)
+        {
+            if !self.serve_waiter(now, record, first) {
+                break;
+            }
+        }
+    }
+
+    /// Answers one of those who wait, if its version is there, or can never be. `false` where it goes on waiting.
+    fn serve_waiter(&mut self, now: Time, record: Id<Record>, waiter: Waiter) -> bool {
+        self.step();
+        let Some(r) = self.store.records.get(record) else { return false };
+        let Some(select) = r.waiters.as_ref().and_then(|waiters| waiters.select(waiter)) else { return false };
+        let is_there = match waiter {
+            Waiter::Local(id) => self.ops.get(id).is_some(),
+            Waiter::Remote(link, index) => self.links.get(&link).is_some_and(|l| l.serves.contains_key(&index)),
+        };
+        let picked = self.pick(record, select);
+        if is_there && picked == Picked::NotYet {
+            return false;
+        }
+        let Some(r) = self.store.records.get_mut(record) else { return false };
+        r.forget_waiter(waiter);
         let key = r.key.clone();
-        for waiter in waiters {
-            let asked = match waiter {
-                Waiter::Local(id) => match self.ops.get(id) {
-                    Some(Op { kind: OpKind::Fetch { select, .. }, session, .. }) => {
-                        self.sessions.get(session).map(|s| (*select, s.domain))
-                    }
-                    _ => None,
-                },
-                Waiter::Remote(link, index) => self.serve_select(link, index),
-            };
-            let Some((select, reader)) = asked else { continue };
-            match (self.pick(record, select), waiter) {
-                (Picked::Blob(blob), Waiter::Local(id)) => {
-                    if let Some(op) = self.finish_op(id) {
-                        self.hand_over_waited(now, record, &op, blob);
-                    }
+        match (picked, waiter) {
+            (Picked::NotYet, _) => {}
+            (Picked::Blob(blob), Waiter::Local(id)) => {
+                if let Some(op) = self.finish_op(id) {
+                    self.hand_over_waited(now, record, &op, blob);
                 }
-                (Picked::Blob(blob), Waiter::Remote(link, index)) => self.serve_published(now, link, index, blob),
-                (Picked::Gone(newest), _) => {
+            }
+            (Picked::Blob(blob), Waiter::Remote(link, index)) => self.serve_published(now, link, index, blob),
+            (Picked::Gone(newest), Waiter::Local(id)) => {
+                let session = self.ops.get(id).and_then(|op| self.sessions.get(&op.session));
+                if let Some(reader) = session.map(|s| s.domain) {
                     let failure = self.version_gone(record, reader, &key, select, newest);
-                    match waiter {
-                        Waiter::Local(id) => self.fail_op(id, failure),
-                        Waiter::Remote(link, index) => self.end_serve(now, link, index, failure),
-                    }
+                    self.fail_op(id, failure);
                 }
-                (Picked::NotYet, _) => {
-                    if let Some(r) = self.store.records.get_mut(record) {
-                        r.wait(waiter);
-                    }
+            }
+            (Picked::Gone(newest), Waiter::Remote(link, index)) => {
+                if let Some(reader) = self.links.get(&link).and_then(|l| l.serves.get(&index)).map(|s| s.reader) {
+                    let failure = self.version_gone(record, reader, &key, select, newest);
+                    self.end_serve(now, link, index, failure);
                 }
             }
         }
+        true
     }
 
     fn hand_over_waited(&mut self, now: Time, record: Id<Record>, op: &Op, blob: Id<Blob>) {
@@ -207,13 +247,14 @@ impl Node {
         let Some(b) = self.store.blobs.get_mut(blob) else { return };
         let Until::Fetched(_) = b.retention.until else { return };
         b.under_way = b.under_way.saturating_sub(1);
+        let version = b.version;
         if !well {
             b.fetches_left += 1;
-            self.serve_waiters(now, record);
+            self.serve(now, record, Concerned::Version(version));
         } else if b.fetches_left == 0 && b.under_way == 0 {
             self.end_version(record, blob);
             // Who waited for exactly this one waits in vain.
-            self.serve_waiters(now, record);
+            self.serve(now, record, Concerned::Version(version));
         }
     }
 

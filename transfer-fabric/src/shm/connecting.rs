@@ -10,9 +10,6 @@ use std::time::{Duration, Instant};
 use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
 use transfer_memory::socket::{Message, Socket, SocketError};
 
-/// How many sockets may be connected and not have shown a token.
-const MAX_GUESTS: usize = 128;
-
 /// How many are accepted in one round.
 const ACCEPTS: usize = 16;
 
@@ -135,29 +132,31 @@ impl ShmFabric {
                     return;
                 }
             };
-            if self.guests.len() >= MAX_GUESTS {
-                tracing::warn!("a connection of this host was closed: {MAX_GUESTS} others have not shown a token yet");
-                continue;
-            }
-            self.guests_seen = self.guests_seen.wrapping_add(1);
-            let number = self.guests_seen;
-            if let Err(error) = self.poller.add(&socket, Source::Guest(number)) {
-                tracing::warn!(%error, "a connection of this host was closed");
-                continue;
-            }
+            // One that has gone already has no user.
+            let Ok(from) = socket.peer() else { continue };
+            let from = from.uid;
             let deadline = self.deadline_after(self.config.handshake_timeout);
-            self.guests.insert(number, Guest { socket, deadline });
+            let (number, gone) = self.guests.enter(from, Guest { socket, deadline });
+            if let Some(gone) = gone {
+                tracing::warn!("a connection of this host was closed for another one: it had not shown a token");
+                self.poller.remove(&gone.socket);
+            }
+            let Some(guest) = self.guests.get_mut(number) else { continue };
+            if let Err(error) = self.poller.add(&guest.socket, Source::Guest(number)) {
+                tracing::warn!(%error, "a connection of this host was closed");
+                self.guests.remove(number);
+            }
         }
     }
 
     /// Reads a guest's Hello, and makes it the socket of the link that waits for it.
     pub(super) fn hear_guest(&mut self, number: u32) {
-        let Some(guest) = self.guests.get(&number) else { return };
+        let Some(guest) = self.guests.get_mut(number) else { return };
         let message = match guest.socket.try_receive(1) {
             Ok(None) => return,
             other => other,
         };
-        let Some(Guest { socket, .. }) = self.guests.remove(&number) else { return };
+        let Some(Guest { socket, .. }) = self.guests.remove(number) else { return };
         self.poller.remove(&socket);
         // It has gone, and needs no answer.
         let Ok(Some(message)) = message else { return };

@@ -125,7 +125,7 @@ impl ShmFabric {
         {
             tracing::error!(%error, "the socket for peers of this host cannot be watched");
         }
-        self.guests.retain(|_, guest| now < guest.deadline);
+        self.guests.retain(|guest| now < guest.deadline);
         let late = |what: &str| DownReason::NotConnected(format!("{what} in time"));
         let waits_too_long =
             |waiting: &Waiting| matches!(waiting, Waiting::ForHello { deadline, .. } if *deadline <= now);
@@ -153,7 +153,7 @@ impl ShmFabric {
             Stage::Up => link.watch.map(|(at, _)| at),
             Stage::Ending { .. } => None,
         });
-        let guests = self.guests.values().map(|guest| guest.deadline);
+        let guests = self.guests.iter().map(|guest| guest.deadline);
         waiting.chain(links).chain(guests).min()
     }
 }

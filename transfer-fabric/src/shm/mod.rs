@@ -50,6 +50,7 @@ mod shared;
 mod tests;
 
 use crate::device;
+use crate::guests::Guests;
 use crate::poller::{Poller, Source};
 use crate::regions::Regions;
 use connecting::{Guest, Waiting};
@@ -161,8 +162,7 @@ pub struct ShmFabric {
     poller: Poller,
     regions: Regions,
     waiting: HashMap<LinkId, Waiting>,
-    guests: HashMap<u32, Guest>,
-    guests_seen: u32,
+    guests: Guests<u32, Guest>,
     links: HashMap<LinkId, Link>,
     reports: VecDeque<Report>,
     /// No deadline passes before.
@@ -210,8 +210,7 @@ impl ShmFabric {
             poller,
             regions: Regions::default(),
             waiting: HashMap::new(),
-            guests: HashMap::new(),
-            guests_seen: 0,
+            guests: Guests::new(),
             links: HashMap::new(),
             reports: VecDeque::new(),
             alarm: None,

@@ -15,9 +15,6 @@ use rustix::net::RecvFlags;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
 
-/// How many sockets may be connected and not have shown a token.
-const MAX_GUESTS: usize = 128;
-
 /// How many are accepted in one round.
 const ACCEPTS: usize = 16;
 
@@ -116,29 +113,31 @@ impl TcpFabric {
                     return;
                 }
             };
-            if self.guests.len() >= MAX_GUESTS {
-                tracing::warn!("a data connection was closed: {MAX_GUESTS} others have not shown a token yet");
-                continue;
-            }
-            self.guests_seen = self.guests_seen.wrapping_add(1);
-            let number = self.guests_seen;
-            if let Err(error) = self.poller.add(&socket, Source::Guest(number)) {
-                tracing::warn!(%error, "a data connection was closed");
-                continue;
-            }
+            // One that has gone already has no address.
+            let Some(from) = socket::peer_ip(&socket) else { continue };
             let deadline = self.deadline_after(self.config.handshake_timeout);
-            self.guests.insert(number, Guest { socket, hello: [0; HELLO_BYTES], filled: 0, deadline });
+            let (number, gone) =
+                self.guests.enter(from, Guest { socket, hello: [0; HELLO_BYTES], filled: 0, deadline });
+            if let Some(gone) = gone {
+                tracing::warn!("a data connection was closed for another one: it had not shown a token");
+                self.poller.remove(&gone.socket);
+            }
+            let Some(guest) = self.guests.get_mut(number) else { continue };
+            if let Err(error) = self.poller.add(&guest.socket, Source::Guest(number)) {
+                tracing::warn!(%error, "a data connection was closed");
+                self.guests.remove(number);
+            }
         }
     }
 
     /// Reads a guest's Hello, and makes it the socket of the link that waits for it.
     pub(super) fn hear_guest(&mut self, number: u32) {
-        let Some(guest) = self.guests.get_mut(&number) else { return };
+        let Some(guest) = self.guests.get_mut(number) else { return };
         let rest = guest.hello.get_mut(guest.filled..).unwrap_or(&mut []);
         match rustix::net::recv(&guest.socket, rest, RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => return,
             Ok((0, _)) | Err(_) => {
-                self.guests.remove(&number);
+                self.guests.remove(number);
                 return;
             }
             Ok((received, _)) => guest.filled += received,
@@ -146,7 +145,7 @@ impl TcpFabric {
         if guest.filled < HELLO_BYTES {
             return;
         }
-        let Some(guest) = self.guests.remove(&number) else { return };
+        let Some(guest) = self.guests.remove(number) else { return };
         match self.admit(&guest.hello) {
             Ok((link, tokens)) => self.seat(link, guest.socket, tokens),
             Err(why) => {

@@ -15,8 +15,14 @@ use transfer_core::memory::RemoteKey;
 /// How long a link that ends tries to send its last frame, and a socket waits for the peer to have read it.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How much of what still arrives is thrown away in one round.
+/// How much of what still arrives at one socket is thrown away in one round.
 const DISCARD_BYTES: usize = 1 << 20;
+
+/// How many sockets without a link are kept until their peers have read the last frame. Who makes more loses the oldest ones' last frames.
+pub(super) const MAX_PARTINGS: usize = 64;
+
+/// How many of them are looked at in one round.
+const PARTINGS_OF_A_ROUND: usize = 4;
 
 /// A socket without a link. Closing it while bytes are unread would reset the connection, and the peer might not see our last frame:
 /// they are read and thrown away until the peer closes, for a while.
@@ -92,7 +98,13 @@ impl TcpFabric {
         // Fails for a socket that is not connected any more, which is as well.
         let _ = rustix::net::shutdown(&socket, Shutdown::Write);
         let deadline = self.deadline_after(LINGER);
-        self.partings.push(Parting { socket, deadline });
+        self.partings.push_back(Parting { socket, deadline });
+        if self.partings.len() > MAX_PARTINGS {
+            let oldest = self.partings.iter().enumerate().min_by_key(|(_, parting)| parting.deadline);
+            if let Some(i) = oldest.map(|(i, _)| i) {
+                self.partings.remove(i);
+            }
+        }
     }
 
     /// Throws away what has arrived. `None` where no more will come.
@@ -111,7 +123,14 @@ impl TcpFabric {
 
     /// Ends what is late.
     pub(super) fn check_deadlines(&mut self) {
-        self.partings.retain(|parting| Self::discard(&parting.socket).is_some());
+        // In turns, for there may be many.
+        for _ in 0..self.partings.len().min(PARTINGS_OF_A_ROUND) {
+            if let Some(parting) = self.partings.pop_front()
+                && Self::discard(&parting.socket).is_some()
+            {
+                self.partings.push_back(parting);
+            }
+        }
         let Some(alarm) = self.alarm else { return };
         let now = Instant::now();
         if now < alarm {
@@ -123,7 +142,7 @@ impl TcpFabric {
             tracing::error!(%error, "the data listener cannot be watched");
         }
         self.partings.retain(|parting| now < parting.deadline);
-        self.guests.retain(|_, guest| now < guest.deadline);
+        self.guests.retain(|guest| now < guest.deadline);
         let late = |what: &str| DownReason::NotConnected(format!("{what} in time"));
         for (link, _) in
             self.waiting.extract_if(|_, w| matches!(w, Waiting::ForSocket { deadline, .. } if *deadline <= now))
@@ -153,7 +172,7 @@ impl TcpFabric {
             Waiting::ForAnswer(_) => None,
         });
         let links = self.links.values().filter_map(Link::deadline);
-        let guests = self.guests.values().map(|guest| guest.deadline);
+        let guests = self.guests.iter().map(|guest| guest.deadline);
         let partings = self.partings.iter().map(|parting| parting.deadline);
         waiting.chain(links).chain(guests).chain(partings).min()
     }

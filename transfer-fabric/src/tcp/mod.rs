@@ -41,6 +41,7 @@ mod wire;
 pub use tls::TlsSource;
 
 use crate::device;
+use crate::guests::Guests;
 use crate::poller::{self, Poller, Source};
 use crate::regions::Regions;
 use connecting::{Guest, Waiting};
@@ -51,7 +52,7 @@ use link::Link;
 use outbox::Body;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::{
@@ -127,14 +128,13 @@ pub struct TcpFabric {
     poller: Poller,
     regions: Regions,
     waiting: HashMap<LinkId, Waiting>,
-    guests: HashMap<u32, Guest>,
-    guests_seen: u32,
+    guests: Guests<IpAddr, Guest>,
     links: HashMap<LinkId, Link>,
     /// Links that may have something to send.
     to_send: Vec<LinkId>,
     /// Links of which something has arrived that no socket tells of any more.
     to_receive: Vec<LinkId>,
-    partings: Vec<Parting>,
+    partings: VecDeque<Parting>,
     reports: VecDeque<Report>,
     /// No deadline passes before.
     alarm: Option<Instant>,
@@ -178,12 +178,11 @@ impl TcpFabric {
             poller,
             regions: Regions::default(),
             waiting: HashMap::new(),
-            guests: HashMap::new(),
-            guests_seen: 0,
+            guests: Guests::new(),
             links: HashMap::new(),
             to_send: Vec::new(),
             to_receive: Vec::new(),
-            partings: Vec::new(),
+            partings: VecDeque::new(),
             reports: VecDeque::new(),
             alarm: None,
         })

@@ -4,7 +4,7 @@ use super::{TcpConfig, device};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use transfer_core::fabric::FabricError;
 
@@ -46,6 +46,12 @@ pub(super) fn accept(listener: &OwnedFd, config: &TcpConfig) -> Result<OwnedFd, 
     // A socket that is dead already cannot be tuned; reading from it tells.
     let _ = tune(&socket, config);
     Ok(socket)
+}
+
+/// The address that a socket is connected with.
+pub(super) fn peer_ip(socket: &OwnedFd) -> Option<IpAddr> {
+    let address: SocketAddr = net::getpeername(socket).ok().flatten()?.try_into().ok()?;
+    Some(address.ip().to_canonical())
 }
 
 fn tune(socket: &OwnedFd, config: &TcpConfig) -> Result<(), FabricError> {

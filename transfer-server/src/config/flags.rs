@@ -1,8 +1,8 @@
 //! The command line of `transferd`, and the environment.
 
 use super::{
-    Config, ConfigError, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_TCP_RAILS, DirectoryPlace, LEAST, Locking,
-    Poll, SecurityConfig, ShmConfig, Size, SourceFlags, TenantsConfig, VerbsConfig,
+    Config, ConfigError, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_TCP_RAILS, DirectoryPlace, LEAST,
+    LimitsConfig, Locking, Poll, SecurityConfig, ShmConfig, Size, SourceFlags, TenantsConfig, VerbsConfig,
 };
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
@@ -99,6 +99,10 @@ pub struct Flags {
     #[arg(long, env = "TRANSFER_READY_FILE", value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
 
+    /// How many keys and versions there may be.
+    #[command(flatten)]
+    pub limits: LimitsConfig,
+
     /// The log.
     #[command(flatten)]
     pub log: LogFlags,
@@ -190,6 +194,7 @@ impl Flags {
             shm: self.shm,
             security: self.security,
             tenants: self.tenants,
+            limits: self.limits,
         };
         config.check()?;
         Ok(config)

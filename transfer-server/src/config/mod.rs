@@ -5,6 +5,7 @@ mod docs;
 mod error;
 mod file;
 mod flags;
+mod limits;
 mod security;
 mod shm;
 mod size;
@@ -16,6 +17,7 @@ pub use error::ConfigError;
 pub use file::FileError;
 pub use flags::Flags;
 pub(crate) use flags::address;
+pub use limits::{AllLimits, DirectoryLimits, Limit, LimitsConfig, NotALimit};
 pub use security::{NamePattern, NotAPattern, SecurityConfig};
 pub use shm::{ShmConfig, UseReferences, UseShm};
 pub use size::{NotASize, Size};
@@ -134,6 +136,8 @@ pub struct Config {
     pub security: SecurityConfig,
     /// Whose workers are whose.
     pub tenants: TenantsConfig,
+    /// How many keys and versions there may be.
+    pub limits: LimitsConfig,
 }
 
 impl Config {
@@ -165,6 +169,7 @@ impl Config {
             shm: ShmConfig::default(),
             security: SecurityConfig::default(),
             tenants: TenantsConfig::default(),
+            limits: LimitsConfig::default(),
         }
     }
 

@@ -41,6 +41,22 @@ fn the_command_line_overrules_the_file_and_the_file_the_defaults() {
 }
 
 #[test]
+fn limits_are_a_table_or_a_list() {
+    let of = |line: &str, file: &str| with_file(line, file).unwrap().config().unwrap().limits.all();
+    for file in [
+        "[limits]\nkeys_per_user = 5\ndirectory_keys_per_node = 7\n",
+        "limits = ['keys_per_user=5', 'directory_keys_per_node=7']",
+    ] {
+        let limits = of("", file);
+        assert_eq!((limits.node.keys_per_user, limits.directory.keys_per_node), (5, 7), "{file}");
+        assert_eq!(limits.node.keys_per_node, of("", "").node.keys_per_node);
+    }
+    assert_eq!(of("--limits keys_per_user=9,keys_per_worker=8", "").node.keys_per_worker, 8);
+    refused("[limits]\nkeys_per_usr = 5", &["/etc/t.toml:1", "keys_per_usr", "keys_per_user"]);
+    refused("[limits]\nkeys_per_user = 0", &["/etc/t.toml:1", "keys_per_user is \"0\"", "from 1 on"]);
+}
+
+#[test]
 fn errors_name_the_file_the_line_and_the_key() {
     refused("\n\npool_byte = 1\n", &["/etc/t.toml:3", "\"pool_byte\"", "\"pool_bytes\" is one"]);
     refused("xyzzy = 1", &["/etc/t.toml:1", "\"xyzzy\"", "docs/configuration.md"]);

@@ -139,6 +139,9 @@ pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
                 let denied = why.to_string();
                 DirectoryOneof::ClaimRefused(v1::ClaimRefused { claim, denied, ..v1::ClaimRefused::default() })
             }
+            Answer::ClaimFull { claim, why } => {
+                DirectoryOneof::ClaimFull(v1::ClaimFull { claim, why: why.to_string() })
+            }
             Answer::WorkerAdmitted { worker } => {
                 DirectoryOneof::WorkerAdmitted(v1::WorkerAdmitted { worker: worker.to_string() })
             }
@@ -181,6 +184,7 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
         DirectoryOneof::ClaimRefused(c) => {
             Answer::ClaimRefused { claim: c.claim, owner: Name::new(&c.owner)?, node: Name::new(&c.node)? }
         }
+        DirectoryOneof::ClaimFull(c) => Answer::ClaimFull { claim: c.claim, why: c.why.into() },
         DirectoryOneof::Lost(l) => Answer::Lost { key: Key::of_directory(&l.key)?, owner: Name::new(&l.owner)? },
         DirectoryOneof::WorkerAdmitted(w) => Answer::WorkerAdmitted { worker: Name::new(&w.worker)? },
         DirectoryOneof::WorkerRefused(w) => {
@@ -253,6 +257,7 @@ mod tests {
             Answer::Ping { ping: 4 },
             Answer::Claimed { claim: 1, sequence: 2 },
             Answer::ClaimRefused { claim: 1, owner: worker.clone(), node: node.clone() },
+            Answer::ClaimFull { claim: 1, why: "it has enough".into() },
             Answer::Lost { key: key.clone(), owner: worker.clone() },
             Answer::WorkerAdmitted { worker: worker.clone() },
             Answer::WorkerRefused { worker: worker.clone(), node: node.clone() },

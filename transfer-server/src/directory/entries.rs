@@ -1,7 +1,7 @@
 //! The keys of the directory, kept small: 32 bytes of slab and 5 to 10 of hash table for each, beside the key's own text.
 
-use hashbrown::DefaultHashBuilder;
 use hashbrown::hash_table::{Entry as TableEntry, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap};
 use std::hash::BuildHasher;
 use transfer_core::tensor::Key;
 
@@ -37,16 +37,32 @@ pub(crate) struct Entries {
     slab: Vec<Option<Entry>>,
     free: Vec<u32>,
     hasher: DefaultHashBuilder,
+    /// How many keys each node has.
+    of_node: HashMap<NodeNo, u64>,
 }
 
 fn key_at(slab: &[Option<Entry>], place: u32) -> &str {
     slab.get(place as usize).and_then(Option::as_ref).map_or("", |e| e.key.as_str())
 }
 
+fn one_less(of_node: &mut HashMap<NodeNo, u64>, node: NodeNo) {
+    if let Some(count) = of_node.get_mut(&node) {
+        *count -= 1;
+        if *count == 0 {
+            of_node.remove(&node);
+        }
+    }
+}
+
 impl Entries {
     /// How many keys there are.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// How many keys a node has.
+    pub(crate) fn count_of(&self, node: NodeNo) -> u64 {
+        self.of_node.get(&node).copied().unwrap_or(0)
     }
 
     /// The holder of a key.
@@ -57,14 +73,17 @@ impl Entries {
 
     /// Enters a key, or replaces its holder. Answers the one before.
     pub(crate) fn insert(&mut self, key: &Key, holder: Holder) -> Option<Holder> {
-        let Entries { table, slab, free, hasher } = self;
+        let Entries { table, slab, free, hasher, of_node } = self;
         let text = key.as_str();
         let found =
             table.entry(hasher.hash_one(text), |p| key_at(slab, *p) == text, |p| hasher.hash_one(key_at(slab, *p)));
         let vacant = match found {
             TableEntry::Occupied(place) => {
                 let entry = slab.get_mut(*place.get() as usize)?.as_mut()?;
-                return Some(std::mem::replace(&mut entry.holder, holder));
+                let before = std::mem::replace(&mut entry.holder, holder);
+                *of_node.entry(holder.node).or_default() += 1;
+                one_less(of_node, before.node);
+                return Some(before);
             }
             TableEntry::Vacant(vacant) => vacant,
         };
@@ -81,6 +100,7 @@ impl Entries {
             }
         };
         vacant.insert(place);
+        *of_node.entry(holder.node).or_default() += 1;
         None
     }
 
@@ -91,6 +111,7 @@ impl Entries {
         let (place, _) = found.remove();
         self.free.push(place);
         let entry = self.slab.get_mut(place as usize)?.take()?;
+        one_less(&mut self.of_node, entry.holder.node);
         self.shrink();
         Some(entry.holder)
     }
@@ -108,13 +129,23 @@ impl Entries {
                 removed(entry.holder.owner);
             }
         }
+        self.of_node.remove(&node);
         self.shrink();
     }
 
-    /// Gives memory back once everything is gone; a slab with holes is reused, not packed.
+    /// Gives memory back where most of what was there is gone: each key is moved at most once for each one that went.
     fn shrink(&mut self) {
-        if self.table.is_empty() && self.slab.len() > 1024 {
-            *self = Entries { hasher: self.hasher.clone(), ..Entries::default() };
+        if self.slab.len() > 1024 && self.table.len() < self.slab.len() / 4 {
+            let mut slab = Vec::with_capacity(self.table.len());
+            slab.extend(std::mem::take(&mut self.slab).into_iter().filter(Option::is_some));
+            (self.slab, self.free) = (slab, Vec::new());
+            let (slab, hasher) = (&self.slab, &self.hasher);
+            let mut table = HashTable::with_capacity(slab.len());
+            for place in 0..u32::try_from(slab.len()).unwrap_or(u32::MAX) {
+                let hash = |place: &u32| hasher.hash_one(key_at(slab, *place));
+                table.insert_unique(hash(&place), place, hash);
+            }
+            self.table = table;
         }
     }
 
@@ -164,6 +195,23 @@ mod tests {
         }
         for (key, h) in model {
             assert_eq!(entries.get(&key), Some(h));
+        }
+    }
+
+    #[test]
+    fn what_a_node_had_is_given_back_though_others_have_keys() {
+        let mut entries = Entries::default();
+        for i in 0..100_000u64 {
+            // Every thousandth one is another node's.
+            entries.insert(&Key::new(&format!("k{i}")).unwrap(), holder(0, u32::from(i % 1000 == 0), i));
+        }
+        let before = entries.heap_bytes();
+        assert_eq!((entries.count_of(NodeNo(0)), entries.count_of(NodeNo(1))), (99_900, 100));
+        entries.remove_node(NodeNo(0), |_| ());
+        assert!(entries.heap_bytes() < before / 100, "{} of {before} bytes are kept", entries.heap_bytes());
+        assert_eq!((entries.len(), entries.count_of(NodeNo(0)), entries.count_of(NodeNo(1))), (100, 0, 100));
+        for i in (0..100_000u64).step_by(1000) {
+            assert_eq!(entries.get(&format!("k{i}")), Some(holder(0, 1, i)));
         }
     }
 

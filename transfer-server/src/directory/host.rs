@@ -107,6 +107,11 @@ impl Directory {
         Directory::patient(host, local, tenants, SILENCE)
     }
 
+    /// From here on one node may have so many keys. Without it there is no limit.
+    pub fn limit_keys(&self, keys_per_node: u64) {
+        self.0.state.lock().registry.limit_keys(keys_per_node);
+    }
+
     fn patient(host: Name, local: Arc<str>, tenants: Tenants, silence: Duration) -> Directory {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let first_sequence = u64::try_from(since_epoch.as_nanos()).unwrap_or(0);

@@ -21,7 +21,7 @@ pub struct Hello {
 /// What a node says after its [`Hello`]. Rules and answers stand in `directory.proto`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeItem {
-    /// A key has an owner here. Answered by [`Answer::Claimed`] or [`Answer::ClaimRefused`].
+    /// A key has an owner here. Answered by [`Answer::Claimed`] [`Answer::ClaimRefused`] or [`Answer::ClaimFull`].
     Claim {
         /// The node's number for this claim.
         claim: u64,
@@ -109,6 +109,13 @@ pub enum Answer {
         /// As in [`NodeItem::Claim`].
         claim: u64,
         /// Why.
+        why: Arc<str>,
+    },
+    /// The node has as many keys as it may.
+    ClaimFull {
+        /// As in [`NodeItem::Claim`].
+        claim: u64,
+        /// The limit.
         why: Arc<str>,
     },
     /// A key that was entered for this node is entered for another one now.

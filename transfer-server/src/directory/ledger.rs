@@ -61,6 +61,8 @@ pub(crate) enum Refused {
     Denied(String),
     /// The directory cannot be reached.
     Unreachable(String),
+    /// This node has as many keys as it may.
+    Full(String),
 }
 
 /// What follows from a wish.
@@ -210,6 +212,10 @@ impl Ledger {
             Answer::ClaimDenied { claim, why } => {
                 let (key, _) = self.answered(claim)?;
                 Some(News::Claimed { key, result: Err(Refused::Denied(why.to_string())) })
+            }
+            Answer::ClaimFull { claim, why } => {
+                let (key, _) = self.answered(claim)?;
+                Some(News::Claimed { key, result: Err(Refused::Full(why.to_string())) })
             }
             Answer::Lost { key, owner } => Some(News::Lost { key, owner }),
             Answer::WorkerAdmitted { worker } => {

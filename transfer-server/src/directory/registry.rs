@@ -64,6 +64,8 @@ pub(crate) struct Registry {
     nodes_by_name: HashMap<Name, NodeNo>,
     workers: HashMap<Name, NodeNo>,
     entries: Entries,
+    /// How many one node may enter.
+    keys_per_node: u64,
     owners: Names,
     /// Who waits for a key that has no entry, or none that is new enough.
     watches: HashMap<Key, Vec<NodeNo>>,
@@ -81,9 +83,27 @@ impl Registry {
             nodes_by_name: HashMap::new(),
             workers: HashMap::new(),
             entries: Entries::default(),
+            keys_per_node: u64::MAX,
             owners: Names::default(),
             watches: HashMap::new(),
         }
+    }
+
+    /// From here on one node may have so many keys.
+    pub(crate) fn limit_keys(&mut self, keys_per_node: u64) {
+        self.keys_per_node = keys_per_node;
+    }
+
+    /// Why a node cannot enter a key: it has too many others.
+    fn too_many_keys(&self, from: NodeNo, key: &Key) -> Option<String> {
+        let has = self.entries.count_of(from);
+        let is_new = || self.entries.get(key.as_str()).is_none_or(|holder| holder.node != from);
+        let node = self.nodes.get(&from).map_or("", |at| at.node.as_str());
+        (has >= self.keys_per_node && is_new()).then(|| {
+            format!(
+                "node {node} has {has} keys in the directory, which is limits.directory_keys_per_node of its host; delete some, or raise it"
+            )
+        })
     }
 
     /// A node attaches. Answers its number, and that of its earlier self, whose entries are gone. Another sidecar of its name, that it
@@ -129,6 +149,9 @@ impl Registry {
         }
         match item {
             NodeItem::Claim { claim, key, owner, tenant, resident, takeover } => {
+                if let Some(why) = self.too_many_keys(from, &key) {
+                    return answer(from, Answer::ClaimFull { claim, why: why.into() });
+                }
                 let whose = (owner.clone(), tenant);
                 let claimed = self.may_claim(from, &key, &whose.1);
                 let claimed = claimed.and_then(|()| self.may_own(from, &owner, resident));

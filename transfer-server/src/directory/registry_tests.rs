@@ -278,3 +278,38 @@ fn a_node_claims_for_those_it_may_speak_for() {
     assert!(denied(&w.say(b, of_tenant("prod/k", "7", false))).contains("prod/k"));
     assert_eq!(w.registry.counts().keys, 1);
 }
+
+/// What is there can be claimed again, and what was given back makes room.
+#[test]
+fn a_node_enters_as_many_keys_as_it_may() {
+    let mut directory = Registry::new(0, Tenants::default());
+    directory.limit_keys(2);
+    let hello = |text: &str| Hello {
+        node: name(text),
+        address: "h:1".into(),
+        incarnation: 1,
+        local: "".into(),
+        replace: false,
+    };
+    let (a, _) = directory.attach(&hello("a"), Vouches::ForAll).unwrap();
+    let (b, _) = directory.attach(&hello("b"), Vouches::ForAll).unwrap();
+    let mut say = |from, item| {
+        let mut heard = Vec::new();
+        directory.apply(from, item, &mut |to, answer| heard.push((to, answer)));
+        heard
+    };
+    let claim = |claim, text: &str, takeover| {
+        let (key, owner) = (Key::new(text).unwrap(), name(if takeover { "v" } else { "w" }));
+        NodeItem::Claim { claim, key, owner, tenant: Name::of_number(0), resident: false, takeover }
+    };
+    let entered = |heard: &[(NodeNo, Answer)]| matches!(heard[0], (_, Answer::Claimed { .. }));
+    assert!(entered(&say(a, claim(1, "k1", false))) && entered(&say(a, claim(2, "k2", false))));
+    let heard = say(a, claim(3, "k3", false));
+    let [(to, Answer::ClaimFull { claim: 3, why })] = &heard[..] else { panic!("{heard:?}") };
+    assert!(*to == a && why.contains("node a has 2 keys") && why.contains("directory_keys_per_node"), "{why}");
+    assert!(entered(&say(a, claim(4, "k1", false))), "it has that one");
+    assert!(entered(&say(b, claim(1, "k3", false))), "it is another node");
+    assert!(matches!(say(a, claim(5, "k3", true))[0].1, Answer::ClaimFull { .. }), "taking over is no way around");
+    say(a, NodeItem::Unclaim { key: Key::new("k2").unwrap() });
+    assert!(entered(&say(a, claim(6, "k3", true))));
+}

@@ -55,6 +55,13 @@ fn of_sidecar(f: &mut Families, watched: &Watched, look: &Look) {
         let what = "Handshakes for gRPC that were refused: certificates of no good, strangers, those who say nothing.";
         f.counter("transfer_tls_handshakes_refused_total", what).number(&[], tls.refused);
     }
+    let reached = look.measured.snapshot.limits_reached;
+    f.counter(
+        "transfer_limits_reached_total",
+        "Pushes that were refused at a limit of --limits, by what there was too much of.",
+    )
+    .number(&[("of", "keys")], reached.keys)
+    .number(&[("of", "versions")], reached.versions);
     f.counter(
         "transfer_log_lines_dropped_total",
         "Log lines that were not written, for their place had written enough.",

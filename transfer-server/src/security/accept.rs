@@ -10,18 +10,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
+use transfer_core::silent::{Silent, Ticket};
 
 /// How long a handshake may take.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(3);
 
-/// How many handshakes may be under way. Who is beyond waits in the kernel's queue.
+/// How long a connection may take to say something.
+const FIRST_BYTE: Duration = Duration::from_secs(1);
+
+/// How many connections may have said nothing, and how many handshakes may be under way. Beyond that the oldest one goes.
 const MOST_HANDSHAKES: usize = 512;
 
-/// How many of them may be with one address: one stranger that says nothing does not keep all others out.
+/// How many of each may be with one address.
 const MOST_HANDSHAKES_OF_ONE: usize = 32;
+
+/// How many connections are taken that the server has not. Who is beyond waits in the kernel's queue.
+const MOST_CONNECTIONS: usize = 4 * MOST_HANDSHAKES;
 
 /// How long nobody is accepted after that failed, for want of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -36,7 +44,7 @@ where
     G: Future<Output = Option<Incoming>> + Send + 'static,
 {
     let (tell, connections) = mpsc::channel(1);
-    let room = Arc::new(Semaphore::new(MOST_HANDSHAKES));
+    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     tokio::spawn(async move {
         loop {
             // The semaphore is never closed.
@@ -83,51 +91,90 @@ async fn local(socket: UnixStream, caller: fn(u32, u32) -> Caller) -> Option<Inc
     }
 }
 
-/// Who is in a handshake, and how often.
-#[derive(Debug, Clone, Default)]
-struct Sources(Arc<Mutex<HashMap<IpAddr, usize>>>);
+/// Connections in one stage of their handshake, and who has to go when there are too many.
+#[derive(Debug, Clone)]
+struct Sources(Arc<Mutex<Entered>>);
 
-/// One handshake with an address.
-struct FromOne(Sources, IpAddr);
+#[derive(Debug)]
+struct Entered {
+    silent: Silent<IpAddr>,
+    /// Dropped when that one has to go.
+    stay: HashMap<Ticket, oneshot::Sender<()>>,
+}
+
+/// A connection's place in a stage, for as long as it is in it.
+struct FromOne {
+    sources: Sources,
+    from: IpAddr,
+    ticket: Ticket,
+    /// Ends when it has to go.
+    gone: oneshot::Receiver<()>,
+}
 
 impl Sources {
-    /// One more; `None` where there are too many.
-    fn enter(&self, from: IpAddr) -> Option<FromOne> {
-        let mut counts = self.0.lock();
-        let count = counts.entry(from).or_default();
-        (*count < MOST_HANDSHAKES_OF_ONE).then(|| {
-            *count += 1;
-            FromOne(self.clone(), from)
-        })
+    fn new() -> Sources {
+        let silent = Silent::new(MOST_HANDSHAKES, MOST_HANDSHAKES_OF_ONE);
+        Sources(Arc::new(Mutex::new(Entered { silent, stay: HashMap::new() })))
+    }
+
+    /// One more. Where there are too many, another one has to go.
+    fn enter(&self, from: IpAddr) -> FromOne {
+        let (stay, gone) = oneshot::channel();
+        let mut entered = self.0.lock();
+        let (ticket, oldest) = entered.silent.enter(from);
+        entered.stay.insert(ticket, stay);
+        if let Some(oldest) = oldest {
+            entered.stay.remove(&oldest);
+        }
+        FromOne { sources: self.clone(), from, ticket, gone }
+    }
+}
+
+impl FromOne {
+    /// Does this for as long as it may stay, and `limit`. Else answers why it has to go.
+    async fn within<T>(
+        &mut self,
+        limit: Duration,
+        what: &str,
+        work: impl Future<Output = io::Result<T>>,
+    ) -> Result<T, String> {
+        tokio::select! {
+            biased;
+            done = work => done.map_err(|e| why(&e)),
+            _ = &mut self.gone => Err(format!(
+                "{what} was not there when another one came: {MOST_HANDSHAKES_OF_ONE} of one address and {MOST_HANDSHAKES} of all may \
+                 be in this stage of their handshake"
+            )),
+            () = tokio::time::sleep(limit) => Err(format!("no {what} within {limit:?}")),
+        }
     }
 }
 
 impl Drop for FromOne {
     fn drop(&mut self) {
-        let mut counts = self.0.0.lock();
-        if let Some(count) = counts.get_mut(&self.1) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.1);
-            }
-        }
+        let mut entered = self.sources.0.lock();
+        entered.silent.leave(self.from, self.ticket);
+        entered.stay.remove(&self.ticket);
     }
+}
+
+/// The stages of a handshake: nothing was said yet, and the rest.
+#[derive(Debug, Clone)]
+struct Stages {
+    silent: Sources,
+    greeting: Sources,
 }
 
 async fn encrypted(
     present: Option<Arc<Present>>,
-    sources: Sources,
+    stages: Stages,
     socket: TcpStream,
     from: SocketAddr,
 ) -> Option<Incoming> {
-    let Some(_counted) = sources.enter(from.ip()) else {
-        tracing::warn!(%from, "a connection for gRPC was refused: its address has {MOST_HANDSHAKES_OF_ONE} others in their handshakes");
-        return None;
-    };
     let _ = socket.set_nodelay(true);
     let acceptor = TlsAcceptor::from(present?.material.server.clone());
-    let why = match tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(socket)).await {
-        Ok(Ok(stream)) => {
+    let why = match greeted(&acceptor, &stages, socket, from.ip().to_canonical()).await {
+        Ok(stream) => {
             let certificates = stream.get_ref().1.peer_certificates();
             match certificates.and_then(<[_]>::first).map(names::of).transpose() {
                 Ok(names) => {
@@ -137,11 +184,23 @@ async fn encrypted(
                 Err(e) => format!("its certificate is not understood: {e}"),
             }
         }
-        Ok(Err(e)) => why(&e),
-        Err(_) => format!("no handshake within {HANDSHAKE_DEADLINE:?}"),
+        Err(why) => why,
     };
     tracing::warn!(%from, why, "a connection for gRPC was refused");
     None
+}
+
+/// Does the handshake, in its two stages.
+async fn greeted(
+    acceptor: &TlsAcceptor,
+    stages: &Stages,
+    socket: TcpStream,
+    from: IpAddr,
+) -> Result<TlsStream<TcpStream>, String> {
+    let mut silent = stages.silent.enter(from);
+    silent.within(FIRST_BYTE, "first byte", socket.peek(&mut [0])).await?;
+    drop(silent);
+    stages.greeting.enter(from).within(HANDSHAKE_DEADLINE, "handshake", acceptor.accept(socket)).await
 }
 
 /// A failed handshake in words.
@@ -168,11 +227,11 @@ pub(crate) fn over_plain(listener: TcpListener) -> Connections {
 
 /// Connections over TCP that show a certificate.
 pub(crate) fn over_tls(listener: TcpListener, security: Security) -> Connections {
-    let sources = Sources::default();
+    let stages = Stages { silent: Sources::new(), greeting: Sources::new() };
     accepted(each(listener, next), move |(socket, from)| {
-        let (security, sources) = (security.clone(), sources.clone());
+        let (security, stages) = (security.clone(), stages.clone());
         async move {
-            let connection = encrypted(security.present(), sources, socket, from).await;
+            let connection = encrypted(security.present(), stages, socket, from).await;
             if connection.is_none() {
                 security.0.refused.fetch_add(1, Ordering::Relaxed);
             }
@@ -200,16 +259,26 @@ pub(crate) fn of_this_host(listener: UnixListener) -> Connections {
 mod tests {
     use super::*;
 
-    #[test]
-    fn one_address_takes_its_share_of_the_handshakes_and_no_more() {
-        let (sources, one, other) = (Sources::default(), IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let mut entered: Vec<_> =
-            (0..MOST_HANDSHAKES_OF_ONE).map(|_| sources.enter(one).expect("there is room")).collect();
-        assert!(sources.enter(one).is_none());
-        assert!(sources.enter(other).is_some());
-        entered.pop();
-        assert!(sources.enter(one).is_some());
-        drop(entered);
-        assert!(sources.0.lock().is_empty());
+    /// Longer than a test waits.
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[tokio::test]
+    async fn one_address_takes_its_share_of_the_handshakes_and_no_more() {
+        let (sources, one, other) = (Sources::new(), IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let mut entered: Vec<_> = (0..MOST_HANDSHAKES_OF_ONE).map(|_| sources.enter(one)).collect();
+        let mut alone = sources.enter(other);
+        entered.push(sources.enter(one));
+        // The oldest one of that address has to go, and nobody else.
+        let silence = std::future::pending::<io::Result<()>>;
+        let why = entered[0].within(LONG, "first byte", silence()).await.expect_err("another one came");
+        assert!(why.contains("32 of one address"), "{why}");
+        for stays in entered[1..].iter_mut().chain([&mut alone]) {
+            assert_eq!(stays.within(LONG, "first byte", async { Ok(7) }).await, Ok(7));
+            let why = stays.within(Duration::ZERO, "first byte", silence()).await.expect_err("its time is over");
+            assert_eq!(why, "no first byte within 0ns");
+        }
+        drop((entered, alone));
+        let entered = sources.0.lock();
+        assert!(entered.silent.is_empty() && entered.stay.is_empty());
     }
 }

@@ -1,18 +1,38 @@
-//! The thread that accepts workers' connections. It sleeps until one comes.
+//! The thread that accepts workers' connections. It sleeps until one comes, or says something.
+//!
+//! A connection gets one of the threads for handshakes when it has said something, and not before. Those that have not wait here, and the
+//! thread looks at all of them at once; when there are too many the oldest silent one goes. A user who makes a handshake take long keeps
+//! only some threads busy.
 
 use super::Sessions;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use transfer_memory::socket::{Listener, SocketError};
+use transfer_core::silent::{Silent, Ticket};
+use transfer_memory::socket::{Listener, Socket, SocketError};
 
-/// Handshakes at once. Each has a thread; more workers wait in the socket's queue.
-const HANDSHAKES: usize = 16;
+/// Handshakes at once. Each has a thread.
+const HANDSHAKES: usize = 64;
+
+/// How many of them may be with one user's processes.
+const HANDSHAKES_OF_ONE: usize = 16;
+
+/// Connections that wait for a thread, most of which have said nothing.
+const WAITING: usize = 256;
+
+/// How many of them may be one user's.
+const WAITING_OF_ONE: usize = 64;
+
+/// How long a connection may take to say something.
+const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 
 /// The pause after a failure that will not pass at once: no more descriptors, mostly.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -29,25 +49,90 @@ struct Shared {
     /// Rings when the acceptor has to look at the others.
     bell: OwnedFd,
     stop: AtomicBool,
-    handshakes: AtomicUsize,
+    /// How many handshakes are under way with each user's processes.
+    handshakes: Mutex<HashMap<u32, usize>>,
 }
 
 impl Shared {
+    fn new() -> std::io::Result<Shared> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Shared { bell, stop: AtomicBool::new(false), handshakes: Mutex::default() })
+    }
+
     fn ring(&self) {
         // It fails only when the counter is full, and then the thread is being woken already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
+
+    /// Counts one more, unless this user, or all together, have enough.
+    fn begin(&self, user: u32) -> bool {
+        let mut handshakes = self.handshakes.lock();
+        let (all, own) = (handshakes.values().sum::<usize>(), handshakes.get(&user).copied().unwrap_or(0));
+        let may = all < HANDSHAKES && own < HANDSHAKES_OF_ONE;
+        if may {
+            handshakes.insert(user, own + 1);
+        }
+        may
+    }
+
+    fn end(&self, user: u32) {
+        let mut handshakes = self.handshakes.lock();
+        if let Some(own) = handshakes.get_mut(&user) {
+            *own -= 1;
+            if *own == 0 {
+                handshakes.remove(&user);
+            }
+        }
+        drop(handshakes);
+        self.ring();
+    }
+}
+
+/// A connection that waits for a thread.
+#[derive(Debug)]
+struct Waiting {
+    socket: Socket,
+    user: u32,
+    since: Instant,
+    has_spoken: bool,
+}
+
+/// What the thread has.
+struct Accepting<H> {
+    shared: Arc<Shared>,
+    runtime: Handle,
+    /// Makes a worker of a connection that has said something.
+    handshake: H,
+    /// Who has connected.
+    user: fn(&Socket) -> Result<u32, SocketError>,
+    first_message: Duration,
+    silent: Silent<u32>,
+    /// In the order in which they came.
+    waiting: BTreeMap<Ticket, Waiting>,
 }
 
 impl Acceptor {
     /// Starts the thread. Handshakes run on the blocking threads of `runtime`.
     pub(crate) fn start(listener: Listener, sessions: Sessions, runtime: Handle) -> std::io::Result<Acceptor> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared { bell, stop: AtomicBool::new(false), handshakes: AtomicUsize::new(0) });
-        let of_thread = shared.clone();
+        let handshake = move |socket| sessions.handshake(socket);
+        Acceptor::with(listener, handshake, |socket| Ok(socket.peer()?.uid), FIRST_MESSAGE, runtime)
+    }
+
+    fn with(
+        listener: Listener,
+        handshake: impl Fn(Socket) + Clone + Send + 'static,
+        user: fn(&Socket) -> Result<u32, SocketError>,
+        first_message: Duration,
+        runtime: Handle,
+    ) -> std::io::Result<Acceptor> {
+        let shared = Arc::new(Shared::new()?);
+        let silent = Silent::new(WAITING, WAITING_OF_ONE);
+        let waiting = BTreeMap::new();
+        let mut accepting =
+            Accepting { shared: shared.clone(), runtime, handshake, user, first_message, silent, waiting };
         let thread = std::thread::Builder::new().name("transfer-accept".into()).spawn(move || {
-            while !of_thread.stop.load(Ordering::Relaxed) {
-                if let Err(e) = wait_and_accept(&listener, &of_thread, &sessions, &runtime) {
+            while !accepting.shared.stop.load(Ordering::Relaxed) {
+                if let Err(e) = accepting.round(&listener) {
                     tracing::error!("no worker can connect now: {e}");
                     std::thread::sleep(PAUSE);
                 }
@@ -69,37 +154,203 @@ impl Drop for Acceptor {
     }
 }
 
-fn wait_and_accept(
-    listener: &Listener,
-    shared: &Arc<Shared>,
-    sessions: &Sessions,
-    runtime: &Handle,
-) -> Result<(), SocketError> {
-    let room = shared.handshakes.load(Ordering::Relaxed) < HANDSHAKES;
-    let mut fds = [PollFd::new(&shared.bell, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
-    let watched = if room { &mut fds[..] } else { &mut fds[..1] };
-    match poll(watched, None) {
-        Ok(_) | Err(Errno::INTR) => {}
-        Err(source) => return Err(SocketError::System { step: "wait for a connection", source }),
-    }
-    // Empties the bell, or finds it empty.
-    let _ = rustix::io::read(&shared.bell, &mut [0; 8]);
-    if !room || shared.stop.load(Ordering::Relaxed) {
-        return Ok(());
-    }
-    // One that is in the past: what has not come yet is waited for above.
-    match listener.accept(Instant::now()) {
-        Ok(socket) => {
-            shared.handshakes.fetch_add(1, Ordering::Relaxed);
-            let (shared, sessions) = (shared.clone(), sessions.clone());
-            runtime.spawn_blocking(move || {
-                sessions.handshake(socket);
-                shared.handshakes.fetch_sub(1, Ordering::Relaxed);
-                shared.ring();
-            });
-            Ok(())
+impl<H: Fn(Socket) + Clone + Send + 'static> Accepting<H> {
+    /// Sleeps until something happens, and does what there is to do.
+    fn round(&mut self, listener: &Listener) -> Result<(), SocketError> {
+        let silent: Vec<Ticket> = self.waiting.iter().filter(|(_, w)| !w.has_spoken).map(|(t, _)| *t).collect();
+        let until = silent.first().and_then(|oldest| Some(self.waiting.get(oldest)?.since + self.first_message));
+        let timeout = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            // Rounded up, or it would be looked at before its time.
+            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        let mut fds = vec![PollFd::new(&self.shared.bell, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        fds.extend(silent.iter().filter_map(|t| Some(PollFd::new(&self.waiting.get(t)?.socket, PollFlags::IN))));
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(source) => return Err(SocketError::System { step: "wait for a connection", source }),
         }
-        Err(SocketError::TimedOut { .. }) => Ok(()),
-        Err(e) => Err(e),
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        // Empties the bell, or finds it empty.
+        let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
+        if self.shared.stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let spoken = silent.iter().zip(ready.iter().skip(2)).filter(|(_, ready)| **ready);
+        for (ticket, _) in spoken {
+            if let Some(waiting) = self.waiting.get_mut(ticket) {
+                waiting.has_spoken = true;
+            }
+        }
+        self.begin_handshakes();
+        self.end_silent();
+        if ready.get(1).is_some_and(|ready| *ready) {
+            self.accept(listener)?;
+        }
+        Ok(())
+    }
+
+    /// Gives threads to those who have said something, or are gone, as far as there are any; who came first is first.
+    fn begin_handshakes(&mut self) {
+        let spoken = self.waiting.iter().filter(|(_, w)| w.has_spoken).map(|(ticket, _)| *ticket);
+        for ticket in spoken.collect::<Vec<_>>() {
+            let Some(user) = self.waiting.get(&ticket).map(|w| w.user).filter(|user| self.shared.begin(*user)) else {
+                continue;
+            };
+            let Some(waiting) = self.forget(ticket) else { continue };
+            let (shared, handshake) = (self.shared.clone(), self.handshake.clone());
+            self.runtime.spawn_blocking(move || {
+                handshake(waiting.socket);
+                shared.end(user);
+            });
+        }
+    }
+
+    /// Closes those who have said nothing in time.
+    fn end_silent(&mut self) {
+        let now = Instant::now();
+        let late = self.waiting.iter().filter(|(_, w)| !w.has_spoken && w.since + self.first_message <= now);
+        for ticket in late.map(|(ticket, _)| *ticket).collect::<Vec<_>>() {
+            if let Some(waiting) = self.forget(ticket) {
+                let (user, long) = (waiting.user, self.first_message);
+                tracing::warn!("a connection of user id {user} was closed: it said nothing within {long:?}");
+            }
+        }
+    }
+
+    fn forget(&mut self, ticket: Ticket) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&ticket)?;
+        self.silent.leave(waiting.user, ticket);
+        Some(waiting)
+    }
+
+    fn accept(&mut self, listener: &Listener) -> Result<(), SocketError> {
+        // One that is in the past: what has not come yet is waited for in the next round.
+        let socket = match listener.accept(Instant::now()) {
+            Ok(socket) => socket,
+            Err(SocketError::TimedOut { .. }) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let Ok(user) = (self.user)(&socket) else { return Ok(()) };
+        let (ticket, gone) = self.silent.enter(user);
+        if let Some(gone) = gone.and_then(|gone| self.waiting.remove(&gone)) {
+            tracing::warn!(
+                "a connection of user id {} was closed for another one: {WAITING_OF_ONE} of one user and {WAITING} of all wait for \
+                 their handshake at most",
+                gone.user
+            );
+        }
+        self.waiting.insert(ticket, Waiting { socket, user, since: Instant::now(), has_spoken: false });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use transfer_memory::socket::Message;
+
+    /// Longer than the test waits: nobody here leaves because its time is over.
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// Longer than a loaded machine takes for anything here.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn soon() -> Instant {
+        Instant::now() + PATIENCE
+    }
+
+    struct Scene {
+        path: std::path::PathBuf,
+        _directory: tempfile::TempDir,
+        _acceptor: Acceptor,
+        /// What was said in handshakes.
+        said: mpsc::Receiver<Vec<u8>>,
+        runtime: tokio::runtime::Runtime,
+    }
+
+    /// Handshakes are a message, and `hang` ones never end.
+    fn scene(user: fn(&Socket) -> Result<u32, SocketError>) -> Scene {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let listener = Listener::bind(&path, 0o600).expect("a socket");
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+        let (tell, said) = mpsc::channel();
+        let handshake = move |socket: Socket| {
+            if let Ok(Message::Bytes { bytes, .. }) = socket.receive(0, Instant::now() + LONG) {
+                let hangs = bytes == b"hang";
+                let _ = tell.send(bytes);
+                if hangs {
+                    let _ = socket.receive(0, Instant::now() + LONG);
+                }
+            }
+        };
+        let acceptor = Acceptor::with(listener, handshake, user, LONG, runtime.handle().clone());
+        let acceptor = acceptor.expect("a thread");
+        Scene { path, _directory: directory, _acceptor: acceptor, said, runtime }
+    }
+
+    impl Scene {
+        fn connect(&self) -> Socket {
+            Socket::connect(&self.path, soon()).expect("somebody accepts")
+        }
+
+        fn say(&self, socket: &Socket, what: &[u8]) {
+            socket.send(what, &[], soon()).expect("it is taken");
+        }
+
+        fn hears(&self, what: &[u8]) {
+            assert_eq!(self.said.recv_timeout(PATIENCE).as_deref(), Ok(what));
+        }
+    }
+
+    #[test]
+    fn silent_connections_keep_no_worker_out() {
+        let scene = scene(|_| Ok(1000));
+        let silent: Vec<_> = (0..2 * WAITING_OF_ONE).map(|_| scene.connect()).collect();
+        let worker = scene.connect();
+        scene.say(&worker, b"hello");
+        scene.hears(b"hello");
+        // The oldest ones had to leave, and nobody else.
+        let closed = silent[0].receive(0, soon());
+        assert!(matches!(closed, Err(SocketError::Closed)), "{closed:?}");
+        let last = silent.last().expect("some");
+        scene.say(last, b"late");
+        scene.hears(b"late");
+        drop(silent);
+        scene.runtime.shutdown_background();
+    }
+
+    #[test]
+    fn handshakes_of_one_user_that_never_end_keep_no_other_user_out() {
+        use std::sync::atomic::AtomicU32;
+        static CONNECTED: AtomicU32 = AtomicU32::new(0);
+        // Two users take all that they can have; then comes a third.
+        let user = |_: &Socket| {
+            let before = CONNECTED.fetch_add(1, Ordering::Relaxed);
+            Ok(1000 + before / WAITING_OF_ONE as u32)
+        };
+        let scene = scene(user);
+        let mut hanging = Vec::new();
+        for _ in 0..2 {
+            for n in 0..WAITING_OF_ONE {
+                let socket = scene.connect();
+                scene.say(&socket, b"hang");
+                if n < HANDSHAKES_OF_ONE {
+                    scene.hears(b"hang");
+                }
+                hanging.push(socket);
+            }
+        }
+        let worker = scene.connect();
+        scene.say(&worker, b"hello");
+        scene.hears(b"hello");
+        // Threads are given on when they are free.
+        drop(hanging.remove(0));
+        scene.hears(b"hang");
+        drop(hanging);
+        scene.runtime.shutdown_background();
     }
 }

@@ -84,7 +84,8 @@ impl Running {
     async fn start(parts: Parts) -> Result<Running, StartError> {
         let Parts { addresses, identity, advertised, directory, replace, policy, pool, board_entries, workers, .. } =
             parts;
-        let Parts { grpc, admin, siblings, http, engine, records, poll, requests, security, .. } = parts;
+        let Parts { grpc, admin, siblings, http, engine, records, poll, requests, security, directory_limits, .. } =
+            parts;
         let export = records.export.clone();
         let budget = policy.budget.clone();
         let handle = engine.handle().clone();
@@ -99,6 +100,7 @@ impl Running {
             DirectoryPlace::Embedded => {
                 let tenants = security.tenancy().tenants().clone();
                 let hosted = Directory::with(identity.node.clone(), local.clone(), tenants);
+                hosted.limit_keys(directory_limits.keys_per_node);
                 (Place::Here(hosted.clone()), Some(hosted))
             }
             DirectoryPlace::At(url) => {

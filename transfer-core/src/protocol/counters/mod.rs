@@ -281,6 +281,10 @@ impl Node {
                 return;
             }
             Err(ClaimRefused::Denied(why)) => Some(Failure::new(FailureCode::PermissionDenied, why)),
+            Err(ClaimRefused::Full(why)) => {
+                let text = format!("{} is not entered: {why}", spoken(key));
+                Some(Failure::new(FailureCode::Busy, text))
+            }
             Err(ClaimRefused::Unreachable(why)) => {
                 let text = format!("the directory cannot be asked where {} lives: {why}", spoken(key));
                 Some(Failure::new(FailureCode::DirectoryUnreachable, text))

@@ -1,11 +1,15 @@
 //! Limits: what one peer, one worker or one slow consumer can take of a node.
 
-use super::pair::{POOL_BYTES, Pair, bytes};
+use super::pair::{POOL_BYTES, Pair, bytes, key, name};
 use super::solo::{LINK, SESSION, Solo};
-use crate::fabric::DownReason;
-use crate::op::{Command, FailureCode, OpId, Reply};
+use crate::fabric::{Capabilities, DownReason, FabricKind, LinkId};
+use crate::memory::{RemoteKey, RemoteSlice};
+use crate::op::{Command, FailureCode, Fetch, OpId, Reply};
+use crate::protocol::prepare::MAX_CALLS_PER_LINK;
+use crate::protocol::{BufferAsk, PeerInfo};
 use crate::tensor::Select;
 use crate::time::Time;
+use crate::wire::landing::{SlotGrant, SlotNumber};
 use crate::wire::message::{Body, Role};
 use std::time::Duration;
 
@@ -66,6 +70,107 @@ fn operations_of_one_worker_have_a_quota_and_the_error_says_it() {
     solo.replies.clear();
     solo.fetch(Select::Latest);
     assert_eq!(solo.replies, []);
+}
+
+/// Of 64 cells half are for the one link, and the others for who comes next.
+#[test]
+fn a_peer_that_drains_slowly_leaves_header_cells_to_others() {
+    const OTHER: LinkId = LinkId(8);
+    let mut solo = Solo::new(|_| {});
+    let peer = PeerInfo {
+        name: name("elsewhere"),
+        incarnation: 1,
+        receive_slots: 1 << 20,
+        vouches: crate::protocol::Vouches::ForAll,
+        passed_over: Vec::new(),
+    };
+    for wanted in [32, 21] {
+        // What the first link has posted is not placed.
+        solo.push(None, Duration::from_secs(1));
+        for index in 0..64 {
+            let index = index + 100 * wanted;
+            let body = Body::TensorRequest {
+                key: super::solo::KEY,
+                select: Select::Latest,
+                metadata_id: 0,
+                tenant: super::solo::OURS,
+                slot: None,
+                trace: None,
+            };
+            solo.hear(Role::Pull, index, body);
+            let remote = RemoteSlice::new(0, 256, RemoteKey(index));
+            let slot = SlotGrant { number: SlotNumber(index), capacity: 64, remote };
+            solo.hear(Role::Pull, index, Body::TensorReRequest { slot });
+        }
+        assert_eq!(solo.writes.len(), wanted as usize);
+        // With another link its share is smaller.
+        if wanted == 32 {
+            solo.node.link_up(solo.now, OTHER, peer.clone(), FabricKind::Sim, Capabilities::new());
+            let slots = solo.node.credits(OTHER).map(|(_, _, slots)| slots);
+            assert_eq!(slots, Some(1 << 14), "whatever it says");
+            while !solo.writes.is_empty() {
+                solo.placed();
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_whose_ping_is_not_answered_are_bounded() {
+    let mut solo = Solo::new(|_| {});
+    for token in 0..200 {
+        let ask = BufferAsk {
+            flow: 7,
+            key: key("other"),
+            meta: bytes(8),
+            target: name("me"),
+            owner: name("you"),
+            tenant: name("0"),
+        };
+        solo.node.prepare_buffers(LINK, token, vec![ask]);
+        solo.drain();
+        solo.answer();
+        solo.grant();
+        // It ends the flow, and says nothing to the PING.
+        solo.hear(Role::Push, 7, Body::BufferRelease);
+        solo.revoke();
+        assert!(solo.node.calls.len() <= MAX_CALLS_PER_LINK, "{}", solo.node.calls.len());
+    }
+    assert_eq!(solo.node.calls.len(), MAX_CALLS_PER_LINK);
+}
+
+/// The one under way goes on: what is refused is the second.
+#[test]
+fn an_operation_under_way_cannot_be_begun_again() {
+    let mut solo = Solo::new(|config| config.max_ops_per_session = 3);
+    solo.fetch(Select::Latest);
+    let fetch = |op: u64, seconds| {
+        Command::Fetch(Fetch {
+            op: OpId(op),
+            key: key("k"),
+            select: Select::Latest,
+            timeout: Duration::from_secs(seconds),
+            require: None,
+            trace: None,
+            watches: false,
+        })
+    };
+    for n in 0..10 {
+        solo.command(fetch(1, 1 + n));
+    }
+    let replies = std::mem::take(&mut solo.replies);
+    assert_eq!(replies.len(), 10);
+    for reply in &replies {
+        let Reply::Failed { failure, .. } = reply else { panic!("{reply:?}") };
+        assert_eq!(failure.code, FailureCode::Invalid);
+        assert!(failure.text.contains("operation 1 ") && failure.text.contains("under way"), "{failure}");
+    }
+    assert_eq!(solo.node.snapshot(Time(0)).operations, 1);
+    solo.command(Command::Cancel { op: OpId(1) });
+    assert_eq!((solo.node.snapshot(Time(0)).operations, solo.replies.len()), (0, 1));
+    // Its number is free again.
+    solo.command(fetch(1, 1));
+    assert_eq!((solo.node.snapshot(Time(0)).operations, solo.replies.len()), (1, 1));
 }
 
 #[test]

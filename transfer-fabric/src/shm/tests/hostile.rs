@@ -5,6 +5,7 @@ use super::super::offer;
 use super::super::record::{Element, Elements, Encoded};
 use super::super::shared::Shared;
 use super::*;
+use crate::guests::{MAX_GUESTS, MAX_GUESTS_OF_ONE};
 use crate::token::Token;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -224,6 +225,24 @@ fn notes_that_do_not_belong_there() {
     scene.ends("does not belong");
 }
 
+/// Each is of the user that this runs as: the last ones stay, and a link is made beside them.
+#[test]
+fn silent_connections_of_this_host_keep_no_link_out() {
+    let mut rig = ShmRig::new();
+    let mut fabric = rig.fabric();
+    let mut silent = Vec::new();
+    for n in 0..2 * MAX_GUESTS {
+        silent.push(Socket::connect(fabric.path(), now()).unwrap());
+        let start = Instant::now();
+        while fabric.guests.seen() <= n as u64 {
+            assert!(start.elapsed() < Duration::from_secs(30), "nothing happens");
+            fabric.poll(&mut |event| panic!("{event:?}"));
+        }
+    }
+    begin(&mut fabric, LINK);
+    assert_eq!(fabric.guests.iter().count(), MAX_GUESTS_OF_ONE - 1);
+}
+
 /// A greeting with the wrong token is refused, and so is memory that is none, or of another size.
 #[test]
 fn guests_are_checked() {
@@ -232,12 +251,11 @@ fn guests_are_checked() {
     let refused = |fabric: &mut ShmFabric, hello: &[u8], fds: &[BorrowedFd<'_>]| {
         let socket = Socket::connect(fabric.path(), now()).unwrap();
         socket.send(hello, fds, now()).unwrap();
-        let start = Instant::now();
-        while fabric.guests_seen == 0 || !fabric.guests.is_empty() {
+        let (start, seen) = (Instant::now(), fabric.guests.seen());
+        while fabric.guests.seen() == seen || !fabric.guests.is_empty() {
             assert!(start.elapsed() < Duration::from_secs(30));
             fabric.poll(&mut |event| panic!("{event:?}"));
         }
-        fabric.guests_seen = 0;
         let Note::Refuse(why) = note(&socket) else { panic!("it was not refused") };
         why
     };

@@ -1,8 +1,10 @@
 //! A peer that speaks for itself through a bare socket.
 
+use super::super::ending::MAX_PARTINGS;
 use super::super::frame::{HEADER_BYTES, Header, Kind};
 use super::super::offer;
 use super::*;
+use crate::guests::{MAX_GUESTS, MAX_GUESTS_OF_ONE};
 use crate::token::Token;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -110,6 +112,57 @@ fn what_is_no_greeting_is_refused_and_silence_is_closed() {
         assert_eq!(receive(&mut fabric, &mut peer), None);
     }
     assert_eq!(receive(&mut fabric, &mut silent), None);
+}
+
+/// Nobody here leaves because its time is over.
+fn patient() -> TcpConfig {
+    TcpConfig { handshake_timeout: Duration::from_secs(600), ..local() }
+}
+
+fn heard(fabric: &mut TcpFabric, done: impl Fn(&TcpFabric) -> bool) {
+    let start = Instant::now();
+    while !done(fabric) {
+        assert!(start.elapsed() < Duration::from_secs(30), "nothing happens");
+        fabric.poll(&mut |event| panic!("{event:?}"));
+    }
+}
+
+#[test]
+fn silent_connections_keep_no_link_out() {
+    let (mut fabric, token, _) = accepting(patient());
+    let mut silent = Vec::new();
+    for n in 0..2 * MAX_GUESTS {
+        silent.push(TcpStream::connect(fabric.address()).unwrap());
+        heard(&mut fabric, |fabric| fabric.guests.seen() > n as u64);
+    }
+    let mut peer = TcpStream::connect(fabric.address()).unwrap();
+    peer.write_all(&hello(&token)).unwrap();
+    until(&mut fabric, |event| matches!(event, FabricEvent::Connected { link: LINK }).then_some(()));
+    // Those of one address had to leave in the order in which they came; the last ones are there.
+    assert_eq!(fabric.guests.iter().count(), MAX_GUESTS_OF_ONE - 1);
+    let first = &mut silent[0];
+    first.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert!(matches!(first.read(&mut [0]), Ok(0) | Err(_)), "it was closed");
+    let last = silent.last_mut().unwrap();
+    last.write_all(&hello(&token)).unwrap();
+    assert_eq!(receive(&mut fabric, last).unwrap().0, Kind::Refuse, "it is heard, and its token is used");
+}
+
+#[test]
+fn sockets_that_are_let_go_are_bounded() {
+    let mut fabric = TcpFabric::new(patient()).unwrap();
+    let mut refused = Vec::new();
+    for n in 0..3 * MAX_PARTINGS {
+        let mut peer = TcpStream::connect(fabric.address()).unwrap();
+        peer.write_all(&hello(&Token::random())).unwrap();
+        refused.push(peer);
+        heard(&mut fabric, |fabric| fabric.guests.seen() > n as u64 && fabric.guests.is_empty());
+        assert!(fabric.partings.len() <= MAX_PARTINGS, "{}", fabric.partings.len());
+    }
+    // Each was told why before its socket went.
+    for peer in &mut refused {
+        assert_eq!(receive(&mut fabric, peer).unwrap().0, Kind::Refuse);
+    }
 }
 
 #[test]

@@ -1,0 +1,128 @@
+//! How many keys and versions a worker, a user and a node may have.
+
+use super::pair::{Pair, bytes, key};
+use crate::op::{Command, FailureCode, OpId, Reply};
+use crate::protocol::{Limits, LimitsReached};
+use crate::tensor::{Life, Retention, Until};
+
+/// Pushes, and what becomes of it.
+fn push(pair: &mut Pair, w: super::pair::Worker, text: &str) -> Result<(), String> {
+    pair.push(w, text, bytes(8), 1, None);
+    pair.settle();
+    match &pair.replies(w).into_iter().find(|r| !matches!(r, Reply::Returned { .. })) {
+        Some(Reply::Pushed { .. }) => Ok(()),
+        Some(Reply::Failed { failure, .. }) if failure.code == FailureCode::Busy => Err(failure.text.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn delete(pair: &mut Pair, w: super::pair::Worker, text: &str) {
+    pair.command(w, Command::Delete { op: OpId(1), key: key(text) });
+    pair.settle();
+    pair.replies(w);
+}
+
+fn refused(pair: &mut Pair, w: super::pair::Worker, text: &str, words: [&str; 2]) {
+    let why = push(pair, w, text).expect_err("it is at the limit");
+    assert!(words.iter().all(|word| why.contains(word)) && why.contains("delete some, or raise it"), "{why}");
+}
+
+#[test]
+fn a_worker_has_as_many_keys_as_it_may() {
+    let mut pair = Pair::with(|config| config.limits.keys_per_worker = 3);
+    let (w, other) = (pair.worker(0, "w"), pair.worker(0, "other"));
+    for text in ["a", "b", "c"] {
+        push(&mut pair, w, text).expect("there is room");
+    }
+    refused(&mut pair, w, "d", ["worker w has 3 keys", "limits.keys_per_worker"]);
+    push(&mut pair, w, "a").expect("it has that one");
+    push(&mut pair, other, "d").expect("it is another worker");
+    delete(&mut pair, w, "b");
+    push(&mut pair, w, "e").expect("there is room again");
+    refused(&mut pair, w, "f", ["worker w has 3 keys", "limits.keys_per_worker"]);
+    assert_eq!(pair.nodes[0].node.limits_reached(), LimitsReached { keys: 2, versions: 0 });
+    pair.ends_clean(&[(w, "w"), (other, "other")]);
+}
+
+/// One version is there at a time: it is the key that counts.
+#[test]
+fn a_key_without_versions_counts() {
+    let mut pair = Pair::with(|config| config.limits.keys_per_worker = 2);
+    let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
+    pair.retention = Retention { until: Until::Fetched(std::num::NonZeroU32::MIN), life: Life::Session };
+    for text in ["a", "b"] {
+        push(&mut pair, w, text).expect("there is room");
+        pair.fetch(r, text, crate::tensor::Select::Latest);
+        pair.settle();
+        let (lease, ..) = pair.fetched(r);
+        pair.release(r, lease);
+        pair.settle();
+        pair.replies(w);
+    }
+    refused(&mut pair, w, "c", ["worker w has 2 keys", "limits.keys_per_worker"]);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn the_workers_of_a_user_have_as_many_keys_as_they_may() {
+    let mut pair = Pair::with(|config| config.limits.keys_per_user = 3);
+    let (w, v) = (pair.worker(0, "w"), pair.worker(0, "v"));
+    pair.retention.life = Life::Sidecar;
+    push(&mut pair, w, "a").expect("there is room");
+    push(&mut pair, w, "b").expect("there is room");
+    push(&mut pair, v, "c").expect("there is room");
+    refused(&mut pair, v, "d", ["user id 0 has 3 keys", "limits.keys_per_user"]);
+    // What has outlived its worker counts for its user.
+    pair.leave(w, "w");
+    pair.settle();
+    refused(&mut pair, v, "d", ["user id 0 has 3 keys", "limits.keys_per_user"]);
+    let w = pair.worker(0, "w");
+    push(&mut pair, w, "a").expect("it goes on with it");
+    delete(&mut pair, w, "a");
+    push(&mut pair, v, "d").expect("there is room again");
+}
+
+#[test]
+fn a_node_knows_as_many_keys_as_it_may() {
+    let mut pair = Pair::with(|config| config.limits.keys_per_node = 3);
+    let (w, far) = (pair.worker(0, "w"), pair.worker(1, "far"));
+    for text in ["a", "b", "c"] {
+        push(&mut pair, w, text).expect("there is room");
+    }
+    refused(&mut pair, w, "d", ["node a has 3 keys", "limits.keys_per_node"]);
+    // Nor by a push from another node.
+    pair.push(far, "d", bytes(8), 1, Some("w"));
+    pair.settle();
+    let failure = pair.failed(far);
+    assert!(failure.code == FailureCode::Busy && failure.text.contains("node a has 3 keys"), "{failure}");
+    delete(&mut pair, w, "a");
+    pair.push(far, "d", bytes(8), 1, Some("w"));
+    pair.settle();
+    assert!(matches!(pair.replies(far)[..], [Reply::Pushed { .. }, ..]));
+    refused(&mut pair, w, "e", ["node a has 3 keys", "limits.keys_per_node"]);
+    pair.ends_clean(&[(w, "w"), (far, "far")]);
+}
+
+/// One key, and each version stays beside the others.
+#[test]
+fn versions_that_stay_are_bounded() {
+    type Case = (fn(&mut Limits), [&'static str; 2]);
+    let cases: [Case; 3] = [
+        (|limits| limits.versions_per_worker = 3, ["worker w has 3 versions", "limits.versions_per_worker"]),
+        (|limits| limits.versions_per_user = 3, ["user id 0 has 3 versions", "limits.versions_per_user"]),
+        (|limits| limits.versions_per_node = 3, ["node a has 3 versions", "limits.versions_per_node"]),
+    ];
+    for (set, words) in cases {
+        let mut pair = Pair::with(|config| set(&mut config.limits));
+        let w = pair.worker(0, "w");
+        pair.retention = Retention { until: Until::Deleted, life: Life::Session };
+        for _ in 0..3 {
+            push(&mut pair, w, "k").expect("there is room");
+        }
+        refused(&mut pair, w, "k", words);
+        assert_eq!(pair.nodes[0].node.limits_reached(), LimitsReached { keys: 0, versions: 1 });
+        delete(&mut pair, w, "k");
+        push(&mut pair, w, "k").expect("there is room again");
+        pair.ends_clean(&[(w, "w")]);
+    }
+}

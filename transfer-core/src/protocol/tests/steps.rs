@@ -1,0 +1,179 @@
+//! What an event costs: it depends on what the event concerns, and not on how many others wait.
+
+use super::pair::{bytes, key};
+use super::solo::{KEY, ME, OURS, Solo, YOU};
+use crate::op::{Command, Fetch, OpId, Push};
+use crate::tensor::{Life, Retention, Select, Until, Version};
+use crate::time::Time;
+use crate::wire::message::{Body, NameRef, Role};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// How many wait while something happens that does not concern them.
+const WAITING: u32 = 2_000;
+
+/// More than any event here takes that concerns one of them.
+const FEW: u64 = 8;
+
+impl Solo {
+    /// How many steps `what` takes.
+    fn steps(&mut self, what: impl FnOnce(&mut Solo)) -> u64 {
+        let before = self.node.steps.get();
+        what(self);
+        self.node.steps.get() - before
+    }
+
+    fn ask(&mut self, index: u32, select: Select) {
+        let body = Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant: OURS, slot: None, trace: None };
+        self.hear(Role::Pull, index, body);
+    }
+
+    fn publish(&mut self, version: u64, until: Until) {
+        let op = self.op();
+        self.command(Command::Push(Push {
+            op,
+            key: key("k"),
+            version: Some(Version(version)),
+            meta: bytes(8),
+            offset: op.0 % 1000 * 64,
+            to: None,
+            timeout: Duration::from_secs(1),
+            require: None,
+            retention: Retention { until, life: Life::Session },
+            takeover: false,
+            ranges: 0,
+            trace: None,
+            announced: None,
+        }));
+        self.answer();
+    }
+
+    /// How many of the peer's requests have been answered.
+    fn described(&self) -> usize {
+        self.sent.iter().filter(|m| m.body.name() == "META_DATA_UPDATE").count()
+    }
+}
+
+/// A key of this node for whose later versions the peer has many requests.
+fn awaited() -> Solo {
+    let mut solo = Solo::new(|_| {});
+    solo.publish(1, Until::Replaced);
+    for index in 0..WAITING {
+        let version = Version(1_000 + u64::from(index % 7));
+        solo.ask(index, if index % 2 == 0 { Select::AtLeast(version) } else { Select::Exactly(version) });
+    }
+    solo
+}
+
+#[test]
+fn a_request_and_its_end_cost_the_same_however_many_others_wait() {
+    let mut solo = awaited();
+    for n in 0..50 {
+        let index = WAITING + n;
+        let asked = solo.steps(|solo| solo.ask(index, Select::AtLeast(Version(500))));
+        let ended = solo.steps(|solo| solo.hear(Role::Pull, index, Body::Cancel));
+        assert!(asked <= FEW && ended <= FEW, "{asked} steps to ask, {ended} to end");
+    }
+}
+
+#[test]
+fn a_fetch_and_its_end_cost_the_same_however_many_others_wait() {
+    let mut solo = awaited();
+    for n in 0..50 {
+        let op = OpId(10_000 + n);
+        let select = Select::AtLeast(Version(500));
+        let timeout = Duration::from_nanos(10);
+        let fetch = Fetch { op, key: key("k"), select, timeout, require: None, trace: None, watches: false };
+        let asked = solo.steps(|solo| solo.command(Command::Fetch(fetch)));
+        let ended = solo.steps(|solo| match n % 2 {
+            0 => solo.command(Command::Cancel { op }),
+            _ => {
+                solo.now = Time(solo.now.0 + 100);
+                solo.node.timeout(solo.now);
+                solo.drain();
+            }
+        });
+        assert!(asked <= FEW && ended <= FEW, "{asked} steps to ask, {ended} to end");
+    }
+    assert_eq!(solo.replies.len(), 51, "the push, and all of the fetches");
+}
+
+#[test]
+fn a_version_costs_as_much_as_it_serves() {
+    let mut solo = awaited();
+    let version = solo.steps(|solo| solo.publish(2, Until::Replaced));
+    assert!(version <= FEW, "{version} steps for a version that nobody waits for");
+    assert_eq!(solo.described(), 0);
+    let once = Until::Fetched(NonZeroU32::MIN);
+    let version = solo.steps(|solo| solo.publish(1_000, once));
+    assert!(version <= FEW, "{version} steps for a version that one of them gets");
+    assert_eq!(solo.described(), 1);
+    let all = solo.steps(|solo| solo.publish(5_000, Until::Replaced));
+    for _ in 0..20 {
+        // The peer gives credits back for the rest.
+        solo.hear(Role::Pull, 0, Body::Ping);
+    }
+    let answered = solo.described() + solo.sent.iter().filter(|m| m.body.name() == "ERROR_STATUS").count();
+    // One is getting version 1000, which comes back if it gives up.
+    let wait_for_it = (0..WAITING).filter(|index| index % 14 == 7).count() - 1;
+    assert_eq!(answered, 2_000 - wait_for_it);
+    assert!(all <= u64::from(WAITING) * 2 + FEW, "{all} steps");
+}
+
+/// A version that may be fetched once is asked for, given up, and asked for by the next one.
+#[test]
+fn a_version_that_comes_back_costs_as_much_as_it_serves() {
+    let mut solo = awaited();
+    solo.publish(1_000, Until::Fetched(NonZeroU32::MIN));
+    for n in 1..50 {
+        assert_eq!(solo.described(), n);
+        let index = solo.last("META_DATA_UPDATE").index;
+        let back = solo.steps(|solo| solo.hear(Role::Pull, index, Body::Cancel));
+        assert!(back <= FEW, "{back} steps");
+    }
+}
+
+/// Those who ask for one version and no other go first; else who asked first.
+#[test]
+fn waiters_are_served_in_order() {
+    let mut solo = Solo::new(|_| {});
+    solo.publish(1, Until::Replaced);
+    let selects = [Select::AtLeast(Version(2)), Select::AtLeast(Version(2)), Select::Exactly(Version(2))];
+    for (index, select) in (0..).zip(selects) {
+        solo.ask(index, select);
+    }
+    solo.publish(2, Until::Fetched(NonZeroU32::MIN));
+    let mut order = Vec::new();
+    for _ in 0..3 {
+        let index = solo.last("META_DATA_UPDATE").index;
+        order.push(index);
+        solo.hear(Role::Pull, index, Body::Cancel);
+    }
+    assert_eq!(order, [2, 0, 1]);
+}
+
+/// Flows with slots that are open; then one more asks for other slots, and ends.
+#[test]
+fn a_flow_costs_the_same_however_many_others_have_slots() {
+    let mut solo = Solo::new(|_| {});
+    let request = |solo: &mut Solo, index: u32, metadata_id| {
+        let key = NameRef { id: 5 + index, generation: 0 };
+        if metadata_id == 1 {
+            solo.hear(Role::Pull, 0, Body::Name { name: key, text: super::pair::name(&format!("k{index}")) });
+        }
+        let body = Body::BufferRequest { key, target: ME, owner: YOU, tenant: OURS, metadata_id, meta: bytes(8) };
+        solo.hear(Role::Push, index, body);
+        solo.answer();
+        solo.grant();
+    };
+    // Each takes two slots of 128 bytes.
+    for index in 0..40 {
+        request(&mut solo, index, 1);
+    }
+    let index = 40;
+    let first = solo.steps(|solo| request(solo, index, 1));
+    let again = solo.steps(|solo| request(solo, index, 2));
+    let ended = solo.steps(|solo| solo.hear(Role::Push, index, Body::BufferRelease));
+    assert!(first <= FEW && again <= FEW && ended <= FEW, "{first}, {again} and {ended} steps");
+    assert_eq!(solo.ended, None);
+}

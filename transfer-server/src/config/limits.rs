@@ -1,0 +1,155 @@
+//! What a sidecar is told about how many of something there may be.
+
+use clap::Args;
+use std::fmt;
+use std::str::FromStr;
+use transfer_core::protocol::Limits;
+
+/// One limit, as NAME=N.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    which: usize,
+    value: u64,
+}
+
+/// A text that is no limit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotALimit {
+    /// It has no name, or no value.
+    #[error("a limit is NAME=N, like keys_per_user=2000000")]
+    Form,
+    /// There is none of that name.
+    #[error("there is no limit {name:?}: the limits are {}", names())]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Its value is no number from 1 on.
+    #[error("{name} is {value:?}, and has to be a number from 1 on")]
+    Value {
+        /// The limit.
+        name: String,
+        /// Its value.
+        value: String,
+    },
+}
+
+/// All limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AllLimits {
+    /// Those of this node.
+    pub node: Limits,
+    /// Those of the directory, where this node hosts it.
+    pub directory: DirectoryLimits,
+}
+
+/// Limits of the directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirectoryLimits {
+    /// Keys that one node has entered.
+    pub keys_per_node: u64,
+}
+
+impl Default for DirectoryLimits {
+    fn default() -> DirectoryLimits {
+        DirectoryLimits { keys_per_node: 1 << 22 }
+    }
+}
+
+type Place = fn(&mut AllLimits) -> &mut u64;
+
+/// Each limit's name, and where it is.
+const LIMITS: [(&str, Place); 7] = [
+    ("keys_per_worker", |all| &mut all.node.keys_per_worker),
+    ("keys_per_user", |all| &mut all.node.keys_per_user),
+    ("keys_per_node", |all| &mut all.node.keys_per_node),
+    ("versions_per_worker", |all| &mut all.node.versions_per_worker),
+    ("versions_per_user", |all| &mut all.node.versions_per_user),
+    ("versions_per_node", |all| &mut all.node.versions_per_node),
+    ("directory_keys_per_node", |all| &mut all.directory.keys_per_node),
+];
+
+fn names() -> String {
+    LIMITS.map(|(name, _)| name).join(", ")
+}
+
+impl FromStr for Limit {
+    type Err = NotALimit;
+
+    fn from_str(text: &str) -> Result<Limit, NotALimit> {
+        let (name, value) = text.split_once('=').ok_or(NotALimit::Form)?;
+        let (name, value) = (name.trim(), value.trim());
+        let which = LIMITS.iter().position(|(known, _)| *known == name);
+        let which = which.ok_or_else(|| NotALimit::Name { name: name.to_owned() })?;
+        match value.parse() {
+            Ok(value) if value > 0 => Ok(Limit { which, value }),
+            _ => Err(NotALimit::Value { name: name.to_owned(), value: value.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", LIMITS.get(self.which).map_or("", |(name, _)| name), self.value)
+    }
+}
+
+/// The limits that differ from the defaults.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct LimitsConfig {
+    /// How many keys and versions there may be; pushes beyond fail with Busy. keys_per_worker (1048576), keys_per_user (2097152) and keys_per_node (4194304) count keys; versions_per_worker (2097152), versions_per_user (4194304) and versions_per_node (8388608) versions that are published or still read; directory_keys_per_node (4194304) the keys of one node in the directory, where this node hosts it. In the file: a table [limits]
+    #[arg(id = "limits", long = "limits", env = "TRANSFER_LIMITS", value_name = "NAME=N", value_delimiter = ',')]
+    pub limits: Vec<Limit>,
+}
+
+impl LimitsConfig {
+    /// All of them. Of two that are the same the last one counts.
+    #[must_use]
+    pub fn all(&self) -> AllLimits {
+        let mut all = AllLimits::default();
+        for limit in &self.limits {
+            if let Some((_, place)) = LIMITS.get(limit.which) {
+                *place(&mut all) = limit.value;
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_can_be_set() {
+        let limits = LIMITS.map(|(name, _)| format!("{name}=7").parse().expect("a limit")).to_vec();
+        let mut all = LimitsConfig { limits }.all();
+        for (name, place) in LIMITS {
+            assert_eq!(*place(&mut all), 7, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_help_says_the_defaults() {
+        use clap::CommandFactory;
+        let command = crate::config::Flags::command();
+        let help = command.get_arguments().find(|arg| arg.get_id() == "limits").and_then(clap::Arg::get_help);
+        let help = help.map(ToString::to_string).unwrap_or_default();
+        let mut all = AllLimits::default();
+        for (name, place) in LIMITS {
+            assert!(help.contains(&format!("{name} ({})", place(&mut all))), "{name}: {help}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_limit_is_named() {
+        let why = |text: &str| text.parse::<Limit>().unwrap_err().to_string();
+        assert!(why("keys_per_user").contains("NAME=N"));
+        assert!(why("keys_per_usr=3").contains("keys_per_usr") && why("keys_per_usr=3").contains("keys_per_user"));
+        for value in ["0", "-1", "many", ""] {
+            let why = why(&format!("keys_per_user={value}"));
+            assert!(why.contains("keys_per_user") && why.contains(&format!("{value:?}")), "{why}");
+        }
+    }
+}
