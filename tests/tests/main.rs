@@ -11,6 +11,7 @@ mod configuration;
 mod containers;
 mod counters;
 mod deadlines;
+mod descriptors;
 mod doctor;
 mod documents;
 mod embedded;

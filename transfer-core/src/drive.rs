@@ -41,7 +41,7 @@ pub enum Work<M> {
         /// What.
         reply: Reply,
     },
-    /// Throw a worker out; then call [`Node::session_closed`].
+    /// Throw a worker out: call [`Node::session_evicted`], and [`Node::session_closed`] once it reads nothing any more.
     CloseSession {
         /// Whom.
         session: SessionId,

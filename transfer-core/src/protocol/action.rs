@@ -18,7 +18,7 @@ pub enum Action {
         /// What.
         reply: Reply,
     },
-    /// A worker broke its contract: throw it out. [`super::Node::session_closed`] follows.
+    /// A worker broke its contract: throw it out. [`super::Node::session_evicted`] follows.
     CloseSession {
         /// Whom.
         session: SessionId,

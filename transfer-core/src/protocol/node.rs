@@ -9,7 +9,7 @@ use super::meters::Meters;
 use super::pool::Pool;
 use super::prepare::Call;
 use super::references::{Foreign, Unreturned};
-use super::session::Session;
+use super::session::{Leases, Session};
 use super::slab::{Id, Slab};
 use super::store::{Arena, Store};
 use super::{Action, Control, Domain, NodeConfig, Op, PeerInfo, SessionId};
@@ -37,6 +37,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub struct Node {
     pub(super) config: NodeConfig,
     pub(super) sessions: BTreeMap<SessionId, Session>,
+    /// What workers that were thrown out read still.
+    pub(super) evicted: BTreeMap<SessionId, Leases>,
     pub(super) workers: HashMap<Name, SessionId>,
     pub(super) store: Store,
     pub(super) arenas: HashMap<SegmentId, Arena>,
@@ -98,6 +100,7 @@ impl Node {
         Node {
             config,
             sessions: BTreeMap::new(),
+            evicted: BTreeMap::new(),
             workers: HashMap::new(),
             store: Store::default(),
             arenas: HashMap::new(),
