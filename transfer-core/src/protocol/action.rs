@@ -66,6 +66,8 @@ pub enum Action {
         link: LinkId,
         /// Which.
         key: RemoteKey,
+        /// The same, as it was granted.
+        tag: u64,
     },
     /// Operate on a word of the peer; [`crate::fabric::FabricEvent::AtomicDone`] follows, or the link dies.
     Atomic {

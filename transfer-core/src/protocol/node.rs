@@ -237,7 +237,9 @@ impl Node {
                     self.granted(now, link, Id::from_u64(tag), remote);
                 }
             }
-            FabricEvent::Revoked { link, key } => self.revoked(now, link, key),
+            #[cfg(test)]
+            FabricEvent::Revoked { link, key, .. } if self.names_slots_by_key() => self.revoked_by_key(now, link, key),
+            FabricEvent::Revoked { link, tag, .. } => self.revoked(now, link, Id::from_u64(tag)),
             FabricEvent::Message { link, bytes } => match Message::decode(bytes) {
                 Ok(message) => self.message(now, link, message),
                 Err(e) => self.violation(link, &e.to_string()),

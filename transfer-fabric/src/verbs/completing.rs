@@ -231,7 +231,7 @@ fn done(link: &mut Link, posted: Posted, sink: &mut Sink<'_>) {
             // A window without a fresh key is deallocated here.
             drop(gone.worn);
             for _ in 0..gone.asked {
-                sink(FabricEvent::Revoked { link: id, key: RemoteKey(gone.key) });
+                sink(FabricEvent::Revoked { link: id, key: RemoteKey(gone.key), tag: gone.tag });
             }
         }
         Posted::Hello => {

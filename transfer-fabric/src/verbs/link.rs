@@ -204,7 +204,7 @@ impl Link {
     }
 
     /// The keys of the grants into a segment.
-    pub(super) fn keys_into(&self, segment: transfer_core::memory::SegmentId) -> SmallVec<[u32; 8]> {
+    pub(super) fn keys_into(&self, segment: transfer_core::memory::SegmentId) -> SmallVec<[(u32, u64); 8]> {
         self.windows.keys_into(segment).into()
     }
 }

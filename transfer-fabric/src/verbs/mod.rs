@@ -87,7 +87,7 @@ type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 enum Report {
     Connected(LinkId),
     Granted { link: LinkId, tag: u64, remote: RemoteSlice },
-    Revoked { link: LinkId, key: RemoteKey },
+    Revoked { link: LinkId, key: RemoteKey, tag: u64 },
     Down { link: LinkId, reason: DownReason },
 }
 
@@ -196,7 +196,7 @@ impl VerbsFabric {
             sink(match report {
                 Report::Connected(link) => FabricEvent::Connected { link },
                 Report::Granted { link, tag, remote } => FabricEvent::Granted { link, tag, remote },
-                Report::Revoked { link, key } => FabricEvent::Revoked { link, key },
+                Report::Revoked { link, key, tag } => FabricEvent::Revoked { link, key, tag },
                 Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
             });
         }
@@ -225,8 +225,8 @@ impl VerbsFabric {
         let mut waits: Vec<(LinkId, u32)> = Vec::new();
         for id in self.links.keys().copied().collect::<Vec<_>>() {
             let Some(link) = self.links.get(&id).filter(|link| matches!(link.stage, Stage::Up)) else { continue };
-            for key in link.keys_into(segment) {
-                self.invalidate(id, RemoteKey(key));
+            for (key, tag) in link.keys_into(segment) {
+                self.invalidate(id, RemoteKey(key), tag);
             }
             let Some(link) = self.links.get_mut(&id) else { continue };
             // A pool's key ends with its region: what may still be read from there has to have left before.
@@ -331,8 +331,8 @@ impl Fabric for VerbsFabric {
         self.open_range(link, range, access, tag)
     }
 
-    fn revoke(&mut self, link: LinkId, key: RemoteKey) -> Result<(), PostError> {
-        self.close_range(link, key)
+    fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError> {
+        self.close_range(link, key, tag)
     }
 
     fn post_write(
