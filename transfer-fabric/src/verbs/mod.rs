@@ -220,7 +220,8 @@ impl VerbsFabric {
         }
     }
 
-    /// Takes the grants into a segment back, and waits for that. Links that are late are stopped.
+    /// Takes the grants into a segment back, and waits for that. Links that are late are stopped. Of others nothing is awaited, whatever they
+    /// are at.
     fn take_back(&mut self, segment: SegmentId) {
         let mut waits: Vec<(LinkId, u32)> = Vec::new();
         for id in self.links.keys().copied().collect::<Vec<_>>() {
@@ -228,10 +229,13 @@ impl VerbsFabric {
             for (key, tag) in link.keys_into(segment) {
                 self.invalidate(id, RemoteKey(key), tag);
             }
+            let is_open = self.regions.is_open(segment);
             let Some(link) = self.links.get_mut(&id) else { continue };
+            let invalidated = link.sends.last().filter(|_| link.windows.is_leaving(segment));
             // A pool's key ends with its region: what may still be read from there has to have left before.
-            let needed = link.windows.any_invalidating() || self.capabilities.isolation == Isolation::Segment;
-            let Some(last) = link.sends.last().filter(|_| needed) else { continue };
+            let read = link.last_reading(segment).filter(|_| is_open);
+            // The invalidations are behind all that was posted before.
+            let Some(last) = invalidated.or(read) else { continue };
             match link.ring(&mut self.counters) {
                 Ok(()) => waits.push((id, last)),
                 Err(reason) => self.fail(id, reason, true),
@@ -300,9 +304,9 @@ impl Fabric for VerbsFabric {
         if let Some(loopback) = &mut self.loopback {
             loopback.forget(segment);
         }
-        let posted = self.links.values().filter_map(|link| Some((link.id, link.sends.last()?)));
+        let reading = self.links.values().filter_map(|link| Some((link.id, link.last_reading(segment)?)));
         // Under a pool's key, the region itself is what is open: it goes now.
-        let waits = if self.capabilities.isolation == Isolation::Grant { posted.collect() } else { Vec::new() };
+        let waits = if self.regions.is_open(segment) { Vec::new() } else { reading.collect() };
         self.regions.deregister(segment, waits);
         Ok(())
     }

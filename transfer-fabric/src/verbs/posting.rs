@@ -1,7 +1,7 @@
 //! Posts: checked, and put into the list of their link. They leave with the next poll, behind one doorbell.
 
 use super::config::GrantReport;
-use super::link::{Link, Posted, Stage};
+use super::link::{Link, Posted, Sources, Stage};
 use super::windows::Revoke;
 use super::{Report, VerbsFabric};
 use smallvec::SmallVec;
@@ -69,16 +69,19 @@ impl VerbsFabric {
                 filled += part.len();
             }
             let data = Data::Inline(&[&copy[..filled]]);
-            link.post(Posted::Write(work), SendKind::Write { data, address, key, immediate });
+            link.post(Posted::Write(work, Sources::new()), SendKind::Write { data, address, key, immediate });
             self.counters.inline += 1;
         } else {
-            let mut elements = SmallVec::<[Element; 8]>::new();
+            let (mut elements, mut from) = (SmallVec::<[Element; 8]>::new(), Sources::new());
             // An element of no bytes means 2 GiB to some devices.
             for slice in sgl.iter().filter(|slice| slice.len > 0) {
                 elements.push(self.regions.element(slice)?);
+                if !from.contains(&slice.segment) {
+                    from.push(slice.segment);
+                }
             }
             let data = Data::Gather(&elements);
-            link.post(Posted::Write(work), SendKind::Write { data, address, key, immediate });
+            link.post(Posted::Write(work, from), SendKind::Write { data, address, key, immediate });
         }
         self.counters.writes += 1;
         self.list(id);
@@ -123,6 +126,7 @@ impl VerbsFabric {
         }
         if self.capabilities.isolation == Isolation::Segment && !atomic {
             let remote = RemoteSlice::new(address, range.len, RemoteKey(found.region.remote_key().to_wire()));
+            self.regions.opened(range.segment);
             self.reports.push_back(Report::Granted { link: id, tag, remote });
             return Ok(());
         }

@@ -24,7 +24,7 @@ enum State {
     /// Bound, or its bind is posted.
     Bound { key: u32, segment: SegmentId, tag: u64 },
     /// Its invalidation is posted; so many have asked for it.
-    Invalidating { key: u32, tag: u64, asked: u32 },
+    Invalidating { key: u32, segment: SegmentId, tag: u64, asked: u32 },
 }
 
 #[derive(Debug)]
@@ -151,8 +151,8 @@ impl<W> Windows<W> {
                 self.free.push_back(index);
                 Revoke::Gone
             }
-            State::Bound { .. } => {
-                entry.state = State::Invalidating { key, tag, asked: 1 };
+            State::Bound { segment, .. } => {
+                entry.state = State::Invalidating { key, segment: *segment, tag, asked: 1 };
                 Revoke::Post(index)
             }
             State::Invalidating { asked, .. } => {
@@ -180,15 +180,16 @@ impl<W> Windows<W> {
         keys.collect()
     }
 
-    /// Whether anything is being taken back.
-    pub(super) fn any_invalidating(&self) -> bool {
-        self.entries.iter().flatten().any(|entry| matches!(entry.state, State::Invalidating { .. }))
+    /// Whether a grant into that segment is being taken back.
+    pub(super) fn is_leaving(&self, id: SegmentId) -> bool {
+        let mut entries = self.entries.iter().flatten();
+        entries.any(|entry| matches!(entry.state, State::Invalidating { segment, .. } if segment == id))
     }
 
     /// The posted invalidation has completed. `None` where none was posted.
     pub(super) fn invalidated(&mut self, index: WindowIndex) -> Option<Invalidated<W>> {
         let entry = self.entry(index)?;
-        let State::Invalidating { key, tag, asked } = entry.state else { return None };
+        let State::Invalidating { key, tag, asked, .. } = entry.state else { return None };
         entry.state = State::Free;
         let worn = entry.keys_used >= KEYS_OF_A_WINDOW;
         self.by_key.remove(&key);
@@ -221,7 +222,9 @@ mod tests {
         assert!(!windows.bound(index, 8, SEGMENT, TAG), "it is bound already");
         assert_eq!(windows.invalidated(index), None);
         assert_eq!(windows.revoke(7, 6), Revoke::Gone, "another grant's");
+        assert!(!windows.is_leaving(SEGMENT));
         assert_eq!(windows.revoke(7, TAG), Revoke::Post(index));
+        assert!(windows.is_leaving(SEGMENT) && !windows.is_leaving(SegmentId(4)), "another segment's is no concern");
         assert_eq!(windows.revoke(7, TAG), Revoke::Posted);
         assert!(!windows.bound(index, 8, SEGMENT, TAG), "it is being invalidated");
         assert_eq!(windows.invalidated(index), Some(Invalidated { key: 7, tag: TAG, asked: 2, worn: None }));

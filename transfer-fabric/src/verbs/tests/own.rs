@@ -178,6 +178,41 @@ fn a_segment_stays_registered_until_it_is_sent() {
     assert!(!pair.fabric(0).regions.any_retired());
 }
 
+/// A link that can do nothing now, with a grant of its own that is being taken back, has nothing to do with a segment that goes.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn a_segment_that_goes_holds_up_no_other_link() {
+    // A peer without a receive slot is asked again after 0.6 s, and seven times in all: longer than deregistering waits.
+    let slow = |config| VerbsConfig { receive_slots: 8, min_rnr_timer: 0, ..config };
+    for config in [slow(config()), slow(pool())] {
+        let mut pair = Pair::new(VerbsRig(config), LEN);
+        let (stuck, link) = (pair.connect(0), pair.connect(0));
+        let (extra, id) = (pair.rig.memory(4096), SegmentId(2));
+        pair.fabric(1).register(id, extra).unwrap();
+        let remote = pair.grant(1, link, LocalSlice { segment: id, offset: 0, len: 4096 });
+        let elsewhere = pair.grant(1, stuck, slice(0, 64));
+        let tag = pair.tag_of(1, stuck, elsewhere);
+        // More messages than the peer has receive slots, of which it takes none.
+        let messages: Vec<_> = (0..14_u8).map(|n| vec![n; 100]).collect();
+        for message in &messages {
+            pair.post_send(1, stuck, message).unwrap();
+        }
+        pair.fabric(1).revoke(stuck.0[1], elsewhere.key(), tag).unwrap();
+        pair.round_of(1);
+        pair.round_of(1);
+        assert!(pair.fabric(1).links[&stuck.0[1]].sends.in_flight() > 0, "it waits for the peer");
+        pair.fabric(1).deregister(id).unwrap();
+        let id = stuck.0[0];
+        for message in messages {
+            pair.hear(0, "Message", |heard| (*heard == Heard::Message(id, message.clone())).then_some(()));
+        }
+        pair.works(stuck);
+        // The link that had to do with it is none the worse either, and its grant is gone.
+        pair.post_write(0, link, &[slice(0, 64)], remote.sub(0, 64).unwrap(), None).unwrap();
+        pair.dead(link);
+    }
+}
+
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn registration_is_counted_and_all_or_nothing() {
