@@ -138,10 +138,13 @@ impl Node {
                 record.owner = Owner::Session(session);
                 record.begin_epoch();
                 self.locations.remove(key);
+                let pushes: Vec<_> = pushes.into_iter().filter_map(|op| self.finish_op(op)).collect();
+                // Who pushed has given up meanwhile: it would have the key, and nothing of it.
+                if pushes.is_empty() {
+                    self.end_key(now, id);
+                }
                 for op in pushes {
-                    if let Some(op) = self.finish_op(op) {
-                        self.publish_op(now, id, op);
-                    }
+                    self.publish_op(now, id, op);
                 }
             }
             (Ok(()), Claimant::Flow(link, flow)) => {
