@@ -16,6 +16,7 @@ mod doctor;
 mod documents;
 mod embedded;
 mod files;
+mod forked;
 mod full_pools;
 mod guarantees;
 mod hostile_batches;

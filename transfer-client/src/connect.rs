@@ -139,7 +139,7 @@ impl<F: Face> Connect<F> {
         }
         let (node, incarnation) = (end.node.clone(), end.incarnation);
         let session = Session::start(end, self.spin, keep, way.is_some());
-        let session = session.map_err(|e| Error::Connect(SessionError::Ring(e.into())))?;
+        let session = session.map_err(Error::Connect)?;
         let connection = Connection::new(session);
         if let Some(way) = way {
             connection.come_back_by(way).map_err(|e| {
