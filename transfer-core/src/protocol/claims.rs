@@ -186,8 +186,10 @@ impl Node {
         }
     }
 
-    /// Everything that is owned here has to be entered again: the directory is a new one.
+    /// Everything that is owned here has to be entered again: the directory is a new one. What an earlier one numbered says nothing to it,
+    /// whose clock may have been set back.
     pub fn claim_all(&mut self) {
+        self.locations.clear();
         self.claim_all_counters();
         for id in self.store.records.ids(Record::is_owned) {
             let Some(record) = self.store.records.get(id) else { continue };
