@@ -3,7 +3,8 @@
 
 Three kinds of tests:
   device   every test of the workspace that is marked #[ignore = "needs an RDMA device: ..."]
-  verbs    the end-to-end suites between nodes that run over tcp in `make test`, here over verbs (TRANSFER_TEST_FABRIC)
+  verbs    the end-to-end suites between nodes that run over tcp in `make test`, here over verbs (TRANSFER_TEST_FABRIC); some of them also
+           with one key for all grants (`--isolation pool`), over two queue pairs
   hosts    two guests on a cable: two-hosts.sh
 
 Everything is built on this machine, by the same command as in `make test`. All test programs that want as many devices run in one guest,
@@ -48,6 +49,8 @@ OVER_VERBS = {
     'round_trips': ('on_one_node',),
     'three_nodes': (),
 }
+# Of these, those that run with one key for a whole landing pool, too: what grants are told apart by must not be their key.
+OVER_ONE_KEY = ('full_pools', 'lost_peers', 'round_trips')
 PROGRAMS = ('transferd', 'transferctl', 'digits', 'transfer-test-worker', 'transfer-test-soak')
 
 
@@ -243,8 +246,12 @@ def suites_of(tests):
         mine = [test for test in names(end_to_end) if test.startswith(f'{name}::') and not any(skip in test for skip in skips)]
         if not mine:
             raise Failed(f'there is no test in tests/tests/{name}.rs to run over verbs')
-        over = {'TRANSFER_TEST_FABRIC': 'verbs'}
-        suites.append(Suite(f'tests {name}, over verbs', ROOT / 'tests', end_to_end, ['--exact', *mine], environment=over))
+        ways = {'verbs': 'over verbs'}
+        if name in OVER_ONE_KEY:
+            ways['verbs-pool'] = 'over verbs with one key'
+        for fabric, how in ways.items():
+            over = {'TRANSFER_TEST_FABRIC': fabric}
+            suites.append(Suite(f'tests {name}, {how}', ROOT / 'tests', end_to_end, ['--exact', *mine], environment=over))
     return suites + [TwoHosts()]
 
 

@@ -1,4 +1,4 @@
-//! What carries tensors between the sidecars of a scene: TCP, or what `TRANSFER_TEST_FABRIC` names: `shm` or `verbs`.
+//! What carries tensors between the sidecars of a scene: TCP, or what `TRANSFER_TEST_FABRIC` names: `shm`, `verbs` or `verbs-pool`.
 //!
 //! The suites between nodes promise the same over every fabric, so the same tests run over each. `make test-rdma` runs them over verbs, in
 //! the guest that has a device.
@@ -13,6 +13,8 @@ pub enum Carrier {
     Tcp,
     /// RDMA, or nothing.
     Verbs,
+    /// The same with two rails, and one key for a whole landing pool, as a device without memory windows has it.
+    VerbsPool,
     /// Shared memory, or nothing.
     Shm,
 }
@@ -27,8 +29,9 @@ impl Carrier {
         match std::env::var("TRANSFER_TEST_FABRIC").as_deref() {
             Err(_) | Ok("tcp") => Carrier::Tcp,
             Ok("verbs") => Carrier::Verbs,
+            Ok("verbs-pool") => Carrier::VerbsPool,
             Ok("shm") => Carrier::Shm,
-            Ok(other) => panic!("TRANSFER_TEST_FABRIC is {other:?}: give tcp, shm or verbs"),
+            Ok(other) => panic!("TRANSFER_TEST_FABRIC is {other:?}: give tcp, shm, verbs or verbs-pool"),
         }
     }
 
@@ -37,7 +40,7 @@ impl Carrier {
     pub fn name(self) -> &'static str {
         match self {
             Carrier::Tcp => "tcp",
-            Carrier::Verbs => "verbs",
+            Carrier::Verbs | Carrier::VerbsPool => "verbs",
             Carrier::Shm => "shm",
         }
     }
@@ -47,7 +50,7 @@ impl Carrier {
     pub fn kind(self) -> Fabric {
         match self {
             Carrier::Tcp => Fabric::Tcp,
-            Carrier::Verbs => Fabric::Verbs,
+            Carrier::Verbs | Carrier::VerbsPool => Fabric::Verbs,
             Carrier::Shm => Fabric::Shm,
         }
     }
@@ -58,6 +61,18 @@ impl Carrier {
         match self {
             Carrier::Tcp => &["--verbs", "off", "--shm", "off"],
             Carrier::Verbs => &["--verbs", "on", "--shm", "off", "--require", "verbs"],
+            Carrier::VerbsPool => &[
+                "--verbs",
+                "on",
+                "--shm",
+                "off",
+                "--require",
+                "verbs",
+                "--isolation",
+                "pool",
+                "--verbs-queue-pairs",
+                "2",
+            ],
             // What is read by reference has suites of its own: these are about landing memory, too.
             Carrier::Shm => &["--verbs", "off", "--shm", "on", "--shm-reference", "off", "--require", "shm"],
         }
@@ -73,7 +88,7 @@ impl Carrier {
         let copies = match self {
             // The kernel copies on both sides. The landing header, too, and padding.
             Carrier::Tcp => 2 * report.bytes..=3 * report.bytes + 512,
-            Carrier::Verbs => 0..=0,
+            Carrier::Verbs | Carrier::VerbsPool => 0..=0,
             // The receiver copies once: with the landing header, and padding.
             Carrier::Shm => report.bytes..=report.bytes + 512,
         };

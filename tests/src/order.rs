@@ -215,6 +215,9 @@ pub enum Order {
     Scribble(u64),
     /// Leave a child behind that holds the sockets of this process open. Answered with its process id.
     LeaveChild,
+    /// Fork a child that drops what it inherits, of which nothing works, and that connects at this socket by itself and fetches this key.
+    /// Answered with where it failed: 0 is nowhere.
+    Fork(std::path::PathBuf, String),
     /// Push the tensor again and again, until something fails.
     PushStorm(PushOrder),
     /// Fetch the latest again and again, reading each, until something fails.

@@ -5,7 +5,7 @@ use crate::process::{Process, Start};
 use crate::status::{Admin, Counts, Seen};
 use crate::witness::Witness;
 use crate::{Worker, poll, programs};
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -219,6 +219,17 @@ impl Sidecar {
     /// See [`Sidecar::freeze`].
     pub fn go_on(&self) {
         self.process.signal(Signal::CONT);
+    }
+
+    /// Lets it have so many descriptors; `None`: as many as it may have at most. Those that it has it keeps.
+    ///
+    /// # Panics
+    /// Where the kernel does not.
+    pub fn limit_descriptors(&self, most: Option<u64>) {
+        let pid = i32::try_from(self.process_id()).ok().and_then(Pid::from_raw).expect("a process has an id");
+        let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+        let limit = Rlimit { current: most.or(maximum), maximum };
+        prlimit(Some(pid), Resource::Nofile, limit).expect("its limit can be set");
     }
 
     /// Waits until it has ended by itself, and says how.

@@ -52,7 +52,7 @@ fn workers_of_two_nodes_count_together() {
     // RDMA has atomic operations: the home's processor has nothing to do with it, and its own workers have to go through the device, too.
     let right = match Carrier::chosen() {
         Carrier::Tcp | Carrier::Shm => ["message", "here", "message", "here"],
-        Carrier::Verbs => ["one-sided", "device", "one-sided", "device"],
+        Carrier::Verbs | Carrier::VerbsPool => ["one-sided", "device", "one-sided", "device"],
     };
     assert_eq!(paths, right);
     for w in &mut workers {

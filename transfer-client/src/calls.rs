@@ -57,6 +57,10 @@ impl Calls {
 
     /// Goes on; breaks when all have ended.
     pub(crate) fn step(&mut self, waker: &Waker) -> ControlFlow<(), Instant> {
+        if self.session.is_forked() {
+            self.ended.resize_with(self.todo.len(), || Ended::NotSent(Error::Forked));
+            return ControlFlow::Break(());
+        }
         let mut until = self.limit + GRACE;
         if self.sent < self.todo.len() && self.stopped.is_none() {
             match self.session.poll_submit(&mut self.todo, &mut self.sent, waker) {

@@ -6,6 +6,7 @@ use crate::face::{Async, Blocking, Face};
 use crate::session::{Keep, Session};
 use crate::{Error, Handle};
 use std::future::{Future, IntoFuture};
+use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -75,7 +76,8 @@ impl<F: Face> Connect<F> {
         }
     }
 
-    /// The worker's name, by which others push to it, and under which it owns its keys. Without it: `worker-` and the process id.
+    /// The worker's name, by which others push to it, and under which it owns its keys. Without it: `worker-`, the process id, and eight digits by
+    /// chance, since other containers and nodes have processes of the same id.
     pub fn name(mut self, name: impl AsRef<str>) -> Self {
         self.name = Some(Name::new(name.as_ref()));
         self
@@ -111,7 +113,7 @@ impl<F: Face> Connect<F> {
     fn begin(self, runtime: Option<tokio::runtime::Handle>) -> Result<Handle<F>, Error> {
         let name = match self.name {
             Some(name) => name?,
-            None => Name::new(&format!("worker-{}", std::process::id()))?,
+            None => name_by_chance()?,
         };
         let prefault = Duration::from_secs(self.arena_bytes / SLOWEST_PREFAULT);
         let timeout = self.timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT + prefault);
@@ -139,7 +141,7 @@ impl<F: Face> Connect<F> {
         }
         let (node, incarnation) = (end.node.clone(), end.incarnation);
         let session = Session::start(end, self.spin, keep, way.is_some());
-        let session = session.map_err(|e| Error::Connect(SessionError::Ring(e.into())))?;
+        let session = session.map_err(Error::Connect)?;
         let connection = Connection::new(session);
         if let Some(way) = way {
             connection.come_back_by(way).map_err(|e| {
@@ -153,6 +155,13 @@ impl<F: Face> Connect<F> {
         tracing::debug!(%name, %node, incarnation, "session with the sidecar begun");
         Ok(Handle::new(connection, name, node))
     }
+}
+
+/// A name that no other worker of the job has.
+fn name_by_chance() -> Result<Name, InvalidName> {
+    // The standard library's hashers are seeded by the system, and each one differently.
+    let chance = RandomState::new().hash_one(std::process::id());
+    Name::new(&format!("worker-{}-{:08x}", std::process::id(), chance >> 32))
 }
 
 impl Connect<Blocking> {
@@ -182,5 +191,19 @@ impl IntoFuture for Connect<Async> {
             driver::spawn(&handle.session())?;
             Ok(handle)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_one_id_have_names_of_their_own() {
+        let names = [(); 100].map(|()| name_by_chance().unwrap());
+        let distinct: std::collections::HashSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+        let begins = format!("worker-{}-", std::process::id());
+        assert!(names.iter().all(|name| name.as_str().starts_with(&begins)), "{names:?}");
     }
 }

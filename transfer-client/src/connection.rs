@@ -101,7 +101,7 @@ fn wait_for_hangup(connection: &Weak<Connection>) -> Option<()> {
     let fd = connection.upgrade()?.session().socket().try_clone_to_owned().ok()?;
     loop {
         // Only its end: doorbells are for others.
-        match poll(&mut [PollFd::new(&fd, PollFlags::empty())], None) {
+        match poll(&mut [PollFd::new(&fd, PollFlags::RDHUP)], None) {
             Ok(_) => return Some(()),
             Err(Errno::INTR) => {}
             Err(_) => return None,

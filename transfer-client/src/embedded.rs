@@ -5,20 +5,32 @@ use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use transfer_core::tensor::Name;
+use transfer_memory::forked::ForkGuard;
 use transfer_server::Sidecar;
 
 /// The one that runs, if any: all embedded clients of a process share it, so that they can talk to each other.
-static RUNNING: Mutex<Weak<Sidecar>> = Mutex::new(Weak::new());
+static RUNNING: Mutex<Running> = Mutex::new(Running { sidecar: Weak::new(), guard: None });
+
+struct Running {
+    sidecar: Weak<Sidecar>,
+    /// Whose it is: a forked child has none of its threads.
+    guard: Option<ForkGuard>,
+}
 
 /// The process's sidecar, started where there is none yet, and where to connect to it. It stops with the last holder.
 pub(crate) fn sidecar() -> Result<(Arc<Sidecar>, PathBuf), Error> {
     let mut running = RUNNING.lock();
-    let sidecar = match running.upgrade() {
+    let is_ours = running.guard.as_ref().is_some_and(|guard| !guard.is_forked());
+    let sidecar = match running.sidecar.upgrade().filter(|_| is_ours) {
         Some(sidecar) => sidecar,
         None => {
+            let failed = |e: transfer_memory::Errno| Error::NotStarted {
+                reason: format!("no memory to guard it against forks: {e}"),
+            };
+            let guard = ForkGuard::new().map_err(failed)?;
             let started = Sidecar::embedded(Name::new("embedded")?);
             let sidecar = Arc::new(started.map_err(|e| Error::NotStarted { reason: e.to_string() })?);
-            *running = Arc::downgrade(&sidecar);
+            *running = Running { sidecar: Arc::downgrade(&sidecar), guard: Some(guard) };
             sidecar
         }
     };

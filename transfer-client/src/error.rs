@@ -135,7 +135,10 @@ pub enum Error {
     },
     /// The session is over. What it handed out stays readable; connect again.
     #[error("the session with the sidecar is over: {0}; what was fetched stays readable{advice}", advice = advice(.0))]
-    SidecarGone(#[from] Gone),
+    SidecarGone(#[source] Gone),
+    /// This process was forked from the one that connected: the client is that one's, and so is what it allocated and fetched. Connect anew.
+    #[error("{}", crate::session::FORKED)]
+    Forked,
     /// The sidecar has not answered in time, not even that the deadline has passed.
     #[error("the sidecar has not answered within {waited:?}; is it stopped, or starved of CPU?")]
     NoAnswer {
@@ -145,6 +148,15 @@ pub enum Error {
     /// A future was polled again after it had ended.
     #[error("the call has ended already; its future must not be polled any more")]
     Ended,
+}
+
+impl From<Gone> for Error {
+    fn from(gone: Gone) -> Error {
+        match gone {
+            Gone::Forked => Error::Forked,
+            gone => Error::SidecarGone(gone),
+        }
+    }
 }
 
 fn advice(gone: &Gone) -> &'static str {

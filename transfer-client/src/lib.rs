@@ -73,6 +73,7 @@
 //! - When the sidecar ends, the calls under way fail with [`Error::SidecarGone`], and what was fetched stays readable. The client connects
 //!   again by itself and publishes again what was published; see [`Connect::come_back`]. Counts of fetches
 //!   ([`Until::Fetched`]) begin anew then, and what has landed at other nodes is theirs.
+//! - A session is its process's: in a forked child calls fail with [`Error::Forked`], and drops do nothing. Connect anew there.
 //! - What is published never changes. For weights that are updated in place, see [`TwoBuffers`].
 //!
 //! # Layout

@@ -41,7 +41,7 @@ pub enum Work<M> {
         /// What.
         reply: Reply,
     },
-    /// Throw a worker out; then call [`Node::session_closed`].
+    /// Throw a worker out: call [`Node::session_evicted`], and [`Node::session_closed`] once it reads nothing any more.
     CloseSession {
         /// Whom.
         session: SessionId,
@@ -446,7 +446,7 @@ fn try_post<M>(
     match action {
         Action::Send { link, message } => fabric.post_send(*link, WorkId(u64::MAX), message),
         Action::Grant { link, range, access, tag } => fabric.grant(*link, *range, *access, *tag),
-        Action::Revoke { link, key } => fabric.revoke(*link, *key),
+        Action::Revoke { link, key, tag } => fabric.revoke(*link, *key, *tag),
         Action::Share { link, segment } => fabric.share(*link, *segment),
         Action::Atomic { link, work, remote, op } => fabric.post_atomic(*link, *work, *remote, *op),
         Action::Write(write) => {

@@ -11,12 +11,14 @@
 //! - [`session`]: the handshake between a worker and its sidecar, and what each side holds afterwards.
 //! - [`board`]: what is published, where workers find it by looking; their marks of what they read.
 //! - [`arena`]: a worker's allocations in the segment that it writes.
+//! - [`forked`]: noticing that this process is a forked child.
 //! - [`view`]: read-only views of a leased range: typed slices, Arrow buffers.
 //!
 //! Linux only: memfd seals, `MADV_POPULATE_WRITE` (5.14) and `F_SEAL_FUTURE_WRITE` (5.1) have no equal elsewhere.
 
 pub mod arena;
 pub mod board;
+pub mod forked;
 pub mod ring;
 pub mod segment;
 pub mod session;

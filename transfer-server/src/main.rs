@@ -5,6 +5,7 @@
 //! itself.
 #![forbid(unsafe_code)]
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use std::ffi::OsString;
 use std::io::Write;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(e) => return wrong(&e),
     };
+    raise_descriptor_limit();
     let ready_file = loaded.flags.ready_file.clone();
     // Before anything is bound, so that a signal during the start is not lost.
     let signals = Signals::new().map_err(|source| StartError::System { what: "listening for signals", source });
@@ -67,6 +69,18 @@ fn main() -> ExitCode {
     tell_systemd(&[NotifyState::Stopping]);
     sidecar.stop();
     ExitCode::from(if as_wanted { 0 } else { 3 })
+}
+
+/// Lets this process have as many descriptors as it may: each worker takes some, and so does each segment that is passed to one.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        Ok(()) => tracing::debug!(from = limit.current, to = limit.maximum, "more descriptors"),
+        Err(error) => tracing::warn!(%error, limit = limit.current, "the limit of open files stays as it is"),
+    }
 }
 
 /// A configuration that cannot be.

@@ -1,10 +1,15 @@
 //! A Unix stream socket at a path, for gRPC.
 
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use transfer_memory::socket::lock_directory_of;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// A path that is removed on drop, if it is still the socket that was made there.
 #[derive(Debug)]
@@ -29,6 +34,8 @@ impl SocketPath {
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
+        // Where the lock cannot be had, the look at what lies there has to do.
+        let _alone = lock_directory_of(&self.path);
         let ours = identity(&self.path).is_ok_and(|found| found == self.identity);
         if ours && let Err(e) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), "cannot remove the socket: {e}");
@@ -54,15 +61,21 @@ pub(crate) fn is_taken(path: &Path) -> bool {
 
 /// Listens at `path`. A socket file that a dead process left behind is replaced; anything else that lies there is left alone.
 pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketPath)> {
+    // Between a look at what lies there and its removal another one may have begun to listen.
+    let _alone = lock_directory_of(path).map_err(io::Error::other)?;
     if check(path)? {
         match UnixStream::connect(path) {
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
             _ => return Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody listens there already")),
         }
     }
-    let listener = UnixListener::bind(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // Before it listens, so that nobody connects under the permissions that the umask gave.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    listener.set_nonblocking(true)?;
+    net::listen(&socket, BACKLOG)?;
+    let listener = UnixListener::from(socket);
     // Last: permissions are a change too.
     let guard = SocketPath { path: path.to_owned(), identity: identity(path)? };
     Ok((listener, guard))

@@ -83,3 +83,23 @@ fn a_bad_command_line_and_a_bad_place_differ() {
         assert!(error.contains(word) && output.stdout.is_empty(), "{arguments:?}: {error}");
     }
 }
+
+/// The soft limit of a shell is 1,024 as a rule, which a hundred workers use up.
+#[test]
+fn it_may_have_as_many_descriptors_as_it_can() {
+    let dir = tempfile::tempdir().unwrap();
+    let shell = "ulimit -n 512 && ulimit -S -n 128 && exec \"$0\" \"$@\"";
+    let plain = transferd(dir.path(), &["--node", "a", "--admin-socket", "admin.sock"]);
+    let mut child = Command::new("sh");
+    child.args(["-c", shell]).arg(plain.get_program()).args(plain.get_args()).current_dir(dir.path());
+    child.env("TRANSFER_SOCKET", "worker.sock").env("TRANSFER_POOL_BYTES", "1MiB");
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("transferd ready"), "{line}");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["512", "512"], "{files}");
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

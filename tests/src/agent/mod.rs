@@ -5,6 +5,7 @@
 //! both when the thread that started them ends, however it ends. In a container, where the parent is out of sight, PARENT is 0.
 
 mod exchange;
+mod forked;
 mod in_place;
 mod memory;
 mod vandal;

@@ -41,6 +41,7 @@ impl Agent {
                 Ok(Answer::Done)
             }
             Order::LeaveChild => Ok(Answer::Number(vandal::leave_child().expect("a child can be left").into())),
+            Order::Fork(socket, key) => Ok(Answer::Number(self.fork(&socket, &key).into())),
             Order::PushStorm(push) => loop {
                 self.push(&push)?;
             },

@@ -8,6 +8,10 @@ use transfer_memory::ring::RingError;
 use transfer_memory::session::SessionError;
 use transfer_memory::socket::SocketError;
 
+/// What is told to a forked child.
+pub(crate) const FORKED: &str =
+    "this process was forked from the one that connected, whose client and tensors these are; connect anew here";
+
 /// Why a session with a sidecar is over. Whatever it handed out stays readable. Nothing more can be asked of it: connect again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -28,6 +32,9 @@ pub enum Gone {
         /// Why.
         why: Arc<str>,
     },
+    /// This process is a forked child of the one that connected, whose session it is.
+    #[error("{}", FORKED)]
+    Forked,
     /// The socket failed, or the sidecar broke the rules of a session, or passed a segment that cannot be mapped.
     #[error(transparent)]
     Session(SessionError),

@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use transfer_memory::arena::{Arena, NotLent};
+use transfer_memory::forked::ForkGuard;
 use transfer_memory::segment::is_marked;
 
 /// A session that is over, of which something may still be read.
@@ -26,13 +27,20 @@ impl Former {
 pub(crate) struct Home {
     pub(crate) arena: Arena,
     pub(crate) fd: OwnedFd,
+    /// Whose it is.
+    guard: ForkGuard,
     /// Allocations that the sidecar does not hold any more, and that readers from before its restart may still read.
     awaited: Mutex<Vec<(u64, Vec<Arc<Former>>)>>,
 }
 
 impl Home {
-    pub(crate) fn new(arena: Arena, fd: OwnedFd) -> Home {
-        Home { arena, fd, awaited: Mutex::default() }
+    pub(crate) fn new(arena: Arena, fd: OwnedFd, guard: ForkGuard) -> Home {
+        Home { arena, fd, guard, awaited: Mutex::default() }
+    }
+
+    /// Whether this process is a forked child: then the arena is its parent's, and so are the sessions over it.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.guard.is_forked()
     }
 
     /// Whether nobody reads any more what was published in those sessions: no tensor of this process, and no other process.

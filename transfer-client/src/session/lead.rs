@@ -140,6 +140,9 @@ impl Session {
     /// # Errors
     /// Why the session is over.
     pub(crate) fn serve(&self) -> Result<(), Gone> {
+        if self.is_forked() {
+            return Err(Gone::Forked);
+        }
         let reader = self.reader.try_lock().or_else(|| {
             self.driver.passed.store(true, Ordering::SeqCst);
             self.reader.try_lock()

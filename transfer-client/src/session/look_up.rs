@@ -73,6 +73,9 @@ impl Session {
 
     pub(super) fn look(&self, key: &Key, select: Select, require: Option<FabricKind>) -> Looked {
         let Some(board) = &self.board else { return Looked::Nothing };
+        if self.is_forked() {
+            return Looked::Nothing;
+        }
         let may_be = matches!(require, None | Some(FabricKind::Local));
         if !may_be || self.over.load(Ordering::SeqCst) || !board.is_honoured() || self.changes.is_any_of(key) {
             return Looked::Nothing;
@@ -114,6 +117,9 @@ impl Session {
 
     /// What was looked up is not read any more.
     pub(crate) fn unmark(&self, mark: &Mark) {
+        if self.is_forked() {
+            return;
+        }
         let waits = self.board.as_ref().is_some_and(|board| board.release(mark));
         self.tell_unmarked(waits.then_some(mark.ticket()));
     }

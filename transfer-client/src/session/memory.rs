@@ -20,8 +20,11 @@ impl Session {
     /// Allocates `len_bytes`.
     ///
     /// # Errors
-    /// [`Error::ArenaFull`], [`Error::TooLargeForArena`].
+    /// [`Error::ArenaFull`], [`Error::TooLargeForArena`], [`Error::Forked`].
     pub(crate) fn allocate(&self, len_bytes: u64) -> Result<Block, Error> {
+        if self.is_forked() {
+            return Err(Error::Forked);
+        }
         let arena = self.arena();
         let allocated = match arena.allocate(len_bytes) {
             Err(AllocError::NoRoom { .. }) if self.home.sweep() => arena.allocate(len_bytes),

@@ -6,6 +6,11 @@
 //! wake-up and no hop to another thread. Other threads that wait meanwhile are *followers*; when the reader is done, it hands over to
 //! one of them. An async client has a *driver*, a task that reads whenever no thread does. See [`lead`].
 //!
+//! # Forks
+//! A forked child has what its parent has, and shares its parent's rings, marks and socket. Whatever would touch those looks first whether
+//! it is in a child ([`Session::is_forked`]): calls fail with [`crate::Error::Forked`], and drops do nothing. No lock is taken before, since a
+//! thread of the parent may have held it, of which the child has nothing.
+//!
 //! # Locks
 //! Inner ones last: `reader`, `submission`, `table`; the lists of waiters, and the notices, are leaves. User code (wakers) runs under `reader` only.
 
@@ -23,6 +28,7 @@ mod table;
 mod wait;
 mod watch;
 
+pub(crate) use gone::FORKED;
 pub use gone::Gone;
 pub(crate) use held::{Held, Lent, SharedRange};
 pub(crate) use home::{Former, Home};
@@ -49,10 +55,13 @@ use std::time::{Duration, Instant};
 use transfer_core::memory::LocalSlice;
 use transfer_core::op::{Command, CounterReport, Failure, LeaseId, OpId, Report};
 use transfer_core::tensor::{Key, Name, TensorMeta, Version};
+use transfer_memory::Errno;
 use transfer_memory::arena::Arena;
 use transfer_memory::board::{Alarm, BoardReader};
-use transfer_memory::segment::MapError;
-use transfer_memory::session::{Segments, WorkerEnd, WorkerSocket};
+use transfer_memory::forked::ForkGuard;
+use transfer_memory::ring::RingError;
+use transfer_memory::segment::SegmentError;
+use transfer_memory::session::{Segments, SessionError, WorkerEnd, WorkerSocket};
 use transfer_memory::view::{Bytes, Owner};
 use wait::{Parker, Spin, Waiters};
 
@@ -118,29 +127,28 @@ pub(crate) struct Session {
     driver: Driver,
     /// Whether the submission has a backlog.
     backlog: AtomicBool,
-    _keep: Keep,
+    keep: Keep,
 }
 
 impl Session {
     /// Starts with what the handshake gave.
     ///
     /// # Errors
-    /// Never, with what a handshake gives: an arena that can be written.
+    /// Where the system is short of descriptors or memory.
     pub(crate) fn start(
         end: WorkerEnd,
         max_spin: Duration,
         keep: Keep,
         renews: bool,
-    ) -> Result<Arc<Session>, MapError> {
-        let arena = Arena::new(end.arena_id, end.arena.clone())?;
-        let home = end.arena_fd.try_clone().map(|fd| Arc::new(Home::new(arena.clone(), fd)));
-        let (home, renews) = match home {
-            Ok(home) => (home, renews),
-            Err(e) => {
-                tracing::warn!("no descriptor to come back with after a restart of the sidecar: {e}");
-                return Err(MapError::ReadOnly { offset: 0, len: 0 });
-            }
-        };
+    ) -> Result<Arc<Session>, SessionError> {
+        let arena = Arena::new(end.arena_id, end.arena.clone()).map_err(RingError::from)?;
+        let len = end.arena.len();
+        let failed = |step| move |source| SegmentError::System { step, len, source };
+        let errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
+        // To come back with after a restart of the sidecar.
+        let fd = end.arena_fd.try_clone().map_err(errno).map_err(failed("duplicate the descriptor of"))?;
+        let guard = ForkGuard::new().map_err(failed("map a guard page beside"))?;
+        let home = Arc::new(Home::new(arena, fd, guard));
         Ok(Session::over(end, max_spin, keep, renews, home))
     }
 
@@ -172,8 +180,13 @@ impl Session {
             followers: Mutex::default(),
             driver: Driver::default(),
             backlog: AtomicBool::new(false),
-            _keep: keep,
+            keep,
         })
+    }
+
+    /// Whether this process is a forked child of the one whose session this is.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.home.is_forked()
     }
 
     /// The sidecar's, which this is a session with.
@@ -229,6 +242,9 @@ impl Session {
 
     /// Why the session is over, if it is.
     pub(crate) fn gone(&self) -> Option<Gone> {
+        if self.is_forked() {
+            return Some(Gone::Forked);
+        }
         self.table.lock().gone().cloned()
     }
 
@@ -240,6 +256,9 @@ impl Session {
         next: &mut usize,
         waker: &Waker,
     ) -> Poll<Result<(), Gone>> {
+        if self.is_forked() {
+            return Poll::Ready(Err(Gone::Forked));
+        }
         loop {
             let (written, finish) = {
                 let mut submission = self.submission.lock();
@@ -285,6 +304,9 @@ impl Session {
 
     /// Nobody waits for these operations any more: they are cancelled, and what they may still bring is released.
     pub(crate) fn abandon(&self, ops: impl IntoIterator<Item = OpId>) {
+        if self.is_forked() {
+            return;
+        }
         let mut effects = Effects::default();
         {
             let mut table = self.table.lock();
@@ -358,7 +380,7 @@ impl Session {
     /// Where nobody is there to hear the sidecar ring, a caller with a backlog waits a moment for it: it says so as soon as it has taken what
     /// is in the ring.
     fn wait_for_backlog(&self) {
-        if !self.backlog.load(Ordering::SeqCst) || self.driver.is_present() {
+        if self.is_forked() || !self.backlog.load(Ordering::SeqCst) || self.driver.is_present() {
             return;
         }
         let until = Instant::now() + PATIENCE;
@@ -379,6 +401,9 @@ impl Session {
 
     /// Ends the session: whatever waits fails, and whatever is asked from now on.
     fn end(&self, gone: &Gone) {
+        if self.is_forked() {
+            return;
+        }
         self.over.store(true, Ordering::SeqCst);
         self.alarm.ring();
         let mut effects = Effects::default();
@@ -397,6 +422,9 @@ impl Session {
 
     /// Wakes whoever has waited too long, so that it looks at its clock.
     pub(crate) fn wake_overdue(&self) {
+        if self.is_forked() {
+            return;
+        }
         let mut effects = Effects::default();
         self.table.lock().wake_overdue(Instant::now(), &mut effects);
         self.carry_out_or_end(&mut effects);
@@ -411,6 +439,10 @@ impl fmt::Debug for Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if self.is_forked() {
+            // Its threads are the parent's: nothing here can stop it.
+            return std::mem::forget(self.keep.take());
+        }
         // A driver waits on a duplicate of the descriptor: tell both ends.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }

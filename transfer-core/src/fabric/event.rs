@@ -41,6 +41,8 @@ pub enum FabricEvent<'a> {
         link: LinkId,
         /// Its key.
         key: RemoteKey,
+        /// As passed to [`super::Fabric::grant`].
+        tag: u64,
     },
     /// The peer sent a message.
     Message {

@@ -23,7 +23,9 @@
 //! 6. **Grants.** A grant opens one range to one link. It is in force before any message posted after
 //!    [`FabricEvent::Granted`] was reported is received by the peer. A revoke ends with [`FabricEvent::Revoked`] or with
 //!    [`FabricEvent::LinkDown`], at once where the receiving side places the bytes, later on verbs; after either no write through
-//!    the grant can touch memory. A key names a grant only while it lives: keys come again.
+//!    the grant can touch memory. A grant is named by its tag: keys come again, and all grants into a segment have one key where
+//!    [`Isolation::Segment`] is told. There the end of a grant closes nothing by itself, so only a peer that will not write any more
+//!    has its grant taken back.
 //! 7. **Memory outlives use.** A registered segment stays mapped until it is deregistered, and deregistering takes its grants back
 //!    first.
 
@@ -158,18 +160,20 @@ pub trait Fabric: Send {
     /// Ends a link. [`FabricEvent::LinkDown`] follows, here and at the peer. Unknown and dead links are ignored.
     fn disconnect(&mut self, link: LinkId, reason: DownReason);
 
-    /// Opens `range` to the peer of `link`. [`FabricEvent::Granted`] follows with this `tag`.
+    /// Opens `range` to the peer of `link`. [`FabricEvent::Granted`] follows with this `tag`, which no other grant of the link has while it
+    /// lives: a key may be that of many grants, where [`Capabilities::isolation`] says so.
     ///
     /// # Errors
     /// [`PostError`]; nothing is granted then. [`PostError::Full`] passes by itself. [`PostError::Unsupported`] for
     /// [`GrantAccess::Atomic`] where the capabilities say that there is none.
     fn grant(&mut self, link: LinkId, range: LocalSlice, access: GrantAccess, tag: u64) -> Result<(), PostError>;
 
-    /// Takes a grant back. [`FabricEvent::Revoked`] follows. A grant that is gone already is reported revoked.
+    /// Takes the grant of this tag back, which has this key. [`FabricEvent::Revoked`] follows, with both. A grant that is gone already is
+    /// reported revoked.
     ///
     /// # Errors
     /// [`PostError::LinkDown`]: the grant went with the link. [`PostError::Full`] passes by itself.
-    fn revoke(&mut self, link: LinkId, key: RemoteKey) -> Result<(), PostError>;
+    fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError>;
 
     /// Gathers `sgl` into the contiguous `remote`, in order, and raises `immediate` at the peer when all of it is placed.
     /// The lengths of `sgl` must add up to `remote.len`; an empty list with an immediate is allowed.

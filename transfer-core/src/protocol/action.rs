@@ -18,7 +18,7 @@ pub enum Action {
         /// What.
         reply: Reply,
     },
-    /// A worker broke its contract: throw it out. [`super::Node::session_closed`] follows.
+    /// A worker broke its contract: throw it out. [`super::Node::session_evicted`] follows.
     CloseSession {
         /// Whom.
         session: SessionId,
@@ -66,6 +66,8 @@ pub enum Action {
         link: LinkId,
         /// Which.
         key: RemoteKey,
+        /// The same, as it was granted.
+        tag: u64,
     },
     /// Operate on a word of the peer; [`crate::fabric::FabricEvent::AtomicDone`] follows, or the link dies.
     Atomic {

@@ -2,6 +2,9 @@
 
 use super::Action;
 use super::node::Node;
+use super::slab::Id;
+use crate::fabric::LinkId;
+use crate::memory::RemoteKey;
 use crate::time::Time;
 
 /// A rule of the protocol that a node breaks.
@@ -41,16 +44,29 @@ pub(crate) enum Broken {
     KeepsLostKeys,
     /// Workers of other tenants are given a tensor, too.
     ServesStrangers,
+    /// What is closed is found by its key, which others may have too.
+    NamesSlotsByKey,
 }
 
 impl Node {
+    pub(super) fn names_slots_by_key(&self) -> bool {
+        self.config.broken == Some(Broken::NamesSlotsByKey)
+    }
+
+    /// See [`Broken::NamesSlotsByKey`].
+    pub(super) fn revoked_by_key(&mut self, now: Time, link: LinkId, key: RemoteKey) {
+        if let Some(slot) = self.links.get_mut(&link).and_then(|l| l.slot_by_key.remove(&key.0)) {
+            self.revoked(now, link, slot);
+        }
+    }
+
     /// See [`Broken::DeliversBeforeRevoke`]: does as if the revoke that was just asked for were confirmed.
     pub(super) fn deliver_too_early(&mut self, now: Time) {
         if self.config.broken == Some(Broken::DeliversBeforeRevoke)
-            && let Some(Action::Revoke { link, key }) = self.actions.back()
+            && let Some(Action::Revoke { link, tag, .. }) = self.actions.back()
         {
-            let (link, key) = (*link, *key);
-            self.revoked(now, link, key);
+            let (link, slot) = (*link, Id::from_u64(*tag));
+            self.revoked(now, link, slot);
         }
     }
 }

@@ -71,6 +71,9 @@ impl Node {
         let (timers, cells) = (self.timers.len(), self.headers.len / 64 - self.free_cells.len() as u64);
         let (arenas, flights) = (self.arenas.len(), self.links.values().map(|l| l.in_flight.len()).sum::<usize>());
         let left = (speculative, records, timers, cells, arenas, flights, self.counters_busy(), self.tickets());
+        if !self.evicted.is_empty() {
+            return Err(format!("{:?} are thrown out and have not gone", self.evicted.keys()));
+        }
         if self.references() != (0, 0) || self.unreturned.look_at().is_some() {
             return Err(format!("references here and there: {:?}", self.references()));
         }

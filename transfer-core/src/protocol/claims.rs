@@ -150,10 +150,13 @@ impl Node {
                 record.begin_epoch();
                 self.count_key(id);
                 self.locations.remove(key);
+                let pushes: Vec<_> = pushes.into_iter().filter_map(|op| self.finish_op(op)).collect();
+                // Who pushed has given up meanwhile: it would have the key, and nothing of it.
+                if pushes.is_empty() {
+                    self.end_key(now, id);
+                }
                 for op in pushes {
-                    if let Some(op) = self.finish_op(op) {
-                        self.publish_op(now, id, op);
-                    }
+                    self.publish_op(now, id, op);
                 }
             }
             (Ok(()), Claimant::Flow(link, flow)) => {
@@ -201,8 +204,10 @@ impl Node {
         }
     }
 
-    /// Everything that is owned here has to be entered again: the directory is a new one.
+    /// Everything that is owned here has to be entered again: the directory is a new one. What an earlier one numbered says nothing to it,
+    /// whose clock may have been set back.
     pub fn claim_all(&mut self) {
+        self.locations.clear();
         self.claim_all_counters();
         for id in self.store.records.ids(Record::is_owned) {
             let Some(record) = self.store.records.get(id) else { continue };

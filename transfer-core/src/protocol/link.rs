@@ -128,6 +128,8 @@ pub(super) struct Link {
     pub(super) meta_in: MetaCache,
     pub(super) next_metadata_id: u32,
     pub(super) slots: Slab<Slot>,
+    /// For a mistake on purpose.
+    #[cfg(test)]
     pub(super) slot_by_key: HashMap<u32, Id<Slot>>,
     pub(super) in_flight: Slab<InFlight>,
     pub(super) pulls: Slab<Pull>,
@@ -166,6 +168,7 @@ impl Link {
             meta_in: MetaCache::default(),
             next_metadata_id: 1,
             slots: Slab::default(),
+            #[cfg(test)]
             slot_by_key: HashMap::new(),
             in_flight: Slab::default(),
             pulls: Slab::default(),

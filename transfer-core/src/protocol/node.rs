@@ -9,7 +9,7 @@ use super::meters::Meters;
 use super::pool::Pool;
 use super::prepare::Call;
 use super::references::{Foreign, Unreturned};
-use super::session::Session;
+use super::session::{Leases, Session};
 use super::slab::{Id, Slab};
 use super::store::{Arena, Store};
 use super::{Action, Control, NodeConfig, Op, PeerInfo, SessionId, Tenant};
@@ -37,6 +37,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub struct Node {
     pub(super) config: NodeConfig,
     pub(super) sessions: BTreeMap<SessionId, Session>,
+    /// What workers that were thrown out read still.
+    pub(super) evicted: BTreeMap<SessionId, Leases>,
     pub(super) workers: HashMap<Name, SessionId>,
     pub(super) store: Store,
     pub(super) arenas: HashMap<SegmentId, Arena>,
@@ -104,6 +106,7 @@ impl Node {
         Node {
             config,
             sessions: BTreeMap::new(),
+            evicted: BTreeMap::new(),
             workers: HashMap::new(),
             store: Store::default(),
             arenas: HashMap::new(),
@@ -244,7 +247,9 @@ impl Node {
                     self.granted(now, link, Id::from_u64(tag), remote);
                 }
             }
-            FabricEvent::Revoked { link, key } => self.revoked(now, link, key),
+            #[cfg(test)]
+            FabricEvent::Revoked { link, key, .. } if self.names_slots_by_key() => self.revoked_by_key(now, link, key),
+            FabricEvent::Revoked { link, tag, .. } => self.revoked(now, link, Id::from_u64(tag)),
             FabricEvent::Message { link, bytes } => match Message::decode(bytes) {
                 Ok(message) => self.message(now, link, message),
                 Err(e) => self.violation(link, &e.to_string()),

@@ -18,6 +18,13 @@ use crate::wire::message::{Body, Role};
 use crate::wire::ranges::{ArenaRange, table_bytes};
 use std::time::Duration;
 
+/// Why a version cannot be pushed, where there is no number above it that the next one could have.
+pub(super) fn too_high(key: &Key, version: Version) -> Option<Failure> {
+    let text =
+        || format!("key {key:?} cannot be at {version}: the last version that can be pushed is {}", Version::LAST);
+    (version > Version::LAST).then(|| Failure::new(FailureCode::Invalid, text()))
+}
+
 impl Node {
     /// A worker pushes. `ranges` are those of a body that lies in several, copied out of their table by whoever can read the arena.
     pub(super) fn push(&mut self, now: Time, session: SessionId, push: Push, ranges: &[ArenaRange]) {
@@ -32,6 +39,7 @@ impl Node {
         };
         let unwelcome = self.draining.then(|| self.is_draining()).or_else(|| self.no_name(session, &push.key));
         let unwelcome = unwelcome.or_else(|| self.may_push(session, &push.key, push.to.as_ref()).err());
+        let unwelcome = unwelcome.or_else(|| push.version.and_then(|version| too_high(&push.key, version)));
         let busy = || self.is_busy(session).or_else(|| self.too_many_ranges(slice.segment, push.ranges));
         // What is pushed to a key that is the worker's own waits for nothing.
         let is_own = |r: &Record| matches!(r.owner, Owner::Session(owner) if owner == session);
@@ -189,6 +197,9 @@ impl Node {
         let blob = *blob;
         let Some(next) = self.store.records.get(record).map(|r| r.next_version) else { return };
         let version = version.unwrap_or(Version(next.max(1)));
+        if let Some(failure) = too_high(&op.key, version) {
+            return self.end_push_with_failure(&op, failure);
+        }
         if version.0 < next {
             let last = Version(next - 1);
             let text = format!("key {:?} is at {last}; {version} would not be above it", op.key);

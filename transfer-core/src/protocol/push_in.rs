@@ -398,8 +398,11 @@ impl Node {
                 f.meta.len_bytes()
             ));
         }
-        if header.version.0 < f.next_version {
-            return Err(format!("the header has {}, which is not above the last one", header.version));
+        if header.version.0 < f.next_version || header.version > Version::LAST {
+            return Err(format!(
+                "the header has {}, which is not above the last one, or the last there can be",
+                header.version
+            ));
         }
         Ok(Some(f.meta.clone()))
     }

@@ -6,6 +6,7 @@ use super::meters::Operation;
 use super::node::Node;
 use super::ops::{Op, OpKind, PushStage};
 use super::pool::TIDY_AT;
+use super::publish::too_high;
 use super::serve::body_of;
 use super::slab::{Id, Slab};
 use super::store::Blob;
@@ -164,7 +165,11 @@ impl Node {
             }
             match op.kind {
                 OpKind::Push { version, blob, .. } if has_idle => {
-                    self.write_pushed(now, link, flow, id, blob, version.unwrap_or(Version(next.max(1))), meta);
+                    let version = version.unwrap_or(Version(next.max(1)));
+                    match too_high(&op.key, version) {
+                        Some(failure) => self.fail_op(id, failure),
+                        None => self.write_pushed(now, link, flow, id, blob, version, meta),
+                    }
                 }
                 OpKind::Prepare { .. } => {
                     if let Some(op) = self.finish_op(id) {

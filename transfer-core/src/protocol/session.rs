@@ -13,6 +13,9 @@ use crate::time::Time;
 use crate::wire::ranges::{ArenaRange, table_bytes};
 use hashbrown::HashMap;
 
+/// What a worker reads, and how often it was handed that.
+pub(super) type Leases = HashMap<Id<Blob>, u32>;
+
 /// A connected worker.
 pub(super) struct Session {
     pub(super) name: Name,
@@ -24,7 +27,7 @@ pub(super) struct Session {
     pub(super) arena: SegmentId,
     pub(super) arena_len: u64,
     pub(super) ops: HashMap<OpId, Id<Op>>,
-    pub(super) leases: HashMap<Id<Blob>, u32>,
+    pub(super) leases: Leases,
     /// How many leases that are.
     pub(super) lent: u64,
     /// The number of its last announcement.
@@ -47,25 +50,33 @@ impl Node {
         );
     }
 
-    /// A worker is gone. What it published ends with it, except for those who are reading it; its leases and operations end.
+    /// A worker is gone, and reads nothing any more. What it published ends with it, except for those who are reading it; its leases and
+    /// operations end. Of one that was [evicted](Node::session_evicted) before, the leases are left to end.
     pub fn session_closed(&mut self, now: Time, session: SessionId, why: &str) {
-        self.latest = now;
-        let Some(gone) = self.sessions.remove(&session) else { return };
-        if self.workers.get(&gone.name) == Some(&session) {
-            self.workers.remove(&gone.name);
-        }
-        let mut ops: Vec<_> = gone.ops.into_values().collect();
-        ops.sort_unstable();
-        for id in ops {
-            self.drop_op(id);
-        }
-        let mut leases: Vec<_> = gone.leases.into_iter().collect();
+        self.session_evicted(now, session, why);
+        let mut leases: Vec<_> = self.evicted.remove(&session).unwrap_or_default().into_iter().collect();
         leases.sort_unstable_by_key(|(blob, _)| *blob);
         for (blob, count) in leases {
             for _ in 0..count {
                 self.unhold(blob);
             }
         }
+    }
+
+    /// A worker is thrown out, and its process may live. Its session ends, but for its leases: it may be reading still.
+    /// [`Node::session_closed`] follows, once it says that it does not, or its process has ended.
+    pub fn session_evicted(&mut self, now: Time, session: SessionId, why: &str) {
+        self.latest = now;
+        let Some(mut gone) = self.sessions.remove(&session) else { return };
+        if self.workers.get(&gone.name) == Some(&session) {
+            self.workers.remove(&gone.name);
+        }
+        let mut ops: Vec<_> = std::mem::take(&mut gone.ops).into_values().collect();
+        ops.sort_unstable();
+        for id in ops {
+            self.drop_op(id);
+        }
+        self.evicted.insert(session, std::mem::take(&mut gone.leases));
         self.flows_out_abandoned(session);
         self.flows_in_target_gone(session);
         let owned = self.store.records.ids(|r| match &r.owner {

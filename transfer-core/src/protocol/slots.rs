@@ -58,7 +58,7 @@ impl Node {
                 }
                 s.since = self.latest;
                 s.state = SlotState::Revoking(after);
-                self.actions.push_back(Action::Revoke { link, key });
+                self.actions.push_back(Action::Revoke { link, key, tag: slot.to_u64() });
             }
             Err(what) => self.violation(link, &what),
         }
@@ -129,6 +129,7 @@ impl Node {
     pub(super) fn granted(&mut self, now: Time, link: LinkId, id: Id<Slot>, remote: RemoteSlice) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(slot) = l.slots.get_mut(id) else { return };
+        #[cfg(test)]
         l.slot_by_key.insert(remote.key().0, id);
         slot.state = SlotState::Granted(remote);
         match slot.user {
@@ -150,7 +151,7 @@ impl Node {
             SlotState::Granted(remote) => {
                 let key = remote.key();
                 slot.state = SlotState::Revoking(AfterRevoke::Free);
-                self.actions.push_back(Action::Revoke { link, key });
+                self.actions.push_back(Action::Revoke { link, key, tag: id.to_u64() });
             }
             SlotState::Revoking(after) => *after = AfterRevoke::Free,
             // `granted` comes back here; a reader's end frees it.
@@ -163,9 +164,8 @@ impl Node {
         }
     }
 
-    pub(super) fn revoked(&mut self, now: Time, link: LinkId, key: RemoteKey) {
+    pub(super) fn revoked(&mut self, now: Time, link: LinkId, id: Id<Slot>) {
         let Some(l) = self.links.get_mut(&link) else { return };
-        let Some(id) = l.slot_by_key.remove(&key.0) else { return };
         let Some(slot) = l.slots.get_mut(id) else { return };
         let SlotState::Revoking(after) = &mut slot.state else { return };
         match (std::mem::replace(after, AfterRevoke::Free), slot.user) {

@@ -32,7 +32,8 @@ impl Node {
             impaired: 0,
             tensors: self.store.published_count,
             blobs: self.store.blobs.len() as u64,
-            leases: self.sessions.values().map(|s| s.lent).sum(),
+            leases: self.sessions.values().map(|s| s.lent).sum::<u64>()
+                + self.evicted.values().flat_map(|leases| leases.values().map(|n| u64::from(*n))).sum::<u64>(),
             operations: self.ops.len() as u64,
             slots: self.links.values().map(|l| l.slots.len() as u64).sum(),
             counters: self.counters_here(),

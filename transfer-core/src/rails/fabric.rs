@@ -273,7 +273,7 @@ fn flush_chores<M>(link: &mut Link, rail: usize, fabric: &mut dyn Fabric<Memory 
         let inner = link.rails[rail].inner;
         let asked = match chore {
             Chore::Grant { range, access, number } => fabric.grant(inner, *range, *access, *number),
-            Chore::Revoke(key) => fabric.revoke(inner, *key),
+            Chore::Revoke { key, number } => fabric.revoke(inner, *key, *number),
         };
         match (asked, chore) {
             (Err(PostError::Full(_) | PostError::LinkDown(_)), _) => break,
@@ -285,7 +285,7 @@ fn flush_chores<M>(link: &mut Link, rail: usize, fabric: &mut dyn Fabric<Memory 
                     link.grant_outcome(outcome, out);
                 }
             }
-            (Err(error), Chore::Revoke(_)) => {
+            (Err(error), Chore::Revoke { .. }) => {
                 link.end(DownReason::Closed(of_post(error, link.id).to_string()), out);
             }
             (Ok(()), _) => {}
@@ -430,7 +430,7 @@ impl<M: Clone> Fabric for MultiRail<M> {
         if found.rails.iter().any(|rail| rail.chores.len() >= MAX_CHORES) {
             return Err(PostError::Full(link));
         }
-        let number = found.grants.begin(tag, range, access, &rails);
+        let number = found.grants.begin(tag, range, &rails);
         let first = &found.rails[*first];
         let (fabric, inner) = (first.fabric, first.inner);
         // The first says whether it can be at all.
@@ -449,11 +449,11 @@ impl<M: Clone> Fabric for MultiRail<M> {
         Ok(())
     }
 
-    fn revoke(&mut self, link: LinkId, key: RemoteKey) -> Result<(), PostError> {
+    fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError> {
         let MultiRail { inner, links, .. } = self;
         let found = links.links.get_mut(&link).ok_or(PostError::LinkDown(link))?;
         if let [rail] = &found.rails[..] {
-            return inner[rail.fabric].revoke(rail.inner, key).map_err(|error| of_post(error, link));
+            return inner[rail.fabric].revoke(rail.inner, key, tag).map_err(|error| of_post(error, link));
         }
         let Links { links, out, busy, .. } = links;
         let up = |link: &&mut Link| link.phase == Phase::Up;
@@ -462,7 +462,7 @@ impl<M: Clone> Fabric for MultiRail<M> {
             return Err(PostError::Full(link));
         }
         let mut asks = Vec::new();
-        let outcome = found.grants.revoke(key, &mut asks);
+        let outcome = found.grants.revoke(key, tag, &mut asks);
         found.ask(asks);
         if let Some(outcome) = outcome {
             found.grant_outcome(outcome, out);

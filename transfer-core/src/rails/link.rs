@@ -246,11 +246,9 @@ impl Link {
             // Nobody can be told yet.
             return;
         }
-        let mut asks = Vec::new();
-        for outcome in self.grants.rail_down(rail, &mut asks) {
+        for outcome in self.grants.rail_down(rail) {
             self.grant_outcome(outcome, out);
         }
-        self.ask(asks);
         if self.phase == Phase::Up {
             out.reports.push_back(self.rail_down_report(rail, reason.clone()));
         }
@@ -421,8 +419,8 @@ impl Link {
         let link = self.id;
         match outcome {
             Outcome::Granted { tag, remote } => out.reports.push_back(Report::Granted { link, tag, remote }),
-            Outcome::Revoked { key, times } => {
-                out.reports.extend((0..times).map(|_| Report::Revoked { link, key }));
+            Outcome::Revoked { key, tag, times } => {
+                out.reports.extend((0..times).map(|_| Report::Revoked { link, key, tag }));
             }
             Outcome::Refused => self.end(DownReason::Closed("no rail could open a range".into()), out),
         }

@@ -139,7 +139,7 @@ impl Links {
             FabricEvent::WriteDone { work, .. } => FabricEvent::WriteDone { link, work },
             FabricEvent::SendDone { work, .. } => FabricEvent::SendDone { link, work },
             FabricEvent::Granted { tag, remote, .. } => FabricEvent::Granted { link, tag, remote },
-            FabricEvent::Revoked { key, .. } => FabricEvent::Revoked { link, key },
+            FabricEvent::Revoked { key, tag, .. } => FabricEvent::Revoked { link, key, tag },
             FabricEvent::Message { bytes, .. } => FabricEvent::Message { link, bytes },
             FabricEvent::Immediate { value, len_bytes, copied, .. } => {
                 FabricEvent::Immediate { link, value, len_bytes, copied }
@@ -188,7 +188,7 @@ fn several(
             None
         }
         FabricEvent::Granted { tag, remote, .. } => link.grants.answered(rail, tag, Some(remote), &mut asks),
-        FabricEvent::Revoked { key, .. } => link.grants.revoked(rail, key),
+        FabricEvent::Revoked { tag, .. } => link.grants.revoked(rail, tag),
         FabricEvent::LinkDown { .. }
         | FabricEvent::RailDown { .. }
         | FabricEvent::LocalAtomicDone { .. }

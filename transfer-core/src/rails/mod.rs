@@ -74,7 +74,7 @@ enum Report {
     Connected { link: LinkId },
     Done { link: LinkId, work: WorkId, kind: WorkKind },
     Granted { link: LinkId, tag: u64, remote: RemoteSlice },
-    Revoked { link: LinkId, key: RemoteKey },
+    Revoked { link: LinkId, key: RemoteKey, tag: u64 },
     RailDown { link: LinkId, rail: usize, reason: DownReason, left: usize },
     Down { link: LinkId, reason: DownReason },
 }
@@ -87,7 +87,7 @@ impl Report {
             Report::Done { link, work, kind: WorkKind::Send } => FabricEvent::SendDone { link, work },
             Report::Done { link, work, kind: WorkKind::Atomic(old) } => FabricEvent::AtomicDone { link, work, old },
             Report::Granted { link, tag, remote } => FabricEvent::Granted { link, tag, remote },
-            Report::Revoked { link, key } => FabricEvent::Revoked { link, key },
+            Report::Revoked { link, key, tag } => FabricEvent::Revoked { link, key, tag },
             Report::RailDown { link, rail, reason, left } => FabricEvent::RailDown { link, rail, reason, left },
             Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
         }

@@ -51,7 +51,7 @@ pub(super) struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Chore {
     Grant { range: LocalSlice, access: GrantAccess, number: GrantNo },
-    Revoke(RemoteKey),
+    Revoke { key: RemoteKey, number: GrantNo },
 }
 
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The two sides of a link, and what is under way between them.
 
 use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
-use crate::memory::{LocalSlice, RemoteSlice, SegmentId};
+use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::plan::GatherList;
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
@@ -34,8 +34,8 @@ pub(super) struct Side {
     pub(super) outstanding: usize,
     /// Receive slots that are free for the other side.
     pub(super) free_slots: u32,
-    /// What the other side may write to, by key.
-    pub(super) grants: BTreeMap<u32, Grant>,
+    /// What the other side may write to, by tag.
+    pub(super) grants: BTreeMap<u64, Grant>,
     /// What this side has posted and what has not arrived, in order.
     pub(super) pipe: VecDeque<Work>,
     /// The connection is lost, and of what this side posts nothing arrives any more: what came later would have overtaken what
@@ -75,6 +75,8 @@ pub(super) struct Grant {
     pub(super) remote: RemoteSlice,
     pub(super) access: GrantAccess,
     pub(super) in_force: bool,
+    /// Its key opens nothing else.
+    pub(super) has_own_key: bool,
 }
 
 #[derive(Debug)]
@@ -113,7 +115,7 @@ pub(super) enum Event {
     AtomicDone(LinkId, WorkId, u64),
     LocalAtomicDone(WorkId, Result<u64, String>),
     Granted(LinkId, u64, RemoteSlice),
-    Revoked(LinkId, u32),
+    Revoked(LinkId, RemoteKey, u64),
     Message(LinkId, Vec<u8>),
     Immediate { link: LinkId, value: u32, len_bytes: u64, late: Option<Late>, lies: bool },
     Down(LinkId, DownReason),
@@ -127,7 +129,6 @@ pub(super) enum Event {
 pub(super) struct Late {
     pub(super) connection: usize,
     pub(super) to: SideNo,
-    pub(super) key: u32,
     pub(super) number: u64,
     pub(super) range: LocalSlice,
 }

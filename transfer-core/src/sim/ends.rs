@@ -3,6 +3,7 @@
 use super::connection::{Event, SideNo, SideState, WorkKind};
 use super::world::{Happening, Inner};
 use crate::fabric::{DownReason, LinkId};
+use crate::memory::RemoteKey;
 
 impl Inner {
     pub(super) fn link(&self, connection: usize, side: SideNo) -> LinkId {
@@ -57,7 +58,7 @@ impl Inner {
         s.state = SideState::Down;
         let ended = (s.endpoint, s.link);
         s.placed.clear();
-        let mut keys: Vec<u32> = s.grants.keys().copied().collect();
+        let mut keys: Vec<u32> = s.grants.values().filter(|g| g.has_own_key).map(|g| g.remote.key().0).collect();
         s.grants.clear();
         let (endpoint, link) = (s.endpoint, s.link);
         let reason = s.reason.take().unwrap_or_else(|| DownReason::Lost("gone".into()));
@@ -80,29 +81,28 @@ impl Inner {
         self.endpoints[endpoint].events.push_back(Event::Down(link, reason));
     }
 
-    pub(super) fn granted(&mut self, connection: usize, side: SideNo, key: u32, tag: u64) {
+    pub(super) fn granted(&mut self, connection: usize, side: SideNo, tag: u64) {
         let Some(s) = self.connections[connection].sides[side].as_mut() else { return };
         if s.state != SideState::Up {
             return;
         }
         s.outstanding -= 1;
-        let Some(grant) = s.grants.get_mut(&key) else { return };
+        let Some(grant) = s.grants.get_mut(&tag) else { return };
         grant.in_force = true;
         let event = Event::Granted(s.link, tag, grant.remote);
         let endpoint = s.endpoint;
         self.endpoints[endpoint].events.push_back(event);
     }
 
-    pub(super) fn revoked(&mut self, connection: usize, side: SideNo, key: u32) {
+    pub(super) fn revoked(&mut self, connection: usize, side: SideNo, key: RemoteKey, tag: u64) {
         let Some(s) = self.connections[connection].sides[side].as_mut() else { return };
         if s.state != SideState::Up {
             return;
         }
         s.outstanding -= 1;
-        if s.grants.remove(&key).is_some() {
-            self.retired_keys.push(key);
-        }
-        let event = Event::Revoked(s.link, key);
+        let gone = s.grants.remove(&tag).filter(|grant| grant.has_own_key);
+        self.retired_keys.extend(gone.map(|grant| grant.remote.key().0));
+        let event = Event::Revoked(s.link, key, tag);
         let endpoint = s.endpoint;
         self.endpoints[endpoint].events.push_back(event);
     }

@@ -2,12 +2,12 @@
 
 use super::conditions::Grants;
 use super::connection::{Connection, Event, Grant, Side, SideNo, SideState, Work, WorkKind};
-use super::transit::digest_of;
+use super::transit::{address_of, digest_of};
 use super::world::{Endpoint, Happening, Inner, MemoryId, World};
 use crate::drive::{HeaderBytes, HeaderMemory};
 use crate::fabric::{
-    AtomicOp, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, LinkId, Offer,
-    PostError, WorkId,
+    AtomicOp, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, Isolation, LinkId,
+    Offer, PostError, WorkId,
 };
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::plan::GatherList;
@@ -109,6 +109,15 @@ impl Inner {
         }
     }
 
+    /// The key of all grants into a segment.
+    fn key_of_all(&mut self, endpoint: Endpoint, segment: SegmentId) -> RemoteKey {
+        let place = &mut self.endpoints[endpoint.0];
+        *place.keys.entry(segment).or_insert_with(|| {
+            self.next_key += 1;
+            RemoteKey(self.next_key)
+        })
+    }
+
     fn free_key(&mut self) -> u32 {
         if self.conditions.reuse_keys && !self.retired_keys.is_empty() && self.rng.random() {
             let i = self.rng.random_range(0..self.retired_keys.len());
@@ -144,6 +153,7 @@ impl Fabric for SimFabric {
         let mut w = self.world.lock();
         let place = &mut w.endpoints[self.endpoint.0];
         place.segments.remove(&segment).ok_or(FabricError::UnknownSegment(segment))?;
+        place.keys.remove(&segment);
         let links: Vec<_> = place.links.values().copied().collect();
         for (connection, side) in links {
             if w.conditions.references {
@@ -232,36 +242,42 @@ impl Fabric for SimFabric {
         if w.slice(self.endpoint.0, range).is_none() {
             return Err(PostError::BadLocalSlice(range));
         }
-        let key = w.free_key();
+        let has_own_key = access == GrantAccess::Atomic || self.capabilities.isolation == Isolation::Grant;
+        let key = match has_own_key {
+            true => RemoteKey(w.free_key()),
+            false => w.key_of_all(self.endpoint, range.segment),
+        };
         w.next_number += 1;
         let number = w.next_number;
-        let address = u64::from(range.segment.0) << 32 | range.offset;
-        let remote = RemoteSlice::new(address, range.len, RemoteKey(key));
+        let remote = RemoteSlice::new(address_of(range), range.len, key);
         if let Some(s) = w.connections[connection].sides[side].as_mut() {
             s.outstanding += 1;
-            s.grants.insert(key, Grant { number, range, remote, access, in_force: false });
+            let grant = Grant { number, range, remote, access, in_force: false, has_own_key };
+            if s.grants.insert(tag, grant).is_some() {
+                w.fault(|| format!("{link} has a grant with tag {tag:#x} already"));
+            }
         }
         match w.conditions.grants {
-            Grants::Immediate => w.granted(connection, side, key, tag),
+            Grants::Immediate => w.granted(connection, side, tag),
             Grants::Delayed => {
                 let at = w.soon();
-                w.schedule(at, Happening::Granted { connection, side, key, tag });
+                w.schedule(at, Happening::Granted { connection, side, tag });
             }
         }
         Ok(())
     }
 
-    fn revoke(&mut self, link: LinkId, key: RemoteKey) -> Result<(), PostError> {
+    fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError> {
         let mut w = self.world.lock();
         let (connection, side) = w.side(self.endpoint, link)?;
         if let Some(s) = w.connections[connection].sides[side].as_mut() {
             s.outstanding += 1;
         }
         match w.conditions.grants {
-            Grants::Immediate => w.revoked(connection, side, key.0),
+            Grants::Immediate => w.revoked(connection, side, key, tag),
             Grants::Delayed => {
                 let at = w.soon();
-                w.schedule(at, Happening::Revoked { connection, side, key: key.0 });
+                w.schedule(at, Happening::Revoked { connection, side, key, tag });
             }
         }
         Ok(())
@@ -366,7 +382,7 @@ impl Fabric for SimFabric {
                 Event::AtomicDone(link, work, old) => sink(FabricEvent::AtomicDone { link, work, old }),
                 Event::LocalAtomicDone(work, old) => sink(FabricEvent::LocalAtomicDone { work, old }),
                 Event::Granted(link, tag, remote) => sink(FabricEvent::Granted { link, tag, remote }),
-                Event::Revoked(link, key) => sink(FabricEvent::Revoked { link, key: RemoteKey(key) }),
+                Event::Revoked(link, key, tag) => sink(FabricEvent::Revoked { link, key, tag }),
                 Event::Message(link, bytes) => sink(FabricEvent::Message { link, bytes: &bytes }),
                 Event::Immediate { link, value, len_bytes, .. } => {
                     sink(FabricEvent::Immediate { link, value, len_bytes, copied: 0 });

@@ -29,7 +29,7 @@ fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
-/// How many seeds each test plays for a change: 4,200 in all. `make test-all` plays 100,000. Miri is a few hundred times slower.
+/// How many seeds each test plays for a change: 5,250 in all. `make test-all` plays 100,000. Miri is a few hundred times slower.
 const USUAL_COUNT: usize = if cfg!(miri) { 2 } else { 350 };
 
 /// Plays `TRANSFER_SCHEDULES` seeds, by default [`USUAL_COUNT`], or only the one that `TRANSFER_SEED` names. The `part` of several tests,
@@ -86,6 +86,9 @@ schedules! {
     a_header_that_lies_ends_its_link: Play { lies: 10, ..Play::USUAL }, 0;
     while_one_rail_lives_everything_succeeds: Play { calm: true, ..RAILS }, 0;
     with_rails_that_die_the_rules_hold: RAILS, 0;
+    with_one_key_for_all_grants_the_rules_hold: Play { one_key: true, ..Play::USUAL }, 0;
+    with_one_key_and_rails_everything_succeeds: Play { one_key: true, calm: true, ..RAILS }, 0;
+    with_one_key_and_rails_that_die_the_rules_hold: Play { one_key: true, ..RAILS }, 0;
     late_packets_of_dead_rails_touch_nothing: Play { late_packets: 50, ..RAILS }, 0;
 }
 
@@ -108,7 +111,7 @@ fn first_that_notices(how: Play, seeds: u64) -> Option<(u64, String)> {
 }
 
 /// The mistakes, what notices them, and within how many seeds. docs/protocol.md lists them.
-const MISTAKES: [(Broken, Play, u64); 17] = [
+const MISTAKES: [(Broken, Play, u64); 18] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 1000),
     (Broken::SkipsQuarantine, Play::USUAL, 1000),
     (Broken::ForgetsCredits, Play::USUAL, 1000),
@@ -126,6 +129,7 @@ const MISTAKES: [(Broken, Play, u64); 17] = [
     (Broken::ForgetsReaders, Play::USUAL, 30_000),
     (Broken::KeepsLostKeys, RESTARTS, 1000),
     (Broken::ServesStrangers, Play::USUAL, 1000),
+    (Broken::NamesSlotsByKey, Play { one_key: true, ..Play::USUAL }, 1000),
 ];
 
 const MISTAKES_OF_RAILS: [(rails::Broken, u64); 3] = [

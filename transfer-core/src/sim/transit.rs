@@ -3,7 +3,7 @@
 use super::connection::{Event, Grant, Late, SideNo, SideState, Work, WorkKind};
 use super::world::{Happening, Inner};
 use crate::fabric::{AtomicOp, DownReason, GrantAccess};
-use crate::memory::{LocalSlice, RemoteSlice};
+use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use crate::plan::GatherList;
 use crate::wire::landing::{Header, SlotNumber};
 use rand::Rng;
@@ -136,7 +136,7 @@ impl Inner {
         let late = match grant {
             Some(grant) if self.conditions.late_packets > 0 && self.chance(self.conditions.late_packets) => {
                 let range = landing(&grant, remote);
-                Some(Late { connection, to, key: remote.key().0, number: grant.number, range })
+                Some(Late { connection, to, number: grant.number, range })
             }
             _ => None,
         };
@@ -214,8 +214,12 @@ impl Inner {
         remote: RemoteSlice,
         access: GrantAccess,
     ) -> Result<Grant, String> {
-        let grant =
-            self.connections[connection].sides[to].as_ref().and_then(|s| s.grants.get(&remote.key().0)).copied();
+        let side = self.connections[connection].sides[to].as_ref();
+        let grant = side.and_then(|s| {
+            // A device looks at the key, and at nothing else.
+            let of_all = self.whole_segment(s.endpoint, remote.key()).filter(|_| access == GrantAccess::Write);
+            of_all.or_else(|| s.grants.values().find(|g| g.has_own_key && g.remote.key() == remote.key()).copied())
+        });
         let end = remote.address.checked_add(remote.len);
         match grant {
             Some(g)
@@ -228,6 +232,16 @@ impl Inner {
             }
             other => Err(format!("a write to {remote:?} through {other:?}")),
         }
+    }
+
+    /// What a key opens that is the same for all grants into a segment.
+    fn whole_segment(&self, endpoint: usize, key: RemoteKey) -> Option<Grant> {
+        let place = &self.endpoints[endpoint];
+        let segment = *place.keys.iter().find(|(_, of)| **of == key)?.0;
+        let len = self.memories.get(place.segments.get(&segment)?.0)?.len() as u64;
+        let range = LocalSlice { segment, offset: 0, len };
+        let remote = RemoteSlice::new(address_of(range), len, key);
+        Some(Grant { number: 0, range, remote, access: GrantAccess::Write, in_force: true, has_own_key: false })
     }
 
     fn arrived(&mut self, connection: usize, from: SideNo, work: Work) {
@@ -262,14 +276,18 @@ impl Inner {
     pub(super) fn late(&mut self, late: &Late) {
         let Some(side) = self.connections[late.connection].sides[late.to].as_ref() else { return };
         let endpoint = side.endpoint;
-        let open = side.state == SideState::Up
-            && side.grants.get(&late.key).is_some_and(|g| g.number == late.number && g.in_force);
+        let open = side.state == SideState::Up && side.grants.values().any(|g| g.number == late.number && g.in_force);
         self.note(|| format!("{endpoint} gets a late packet for {}, open: {open}", late.range));
         if open {
             let bytes: Vec<u8> = (0..late.range.len).map(|_| self.rng.random()).collect();
             self.land(endpoint, late.range, &bytes);
         }
     }
+}
+
+/// What peers call the place where a range begins.
+pub(super) fn address_of(range: LocalSlice) -> u64 {
+    u64::from(range.segment.0) << 32 | range.offset
 }
 
 /// Where a checked write lands.

@@ -3,7 +3,7 @@
 use super::conditions::Conditions;
 use super::connection::{Connection, Event, Late, SideNo};
 use crate::fabric::{AtomicOp, DownReason, LinkId, WorkId};
-use crate::memory::{LocalSlice, SegmentId};
+use crate::memory::{LocalSlice, RemoteKey, SegmentId};
 use crate::time::Time;
 use crate::wire::message::Message;
 use rand::rngs::SmallRng;
@@ -50,6 +50,8 @@ pub(super) struct Inner {
 #[derive(Debug, Default)]
 pub(super) struct Place {
     pub(super) segments: BTreeMap<SegmentId, MemoryId>,
+    /// Of segments with one key for all grants.
+    pub(super) keys: BTreeMap<SegmentId, RemoteKey>,
     pub(super) links: BTreeMap<LinkId, (usize, SideNo)>,
     pub(super) events: VecDeque<Event>,
 }
@@ -58,8 +60,8 @@ pub(super) struct Place {
 pub(super) enum Happening {
     Step { connection: usize, from: SideNo },
     Completed { connection: usize, side: SideNo },
-    Granted { connection: usize, side: SideNo, key: u32, tag: u64 },
-    Revoked { connection: usize, side: SideNo, key: u32 },
+    Granted { connection: usize, side: SideNo, tag: u64 },
+    Revoked { connection: usize, side: SideNo, key: RemoteKey, tag: u64 },
     Connected { connection: usize, side: SideNo },
     Down { connection: usize, side: SideNo },
     Late(Late),
@@ -230,8 +232,8 @@ impl Inner {
         match happening {
             Happening::Step { connection, from } => self.step(connection, from),
             Happening::Completed { connection, side } => self.completed(connection, side),
-            Happening::Granted { connection, side, key, tag } => self.granted(connection, side, key, tag),
-            Happening::Revoked { connection, side, key } => self.revoked(connection, side, key),
+            Happening::Granted { connection, side, tag } => self.granted(connection, side, tag),
+            Happening::Revoked { connection, side, key, tag } => self.revoked(connection, side, key, tag),
             Happening::Connected { connection, side } => self.connected(connection, side),
             Happening::Down { connection, side } => self.down(connection, side),
             Happening::Late(late) => self.late(&late),

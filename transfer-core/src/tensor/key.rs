@@ -223,6 +223,11 @@ impl From<Key> for Name {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
+impl Version {
+    /// The last one that can be pushed: there is always a number above.
+    pub const LAST: Version = Version(u64::MAX - 1);
+}
+
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "v{}", self.0)

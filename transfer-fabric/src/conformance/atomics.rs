@@ -151,7 +151,7 @@ pub fn a_word_that_was_not_granted<R: Rig>(rig: R) {
 pub fn a_word_whose_grant_was_revoked<R: Rig>(rig: R) {
     let Some((mut pair, link, remote)) = words(rig) else { return };
     assert_eq!(remotely(&mut pair, link, remote, AtomicOp::FetchAdd(1)), 0);
-    pair.revoke(1, link, remote.key());
+    pair.revoke(1, link, remote);
     refused(pair, link, remote);
 }
 

@@ -68,7 +68,7 @@ pub fn states_are_checked<R: Rig>(rig: R) {
     assert_eq!(fabric.post_send(link, WorkId(1), b"x"), Err(PostError::LinkDown(link)));
     assert_eq!(fabric.post_write(link, WorkId(1), &[], unknown, None), Err(PostError::LinkDown(link)));
     assert_eq!(fabric.grant(link, Pair::<R>::slice(0, 1), GrantAccess::Write, 1), Err(PostError::LinkDown(link)));
-    assert_eq!(fabric.revoke(link, RemoteKey(1)), Err(PostError::LinkDown(link)));
+    assert_eq!(fabric.revoke(link, RemoteKey(1), 1), Err(PostError::LinkDown(link)));
     fabric.disconnect(link, DownReason::Closed("unknown links are ignored".into()));
     fabric.offer(link).unwrap();
     assert_eq!(fabric.post_send(link, WorkId(1), b"x"), Err(PostError::LinkDown(link)));
@@ -137,7 +137,7 @@ pub fn a_dead_link_takes_nothing<R: Rig>(rig: R) {
         assert_eq!(fabric.post_send(id, WorkId(1), b"x"), Err(PostError::LinkDown(id)));
         assert_eq!(fabric.post_write(id, WorkId(1), &[slice], remote, None), Err(PostError::LinkDown(id)));
         assert_eq!(fabric.grant(id, slice, GrantAccess::Write, 1), Err(PostError::LinkDown(id)));
-        assert_eq!(fabric.revoke(id, remote.key()), Err(PostError::LinkDown(id)));
+        assert_eq!(fabric.revoke(id, remote.key(), 1), Err(PostError::LinkDown(id)));
     }
 }
 

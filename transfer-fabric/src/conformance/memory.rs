@@ -1,9 +1,9 @@
 //! Registration and grants.
 
 use super::Rig;
-use super::pair::Pair;
+use super::pair::{Heard, Pair};
 use transfer_core::fabric::{Fabric, FabricError, GrantAccess, Isolation, PostError, WorkId};
-use transfer_core::memory::{LocalSlice, RemoteKey, SegmentId};
+use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 
 const LEN: u64 = 1 << 16;
 
@@ -63,10 +63,33 @@ pub fn revoking_is_reported_always<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);
     let remote = pair.grant(1, link, Pair::<R>::slice(0, 64));
-    pair.revoke(1, link, remote.key());
+    pair.revoke(1, link, remote);
     // Gone, and never there.
-    pair.revoke(1, link, remote.key());
-    pair.revoke(0, link, RemoteKey(0x1234));
+    pair.revoke(1, link, remote);
+    pair.revoke(0, link, RemoteSlice::new(0, 64, RemoteKey(0x1234)));
+    pair.works(link);
+}
+
+/// Neighbours, and two of one range: each ends by itself, and is named when it has ended. They may all have one key.
+pub fn grants_end_one_by_one<R: Rig>(rig: R) {
+    let mut pair = Pair::new(rig, LEN);
+    let link = pair.connect(0);
+    let ranges = [(0, 4096), (4096, 4096), (8192, 4096), (8192, 4096)].map(|(at, len)| Pair::<R>::slice(at, len));
+    let grants = ranges.map(|range| (range, pair.grant(1, link, range)));
+    for at in [1, 3, 0] {
+        let (range, remote) = grants[at];
+        pair.revoke(1, link, remote);
+        // What is open still is as open as before.
+        let (range, remote) = if range.offset == 8192 { (range, grants[2].1) } else { grants[2] };
+        let bytes = pair.fill(0, 0, 4096, at as u64);
+        let work = pair.post_write(0, link, &[Pair::<R>::slice(0, 4096)], remote, Some(at as u32)).unwrap();
+        assert_eq!(pair.immediate(1, link), at as u32);
+        pair.write_done(0, link, work);
+        assert!(pair.read(1, range.offset, 4096) == bytes);
+    }
+    pair.revoke(1, link, grants[2].1);
+    let left = |h: &Heard| matches!(h, Heard::Revoked(..));
+    assert!(!pair.sides[1].heard.iter().any(left), "{:?}", pair.sides[1].heard);
     pair.works(link);
 }
 

@@ -65,7 +65,7 @@ macro_rules! conformance_tests {
         $crate::conformance_tests!(@each [$(#[$attribute])*] $rig,
             connecting: connects_in_both_directions, nothing_comes_before_connected, states_are_checked, bad_offers_are_refused, disconnect_is_heard_by_both,
                 a_dead_peer_is_noticed, a_dead_link_takes_nothing, many_links_at_once, a_sleeper_is_woken;
-            memory: registers_once, slices_are_checked, grants_are_reported, revoking_is_reported_always,
+            memory: registers_once, slices_are_checked, grants_are_reported, revoking_is_reported_always, grants_end_one_by_one,
                 deregistering_takes_grants_back, read_only_memory_is_not_granted;
             transfers: writes_of_many_sizes, a_large_write, gathers, immediates_come_after_what_was_written,
                 completion_means_placed, messages_arrive_in_order, limits_are_told, a_full_queue_recovers,

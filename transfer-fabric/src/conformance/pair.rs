@@ -17,7 +17,7 @@ pub enum Heard {
     AtomicDone(LinkId, WorkId, u64),
     LocalAtomicDone(WorkId, Result<u64, String>),
     Granted(LinkId, u64, RemoteSlice),
-    Revoked(LinkId, RemoteKey),
+    Revoked(LinkId, RemoteKey, u64),
     Message(LinkId, Vec<u8>),
     Immediate(LinkId, u32),
     RailDown(LinkId, usize),
@@ -37,7 +37,7 @@ impl Heard {
             FabricEvent::AtomicDone { link, work, old } => Heard::AtomicDone(link, work, old),
             FabricEvent::LocalAtomicDone { work, old } => Heard::LocalAtomicDone(work, old),
             FabricEvent::Granted { link, tag, remote } => Heard::Granted(link, tag, remote),
-            FabricEvent::Revoked { link, key } => Heard::Revoked(link, key),
+            FabricEvent::Revoked { link, key, tag } => Heard::Revoked(link, key, tag),
             FabricEvent::Message { link, bytes } => Heard::Message(link, bytes.to_vec()),
             FabricEvent::Immediate { link, value, .. } => Heard::Immediate(link, value),
             FabricEvent::RailDown { link, rail, .. } => Heard::RailDown(link, rail),
@@ -59,7 +59,7 @@ impl Heard {
             | Heard::SendDone(link, _)
             | Heard::AtomicDone(link, ..)
             | Heard::Granted(link, ..)
-            | Heard::Revoked(link, _)
+            | Heard::Revoked(link, ..)
             | Heard::Message(link, _)
             | Heard::Immediate(link, _)
             | Heard::RailDown(link, _)
@@ -89,6 +89,8 @@ pub struct Pair<R: Rig> {
     pub sides: Vec<Side<R>>,
     links: u32,
     works: u64,
+    /// The tags of grants that live, by who made them.
+    tags: Vec<(LinkId, RemoteSlice, u64)>,
 }
 
 impl<R: Rig> Pair<R> {
@@ -102,7 +104,7 @@ impl<R: Rig> Pair<R> {
             Side { fabric: Some(fabric), memory, heard: Vec::new() }
         });
         let sides = sides.collect();
-        Pair { rig, sides, links: 0, works: 0 }
+        Pair { rig, sides, links: 0, works: 0, tags: Vec::new() }
     }
 
     pub fn fabric(&mut self, side: usize) -> &mut R::Fabric {
@@ -224,6 +226,7 @@ impl<R: Rig> Pair<R> {
             Heard::Granted(l, t, remote) if (*l, *t) == (id, tag) => Some(*remote),
             _ => None,
         });
+        self.tags.push((id, remote, tag));
         let told = self.post_send(side, link, &remote.address.to_le_bytes()).unwrap();
         let message = Heard::Message(peer, remote.address.to_le_bytes().to_vec());
         self.hear(1 - side, "Message", |h| (*h == message).then_some(()));
@@ -231,10 +234,18 @@ impl<R: Rig> Pair<R> {
         remote
     }
 
-    pub fn revoke(&mut self, side: usize, link: Link, key: RemoteKey) {
-        let id = link.0[side];
-        self.fabric(side).revoke(id, key).unwrap();
-        self.hear(side, "Revoked", |h| (*h == Heard::Revoked(id, key)).then_some(()));
+    /// The tag of a grant that [`Pair::grant`] has made; a new one where it has made none.
+    pub fn tag_of(&mut self, side: usize, link: Link, remote: RemoteSlice) -> u64 {
+        let of = |(id, granted, _): &&(LinkId, RemoteSlice, u64)| (*id, *granted) == (link.0[side], remote);
+        let tag = self.tags.iter().find(of).map(|(.., tag)| *tag);
+        tag.unwrap_or_else(|| self.new_work().0)
+    }
+
+    pub fn revoke(&mut self, side: usize, link: Link, remote: RemoteSlice) {
+        let (id, key, tag) = (link.0[side], remote.key(), self.tag_of(side, link, remote));
+        self.fabric(side).revoke(id, key, tag).unwrap();
+        self.hear(side, "Revoked", |h| (*h == Heard::Revoked(id, key, tag)).then_some(()));
+        self.tags.retain(|(.., of)| *of != tag);
     }
 
     pub fn post_write(
@@ -304,7 +315,7 @@ impl<R: Rig> Pair<R> {
             let work = self.post_write(side, link, &[Self::slice(0, 64)], remote, None).unwrap();
             self.write_done(side, link, work);
             assert_eq!(self.read(1 - side, 64, 64), bytes);
-            self.revoke(1 - side, link, remote.key());
+            self.revoke(1 - side, link, remote);
         }
     }
 }

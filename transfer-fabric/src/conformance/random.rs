@@ -23,10 +23,20 @@ struct End {
     free: VecDeque<(u32, RemoteSlice)>,
     /// What each of our slots is to hold when its immediate comes: the length and seed of the pattern.
     expected: Vec<Option<(u64, u64)>>,
-    /// The keys of our slots.
-    keys: Vec<RemoteKey>,
+    /// The keys and tags of our slots.
+    keys: Vec<(RemoteKey, u64)>,
+    /// How many grants there were.
+    grants: u64,
     /// Messages to send.
     queue: VecDeque<FreeMessage>,
+}
+
+impl End {
+    /// A new one for a grant of that slot.
+    fn next_tag(&mut self, slot: u32) -> u64 {
+        self.grants += 1;
+        self.grants << 32 | u64::from(slot)
+    }
 }
 
 pub fn mixed_operations<R: super::Rig>(rig: R) {
@@ -37,10 +47,10 @@ pub fn mixed_operations<R: super::Rig>(rig: R) {
         .map(|side| {
             let keys = (0..SLOTS).map(|slot| {
                 let remote = pair.grant(side, link, Pair::<R>::slice(slot * SLOT_BYTES, SLOT_BYTES));
-                (remote.key(), free_message(slot as u32, remote))
+                ((remote.key(), pair.tag_of(side, link, remote)), free_message(slot as u32, remote))
             });
             let (keys, queue) = keys.collect();
-            End { free: VecDeque::new(), expected: vec![None; SLOTS as usize], keys, queue }
+            End { free: VecDeque::new(), expected: vec![None; SLOTS as usize], keys, grants: 0, queue }
         })
         .collect();
     let mut written = 0;
@@ -141,10 +151,10 @@ fn hear<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, ends: &mut [
             let (len, seed) = ends[side].expected[slot as usize].take().unwrap();
             let start = u64::from(slot) * SLOT_BYTES;
             assert!(pair.read(side, start, len) == pattern(len, seed), "slot {slot} of side {side}, {len} bytes");
-            let tag = u64::from(slot);
+            let tag = ends[side].next_tag(slot);
             if rng.random_bool(0.3) {
-                let old = ends[side].keys[slot as usize];
-                pair.fabric(side).revoke(link.0[side], old).unwrap();
+                let (key, old) = ends[side].keys[slot as usize];
+                pair.fabric(side).revoke(link.0[side], key, old).unwrap();
             } else {
                 // A second grant of the same range; the first stays until the link ends.
             }
@@ -154,8 +164,9 @@ fn hear<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, ends: &mut [
             }
         }
         Heard::Granted(_, tag, remote) => {
-            ends[side].keys[tag as usize] = remote.key();
-            ends[side].queue.push_back(free_message(tag as u32, remote));
+            let slot = tag as u32;
+            ends[side].keys[slot as usize] = (remote.key(), tag);
+            ends[side].queue.push_back(free_message(slot, remote));
         }
         Heard::Message(_, bytes) => {
             ends[side].free.push_back(free_of(&bytes));

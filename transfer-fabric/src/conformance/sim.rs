@@ -2,6 +2,7 @@
 
 use super::Rig;
 use super::rails::Railed;
+use transfer_core::fabric::Isolation;
 use transfer_core::rails::inner_slots;
 use transfer_core::sim::{Conditions, Grants, MemoryId, SimFabric, World};
 
@@ -49,6 +50,24 @@ impl Rig for SimRig {
     }
 }
 
+/// Where all grants into a segment have one key, that opens all of it.
+fn isolate(conditions: &mut Conditions, isolation: Isolation) {
+    conditions.capabilities.isolation = isolation;
+    conditions.capabilities.checks_bounds = isolation == Isolation::Grant;
+}
+
+/// With one key for all grants into a segment.
+fn one_key(grants: Grants) -> SimRig {
+    let mut conditions = Conditions { grants, ..Conditions::calm() };
+    conditions.capabilities.atomics = true;
+    isolate(&mut conditions, Isolation::Segment);
+    SimRig(World::new(7, conditions))
+}
+
+mod one_key_for_all {
+    crate::conformance_tests!(super::one_key(super::Grants::Delayed));
+}
+
 mod immediate {
     crate::conformance_tests!(super::SimRig::new(super::Grants::Immediate));
 }
@@ -58,8 +77,9 @@ mod delayed {
 }
 
 /// Over these rails, of one fabric or more.
-fn railed(grants: Grants, rails: &[usize]) -> Railed<SimRig> {
+fn railed(grants: Grants, rails: &[usize], isolation: Isolation) -> Railed<SimRig> {
     let mut conditions = Conditions { grants, ..Conditions::calm() };
+    isolate(&mut conditions, isolation);
     let capabilities = &mut conditions.capabilities;
     capabilities.receive_slots = inner_slots(capabilities.receive_slots, rails.len());
     capabilities.max_message_bytes += 1;
@@ -67,13 +87,17 @@ fn railed(grants: Grants, rails: &[usize]) -> Railed<SimRig> {
 }
 
 mod one_rail {
-    crate::conformance_tests!(super::railed(super::Grants::Delayed, &[0]));
+    crate::conformance_tests!(super::railed(super::Grants::Delayed, &[0], super::Isolation::Grant));
 }
 
 mod two_rails {
-    crate::conformance_tests!(super::railed(super::Grants::Immediate, &[0, 0]));
+    crate::conformance_tests!(super::railed(super::Grants::Immediate, &[0, 0], super::Isolation::Grant));
 }
 
 mod three_rails_of_two_devices {
-    crate::conformance_tests!(super::railed(super::Grants::Delayed, &[0, 1, 0]));
+    crate::conformance_tests!(super::railed(super::Grants::Delayed, &[0, 1, 0], super::Isolation::Grant));
+}
+
+mod two_rails_with_one_key_each {
+    crate::conformance_tests!(super::railed(super::Grants::Delayed, &[0, 1], super::Isolation::Segment));
 }

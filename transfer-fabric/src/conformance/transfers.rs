@@ -34,7 +34,7 @@ fn write_and_check<R: Rig>(pair: &mut Pair<R>, link: Link, side: usize, len: u64
     let (guard, end) = (GUARD as usize, (GUARD + len) as usize);
     assert!(now[guard..end] == bytes, "{len} bytes arrived changed");
     assert!(now[..guard] == around[..guard] && now[end..] == around[end..], "a write of {len} bytes went outside");
-    pair.revoke(to, link, remote.key());
+    pair.revoke(to, link, remote);
 }
 
 pub fn writes_of_many_sizes<R: Rig>(rig: R) {
@@ -70,7 +70,7 @@ pub fn gathers<R: Rig>(rig: R) {
         let work = pair.post_write(0, link, &sgl, remote, None).unwrap();
         pair.write_done(0, link, work);
         assert!(pair.read(1, 128, len) == gathered, "{count} elements");
-        pair.revoke(1, link, remote.key());
+        pair.revoke(1, link, remote);
     }
     let remote = pair.grant(1, link, Pair::<R>::slice(0, 64));
     pair.post_write(0, link, &[], remote.sub(0, 0).unwrap(), Some(77)).unwrap();

@@ -69,6 +69,15 @@ impl Boards {
         self.by_domain.entry(domain).or_default().sessions.insert(session, marks);
     }
 
+    /// The session is over, and its worker may be reading still: nothing is looked up any more, and what is marked stays.
+    pub(super) fn evict(&mut self, session: SessionId) {
+        self.notices.remove(&session);
+        let board = self.domains.get(&session).and_then(|domain| self.by_domain.get(domain));
+        if let Some(marks) = board.and_then(|board| board.sessions.get(&session)) {
+            marks.set_open(false);
+        }
+    }
+
     /// The session is over, and its marks with it. What nobody has marked now is to be handed to
     /// [`withdrawn`](transfer_core::protocol::Node::withdrawn).
     pub(super) fn close(&mut self, session: SessionId) -> Vec<u64> {

@@ -22,7 +22,8 @@ use transfer_core::protocol::{BufferAnswer, COUNTER_WORDS_BYTES, Node, SessionId
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
 use transfer_memory::segment::Segment;
-use transfer_memory::session::SidecarEnd;
+use transfer_memory::session::{SessionError, SidecarEnd};
+use transfer_memory::socket::SocketError;
 
 /// How often sockets and processes are looked at while the thread does not sleep.
 const LOOK_UP: Duration = Duration::from_millis(1);
@@ -253,7 +254,7 @@ impl Run {
                 break;
             }
             for (session, why) in std::mem::take(&mut self.broken) {
-                self.close_session(now, session, &why);
+                self.evict_session(now, session, &why);
             }
         }
     }
@@ -275,6 +276,13 @@ impl Run {
     fn worker_gone(&mut self, now: Time, session: SessionId, why: &str) {
         self.take(now, Take::Rest(session));
         self.close_session(now, session, why);
+    }
+
+    /// A worker is thrown out. Its process may live, and read what it has: that stays as it is until it says otherwise or ends.
+    fn evict_session(&mut self, now: Time, session: SessionId, why: &str) {
+        self.boards.evict(session);
+        self.workers.evict(session);
+        self.driver.node.session_evicted(now, session, why);
     }
 
     fn close_session(&mut self, now: Time, session: SessionId, why: &str) {
@@ -312,11 +320,13 @@ impl Run {
                     let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
                 }
                 Ready::Process(session) => self.worker_gone(now, SessionId(session), "its process has ended"),
-                Ready::Socket(session) => {
-                    if let Err(e) = self.workers.take_doorbells(SessionId(session)) {
+                Ready::Socket(session) => match self.workers.take_doorbells(SessionId(session)) {
+                    Ok(()) => {}
+                    Err(e @ SessionError::Socket(SocketError::Closed)) => {
                         self.worker_gone(now, SessionId(session), &e.to_string());
                     }
-                }
+                    Err(e) => self.broken.push((SessionId(session), e.to_string())),
+                },
             }
         }
     }

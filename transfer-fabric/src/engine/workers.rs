@@ -53,6 +53,14 @@ pub(super) struct Worker {
     commanded: bool,
     /// Of which its notices are about.
     arena: SegmentId,
+    /// The last segment could not be passed, since the system is short of something.
+    short: bool,
+}
+
+/// A worker that was thrown out, and may be reading still: until one of these says otherwise.
+struct Evicted {
+    socket: SidecarSocket,
+    pidfd: Option<OwnedFd>,
 }
 
 /// The sidecar's ends of a session, as the handshake left them.
@@ -67,6 +75,7 @@ pub(super) struct Ends {
 #[derive(Default)]
 pub(super) struct Workers {
     by_id: BTreeMap<SessionId, Worker>,
+    evicted: BTreeMap<SessionId, Evicted>,
     /// The notices of workers, by the arenas that they are about.
     notices: Notices,
     /// Sessions with something to publish.
@@ -85,8 +94,9 @@ impl Workers {
             sleeper.add_process(pidfd.as_fd(), id.0)?;
         }
         let (known, backlog) = (HashSet::from([arena]), VecDeque::new());
-        let (unpublished, commanded) = (false, false);
-        let worker = Worker { socket, pidfd, submission, completion, known, backlog, unpublished, commanded, arena };
+        let (unpublished, commanded, short) = (false, false, false);
+        let worker =
+            Worker { socket, pidfd, submission, completion, known, backlog, unpublished, commanded, arena, short };
         self.by_id.insert(id, worker);
         self.notices.extend(notices.map(|notices| (arena, notices)));
         Ok(())
@@ -100,15 +110,24 @@ impl Workers {
         }
     }
 
+    /// Lets a worker go that reads nothing any more.
     pub(super) fn remove(&mut self, id: SessionId, sleeper: &Sleeper) {
-        if let Some(worker) = self.by_id.remove(&id) {
-            sleeper.remove(worker.socket.as_fd());
-            if let Some(pidfd) = &worker.pidfd {
+        self.evict(id);
+        if let Some(Evicted { socket, pidfd }) = self.evicted.remove(&id) {
+            sleeper.remove(socket.as_fd());
+            if let Some(pidfd) = &pidfd {
                 sleeper.remove(pidfd.as_fd());
             }
-            if let Some((notices, _)) = self.notices.remove(&worker.arena) {
-                self.retire(notices);
-            }
+        }
+    }
+
+    /// Throws a worker out. Its end is waited for still.
+    pub(super) fn evict(&mut self, id: SessionId) {
+        let Some(Worker { socket, pidfd, arena, .. }) = self.by_id.remove(&id) else { return };
+        socket.hang_up();
+        self.evicted.insert(id, Evicted { socket, pidfd });
+        if let Some((notices, _)) = self.notices.remove(&arena) {
+            self.retire(notices);
         }
     }
 
@@ -162,6 +181,9 @@ impl Workers {
 
     /// Takes the doorbells that a worker has rung; they only serve to wake this thread.
     pub(super) fn take_doorbells(&mut self, id: SessionId) -> Result<(), SessionError> {
+        if let Some(evicted) = self.evicted.get(&id) {
+            return evicted.take_what_comes();
+        }
         self.meters.doorbells_taken += 1;
         match self.by_id.get(&id) {
             Some(worker) => worker.socket.take_doorbell().map(|_| ()),
@@ -259,6 +281,16 @@ impl Workers {
     }
 }
 
+impl Evicted {
+    /// Throws away what it says, which is of no interest; but not its end.
+    fn take_what_comes(&self) -> Result<(), SessionError> {
+        match self.socket.take_doorbell() {
+            Err(e @ SessionError::Socket(SocketError::Closed)) => Err(e),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Worker {
     /// Takes commands. Whether there were any.
     fn take(
@@ -317,8 +349,23 @@ impl Worker {
     fn pass(&mut self, id: SegmentId, segment: &Segment) -> Result<bool, String> {
         // In the past: never waits.
         match self.socket.pass_segment(id, segment, Instant::now()) {
-            Ok(()) => Ok(self.known.insert(id)),
+            Ok(()) => {
+                self.short = false;
+                Ok(self.known.insert(id))
+            }
             Err(SessionError::Socket(SocketError::TimedOut { .. })) => Ok(false),
+            // The worker has nothing to do with that, and reads what it has.
+            Err(e) if e.is_shortage() => {
+                if !std::mem::replace(&mut self.short, true) {
+                    tracing::warn!(
+                        segment = id.0,
+                        error = %e,
+                        "a segment cannot be passed to a worker now, which waits for its reply: the sidecar is short of descriptors or \
+                         memory; raise its limit of open files (LimitNOFILE= in its unit, ulimit -n)"
+                    );
+                }
+                Ok(false)
+            }
             Err(e) => Err(format!("{id} cannot be passed to it: {e}")),
         }
     }

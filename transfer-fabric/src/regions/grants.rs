@@ -43,6 +43,7 @@ struct Grant {
     link: LinkId,
     segment: SegmentId,
     range: Piece,
+    tag: u64,
 }
 
 /// The grants of all links of one fabric. Keys are unique across links, so that the key of one link opens nothing on another.
@@ -53,21 +54,21 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    pub(super) fn insert(&mut self, link: LinkId, segment: SegmentId, range: Piece) -> RemoteKey {
+    pub(super) fn insert(&mut self, link: LinkId, segment: SegmentId, range: Piece, tag: u64) -> RemoteKey {
         loop {
             // Spread over all numbers, so that a key that is off by a little opens nothing. An odd factor repeats none before
             // 2^32 grants; one that is still in use then is skipped.
             self.count = self.count.wrapping_add(1);
             let key = self.count.wrapping_mul(0x9E37_79B1);
             if !self.by_key.contains_key(&key) {
-                self.by_key.insert(key, Grant { link, segment, range });
+                self.by_key.insert(key, Grant { link, segment, range, tag });
                 return RemoteKey(key);
             }
         }
     }
 
-    pub(super) fn remove(&mut self, link: LinkId, key: RemoteKey) -> bool {
-        let ours = self.by_key.get(&key.0).is_some_and(|grant| grant.link == link);
+    pub(super) fn remove(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> bool {
+        let ours = self.by_key.get(&key.0).is_some_and(|grant| grant.link == link && grant.tag == tag);
         ours && self.by_key.remove(&key.0).is_some()
     }
 
@@ -75,9 +76,9 @@ impl Grants {
         self.by_key.retain(|_, grant| grant.link != link);
     }
 
-    pub(super) fn remove_segment(&mut self, segment: SegmentId) -> Vec<(LinkId, RemoteKey)> {
+    pub(super) fn remove_segment(&mut self, segment: SegmentId) -> Vec<(LinkId, RemoteKey, u64)> {
         let gone = self.by_key.extract_if(|_, grant| grant.segment == segment);
-        gone.map(|(key, grant)| (grant.link, RemoteKey(key))).collect()
+        gone.map(|(key, grant)| (grant.link, RemoteKey(key), grant.tag)).collect()
     }
 
     /// `None` for a write of no bytes, whose key is not looked at; hardware does not either.

@@ -43,7 +43,7 @@ impl Regions {
     }
 
     /// Forgets a segment and the grants into it; answers those.
-    pub(crate) fn deregister(&mut self, id: SegmentId) -> Result<Vec<(LinkId, RemoteKey)>, FabricError> {
+    pub(crate) fn deregister(&mut self, id: SegmentId) -> Result<Vec<(LinkId, RemoteKey, u64)>, FabricError> {
         self.segments.remove(&id).ok_or(FabricError::UnknownSegment(id))?;
         Ok(self.grants.remove_segment(id))
     }
@@ -62,18 +62,18 @@ impl Regions {
     }
 
     /// Opens a range to the peer of a link.
-    pub(crate) fn grant(&mut self, link: LinkId, range: LocalSlice) -> Result<RemoteSlice, PostError> {
+    pub(crate) fn grant(&mut self, link: LinkId, range: LocalSlice, tag: u64) -> Result<RemoteSlice, PostError> {
         let piece = self.source(&range)?;
         if piece.mapping.access() != Access::ReadWrite {
             return Err(PostError::BadLocalSlice(range));
         }
-        let key = self.grants.insert(link, range.segment, piece);
+        let key = self.grants.insert(link, range.segment, piece, tag);
         Ok(RemoteSlice::new(range.offset, range.len, key))
     }
 
     /// Closes a range that was opened to the peer of this link. Whether there was one.
-    pub(crate) fn revoke(&mut self, link: LinkId, key: RemoteKey) -> bool {
-        self.grants.remove(link, key)
+    pub(crate) fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> bool {
+        self.grants.remove(link, key, tag)
     }
 
     /// Closes all that was opened to the peer of a link that died.

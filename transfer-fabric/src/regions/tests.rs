@@ -23,7 +23,7 @@ fn regions() -> Regions {
 #[test]
 fn a_grant_opens_its_range_to_its_link_only() {
     let mut regions = regions();
-    let remote = regions.grant(LINK, slice(64, 128)).unwrap();
+    let remote = regions.grant(LINK, slice(64, 128), 9).unwrap();
     assert_eq!(regions.place(LINK, remote).unwrap().unwrap().offset, 64);
     assert_eq!(regions.place(LINK, remote.sub(100, 28).unwrap()).unwrap().unwrap().offset, 164);
     assert_eq!(regions.place(OTHER, remote).unwrap_err(), WriteRefused::ForeignKey(remote.key()));
@@ -37,19 +37,20 @@ fn a_grant_opens_its_range_to_its_link_only() {
 #[test]
 fn a_grant_ends_with_its_link_its_segment_or_by_itself() {
     let mut regions = regions();
-    let a = regions.grant(LINK, slice(0, 64)).unwrap();
-    let b = regions.grant(LINK, slice(0, 64)).unwrap();
-    let c = regions.grant(OTHER, slice(0, 64)).unwrap();
-    assert!(!regions.revoke(OTHER, a.key()));
-    assert!(regions.revoke(LINK, a.key()));
-    assert!(!regions.revoke(LINK, a.key()));
+    let a = regions.grant(LINK, slice(0, 64), 1).unwrap();
+    let b = regions.grant(LINK, slice(0, 64), 2).unwrap();
+    let c = regions.grant(OTHER, slice(0, 64), 3).unwrap();
+    assert!(!regions.revoke(OTHER, a.key(), 1));
+    assert!(!regions.revoke(LINK, a.key(), 2), "it is another grant's");
+    assert!(regions.revoke(LINK, a.key(), 1));
+    assert!(!regions.revoke(LINK, a.key(), 1));
     assert_eq!(regions.place(LINK, a).unwrap_err(), WriteRefused::UnknownKey(a.key()));
     regions.revoke_all(LINK);
     assert_eq!(regions.place(LINK, b).unwrap_err(), WriteRefused::UnknownKey(b.key()));
-    assert_eq!(regions.deregister(SEGMENT).unwrap(), [(OTHER, c.key())]);
+    assert_eq!(regions.deregister(SEGMENT).unwrap(), [(OTHER, c.key(), 3)]);
     assert_eq!(regions.place(OTHER, c).unwrap_err(), WriteRefused::UnknownKey(c.key()));
     assert_eq!(regions.deregister(SEGMENT), Err(FabricError::UnknownSegment(SEGMENT)));
-    assert_eq!(regions.grant(LINK, slice(0, 64)), Err(PostError::BadLocalSlice(slice(0, 64))));
+    assert_eq!(regions.grant(LINK, slice(0, 64), 9), Err(PostError::BadLocalSlice(slice(0, 64))));
 }
 
 #[test]
@@ -57,7 +58,7 @@ fn only_registered_writable_memory_is_granted() {
     let mut regions = regions();
     assert_eq!(regions.register(SEGMENT, segment()), Err(FabricError::AlreadyRegistered(SEGMENT)));
     for bad in [slice(4096, 1), slice(0, 4097), slice(u64::MAX, 1)] {
-        assert_eq!(regions.grant(LINK, bad), Err(PostError::BadLocalSlice(bad)));
+        assert_eq!(regions.grant(LINK, bad, 9), Err(PostError::BadLocalSlice(bad)));
         assert!(regions.source(&bad).is_err());
     }
     let written = segment();
@@ -66,5 +67,5 @@ fn only_registered_writable_memory_is_granted() {
     regions.register(SegmentId(8), Arc::new(read_only)).unwrap();
     let range = LocalSlice { segment: SegmentId(8), offset: 0, len: 64 };
     assert!(regions.source(&range).is_ok());
-    assert_eq!(regions.grant(LINK, range), Err(PostError::BadLocalSlice(range)));
+    assert_eq!(regions.grant(LINK, range, 9), Err(PostError::BadLocalSlice(range)));
 }

@@ -52,13 +52,13 @@ impl ShmFabric {
 
     /// Reports a grant as taken back. A link whose peer writes through it at this moment dies, and that is what is reported: when nobody
     /// copies any more.
-    pub(super) fn revoked(&mut self, id: LinkId, key: RemoteKey) {
+    pub(super) fn revoked(&mut self, id: LinkId, key: RemoteKey, tag: u64) {
         let Some(link) = self.links.get(&id) else { return };
         if link.landing.as_ref().is_some_and(|landing| landing.key == key) {
             let why = format!("a write with key {:#x}, which is revoked", key.0);
             self.end(id, DownReason::Violation(why));
         } else {
-            self.reports.push_back(Report::Revoked { link: id, key });
+            self.reports.push_back(Report::Revoked { link: id, key, tag });
         }
     }
 

@@ -145,7 +145,7 @@ enum Report {
     Connected(LinkId),
     References { link: LinkId, mark: u64 },
     Granted { link: LinkId, tag: u64, remote: RemoteSlice },
-    Revoked { link: LinkId, key: RemoteKey },
+    Revoked { link: LinkId, key: RemoteKey, tag: u64 },
     Down { link: LinkId, reason: DownReason },
 }
 
@@ -278,8 +278,8 @@ impl Fabric for ShmFabric {
 
     /// What was posted from the segment before is still copied by peers, who have mapped it.
     fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError> {
-        for (link, key) in self.regions.deregister(segment)? {
-            self.revoked(link, key);
+        for (link, key, tag) in self.regions.deregister(segment)? {
+            self.revoked(link, key, tag);
         }
         for link in self.links.values_mut().filter(|link| link.is_up()) {
             link.forget(segment);
@@ -316,15 +316,15 @@ impl Fabric for ShmFabric {
             return Err(PostError::Unsupported { link, what: "open words to atomic operations" });
         }
         self.up(link)?;
-        let remote = self.regions.grant(link, range)?;
+        let remote = self.regions.grant(link, range, tag)?;
         self.reports.push_back(Report::Granted { link, tag, remote });
         Ok(())
     }
 
-    fn revoke(&mut self, link: LinkId, key: RemoteKey) -> Result<(), PostError> {
+    fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError> {
         self.up(link)?;
-        self.regions.revoke(link, key);
-        self.revoked(link, key);
+        self.regions.revoke(link, key, tag);
+        self.revoked(link, key, tag);
         Ok(())
     }
 

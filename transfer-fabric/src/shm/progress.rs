@@ -69,7 +69,7 @@ impl ShmFabric {
                 Report::Connected(link) => FabricEvent::Connected { link },
                 Report::References { link, mark } => FabricEvent::References { link, mark },
                 Report::Granted { link, tag, remote } => FabricEvent::Granted { link, tag, remote },
-                Report::Revoked { link, key } => FabricEvent::Revoked { link, key },
+                Report::Revoked { link, key, tag } => FabricEvent::Revoked { link, key, tag },
                 Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
             });
         }

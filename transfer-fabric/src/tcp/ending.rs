@@ -41,9 +41,9 @@ impl TcpFabric {
     }
 
     /// Reports a grant as taken back. A link whose peer writes through it at this moment dies.
-    pub(super) fn revoked(&mut self, id: LinkId, key: RemoteKey) {
+    pub(super) fn revoked(&mut self, id: LinkId, key: RemoteKey, tag: u64) {
         let Some(link) = self.links.get(&id) else { return };
-        self.reports.push_back(Report::Revoked { link: id, key });
+        self.reports.push_back(Report::Revoked { link: id, key, tag });
         if link.inbox.landing_key() == Some(key) {
             let why = format!("a write with key {:#x}, which is revoked", key.0);
             self.end(id, DownReason::Violation(why));

@@ -112,7 +112,7 @@ impl TcpConfig {
 enum Report {
     Connected(LinkId),
     Granted { link: LinkId, tag: u64, remote: RemoteSlice },
-    Revoked { link: LinkId, key: RemoteKey },
+    Revoked { link: LinkId, key: RemoteKey, tag: u64 },
     Down { link: LinkId, reason: DownReason },
 }
 
@@ -233,8 +233,8 @@ impl Fabric for TcpFabric {
 
     /// What was posted from the segment before is still sent; its memory stays mapped until then.
     fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError> {
-        for (link, key) in self.regions.deregister(segment)? {
-            self.revoked(link, key);
+        for (link, key, tag) in self.regions.deregister(segment)? {
+            self.revoked(link, key, tag);
         }
         Ok(())
     }
@@ -268,15 +268,15 @@ impl Fabric for TcpFabric {
             return Err(PostError::Unsupported { link, what: "open words to atomic operations" });
         }
         self.up(link)?;
-        let remote = self.regions.grant(link, range)?;
+        let remote = self.regions.grant(link, range, tag)?;
         self.reports.push_back(Report::Granted { link, tag, remote });
         Ok(())
     }
 
-    fn revoke(&mut self, link: LinkId, key: RemoteKey) -> Result<(), PostError> {
+    fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError> {
         self.up(link)?;
-        self.regions.revoke(link, key);
-        self.revoked(link, key);
+        self.regions.revoke(link, key, tag);
+        self.revoked(link, key, tag);
         Ok(())
     }
 

@@ -52,7 +52,7 @@ impl TcpFabric {
             sink(match report {
                 Report::Connected(link) => FabricEvent::Connected { link },
                 Report::Granted { link, tag, remote } => FabricEvent::Granted { link, tag, remote },
-                Report::Revoked { link, key } => FabricEvent::Revoked { link, key },
+                Report::Revoked { link, key, tag } => FabricEvent::Revoked { link, key, tag },
                 Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
             });
         }

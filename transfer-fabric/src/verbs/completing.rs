@@ -210,7 +210,7 @@ fn sent(link: &mut Link, number: u32, completion: &Completion, sink: &mut Sink<'
 fn done(link: &mut Link, posted: Posted, sink: &mut Sink<'_>) {
     let id = link.id;
     match posted {
-        Posted::Write(work) => sink(FabricEvent::WriteDone { link: id, work }),
+        Posted::Write(work, _) => sink(FabricEvent::WriteDone { link: id, work }),
         Posted::Send(work, slot) => {
             if let Some(slot) = slot {
                 link.area.free_send(slot);
@@ -231,7 +231,7 @@ fn done(link: &mut Link, posted: Posted, sink: &mut Sink<'_>) {
             // A window without a fresh key is deallocated here.
             drop(gone.worn);
             for _ in 0..gone.asked {
-                sink(FabricEvent::Revoked { link: id, key: RemoteKey(gone.key) });
+                sink(FabricEvent::Revoked { link: id, key: RemoteKey(gone.key), tag: gone.tag });
             }
         }
         Posted::Hello => {

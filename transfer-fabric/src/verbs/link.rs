@@ -10,6 +10,7 @@ use std::any::Any;
 use std::time::Instant;
 use transfer_core::fabric::{DownReason, LinkId, WorkId};
 use transfer_core::memory::RemoteSlice;
+use transfer_core::memory::SegmentId;
 use transfer_verbs::{
     Errored, Init, MemoryWindow, QueuePair, QueuePairState, ReadyToSend, ReceiveList, SendKind, SendList, SendRequest,
 };
@@ -64,10 +65,14 @@ pub(super) enum Stage {
     },
 }
 
+/// Segments that a request reads, each once. Mostly a header cell's and an arena.
+pub(super) type Sources = SmallVec<[SegmentId; 2]>;
+
 /// What a work request was for.
 #[derive(Debug)]
 pub(super) enum Posted {
-    Write(WorkId),
+    /// A write, and the segments that it reads.
+    Write(WorkId, Sources),
     /// A message, and the slot it lies in where it is not inline.
     Send(WorkId, Option<u32>),
     /// An atomic operation, and the word its result lands in.
@@ -86,7 +91,7 @@ impl Posted {
     /// What the field calls it.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Posted::Write(_) => "WRITE",
+            Posted::Write(..) => "WRITE",
             Posted::Send(..) => "SEND",
             Posted::Atomic(..) => "atomic operation",
             Posted::Bind(_) => "BIND_MW",
@@ -204,8 +209,13 @@ impl Link {
     }
 
     /// The keys of the grants into a segment.
-    pub(super) fn keys_into(&self, segment: transfer_core::memory::SegmentId) -> SmallVec<[u32; 8]> {
+    pub(super) fn keys_into(&self, segment: SegmentId) -> SmallVec<[(u32, u64); 8]> {
         self.windows.keys_into(segment).into()
+    }
+
+    /// The last request under way that reads a segment.
+    pub(super) fn last_reading(&self, segment: SegmentId) -> Option<u32> {
+        self.sends.last_where(|posted| matches!(posted, Posted::Write(_, from) if from.contains(&segment)))
     }
 }
 

@@ -87,7 +87,7 @@ type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 enum Report {
     Connected(LinkId),
     Granted { link: LinkId, tag: u64, remote: RemoteSlice },
-    Revoked { link: LinkId, key: RemoteKey },
+    Revoked { link: LinkId, key: RemoteKey, tag: u64 },
     Down { link: LinkId, reason: DownReason },
 }
 
@@ -196,7 +196,7 @@ impl VerbsFabric {
             sink(match report {
                 Report::Connected(link) => FabricEvent::Connected { link },
                 Report::Granted { link, tag, remote } => FabricEvent::Granted { link, tag, remote },
-                Report::Revoked { link, key } => FabricEvent::Revoked { link, key },
+                Report::Revoked { link, key, tag } => FabricEvent::Revoked { link, key, tag },
                 Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
             });
         }
@@ -220,18 +220,22 @@ impl VerbsFabric {
         }
     }
 
-    /// Takes the grants into a segment back, and waits for that. Links that are late are stopped.
+    /// Takes the grants into a segment back, and waits for that. Links that are late are stopped. Of others nothing is awaited, whatever they
+    /// are at.
     fn take_back(&mut self, segment: SegmentId) {
         let mut waits: Vec<(LinkId, u32)> = Vec::new();
         for id in self.links.keys().copied().collect::<Vec<_>>() {
             let Some(link) = self.links.get(&id).filter(|link| matches!(link.stage, Stage::Up)) else { continue };
-            for key in link.keys_into(segment) {
-                self.invalidate(id, RemoteKey(key));
+            for (key, tag) in link.keys_into(segment) {
+                self.invalidate(id, RemoteKey(key), tag);
             }
+            let is_open = self.regions.is_open(segment);
             let Some(link) = self.links.get_mut(&id) else { continue };
+            let invalidated = link.sends.last().filter(|_| link.windows.is_leaving(segment));
             // A pool's key ends with its region: what may still be read from there has to have left before.
-            let needed = link.windows.any_invalidating() || self.capabilities.isolation == Isolation::Segment;
-            let Some(last) = link.sends.last().filter(|_| needed) else { continue };
+            let read = link.last_reading(segment).filter(|_| is_open);
+            // The invalidations are behind all that was posted before.
+            let Some(last) = invalidated.or(read) else { continue };
             match link.ring(&mut self.counters) {
                 Ok(()) => waits.push((id, last)),
                 Err(reason) => self.fail(id, reason, true),
@@ -300,9 +304,9 @@ impl Fabric for VerbsFabric {
         if let Some(loopback) = &mut self.loopback {
             loopback.forget(segment);
         }
-        let posted = self.links.values().filter_map(|link| Some((link.id, link.sends.last()?)));
+        let reading = self.links.values().filter_map(|link| Some((link.id, link.last_reading(segment)?)));
         // Under a pool's key, the region itself is what is open: it goes now.
-        let waits = if self.capabilities.isolation == Isolation::Grant { posted.collect() } else { Vec::new() };
+        let waits = if self.regions.is_open(segment) { Vec::new() } else { reading.collect() };
         self.regions.deregister(segment, waits);
         Ok(())
     }
@@ -331,8 +335,8 @@ impl Fabric for VerbsFabric {
         self.open_range(link, range, access, tag)
     }
 
-    fn revoke(&mut self, link: LinkId, key: RemoteKey) -> Result<(), PostError> {
-        self.close_range(link, key)
+    fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError> {
+        self.close_range(link, key, tag)
     }
 
     fn post_write(

@@ -1,7 +1,7 @@
 //! Posts: checked, and put into the list of their link. They leave with the next poll, behind one doorbell.
 
 use super::config::GrantReport;
-use super::link::{Link, Posted, Stage};
+use super::link::{Link, Posted, Sources, Stage};
 use super::windows::Revoke;
 use super::{Report, VerbsFabric};
 use smallvec::SmallVec;
@@ -69,16 +69,19 @@ impl VerbsFabric {
                 filled += part.len();
             }
             let data = Data::Inline(&[&copy[..filled]]);
-            link.post(Posted::Write(work), SendKind::Write { data, address, key, immediate });
+            link.post(Posted::Write(work, Sources::new()), SendKind::Write { data, address, key, immediate });
             self.counters.inline += 1;
         } else {
-            let mut elements = SmallVec::<[Element; 8]>::new();
+            let (mut elements, mut from) = (SmallVec::<[Element; 8]>::new(), Sources::new());
             // An element of no bytes means 2 GiB to some devices.
             for slice in sgl.iter().filter(|slice| slice.len > 0) {
                 elements.push(self.regions.element(slice)?);
+                if !from.contains(&slice.segment) {
+                    from.push(slice.segment);
+                }
             }
             let data = Data::Gather(&elements);
-            link.post(Posted::Write(work), SendKind::Write { data, address, key, immediate });
+            link.post(Posted::Write(work, from), SendKind::Write { data, address, key, immediate });
         }
         self.counters.writes += 1;
         self.list(id);
@@ -123,6 +126,7 @@ impl VerbsFabric {
         }
         if self.capabilities.isolation == Isolation::Segment && !atomic {
             let remote = RemoteSlice::new(address, range.len, RemoteKey(found.region.remote_key().to_wire()));
+            self.regions.opened(range.segment);
             self.reports.push_back(Report::Granted { link: id, tag, remote });
             return Ok(());
         }
@@ -149,11 +153,11 @@ impl VerbsFabric {
         let remote = RemoteSlice::new(address, range.len, RemoteKey(key));
         if range.len == 0 {
             // A bind of nothing would end the link; and nothing can be written through it.
-            link.windows.hollow(index, key, range.segment);
+            link.windows.hollow(index, key, range.segment, tag);
             self.reports.push_back(Report::Granted { link: id, tag, remote });
             return Ok(());
         }
-        if !link.windows.bound(index, key, range.segment) {
+        if !link.windows.bound(index, key, range.segment, tag) {
             return Err(PostError::Full(id));
         }
         let later = self.config.grants == GrantReport::Completed;
@@ -172,25 +176,25 @@ impl VerbsFabric {
         Ok(())
     }
 
-    pub(super) fn close_range(&mut self, id: LinkId, key: RemoteKey) -> Result<(), PostError> {
+    pub(super) fn close_range(&mut self, id: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError> {
         let link = self.up(id)?;
-        if link.windows.needs_invalidation(key.0) && !link.sends.has_room(1, LAST_WORDS) {
+        if link.windows.needs_invalidation(key.0, tag) && !link.sends.has_room(1, LAST_WORDS) {
             return Err(PostError::Full(id));
         }
-        self.invalidate(id, key);
+        self.invalidate(id, key, tag);
         Ok(())
     }
 
     /// Takes a grant back, where it is still there.
-    pub(super) fn invalidate(&mut self, id: LinkId, key: RemoteKey) {
+    pub(super) fn invalidate(&mut self, id: LinkId, key: RemoteKey, tag: u64) {
         let Some(link) = self.links.get_mut(&id) else { return };
-        match link.windows.revoke(key.0) {
+        match link.windows.revoke(key.0, tag) {
             Revoke::Post(index) => {
                 link.post(Posted::Invalidate(index), SendKind::LocalInvalidate { key: DeviceKey::from_peer(key.0) });
                 self.counters.invalidations += 1;
                 self.list(id);
             }
-            Revoke::Gone => self.reports.push_back(Report::Revoked { link: id, key }),
+            Revoke::Gone => self.reports.push_back(Report::Revoked { link: id, key, tag }),
             Revoke::Posted => {}
         }
     }

@@ -13,6 +13,8 @@ use transfer_verbs::{Access, Element, MemoryRegion, ProtectionDomain};
 pub(super) struct Registered {
     pub(super) segment: Arc<Segment>,
     pub(super) region: MemoryRegion,
+    /// Peers know the key of all of it.
+    is_open: bool,
 }
 
 /// A region that is registered no more, and from which work requests were posted that have not completed: up to which, on which link.
@@ -73,7 +75,7 @@ impl Regions {
         let access = if writable { self.access } else { Access::default() };
         match MemoryRegion::register(&self.domain, Arc::new(SegmentMemory(segment.clone())), access) {
             Ok(region) => {
-                self.by_id.insert(id, Registered { segment, region });
+                self.by_id.insert(id, Registered { segment, region, is_open: false });
                 Ok(())
             }
             Err(error) => {
@@ -83,6 +85,18 @@ impl Regions {
                 Err(FabricError::Device { what: "registering memory", why: format!("{error}{hint}") })
             }
         }
+    }
+
+    /// Peers are told the key of a whole segment.
+    pub(super) fn opened(&mut self, id: SegmentId) {
+        if let Some(registered) = self.by_id.get_mut(&id) {
+            registered.is_open = true;
+        }
+    }
+
+    /// Whether peers know the key of a whole segment.
+    pub(super) fn is_open(&self, id: SegmentId) -> bool {
+        self.by_id.get(&id).is_some_and(|registered| registered.is_open)
     }
 
     pub(super) fn knows(&self, id: SegmentId) -> bool {

@@ -91,6 +91,12 @@ impl<E> SendQueue<E> {
         (!self.entries.is_empty()).then(|| self.first.wrapping_add(self.len() - 1) & NUMBERS)
     }
 
+    /// The number of the last request of that kind that has not completed.
+    pub(super) fn last_where(&self, is: impl Fn(&E) -> bool) -> Option<u32> {
+        let at = self.entries.iter().rposition(is)?;
+        Some(self.first.wrapping_add(at as u32) & NUMBERS)
+    }
+
     /// Whether what is waiting is to leave now.
     pub(super) fn should_ring(&self) -> bool {
         self.waiting() > 0 && (self.doorbells.len() < UNANSWERED || self.waiting() >= LONG)
@@ -142,6 +148,18 @@ mod tests {
     fn complete(queue: &mut SendQueue<u32>, number: u32) -> Vec<u32> {
         let count = queue.up_to(number).unwrap();
         (0..count).map(|_| queue.pop().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_last_of_a_kind_is_found_while_it_is_under_way() {
+        let mut queue = SendQueue::new(512, 64);
+        let [_, even, _] = [1, 2, 3].map(|n| queue.post(n).number);
+        queue.rang(3);
+        let later = queue.post(5).number;
+        assert_eq!(queue.last_where(|n| n % 2 == 0), Some(even));
+        assert_eq!((queue.last_where(|n| *n == 5), queue.last_where(|n| *n > 5)), (Some(later), None));
+        complete(&mut queue, even);
+        assert_eq!(queue.last_where(|n| n % 2 == 0), None, "it has completed");
     }
 
     #[test]

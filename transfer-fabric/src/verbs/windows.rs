@@ -20,11 +20,11 @@ enum State {
     /// Nothing is opened by it.
     Free,
     /// A grant of no bytes has its key; a device would refuse to bind that.
-    Hollow { key: u32, segment: SegmentId },
+    Hollow { key: u32, segment: SegmentId, tag: u64 },
     /// Bound, or its bind is posted.
-    Bound { key: u32, segment: SegmentId },
+    Bound { key: u32, segment: SegmentId, tag: u64 },
     /// Its invalidation is posted; so many have asked for it.
-    Invalidating { key: u32, asked: u32 },
+    Invalidating { key: u32, segment: SegmentId, tag: u64, asked: u32 },
 }
 
 #[derive(Debug)]
@@ -49,6 +49,8 @@ pub(super) enum Revoke {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Invalidated<W> {
     pub(super) key: u32,
+    /// What its grant was called.
+    pub(super) tag: u64,
     /// How many asked for it.
     pub(super) asked: u32,
     /// The window, where it has no fresh key left and must be deallocated.
@@ -120,20 +122,26 @@ impl<W> Windows<W> {
     }
 
     /// The bind of a free window is posted, with this key. Whether it was free, and the key not in use.
-    pub(super) fn bound(&mut self, index: WindowIndex, key: u32, segment: SegmentId) -> bool {
-        self.take_free(index, State::Bound { key, segment }, key)
+    pub(super) fn bound(&mut self, index: WindowIndex, key: u32, segment: SegmentId, tag: u64) -> bool {
+        self.take_free(index, State::Bound { key, segment, tag }, key)
     }
 
     /// A free window stands for a grant of no bytes, under this key, and is not bound.
-    pub(super) fn hollow(&mut self, index: WindowIndex, key: u32, segment: SegmentId) -> bool {
-        self.take_free(index, State::Hollow { key, segment }, key)
+    pub(super) fn hollow(&mut self, index: WindowIndex, key: u32, segment: SegmentId, tag: u64) -> bool {
+        self.take_free(index, State::Hollow { key, segment, tag }, key)
     }
 
-    /// What to do about a key that is to be revoked; after [`Revoke::Post`] the table takes it for done.
-    pub(super) fn revoke(&mut self, key: u32) -> Revoke {
+    /// What to do about a grant that is to be revoked; after [`Revoke::Post`] the table takes it for done.
+    pub(super) fn revoke(&mut self, key: u32, tag: u64) -> Revoke {
         let Some(index) = self.by_key.get(&key).copied() else { return Revoke::Gone };
         let Some(entry) = self.entry(index) else { return Revoke::Gone };
         match &mut entry.state {
+            // A later grant has the key of one that is gone.
+            State::Hollow { tag: of, .. } | State::Bound { tag: of, .. } | State::Invalidating { tag: of, .. }
+                if *of != tag =>
+            {
+                Revoke::Gone
+            }
             State::Free => Revoke::Gone,
             State::Hollow { .. } => {
                 entry.state = State::Free;
@@ -143,8 +151,8 @@ impl<W> Windows<W> {
                 self.free.push_back(index);
                 Revoke::Gone
             }
-            State::Bound { .. } => {
-                entry.state = State::Invalidating { key, asked: 1 };
+            State::Bound { segment, .. } => {
+                entry.state = State::Invalidating { key, segment: *segment, tag, asked: 1 };
                 Revoke::Post(index)
             }
             State::Invalidating { asked, .. } => {
@@ -155,30 +163,33 @@ impl<W> Windows<W> {
     }
 
     /// Whether the key opens something that a revoke would have to invalidate by a work request.
-    pub(super) fn needs_invalidation(&self, key: u32) -> bool {
+    pub(super) fn needs_invalidation(&self, key: u32, tag: u64) -> bool {
         let entry = self.by_key.get(&key).and_then(|index| self.entries.get(index.0 as usize)?.as_ref());
-        matches!(entry, Some(Entry { state: State::Bound { .. }, .. }))
+        matches!(entry, Some(Entry { state: State::Bound { tag: of, .. }, .. }) if *of == tag)
     }
 
-    /// The keys of the grants into a segment that are not being taken back yet.
-    pub(super) fn keys_into(&self, id: SegmentId) -> Vec<u32> {
+    /// The keys and tags of the grants into a segment that are not being taken back yet.
+    pub(super) fn keys_into(&self, id: SegmentId) -> Vec<(u32, u64)> {
         let entries = self.entries.iter().flatten();
         let keys = entries.filter_map(|entry| match entry.state {
-            State::Hollow { key, segment } | State::Bound { key, segment } if segment == id => Some(key),
+            State::Hollow { key, segment, tag } | State::Bound { key, segment, tag } if segment == id => {
+                Some((key, tag))
+            }
             _ => None,
         });
         keys.collect()
     }
 
-    /// Whether anything is being taken back.
-    pub(super) fn any_invalidating(&self) -> bool {
-        self.entries.iter().flatten().any(|entry| matches!(entry.state, State::Invalidating { .. }))
+    /// Whether a grant into that segment is being taken back.
+    pub(super) fn is_leaving(&self, id: SegmentId) -> bool {
+        let mut entries = self.entries.iter().flatten();
+        entries.any(|entry| matches!(entry.state, State::Invalidating { segment, .. } if segment == id))
     }
 
     /// The posted invalidation has completed. `None` where none was posted.
     pub(super) fn invalidated(&mut self, index: WindowIndex) -> Option<Invalidated<W>> {
         let entry = self.entry(index)?;
-        let State::Invalidating { key, asked } = entry.state else { return None };
+        let State::Invalidating { key, tag, asked, .. } = entry.state else { return None };
         entry.state = State::Free;
         let worn = entry.keys_used >= KEYS_OF_A_WINDOW;
         self.by_key.remove(&key);
@@ -189,7 +200,7 @@ impl<W> Windows<W> {
             self.free.push_back(index);
             None
         };
-        Some(Invalidated { key, asked, worn })
+        Some(Invalidated { key, tag, asked, worn })
     }
 }
 
@@ -199,33 +210,37 @@ mod tests {
     use proptest::prelude::*;
 
     const SEGMENT: SegmentId = SegmentId(3);
+    const TAG: u64 = 5;
 
     #[test]
     fn only_what_is_bound_is_invalidated_and_only_once() {
         let mut windows = Windows::new();
-        assert_eq!(windows.revoke(7), Revoke::Gone);
+        assert_eq!(windows.revoke(7, TAG), Revoke::Gone);
         let index = windows.add('w');
         assert_eq!(windows.invalidated(index), None);
-        assert!(windows.bound(index, 7, SEGMENT));
-        assert!(!windows.bound(index, 8, SEGMENT), "it is bound already");
+        assert!(windows.bound(index, 7, SEGMENT, TAG));
+        assert!(!windows.bound(index, 8, SEGMENT, TAG), "it is bound already");
         assert_eq!(windows.invalidated(index), None);
-        assert_eq!(windows.revoke(7), Revoke::Post(index));
-        assert_eq!(windows.revoke(7), Revoke::Posted);
-        assert!(!windows.bound(index, 8, SEGMENT), "it is being invalidated");
-        assert_eq!(windows.invalidated(index), Some(Invalidated { key: 7, asked: 2, worn: None }));
+        assert_eq!(windows.revoke(7, 6), Revoke::Gone, "another grant's");
+        assert!(!windows.is_leaving(SEGMENT));
+        assert_eq!(windows.revoke(7, TAG), Revoke::Post(index));
+        assert!(windows.is_leaving(SEGMENT) && !windows.is_leaving(SegmentId(4)), "another segment's is no concern");
+        assert_eq!(windows.revoke(7, TAG), Revoke::Posted);
+        assert!(!windows.bound(index, 8, SEGMENT, TAG), "it is being invalidated");
+        assert_eq!(windows.invalidated(index), Some(Invalidated { key: 7, tag: TAG, asked: 2, worn: None }));
         assert_eq!(windows.invalidated(index), None);
-        assert_eq!(windows.revoke(7), Revoke::Gone);
-        assert!(windows.bound(index, 8, SEGMENT));
+        assert_eq!(windows.revoke(7, TAG), Revoke::Gone);
+        assert!(windows.bound(index, 8, SEGMENT, TAG));
     }
 
     #[test]
     fn a_grant_of_nothing_is_never_invalidated() {
         let mut windows = Windows::new();
         let index = windows.add('w');
-        assert!(windows.hollow(index, 7, SEGMENT));
-        assert!(!windows.needs_invalidation(7));
-        assert_eq!(windows.keys_into(SEGMENT), [7]);
-        assert_eq!(windows.revoke(7), Revoke::Gone);
+        assert!(windows.hollow(index, 7, SEGMENT, TAG));
+        assert!(!windows.needs_invalidation(7, TAG));
+        assert_eq!(windows.keys_into(SEGMENT), [(7, TAG)]);
+        assert_eq!(windows.revoke(7, TAG), Revoke::Gone);
         assert_eq!((windows.next_free(), windows.grants()), (Some(index), 0));
     }
 
@@ -233,11 +248,11 @@ mod tests {
     fn the_one_that_rested_longest_is_next_and_a_worn_one_goes() {
         let mut windows = Windows::new();
         let a = windows.add('a');
-        assert!(windows.bound(a, 0x100, SEGMENT));
+        assert!(windows.bound(a, 0x100, SEGMENT, TAG));
         let b = windows.add('b');
-        assert!(windows.bound(b, 0x200, SEGMENT));
+        assert!(windows.bound(b, 0x200, SEGMENT, TAG));
         for (key, index) in [(0x200, b), (0x100, a)] {
-            assert_eq!(windows.revoke(key), Revoke::Post(index));
+            assert_eq!(windows.revoke(key, TAG), Revoke::Post(index));
             windows.invalidated(index).unwrap();
         }
         assert_eq!(windows.next_free(), Some(b));
@@ -245,16 +260,16 @@ mod tests {
             let index = windows.next_free().unwrap();
             assert_eq!(index, if n % 2 == 1 { b } else { a });
             let key = 0x1_0000 + n;
-            assert!(windows.bound(index, key, SEGMENT));
-            assert_eq!(windows.revoke(key), Revoke::Post(index));
+            assert!(windows.bound(index, key, SEGMENT, TAG));
+            assert_eq!(windows.revoke(key, TAG), Revoke::Post(index));
             assert_eq!(windows.invalidated(index).unwrap().worn, None);
         }
         let rest: u32 = 2 * 256 - 256 - 2;
         let worn: Vec<char> = (0..rest)
             .filter_map(|n| {
                 let index = windows.next_free().unwrap();
-                assert!(windows.bound(index, 0x2_0000 + n, SEGMENT));
-                windows.revoke(0x2_0000 + n);
+                assert!(windows.bound(index, 0x2_0000 + n, SEGMENT, TAG));
+                windows.revoke(0x2_0000 + n, TAG);
                 windows.invalidated(index).unwrap().worn
             })
             .collect();
@@ -282,14 +297,14 @@ mod tests {
                             windows.add(allocated)
                         });
                         next_key += 1;
-                        prop_assert!(windows.bound(index, next_key, SEGMENT));
+                        prop_assert!(windows.bound(index, next_key, SEGMENT, TAG));
                         prop_assert!(!bound.iter().any(|(other, _)| *other == index));
                         prop_assert!(!posted.iter().any(|(other, ..)| *other == index));
                         bound.push((index, next_key));
                     }
                     1 => {
                         let key = u32::from(pick) % (next_key + 2);
-                        match windows.revoke(key) {
+                        match windows.revoke(key, TAG) {
                             Revoke::Post(index) => {
                                 let at = bound.iter().position(|b| *b == (index, key));
                                 prop_assert!(at.is_some(), "what is not bound was invalidated");

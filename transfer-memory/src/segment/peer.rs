@@ -43,7 +43,11 @@ impl Segment {
             return Err(SegmentError::StillWritable);
         }
         let stat = fs::fstat(fd.as_fd()).map_err(system("examine"))?;
-        let found = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES);
+        let pages = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES);
+        // Pages may lie beyond the end, FALLOC_FL_KEEP_SIZE: so the first hole counts, too. Where the file system of huge pages knows of
+        // none, it says the end.
+        let hole = fs::seek(fd.as_fd(), fs::SeekFrom::Hole(0)).map_err(system("look for holes in"))?;
+        let found = pages.min(hole);
         if found < expected_len {
             return Err(SegmentError::Sparse { found, expected: expected_len });
         }

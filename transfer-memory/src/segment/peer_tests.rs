@@ -14,8 +14,10 @@ fn segment() -> Segment {
 fn foreign(len: u64, filled: u64, seals: SealFlags) -> OwnedFd {
     let fd = fs::memfd_create("foreign", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     fs::ftruncate(&fd, len).unwrap();
-    if filled > 0 {
-        fs::fallocate(&fd, FallocateFlags::empty(), 0, filled).unwrap();
+    // As a sidecar's are: each page is there because something was written to it.
+    let page = [1; 4096];
+    for at in (0..filled).step_by(page.len()) {
+        rustix::io::pwrite(&fd, &page, at).unwrap();
     }
     fs::fcntl_add_seals(&fd, seals).unwrap();
     fd
@@ -103,6 +105,12 @@ fn a_trap_is_refused() {
         assert_eq!(refused(foreign(LEN, LEN, seals | writers)), SegmentError::Unsealed { can });
     }
     assert_eq!(refused(foreign(LEN, 4096, size | writers)), SegmentError::Sparse { found: 4096, expected: LEN });
+    // As many pages as it should have, and not where they should be.
+    let beyond = fs::memfd_create("beyond", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    fs::ftruncate(&beyond, LEN).unwrap();
+    fs::fallocate(&beyond, FallocateFlags::KEEP_SIZE, LEN, 2 * LEN).unwrap();
+    fs::fcntl_add_seals(&beyond, size | writers).unwrap();
+    assert_eq!(refused(beyond), SegmentError::Sparse { found: 0, expected: LEN });
     let longer = refused(foreign(2 * LEN, 2 * LEN, size | writers));
     assert_eq!(longer, SegmentError::WrongSize { found: 2 * LEN, expected: LEN });
     let file = tempfile::tempfile().unwrap();

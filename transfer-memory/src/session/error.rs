@@ -1,6 +1,7 @@
 //! How a session fails, and how it is refused.
 
 use super::PROTOCOL_VERSION;
+use crate::Errno;
 use crate::ring::RingError;
 use crate::segment::{MapError, SegmentError};
 use crate::socket::{AddressError, SocketError};
@@ -94,6 +95,21 @@ pub enum SessionError {
         /// The length now claimed, in bytes.
         found: u64,
     },
+}
+
+impl SessionError {
+    /// Whether the system is short of descriptors or of memory now, as it may not be a moment later. Nothing was sent then, and the
+    /// session goes on.
+    #[must_use]
+    pub fn is_shortage(&self) -> bool {
+        let (SessionError::Socket(SocketError::System { source, .. })
+        | SessionError::Segment(SegmentError::System { source, .. })) = self
+        else {
+            return false;
+        };
+        // ETOOMANYREFS: so many descriptors are on their way through sockets that nobody has read, unix(7).
+        [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::TOOMANYREFS].contains(source)
+    }
 }
 
 /// Why a sidecar does not want a worker.

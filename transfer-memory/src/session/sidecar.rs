@@ -341,6 +341,12 @@ impl SidecarSocket {
         Ok(self.0.send(&message.encode(), &[fd.as_fd()], deadline)?)
     }
 
+    /// Tells the worker that its session is over. What it says is heard still, its end above all.
+    pub fn hang_up(&self) {
+        // Where the worker is gone already, there is nobody to tell.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);
+    }
+
     /// Tells the worker that a segment that was passed to it will not be named again. Never waits.
     ///
     /// # Errors

@@ -241,7 +241,7 @@ impl WorkerSocket {
     /// Whether the sidecar's end is open. What it has said may not have been read yet.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        let mut fds = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::empty())];
+        let mut fds = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::RDHUP)];
         let found = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })));
         found == Ok(0)
     }

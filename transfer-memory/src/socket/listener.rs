@@ -6,10 +6,10 @@ use super::{AddressError, Socket, SocketError};
 use crate::Errno;
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{self, FileType, Mode};
+use rustix::fs::{self, FileType, FlockOperation, Mode, OFlags};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -35,6 +35,8 @@ impl Listener {
     pub fn bind(path: &Path, mode: u32) -> Result<Listener, AddressError> {
         let failed = |step| move |source| AddressError::System { step, path: path.to_owned(), source };
         let address = address(path)?;
+        // Between a look at what lies there and its removal another one may have begun to listen.
+        let _alone = lock_directory_of(path)?;
         remove_stale(path)?;
         let fd = seqpacket().map_err(failed("create"))?;
         net::bind(&fd, &address).map_err(|source| match source {
@@ -81,6 +83,8 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        // Where the lock cannot be had, the look at what lies there has to do.
+        let _alone = lock_directory_of(&self.path);
         let ours = fs::lstat(&self.path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity);
         if ours && let Err(e) = fs::unlink(&self.path) {
             tracing::warn!(path = ?self.path, "cannot remove the socket: {e}");
@@ -91,6 +95,29 @@ impl Drop for Listener {
 /// A socket of the kind used here; closed on exec and non-blocking, since all waiting is done in poll.
 pub(super) fn seqpacket() -> rustix::io::Result<OwnedFd> {
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+}
+
+/// How long the directory of a socket may be locked by others, who need it for a few system calls.
+const LOCKED: Duration = Duration::from_secs(5);
+
+/// Keeps other sidecars from putting a socket into the directory of `path`, or taking one away, until this is dropped.
+///
+/// # Errors
+/// [`AddressError::System`].
+pub fn lock_directory_of(path: &Path) -> Result<OwnedFd, AddressError> {
+    let failed = |source| AddressError::System { step: "lock the directory of", path: path.to_owned(), source };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = fs::open(directory, flags, Mode::empty()).map_err(failed)?;
+    let until = Instant::now() + LOCKED;
+    loop {
+        match fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(directory),
+            // Another process may hold it for ever, and must not keep this one waiting.
+            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            Err(source) => return Err(failed(source)),
+        }
+    }
 }
 
 /// Removes the socket file of a process that is dead. Succeeds where there is no file.

@@ -16,7 +16,7 @@ mod stream;
 pub use address::MAX_PATH_BYTES;
 pub use credentials::Credentials;
 pub use error::{AddressError, SocketError};
-pub use listener::Listener;
+pub use listener::{Listener, lock_directory_of};
 pub use stream::{Message, Socket};
 
 /// The longest message, in bytes.

@@ -155,3 +155,28 @@ fn the_end_is_told() {
     assert!(matches!(b.receive(0, soon()), Ok(Message::Bytes { bytes, .. }) if bytes == b"goodbye"));
     assert_eq!(b.receive(0, soon()).unwrap_err(), SocketError::Closed);
 }
+
+/// Whoever comes second finds the socket of the first one taken, and leaves it alone, also where a dead one lay there when both began.
+#[test]
+fn of_two_that_replace_a_dead_socket_one_listens() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("worker.sock");
+    for round in 0..500 {
+        // As after a crash: the file stays, nobody listens.
+        drop(std::os::unix::net::UnixDatagram::bind(&path).unwrap());
+        let barrier = std::sync::Barrier::new(2);
+        let [one, two] = std::thread::scope(|scope| {
+            let bind = || {
+                barrier.wait();
+                Listener::bind(&path, 0o600)
+            };
+            [scope.spawn(bind), scope.spawn(bind)].map(|thread| thread.join().unwrap())
+        });
+        assert!(one.is_ok() != two.is_ok(), "round {round}: {one:?}, {two:?}");
+        let refused = one.as_ref().err().or(two.as_ref().err());
+        assert!(matches!(refused, Some(AddressError::InUse { .. })), "round {round}: {refused:?}");
+        Socket::connect(&path, Instant::now()).unwrap();
+        drop((one, two));
+        assert!(!path.exists(), "round {round}");
+    }
+}

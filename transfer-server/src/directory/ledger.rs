@@ -154,6 +154,8 @@ impl Ledger {
     /// order.
     pub(crate) fn attached(&mut self, now: Instant) -> Vec<NodeItem> {
         self.alone = None;
+        // Those were numbers of another directory's, whose clock may have been ahead.
+        self.watches.values_mut().for_each(|newer_than| *newer_than = 0);
         let workers = self.workers.keys().map(|worker| NodeItem::WorkerUp { worker: worker.clone() });
         let log = self.keys.replay(now).chain(self.counters.replay(now));
         let watches =
@@ -393,14 +395,17 @@ mod tests {
         ledger.ask(Ask::Resolve { key: key("b"), newer_than: 0 }, now);
         assert_eq!(ledger.ask(Ask::StopResolve { key: key("c") }, now), Next::Nothing);
         said(ledger.ask(Ask::StopResolve { key: key("b") }, now));
-        assert_eq!(ledger.attached(now), [NodeItem::Resolve { key: key("a"), newer_than: 5 }]);
         let at = NodeAt { node: name("n"), address: "".into(), local: "".into(), incarnation: 1 };
         let located = |k: &str, sequence| Answer::Located { key: key(k), at: at.clone(), sequence };
         assert_eq!(ledger.answer(located("b", 9)), None);
         assert_eq!(ledger.answer(located("a", 5)), None);
-        let news = News::Located { key: key("a"), node: name("n"), sequence: 6 };
-        assert_eq!(ledger.answer(located("a", 6)), Some(news));
+        let news = |sequence| News::Located { key: key("a"), node: name("n"), sequence };
+        assert_eq!(ledger.answer(located("a", 6)), Some(news(6)));
         assert_eq!(ledger.attached(now), []);
+        // Another directory begins with lower numbers where its clock was set back: they are as good.
+        ledger.ask(Ask::Resolve { key: key("a"), newer_than: 6 }, now);
+        assert_eq!(ledger.attached(now), [NodeItem::Resolve { key: key("a"), newer_than: 0 }]);
+        assert_eq!(ledger.answer(located("a", 1)), Some(news(1)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What two nodes gave out while they could not ask the directory, and what they do when it decides.
 
 use super::pair::{Pair, Worker, bytes, name};
-use crate::op::{FailureCode, LeaseId, Reply};
+use crate::op::{Command, FailureCode, LeaseId, Reply};
 use crate::tensor::{Key, Select, Version};
 
 fn held(pair: &mut Pair, r: Worker) -> LeaseId {
@@ -59,6 +59,33 @@ fn what_is_granted_when_nobody_wants_it_any_more_is_given_back() {
     pair.settle();
     assert!(!pair.is_entered("k"));
     pair.ends_clean(&[(w, "w")]);
+}
+
+/// Who pushed has given up while the directory was asked. The key is nobody's then, and not that of a worker that has nothing of it.
+#[test]
+fn a_claim_whose_pushes_were_given_up_is_given_back() {
+    for takeover in [false, true] {
+        let mut pair = Pair::new();
+        let (first, second) = (pair.worker(0, "first"), pair.worker(1, "second"));
+        if takeover {
+            pair.push(second, "k", bytes(100), 1, None);
+            pair.settle();
+            pair.replies(second);
+        }
+        pair.takeover = takeover;
+        let op = pair.push(first, "k", bytes(100), 2, None);
+        pair.command(first, Command::Cancel { op });
+        pair.settle();
+        assert_eq!(pair.failed(first).code, FailureCode::Cancelled);
+        assert!(!pair.is_entered("k"));
+        pair.takeover = false;
+        pair.replies(second);
+        pair.push(second, "k", bytes(100), 3, None);
+        pair.settle();
+        let replies = pair.replies(second);
+        assert!(matches!(replies[..], [Reply::Pushed { .. }]), "{replies:?}");
+        pair.ends_clean(&[(first, "first"), (second, "second")]);
+    }
 }
 
 #[test]

@@ -258,3 +258,29 @@ fn an_operator_gets_idle_slots_back_and_what_is_published_stays() {
     assert_eq!(step(&mut pair, w, (r, "ps"), bytes(1000), 3), ["BUFFER_REQUEST", "BUFFER_RESPONSE", "WRITE"]);
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
+
+/// Of the highest number nothing could come after it, and it could be pushed again and again.
+#[test]
+fn the_highest_number_is_no_version() {
+    for to in [None, Some("far")] {
+        let mut pair = Pair::new();
+        let (w, far) = (pair.worker(0, "w"), pair.worker(1, "far"));
+        for _ in 0..2 {
+            pair.push_version(w, "k", Some(u64::MAX), bytes(100), 1, to);
+            pair.settle();
+            let failure = pair.failed(w);
+            assert_eq!(failure.code, FailureCode::Invalid);
+            assert!(failure.text.contains("v18446744073709551614"), "{failure}");
+        }
+        pair.push_version(w, "k", Some(u64::MAX - 1), bytes(100), 2, to);
+        pair.settle();
+        assert!(matches!(pair.replies(w)[..], [Reply::Pushed { version: Version::LAST, .. }, ..]));
+        // Neither the same again nor one that is numbered by itself.
+        for (version, code) in [(Some(u64::MAX - 1), FailureCode::VersionNotRising), (None, FailureCode::Invalid)] {
+            pair.push_version(w, "k", version, bytes(100), 3, to);
+            pair.settle();
+            assert_eq!(pair.failed(w).code, code);
+        }
+        pair.ends_clean(&[(w, "w"), (far, "far")]);
+    }
+}

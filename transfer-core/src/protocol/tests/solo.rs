@@ -36,7 +36,7 @@ pub(super) struct Solo {
     /// Segments that the node has passed, of which the peer has not said that it keeps them.
     pub(super) shares: Vec<SegmentId>,
     grants: VecDeque<(LocalSlice, u64)>,
-    revokes: VecDeque<RemoteKey>,
+    revokes: VecDeque<(RemoteKey, u64)>,
     pub(super) controls: Vec<Control>,
     pub(super) replies: Vec<Reply>,
     /// Why the node ended the link.
@@ -92,7 +92,7 @@ impl Solo {
                     self.writes.push(write.work);
                 }
                 Action::Grant { range, tag, .. } => self.grants.push_back((range, tag)),
-                Action::Revoke { key, .. } => self.revokes.push_back(key),
+                Action::Revoke { key, tag, .. } => self.revokes.push_back((key, tag)),
                 Action::Share { segment, .. } => self.shares.push(segment),
                 Action::Control(control) => self.controls.push(control),
                 Action::Reply { reply, .. } => self.replies.push(reply),
@@ -129,8 +129,8 @@ impl Solo {
     }
 
     pub(super) fn revoke(&mut self) {
-        while let Some(key) = self.revokes.pop_front() {
-            self.node.fabric_event(self.now, FabricEvent::Revoked { link: LINK, key }, None);
+        while let Some((key, tag)) = self.revokes.pop_front() {
+            self.node.fabric_event(self.now, FabricEvent::Revoked { link: LINK, key, tag }, None);
             self.drain();
         }
     }

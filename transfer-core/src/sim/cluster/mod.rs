@@ -54,6 +54,8 @@ pub(crate) struct Play {
     pub(crate) broken: Option<Broken>,
     /// Late packets, in percent.
     pub(crate) late_packets: u32,
+    /// All grants into a segment have one key.
+    pub(crate) one_key: bool,
     /// No faults, no deaths, enough room and time: everything must succeed.
     pub(crate) calm: bool,
     /// Links have rails, which die: in calm weather all but one of each link.
@@ -74,6 +76,7 @@ impl Play {
     pub(crate) const USUAL: Play = Play {
         broken: None,
         late_packets: 0,
+        one_key: false,
         calm: false,
         rails: false,
         broken_rails: None,

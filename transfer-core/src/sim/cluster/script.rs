@@ -3,6 +3,7 @@
 use super::content::{Pushed, context_of};
 use super::worker::{What, Worker};
 use super::{Cluster, Directory, Happening, Play, Tally, World};
+use crate::fabric::Isolation;
 use crate::memory::RailKeys;
 use crate::op::{Command, Fetch, OpId, Prepare, Push};
 use crate::protocol::{Broken, NodeConfig, Tenant};
@@ -20,6 +21,10 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
     let mut conditions = Conditions::random(rng);
     conditions.late_packets = play.late_packets;
     conditions.lies = play.lies;
+    if play.one_key {
+        conditions.capabilities.isolation = Isolation::Segment;
+        conditions.capabilities.checks_bounds = false;
+    }
     // Where room is short, everybody is to wait for it; and a link of rails has no references. A mistake is looked for where it matters.
     let wanted = match play.broken {
         Some(Broken::KeepsReferences | Broken::ForgetsReaders) => true,

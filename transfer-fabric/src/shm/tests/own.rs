@@ -165,7 +165,8 @@ fn a_revoke_under_a_copy_ends_the_link() {
         pair.fabric(0).poll(&mut |_| ());
         pair.fabric(1).poll(&mut |event| panic!("{event:?}"));
         let id = link.0[1];
-        pair.fabric(1).revoke(id, remote.key()).unwrap();
+        let tag = pair.tag_of(1, link, remote);
+        pair.fabric(1).revoke(id, remote.key(), tag).unwrap();
         pair.hear(1, "LinkDown", |h| matches!(h, Heard::Down(l, DownReason::Violation(_)) if *l == id).then_some(()));
         let memory = pair.sides[1].memory.clone();
         memory.mapping().zero(0, len).unwrap();

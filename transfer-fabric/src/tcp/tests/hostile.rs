@@ -249,7 +249,7 @@ fn a_grant_that_is_taken_back_while_it_is_written_ends_the_link() {
         fabric.poll(&mut |event| panic!("{event:?}"));
         memory.copy_out(99, &mut first).unwrap();
     }
-    fabric.revoke(LINK, remote.key()).unwrap();
+    fabric.revoke(LINK, remote.key(), 0).unwrap();
     peer.write_all(&[8; 3996]).unwrap();
     assert!(matches!(down(&mut fabric), DownReason::Violation(_)));
     memory.copy_out(100, &mut first).unwrap();

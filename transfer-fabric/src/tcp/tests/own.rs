@@ -159,7 +159,8 @@ fn grants_that_end_with_their_segment_are_reported() {
     let mut pair = Pair::new(TcpRig, 4096);
     let link = pair.connect(0);
     let remote = pair.grant(1, link, Pair::<TcpRig>::slice(0, 64));
+    let tag = pair.tag_of(1, link, remote);
     pair.fabric(1).deregister(Pair::<TcpRig>::SEGMENT).unwrap();
-    let revoked = crate::conformance::pair::Heard::Revoked(link.0[1], remote.key());
+    let revoked = crate::conformance::pair::Heard::Revoked(link.0[1], remote.key(), tag);
     pair.hear(1, "Revoked", |heard| (*heard == revoked).then_some(()));
 }

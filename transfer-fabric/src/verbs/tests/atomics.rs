@@ -31,7 +31,7 @@ fn a_grant_opens_what_it_is_for() {
             1 => pair.fabric(0).post_atomic(id, WorkId(1), range, AtomicOp::FetchAdd(1)).unwrap(),
             2 => pair.fabric(0).post_atomic(id, WorkId(1), range, AtomicOp::Load).unwrap(),
             _ => {
-                pair.revoke(1, link, words.key());
+                pair.revoke(1, link, words);
                 pair.fabric(0).post_atomic(id, WorkId(1), words, AtomicOp::FetchAdd(1)).unwrap();
             }
         }

@@ -171,10 +171,11 @@ impl Stream {
                 assert!(came == pattern(len, seed), "slot {slot}, {len} bytes of seed {seed}");
                 self.arrived += 1;
                 self.slots[slot as usize] = Slot::Closing(key);
-                pair.fabric(1).revoke(link.0[1], key).unwrap();
+                pair.fabric(1).revoke(link.0[1], key, slot.into()).unwrap();
             }
-            Heard::Revoked(_, key) => {
-                let slot = self.slots.iter().position(|slot| *slot == Slot::Closing(key)).unwrap();
+            Heard::Revoked(_, key, slot) => {
+                let slot = slot as usize;
+                assert_eq!(self.slots[slot], Slot::Closing(key));
                 self.lies[slot] = pair.fill(1, slot as u64 * SLOT_BYTES, SLOT_BYTES, 1 << 21 | self.arrived);
                 self.slots[slot] = Slot::Closed { until: self.steps + self.rng.random_range(0..20) };
             }

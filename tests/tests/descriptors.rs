@@ -1,0 +1,112 @@
+//! What is being read stays as it was, also where its sidecar has no descriptors left, or has thrown the reader out.
+
+use std::sync::Arc;
+use std::time::Duration;
+use transfer_core::op::{Command, Fetch, LeaseId, OpId, Reply};
+use transfer_core::tensor::{Key, Name, Select};
+use transfer_core::wire::Writer;
+use transfer_core::wire::session::{read_reply, write_command};
+use transfer_memory::ring::MAX_RECORD_BYTES;
+use transfer_memory::session::{FromSidecar, SessionError, WorkerEnd, WorkerOptions};
+use transfer_memory::socket::SocketError;
+use transfer_memory::view::Bytes;
+use transfer_tests::status::Seen;
+use transfer_tests::{PATIENCE, Scene, Spec, Worker, pattern, poll};
+
+const LEN: u64 = 1 << 20;
+
+fn blobs(n: u64) -> impl Fn(&Seen) -> bool {
+    move |s| s.counters.as_ref().is_some_and(|c| c.blobs == n)
+}
+
+/// The giver's arena has room for four versions, so it writes over what it has back all the time.
+#[test]
+fn while_there_are_none_a_reader_keeps_what_it_reads() {
+    let scene = Scene::one();
+    let mut giver = Worker::of(scene.a(), "giver").arena_bytes(4 * LEN).start();
+    let (mut taker, mut other) = (scene.a().worker("taker"), scene.a().worker("other"));
+    giver.push("k", Spec::bytes(LEN, 1)).get();
+    other.push("elsewhere", Spec::bytes(LEN, 100)).get();
+    taker.fetch("k").hold("leased").get();
+    taker.fetch("k").hold("looked up").get();
+
+    // Not one more than standard input, output and errors.
+    scene.a().limit_descriptors(Some(3));
+    // The memory of this one has to be passed to it.
+    let waiting = taker.fetch("elsewhere").start();
+    let said = poll(|| if scene.a().log().contains("cannot be passed") { Ok(()) } else { Err(scene.a().log()) });
+    assert_eq!(said, Ok(()), "it says what is missing");
+    for version in 2..=50 {
+        giver.push("k", Spec::bytes(LEN, version)).get();
+        for held in ["leased", "looked up"] {
+            assert_eq!(taker.read(held), Spec::bytes(LEN, 1).sum(), "{held} has changed with version {version}");
+        }
+    }
+    scene.a().limit_descriptors(None);
+    assert_eq!(waiting.get().sum, Spec::bytes(LEN, 100).sum(), "what has waited comes");
+    assert_eq!(taker.read("leased"), Spec::bytes(LEN, 1).sum());
+    for held in ["leased", "looked up"] {
+        taker.release(held);
+    }
+    scene.a().until("its memory is back", blobs(2));
+    drop((giver, taker, other));
+    scene.end();
+}
+
+/// It breaks the rules, and reads on all the same.
+#[test]
+fn a_reader_that_is_thrown_out_keeps_what_it_reads() {
+    let scene = Scene::one();
+    let mut giver = Worker::of(scene.a(), "giver").arena_bytes(4 * LEN).start();
+    giver.push("k", Spec::bytes(LEN, 1)).get();
+    let name = Name::new("bare").expect("a name");
+    let options = WorkerOptions { name, arena_bytes: 0, timeout: PATIENCE };
+    let mut bare = WorkerEnd::connect(&scene.a().socket(), &options).expect("it may come in");
+    let say = |bare: &mut WorkerEnd, command: &Command| {
+        let mut record = Writer::new();
+        write_command(&mut record, command);
+        assert!(bare.submission.try_push(record.as_slice()).expect("the sidecar keeps to the rules"));
+        bare.submission.publish();
+        bare.socket.ring().expect("the session goes on");
+    };
+    let key = Key::new("k").expect("a key");
+    let (op, select, timeout) = (OpId(1), Select::Latest, PATIENCE);
+    say(&mut bare, &Command::Fetch(Fetch { op, key, select, timeout, require: None, trace: None, watches: false }));
+    let mut buffer = [0; MAX_RECORD_BYTES];
+    let slice = poll(|| match bare.completion.try_pop(&mut buffer).expect("the sidecar keeps to the rules") {
+        Some(record) => match read_reply(record) {
+            Ok(Reply::Fetched { slice, .. }) => Ok(slice),
+            other => panic!("{other:?}"),
+        },
+        None => Err("no reply"),
+    });
+    let slice = slice.expect("it is there");
+    while bare.segments.get(slice.segment).is_none() {
+        match bare.socket.try_receive().expect("the session goes on") {
+            Some(FromSidecar::Segment(passed)) => drop(bare.segments.adopt(passed).expect("it can be mapped")),
+            other => assert!(other.is_some(), "its memory was passed before the reply"),
+        }
+    }
+    let view: Bytes = bare.segments.view(slice, Arc::new(())).expect("it lies there");
+    assert_eq!(pattern::sum(&view), Spec::bytes(LEN, 1).sum());
+
+    say(&mut bare, &Command::Release { lease: LeaseId(77) });
+    let ended = poll(|| match bare.socket.receive(std::time::Instant::now() + Duration::from_secs(1)) {
+        Err(SessionError::Socket(SocketError::Closed)) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    assert_eq!(ended, Ok(()), "it is thrown out");
+    scene.a().until("it has no session", |s| s.sessions.iter().all(|s| s.worker != "bare"));
+    for version in 2..=20 {
+        giver.push("k", Spec::bytes(LEN, version)).get();
+        assert_eq!(pattern::sum(&view), Spec::bytes(LEN, 1).sum(), "it has changed with version {version}");
+    }
+    // Its name is free meanwhile.
+    drop(scene.a().worker("bare"));
+    assert_eq!(pattern::sum(&view), Spec::bytes(LEN, 1).sum());
+    scene.a().until("the newest is there, and what is read", blobs(2));
+    drop((view, bare));
+    scene.a().until("its memory is back", blobs(1));
+    drop(giver);
+    scene.end();
+}
