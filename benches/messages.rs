@@ -35,6 +35,7 @@ fn main() -> Result<(), Failed> {
         require: None,
         retention: transfer_core::tensor::Retention::default(),
         takeover: false,
+        readable_by: Vec::new(),
         ranges: 0,
         trace: None,
         announced: None,

@@ -105,6 +105,7 @@ impl Bench {
             require: None,
             retention: transfer_core::tensor::Retention::default(),
             takeover: false,
+            readable_by: Vec::new(),
             ranges: 0,
             trace: self.trace,
             announced: None,

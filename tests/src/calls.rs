@@ -174,6 +174,11 @@ impl PushCall<'_> {
         self
     }
 
+    pub fn readable_by(mut self, tenant: impl ToString) -> Self {
+        self.order.readable_by.push(tenant.to_string());
+        self
+    }
+
     pub fn takeover(mut self) -> Self {
         self.order.takeover = true;
         self

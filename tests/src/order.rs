@@ -82,6 +82,7 @@ pub struct PushOrder {
     pub require: Option<String>,
     pub keep: Keep,
     pub takeover: bool,
+    pub readable_by: Vec<String>,
 }
 
 /// How long a pushed version stays.

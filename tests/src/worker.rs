@@ -219,6 +219,7 @@ impl Worker {
             require: None,
             keep,
             takeover: false,
+            readable_by: Vec::new(),
         };
         PushCall::new(self, order)
     }

@@ -53,6 +53,7 @@ impl Liar {
             require: None,
             retention: Retention::default(),
             takeover: false,
+            readable_by: Vec::new(),
             ranges,
             trace: None,
             announced: None,

@@ -118,3 +118,46 @@ fn another_user_s_sidecar_speaks_for_its_user_alone() {
     drop((root, there));
     assert!(theirs.terminate().success());
 }
+
+/// What is shared is copied: the reader gets the bytes and none of the owner's memory.
+#[test]
+fn what_is_shared_on_purpose_is_read_as_a_copy() {
+    if !can_be_others() {
+        return;
+    }
+    for (carrier, node) in CARRIERS.into_iter().flat_map(|carrier| [(carrier, 0), (carrier, 1)]) {
+        let share = format!("models/={UID}");
+        let scene = scene(carrier, &["--share", &share]);
+        let program = programs::worker_for_all(scene.folder());
+        let mut owner = scene.a().worker("owner");
+        let mut reader = Worker::of(&scene.nodes[node], "reader").user(UID, program.clone()).start();
+        let mut stranger = Worker::of(&scene.nodes[node], "stranger").user(UID + 1, program).start();
+        // Longer than a piece of a copy.
+        let spec = |seed| Spec::bytes(3_000_001, seed);
+        owner.push("models/w", spec(1)).get();
+        owner.push("w", spec(2)).readable_by(UID).get();
+        owner.push("x", spec(3)).get();
+        for (key, seed) in [("models/w", 1), ("w", 2)] {
+            let fetched = reader.fetch(key).hold(key).get();
+            assert_eq!(fetched.sum, spec(seed).sum());
+            assert!(fetched.report.copied >= 3_000_001, "{}", fetched.report.text);
+            stranger.fetch(key).trouble().expect("PermissionDenied", &["user id 0"]);
+            // Its owner goes on, and the copy stays.
+            owner.push(key, spec(9)).get();
+            assert_eq!(reader.read(key), spec(seed).sum());
+            reader.release(key);
+        }
+        reader.fetch("x").trouble().expect("PermissionDenied", &["user id 0"]);
+        // The version that replaced it is not shared.
+        reader.fetch("w").trouble().expect("PermissionDenied", &["user id 0"]);
+        let inodes = |worker: &Worker| -> Vec<String> {
+            let maps = std::fs::read_to_string(format!("/proc/{}/maps", worker.process_id())).expect("maps");
+            let memfds = maps.lines().filter(|line| line.contains("memfd:"));
+            memfds.map(|line| line.split_whitespace().nth(4).unwrap_or_default().to_owned()).collect()
+        };
+        let (theirs, own) = (inodes(&owner), inodes(&reader));
+        assert!(!theirs.is_empty() && !own.is_empty());
+        assert!(own.iter().all(|inode| !theirs.contains(inode)), "memory of another tenant is mapped");
+        owner.push("w", spec(1)).readable_by("evil").trouble().expect("Invalid", &["evil", "--tenants"]);
+    }
+}

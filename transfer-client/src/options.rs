@@ -3,7 +3,7 @@
 use crate::Error;
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::{Command, OpId, Push};
+use transfer_core::op::{Command, Failure, FailureCode, MAX_READERS, OpId, Push};
 use transfer_core::tensor::{Key, Name, Retention, TensorMeta, Version};
 use transfer_core::trace::TraceContext;
 
@@ -18,6 +18,7 @@ pub(crate) struct PushOptions {
     pub(crate) require: Option<FabricKind>,
     pub(crate) retention: Retention,
     pub(crate) takeover: bool,
+    pub(crate) readable_by: Vec<Name>,
     pub(crate) trace: Option<TraceContext>,
     /// What was wrong with them.
     pub(crate) error: Option<Error>,
@@ -32,6 +33,7 @@ impl PushOptions {
             require: None,
             retention: Retention::default(),
             takeover: false,
+            readable_by: Vec::new(),
             trace: crate::trace::current(),
             error: None,
         }
@@ -40,6 +42,18 @@ impl PushOptions {
     pub(crate) fn set_to(&mut self, worker: &str) {
         match Name::new(worker) {
             Ok(name) => self.to = Some(name),
+            Err(e) => self.error = Some(e.into()),
+        }
+    }
+
+    pub(crate) fn add_reader(&mut self, tenant: &str) {
+        match Name::new(tenant) {
+            Ok(_) if self.readable_by.len() == MAX_READERS => {
+                let text =
+                    format!("a push can name {MAX_READERS} tenants that may read it, and {tenant:?} is one more");
+                self.error = Some(Failure::new(FailureCode::Invalid, text).into());
+            }
+            Ok(name) => self.readable_by.push(name),
             Err(e) => self.error = Some(e.into()),
         }
     }
@@ -57,6 +71,7 @@ impl PushOptions {
             require: self.require,
             retention: self.retention,
             takeover: self.takeover,
+            readable_by: self.readable_by.clone(),
             ranges: 0,
             trace: self.trace,
             announced: None,
@@ -113,6 +128,14 @@ macro_rules! push_options {
         /// another node.
         pub fn takeover(mut self) -> Self {
             self.$($options).+.takeover = true;
+            self
+        }
+
+        /// Workers of this tenant may fetch it, too: a user id in digits, or a name of the sidecar's `--tenants`. They get a copy in their own
+        /// memory. Up to 8 tenants, one call for each; counts at the sidecar where the version is published, so not together with
+        /// [`to`](Self::to) another node.
+        pub fn readable_by(mut self, tenant: impl AsRef<str>) -> Self {
+            self.$($options).+.add_reader(tenant.as_ref());
             self
         }
 

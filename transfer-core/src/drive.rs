@@ -10,6 +10,7 @@ pub use posts::PostMeter;
 use crate::fabric::{DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Reply};
+use crate::plan::GatherList;
 use crate::protocol::{
     Action, BufferAnswer, Control, LinkStatus, Node, Page, PeerInfo, SessionId, Shown, Snapshot, Tenant, Write,
 };
@@ -61,6 +62,15 @@ pub enum Work<M> {
         domain: Tenant,
         /// Which.
         ticket: u64,
+    },
+    /// Copy these ranges, one behind the other, and tell [`Node::copied`].
+    Copy {
+        /// From where.
+        from: GatherList,
+        /// To where.
+        to: LocalSlice,
+        /// Comes back.
+        tag: u64,
     },
     /// Answer a call for landing slots.
     Prepared {
@@ -353,6 +363,7 @@ impl<M> Driver<M> {
                 Action::Prepared { token, answers } => return Some(Work::Prepared { token, answers }),
                 Action::Control(control) => return Some(Work::Control(control)),
                 Action::AskReaders { segment, mark } => return Some(Work::AskReaders { segment, mark }),
+                Action::Copy { from, to, tag } => return Some(Work::Copy { from, to, tag }),
                 Action::Keep { link, handle } => {
                     if let Some(work) = self.keep(link, handle) {
                         return Some(work);
@@ -462,6 +473,7 @@ fn try_post<M>(
         | Action::CloseSession { .. }
         | Action::SegmentUnused { .. }
         | Action::Show(_)
+        | Action::Copy { .. }
         | Action::Withdraw { .. }
         | Action::Disconnect { .. }
         | Action::Prepared { .. }

@@ -144,6 +144,8 @@ pub struct Push {
     pub retention: Retention,
     /// Whether to take the key from whoever owns it.
     pub takeover: bool,
+    /// Other tenants whose workers may read it, at most [`MAX_READERS`].
+    pub readable_by: Vec<Name>,
     /// Of how many ranges of the arena the body is made, in order. Their table lies behind the metadata then; see
     /// [`crate::wire::ranges`]. 0: the body itself lies there, in one piece.
     pub ranges: u32,
@@ -152,6 +154,9 @@ pub struct Push {
     /// Where the worker has announced it already.
     pub announced: Option<Announced>,
 }
+
+/// How many other tenants a push may name.
+pub const MAX_READERS: usize = 8;
 
 /// The worker itself has shown a version, in a *notice* that the workers of its user read. It is published and read from that moment on, whatever
 /// the sidecar answers.

@@ -116,7 +116,7 @@ impl Agent {
     }
 
     pub(super) fn push(&self, order: &PushOrder) -> Result<Pushed, Trouble> {
-        let PushOrder { key, tensor, way, version, to, timeout, require, keep, takeover } = order;
+        let PushOrder { key, tensor, way, version, to, timeout, require, keep, takeover, readable_by } = order;
         let dtype = pattern::dtype(&tensor.dtype);
         let mut place = None;
         let (frozen, foreign);
@@ -161,6 +161,9 @@ impl Agent {
         }
         if *takeover {
             push = push.takeover();
+        }
+        for tenant in readable_by {
+            push = push.readable_by(tenant);
         }
         let pushed = push.call().map_err(|e| trouble(e.error()))?;
         Ok(Pushed { version: pushed.version, report: report(&pushed.report), place })

@@ -249,6 +249,7 @@ impl Soak {
             require: None,
             keep: Keep::default(),
             takeover: false,
+            readable_by: Vec::new(),
         };
         let order = match brief {
             Some(patience) => Order::PushBriefly(order, patience),

@@ -66,6 +66,9 @@ pub struct Options {
     /// Take the key from the worker that owns it
     #[arg(long)]
     pub takeover: bool,
+    /// Let workers of these tenants fetch it, too: user ids, or names of the sidecar's --tenants
+    #[arg(long, value_name = "TENANT,...", value_delimiter = ',')]
+    pub readable_by: Vec<String>,
     /// The memory to publish from. Default: as much as all of it takes. With less it goes in turns, which needs --to or --until fetched:N:
     /// else nothing would make room
     #[arg(long, value_name = "SIZE", value_parser = size)]

@@ -149,6 +149,9 @@ async fn one(
     if options.takeover {
         push = push.takeover();
     }
+    for tenant in &options.readable_by {
+        push = push.readable_by(tenant);
+    }
     let pushed = push.await.map_err(|e| fail("push", e.into()))?;
 
     if options.verify {

@@ -140,6 +140,7 @@ mod tests {
             require: None,
             retention: Retention { until, ..Retention::default() },
             takeover: false,
+            readable_by: Vec::new(),
             ranges: 0,
             trace: None,
             announced: None,

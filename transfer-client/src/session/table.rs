@@ -364,6 +364,7 @@ mod tests {
             require: None,
             retention: Retention::default(),
             takeover: false,
+            readable_by: Vec::new(),
             ranges: 0,
             trace: None,
             announced: None,

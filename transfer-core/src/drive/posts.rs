@@ -48,6 +48,7 @@ impl PostMeter {
             | Action::LocalAtomic { .. }
             | Action::Show(_)
             | Action::Withdraw { .. }
+            | Action::Copy { .. }
             | Action::Share { .. }
             | Action::Keep { .. }
             | Action::AskReaders { .. }

@@ -40,6 +40,15 @@ pub enum Action {
         /// Which.
         ticket: u64,
     },
+    /// Copy these ranges, one behind the other, and call [`super::Node::copied`] with this tag. Nothing else writes there meanwhile.
+    Copy {
+        /// From where.
+        from: GatherList,
+        /// To where.
+        to: LocalSlice,
+        /// Comes back.
+        tag: u64,
+    },
     /// Post a message.
     Send {
         /// Where to.

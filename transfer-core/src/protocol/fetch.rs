@@ -29,6 +29,12 @@ impl Node {
         if let Some(record) = found.filter(|_| behind.is_none()) {
             fetch.select = self.resolve_latest(record, fetch.select);
             match self.pick(record, fetch.select) {
+                Picked::Blob(blob) if self.is_of_another(session, blob) => {
+                    let Fetch { op, key, select, timeout, require, trace, .. } = fetch;
+                    let kind = OpKind::Fetch { select, stage: FetchStage::Waiting, astray: 0, trace };
+                    let op = Op { session, id: op, key, since: now, deadline: now + timeout, require, kind };
+                    return self.hand_over_copy(now, op, blob);
+                }
                 Picked::Blob(blob) => {
                     return match self.hand_over(now, session, fetch.op, blob, fetch.require, now) {
                         Ok(report) => {

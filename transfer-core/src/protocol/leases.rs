@@ -23,6 +23,9 @@ impl Node {
             return;
         }
         let Some(blob) = self.store.blobs.remove(id) else { return };
+        if blob.is_shared {
+            self.store.readers.remove(&id);
+        }
         match blob.source {
             Source::Arena(lent) => self.leave_arena(&blob, lent),
             Source::Pool(range) => self.free_range(blob.domain, *range),
@@ -109,7 +112,9 @@ impl Node {
     ) -> Result<(), Failure> {
         let gone = || Failure::new(FailureCode::Cancelled, "the worker is gone");
         let (Some(s), Some(b)) = (self.sessions.get(&session), self.store.blobs.get(blob)) else { return Err(gone()) };
-        self.may_read(s.domain, b)?;
+        if s.domain != b.domain {
+            return Err(self.of_another_tenant("the tensor", b.domain, s.domain));
+        }
         let (Some(s), Some(b)) = (self.sessions.get_mut(&session), self.store.blobs.get_mut(blob)) else {
             return Err(gone());
         };

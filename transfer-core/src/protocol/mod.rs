@@ -18,6 +18,7 @@
 //! - `references`: the same, where the receiver reads the owner's memory.
 //! - `counters`: named counters and barriers of the job.
 //! - `status`, `listing`, `waiting`, `snapshot`: what a node shows of itself. `events`: what it tells without being asked.
+//! - `copies`: what workers of another tenant may read, copied for them.
 //! - `tenant`: whose a worker is, and whose word is taken for it.
 //! - `drain`, `operator`: taking nothing new, and what an operator ends.
 //! - `push_out`, `push_in`, `flow_slots`, `recall`: the two sides of a push to another node, and its landing slots.
@@ -32,6 +33,7 @@ mod claims;
 mod config;
 mod connect;
 mod control;
+mod copies;
 mod counters;
 mod drain;
 mod ended;

@@ -1,6 +1,7 @@
 //! The node: the parts put together, and the ways in and out.
 
 use super::board::Boards;
+use super::copies::Copying;
 use super::counters::Counters;
 use super::ended::EndedTransfer;
 use super::events::FailuresTold;
@@ -76,6 +77,8 @@ pub struct Node {
     pub(super) ended: Option<Vec<EndedTransfer>>,
     /// The time of the latest event.
     pub(super) latest: Time,
+    /// Copies for readers of other tenants.
+    pub(super) copies: Slab<Copying>,
     /// It takes nothing new.
     pub(super) draining: bool,
     pub(super) failures_told: FailuresTold,
@@ -135,6 +138,7 @@ impl Node {
             meters,
             ended: None,
             latest: Time(0),
+            copies: Slab::default(),
             draining: false,
             failures_told: FailuresTold::default(),
             #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Operations of workers that have to wait, and how they end.
 
+use super::copies::Copying;
 use super::counters::CounterStage;
 use super::node::Node;
 use super::pull::Pull;
@@ -89,6 +90,8 @@ pub(super) enum FetchStage {
     Connecting(Name),
     /// The peer.
     Pulling(LinkId, Id<Pull>),
+    /// Room for a copy, and the copy: it is another tenant's, who shares it.
+    Copying(Id<Copying>),
 }
 
 /// What a push waits for.
@@ -203,6 +206,12 @@ impl Node {
                     format!("key {key:?} is owned by node {node:?}, to which no link came up within {after:?}"),
                 ),
                 FetchStage::Pulling(link, pull) => self.pull_deadline(*link, *pull, key, *select, after),
+                FetchStage::Copying(_) => Failure::new(
+                    FailureCode::PoolFull,
+                    format!(
+                        "there was no room in this worker's landing pool for a copy of key {key:?} within {after:?}"
+                    ),
+                ),
             },
             OpKind::TakeBack { blob } => self.still_read(key, *blob, after),
             OpKind::Counter { ask, stage } => self.counter_deadline(op, ask, stage, after),
@@ -276,6 +285,7 @@ impl Node {
                 }
             }
             OpKind::Fetch { stage: FetchStage::Pulling(link, pull), .. } => self.cancel_pull(*link, *pull),
+            OpKind::Fetch { stage: FetchStage::Copying(copying), .. } => self.copy_unwanted(*copying),
             OpKind::TakeBack { blob } => {
                 if let Some(blob) = self.store.blobs.get_mut(*blob) {
                     blob.awaited = None;

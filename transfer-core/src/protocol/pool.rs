@@ -1,5 +1,6 @@
 //! Landing pools: where writes of peers land, one for each trust domain.
 
+use super::copies::Copying;
 use super::pull::Pull;
 use super::push_in::InFlow;
 use super::slab::Id;
@@ -17,6 +18,8 @@ pub(super) enum Want {
     Pull(LinkId, Id<Pull>),
     /// All slots of a push flow.
     Flow(LinkId, Id<InFlow>),
+    /// A copy for a reader of another tenant.
+    Copy(Id<Copying>),
 }
 
 /// How long a queue may be before those that have ended are taken out of it.

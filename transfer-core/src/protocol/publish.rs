@@ -57,6 +57,10 @@ impl Node {
             let text = "a push that takes a key over publishes it at its own sidecar: push it there first, then to the other worker";
             return self.refuse(session, push.op, Failure::new(FailureCode::Invalid, text));
         }
+        let readers = match self.readers_of_push(&push, local) {
+            Ok(readers) => readers,
+            Err(failure) => return self.refuse(session, push.op, failure),
+        };
         let Some(s) = self.sessions.get(&session) else { return };
         let lent = Lent { session, pushed: push.op };
         let mut blob = Blob::new(slice, push.meta, s.domain, Source::Arena(Some(lent))).retained(push.retention);
@@ -69,7 +73,11 @@ impl Node {
             arena.ranges += u64::from(push.ranges);
             self.store.counted.version_came(blob.domain);
         }
+        blob.is_shared = !readers.is_empty();
         let blob = self.store.blobs.insert(blob);
+        if !readers.is_empty() {
+            self.store.readers.insert(blob, readers.into());
+        }
         let op = Op {
             session,
             id: push.op,

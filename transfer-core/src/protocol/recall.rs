@@ -91,6 +91,7 @@ impl Node {
                 slot_bytes(pull.described.as_ref()?.1.len_bytes())
             }
             Want::Flow(link, flow) => self.flow_room(link, flow),
+            Want::Copy(copying) => self.copies.get(copying)?.needs(),
         }
     }
 

@@ -128,8 +128,7 @@ impl Node {
     pub(super) fn serve_published(&mut self, now: Time, link: LinkId, index: u32, blob: Id<Blob>) {
         let limit = self.config.max_names_per_link;
         let Some(serve) = self.links.get(&link).and_then(|l| l.serves.get(&index)) else { return };
-        let Some(b) = self.store.blobs.get(blob) else { return };
-        if let Err(failure) = self.may_read(serve.reader, b) {
+        if let Err(failure) = self.may_read(serve.reader, &serve.key, blob) {
             return self.end_serve(now, link, index, failure);
         }
         let Some(l) = self.links.get_mut(&link) else { return };

@@ -199,7 +199,7 @@ impl Node {
 
     /// Stands in line for room.
     pub(super) fn want(&mut self, domain: Tenant, want: Want) {
-        let Node { pools, links, .. } = self;
+        let Node { pools, links, copies, .. } = self;
         if let Some(pool) = pools.get_mut(&domain) {
             if pool.wants.len() >= pool.tidy_at {
                 // While the first waits, those behind it may come and go.
@@ -210,6 +210,7 @@ impl Node {
                     Want::Flow(link, id) => {
                         links.get(&link).and_then(|l| l.flows_in.get(id)).is_some_and(|f| f.wants_room(domain))
                     }
+                    Want::Copy(id) => copies.get(id).is_some_and(|copying| copying.needs().is_some()),
                 });
                 pool.tidy_at = (2 * pool.wants.len()).max(TIDY_AT);
             }
@@ -240,6 +241,7 @@ impl Node {
         match want {
             Want::Pull(link, pull) => self.try_pull_slot(domain, link, pull),
             Want::Flow(link, flow) => self.try_flow_slots(domain, link, flow),
+            Want::Copy(copying) => self.try_copy(domain, copying),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::op::OpId;
 use crate::tensor::{Key, Name, Retention, Select, TensorMeta, Until, Version};
 use crate::trace::TraceContext;
 use hashbrown::hash_table::Entry;
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::hash::BuildHasher;
 
 /// A range that somebody can reach. It ends with its last reference.
@@ -33,6 +33,8 @@ pub(super) struct Blob {
     pub(super) fetches_left: u32,
     /// Fetches that were counted and have not ended: a peer is getting it.
     pub(super) under_way: u32,
+    /// Some other tenants may read it: [`Store::readers`].
+    pub(super) is_shared: bool,
     /// It was published before the epoch of the newest version began.
     pub(super) before_epoch: bool,
     /// Its worker waits until nobody else can reach it.
@@ -56,6 +58,7 @@ impl Blob {
             retention,
             fetches_left: u32::MAX,
             under_way: 0,
+            is_shared: false,
             before_epoch: false,
             awaited: None,
             trace: None,
@@ -237,6 +240,8 @@ pub(super) struct Store {
     hasher: DefaultHashBuilder,
     pub(super) records: Slab<Record>,
     pub(super) blobs: Slab<Blob>,
+    /// Which other tenants may read a version, of those that some may.
+    pub(super) readers: HashMap<Id<Blob>, Box<[Tenant]>>,
     /// How many records have a published version.
     pub(super) published_count: u64,
     /// What each worker and user has.

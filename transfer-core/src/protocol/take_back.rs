@@ -65,8 +65,9 @@ impl Node {
     }
 
     /// Nobody but the operation holds it any more.
-    pub(super) fn taken_back(&mut self, op: Id<Op>, blob: Id<Blob>) {
-        let (Some(op), Some(blob)) = (self.finish_op(op), self.store.blobs.remove(blob)) else { return };
+    pub(super) fn taken_back(&mut self, op: Id<Op>, id: Id<Blob>) {
+        let (Some(op), Some(blob)) = (self.finish_op(op), self.store.blobs.remove(id)) else { return };
+        self.store.readers.remove(&id);
         let Source::Arena(Some(Lent { pushed, .. })) = blob.source else { return };
         // No word of its return: the reply is that.
         self.leave_arena(&blob, None);

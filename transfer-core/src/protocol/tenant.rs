@@ -10,7 +10,7 @@ use super::session::Session;
 use super::slab::Id;
 use super::store::{Blob, Owner, Record};
 use crate::fabric::LinkId;
-use crate::op::{Failure, FailureCode};
+use crate::op::{Failure, FailureCode, Push};
 use crate::tensor::{Key, Name, Select, Version};
 use crate::wire::message::NameRef;
 use std::collections::BTreeMap;
@@ -43,6 +43,8 @@ pub struct Tenants {
     names: Vec<Name>,
     /// Prefixes of keys, and who alone may own what begins with them.
     reserved: Vec<(Box<str>, Vec<Tenant>)>,
+    /// Prefixes of keys, and who may read what begins with them, whose ever it is.
+    shared: Vec<(Box<str>, Vec<Tenant>)>,
 }
 
 /// A text that cannot be the name of a tenant.
@@ -78,6 +80,18 @@ impl Tenants {
     /// Keys that begin so may be owned by these tenants alone; so may counters and barriers, by their names.
     pub fn reserve(&mut self, prefix: &str, for_whom: Vec<Tenant>) {
         self.reserved.push((prefix.into(), for_whom));
+    }
+
+    /// Tensors whose keys begin so may be read by these tenants, too.
+    pub fn share(&mut self, prefix: &str, with: Vec<Tenant>) {
+        self.shared.push((prefix.into(), with));
+    }
+
+    /// Whether a rule lets a tenant read what others publish under this key.
+    fn shares(&self, reader: Tenant, key: &Key) -> bool {
+        let fits =
+            |(prefix, with): &(Box<str>, Vec<Tenant>)| key.as_str().starts_with(&**prefix) && with.contains(&reader);
+        self.shared.iter().any(fits)
     }
 
     fn named(&self, text: &str) -> Option<Tenant> {
@@ -249,13 +263,31 @@ impl Node {
         (owner != asks).then(|| self.of_another_tenant(&format!("key {key:?}"), owner, asks))
     }
 
-    /// Whether workers of a tenant may be given a version.
-    pub(super) fn may_read(&self, reader: Tenant, blob: &Blob) -> Result<(), Failure> {
+    /// The tenants for whom a push says that they may read it, too.
+    pub(super) fn readers_of_push(&self, push: &Push, local: bool) -> Result<Vec<Tenant>, Failure> {
+        let invalid = |text: String| Failure::new(FailureCode::Invalid, text);
+        if !push.readable_by.is_empty() && !local {
+            let text = "who else may read a tensor counts at the sidecar where it is published: push it there first, then to the other worker";
+            return Err(invalid(text.to_owned()));
+        }
+        let one = |text: &Name| {
+            let node = &self.config.name;
+            let unknown =
+                || invalid(format!("{text:?} is neither a user id nor a tenant of --tenants at node {node:?}"));
+            self.tenant_called(text).ok_or_else(unknown)
+        };
+        push.readable_by.iter().map(one).collect()
+    }
+
+    /// Whether workers of a tenant may be given a version of a key.
+    pub(super) fn may_read(&self, reader: Tenant, key: &Key, id: Id<Blob>) -> Result<(), Failure> {
+        let Some(blob) = self.store.blobs.get(id) else { return Ok(()) };
         #[cfg(test)]
         if self.config.broken == Some(super::Broken::ServesStrangers) {
             return Ok(());
         }
-        match blob.domain == reader {
+        let shared = || blob.is_shared && self.store.readers.get(&id).is_some_and(|readers| readers.contains(&reader));
+        match blob.domain == reader || shared() || self.config.tenants.shares(reader, key) {
             true => Ok(()),
             false => Err(self.of_another_tenant("the tensor", blob.domain, reader)),
         }

@@ -193,7 +193,10 @@ impl Node {
             (Picked::NotYet, _) => {}
             (Picked::Blob(blob), Waiter::Local(id)) => {
                 if let Some(op) = self.finish_op(id) {
-                    self.hand_over_waited(now, record, &op, blob);
+                    match self.is_of_another(op.session, blob) {
+                        true => self.hand_over_copy(now, op, blob),
+                        false => self.hand_over_waited(now, record, &op, blob),
+                    }
                 }
             }
             (Picked::Blob(blob), Waiter::Remote(link, index)) => self.serve_published(now, link, index, blob),

@@ -29,7 +29,7 @@ impl Node {
         let at = |link| self.links.get(link).map(|l| &l.peer.name);
         match &op.kind {
             OpKind::Fetch { stage, .. } => match stage {
-                FetchStage::Waiting => None,
+                FetchStage::Waiting | FetchStage::Copying(_) => None,
                 FetchStage::Connecting(node) => Some(node),
                 FetchStage::Pulling(link, _) => at(link),
             },
@@ -76,6 +76,7 @@ impl Node {
                     }
                 }
                 FetchStage::Connecting(node) => format!("a link to node {node:?}, which owns the key"),
+                FetchStage::Copying(_) => "a copy out of another tenant's memory, or room for it".to_owned(),
                 FetchStage::Pulling(link, pull) => {
                     let l = self.links.get(link);
                     let peer = l.map_or("", |l| l.peer.name.as_str());

@@ -58,6 +58,22 @@ impl SimMemory {
     pub fn read(&self, slice: LocalSlice) -> Option<Vec<u8>> {
         self.world.lock().slice(self.endpoint.0, slice).map(<[u8]>::to_vec)
     }
+
+    /// Copies ranges behind each other, each to a multiple of 64. Whether all of them are registered.
+    pub fn copy(&self, from: &[LocalSlice], to: LocalSlice) -> bool {
+        let mut at = to;
+        from.iter().all(|slice| {
+            let copied = self.read(*slice).is_some_and(|bytes| self.write(at, &bytes));
+            at.offset += slice.len.next_multiple_of(crate::memory::ALIGNMENT);
+            copied
+        })
+    }
+
+    fn write(&self, slice: LocalSlice, bytes: &[u8]) -> bool {
+        let mut w = self.world.lock();
+        let memory = w.endpoints.get(self.endpoint.0).and_then(|e| e.segments.get(&slice.segment)).copied();
+        memory.is_some_and(|m| w.store(m, slice.offset, bytes))
+    }
 }
 
 impl HeaderMemory for SimMemory {
@@ -66,9 +82,7 @@ impl HeaderMemory for SimMemory {
     }
 
     fn write_header(&mut self, slice: LocalSlice, header: &HeaderBytes) -> bool {
-        let mut w = self.world.lock();
-        let memory = w.endpoints.get(self.endpoint.0).and_then(|e| e.segments.get(&slice.segment)).copied();
-        memory.is_some_and(|m| w.store(m, slice.offset, header))
+        self.write(slice, header)
     }
 }
 

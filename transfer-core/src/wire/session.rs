@@ -10,7 +10,7 @@ use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
     Announced, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Failure, FailureCode, Fetch, LeaseId,
-    MAX_NOTICES, OpId, Prepare, Push, Reply, Report, TakeBack,
+    MAX_NOTICES, MAX_READERS, OpId, Prepare, Push, Reply, Report, TakeBack,
 };
 use crate::tensor::{Key, Name, Retention, Select, Version};
 use crate::trace::TraceContext;
@@ -82,6 +82,18 @@ fn read_ranges(r: &mut Reader<'_>) -> Result<u32, WireError> {
 /// How a push that was not announced says so.
 const NOT_ANNOUNCED: Announced = Announced { notice: 0, count: 0 };
 
+fn read_readers(r: &mut Reader<'_>) -> Result<Vec<Name>, WireError> {
+    let n = usize::from(r.u8()?);
+    if n > MAX_READERS {
+        return Err(WireError::Value {
+            what: "number of tenants that may read what is pushed",
+            value: n as u64,
+            expected: "at most 8",
+        });
+    }
+    (0..n).map(|_| Ok(Name::from_bytes(r.text()?)?)).collect()
+}
+
 fn read_announced(r: &mut Reader<'_>) -> Result<Option<Announced>, WireError> {
     let announced = Announced { notice: r.u16()?, count: r.u64()? };
     match announced {
@@ -144,6 +156,10 @@ pub fn write_command(w: &mut Writer, command: &Command) {
             w.u8(u8::from(p.takeover)).u32(p.ranges);
             let Announced { notice, count } = p.announced.unwrap_or(NOT_ANNOUNCED);
             w.u16(notice).u64(count);
+            w.u8(u8::try_from(p.readable_by.len()).unwrap_or(u8::MAX));
+            for tenant in &p.readable_by {
+                w.text(tenant.as_str());
+            }
             TraceContext::write_last(p.trace, w);
         }
         Command::Fetch(f) => {
@@ -245,6 +261,7 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
                 takeover: r.flag("whether the key is taken over")?,
                 ranges: read_ranges(&mut r)?,
                 announced: read_announced(&mut r)?,
+                readable_by: read_readers(&mut r)?,
                 trace: TraceContext::read_last(&mut r)?,
             })
         }
@@ -469,6 +486,7 @@ mod tests {
                 require: Some(FabricKind::Shm),
                 retention: Retention { until: Until::Fetched(NonZeroU32::MAX), life: Life::Sidecar },
                 takeover: true,
+                readable_by: vec![Name::new("7").unwrap(), Name::new("train").unwrap()],
                 ranges: MAX_RANGES,
                 trace: context(),
                 announced: Some(Announced { notice: MAX_NOTICES - 1, count: 1 << 40 }),

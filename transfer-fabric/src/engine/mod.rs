@@ -17,6 +17,7 @@
 //! - `wait`: when to poll on, and when and on what to sleep.
 
 mod boards;
+mod copies;
 mod handle;
 mod listing;
 mod memory;

@@ -1,6 +1,7 @@
 //! The thread's loop.
 
 use super::boards::{BoardMeters, Boards, Kept};
+use super::copies::Copies;
 use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription};
 use super::listing::SegmentRole;
 use super::memory::Memory;
@@ -56,6 +57,7 @@ pub(super) struct Run {
     /// Calls of peers for landing slots that are being answered.
     calls: HashMap<u64, Answer<Option<Vec<BufferAnswer>>>>,
     next_call: u64,
+    copies: Copies,
     stopping: bool,
 }
 
@@ -95,6 +97,7 @@ impl Run {
             broken: Vec::new(),
             calls: HashMap::new(),
             next_call: 0,
+            copies: Copies::default(),
             stopping: false,
         })
     }
@@ -165,6 +168,13 @@ impl Run {
                 active = true;
             }
             self.work(now);
+            if !self.copies.is_empty() {
+                active = true;
+                if let Some(tag) = self.copies.step(&self.memory) {
+                    self.driver.node.copied(now, tag);
+                    self.work(now);
+                }
+            }
             if let Some(trace) = &self.trace {
                 trace.end(&mut self.driver.node, self.started);
             }
@@ -236,6 +246,7 @@ impl Run {
                         }
                     }
                     Work::SegmentKept { segment, memory } => self.memory.insert(segment, memory, SegmentRole::Peer),
+                    Work::Copy { from, to, tag } => self.copies.add(from, to, tag),
                     Work::AskReaders { segment, mark } => {
                         // A segment that is gone is read by nobody.
                         let read = self.memory.get(segment).is_some_and(|memory| memory.is_referenced(mark));

@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Keys whose values are rules, which may be written as a table: what stands before the sign of equality is the key there.
-const TABLES: [&str; 4] = ["limits", "tenants", "peer_tenants", "reserve"];
+const TABLES: [&str; 5] = ["limits", "tenants", "peer_tenants", "reserve", "share"];
 
 /// A longer file is none that a person wrote.
 const LONGEST: u64 = 1 << 20;
@@ -58,7 +58,7 @@ pub enum FileError {
     },
     /// A part with a heading that none has.
     #[error(
-        "{}:{line}: [{name}] begins a table, and only [limits], [tenants], [peer_tenants] and [reserve] are any: write its keys before any \
+        "{}:{line}: [{name}] begins a table, and only [limits], [tenants], [peer_tenants], [reserve] and [share] are any: write its keys before any \
          heading, without one",
         path.display()
     )]

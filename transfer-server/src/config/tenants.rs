@@ -23,7 +23,11 @@ pub struct TenantsConfig {
     /// Keys that begin so, and counters and barriers whose names do, may be owned by these tenants alone: prod/=train. The longest prefix
     /// counts. In the file a table: [reserve]
     #[arg(long, env = "TRANSFER_RESERVE", value_name = "PREFIX=TENANT,...;...", value_delimiter = ';')]
-    pub reserve: Vec<Reserved>,
+    pub reserve: Vec<PrefixRule>,
+
+    /// Keys that begin so may be fetched by these tenants, whosever they are: models/=eval. They get copies. In the file a table: [share]
+    #[arg(long, env = "TRANSFER_SHARE", value_name = "PREFIX=TENANT,...;...", value_delimiter = ';')]
+    pub share: Vec<PrefixRule>,
 }
 
 /// A name, and the ids that it is for.
@@ -41,9 +45,9 @@ pub struct PeerTenants {
     tenants: Option<Vec<String>>,
 }
 
-/// The beginning of keys, and whose they are.
+/// The beginning of keys, and for whom the rule is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reserved {
+pub struct PrefixRule {
     prefix: String,
     tenants: Vec<String>,
 }
@@ -90,12 +94,12 @@ impl FromStr for PeerTenants {
     }
 }
 
-impl FromStr for Reserved {
+impl FromStr for PrefixRule {
     type Err = NotARule;
 
-    fn from_str(text: &str) -> Result<Reserved, NotARule> {
-        let (prefix, list) = sides(text, "a reservation is PREFIX=TENANT,... like prod/=train")?;
-        Ok(Reserved { prefix: prefix.to_owned(), tenants: list.into_iter().map(str::to_owned).collect() })
+    fn from_str(text: &str) -> Result<PrefixRule, NotARule> {
+        let (prefix, list) = sides(text, "a rule is PREFIX=TENANT,... like prod/=train")?;
+        Ok(PrefixRule { prefix: prefix.to_owned(), tenants: list.into_iter().map(str::to_owned).collect() })
     }
 }
 
@@ -135,9 +139,13 @@ impl TenantsConfig {
             };
             made.nodes.push((nodes.clone(), listed));
         }
-        for Reserved { prefix, tenants } in &self.reserve {
+        for PrefixRule { prefix, tenants } in &self.reserve {
             let listed = made.all(tenants, "--reserve", prefix)?;
             made.tenants.reserve(prefix, listed);
+        }
+        for PrefixRule { prefix, tenants } in &self.share {
+            let listed = made.all(tenants, "--share", prefix)?;
+            made.tenants.share(prefix, listed);
         }
         Ok(made)
     }
@@ -187,6 +195,7 @@ mod tests {
             tenants: tenants.iter().map(|t| t.parse().unwrap()).collect(),
             peer_tenants: peers.iter().map(|t| t.parse().unwrap()).collect(),
             reserve: reserve.iter().map(|t| t.parse().unwrap()).collect(),
+            share: Vec::new(),
         }
     }
 

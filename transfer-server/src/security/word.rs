@@ -82,6 +82,7 @@ mod tests {
             tenants: vec!["train=@3000".parse().unwrap()],
             peer_tenants: peers.iter().map(|rule| rule.parse().unwrap()).collect(),
             reserve: Vec::new(),
+            share: Vec::new(),
         };
         let own = rustix::process::geteuid().as_raw();
         let stranger = own + 1;

@@ -148,6 +148,7 @@ impl Worker {
             require: None,
             retention: Default::default(),
             takeover: false,
+            readable_by: Vec::new(),
             ranges: 0,
             trace: None,
             announced: None,

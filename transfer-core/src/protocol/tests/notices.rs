@@ -28,6 +28,7 @@ impl Pair {
             require: None,
             retention: Retention::default(),
             takeover: false,
+            readable_by: Vec::new(),
             ranges: 0,
             trace: None,
             announced: Some(Announced { notice: 3, count: op }),

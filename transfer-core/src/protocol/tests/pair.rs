@@ -4,6 +4,7 @@ use crate::drive::{Driver, Work};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Prepare, Push, Reply};
+use crate::plan::GatherList;
 use crate::protocol::{
     ClaimRefused, Control, Node, NodeConfig, NodeEvent, PassedOver, PeerInfo, SessionId, Tenant, Vouches,
 };
@@ -50,6 +51,9 @@ pub(super) struct Pair {
     workers: BTreeMap<String, usize>,
     watches: Vec<(usize, Key, u64)>,
     replies: Vec<(SessionId, Reply)>,
+    /// Whether what is to be copied is kept in this list, until somebody says [`Pair::copy_all`].
+    pub(super) hold_copies: bool,
+    copies: Vec<(usize, GatherList, LocalSlice, u64)>,
     /// The current link of each node.
     pub(super) links: [Option<LinkId>; 2],
     pub(super) downs: Vec<String>,
@@ -62,6 +66,7 @@ pub(super) struct Pair {
     /// Of the pushes to come.
     pub(super) retention: Retention,
     pub(super) takeover: bool,
+    pub(super) readable_by: Vec<Name>,
     /// What calls say that made them.
     pub(super) trace: Option<crate::trace::TraceContext>,
     /// The peer's segments that each node keeps.
@@ -117,6 +122,8 @@ impl Pair {
             workers: BTreeMap::new(),
             watches: Vec::new(),
             replies: Vec::new(),
+            hold_copies: false,
+            copies: Vec::new(),
             links: [None; 2],
             downs: Vec::new(),
             events: Default::default(),
@@ -125,6 +132,7 @@ impl Pair {
             read: 0,
             retention: Retention::default(),
             takeover: false,
+            readable_by: Vec::new(),
             trace: None,
             kept: Default::default(),
             still_reads: false,
@@ -209,6 +217,7 @@ impl Pair {
             require: None,
             retention: self.retention,
             takeover: self.takeover,
+            readable_by: self.readable_by.clone(),
             ranges: 0,
             trace: self.trace,
             announced: None,
@@ -303,6 +312,10 @@ impl Pair {
                 }
             }
             Work::SegmentKept { segment, memory } => self.kept[i].push((segment, memory)),
+            Work::Copy { from, to, tag } => match self.hold_copies {
+                true => self.copies.push((i, from, to, tag)),
+                false => self.copy(i, &from, to, tag),
+            },
             Work::AskReaders { segment, mark } => {
                 self.asked += 1;
                 let read = self.still_reads;
@@ -313,6 +326,19 @@ impl Pair {
                 self.nodes[1 - i].node.buffers_prepared(now, link, answers);
             }
             Work::Control(control) => self.control(i, now, control),
+        }
+    }
+
+    fn copy(&mut self, i: usize, from: &[LocalSlice], to: LocalSlice, tag: u64) {
+        assert!(self.memories[i].copy(from, to), "{from:?}");
+        let now = self.world.now();
+        self.nodes[i].node.copied(now, tag);
+    }
+
+    /// Makes the copies that were held.
+    pub(super) fn copy_all(&mut self) {
+        for (i, from, to, tag) in std::mem::take(&mut self.copies) {
+            self.copy(i, &from, to, tag);
         }
     }
 

@@ -23,6 +23,7 @@ fn gathered(op: u64, ranges: &[(u64, u64)], to: Option<&str>) -> (Push, Vec<Aren
         require: None,
         retention: Retention::default(),
         takeover: false,
+        readable_by: Vec::new(),
         ranges: u32::try_from(ranges.len()).unwrap(),
         trace: None,
         announced: None,

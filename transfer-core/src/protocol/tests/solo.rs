@@ -237,6 +237,7 @@ impl Solo {
             require: None,
             retention: Retention::default(),
             takeover: false,
+            readable_by: Vec::new(),
             ranges: 0,
             trace: None,
             announced: None,

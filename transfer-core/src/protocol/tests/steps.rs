@@ -41,6 +41,7 @@ impl Solo {
             require: None,
             retention: Retention { until, life: Life::Session },
             takeover: false,
+            readable_by: Vec::new(),
             ranges: 0,
             trace: None,
             announced: None,

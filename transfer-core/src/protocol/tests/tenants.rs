@@ -307,3 +307,152 @@ fn a_tenant_that_this_node_does_not_know_is_refused_by_its_name() {
     let Some(Body::ErrorStatus(failure)) = solo.sent.last().map(|m| &m.body) else { panic!("{:?}", solo.sent) };
     assert!(failure.text.contains("user id 1"), "{failure}");
 }
+
+/// A push that some others may read is fetched by them, as a copy in their own memory; by strangers it is not.
+#[test]
+fn what_is_shared_is_copied_for_whom_it_is_shared_with() {
+    for node in [0, 1] {
+        let mut pair = Pair::new();
+        let owner = pair.worker_of(OURS, 0, "owner");
+        let (reader, stranger) =
+            (pair.worker_of(THEIRS, node, "reader"), pair.worker_of(Tenant::User(2), node, "stranger"));
+        pair.readable_by = vec![name("1")];
+        pair.push(owner, "k", bytes(100), 1, None);
+        pair.settle();
+        pair.fetch(stranger, "k", Select::Latest);
+        denied(&mut pair, stranger);
+        for _ in 0..2 {
+            pair.fetch(reader, "k", Select::Latest);
+            pair.settle();
+            let replies = pair.replies(reader);
+            let [Reply::Fetched { lease, version: Version(1), slice, report, .. }] = &replies[..] else {
+                panic!("{replies:?}")
+            };
+            assert_eq!(pair.memories[node].read(*slice).unwrap(), [1; 100]);
+            // In the pool of their tenant, which is the second.
+            assert_eq!(slice.segment, crate::memory::SegmentId(2));
+            // Between nodes the device moves it.
+            assert_eq!(report.copied, if node == 0 { 100 } else { 0 }, "{report:?}");
+            let lease = *lease;
+            pair.release(reader, lease);
+            pair.settle();
+        }
+        // One that waits; and the next version, which is not for them.
+        pair.fetch(reader, "k", Select::AtLeast(Version(2)));
+        pair.settle();
+        pair.push(owner, "k", bytes(100), 2, None);
+        pair.settle();
+        let (lease, version, _, got) = pair.fetched(reader);
+        assert_eq!((version, got), (2, vec![2; 100]));
+        pair.release(reader, lease);
+        pair.readable_by.clear();
+        pair.push(owner, "k", bytes(100), 3, None);
+        pair.settle();
+        pair.fetch(reader, "k", Select::Latest);
+        denied(&mut pair, reader);
+        // To be read is not to be had.
+        pair.takeover = true;
+        pair.push(reader, "k", bytes(100), 9, None);
+        denied(&mut pair, reader);
+        pair.takeover = false;
+        pair.ends_clean(&[(owner, "owner"), (reader, "reader"), (stranger, "stranger")]);
+    }
+}
+
+#[test]
+fn a_rule_shares_what_begins_with_its_prefix() {
+    for node in [0, 1] {
+        let mut pair = Pair::with(|config| {
+            let mut tenants = Tenants::default();
+            tenants.share("models/", vec![THEIRS]);
+            config.tenants = tenants;
+        });
+        let (owner, reader) = (pair.worker_of(OURS, 0, "owner"), pair.worker_of(THEIRS, node, "reader"));
+        for key in ["models/w", "model"] {
+            pair.push(owner, key, bytes(100), 1, None);
+        }
+        pair.settle();
+        pair.fetch(reader, "model", Select::Latest);
+        denied(&mut pair, reader);
+        pair.fetch(reader, "models/w", Select::Latest);
+        pair.settle();
+        let (lease, ..) = pair.fetched(reader);
+        pair.release(reader, lease);
+        pair.ends_clean(&[(owner, "owner"), (reader, "reader")]);
+    }
+}
+
+/// The owner's memory stays as it is until the copy is made, and what nobody wants any more goes back.
+#[test]
+fn a_copy_holds_what_it_reads_and_leaves_nothing() {
+    for given_up in [false, true] {
+        let mut pair = Pair::new();
+        let (owner, reader) = (pair.worker_of(OURS, 0, "owner"), pair.worker_of(THEIRS, 0, "reader"));
+        pair.readable_by = vec![name("1")];
+        pair.hold_copies = true;
+        pair.push(owner, "k", bytes(100), 1, None);
+        let op = pair.fetch(reader, "k", Select::Latest);
+        pair.settle();
+        pair.replies(owner);
+        pair.push(owner, "k", bytes(100), 2, None);
+        pair.settle();
+        assert!(matches!(pair.replies(owner)[..], [Reply::Pushed { .. }]), "it is not given back");
+        if given_up {
+            pair.command(reader, Command::Cancel { op });
+            pair.settle();
+            assert_eq!(pair.failed(reader).code, FailureCode::Cancelled);
+        }
+        pair.copy_all();
+        pair.settle();
+        assert!(matches!(pair.replies(owner)[..], [Reply::Returned { .. }]));
+        if !given_up {
+            let (lease, version, _, got) = pair.fetched(reader);
+            assert_eq!((version, got), (1, vec![1; 100]));
+            pair.release(reader, lease);
+        }
+        pair.ends_clean(&[(owner, "owner"), (reader, "reader")]);
+    }
+}
+
+#[test]
+fn a_copy_waits_for_room_in_its_turn() {
+    let mut pair = Pair::new();
+    let (owner, reader) = (pair.worker_of(OURS, 0, "owner"), pair.worker_of(THEIRS, 0, "reader"));
+    pair.readable_by = vec![name("1")];
+    let half = super::pair::POOL_BYTES / 2;
+    pair.push(owner, "k", bytes(half), 1, None);
+    for _ in 0..3 {
+        pair.fetch(reader, "k", Select::Latest);
+    }
+    pair.settle();
+    let replies = pair.replies(reader);
+    let leases: Vec<_> =
+        replies.iter().map(|r| if let Reply::Fetched { lease, .. } = r { *lease } else { panic!("{r:?}") }).collect();
+    assert_eq!(leases.len(), 2, "there is room for two");
+    pair.release(reader, leases[0]);
+    pair.settle();
+    let (third, ..) = pair.fetched(reader);
+    pair.fetch(reader, "k", Select::Latest);
+    pair.wait(Duration::from_secs(2));
+    assert_eq!(pair.failed(reader).code, FailureCode::PoolFull);
+    for lease in [leases[1], third] {
+        pair.release(reader, lease);
+    }
+    pair.push(owner, "large", bytes(2 * half + 64), 1, None);
+    pair.fetch(reader, "large", Select::Latest);
+    pair.settle();
+    assert_eq!(pair.failed(reader).code, FailureCode::TooLarge);
+    pair.ends_clean(&[(owner, "owner"), (reader, "reader")]);
+}
+
+#[test]
+fn a_tenant_that_is_none_is_named() {
+    let mut pair = Pair::new();
+    let owner = pair.worker_of(OURS, 0, "owner");
+    pair.readable_by = vec![name("evil")];
+    pair.push(owner, "k", bytes(8), 1, None);
+    pair.settle();
+    let failure = pair.failed(owner);
+    assert!(failure.code == FailureCode::Invalid && failure.text.contains("\"evil\""), "{failure}");
+    pair.ends_clean(&[(owner, "owner")]);
+}

@@ -14,8 +14,17 @@ pub(super) struct Pushed {
     pub(super) meta: TensorMeta,
     /// Whose worker pushed it.
     pub(super) tenant: Tenant,
+    /// Who else may read it.
+    pub(super) reader: Option<Tenant>,
     /// As its pusher, or who fetched it, came to know it.
     pub(super) version: Option<Version>,
+}
+
+impl Pushed {
+    /// Whether workers of a tenant may get it.
+    fn is_for(&self, tenant: Tenant) -> bool {
+        self.tenant == tenant || self.reader == Some(tenant)
+    }
 }
 
 /// The bytes of the push of this number. The first eight are its number, where there is room.
@@ -66,7 +75,7 @@ impl Cluster {
         }
         let Some(number) = bytes.first_chunk::<8>() else {
             let known = |p: &Pushed| {
-                (&p.key, &p.meta, p.tenant) == (key, meta, tenant) && p.version.is_none_or(|v| v == version)
+                (&p.key, &p.meta) == (key, meta) && p.is_for(tenant) && p.version.is_none_or(|v| v == version)
             };
             let found = self.pushed.iter().any(known);
             return if found { Ok(None) } else { Err(format!("nobody pushed {meta} as {version} of {key}")) };
@@ -86,7 +95,7 @@ impl Cluster {
         if push.key != *key || push.meta != *meta {
             return Err(format!("{key} {version} {meta} has the bytes of push {number}: {} {}", push.key, push.meta));
         }
-        if push.tenant != tenant {
+        if !push.is_for(tenant) {
             return Err(format!("a worker of {tenant:?} gets {key} {version}, push {number} of {:?}", push.tenant));
         }
         if bytes != bytes_of(number, slice.len) {

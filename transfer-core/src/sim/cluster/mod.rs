@@ -484,6 +484,14 @@ impl Cluster {
                 self.segment_kept(node, segment, memory);
                 Ok(())
             }
+            Work::Copy { from, to, tag } => {
+                if !self.nodes[node].memory.copy(&from, to) {
+                    return Err(format!("node {node} copies {from:?}, which is not there"));
+                }
+                let now = self.clock(node);
+                self.nodes[node].driver.node.copied(now, tag);
+                Ok(())
+            }
             Work::AskReaders { segment, mark } => {
                 let read = self.is_referenced(node, segment, mark);
                 self.nodes[node].driver.node.readers_answered(segment, mark, read);

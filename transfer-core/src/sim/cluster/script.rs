@@ -243,7 +243,11 @@ impl Cluster {
         let number = self.pushed.len();
         let Some(offset) = self.fill(worker, number, &meta) else { return };
         let tenant = self.workers[worker].domain;
-        self.pushed.push(Pushed { key: key.clone(), meta: meta.clone(), tenant, version });
+        // Two tenants at most; where there is one it names a stranger.
+        let other = if tenant == Tenant::User(0) { 1 } else { 0 };
+        let shares = to.is_none() && self.rng.random_range(0..4) == 0;
+        let reader = shares.then_some(Tenant::User(other));
+        self.pushed.push(Pushed { key: key.clone(), meta: meta.clone(), tenant, reader, version });
         let timeout = self.timeout();
         let what = What::Push { number, offset, version, remote: to.is_some(), is_announced: false };
         let op = self.ask(worker, what, timeout);
@@ -260,6 +264,7 @@ impl Cluster {
             require: None,
             retention,
             takeover: false,
+            readable_by: shares.then(|| Name::of_number(other)).into_iter().collect(),
             ranges: 0,
             trace: context_of(number),
             announced: None,

@@ -1,0 +1,63 @@
+//! Copies from one tenant's memory into another's, a piece at a time.
+
+use super::memory::Memory;
+use std::collections::VecDeque;
+use transfer_core::memory::{ALIGNMENT, LocalSlice};
+use transfer_core::plan::GatherList;
+
+/// How much is copied before the rest of the work has its turn again, in bytes.
+const PIECE: u64 = 1 << 20;
+
+/// What is still to be copied, first come first served.
+#[derive(Default)]
+pub(super) struct Copies(VecDeque<Copy>);
+
+struct Copy {
+    from: GatherList,
+    to: LocalSlice,
+    tag: u64,
+    /// Which range comes next, how much of it is done, and where it goes.
+    next: usize,
+    done: u64,
+    at: u64,
+}
+
+impl Copies {
+    pub(super) fn add(&mut self, from: GatherList, to: LocalSlice, tag: u64) {
+        self.0.push_back(Copy { from, to, tag, next: 0, done: 0, at: to.offset });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Copies one piece. Answers the tag of what is done by that.
+    pub(super) fn step(&mut self, memory: &Memory) -> Option<u64> {
+        let copy = self.0.front_mut()?;
+        copy.piece(memory);
+        if copy.next < copy.from.len() {
+            return None;
+        }
+        self.0.pop_front().map(|copy| copy.tag)
+    }
+}
+
+impl Copy {
+    fn piece(&mut self, memory: &Memory) {
+        let Some(range) = self.from.get(self.next) else { return };
+        let end = self.to.offset + self.to.len;
+        let len = (range.len - self.done).min(PIECE).min(end.saturating_sub(self.at));
+        let segments = memory.get(range.segment).zip(memory.get(self.to.segment));
+        // What the state machine names is there, and lies within.
+        let copied = segments.is_some_and(|(from, to)| {
+            to.mapping().copy_from(self.at, from.mapping(), range.offset + self.done, len).is_ok()
+        });
+        debug_assert!(copied, "{range:?}");
+        (self.done, self.at) = (self.done + len, self.at + len);
+        if self.done >= range.len || len == 0 {
+            // Each range begins at a multiple, as it does where it lands from elsewhere.
+            self.at = self.at.next_multiple_of(ALIGNMENT);
+            (self.next, self.done) = (self.next + 1, 0);
+        }
+    }
+}
