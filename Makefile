@@ -49,8 +49,7 @@ check: ## Checks what has changed since the last commit, and the end-to-end test
 # One set of features: with others, everything below would be built again. The end-to-end tests start target/debug/transferd.
 test-host: setup test-tools ## Those tests that need no RDMA device
 	$(CARGO) build --workspace --all-targets
-	$(CARGO) test --workspace
-	TRANSFER_TEST_FABRIC=shm $(CARGO) test --workspace --test e2e -- $(addsuffix ::,$(SHM_SUITES))
+	CARGO="$(CARGO)" scripts/host-tests.sh $(addsuffix ::,$(SHM_SUITES))
 
 test-tools:
 	@scripts/test-tools.sh

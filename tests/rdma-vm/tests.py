@@ -50,7 +50,7 @@ OVER_VERBS = {
     'three_nodes': (),
 }
 # Of these, those that run with one key for a whole landing pool, too: what grants are told apart by must not be their key.
-OVER_ONE_KEY = ('full_pools', 'lost_peers', 'round_trips')
+OVER_ONE_KEY = ('round_trips',)
 PROGRAMS = ('transferd', 'transferctl', 'digits', 'transfer-test-worker', 'transfer-test-soak')
 
 

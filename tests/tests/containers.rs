@@ -22,7 +22,7 @@ fn can_be_run() -> bool {
         Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
         Err(error) => error.to_string(),
     };
-    eprintln!("not run: {}", why.trim());
+    transfer_tests::not_run(&why);
     false
 }
 

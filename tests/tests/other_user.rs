@@ -12,7 +12,7 @@ pub(crate) const UID: u32 = 54_321;
 pub(crate) fn can_be_others() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("not run: only root can start a worker as user {UID}");
+        transfer_tests::not_run("only root can start a worker as another user");
     }
     root
 }

@@ -127,7 +127,7 @@ fn text(path: &Path) -> String {
 #[test]
 fn commands_of_the_page_run_as_a_plain_user() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("not run: only root can start a command as user {UID}");
+        transfer_tests::not_run("only root can start a command as another user");
         return;
     }
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).expect("it is there");
