@@ -82,6 +82,9 @@ fn what_is_found_is_never_torn() {
     for seen in update_and_watch(&mut writer, &mut readers, &order) {
         assert!(seen > 0);
     }
+    // They have looked: who asks is handed what nobody could have torn.
+    let hits = || metrics(scene.a()).get("transfer_board_hits_total").copied().filter(|hits| *hits > 0.0).ok_or(());
+    assert!(poll(hits).is_ok(), "nobody has found anything on the board");
     // Nothing is held that nobody reads.
     scene.a().until("only the newest is there", blobs(1));
     drop((writer, readers));

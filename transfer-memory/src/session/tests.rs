@@ -204,7 +204,9 @@ fn refusals_reach_the_worker() {
 
 #[test]
 fn garbage_is_answered_and_ends_the_session() {
-    for garbage in [&b"GET / HTTP/1.1"[..], b"TFSM", b"TFSM\x05\x00\x63\x00", b"TFSM\x05\x00\x01\x00\x00"] {
+    let of_this_version = |rest: &[u8]| [b"TFSM", &PROTOCOL_VERSION.to_le_bytes()[..], rest].concat();
+    let (unknown, short) = (of_this_version(&[0x63, 0]), of_this_version(&[1, 0, 0]));
+    for garbage in [&b"GET / HTTP/1.1"[..], b"TFSM", &unknown, &short] {
         let (error, answer) = accept_from(garbage);
         assert!(matches!(error, SessionError::Message(_)), "{error}");
         assert_eq!(refusal(answer).code, RefusalCode::Malformed);
@@ -214,12 +216,14 @@ fn garbage_is_answered_and_ends_the_session() {
     assert_eq!(refusal(answer).code, RefusalCode::Malformed);
 
     let mut newer = SessionMessage::Hello { wanted_arena_bytes: 1, name: name("w") }.encode();
-    newer[4] = 6;
+    let next = PROTOCOL_VERSION + 1;
+    newer[4..6].copy_from_slice(&next.to_le_bytes());
     let (error, answer) = accept_from(&newer);
-    assert_eq!(error, SessionError::Message(MessageError::Version { found: 6 }));
+    assert_eq!(error, SessionError::Message(MessageError::Version { found: next }));
     let refusal = refusal(answer);
     assert_eq!(refusal.code, RefusalCode::Version);
-    assert!(refusal.text.contains("version 6") && refusal.text.contains("version 5"), "{refusal}");
+    let words = [next, PROTOCOL_VERSION].map(|version| format!("version {version}"));
+    assert!(words.iter().all(|word| refusal.text.contains(word)), "{refusal}");
 }
 
 #[test]

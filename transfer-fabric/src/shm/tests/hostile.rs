@@ -9,7 +9,7 @@ use crate::guests::{MAX_GUESTS, MAX_GUESTS_OF_ONE};
 use crate::token::Token;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{self, MemfdFlags, SealFlags};
 use transfer_memory::socket::{Message, Socket};
 
 const SEGMENT: SegmentId = SegmentId(1);
@@ -119,7 +119,11 @@ fn grant(fabric: &mut ShmFabric, link: LinkId) -> RemoteSlice {
 
 fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
     let fd = fs::memfd_create("foreign", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    fs::fallocate(&fd, FallocateFlags::empty(), 0, len).unwrap();
+    fs::ftruncate(&fd, len).unwrap();
+    // As a sidecar's are: each page is there because something was written to it.
+    for at in (0..len).step_by(4096) {
+        rustix::io::pwrite(&fd, &[1], at).unwrap();
+    }
     fs::fcntl_add_seals(&fd, seals).unwrap();
     fd
 }
