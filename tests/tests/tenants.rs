@@ -83,9 +83,15 @@ fn a_name_of_the_configuration_is_one_tenant_of_several_users() {
     let program = programs::worker_for_all(scene.folder());
     let mut giver = scene.a().worker("giver");
     let mut taker = Worker::of(scene.b(), "taker").user(UID, program.clone()).start();
-    let mut stranger = Worker::of(scene.b(), "stranger").user(UID + 1, program).start();
+    let mut stranger = Worker::of(scene.b(), "stranger").user(UID + 1, program.clone()).start();
     giver.push("prod/w", Spec::bytes(1000, 1)).get();
     assert_eq!(taker.fetch("prod/w").get().sum, Spec::bytes(1000, 1).sum());
+    // On the node of its owner it is handed over by reference, whichever of the tenant's users asks.
+    let mut near = Worker::of(scene.a(), "near").user(UID, program.clone()).start();
+    for _ in 0..3 {
+        let fetched = near.fetch("prod/w").get();
+        assert_eq!((fetched.sum, fetched.report.copied), (Spec::bytes(1000, 1).sum(), 0));
+    }
     let words = ["tenant train", &format!("user id {}", UID + 1)];
     stranger.fetch("prod/w").trouble().expect("PermissionDenied", &words);
     stranger.push("prod/x", Spec::bytes(10, 1)).trouble().expect("PermissionDenied", &["prod/", "train"]);
