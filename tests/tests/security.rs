@@ -333,6 +333,44 @@ fn who_may_read_and_who_may_administer() {
     scene.end();
 }
 
+/// Who administers one tenant sees and changes what is that one's, and nothing of the sidecar itself.
+#[test]
+fn who_administers_one_tenant_has_nothing_to_do_with_others() {
+    if !crate::other_user::can_be_others() {
+        return;
+    }
+    let world = World::new();
+    let uid = crate::other_user::UID.to_string();
+    let rule = format!("ops-theirs={uid}");
+    let scene = world.two_with(&["--tenant-admins", &rule, "--socket-mode", "666"]);
+    let program = programs::worker_for_all(scene.folder());
+    let mut ours = scene.a().worker("ours");
+    let mut theirs = transfer_tests::Worker::of(scene.a(), "theirs").user(crate::other_user::UID, program).start();
+    ours.push("our/k", Spec::bytes(1000, 1)).get();
+    theirs.push("their/k", Spec::bytes(1000, 2)).get();
+    let ops = world.authority.identity_at("as-ops-theirs", &["ops-theirs"], Validity::Now);
+    for (list, sees, sees_not) in [
+        ("tensors", "their/k", "our/k"),
+        ("sessions", "theirs", "ours"),
+        ("segments", uid.as_str(), "headers"),
+        ("transfers", "", "ours"),
+    ] {
+        let (code, said) = transferctl(&[list], scene.a(), &ops);
+        assert_eq!(code, Some(0), "{list}: {said}");
+        assert!(said.contains(sees) && !said.contains(sees_not), "{list}: {said}");
+    }
+    for refused in [&["status"][..], &["peers"], &["links"], &["poll", "event"], &["drain"]] {
+        let (code, said) = transferctl(refused, scene.a(), &ops);
+        assert_eq!(code, Some(1), "{refused:?}: {said}");
+    }
+    let (code, said) = transferctl(&["delete", "our/k"], scene.a(), &ops);
+    assert!(code != Some(0) && said.contains("not published"), "{said}");
+    assert_eq!(ours.fetch("our/k").get().sum, Spec::bytes(1000, 1).sum());
+    let (code, said) = transferctl(&["delete", "their/k"], scene.a(), &ops);
+    assert_eq!(code, Some(0), "{said}");
+    drop((ours, theirs));
+}
+
 #[test]
 fn in_the_clear_one_may_look_and_not_touch() {
     let scene = Scene::over(Carrier::Tcp, &[&["--listen", "127.0.0.1:0", "--pool-bytes", "1MiB"]]);

@@ -122,8 +122,12 @@ impl EngineClient {
         self.ask(|answer| EngineCommand::List { from, listing: listing(answer) }).await
     }
 
-    pub(crate) async fn delete(&self, key: Key) -> Result<Result<Deleted, NotDeleted>, EngineError> {
-        self.ask(|answer| EngineCommand::Delete { key, answer }).await
+    pub(crate) async fn delete(
+        &self,
+        key: Key,
+        only: Option<Tenant>,
+    ) -> Result<Result<Deleted, NotDeleted>, EngineError> {
+        self.ask(|answer| EngineCommand::Delete { key, only, answer }).await
     }
 
     pub(crate) async fn evict(&self, domain: Option<Tenant>, place: u64) -> Result<Page<u64>, EngineError> {

@@ -157,7 +157,7 @@ impl Node {
         page_of(&self.ops, from, limit, |_, op| {
             let age = now.since(op.since);
             let (operation, key) = op.spoken();
-            let worker = &self.sessions.get(&op.session)?.name;
+            let Session { name: worker, domain, .. } = self.sessions.get(&op.session)?;
             let peer = self.other_node(op);
             let wanted = key.starts_with(&filter.prefix)
                 && (filter.worker.is_empty() || worker.as_str() == filter.worker)
@@ -167,6 +167,7 @@ impl Node {
                 operation,
                 key: key.to_owned(),
                 worker: worker.clone(),
+                tenant: self.config.tenants.name(*domain),
                 session: op.session,
                 peer: peer.cloned(),
                 len_bytes: self.length_of(op),

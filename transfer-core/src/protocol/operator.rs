@@ -40,11 +40,11 @@ pub enum NotDeleted {
 impl Node {
     /// Ends a key as its owner could. The owner hears `returned` for each version that nobody reads any more, as always; its next
     /// push of the key begins it anew. One that pushes it here from another node hears that its slots are called back, and
-    /// may begin anew as well.
+    /// may begin anew as well. `only` says of which tenant alone the operator may.
     ///
     /// # Errors
     /// [`NotDeleted`].
-    pub fn delete_key(&mut self, now: Time, key: &Key) -> Result<Deleted, NotDeleted> {
+    pub fn delete_key(&mut self, now: Time, key: &Key, only: Option<Tenant>) -> Result<Deleted, NotDeleted> {
         self.latest = now;
         if key.reserved_for().is_some() {
             return Err(NotDeleted::Reserved);
@@ -52,6 +52,11 @@ impl Node {
         let unknown = || NotDeleted::Unknown(key.clone());
         let id = self.store.find(key.as_str()).ok_or_else(unknown)?;
         let record = self.store.records.get(id).ok_or_else(unknown)?;
+        let whose = Node::tenant_of(&self.sessions, &record.owner);
+        if only.is_some_and(|only| whose != Some(only)) {
+            // What is another tenant's is not there for this one.
+            return Err(unknown());
+        }
         if let Owner::Claiming(_) = record.owner {
             return Err(NotDeleted::Claiming(key.clone()));
         }

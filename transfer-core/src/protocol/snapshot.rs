@@ -254,6 +254,8 @@ pub struct TransferStatus {
     pub key: String,
     /// The worker.
     pub worker: Name,
+    /// Whose tenant's that is.
+    pub tenant: Name,
     /// Its session.
     pub session: SessionId,
     /// The other node, where one takes part by now.

@@ -183,6 +183,8 @@ pub enum EngineCommand {
     Delete {
         /// The key.
         key: Key,
+        /// Of which tenant alone it may be.
+        only: Option<Tenant>,
         /// What has ended.
         answer: Answer<Result<Deleted, NotDeleted>>,
     },

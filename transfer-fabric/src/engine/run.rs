@@ -406,7 +406,7 @@ impl Run {
             EngineCommand::Measure(answer) => answer(self.measure(now)),
             EngineCommand::Describe(answer) => answer(self.describe()),
             EngineCommand::List { from, listing } => self.list(now, from, listing),
-            EngineCommand::Delete { key, answer } => answer(driver.node.delete_key(now, &key)),
+            EngineCommand::Delete { key, only, answer } => answer(driver.node.delete_key(now, &key, only)),
             EngineCommand::Evict { domain, place, answer } => answer(driver.node.evict(domain, place)),
             EngineCommand::Drain => driver.node.drain(now),
             EngineCommand::Unfinished(answer) => answer(driver.node.unfinished()),

@@ -15,7 +15,7 @@ use crate::events::Events;
 use crate::observe::logging::{LogControl, LogError};
 use crate::peering::{Identity, Links};
 use crate::poll::{self, PollControl};
-use crate::security::Security;
+use crate::security::{Scope, Security};
 use paging::Asked;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use transfer_core::protocol::{NotDeleted, Tenant, TensorFilter, TransferFilter};
-use transfer_core::tensor::Key;
+use transfer_core::tensor::{Key, Name};
 use transfer_memory::segment::PinnedBudget;
 use transfer_proto::v1;
 use v1::event::What;
@@ -56,6 +56,14 @@ impl AdminService {
         AdminService(Arc::new(shown))
     }
 
+    /// The tenant of which alone the caller may have what it asks for, by its name; empty: of all.
+    fn only_of<T>(&self, request: &Request<T>) -> Result<String, Status> {
+        // The guard has looked.
+        let scope =
+            request.extensions().get::<Scope>().ok_or_else(|| Status::internal("nobody has looked who calls"))?;
+        Ok(scope.0.map(|tenant| self.0.security.tenancy().tenants().name(tenant).to_string()).unwrap_or_default())
+    }
+
     fn changed(&self, call: &str, text: String) {
         tracing::info!("{text}");
         self.0.events.tell(text, What::Changed(v1::Changed { call: call.to_owned() }));
@@ -74,6 +82,11 @@ pub(crate) fn uid_of(tenant: Tenant) -> u32 {
     tenant.user_id().unwrap_or(NO_ONE_USER)
 }
 
+/// Whether an entry is one that the caller may see.
+fn of_tenant(only: &str, tenant: &Name) -> bool {
+    only.is_empty() || only == tenant.as_str()
+}
+
 #[tonic::async_trait]
 impl v1::admin_server::Admin for AdminService {
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
@@ -81,10 +94,12 @@ impl v1::admin_server::Admin for AdminService {
     }
 
     async fn sessions(&self, request: Request<v1::SessionsRequest>) -> Result<Response<v1::SessionsResponse>, Status> {
+        let only = self.only_of(&request)?;
         let v1::SessionsRequest { prefix, page_size, page_token } = request.into_inner();
         let list = |answer| Listing::Sessions { prefix: prefix.clone(), answer };
-        let (sessions, next_page_token) =
-            Asked::new(page_size, &page_token)?.gather(&self.0.engine, list, |s| Some(lists::session(s))).await?;
+        let (sessions, next_page_token) = Asked::new(page_size, &page_token)?
+            .gather(&self.0.engine, list, |s| of_tenant(&only, &s.tenant).then(|| lists::session(s)))
+            .await?;
         Ok(Response::new(v1::SessionsResponse { sessions, next_page_token }))
     }
 
@@ -106,15 +121,18 @@ impl v1::admin_server::Admin for AdminService {
     }
 
     async fn tensors(&self, request: Request<v1::TensorsRequest>) -> Result<Response<v1::TensorsResponse>, Status> {
+        let only = self.only_of(&request)?;
         let v1::TensorsRequest { prefix, owner, page_size, page_token } = request.into_inner();
         let filter = TensorFilter { prefix, owner };
         let list = |answer| Listing::Tensors { filter: filter.clone(), answer };
-        let (tensors, next_page_token) =
-            Asked::new(page_size, &page_token)?.gather(&self.0.engine, list, |t| Some(lists::tensor(t))).await?;
+        let (tensors, next_page_token) = Asked::new(page_size, &page_token)?
+            .gather(&self.0.engine, list, |t| of_tenant(&only, &t.tenant).then(|| lists::tensor(t)))
+            .await?;
         Ok(Response::new(v1::TensorsResponse { tensors, next_page_token }))
     }
 
     async fn segments(&self, request: Request<v1::SegmentsRequest>) -> Result<Response<v1::SegmentsResponse>, Status> {
+        let only = self.only_of(&request)?;
         let request = request.into_inner();
         let asked = Asked::new(request.page_size, &request.page_token)?;
         let kind = v1::SegmentKind::try_from(request.kind).map_err(|_| {
@@ -126,7 +144,8 @@ impl v1::admin_server::Admin for AdminService {
         let show = |segment| {
             let segment = lists::segment(segment);
             let kind_fits = kind == v1::SegmentKind::Unspecified || segment.kind() == kind;
-            (kind_fits && (request.uid.is_none() || segment.uid == request.uid)).then_some(segment)
+            let is_own = only.is_empty() || segment.tenant == only;
+            (is_own && kind_fits && (request.uid.is_none() || segment.uid == request.uid)).then_some(segment)
         };
         let (segments, next_page_token) =
             asked.gather(&self.0.engine, |answer| Listing::Segments { answer }, show).await?;
@@ -137,11 +156,13 @@ impl v1::admin_server::Admin for AdminService {
         &self,
         request: Request<v1::TransfersRequest>,
     ) -> Result<Response<v1::TransfersResponse>, Status> {
+        let only = self.only_of(&request)?;
         let v1::TransfersRequest { prefix, worker, peer, min_age_ns, page_size, page_token } = request.into_inner();
         let filter = TransferFilter { prefix, worker, peer, older_than: Duration::from_nanos(min_age_ns) };
         let list = |answer| Listing::Transfers { filter: filter.clone(), answer };
-        let (transfers, next_page_token) =
-            Asked::new(page_size, &page_token)?.gather(&self.0.engine, list, |t| Some(lists::transfer(t))).await?;
+        let (transfers, next_page_token) = Asked::new(page_size, &page_token)?
+            .gather(&self.0.engine, list, |t| of_tenant(&only, &t.tenant).then(|| lists::transfer(t)))
+            .await?;
         Ok(Response::new(v1::TransfersResponse { transfers, next_page_token }))
     }
 
@@ -149,10 +170,12 @@ impl v1::admin_server::Admin for AdminService {
         &self,
         request: Request<v1::QuarantineRequest>,
     ) -> Result<Response<v1::QuarantineResponse>, Status> {
+        let only = self.only_of(&request)?;
         let v1::QuarantineRequest { peer, page_size, page_token } = request.into_inner();
         let list = |answer| Listing::Quarantine { peer: peer.clone(), answer };
-        let (slots, next_page_token) =
-            Asked::new(page_size, &page_token)?.gather(&self.0.engine, list, |q| Some(lists::quarantined(q))).await?;
+        let (slots, next_page_token) = Asked::new(page_size, &page_token)?
+            .gather(&self.0.engine, list, |q| of_tenant(&only, &q.tenant).then(|| lists::quarantined(q)))
+            .await?;
         Ok(Response::new(v1::QuarantineResponse { slots, next_page_token }))
     }
 
@@ -164,9 +187,10 @@ impl v1::admin_server::Admin for AdminService {
     }
 
     async fn delete(&self, request: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteResponse>, Status> {
+        let only = request.extensions().get::<Scope>().and_then(|scope| scope.0);
         let v1::DeleteRequest { key } = request.into_inner();
         let key = Key::new(&key).map_err(|e| Status::invalid_argument(format!("key: {e}")))?;
-        let deleted = self.0.engine.delete(key.clone()).await.map_err(unavailable)?;
+        let deleted = self.0.engine.delete(key.clone(), only).await.map_err(unavailable)?;
         let deleted = deleted.map_err(|why| match why {
             NotDeleted::Unknown(_) => Status::not_found(why.to_string()),
             NotDeleted::Claiming(_) => Status::failed_precondition(why.to_string()),
@@ -185,7 +209,8 @@ impl v1::admin_server::Admin for AdminService {
     }
 
     async fn evict(&self, request: Request<v1::EvictRequest>) -> Result<Response<v1::EvictResponse>, Status> {
-        let domain = request.into_inner().uid.map(Tenant::User);
+        let only = request.extensions().get::<Scope>().and_then(|scope| scope.0);
+        let domain = only.or(request.into_inner().uid.map(Tenant::User));
         let (mut keys, mut bytes, mut place) = (0, 0, 0);
         loop {
             let page = self.0.engine.evict(domain, place).await.map_err(unavailable)?;

@@ -23,7 +23,7 @@ pub use shm::{ShmConfig, UseReferences, UseShm};
 pub use size::{NotASize, Size};
 pub use source::{LoadError, Loaded, Origin, Setting, SourceFlags, load};
 pub(crate) use tenants::Tenancy;
-pub use tenants::{NotARule, PeerTenants, PrefixRule, TenantIds, TenantsConfig};
+pub use tenants::{NotARule, PeerTenants, PrefixRule, TenantAdmin, TenantIds, TenantsConfig};
 pub use verbs::{DeviceName, IsolationChoice, NotADevice, UseVerbs, VerbsConfig, VerbsConnect};
 
 use crate::observe::WatchConfig;

@@ -28,6 +28,18 @@ pub struct TenantsConfig {
     /// Keys that begin so may be fetched by these tenants, whosever they are: models/=eval. They get copies. In the file a table: [share]
     #[arg(long, env = "TRANSFER_SHARE", value_name = "PREFIX=TENANT,...;...", value_delimiter = ';')]
     pub share: Vec<PrefixRule>,
+
+    /// Which names of certificates may look at and administer one tenant alone: list and delete what is its own, evict in its pool:
+    /// ops-train=train. Not the sidecar itself; and nothing more where --readers and --admins do not name them
+    #[arg(long, env = "TRANSFER_TENANT_ADMINS", value_name = "NAME=TENANT;...", value_delimiter = ';')]
+    pub tenant_admins: Vec<TenantAdmin>,
+}
+
+/// Certificates that administer one tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantAdmin {
+    names: NamePattern,
+    tenant: String,
 }
 
 /// A name, and the ids that it is for.
@@ -94,6 +106,20 @@ impl FromStr for PeerTenants {
     }
 }
 
+impl FromStr for TenantAdmin {
+    type Err = NotARule;
+
+    fn from_str(text: &str) -> Result<TenantAdmin, NotARule> {
+        const RIGHT: &str = "a rule is NAME=TENANT, like ops-train=train";
+        let (names, list) = sides(text, RIGHT)?;
+        let names = names.parse().map_err(|_| NotARule(RIGHT))?;
+        match list[..] {
+            [tenant] => Ok(TenantAdmin { names, tenant: tenant.to_owned() }),
+            _ => Err(NotARule(RIGHT)),
+        }
+    }
+}
+
 impl FromStr for PrefixRule {
     type Err = NotARule;
 
@@ -111,6 +137,7 @@ pub(crate) struct Tenancy {
     groups: HashMap<u32, Tenant>,
     /// Empty: every node speaks for all.
     nodes: Vec<(NamePattern, Option<Vec<Tenant>>)>,
+    admins: Vec<(NamePattern, Tenant)>,
 }
 
 impl TenantsConfig {
@@ -147,6 +174,10 @@ impl TenantsConfig {
             let listed = made.all(tenants, "--share", prefix)?;
             made.tenants.share(prefix, listed);
         }
+        for TenantAdmin { names, tenant } in &self.tenant_admins {
+            let listed = made.all(std::slice::from_ref(tenant), "--tenant-admins", &names.to_string())?;
+            made.admins.extend(listed.first().map(|tenant| (names.clone(), *tenant)));
+        }
         Ok(made)
     }
 }
@@ -174,6 +205,12 @@ impl Tenancy {
         named.copied().unwrap_or(Tenant::User(uid))
     }
 
+    /// The tenant that whoever has a certificate of these names administers, where that is one: the first rule counts.
+    pub(crate) fn administered_by(&self, names: &[String]) -> Option<Tenant> {
+        let (_, tenant) = self.admins.iter().find(|(pattern, _)| names.iter().any(|name| pattern.matches(name)))?;
+        Some(*tenant)
+    }
+
     /// For whom a node of this name may speak by the rules: the first that names it counts. `None`: all.
     pub(crate) fn rule_for(&self, node: &str) -> Option<&[Tenant]> {
         if self.nodes.is_empty() {
@@ -196,6 +233,7 @@ mod tests {
             peer_tenants: peers.iter().map(|t| t.parse().unwrap()).collect(),
             reserve: reserve.iter().map(|t| t.parse().unwrap()).collect(),
             share: Vec::new(),
+            tenant_admins: Vec::new(),
         }
     }
 
@@ -225,6 +263,11 @@ mod tests {
         wrong(config(&["a=1,@5", "b=@5"], &[], &[]), &["group id 5", "a's"]);
         wrong(config(&[], &["node-*=train"], &[]), &["--peer-tenants", "node-*", "train"]);
         wrong(config(&[], &[], &["prod/=train"]), &["--reserve", "prod/", "train"]);
+        let tenant_admins = vec!["ops-*=train".parse().unwrap()];
+        wrong(TenantsConfig { tenant_admins, ..TenantsConfig::default() }, &["--tenant-admins", "ops-*", "train"]);
+        for bad in ["ops", "ops=", "ops=a,b", "=a"] {
+            assert!(bad.parse::<TenantAdmin>().is_err(), "{bad}");
+        }
     }
 
     #[test]

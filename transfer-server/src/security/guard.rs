@@ -8,6 +8,11 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
+use transfer_core::protocol::Tenant;
+
+/// Of which tenant alone a caller may have what it asks for; `None`: of all. A part of each request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scope(pub(crate) Option<Tenant>);
 
 /// Puts a [`Guard`] before services.
 #[derive(Debug, Clone)]
@@ -29,7 +34,8 @@ pub(crate) struct Guard<S> {
 }
 
 impl<S> Guard<S> {
-    fn check(&self, request: &Request<Body>) -> Result<(), Status> {
+    /// Whether the call may be made, and of which tenant alone.
+    fn check(&self, request: &Request<Body>) -> Result<Scope, Status> {
         let path = request.uri().path();
         // Every listener of this crate says who calls.
         let unknown = || Status::unauthenticated("who calls is not known");
@@ -38,13 +44,13 @@ impl<S> Guard<S> {
             let path = crate::text::printable(path, 128);
             return Err(Status::unimplemented(format!("this version of transferd serves no call {path:?}")));
         };
-        let checked = self.security.policy().check(caller, need);
+        let checked = self.security.policy().scope(caller, need, self.security.tenancy());
         if let Err(why) = &checked {
             tracing::warn!(%caller, path, why = why.message(), "a call was refused");
-        } else if need == roles::Need::Administer {
+        } else if matches!(need, roles::Need::Administer | roles::Need::AdministerOfTenant) {
             tracing::info!(%caller, path, "an administrator's call");
         }
-        checked
+        checked.map(Scope)
     }
 }
 
@@ -66,7 +72,10 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         request.extensions_mut().insert(self.security.policy());
         match self.check(&request) {
-            Ok(()) => Box::pin(self.inner.call(request)),
+            Ok(scope) => {
+                request.extensions_mut().insert(scope);
+                Box::pin(self.inner.call(request))
+            }
             Err(status) => Box::pin(async move { Ok(status.into_http()) }),
         }
     }

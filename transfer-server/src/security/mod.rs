@@ -26,7 +26,7 @@ mod word;
 pub(crate) use accept::{of_this_host, over_plain, over_tls, over_unix};
 pub(crate) use caller::Caller;
 pub(crate) use connect::Expected;
-pub(crate) use guard::GuardLayer;
+pub(crate) use guard::{GuardLayer, Scope};
 pub use material::TlsError;
 pub(crate) use roles::Policy;
 pub(crate) use watch::watch;

@@ -2,8 +2,9 @@
 
 use super::caller::Caller;
 use super::names;
-use crate::config::{NamePattern, SecurityConfig};
+use crate::config::{NamePattern, SecurityConfig, Tenancy};
 use tonic::Status;
+use transfer_core::protocol::Tenant;
 
 /// What a call needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,23 +19,38 @@ pub(crate) enum Need {
     Read,
     /// To change something.
     Administer,
+    /// To read what is some tenant's; who administers that tenant alone sees its own.
+    ReadOfTenant,
+    /// To change what is some tenant's; the same.
+    AdministerOfTenant,
+}
+
+impl Need {
+    /// What it takes to do so for all tenants.
+    fn for_all(self) -> Need {
+        match self {
+            Need::ReadOfTenant => Need::Read,
+            Need::AdministerOfTenant => Need::Administer,
+            need => need,
+        }
+    }
 }
 
 /// All calls of this crate, and what each needs. One that is not named here is not served: a call that somebody forgets to enter is one
 /// that nobody may make.
 const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Admin/Status", Need::Read),
-    ("/transfer.v1.Admin/Sessions", Need::Read),
+    ("/transfer.v1.Admin/Sessions", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Peers", Need::Read),
     ("/transfer.v1.Admin/Links", Need::Read),
-    ("/transfer.v1.Admin/Tensors", Need::Read),
-    ("/transfer.v1.Admin/Segments", Need::Read),
-    ("/transfer.v1.Admin/Transfers", Need::Read),
-    ("/transfer.v1.Admin/Quarantine", Need::Read),
+    ("/transfer.v1.Admin/Tensors", Need::ReadOfTenant),
+    ("/transfer.v1.Admin/Segments", Need::ReadOfTenant),
+    ("/transfer.v1.Admin/Transfers", Need::ReadOfTenant),
+    ("/transfer.v1.Admin/Quarantine", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Events", Need::Read),
-    ("/transfer.v1.Admin/Delete", Need::Administer),
+    ("/transfer.v1.Admin/Delete", Need::AdministerOfTenant),
     ("/transfer.v1.Admin/Drain", Need::Administer),
-    ("/transfer.v1.Admin/Evict", Need::Administer),
+    ("/transfer.v1.Admin/Evict", Need::AdministerOfTenant),
     ("/transfer.v1.Admin/SetLogLevel", Need::Administer),
     ("/transfer.v1.Admin/SetPoll", Need::Administer),
     ("/transfer.v1.Peering/Connect", Need::Peer),
@@ -93,6 +109,35 @@ impl Policy {
         self.peers.is_empty() || any(&self.peers, &[node.to_owned()])
     }
 
+    /// Of which tenant alone a caller may have what it asks for. `None`: of all.
+    ///
+    /// # Errors
+    /// As [`Policy::check`].
+    pub(crate) fn scope(&self, caller: &Caller, need: Need, tenancy: &Tenancy) -> Result<Option<Tenant>, Status> {
+        let refused = match self.check(caller, need.for_all()) {
+            Ok(()) => None,
+            Err(refused) => Some(refused),
+        };
+        let own = match caller {
+            Caller::Certificate(names) => tenancy.administered_by(names),
+            _ => None,
+        };
+        match (refused, own) {
+            // Who is named for a tenant and among the administrators is one of these; to read, the narrower role counts.
+            (None, Some(tenant)) if need == Need::ReadOfTenant && self.check(caller, Need::Administer).is_err() => {
+                Ok(Some(tenant))
+            }
+            (None, Some(_)) if need == Need::Read && self.check(caller, Need::Administer).is_err() => {
+                Err(Status::permission_denied(
+                    "this certificate administers one tenant alone, and what it asks for is of all: --admins of transferd names whoever may",
+                ))
+            }
+            (None, _) => Ok(None),
+            (Some(_), Some(tenant)) if need != need.for_all() => Ok(Some(tenant)),
+            (Some(refused), _) => Err(refused),
+        }
+    }
+
     /// Whether the caller may.
     ///
     /// # Errors
@@ -126,7 +171,7 @@ impl Policy {
                     Need::Peer => (is_peer, "be a peer", "--peers", &self.peers),
                     Need::PeerOrRead => (is_peer || reads, "read", "--readers", &self.readers),
                     Need::Read => (reads, "read", "--readers", &self.readers),
-                    Need::Administer => (administers, "administer", "--admins", &self.admins),
+                    _ => (administers, "administer", "--admins", &self.admins),
                 };
                 if may {
                     return Ok(());

@@ -83,6 +83,7 @@ mod tests {
             peer_tenants: peers.iter().map(|rule| rule.parse().unwrap()).collect(),
             reserve: Vec::new(),
             share: Vec::new(),
+            tenant_admins: Vec::new(),
         };
         let own = rustix::process::geteuid().as_raw();
         let stranger = own + 1;

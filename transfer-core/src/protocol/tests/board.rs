@@ -153,7 +153,7 @@ fn a_deleted_key_is_withdrawn() {
 #[test]
 fn a_key_that_an_operator_deletes_is_withdrawn() {
     ends_by(|pair, _, _| {
-        let deleted = pair.nodes[0].node.delete_key(Time(0), &key("k")).unwrap();
+        let deleted = pair.nodes[0].node.delete_key(Time(0), &key("k"), None).unwrap();
         assert_eq!((deleted.versions, deleted.still_read), (1, 0));
     });
 }

@@ -68,7 +68,7 @@ fn every_tensor_is_in_exactly_one_page_and_no_page_looks_at_more_than_it_may() {
     let first = node.tensors(&all, 0, 100);
     let gone = first.entries[5].key.clone();
     let now = pair.world.now();
-    pair.nodes[0].node.delete_key(now, &gone).unwrap();
+    pair.nodes[0].node.delete_key(now, &gone, None).unwrap();
     pair.settle();
     let (keys, _) = tensors(&pair, 0, &all, 100);
     assert_eq!(keys.len(), 1499);
@@ -215,15 +215,15 @@ fn an_operator_deletes_what_is_here_and_what_has_landed() {
     pair.settle();
     let (lease, ..) = pair.fetched(r);
     let now = pair.world.now();
-    let deleted = pair.nodes[0].node.delete_key(now, &key("k")).unwrap();
+    let deleted = pair.nodes[0].node.delete_key(now, &key("k"), None).unwrap();
     assert_eq!((deleted.owner.as_str(), deleted.versions, deleted.bytes, deleted.still_read), ("w", 1, 8, 0));
     pair.settle();
     let replies = pair.replies(w);
     assert!(matches!(replies[..], [.., Reply::Returned { .. }]), "its owner has its memory back: {replies:?}");
-    let deleted = pair.nodes[1].node.delete_key(now, &key("there")).unwrap();
+    let deleted = pair.nodes[1].node.delete_key(now, &key("there"), None).unwrap();
     assert_eq!((deleted.owner.as_str(), deleted.still_read), ("w", 1));
     pair.settle();
-    let failure = pair.nodes[0].node.delete_key(now, &key("k")).unwrap_err();
+    let failure = pair.nodes[0].node.delete_key(now, &key("k"), None).unwrap_err();
     assert_eq!(failure, NotDeleted::Unknown(key("k")));
     // Both begin anew when they are pushed again.
     for (k, to) in [("k", None), ("there", Some("r"))] {
