@@ -98,7 +98,7 @@ impl fmt::Display for Limit {
 /// The limits that differ from the defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct LimitsConfig {
-    /// How many keys and versions there may be; pushes beyond fail with Busy. keys_per_worker (1048576), keys_per_user (2097152) and keys_per_node (4194304) count keys; versions_per_worker (2097152), versions_per_user (4194304) and versions_per_node (8388608) versions that are published or still read; directory_keys_per_node (4194304) the keys of one node in the directory, where this node hosts it. In the file: a table [limits]
+    /// How many keys and versions there may be; pushes beyond fail with Busy. keys_per_worker (1048576), keys_per_user (2097152) and keys_per_node (4194304) count keys; versions_per_worker (2097152), versions_per_user (4194304) and versions_per_node (8388608) versions that are published or still read; directory_keys_per_node (4194304) the keys of one node in the directory, where this node hosts it. In the file a table named limits
     #[arg(id = "limits", long = "limits", env = "TRANSFER_LIMITS", value_name = "NAME=N", value_delimiter = ',')]
     pub limits: Vec<Limit>,
 }

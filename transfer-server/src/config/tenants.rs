@@ -11,21 +11,21 @@ use transfer_core::protocol::{Tenant, Tenants};
 #[command(next_help_heading = "Tenants")]
 pub struct TenantsConfig {
     /// Names for user ids, and with @ for group ids, so that nodes whose ids differ mean the same: train=1001,1002,@3000. A worker's tenant
-    /// is the name of its user id, else that of its effective group id, else the user id. In the file a table: [tenants]
+    /// is the name of its user id, else that of its effective group id, else the user id. In the file a table named tenants
     #[arg(long, env = "TRANSFER_TENANTS", value_name = "NAME=ID,...;...", value_delimiter = ';')]
     pub tenants: Vec<TenantIds>,
 
     /// For which tenants a node may speak, by its name: node-*=train,1001, or * for all. A node that is in no rule speaks for nobody.
-    /// Default: each speaks for all. In the file a table: [peer_tenants]
+    /// Default: each speaks for all. In the file a table named peer_tenants
     #[arg(long, env = "TRANSFER_PEER_TENANTS", value_name = "NODE=TENANT,...;...", value_delimiter = ';')]
     pub peer_tenants: Vec<PeerTenants>,
 
     /// Keys that begin so, and counters and barriers whose names do, may be owned by these tenants alone: prod/=train. The longest prefix
-    /// counts. In the file a table: [reserve]
+    /// counts. In the file a table named reserve
     #[arg(long, env = "TRANSFER_RESERVE", value_name = "PREFIX=TENANT,...;...", value_delimiter = ';')]
     pub reserve: Vec<PrefixRule>,
 
-    /// Keys that begin so may be fetched by these tenants, whosever they are: models/=eval. They get copies. In the file a table: [share]
+    /// Keys that begin so may be fetched by these tenants, whosever they are: models/=eval. They get copies. In the file a table named share
     #[arg(long, env = "TRANSFER_SHARE", value_name = "PREFIX=TENANT,...;...", value_delimiter = ';')]
     pub share: Vec<PrefixRule>,
 
