@@ -9,17 +9,31 @@ use transfer_core::tensor::{Key, Name};
 
 /// Another sidecar of the same name is attached, and lives.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "node {node:?} is attached already: a sidecar of that name, incarnation {attached} at {address:?}, is running and answers; give \
-     this one another --node, or end that one; or start this one with --replace to take its place"
-)]
-pub struct AttachRefused {
-    /// The name.
-    pub node: Name,
-    /// The incarnation that is attached.
-    pub attached: u64,
-    /// Its address.
-    pub address: String,
+#[non_exhaustive]
+pub enum AttachRefused {
+    /// It has answered.
+    #[error(
+        "node {node:?} is attached already: a sidecar of that name, incarnation {attached} at {address:?}, is running and answers; give \
+         this one another --node, or end that one; or start this one with --replace to take its place"
+    )]
+    Lives {
+        /// The name.
+        node: Name,
+        /// The incarnation that is attached.
+        attached: u64,
+        /// Its address.
+        address: String,
+    },
+    /// It has proved more than the one that wants its name, and so keeps it.
+    #[error(
+        "node {node:?} is attached already, and this one may not take its place: {why}; give this one another --node"
+    )]
+    Unproved {
+        /// The name.
+        node: Name,
+        /// What the word of the newcomer is worth.
+        why: String,
+    },
 }
 
 /// Who has a name that another sidecar wants.
@@ -106,6 +120,16 @@ impl Registry {
         })
     }
 
+    /// Whether a sidecar whose word is worth this may have the place of the one that is attached by its name: nobody is pushed out of it by one
+    /// who has proved less.
+    pub(crate) fn may_attach(&self, hello: &Hello, word: &Vouches) -> Result<(), AttachRefused> {
+        let earlier = self.nodes_by_name.get(&hello.node).and_then(|no| self.words.get(no));
+        if earlier.is_none_or(|earlier| word.covers(earlier)) {
+            return Ok(());
+        }
+        Err(AttachRefused::Unproved { node: hello.node.clone(), why: word.why_not().to_owned() })
+    }
+
     /// A node attaches. Answers its number, and that of its earlier self, whose entries are gone. Another sidecar of its name, that it
     /// does not replace, has to be [detached](Registry::detach) before.
     pub(crate) fn attach(&mut self, hello: &Hello, word: Vouches) -> Result<(NodeNo, Option<NodeNo>), Taken> {
@@ -115,7 +139,7 @@ impl Registry {
             && !hello.replace
         {
             let (node, attached, address) = (hello.node.clone(), at.incarnation, at.address.to_string());
-            return Err(Taken { by, refused: AttachRefused { node, attached, address } });
+            return Err(Taken { by, refused: AttachRefused::Lives { node, attached, address } });
         }
         if let Some(no) = earlier {
             self.detach(no);

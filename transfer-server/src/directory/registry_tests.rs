@@ -1,4 +1,5 @@
 use super::*;
+use transfer_core::protocol::Tenant;
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -312,4 +313,33 @@ fn a_node_enters_as_many_keys_as_it_may() {
     assert!(matches!(say(a, claim(5, "k3", true))[0].1, Answer::ClaimFull { .. }), "taking over is no way around");
     say(a, NodeItem::Unclaim { key: Key::new("k2").unwrap() });
     assert!(entered(&say(a, claim(6, "k3", true))));
+}
+
+/// Whoever may call can say any name. One that has proved less does not get the place of one that has proved more, by no number and by no
+/// flag.
+#[test]
+fn a_name_is_kept_from_one_that_has_proved_less() {
+    let mut w = World::new();
+    w.attach("b", 5);
+    let one = Vouches::For([Tenant::User(1)].into(), "user id 1 runs it".into());
+    let hello = |node, incarnation, replace| Hello {
+        node: name(node),
+        address: "x:1".into(),
+        incarnation,
+        local: "".into(),
+        replace,
+    };
+    for (incarnation, replace) in [(5, false), (6, false), (6, true)] {
+        let refused = w.registry.may_attach(&hello("b", incarnation, replace), &one).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("user id 1 runs it") && text.contains("\"b\""), "{text}");
+    }
+    assert_eq!(w.registry.may_attach(&hello("b", 6, true), &Vouches::ForAll), Ok(()));
+    // A name that nobody has; and its own again, or for one that has proved more.
+    let free = hello("c", 1, false);
+    assert_eq!(w.registry.may_attach(&free, &one), Ok(()));
+    w.registry.attach(&free, one.clone()).unwrap();
+    assert_eq!(w.registry.may_attach(&free, &one), Ok(()));
+    assert_eq!(w.registry.may_attach(&free, &Vouches::ForAll), Ok(()));
+    assert!(w.registry.may_attach(&free, &Vouches::for_nobody("it has shown nothing")).is_err());
 }
