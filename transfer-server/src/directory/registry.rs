@@ -83,6 +83,15 @@ pub(crate) struct Registry {
     owners: Names,
     /// Who waits for a key that has no entry, or none that is new enough.
     watches: HashMap<Key, Vec<NodeNo>>,
+    /// How many keys each node watches, and how many workers it has entered.
+    has: HashMap<NodeNo, Has>,
+}
+
+/// What a node has beside keys; no more of either than it may have keys.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Has {
+    watches: u64,
+    workers: u64,
 }
 
 impl Registry {
@@ -100,6 +109,7 @@ impl Registry {
             keys_per_node: u64::MAX,
             owners: Names::default(),
             watches: HashMap::new(),
+            has: HashMap::new(),
         }
     }
 
@@ -158,6 +168,7 @@ impl Registry {
         let Some(at) = self.nodes.remove(&no) else { return };
         self.nodes_by_name.remove(&at.node);
         self.words.remove(&no);
+        self.has.remove(&no);
         self.workers.retain(|_, node| *node != no);
         self.entries.remove_node(no, |owner| self.owners.give_back(owner));
         self.watches.retain(|_, waiting| {
@@ -186,6 +197,7 @@ impl Registry {
                             answer(before, Answer::Lost { key: key.clone(), owner });
                         }
                         for node in self.watches.remove(&key).into_iter().flatten() {
+                            self.less(node, |has| &mut has.watches);
                             if let Some(at) = self.nodes.get(&from) {
                                 answer(node, Answer::Located { key: key.clone(), at: at.clone(), sequence });
                             }
@@ -207,6 +219,12 @@ impl Registry {
                 match other {
                     Some(at) => answer(from, Answer::WorkerRefused { worker, node: at.node.clone() }),
                     None => {
+                        let is_new = !self.workers.contains_key(&worker);
+                        if is_new && !self.one_more(from, |has| &mut has.workers) {
+                            // By itself: there is no other node to name.
+                            let node = self.nodes.get(&from).map_or_else(|| worker.clone(), |at| at.node.clone());
+                            return answer(from, Answer::WorkerRefused { worker, node });
+                        }
                         self.workers.insert(worker.clone(), from);
                         answer(from, Answer::WorkerAdmitted { worker });
                     }
@@ -215,23 +233,29 @@ impl Registry {
             NodeItem::WorkerDown { worker } => {
                 if self.workers.get(&worker) == Some(&from) {
                     self.workers.remove(&worker);
+                    self.less(from, |has| &mut has.workers);
                 }
             }
             NodeItem::Resolve { key, newer_than } => match self.key(&key).filter(|k| k.sequence > newer_than) {
                 Some(KeyAt { at, sequence, .. }) => answer(from, Answer::Located { key, at, sequence }),
                 None => {
-                    let waiting = self.watches.entry(key).or_default();
-                    if !waiting.contains(&from) {
-                        waiting.push(from);
+                    let is_new = self.watches.get(&key).is_none_or(|waiting| !waiting.contains(&from));
+                    // Beyond that it is not told: what waits there ends at its deadline.
+                    if is_new && self.one_more(from, |has| &mut has.watches) {
+                        self.watches.entry(key).or_default().push(from);
                     }
                 }
             },
             NodeItem::StopResolve { key } => {
-                if let Some(waiting) = self.watches.get_mut(&key) {
-                    waiting.retain(|node| *node != from);
-                    if waiting.is_empty() {
-                        self.watches.remove(&key);
-                    }
+                let Some(waiting) = self.watches.get_mut(&key) else { return };
+                let before = waiting.len();
+                waiting.retain(|node| *node != from);
+                let stops = waiting.len() < before;
+                if waiting.is_empty() {
+                    self.watches.remove(&key);
+                }
+                if stops {
+                    self.less(from, |has| &mut has.watches);
                 }
             }
             NodeItem::ResolveWorker { worker } => {
@@ -244,6 +268,20 @@ impl Registry {
             }
             // The attachment has noted it. It changes no entry.
             NodeItem::Pong { .. } => {}
+        }
+    }
+
+    /// Counts one more of something. `false`: the node has as many as it may.
+    fn one_more(&mut self, node: NodeNo, of: fn(&mut Has) -> &mut u64) -> bool {
+        let count = of(self.has.entry(node).or_default());
+        let fits = *count < self.keys_per_node;
+        *count += u64::from(fits);
+        fits
+    }
+
+    fn less(&mut self, node: NodeNo, of: fn(&mut Has) -> &mut u64) {
+        if let Some(has) = self.has.get_mut(&node) {
+            *of(has) = of(has).saturating_sub(1);
         }
     }
 
