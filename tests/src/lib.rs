@@ -10,6 +10,7 @@
 //! - [`scene`]: one or two sidecars, bystanders that exchange tensors all the while, and the check at the end.
 //! - [`carrier`]: what carries tensors between the sidecars.
 //! - [`sidecar`], [`status`]: a `transferd`, and what it shows of itself.
+//! - [`stranger`]: a sidecar of the tests' own making, which says to a real one whatever it likes.
 //! - [`worker`], [`calls`]: a worker, as a test commands it, and its orders.
 //! - [`agent`]: the same worker from inside: the program `transfer-test-worker`.
 //! - [`soak`]: everything at once: the program `transfer-test-soak`.
@@ -42,6 +43,7 @@ pub mod scene;
 pub mod sidecar;
 pub mod soak;
 pub mod status;
+pub mod stranger;
 pub mod tools;
 pub mod witness;
 pub mod worker;

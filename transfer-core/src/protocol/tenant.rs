@@ -186,6 +186,16 @@ impl Vouches {
         }
     }
 
+    /// Whether this word is worth as much as the other one: it includes every tenant that the other one includes.
+    #[must_use]
+    pub fn covers(&self, other: &Vouches) -> bool {
+        match (self, other) {
+            (Vouches::ForAll, _) => true,
+            (Vouches::For(..), Vouches::ForAll) => false,
+            (Vouches::For(..), Vouches::For(who, _)) => who.iter().all(|tenant| self.includes(*tenant)),
+        }
+    }
+
     /// Why it may not speak for another one.
     #[must_use]
     pub fn why_not(&self) -> &str {

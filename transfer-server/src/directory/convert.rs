@@ -6,6 +6,14 @@ use transfer_proto::v1;
 use v1::directory_item::Item as DirectoryOneof;
 use v1::node_item::Item as NodeOneof;
 
+/// Where a node is refused because another one has proved more: at which Unix socket of the same host it may prove as much. Empty: nowhere.
+pub(super) const LOCAL: &str = "transfer-local";
+
+/// That socket, where a refusal is such a one.
+pub(super) fn local_of(status: &tonic::Status) -> Option<&str> {
+    status.metadata().get(LOCAL).and_then(|local| local.to_str().ok())
+}
+
 /// The version of what is said in Attach. Both sides must have the same.
 pub(crate) const VERSION: u32 = 2;
 

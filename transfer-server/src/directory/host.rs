@@ -139,10 +139,11 @@ impl Directory {
     /// has the name it is asked whether it is still there, which takes until it answers, ends, or has been silent for 5 s.
     ///
     /// # Errors
-    /// [`AttachRefused`] where it has answered.
+    /// [`AttachRefused`] where it has answered, or has proved more.
     pub async fn attach(&self, hello: &Hello, word: Vouches) -> Result<Attachment, AttachRefused> {
         let silent_at = Instant::now() + self.0.silence;
         loop {
+            self.0.state.lock().registry.may_attach(hello, &word)?;
             let Taken { by, refused } = match self.try_attach(hello, word.clone()) {
                 Ok(attachment) => return Ok(attachment),
                 Err(taken) => taken,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Streaming};
+use tonic::{Code, Status, Streaming};
 use transfer_core::protocol::Vouches;
 use transfer_proto::v1;
 
@@ -55,19 +55,20 @@ impl There {
     }
 
     /// Attaches over a connection. Answers the directory's first word, too.
-    async fn attach(&self, channel: Channel, hello: &Hello) -> Result<(Line, v1::Welcome), NoLine> {
+    async fn attach(&self, channel: Channel, hello: &Hello) -> Result<(Line, v1::Welcome), Status> {
         let (out, outgoing) = mpsc::channel(4);
         // A new channel has room.
         let _ = out.try_send(convert::hello_update(hello));
         let mut client = v1::directory_client::DirectoryClient::new(channel);
-        let answers = client.attach(ReceiverStream::new(outgoing)).await.map_err(|e| self.refusal(&e))?;
+        let answers = client.attach(ReceiverStream::new(outgoing)).await?;
         let mut answers = Box::new(answers.into_inner());
-        match answers.message().await.map_err(|e| self.refusal(&e))?.and_then(convert::welcomed) {
+        match answers.message().await?.and_then(convert::welcomed) {
             Some(welcome) if welcome.version == convert::VERSION => Ok((Line::There { out, answers }, welcome)),
             Some(v1::Welcome { host, version, .. }) => {
-                Err(NoLine::Refused(convert::other_version(&host, version, hello.node.as_str(), convert::VERSION)))
+                let why = convert::other_version(&host, version, hello.node.as_str(), convert::VERSION);
+                Err(Status::failed_precondition(why))
             }
-            None => Err(NoLine::Failed("not understood: its first word is not Welcome".to_owned())),
+            None => Err(Status::unknown("not understood: its first word is not Welcome")),
         }
     }
 
@@ -75,6 +76,9 @@ impl There {
     fn refusal(&self, status: &tonic::Status) -> NoLine {
         match status.code() {
             Code::AlreadyExists | Code::FailedPrecondition => NoLine::Refused(status.message().to_owned()),
+            Code::PermissionDenied if convert::local_of(status).is_some() => {
+                NoLine::Refused(status.message().to_owned())
+            }
             _ => NoLine::Failed(self.why_not(status)),
         }
     }
@@ -146,16 +150,18 @@ impl Line {
         };
         let attach = async {
             let channel = there.connect().await.map_err(|e| NoLine::Failed(text::chain(&e)))?;
-            let (line, welcome) = there.attach(channel, hello).await?;
+            let first = there.attach(channel, hello).await;
             // Where it is of this host, it believes of this node what the kernel says of it: it is asked again at its socket.
-            match there.reach(&welcome.local).await {
-                Ok((channel, Caller::Sidecar { .. })) => {
-                    let (closer, _) = there.attach(channel, hello).await?;
-                    drop(line);
-                    Ok(closer)
-                }
-                _ => Ok(line),
-            }
+            let local = match &first {
+                Ok((_, welcome)) => welcome.local.clone(),
+                Err(status) => convert::local_of(status).unwrap_or_default().to_owned(),
+            };
+            let closer = if local.is_empty() { None } else { there.reach(&local).await.ok() };
+            let line = match closer {
+                Some((channel, Caller::Sidecar { .. })) => there.attach(channel, hello).await,
+                _ => first,
+            };
+            line.map(|(line, _)| line).map_err(|status| there.refusal(&status))
         };
         match tokio::time::timeout(ATTACH_DEADLINE, attach).await {
             Ok(line) => line,

@@ -9,17 +9,31 @@ use transfer_core::tensor::{Key, Name};
 
 /// Another sidecar of the same name is attached, and lives.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "node {node:?} is attached already: a sidecar of that name, incarnation {attached} at {address:?}, is running and answers; give \
-     this one another --node, or end that one; or start this one with --replace to take its place"
-)]
-pub struct AttachRefused {
-    /// The name.
-    pub node: Name,
-    /// The incarnation that is attached.
-    pub attached: u64,
-    /// Its address.
-    pub address: String,
+#[non_exhaustive]
+pub enum AttachRefused {
+    /// It has answered.
+    #[error(
+        "node {node:?} is attached already: a sidecar of that name, incarnation {attached} at {address:?}, is running and answers; give \
+         this one another --node, or end that one; or start this one with --replace to take its place"
+    )]
+    Lives {
+        /// The name.
+        node: Name,
+        /// The incarnation that is attached.
+        attached: u64,
+        /// Its address.
+        address: String,
+    },
+    /// It has proved more than the one that wants its name, and so keeps it.
+    #[error(
+        "node {node:?} is attached already, and this one may not take its place: {why}; give this one another --node"
+    )]
+    Unproved {
+        /// The name.
+        node: Name,
+        /// What the word of the newcomer is worth.
+        why: String,
+    },
 }
 
 /// Who has a name that another sidecar wants.
@@ -69,6 +83,15 @@ pub(crate) struct Registry {
     owners: Names,
     /// Who waits for a key that has no entry, or none that is new enough.
     watches: HashMap<Key, Vec<NodeNo>>,
+    /// How many keys each node watches, and how many workers it has entered.
+    has: HashMap<NodeNo, Has>,
+}
+
+/// What a node has beside keys; no more of either than it may have keys.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Has {
+    watches: u64,
+    workers: u64,
 }
 
 impl Registry {
@@ -86,6 +109,7 @@ impl Registry {
             keys_per_node: u64::MAX,
             owners: Names::default(),
             watches: HashMap::new(),
+            has: HashMap::new(),
         }
     }
 
@@ -106,6 +130,16 @@ impl Registry {
         })
     }
 
+    /// Whether a sidecar whose word is worth this may have the place of the one that is attached by its name: nobody is pushed out of it by one
+    /// who has proved less.
+    pub(crate) fn may_attach(&self, hello: &Hello, word: &Vouches) -> Result<(), AttachRefused> {
+        let earlier = self.nodes_by_name.get(&hello.node).and_then(|no| self.words.get(no));
+        if earlier.is_none_or(|earlier| word.covers(earlier)) {
+            return Ok(());
+        }
+        Err(AttachRefused::Unproved { node: hello.node.clone(), why: word.why_not().to_owned() })
+    }
+
     /// A node attaches. Answers its number, and that of its earlier self, whose entries are gone. Another sidecar of its name, that it
     /// does not replace, has to be [detached](Registry::detach) before.
     pub(crate) fn attach(&mut self, hello: &Hello, word: Vouches) -> Result<(NodeNo, Option<NodeNo>), Taken> {
@@ -115,7 +149,7 @@ impl Registry {
             && !hello.replace
         {
             let (node, attached, address) = (hello.node.clone(), at.incarnation, at.address.to_string());
-            return Err(Taken { by, refused: AttachRefused { node, attached, address } });
+            return Err(Taken { by, refused: AttachRefused::Lives { node, attached, address } });
         }
         if let Some(no) = earlier {
             self.detach(no);
@@ -134,6 +168,7 @@ impl Registry {
         let Some(at) = self.nodes.remove(&no) else { return };
         self.nodes_by_name.remove(&at.node);
         self.words.remove(&no);
+        self.has.remove(&no);
         self.workers.retain(|_, node| *node != no);
         self.entries.remove_node(no, |owner| self.owners.give_back(owner));
         self.watches.retain(|_, waiting| {
@@ -162,6 +197,7 @@ impl Registry {
                             answer(before, Answer::Lost { key: key.clone(), owner });
                         }
                         for node in self.watches.remove(&key).into_iter().flatten() {
+                            self.less(node, |has| &mut has.watches);
                             if let Some(at) = self.nodes.get(&from) {
                                 answer(node, Answer::Located { key: key.clone(), at: at.clone(), sequence });
                             }
@@ -183,6 +219,12 @@ impl Registry {
                 match other {
                     Some(at) => answer(from, Answer::WorkerRefused { worker, node: at.node.clone() }),
                     None => {
+                        let is_new = !self.workers.contains_key(&worker);
+                        if is_new && !self.one_more(from, |has| &mut has.workers) {
+                            // By itself: there is no other node to name.
+                            let node = self.nodes.get(&from).map_or_else(|| worker.clone(), |at| at.node.clone());
+                            return answer(from, Answer::WorkerRefused { worker, node });
+                        }
                         self.workers.insert(worker.clone(), from);
                         answer(from, Answer::WorkerAdmitted { worker });
                     }
@@ -191,23 +233,29 @@ impl Registry {
             NodeItem::WorkerDown { worker } => {
                 if self.workers.get(&worker) == Some(&from) {
                     self.workers.remove(&worker);
+                    self.less(from, |has| &mut has.workers);
                 }
             }
             NodeItem::Resolve { key, newer_than } => match self.key(&key).filter(|k| k.sequence > newer_than) {
                 Some(KeyAt { at, sequence, .. }) => answer(from, Answer::Located { key, at, sequence }),
                 None => {
-                    let waiting = self.watches.entry(key).or_default();
-                    if !waiting.contains(&from) {
-                        waiting.push(from);
+                    let is_new = self.watches.get(&key).is_none_or(|waiting| !waiting.contains(&from));
+                    // Beyond that it is not told: what waits there ends at its deadline.
+                    if is_new && self.one_more(from, |has| &mut has.watches) {
+                        self.watches.entry(key).or_default().push(from);
                     }
                 }
             },
             NodeItem::StopResolve { key } => {
-                if let Some(waiting) = self.watches.get_mut(&key) {
-                    waiting.retain(|node| *node != from);
-                    if waiting.is_empty() {
-                        self.watches.remove(&key);
-                    }
+                let Some(waiting) = self.watches.get_mut(&key) else { return };
+                let before = waiting.len();
+                waiting.retain(|node| *node != from);
+                let stops = waiting.len() < before;
+                if waiting.is_empty() {
+                    self.watches.remove(&key);
+                }
+                if stops {
+                    self.less(from, |has| &mut has.watches);
                 }
             }
             NodeItem::ResolveWorker { worker } => {
@@ -220,6 +268,20 @@ impl Registry {
             }
             // The attachment has noted it. It changes no entry.
             NodeItem::Pong { .. } => {}
+        }
+    }
+
+    /// Counts one more of something. `false`: the node has as many as it may.
+    fn one_more(&mut self, node: NodeNo, of: fn(&mut Has) -> &mut u64) -> bool {
+        let count = of(self.has.entry(node).or_default());
+        let fits = *count < self.keys_per_node;
+        *count += u64::from(fits);
+        fits
+    }
+
+    fn less(&mut self, node: NodeNo, of: fn(&mut Has) -> &mut u64) {
+        if let Some(has) = self.has.get_mut(&node) {
+            *of(has) = of(has).saturating_sub(1);
         }
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use transfer_core::protocol::Tenant;
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -312,4 +313,65 @@ fn a_node_enters_as_many_keys_as_it_may() {
     assert!(matches!(say(a, claim(5, "k3", true))[0].1, Answer::ClaimFull { .. }), "taking over is no way around");
     say(a, NodeItem::Unclaim { key: Key::new("k2").unwrap() });
     assert!(entered(&say(a, claim(6, "k3", true))));
+}
+
+/// Whoever may call can say any name. One that has proved less does not get the place of one that has proved more, by no number and by no
+/// flag.
+#[test]
+fn a_name_is_kept_from_one_that_has_proved_less() {
+    let mut w = World::new();
+    w.attach("b", 5);
+    let one = Vouches::For([Tenant::User(1)].into(), "user id 1 runs it".into());
+    let hello = |node, incarnation, replace| Hello {
+        node: name(node),
+        address: "x:1".into(),
+        incarnation,
+        local: "".into(),
+        replace,
+    };
+    for (incarnation, replace) in [(5, false), (6, false), (6, true)] {
+        let refused = w.registry.may_attach(&hello("b", incarnation, replace), &one).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("user id 1 runs it") && text.contains("\"b\""), "{text}");
+    }
+    assert_eq!(w.registry.may_attach(&hello("b", 6, true), &Vouches::ForAll), Ok(()));
+    // A name that nobody has; and its own again, or for one that has proved more.
+    let free = hello("c", 1, false);
+    assert_eq!(w.registry.may_attach(&free, &one), Ok(()));
+    w.registry.attach(&free, one.clone()).unwrap();
+    assert_eq!(w.registry.may_attach(&free, &one), Ok(()));
+    assert_eq!(w.registry.may_attach(&free, &Vouches::ForAll), Ok(()));
+    assert!(w.registry.may_attach(&free, &Vouches::for_nobody("it has shown nothing")).is_err());
+}
+
+#[test]
+fn a_node_watches_and_enters_as_many_as_it_may_have_keys() {
+    let mut w = World::new();
+    w.registry.limit_keys(3);
+    let (a, b) = (w.attach("a", 1), w.attach("b", 1));
+    let watch = |n: u32| NodeItem::Resolve { key: key(&format!("k{n}")), newer_than: 0 };
+    for n in (0..5).chain(0..5) {
+        w.say(a, watch(n));
+    }
+    assert_eq!(w.registry.counts().watches, 3);
+    w.say(b, watch(0));
+    assert_eq!(w.registry.counts().watches, 4, "each node has its own");
+    // One ends by itself, and one by its key: there is room for two.
+    w.say(a, NodeItem::StopResolve { key: key("k1") });
+    w.say(a, NodeItem::StopResolve { key: key("k1") });
+    w.claim(b, "k2", "ps");
+    (5..10).for_each(|n| drop(w.say(a, watch(n))));
+    assert_eq!(w.registry.counts().watches, 4);
+
+    let up = |n: u32| NodeItem::WorkerUp { worker: name(&format!("w{n}")) };
+    for n in (0..3).chain(0..3) {
+        let worker = name(&format!("w{n}"));
+        assert_eq!(w.say(a, up(n)), [(a, Answer::WorkerAdmitted { worker })]);
+    }
+    assert!(matches!(w.say(a, up(3))[..], [(_, Answer::WorkerRefused { .. })]));
+    assert!(matches!(w.say(b, up(3))[..], [(_, Answer::WorkerAdmitted { .. })]));
+    w.say(a, NodeItem::WorkerDown { worker: name("w0") });
+    assert!(matches!(w.say(a, up(4))[..], [(_, Answer::WorkerAdmitted { .. })]));
+    w.registry.detach(a);
+    assert_eq!(w.registry.counts(), Counts { keys: 1, workers: 1, nodes: 1, watches: 1 });
 }

@@ -2,10 +2,12 @@
 
 use super::convert;
 use super::host::{Attachment, Detached, Directory, MAX_BATCH};
+use super::registry::AttachRefused;
 use crate::security::{self, Security};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status, Streaming};
 use transfer_core::tensor::{Key, Name};
 use transfer_proto::v1;
@@ -54,8 +56,16 @@ impl v1::directory_server::Directory for DirectoryService {
             )));
         }
         let word = self.security.vouches(hello.node.as_str(), &security::caller(&caller)?);
-        let attachment =
-            self.directory.attach(&hello, word).await.map_err(|e| Status::already_exists(e.to_string()))?;
+        let attachment = self.directory.attach(&hello, word).await.map_err(|refused| match refused {
+            AttachRefused::Lives { .. } => Status::already_exists(refused.to_string()),
+            AttachRefused::Unproved { .. } => {
+                let mut status = Status::permission_denied(refused.to_string());
+                // The same sidecar may prove more there.
+                let local = self.directory.local().parse().unwrap_or(MetadataValue::from_static(""));
+                status.metadata_mut().insert(convert::LOCAL, local);
+                status
+            }
+        })?;
         tracing::info!(node = %hello.node, incarnation = hello.incarnation, address = %hello.address, "node attached");
         let (to_node, answers) = mpsc::channel(4);
         // A new channel has room.

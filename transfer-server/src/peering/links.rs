@@ -56,9 +56,13 @@ fn fabric_failed(kind: DialErrorKind, why: impl Into<String>) -> DialError {
     DialError { kind, why: why.into(), of_fabric: true }
 }
 
+/// Of how many peers the last incarnation is remembered, for the log and the list of peers. Whoever may call can call by any name.
+const MAX_INCARNATIONS: usize = 4096;
+
 /// A link that was made.
 #[derive(Debug)]
 struct Made {
+    peer: Name,
     number_at_peer: u32,
     vouches: Vouches,
 }
@@ -240,7 +244,10 @@ impl Links {
         let Action::Wait { attempt, .. } = wait else { return Ok(()) };
         self.act(Some(wait));
         self.note_incarnation(peer, answer.incarnation);
-        self.0.made.lock().insert(link, Made { number_at_peer: answer.link, vouches: vouches.clone() });
+        self.0
+            .made
+            .lock()
+            .insert(link, Made { peer: peer.clone(), number_at_peer: answer.link, vouches: vouches.clone() });
         let v1::ConnectResponse { incarnation, receive_slots, offer, .. } = answer;
         let (name, vouches) = (peer.clone(), vouches.clone());
         let info = PeerInfo { name, incarnation, receive_slots, vouches, passed_over };
@@ -321,7 +328,12 @@ impl Links {
     }
 
     fn note_incarnation(&self, peer: &Name, incarnation: u64) {
-        let before = self.0.incarnations.lock().insert(peer.clone(), incarnation);
+        let mut incarnations = self.0.incarnations.lock();
+        if incarnations.len() >= MAX_INCARNATIONS {
+            incarnations.clear();
+        }
+        let before = incarnations.insert(peer.clone(), incarnation);
+        drop(incarnations);
         if let Some(before) = before.filter(|b| *b != incarnation) {
             tracing::info!(%peer, before, now = incarnation, "the peer was restarted: it is another incarnation");
         }
@@ -388,7 +400,21 @@ impl Links {
         let v1::ConnectRequest { incarnation, receive_slots, offer, passed_over, .. } = request;
         let passed_over = choice::from_message(&passed_over);
         let vouches = self.0.security.vouches(name.as_str(), caller);
+        if let Some(why) = self.belongs_to_another(&name, &vouches) {
+            return Err(tonic::Status::permission_denied(why));
+        }
         Ok((PeerInfo { name, incarnation, receive_slots, vouches, passed_over }, fabric, Offer(offer)))
+    }
+
+    /// Why a caller whose word is worth this may not call as that node: there is a link with one who has proved more, which the call would
+    /// end.
+    fn belongs_to_another(&self, name: &Name, vouches: &Vouches) -> Option<String> {
+        let made = self.0.made.lock();
+        let keeps = made.values().any(|made| made.peer == *name && !vouches.covers(&made.vouches));
+        keeps.then(|| {
+            let why = vouches.why_not();
+            format!("node {name} has a link here already, and this one may not take its place: {why}; give it another --node")
+        })
     }
 
     async fn accept_as(
@@ -405,7 +431,8 @@ impl Links {
         match engine.accept_link(info, fabric, offer).await {
             Ok((link, offer, receive_slots)) => {
                 self.0.peers.lock().accepted(&peer, attempt, link);
-                self.0.made.lock().insert(link, Made { number_at_peer: their_number, vouches });
+                let made = Made { peer, number_at_peer: their_number, vouches };
+                self.0.made.lock().insert(link, made);
                 Ok(v1::ConnectResponse {
                     protocol_version: PROTOCOL_VERSION,
                     node: me.node.to_string(),

@@ -389,3 +389,37 @@ fn fuzz_connect() {
         }
     });
 }
+
+/// Whoever may call can say any name. A call by one that has proved less than the peer of a link does not end that link.
+#[tokio::test]
+async fn a_link_is_kept_from_one_that_has_proved_less() {
+    let directory = Directory::new(name("a"));
+    let a = Node::start(&directory, "a", |_| ()).await;
+    let request = |node: &str| v1::ConnectRequest {
+        protocol_version: PROTOCOL_VERSION,
+        node: node.into(),
+        incarnation: 1,
+        fabric: v1::Fabric::Tcp.into(),
+        offer: b"x".to_vec(),
+        receive_slots: 8,
+        link: 1,
+        ..Default::default()
+    };
+    // Root has proved something to every sidecar; a stranger's user, and who calls over TCP, less.
+    let (root, other) = (Caller::Local { uid: 0, gid: 0 }, Caller::Local { uid: 54_321, gid: 54_321 });
+    let link = a.links.accept(request("b"), &root).await.unwrap().link;
+    a.links.link_up(&name("b"), LinkId(link));
+    for (caller, free) in [(&other, "c"), (&BY_TCP, "e")] {
+        let refused = a.links.accept(request("b"), caller).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+        a.links.accept(request(free), caller).await.unwrap();
+    }
+    // It may come back by itself, and whoever has proved more may come.
+    a.links.accept(request("b"), &root).await.unwrap();
+    a.links.accept(request("c"), &other).await.unwrap();
+    a.links.accept(request("c"), &root).await.unwrap();
+    // A name whose link has ended is free.
+    let ended = a.links.accept(request("d"), &root).await.unwrap().link;
+    a.links.link_down(&name("d"), LinkId(ended), "reset");
+    a.links.accept(request("d"), &other).await.unwrap();
+}

@@ -36,6 +36,9 @@ use words::Words;
 /// The most counters and barriers that live at one node, over the whole life of its sidecar.
 pub const COUNTERS_PER_NODE: u32 = 4096;
 
+/// The most of them that one tenant's workers have made: some are left to others.
+const COUNTERS_PER_TENANT: u32 = COUNTERS_PER_NODE / 4 * 3;
+
 /// Length of the registered memory that [`Node::use_words`] takes, in bytes.
 pub const COUNTER_WORDS_BYTES: u64 = COUNTERS_PER_NODE as u64 * WORD_BYTES;
 
@@ -56,6 +59,8 @@ pub(super) struct Counters {
     words: Words,
     /// How many live or lived here: a place is used once.
     made: u32,
+    /// By tenant.
+    made_for: HashMap<Tenant, u32>,
     claims: usize,
 }
 
@@ -241,6 +246,20 @@ impl Node {
         self.actions.push_back(Action::Control(Control::Unclaim { key: key.clone() }));
     }
 
+    /// Which limit keeps this tenant from one more.
+    fn too_many_counters(&self, tenant: Option<Tenant>) -> Option<String> {
+        let node = &self.config.name;
+        if self.counters.made >= COUNTERS_PER_NODE {
+            return Some(format!("{COUNTERS_PER_NODE} counters and barriers live at node {node:?} already, the limit"));
+        }
+        let tenant = tenant?;
+        let own = self.counters.made_for.get(&tenant).copied().unwrap_or(0);
+        (own >= COUNTERS_PER_TENANT).then(|| {
+            let who = self.config.tenants.in_words(tenant);
+            format!("{own} counters and barriers of {who} live at node {node:?} already, the limit for one tenant")
+        })
+    }
+
     fn claim_answered(&mut self, now: Time, key: &Key, claiming: Claiming, result: Result<(), ClaimRefused>) {
         let refused = match result {
             Ok(()) if claiming.ops.is_empty() || claiming.tenant.is_none() => {
@@ -248,14 +267,9 @@ impl Node {
                 self.unclaim_counter(key);
                 None
             }
-            Ok(()) if self.counters.made >= COUNTERS_PER_NODE => {
+            Ok(()) if let Some(limit) = self.too_many_counters(claiming.tenant) => {
                 self.unclaim_counter(key);
-                let text = format!(
-                    "{} was not made: {COUNTERS_PER_NODE} counters and barriers live at node {:?} already, the limit",
-                    spoken(key),
-                    self.config.name
-                );
-                Some(Failure::new(FailureCode::Busy, text))
+                Some(Failure::new(FailureCode::Busy, format!("{} was not made: {limit}", spoken(key))))
             }
             Ok(()) => {
                 if let Some(tenant) = claiming.tenant {
@@ -499,6 +513,7 @@ impl Counters {
     fn make(&mut self, key: &Key, tenant: Tenant, node: &Name, incarnation: u64) {
         let place = self.made;
         self.made += 1;
+        *self.made_for.entry(tenant).or_default() += 1;
         let what = match key.reserved_for() {
             Some((ReservedFor::Barrier, _)) => What::Barrier(Barrier::default()),
             _ => What::Counter(place),

@@ -3,6 +3,7 @@
 use super::pair::{Pair, Worker, name};
 use crate::fabric::{AtomicOp, FabricEvent};
 use crate::op::{Command, CounterAsk, CounterCommand, FailureCode, OpId, Reply};
+use crate::protocol::Tenant;
 use crate::tensor::{Key, Name};
 use crate::wire::message::{Body, Message, NameRef, Role};
 use std::time::Duration;
@@ -40,6 +41,26 @@ fn an_operation_is_one_message_and_its_answer() {
     ask(&mut pair, there, 3, "x", add(&home, identity + 1));
     assert_eq!(pair.failed_with(there), FailureCode::CounterLost);
     pair.ends_clean(&[(here, "here"), (there, "there")]);
+}
+
+/// A place is used once, so whoever took all of them would keep everybody else from counting for as long as the sidecar lives.
+#[test]
+fn one_tenant_leaves_counters_to_others() {
+    let mut pair = Pair::new();
+    let (greedy, other) = (pair.worker_of(Tenant::User(1), 0, "greedy"), pair.worker_of(Tenant::User(2), 0, "other"));
+    let mut made = 0;
+    let failure = loop {
+        ask(&mut pair, greedy, 1, &format!("x{made}"), CounterAsk::Open);
+        match &pair.replies(greedy)[..] {
+            [Reply::CounterOpened { .. }] => made += 1,
+            [Reply::Failed { failure, .. }] => break failure.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((made, failure.code), (3072, FailureCode::Busy));
+    assert!(failure.text.contains("3072") && failure.text.contains("user id 1"), "{}", failure.text);
+    open(&mut pair, other, "y");
+    pair.ends_clean(&[(greedy, "greedy"), (other, "other")]);
 }
 
 #[test]

@@ -1,27 +1,32 @@
 //! A sidecar of its own making: it says to a real one whatever a test wants.
 
+use crate::{PATIENCE, Sidecar};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tonic::transport::Channel;
 use transfer_core::memory::RemoteSlice;
 use transfer_core::wire::crc32c;
 use transfer_core::wire::message::{Body, LAYOUT_VERSION, Message, Role};
 use transfer_proto::v1;
-use transfer_tests::{PATIENCE, Sidecar};
 
 /// What the stranger calls itself.
-pub(crate) const NAME: &str = "stranger";
+pub const NAME: &str = "stranger";
 
 /// Frames of the tcp fabric; docs/protocol.md has their bytes.
-pub(crate) const HELLO: u8 = 1;
-pub(crate) const WRITE: u8 = 3;
-pub(crate) const SEND: u8 = 4;
-pub(crate) const REFUSE: u8 = 6;
+pub const HELLO: u8 = 1;
+/// Bytes for granted memory.
+pub const WRITE: u8 = 3;
+/// A control message.
+pub const SEND: u8 = 4;
+/// Why the link ends.
+pub const REFUSE: u8 = 6;
 
 const TOKEN: [u8; 16] = [7; 16];
 
 /// A call for a link that a sidecar of this version would make.
-pub(crate) fn good_call() -> v1::ConnectRequest {
+#[must_use]
+pub fn good_call() -> v1::ConnectRequest {
     let tcp = [&b"TTCP\x01i"[..], &TOKEN].concat();
     // A link of one rail; its messages go as they are.
     let offer = [&b"RAIL\x01\x01"[..], &(tcp.len() as u16).to_le_bytes(), &tcp].concat();
@@ -38,49 +43,101 @@ pub(crate) fn good_call() -> v1::ConnectRequest {
     }
 }
 
-/// Makes the call, and answers with what is on offer: the token that has to be shown, and where.
-pub(crate) fn call(sidecar: &Sidecar, request: v1::ConnectRequest) -> Result<([u8; 16], SocketAddr), tonic::Status> {
-    let answer = sidecar.admin().call(|channel| async {
-        let mut peering = v1::peering_client::PeeringClient::new(channel);
-        Ok::<_, tonic::Status>(peering.connect(request).await?.into_inner())
-    })?;
+/// What the other side offers: the token that has to be shown, where, and how many receive slots it has.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer {
+    /// Good for one socket.
+    pub token: [u8; 16],
+    /// Where its tcp fabric listens.
+    pub address: SocketAddr,
+    /// Messages that may be on their way to it.
+    pub receive_slots: u32,
+    /// Its own number for the link.
+    pub link: u32,
+}
+
+/// Makes the call over this connection.
+///
+/// # Errors
+/// The other side's.
+///
+/// # Panics
+/// Where its offer is none of the tcp fabric's.
+pub async fn connect(channel: Channel, request: v1::ConnectRequest) -> Result<Offer, tonic::Status> {
+    let answer = v1::peering_client::PeeringClient::new(channel).connect(request).await?.into_inner();
     let tcp = answer.offer.strip_prefix(b"RAIL\x01\x01").expect("a link of one rail")[2..].to_vec();
     let (token, place) = tcp.strip_prefix(b"TTCP\x01a").expect("an acceptor's offer").split_at(16);
     let ip: [u8; 4] = place[2..].try_into().expect("an IPv4 address");
-    let port = u16::from_le_bytes([place[0], place[1]]);
-    Ok((token.try_into().expect("16 bytes"), SocketAddr::new(IpAddr::from(ip), port)))
+    let address = SocketAddr::new(IpAddr::from(ip), u16::from_le_bytes([place[0], place[1]]));
+    let token = token.try_into().expect("16 bytes");
+    Ok(Offer { token, address, receive_slots: answer.receive_slots, link: answer.link })
+}
+
+/// Makes the call at the admin socket, and answers with the token and where it has to be shown.
+///
+/// # Errors
+/// The other side's.
+pub fn call(sidecar: &Sidecar, request: v1::ConnectRequest) -> Result<([u8; 16], SocketAddr), tonic::Status> {
+    let offer = sidecar.admin().call(|channel| connect(channel, request))?;
+    Ok((offer.token, offer.address))
 }
 
 /// The socket of a link.
-pub(crate) struct Link {
+#[derive(Debug)]
+pub struct Link {
     stream: TcpStream,
+    /// Whether silence is an end like any other.
+    is_brief: bool,
 }
 
 impl Link {
     /// A link to that sidecar, in all due form.
-    pub(crate) fn to(sidecar: &Sidecar) -> Link {
+    ///
+    /// # Panics
+    /// Where it is not welcome.
+    #[must_use]
+    pub fn to(sidecar: &Sidecar) -> Link {
         let (token, address) = call(sidecar, good_call()).expect("a good call");
         let mut link = Link::at(address);
-        link.frame(HELLO, 0, 0, None, &token);
-        assert_eq!(link.next().map(|(kind, body)| (kind, body == TOKEN)), Some((2, true)), "it is welcome");
+        assert!(link.greet(&token), "it is welcome");
         sidecar.until("the stranger has a link", |s| s.links.iter().any(|l| l.peer == NAME));
         link
     }
 
+    /// Shows the token. Whether it is welcome.
+    pub fn greet(&mut self, token: &[u8; 16]) -> bool {
+        self.frame(HELLO, 0, 0, None, token);
+        self.next().is_some_and(|(kind, body)| (kind, &body[..]) == (2, &TOKEN[..]))
+    }
+
     /// Any socket to there.
-    pub(crate) fn at(address: SocketAddr) -> Link {
+    ///
+    /// # Panics
+    /// Where nobody listens.
+    #[must_use]
+    pub fn at(address: SocketAddr) -> Link {
         let stream = TcpStream::connect(address).expect("somebody listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
-        Link { stream }
+        Link { stream, is_brief: false }
+    }
+
+    /// From now on it waits for this long at most to say or to hear something, and takes silence for the end of the stream.
+    ///
+    /// # Panics
+    /// Where that is no time at all.
+    pub fn be_brief(&mut self, patience: Duration) {
+        self.is_brief = true;
+        self.stream.set_read_timeout(Some(patience)).expect("a socket has a timeout");
+        self.stream.set_write_timeout(Some(patience)).expect("a socket has a timeout");
     }
 
     /// Bytes as they are. The other side may have closed by now.
-    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+    pub fn raw(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
     /// A frame.
-    pub(crate) fn frame(&mut self, kind: u8, key: u32, address: u64, immediate: Option<u32>, body: &[u8]) {
+    pub fn frame(&mut self, kind: u8, key: u32, address: u64, immediate: Option<u32>, body: &[u8]) {
         let mut bytes = b"TTCP\x01".to_vec();
         bytes.extend([kind, immediate.is_some().into(), 0]);
         bytes.extend(immediate.unwrap_or(0).to_le_bytes());
@@ -94,18 +151,21 @@ impl Link {
     }
 
     /// A write into a range that was granted, from `at` on.
-    pub(crate) fn write(&mut self, to: &RemoteSlice, at: u64, immediate: Option<u32>, body: &[u8]) {
+    pub fn write(&mut self, to: &RemoteSlice, at: u64, immediate: Option<u32>, body: &[u8]) {
         self.frame(WRITE, to.key().0, to.address + at, immediate, body);
     }
 
     /// A control message.
-    pub(crate) fn say(&mut self, role: Role, index: u32, body: Body) {
+    pub fn say(&mut self, role: Role, index: u32, body: Body) {
         let message = Message::new(role, index, body).encode();
         self.frame(SEND, 0, 0, None, &message);
     }
 
     /// The next frame: its kind and body. `None` at the end of the stream.
-    pub(crate) fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+    ///
+    /// # Panics
+    /// Where neither comes.
+    pub fn next(&mut self) -> Option<(u8, Vec<u8>)> {
         let mut header = [0; 48];
         self.exact(&mut header)?;
         let len = u64::from_le_bytes(header[24..32].try_into().expect("8 bytes"));
@@ -118,12 +178,16 @@ impl Link {
         match self.stream.read_exact(to) {
             Ok(()) => Some(()),
             Err(e) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => None,
+            Err(_) if self.is_brief => None,
             Err(e) => panic!("nothing comes: {e}"),
         }
     }
 
     /// Reads on until a message is what is looked for; its index with it.
-    pub(crate) fn hear<T>(&mut self, what: &str, take: impl Fn(&Body) -> Option<T>) -> (u32, T) {
+    ///
+    /// # Panics
+    /// Where it does not come.
+    pub fn hear<T>(&mut self, what: &str, take: impl Fn(&Body) -> Option<T>) -> (u32, T) {
         let until = Instant::now() + PATIENCE;
         while let Some((kind, body)) = self.next() {
             assert!(Instant::now() < until, "{what} does not come");
@@ -138,7 +202,7 @@ impl Link {
     }
 
     /// Reads on to the end of the stream: what was said last, where that was a refusal.
-    pub(crate) fn refusal(&mut self) -> String {
+    pub fn refusal(&mut self) -> String {
         let mut last = String::new();
         while let Some((kind, body)) = self.next() {
             if kind == REFUSE {

@@ -1,9 +1,6 @@
 //! Peers that break the rules, and one that is stopped: each loses its link, and everybody else goes on.
 
-mod stranger;
-
 use std::time::Duration;
-use stranger::{HELLO, Link, NAME, SEND, WRITE, call, good_call};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 use transfer_core::tensor::{DType, Name, Retention, TensorMeta, Version};
@@ -11,6 +8,7 @@ use transfer_core::wire::landing::Header;
 use transfer_core::wire::message::{Body, NameRef, Role};
 use transfer_proto::v1;
 use transfer_tests::status::operations_of;
+use transfer_tests::stranger::{HELLO, Link, NAME, SEND, WRITE, call, good_call};
 use transfer_tests::{Scene, Sidecar, Spec};
 
 const LEN: u64 = 3 << 20;
