@@ -14,6 +14,7 @@
 //! - [`worker`], [`calls`]: a worker, as a test commands it, and its orders.
 //! - [`agent`]: the same worker from inside: the program `transfer-test-worker`.
 //! - [`soak`]: everything at once: the program `transfer-test-soak`.
+//! - [`worst`]: what attackers do, and an honest job beside them: the program `transfer-test-worst`.
 //! - [`authority`]: certificates, made as an operator would make them.
 //! - [`container`]: either of them in namespaces of its own.
 //! - [`ctl`]: `transferctl`, as a person or a script runs it.
@@ -47,6 +48,7 @@ pub mod stranger;
 pub mod tools;
 pub mod witness;
 pub mod worker;
+pub mod worst;
 
 pub use authority::{Authority, Identity, Validity};
 pub use browser::Browser;

@@ -187,6 +187,22 @@ pub struct ExchangeOrder {
     pub len: u64,
 }
 
+/// One side of a job of two workers on two nodes. In each round each of them gets tensors of all these lengths from the other one, counts, and
+/// meets the other one at a barrier.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobOrder {
+    /// What all its names begin with.
+    pub name: String,
+    /// The other one, where this one leads: it pushes to there. What the other one pushes stays where it is, and is fetched.
+    pub to: Option<String>,
+    /// The first round: it is the version, and rises from one order to the next.
+    pub first: u64,
+    /// How many rounds.
+    pub rounds: u64,
+    /// The lengths in bytes.
+    pub lens: Vec<u64>,
+}
+
 /// What to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Order {
@@ -230,6 +246,8 @@ pub enum Order {
     /// Fetch the newest again and again until the last version has come, and look at every element of each, twice. Answered with how
     /// many versions were seen.
     Watch(UpdateOrder),
+    /// Do some rounds of a job, checking every byte. Answered with what each took, in microseconds.
+    Job(JobOrder),
     /// Begin an exchange. Answered at once.
     Exchange(ExchangeOrder),
     /// How many rounds are done.
@@ -256,6 +274,8 @@ pub enum Answer {
     Sum(u64),
     /// Bytes, or a version, or rounds.
     Number(u64),
+    /// What each round of a job took, in microseconds.
+    Times(Vec<u64>),
     /// The home of a counter.
     Home(String),
     Counted(Counted),

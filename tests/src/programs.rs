@@ -28,7 +28,13 @@ pub fn worker() -> PathBuf {
     existing(&ready().unwrap_or_else(folder), "transfer-test-worker")
 }
 
-/// The same where every user can run it: a copy in `folder`, since the target folder may lie in somebody's home. It is called as logs are,
+/// `transfer-test-worst`. Cargo has built it together with the test.
+#[must_use]
+pub fn worst() -> PathBuf {
+    existing(&ready().unwrap_or_else(folder), "transfer-test-worst")
+}
+
+/// [`worker`] where every user can run it: a copy in `folder`, since the target folder may lie in somebody's home. It is called as logs are,
 /// which may stay when a scene ends.
 ///
 /// # Panics

@@ -107,7 +107,7 @@ impl Link {
     /// Shows the token. Whether it is welcome.
     pub fn greet(&mut self, token: &[u8; 16]) -> bool {
         self.frame(HELLO, 0, 0, None, token);
-        self.next().is_some_and(|(kind, body)| (kind, &body[..]) == (2, &TOKEN[..]))
+        self.next_frame().is_some_and(|(kind, body)| (kind, &body[..]) == (2, &TOKEN[..]))
     }
 
     /// Any socket to there.
@@ -165,7 +165,7 @@ impl Link {
     ///
     /// # Panics
     /// Where neither comes.
-    pub fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+    pub fn next_frame(&mut self) -> Option<(u8, Vec<u8>)> {
         let mut header = [0; 48];
         self.exact(&mut header)?;
         let len = u64::from_le_bytes(header[24..32].try_into().expect("8 bytes"));
@@ -189,7 +189,7 @@ impl Link {
     /// Where it does not come.
     pub fn hear<T>(&mut self, what: &str, take: impl Fn(&Body) -> Option<T>) -> (u32, T) {
         let until = Instant::now() + PATIENCE;
-        while let Some((kind, body)) = self.next() {
+        while let Some((kind, body)) = self.next_frame() {
             assert!(Instant::now() < until, "{what} does not come");
             if kind == SEND {
                 let message = Message::decode(&body).expect("a real sidecar keeps to the layout");
@@ -204,7 +204,7 @@ impl Link {
     /// Reads on to the end of the stream: what was said last, where that was a refusal.
     pub fn refusal(&mut self) -> String {
         let mut last = String::new();
-        while let Some((kind, body)) = self.next() {
+        while let Some((kind, body)) = self.next_frame() {
             if kind == REFUSE {
                 last = String::from_utf8_lossy(&body).into_owned();
             }

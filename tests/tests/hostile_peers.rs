@@ -71,7 +71,7 @@ fn a_link_is_for_whom_it_was_made_and_for_once() {
     let (token, address) = call(scene.a(), good_call()).expect("a good call");
     let mut first = Link::at(address);
     first.frame(HELLO, 0, 0, None, &token);
-    assert_eq!(first.next().map(|(kind, _)| kind), Some(2), "it is welcome");
+    assert_eq!(first.next_frame().map(|(kind, _)| kind), Some(2), "it is welcome");
     for wrong in [token, [1; 16]] {
         let mut second = Link::at(address);
         second.frame(HELLO, 0, 0, None, &wrong);

@@ -52,3 +52,4 @@ mod transferctl_page;
 mod verbs;
 mod watch;
 mod without_directory;
+mod worst;

@@ -132,7 +132,7 @@ impl Exchange {
 }
 
 /// Leader and follower push different bytes: the follower's are those of the next version.
-fn check(tensor: &Tensor, len: u64, seed: u64) -> Result<(), Trouble> {
+pub(super) fn check(tensor: &Tensor, len: u64, seed: u64) -> Result<(), Trouble> {
     let (found, right) = (pattern::sum(tensor.as_bytes()), Spec::bytes(len, seed).sum());
     if found == right {
         return Ok(());

@@ -7,9 +7,10 @@
 mod exchange;
 mod forked;
 mod in_place;
+mod job;
 mod memory;
-mod vandal;
-mod work;
+pub(crate) mod vandal;
+pub(crate) mod work;
 
 use crate::order::{Answer, Line, Reply, Trouble};
 use exchange::Exchange;

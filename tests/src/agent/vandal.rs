@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 /// Overwrites whatever this process shares with others and may write.
-pub(super) fn scribble(seed: u64) -> io::Result<()> {
+pub(crate) fn scribble(seed: u64) -> io::Result<()> {
     let mut random = SmallRng::seed_from_u64(seed);
     let memory = File::options().write(true).open("/proc/self/mem")?;
     let maps = std::fs::read_to_string("/proc/self/maps")?;

@@ -54,6 +54,7 @@ impl Agent {
             }
             Order::Update(order) => self.update(&order).map(|()| Answer::Done).map_err(|e| trouble(&e)),
             Order::Watch(order) => self.watch(&order).map(Answer::Number).map_err(|e| trouble(&e)),
+            Order::Job(order) => self.job(&order).map(Answer::Times),
             Order::Exchange(order) => {
                 let exchange = Arc::new(Exchange::new(order));
                 *lock(&self.exchange) = Some(exchange.clone());
@@ -74,7 +75,7 @@ impl Agent {
         lock(&self.exchange).clone().ok_or_else(|| unknown("an exchange"))
     }
 
-    fn count(&self, order: &CountOrder) -> Result<Counted, Error> {
+    pub(super) fn count(&self, order: &CountOrder) -> Result<Counted, Error> {
         let CountOrder { name, change, times, timeout } = order;
         let known = lock(&self.counters).get(name).cloned();
         let counter = match known {
@@ -102,7 +103,7 @@ impl Agent {
         Ok(Counted { old, swapped, path: report.path.name().into(), fabric: report.fabric.name().into() })
     }
 
-    fn meet(&self, order: &MeetOrder) -> Result<Met, Error> {
+    pub(super) fn meet(&self, order: &MeetOrder) -> Result<Met, Error> {
         let MeetOrder { name, members, times, timeout } = order;
         let barrier = self.client.barrier(name, *members);
         let (mut led, mut last) = (0, None);
@@ -259,7 +260,7 @@ fn unknown(what: &str) -> Trouble {
 }
 
 /// What a caller sees of an error.
-pub(super) fn trouble(error: &Error) -> Trouble {
+pub(crate) fn trouble(error: &Error) -> Trouble {
     let kind = match error.failure_code() {
         Some(code) => format!("{code:?}"),
         // The variant's name: the first word of what Debug prints.

@@ -8,7 +8,7 @@ const MORE_BYTES: u64 = 32 << 20;
 
 /// A process at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Holdings {
+pub(crate) struct Holdings {
     descriptors: usize,
     /// Memory of its own: not what is shared with its workers.
     anonymous_bytes: u64,
@@ -16,7 +16,7 @@ pub(super) struct Holdings {
 
 impl Holdings {
     /// Those of a sidecar.
-    pub(super) fn of(sidecar: &Sidecar) -> Holdings {
+    pub(crate) fn of(sidecar: &Sidecar) -> Holdings {
         let process = format!("/proc/{}", sidecar.process_id());
         let descriptors = std::fs::read_dir(format!("{process}/fd")).expect("the sidecar runs").count();
         let status = std::fs::read_to_string(format!("{process}/status")).expect("the sidecar runs");
@@ -29,7 +29,7 @@ impl Holdings {
     ///
     /// # Panics
     /// Where it keeps more.
-    pub(super) fn until_again(self, sidecar: &Sidecar) -> Holdings {
+    pub(crate) fn until_again(self, sidecar: &Sidecar) -> Holdings {
         let seen = poll(|| {
             let now = Holdings::of(sidecar);
             let fits = now.descriptors <= self.descriptors && now.anonymous_bytes <= self.anonymous_bytes + MORE_BYTES;

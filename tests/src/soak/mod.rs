@@ -14,7 +14,7 @@
 
 mod book;
 mod crew;
-mod leaks;
+pub(crate) mod leaks;
 mod stops;
 
 use crate::calls::{Ended, Pending};

@@ -1,0 +1,8 @@
+//! What attackers do, for as long as one likes: see `transfer_tests::worst`.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+
+fn main() {
+    transfer_tests::worst::run(&transfer_tests::worst::Options::parse());
+}

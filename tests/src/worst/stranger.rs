@@ -1,0 +1,209 @@
+//! What somebody does who is neither worker nor peer, and can reach all sockets.
+
+use super::account::Notes;
+use super::{Against, Attacker, Deed};
+use crate::stranger::{HELLO, Link, connect, good_call};
+use rand::rngs::SmallRng;
+use rand::{Rng, RngCore};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long anything is waited for.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What HTTP/2 begins with.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A stream of either kind.
+trait Stream: Read + Write {}
+impl<S: Read + Write> Stream for S {}
+
+pub(super) struct Stranger {
+    random: SmallRng,
+    ports: Vec<SocketAddr>,
+    sockets: Vec<PathBuf>,
+    http: Option<SocketAddr>,
+    data: Option<SocketAddr>,
+    /// Those that say nothing, until the next ones come.
+    silent: Vec<Box<dyn Stream>>,
+}
+
+impl Attacker for Stranger {
+    const DEEDS: &'static [Deed<Stranger>] = &[
+        Deed { name: "connects everywhere and says nothing", act: Stranger::be_silent },
+        Deed { name: "says half of a handshake", act: Stranger::half },
+        Deed { name: "says garbage", act: Stranger::garbage },
+        Deed { name: "opens streams and gives them up", act: Stranger::reset },
+        Deed { name: "says frames that are too long", act: Stranger::too_long },
+        Deed { name: "asks for pages without end", act: Stranger::pages },
+        Deed { name: "shows tokens that nobody gave", act: Stranger::tokens },
+    ];
+
+    fn new(against: Against, random: SmallRng) -> Stranger {
+        let address = |text: &str| text.parse().expect("an address and a port");
+        let grpc: SocketAddr = address(&against.address);
+        let http = against.http.as_deref().map(address);
+        // Where data goes is told to everybody who calls.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let url = format!("http://{grpc}");
+        let data = runtime.block_on(async {
+            let channel = tonic::transport::Endpoint::from_shared(url).expect("an address").connect().await.ok()?;
+            Some(connect(channel, good_call()).await.ok()?.address)
+        });
+        let ports = [Some(grpc), http, data].into_iter().flatten().collect();
+        // The worker's socket takes no streams.
+        let sockets = vec![against.beside(".peers"), against.beside("-admin.sock")];
+        Stranger { random, ports, sockets, http, data, silent: Vec::new() }
+    }
+}
+
+impl Stranger {
+    /// One connection to each place that there is. It is over where the queue is full.
+    fn everywhere(&self, notes: &mut Notes<'_>) -> Vec<Box<dyn Stream>> {
+        let mut all: Vec<Box<dyn Stream>> = Vec::new();
+        for port in &self.ports {
+            let connected = TcpStream::connect_timeout(port, PATIENCE).and_then(|stream| {
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                Ok(stream)
+            });
+            if let Some(stream) = note(notes, connected) {
+                all.push(Box::new(stream));
+            }
+        }
+        for path in &self.sockets {
+            let connected = UnixStream::connect(path).and_then(|stream| {
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                Ok(stream)
+            });
+            if let Some(stream) = note(notes, connected) {
+                all.push(Box::new(stream));
+            }
+        }
+        all
+    }
+
+    fn be_silent(&mut self, notes: &mut Notes<'_>) {
+        self.silent.clear();
+        for _ in 0..40 {
+            let more = self.everywhere(notes);
+            self.silent.extend(more);
+        }
+    }
+
+    /// Of HTTP/2, of HTTP/1, of TLS, and of the tcp fabric. They stay as they are.
+    fn half(&mut self, notes: &mut Notes<'_>) {
+        let halves: [&[u8]; 6] = [
+            &PREFACE[..10],
+            &[PREFACE, &[0, 0, 18, 4, 0, 0]].concat(),
+            b"GET /metrics HTTP/1.1\r\nhost:",
+            // A record of a handshake, 512 bytes long, and the beginning of a greeting.
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            b"TTCP\x01",
+            b"TTCP\x01\x01\x00\x00",
+        ];
+        for half in halves {
+            for mut stream in self.everywhere(notes) {
+                let _ = stream.write_all(half);
+                self.silent.push(stream);
+            }
+        }
+        if self.silent.len() > 400 {
+            self.silent.clear();
+        }
+    }
+
+    fn garbage(&mut self, notes: &mut Notes<'_>) {
+        for begins in [&b""[..], PREFACE, b"TTCP\x01", b"GET /"] {
+            for mut stream in self.everywhere(notes) {
+                let mut bytes = vec![0; self.random.random_range(1..10_000)];
+                self.random.fill_bytes(&mut bytes);
+                let _ = stream.write_all(begins).and_then(|()| stream.write_all(&bytes));
+                let _ = stream.read(&mut bytes);
+            }
+        }
+    }
+
+    /// Streams of HTTP/2 that are reset as soon as they are there.
+    fn reset(&mut self, notes: &mut Notes<'_>) {
+        for mut stream in self.everywhere(notes) {
+            // SETTINGS; then HEADERS with `:method: POST` and little else, and RST_STREAM.
+            let mut bytes = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
+            for number in 0..2000_u32 {
+                let id = (2 * number + 1).to_be_bytes();
+                bytes.extend([&[0, 0, 3, 1, 4][..], &id, &[0x83, 0x86, 0x84]].concat());
+                bytes.extend([&[0, 0, 4, 3, 0][..], &id, &[0, 0, 0, 8]].concat());
+            }
+            let _ = stream.write_all(&bytes);
+            let _ = stream.read(&mut bytes);
+        }
+    }
+
+    fn too_long(&mut self, notes: &mut Notes<'_>) {
+        for mut stream in self.everywhere(notes) {
+            // A frame of HTTP/2 of 16 MiB, of which something comes.
+            let _ = stream.write_all(&[PREFACE, &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1], &[7; 30_000]].concat());
+            self.silent.push(stream);
+        }
+        for mut stream in self.everywhere(notes) {
+            // Headers of HTTP/1 without an end.
+            for _ in 0..200 {
+                if stream
+                    .write_all(&[b"GET / HTTP/1.1\r\n", &b"x: yyyyyyyyyyyyyyyyyyyyyyyy\r\n".repeat(20)[..]].concat())
+                    .is_err()
+                {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn pages(&mut self, notes: &mut Notes<'_>) {
+        let Some(http) = self.http else { return };
+        for page in ["/metrics", "/", "/healthz", "/nothing"].into_iter().cycle().take(40) {
+            let asked = TcpStream::connect_timeout(&http, PATIENCE).and_then(|mut stream| {
+                stream.set_read_timeout(Some(PATIENCE))?;
+                write!(stream, "GET {page} HTTP/1.1\r\nhost: x\r\n\r\n")?;
+                stream.read(&mut [0; 100]).map(drop)
+            });
+            note(notes, asked);
+        }
+    }
+
+    fn tokens(&mut self, notes: &mut Notes<'_>) {
+        let Some(data) = self.data else { return };
+        for _ in 0..40 {
+            let Some(stream) = note(notes, TcpStream::connect_timeout(&data, PATIENCE)) else { continue };
+            drop(stream);
+            let mut link = Link::at(data);
+            link.be_brief(PATIENCE);
+            let mut token = [0; 16];
+            self.random.fill_bytes(&mut token);
+            link.frame(HELLO, 0, 0, None, &token);
+            while let Some((kind, _)) = link.next_frame() {
+                if kind == 2 {
+                    notes.strange("a token by chance is welcome");
+                }
+            }
+        }
+    }
+}
+
+/// What came of a connection: whatever may come of one that nobody wants.
+fn note<T>(notes: &mut Notes<'_>, result: std::io::Result<T>) -> Option<T> {
+    match result {
+        Ok(value) => {
+            notes.done();
+            Some(value)
+        }
+        Err(error) => {
+            let may = ["ConnectionReset", "WouldBlock", "TimedOut", "BrokenPipe", "ConnectionRefused"];
+            notes.error(&format!("{:?}", error.kind()), &error.to_string(), &may);
+            None
+        }
+    }
+}
