@@ -114,10 +114,7 @@ impl Policy {
     /// # Errors
     /// As [`Policy::check`].
     pub(crate) fn scope(&self, caller: &Caller, need: Need, tenancy: &Tenancy) -> Result<Option<Tenant>, Status> {
-        let refused = match self.check(caller, need.for_all()) {
-            Ok(()) => None,
-            Err(refused) => Some(refused),
-        };
+        let refused = self.check(caller, need.for_all()).err();
         let own = match caller {
             Caller::Certificate(names) => tenancy.administered_by(names),
             _ => None,
