@@ -18,8 +18,7 @@ impl Node {
                 Some(_) => {}
             }
             if self.idle_would_do(*domain, *front)
-                && let Some((_, link, _)) =
-                    self.spare(*domain, *front).into_iter().find(|(_, link, _)| !self.links[link].reclaims(*domain))
+                && let Some((link, _)) = self.idle.to_ask(*domain, front.flow()).first()
             {
                 return Err(format!(
                     "{domain:?}: {front:?} waits for room, and flows of {link} hold some that they do not use"
@@ -32,6 +31,8 @@ impl Node {
         self.check_waiters()?;
         self.check_flows()?;
         self.check_limits()?;
+        self.check_idle_slots()?;
+        self.store.check()?;
         self.check_boards()
     }
 

@@ -22,8 +22,8 @@ impl Node {
     ) {
         let (behind, before) = (Vec::new(), None);
         let claiming = Claiming { owner: owner.clone(), tenant, who, takeover, before, behind, pushes };
+        self.store.set_owner(record, Owner::Claiming(Box::new(claiming)));
         if let Some(r) = self.store.records.get_mut(record) {
-            r.owner = Owner::Claiming(Box::new(claiming));
             if std::mem::take(&mut r.resolving) {
                 self.actions.push_back(Action::Control(Control::StopResolve { key: key.clone() }));
             }
@@ -43,11 +43,11 @@ impl Node {
         if let Owner::Claiming(claiming) = &mut r.owner {
             return claiming.behind.push(id);
         }
-        let mut before = std::mem::replace(&mut r.owner, Owner::Nobody);
+        let Some(mut before) = self.store.set_owner(record, Owner::Nobody) else { return };
         let flow = if let Owner::Landed(landed) = &mut before { landed.flow.take() } else { None };
         let (behind, before) = (Vec::new(), Some(before));
         let claiming = Claiming { owner: owner.clone(), tenant, who, takeover: true, before, behind, pushes: vec![id] };
-        r.owner = Owner::Claiming(Box::new(claiming));
+        self.store.set_owner(record, Owner::Claiming(Box::new(claiming)));
         if let Some((link, flow)) = flow {
             self.recall(link, flow);
         }
@@ -65,8 +65,8 @@ impl Node {
         match &mut record.owner {
             Owner::Nobody => return,
             // The answer to this claim decides who has it next.
-            Owner::Claiming(claiming) => {
-                let before = claiming.before.take();
+            Owner::Claiming(_) => {
+                let before = self.store.no_former_owner(id);
                 self.tell_taken_over(key, before.as_ref(), owner);
                 self.end_versions(id, false);
                 return;
@@ -87,7 +87,7 @@ impl Node {
         }
         let Some(record) = self.store.records.get_mut(id) else { return };
         let key = &record.key.clone();
-        let before = std::mem::replace(&mut record.owner, Owner::Nobody);
+        let Some(before) = self.store.set_owner(id, Owner::Nobody) else { return };
         self.count_key(id);
         self.tell_taken_over(key, Some(&before), owner);
         if let Owner::Landed(landed) = before {
@@ -136,7 +136,7 @@ impl Node {
         let owner = claiming.owner.clone();
         let pushes = std::mem::take(&mut claiming.pushes);
         let behind = std::mem::take(&mut claiming.behind);
-        let before = claiming.before.take();
+        let before = self.store.no_former_owner(id);
         if before.is_some() && result.is_ok() {
             self.tell_taken_over(key, before.as_ref(), &owner);
             // It is another worker's now.
@@ -146,8 +146,8 @@ impl Node {
         match (result, who) {
             (Ok(()), Claimant::Gone) => self.end_key(now, id),
             (Ok(()), Claimant::Session(session)) => {
-                record.owner = Owner::Session(session);
                 record.begin_epoch();
+                self.store.set_owner(id, Owner::Session(session));
                 self.count_key(id);
                 self.locations.remove(key);
                 let pushes: Vec<_> = pushes.into_iter().filter_map(|op| self.finish_op(op)).collect();
@@ -177,7 +177,7 @@ impl Node {
                     ),
                 };
                 let is_free = before.is_none();
-                record.owner = before.unwrap_or(Owner::Nobody);
+                self.store.set_owner(id, before.unwrap_or(Owner::Nobody));
                 self.count_key(id);
                 for op in pushes {
                     self.fail_op(op, failure.clone());
@@ -262,15 +262,14 @@ impl Node {
     /// Nobody publishes this key here any more. Its readers go on reading.
     pub(super) fn end_key(&mut self, now: Time, id: Id<Record>) {
         let Some(record) = self.store.records.get_mut(id) else { return };
-        let owner = std::mem::replace(&mut record.owner, Owner::Nobody);
         record.next_version = 0;
         let key = record.key.clone();
-        match owner {
+        match self.store.set_owner(id, Owner::Nobody).unwrap_or(Owner::Nobody) {
             Owner::Claiming(mut claiming) if claiming.who != Claimant::Gone => {
                 // The answer has to be awaited, or the entry would stay in the directory for ever.
                 claiming.who = Claimant::Gone;
                 claiming.pushes.clear();
-                record.owner = Owner::Claiming(claiming);
+                self.store.set_owner(id, Owner::Claiming(claiming));
                 return;
             }
             Owner::Nobody => {}

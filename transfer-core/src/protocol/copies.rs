@@ -78,8 +78,8 @@ impl Node {
         if let Some(b) = self.store.blobs.get_mut(blob) {
             b.refs += 1;
         }
-        self.fetch_begins(blob);
         let key = op.key.clone();
+        self.fetch_begins(&key, blob);
         let copying = self.copies.insert(Copying { op: None, key, from: blob, reader, len, to: None, began: now });
         if let OpKind::Fetch { stage, .. } = &mut op.kind {
             *stage = FetchStage::Copying(copying);

@@ -17,6 +17,8 @@ impl Node {
         let Some(flow) = self.flow_in(link, id) else { return };
         flow.state = InState::WaitingForRoom;
         flow.missing = count;
+        self.idle.touch(link, id);
+        let Some(flow) = self.flow_in(link, id) else { return };
         let domain = flow.domain;
         let waiting = self.pools.get(&domain).is_some_and(|p| !p.wants.is_empty());
         if waiting || !self.try_flow_slots(domain, link, id) {
@@ -99,6 +101,7 @@ impl Node {
                 flow.fresh.push(slot);
                 if flow.fresh.len() == flow.granting {
                     flow.state = InState::Ready;
+                    self.idle.touch(link, id);
                     let domain = flow.domain;
                     let fresh = std::mem::take(&mut flow.fresh);
                     let slots: Vec<SlotGrant> = fresh.iter().filter_map(|s| l.grant_of(*s)).collect();

@@ -34,13 +34,7 @@ impl Node {
         }
         self.flows_out_abandoned(session);
         self.flows_in_target_gone(session);
-        let owned = self.store.records.ids(|r| match &r.owner {
-            Owner::Claiming(c) => {
-                c.who == Claimant::Session(session) || c.before.as_ref().is_some_and(|o| o.is_of(session))
-            }
-            owner => owner.is_of(session),
-        });
-        for record in owned {
+        for record in self.store.keys_of(session) {
             match self.store.records.get_mut(record).map(|r| &mut r.owner) {
                 // Pushed to the name, which is to be found elsewhere now.
                 Some(Owner::Landed(landed)) => {
@@ -49,7 +43,7 @@ impl Node {
                 }
                 // Another worker takes it over.
                 Some(Owner::Claiming(claiming)) if claiming.who != Claimant::Session(session) => {
-                    claiming.before = None;
+                    self.store.no_former_owner(record);
                     self.end_versions(record, false);
                 }
                 _ => self.end_key(now, record),

@@ -5,6 +5,7 @@ use super::copies::Copying;
 use super::counters::Counters;
 use super::ended::EndedTransfer;
 use super::events::FailuresTold;
+use super::idle::Idle;
 use super::link::Link;
 use super::meters::Meters;
 use super::pool::Pool;
@@ -55,6 +56,7 @@ pub struct Node {
     pub(super) actions: VecDeque<Action>,
     pub(super) dirty: Vec<LinkId>,
     pub(super) hungry: Vec<Tenant>,
+    pub(super) idle: Idle,
     pub(super) headers: LocalSlice,
     pub(super) free_cells: Vec<u32>,
     /// Links that wait for a free cell, or for one of their own share.
@@ -124,6 +126,7 @@ impl Node {
             actions: VecDeque::new(),
             dirty: Vec::new(),
             hungry: Vec::new(),
+            idle: Idle::default(),
             headers,
             free_cells: (0..cells).rev().collect(),
             starved: Vec::new(),
@@ -167,7 +170,9 @@ impl Node {
     /// The next thing to do. `None` when nothing is left until the next event.
     pub fn poll_action(&mut self) -> Option<Action> {
         if self.actions.is_empty() {
+            self.settle_idle();
             self.feed_the_hungry();
+            self.settle_idle();
             self.flush_asks();
             self.flush();
         }

@@ -61,9 +61,9 @@ impl Node {
             return Err(NotDeleted::Claiming(key.clone()));
         }
         let owner = self.owner_name(&record.owner).cloned().ok_or_else(unknown)?;
-        let versions = record.older.iter().flat_map(|o| o.iter()).chain(&record.current);
-        let still_read = versions.clone().filter(|id| self.readers_of(record, **id) > 0).count();
-        let blobs: Vec<_> = versions.filter_map(|id| self.store.blobs.get(*id)).collect();
+        let versions = record.versions();
+        let still_read = versions.clone().filter(|id| self.readers_of(record, *id) > 0).count();
+        let blobs: Vec<_> = versions.filter_map(|id| self.store.blobs.get(id)).collect();
         let deleted = Deleted {
             owner,
             versions: record.count(),

@@ -1,6 +1,7 @@
 //! Landing pools: where writes of peers land, one for each trust domain.
 
 use super::copies::Copying;
+use super::idle::FlowAt;
 use super::pull::Pull;
 use super::push_in::InFlow;
 use super::slab::Id;
@@ -20,6 +21,16 @@ pub(super) enum Want {
     Flow(LinkId, Id<InFlow>),
     /// A copy for a reader of another tenant.
     Copy(Id<Copying>),
+}
+
+impl Want {
+    /// The flow that waits, where it is one.
+    pub(super) fn flow(self) -> Option<FlowAt> {
+        match self {
+            Want::Flow(link, flow) => Some((link, flow)),
+            Want::Pull(..) | Want::Copy(_) => None,
+        }
+    }
 }
 
 /// How long a queue may be before those that have ended are taken out of it.

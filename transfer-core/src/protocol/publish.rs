@@ -120,7 +120,7 @@ impl Node {
                     || claiming.who == Claimant::Gone
                         && (&claiming.owner, claiming.tenant) == (&session.name, tenant) =>
             {
-                claiming.who = Claimant::Session(op.session);
+                self.store.set_claimant(record_id, Claimant::Session(op.session));
                 let id = self.keep_op(op);
                 if let Some(Owner::Claiming(claiming)) = self.store.records.get_mut(record_id).map(|r| &mut r.owner) {
                     claiming.pushes.push(id);
@@ -138,8 +138,8 @@ impl Node {
             // The same worker pushed from another node before; it has come to this one.
             Owner::Landed(landed) if (&landed.owner, landed.tenant) == (&session.name, tenant) => {
                 let flow = landed.flow;
-                record.owner = Owner::Session(op.session);
                 record.begin_epoch();
+                self.store.set_owner(record_id, Owner::Session(op.session));
                 self.count_key(record_id);
                 if let Some((link, flow)) = flow {
                     self.recall(link, flow);
@@ -148,8 +148,8 @@ impl Node {
             }
             // The directory has the key under this worker's name still.
             Owner::Outlived(outlived) if outlived.owner == session.name && outlived.domain == session.domain => {
-                record.owner = Owner::Session(op.session);
                 record.begin_epoch();
+                self.store.set_owner(record_id, Owner::Session(op.session));
                 self.count_key(record_id);
                 self.publish_op(now, record_id, op);
             }

@@ -221,8 +221,8 @@ impl Node {
             // The same worker, come back over another link: a new epoch, which may start from a lower version.
             Owner::Landed(landed) if (&landed.owner, landed.tenant) == (&owner, tenant) => {
                 let before = landed.flow.replace((link, id));
-                landed.target = target;
                 record.begin_epoch();
+                self.store.set_target(record_id, target);
                 if let Some((old_link, old)) = before {
                     // It has not said that it will not write any more.
                     self.recall(old_link, old);
@@ -230,15 +230,18 @@ impl Node {
                 self.give_room(link, id);
             }
             Owner::Outlived(outlived) if (&outlived.owner, outlived.domain) == (&owner, tenant) => {
-                record.owner = Owner::Landed(Box::new(Landed { owner, tenant, target, flow: Some((link, id)) }));
                 record.begin_epoch();
+                let landed = Landed { owner, tenant, target, flow: Some((link, id)) };
+                self.store.set_owner(record_id, Owner::Landed(Box::new(landed)));
                 self.count_key(record_id);
                 self.give_room(link, id);
             }
             Owner::Claiming(c)
                 if (&c.owner, c.tenant) == (&owner, tenant) && !matches!(c.who, Claimant::Session(_)) =>
             {
-                if let Claimant::Flow(old_link, old) = std::mem::replace(&mut c.who, Claimant::Flow(link, id)) {
+                let before = c.who;
+                self.store.set_claimant(record_id, Claimant::Flow(link, id));
+                if let Claimant::Flow(old_link, old) = before {
                     self.recall(old_link, old);
                 }
             }
@@ -269,16 +272,15 @@ impl Node {
         let Some(r) = self.store.records.get_mut(record) else { return };
         match target {
             Some((target, tenant)) => {
-                r.owner = Owner::Landed(Box::new(Landed { owner, tenant, target, flow: Some((link, id)) }));
                 r.begin_epoch();
+                let landed = Landed { owner, tenant, target, flow: Some((link, id)) };
+                self.store.set_owner(record, Owner::Landed(Box::new(landed)));
                 self.count_key(record);
                 self.give_room(link, id);
             }
             // Sender, target or link went away meanwhile.
             None => {
-                if let Owner::Claiming(c) = &mut r.owner {
-                    c.who = Claimant::Gone;
-                }
+                self.store.set_claimant(record, Claimant::Gone);
                 self.end_key(now, record);
             }
         }
@@ -292,6 +294,7 @@ impl Node {
         }
         let Some(flow) = l.flows_in.remove(id) else { return };
         l.flow_in_of.remove(&flow.index);
+        self.idle.touch(link, id);
         self.answer_flow(link, flow.index, Err(failure));
         if let Some(record) = self.store.find(flow.key.as_str()) {
             self.tidy_record(record);
@@ -332,6 +335,7 @@ impl Node {
             Err(failure) => {
                 // What has landed stays published; the sender may ask for others.
                 flow.state = InState::Without;
+                self.idle.touch(link, id);
                 self.feed_later(before);
                 self.drop_idle_slots(link, id);
                 return self.answer_flow(link, index, Err(failure));
@@ -341,11 +345,11 @@ impl Node {
         if std::mem::replace(&mut flow.target, session) != session {
             // Another worker may be sent the same versions.
             flow.next_version = 0;
-            let record = self.store.find(key.as_str()).and_then(|r| self.store.records.get_mut(r));
-            if let Some(Owner::Landed(landed)) = record.map(|r| &mut r.owner)
+            if let Some(record) = self.store.find(key.as_str())
+                && let Some(Owner::Landed(landed)) = self.store.records.get(record).map(|r| &r.owner)
                 && landed.flow == Some((link, id))
             {
-                landed.target = session;
+                self.store.set_target(record, session);
             }
         }
         self.feed_later(before);
@@ -501,6 +505,7 @@ impl Node {
             && let Some(flow) = l.flows_in.remove(id)
         {
             l.flow_in_of.remove(&flow.index);
+            self.idle.touch(link, id);
             for slot in flow.landed {
                 self.drop_slot(link, slot);
             }
@@ -529,6 +534,7 @@ impl Node {
     /// The link is gone. What has landed stays, until its owner comes back or its target goes.
     pub(super) fn flows_in_lost(&mut self, now: Time, link: LinkId, flows: &Slab<InFlow>) {
         for (id, flow) in flows.iter() {
+            self.idle.touch(link, id);
             let Some(record) = self.store.find(flow.key.as_str()) else { continue };
             let published = self.store.records.get(record).is_some_and(|r| r.current.is_some() || r.older.is_some());
             let mut ends = false;
@@ -537,7 +543,9 @@ impl Node {
                     landed.flow = None;
                     ends = !published;
                 }
-                Some(Owner::Claiming(c)) if c.who == Claimant::Flow(link, id) => c.who = Claimant::Gone,
+                Some(Owner::Claiming(c)) if c.who == Claimant::Flow(link, id) => {
+                    self.store.set_claimant(record, Claimant::Gone)
+                }
                 _ => {}
             }
             if ends {

@@ -9,7 +9,6 @@
 //! go on meanwhile, instead of standing in line behind it.
 
 use super::Tenant;
-use super::link::{AfterRevoke, SlotState, SlotUser};
 use super::node::Node;
 use super::pool::{Want, slot_bytes};
 use super::push_in::{InFlow, InState};
@@ -17,10 +16,6 @@ use super::slab::Id;
 use crate::fabric::LinkId;
 use crate::time::Time;
 use crate::wire::message::{Body, Recall, Role};
-use std::collections::BTreeSet;
-
-/// A flow whose sender could give something back: when it was used last, and where it is.
-type Spare = (u64, LinkId, Id<InFlow>);
 
 impl Node {
     /// Calls a flow's slots back, for it ends. They stay as they are until the sender has said that it will not write any more.
@@ -31,6 +26,7 @@ impl Node {
             flow.recalled = latest;
             flow.state = InState::Recalling;
             let (index, domain, round) = (flow.index, flow.domain, flow.round);
+            self.idle.touch(link, id);
             self.cut_call(link, index);
             self.send(link, Role::Push, index, Body::BufferRecall { why: Recall::Ends, round });
             self.feed_later(domain);
@@ -45,6 +41,7 @@ impl Node {
         flow.state = InState::Reclaiming;
         flow.missing = 0;
         let (index, round) = (flow.index, flow.round);
+        self.idle.touch(link, id);
         self.send(link, Role::Push, index, Body::BufferRecall { why: Recall::Room, round });
         #[cfg(test)]
         if self.config.broken == Some(super::Broken::ReclaimsAtOnce) {
@@ -57,6 +54,7 @@ impl Node {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(id) = l.flow_in_of.get(&index).copied() else { return };
         let Some(flow) = l.flows_in.get_mut(id) else { return };
+        self.idle.touch(link, id);
         match (why, flow.state) {
             (Recall::Ends, InState::Recalling) => self.flow_ended(now, link, index),
             (Recall::Ends, _) => self.violation(link, &format!("RECALLED for flow {index:#x}, which does not end")),
@@ -98,50 +96,16 @@ impl Node {
     /// Whether there would be room if all that lies idle were called back.
     pub(super) fn idle_would_do(&self, domain: Tenant, want: Want) -> bool {
         let (Some(pool), Some(need)) = (self.pools.get(&domain), self.room_for(want)) else { return false };
-        let slots = self.links.iter().flat_map(|(link, l)| l.slots.iter().map(move |(_, slot)| (*link, l, slot)));
-        let idle = slots.filter(|(link, l, slot)| {
-            let SlotUser::Flow(id, _) = slot.user else { return false };
-            let given = l.flows_in.get(id).is_some_and(|f| matches!(f.state, InState::Ready | InState::Reclaiming));
-            let others = want != Want::Flow(*link, id);
-            let closing = matches!(slot.state, SlotState::Revoking(AfterRevoke::Free));
-            slot.domain == domain && (closing || given && others && matches!(slot.state, SlotState::Granted(_)))
-        });
-        let idle: u64 = idle.map(|(.., slot)| slot.range.len()).sum();
-        pool.alloc.free_bytes().saturating_add(idle) >= need
+        pool.alloc.free_bytes().saturating_add(self.idle.bytes(domain, want.flow())) >= need
     }
 
     /// Somebody waits for room in vain: every peer is asked for what one of its flows does not use.
     pub(super) fn reclaim(&mut self, domain: Tenant, want: Want) {
-        if !self.idle_would_do(domain, want) {
-            return;
-        }
-        for (_, link, id) in self.spare(domain, want) {
-            if self.links.get(&link).is_some_and(|l| !l.reclaims(domain)) {
+        if self.idle_would_do(domain, want) {
+            for (link, id) in self.idle.to_ask(domain, want.flow()) {
                 self.recall_room(link, id);
             }
         }
-    }
-
-    /// Flows with slots that nobody writes into, those first that were used least of late.
-    pub(super) fn spare(&self, domain: Tenant, want: Want) -> Vec<Spare> {
-        let mut spare = Vec::new();
-        for (link, l) in &self.links {
-            let idle = l.slots.iter().filter_map(|(_, slot)| match (slot.user, &slot.state) {
-                (SlotUser::Flow(id, _), SlotState::Granted(_)) => Some(id),
-                _ => None,
-            });
-            for id in idle.collect::<BTreeSet<_>>() {
-                if let Some(flow) = l.flows_in.get(id)
-                    && flow.domain == domain
-                    && flow.state == InState::Ready
-                    && want != Want::Flow(*link, id)
-                {
-                    spare.push((flow.used, *link, id));
-                }
-            }
-        }
-        spare.sort_unstable();
-        spare
     }
 
     /// Calls back all slots into which nobody writes, of all flows: they ask again when they need some. Returns of how many.
@@ -152,12 +116,5 @@ impl Node {
             self.recall_room(*link, *id);
         }
         all.len()
-    }
-}
-
-impl super::link::Link {
-    /// Whether a flow of this link was asked for room there and has not answered.
-    pub(super) fn reclaims(&self, domain: Tenant) -> bool {
-        self.flows_in.iter().any(|(_, f)| f.state == InState::Reclaiming && f.domain == domain)
     }
 }

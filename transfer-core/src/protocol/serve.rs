@@ -138,8 +138,8 @@ impl Node {
         serve.blob = Some(blob);
         serve.fetching = Some(blob);
         serve.waited_us = u32::try_from(now.since(serve.since).as_micros()).unwrap_or(u32::MAX);
-        let (version, meta) = (b.version, b.meta.clone());
-        self.fetch_begins(blob);
+        let (version, meta, key) = (b.version, b.meta.clone(), serve.key.clone());
+        self.fetch_begins(&key, blob);
         if self.serve_by_reference(now, link, index) {
             return;
         }

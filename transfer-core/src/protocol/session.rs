@@ -79,14 +79,8 @@ impl Node {
         self.evicted.insert(session, std::mem::take(&mut gone.leases));
         self.flows_out_abandoned(session);
         self.flows_in_target_gone(session);
-        let owned = self.store.records.ids(|r| match &r.owner {
-            owner @ (Owner::Session(_) | Owner::Landed(_)) => owner.is_of(session),
-            Owner::Claiming(c) => {
-                c.who == Claimant::Session(session) || c.before.as_ref().is_some_and(|o| o.is_of(session))
-            }
-            Owner::Nobody | Owner::Outlived(_) => false,
-        });
-        for record in owned {
+        for record in self.store.keys_of(session) {
+            self.step();
             let owner = match self.store.records.get(record).map(|r| &r.owner) {
                 Some(Owner::Landed(landed)) => landed.owner.clone(),
                 Some(Owner::Claiming(c)) if c.who != Claimant::Session(session) => {

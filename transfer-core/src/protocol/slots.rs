@@ -56,6 +56,9 @@ impl Node {
                     flow.used = self.landings;
                     landing.trace = flow.has_landed(slot, landing.header.version);
                 }
+                if let SlotUser::Flow(flow, _) = s.user {
+                    self.idle.touch(link, flow);
+                }
                 s.since = self.latest;
                 s.state = SlotState::Revoking(after);
                 self.actions.push_back(Action::Revoke { link, key, tag: slot.to_u64() });
@@ -134,7 +137,10 @@ impl Node {
         slot.state = SlotState::Granted(remote);
         match slot.user {
             SlotUser::Pull(pull) => self.pull_granted(now, link, pull, id),
-            SlotUser::Flow(flow, round) => self.flow_granted(link, flow, round, id),
+            SlotUser::Flow(flow, round) => {
+                self.idle.touch(link, flow);
+                self.flow_granted(link, flow, round, id);
+            }
             SlotUser::Nobody => self.drop_slot(link, id),
         }
     }
@@ -145,6 +151,9 @@ impl Node {
         let Some(l) = self.links.get_mut(&link) else { return };
         l.disown_slot(id);
         let Some(slot) = l.slots.get_mut(id) else { return };
+        if let SlotUser::Flow(flow, _) = slot.user {
+            self.idle.touch(link, flow);
+        }
         slot.user = SlotUser::Nobody;
         slot.since = self.latest;
         match &mut slot.state {

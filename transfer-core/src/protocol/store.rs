@@ -2,6 +2,7 @@
 
 use super::board::OnBoard;
 use super::limits::{Account, Counted};
+use super::older::Older;
 use super::push_in::InFlow;
 use super::slab::{Id, Slab};
 use super::waiters::{Waiter, Waiters};
@@ -14,6 +15,7 @@ use crate::tensor::{Key, Name, Retention, Select, TensorMeta, Until, Version};
 use crate::trace::TraceContext;
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 
 /// A range that somebody can reach. It ends with its last reference.
@@ -114,12 +116,19 @@ pub(super) enum Owner {
 }
 
 impl Owner {
-    /// Whether the key ends with this session: it publishes it, or it is the one that another pushes to.
-    pub(super) fn is_of(&self, session: SessionId) -> bool {
+    /// The sessions whose end concerns the key: the one that it is, or will be, and the one that it was before.
+    fn sessions(&self) -> [Option<SessionId>; 2] {
         match self {
-            Owner::Session(s) => *s == session,
-            Owner::Landed(landed) => landed.target == session,
-            Owner::Nobody | Owner::Claiming(_) | Owner::Outlived(_) => false,
+            Owner::Session(session) => [Some(*session), None],
+            Owner::Landed(landed) => [Some(landed.target), None],
+            Owner::Claiming(claiming) => {
+                let claimant = match claiming.who {
+                    Claimant::Session(session) => Some(session),
+                    Claimant::Flow(..) | Claimant::Gone => None,
+                };
+                [claimant, claiming.before.as_ref().and_then(|before| before.sessions()[0])]
+            }
+            Owner::Nobody | Owner::Outlived(_) => [None, None],
         }
     }
 }
@@ -164,12 +173,12 @@ pub(super) struct Landed {
 /// A key.
 pub(super) struct Record {
     pub(super) key: Key,
+    /// Changed by [`Store::change_owner`] alone, where other sessions are concerned afterwards.
     pub(super) owner: Owner,
     /// The newest version.
     pub(super) current: Option<Id<Blob>>,
-    /// Versions that stay beside it, in the order in which they were published. Boxed, as below.
-    #[allow(clippy::box_collection)]
-    pub(super) older: Option<Box<Vec<Id<Blob>>>>,
+    /// Versions that stay beside it; never empty. Boxed, as below.
+    pub(super) older: Option<Box<Older>>,
     /// The lowest version that may be published next.
     pub(super) next_version: u64,
     /// The next version is the first of an epoch.
@@ -214,7 +223,24 @@ impl Record {
 
     /// What was published last and is there.
     pub(super) fn newest(&self) -> Option<Id<Blob>> {
-        self.current.or_else(|| self.older.as_ref()?.last().copied())
+        self.current.or_else(|| self.older.as_ref()?.newest())
+    }
+
+    /// All versions that are there.
+    pub(super) fn versions(&self) -> impl Iterator<Item = Id<Blob>> + Clone + '_ {
+        self.older.iter().flat_map(|older| older.iter()).chain(self.current)
+    }
+
+    /// A version stays beside the newest one. Returns one that had the same number.
+    pub(super) fn stays_beside(&mut self, id: Id<Blob>, blob: &Blob) -> Option<Id<Blob>> {
+        self.older.get_or_insert_default().insert(id, blob)
+    }
+
+    /// Gives back the memory of a table without entries.
+    pub(super) fn tidy_older(&mut self) {
+        if self.older.as_ref().is_some_and(|older| older.is_empty()) {
+            self.older = None;
+        }
     }
 
     /// How many versions are there.
@@ -242,6 +268,8 @@ pub(super) struct Store {
     pub(super) blobs: Slab<Blob>,
     /// Which other tenants may read a version, of those that some may.
     pub(super) readers: HashMap<Id<Blob>, Box<[Tenant]>>,
+    /// The keys that the end of a session concerns.
+    keys_of: HashMap<SessionId, BTreeSet<Id<Record>>>,
     /// How many records have a published version.
     pub(super) published_count: u64,
     /// What each worker and user has.
@@ -278,6 +306,89 @@ impl Store {
                 e.insert(id);
                 id
             }
+        }
+    }
+
+    /// Changes who may publish a key.
+    pub(super) fn change_owner<R>(&mut self, id: Id<Record>, change: impl FnOnce(&mut Owner) -> R) -> Option<R> {
+        let record = self.records.get_mut(id)?;
+        let before = record.owner.sessions();
+        let result = change(&mut record.owner);
+        let after = record.owner.sessions();
+        if before != after {
+            for session in before.into_iter().flatten() {
+                if let Some(keys) = self.keys_of.get_mut(&session) {
+                    keys.remove(&id);
+                    if keys.is_empty() {
+                        self.keys_of.remove(&session);
+                    }
+                }
+            }
+            for session in after.into_iter().flatten() {
+                self.keys_of.entry(session).or_default().insert(id);
+            }
+        }
+        Some(result)
+    }
+
+    /// Sets who may publish a key. Returns who did before.
+    pub(super) fn set_owner(&mut self, id: Id<Record>, owner: Owner) -> Option<Owner> {
+        self.change_owner(id, |current| std::mem::replace(current, owner))
+    }
+
+    /// A key that is being claimed does not go back to whoever had it. Returns who that was.
+    pub(super) fn no_former_owner(&mut self, id: Id<Record>) -> Option<Owner> {
+        let take =
+            |owner: &mut Owner| if let Owner::Claiming(claiming) = owner { claiming.before.take() } else { None };
+        self.change_owner(id, take).flatten()
+    }
+
+    /// To which worker a key is pushed.
+    pub(super) fn set_target(&mut self, id: Id<Record>, target: SessionId) {
+        self.change_owner(id, |owner| {
+            if let Owner::Landed(landed) = owner {
+                landed.target = target;
+            }
+        });
+    }
+
+    /// Who claims a key.
+    pub(super) fn set_claimant(&mut self, id: Id<Record>, who: Claimant) {
+        self.change_owner(id, |owner| {
+            if let Owner::Claiming(claiming) = owner {
+                claiming.who = who;
+            }
+        });
+    }
+
+    /// The keys that the end of a session concerns: it publishes or claims them, others push them to it, or another worker is taking
+    /// them over.
+    pub(super) fn keys_of(&self, session: SessionId) -> Vec<Id<Record>> {
+        self.keys_of.get(&session).map_or_else(Vec::new, |keys| keys.iter().copied().collect())
+    }
+
+    /// What has to hold of these tables; for tests.
+    #[cfg(test)]
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mut keys_of = HashMap::<SessionId, BTreeSet<Id<Record>>>::new();
+        for (id, record) in self.records.iter() {
+            for session in record.owner.sessions().into_iter().flatten() {
+                keys_of.entry(session).or_default().insert(id);
+            }
+        }
+        match keys_of == self.keys_of {
+            true => Ok(()),
+            false => Err(format!("sessions have the keys {keys_of:?}, and the table says {:?}", self.keys_of)),
+        }
+    }
+
+    /// A version has fetches left again, or none any more.
+    pub(super) fn has_fetches(&mut self, record: Id<Record>, blob: Id<Blob>, has_fetches: bool) {
+        if let (Some(r), Some(b)) = (self.records.get_mut(record), self.blobs.get(blob))
+            && let Some(older) = r.older.as_mut()
+            && older.exactly(b.version) == Some(blob)
+        {
+            older.has_fetches(b.version, has_fetches);
         }
     }
 

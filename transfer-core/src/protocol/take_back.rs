@@ -6,7 +6,7 @@
 use super::node::Node;
 use super::ops::{Op, OpKind};
 use super::slab::Id;
-use super::store::{Blob, Lent, Owner, Record, Source};
+use super::store::{Blob, Lent, Owner, Record, Source, Store};
 use super::versions::Picked;
 use super::{Action, SessionId};
 use crate::op::{Failure, FailureCode, Reply, TakeBack};
@@ -97,23 +97,17 @@ impl Node {
     }
 
     fn publish_again(&mut self, now: Time, blob: Id<Blob>, key: &Key, session: SessionId) {
-        let Some(b) = self.store.blobs.get(blob) else { return };
+        let Some(id) = self.store.find(key.as_str()) else { return self.unhold(blob) };
+        let Store { records, blobs, .. } = &mut self.store;
+        let Some(b) = blobs.get(blob) else { return };
         let (version, stays) = (b.version.0, b.retention.until != Until::Replaced);
-        let record = self.store.find(key.as_str());
-        let Some(id) = record else { return self.unhold(blob) };
-        match self.store.records.get_mut(id) {
+        match records.get_mut(id) {
             Some(r) if matches!(r.owner, Owner::Session(s) if s == session) => {
                 if r.current.is_none() && r.next_version == version.saturating_add(1) {
                     r.current = Some(blob);
                     self.store.published_count += 1;
                 } else if stays {
-                    let older = r.older.get_or_insert_default();
-                    // In the order of publication, which within one owner's time is that of the versions.
-                    let at = older.iter().take_while(|o| {
-                        self.store.blobs.get(**o).is_some_and(|o| o.before_epoch || o.version.0 < version)
-                    });
-                    let at = at.count();
-                    older.insert(at, blob);
+                    r.stays_beside(blob, b);
                 } else {
                     return self.unhold(blob);
                 }

@@ -28,17 +28,24 @@ impl Node {
     /// The newest version that answers `select`.
     pub(super) fn pick(&self, record: Id<Record>, select: Select) -> Picked {
         let Some(r) = self.store.records.get(record) else { return Picked::NotYet };
-        let older = r.older.iter().flat_map(|o| o.iter().rev());
+        // Where others are fetching all that there are, one comes back if they fail.
         let mut promised = false;
-        for id in r.current.iter().chain(older) {
-            let Some(b) = self.store.blobs.get(*id) else { continue };
+        let older = r.older.as_deref();
+        let candidate = match select {
+            Select::Exactly(version) => older.and_then(|older| older.exactly(version)),
+            Select::Latest | Select::AtLeast(_) => {
+                promised = older.is_some_and(|older| older.has_promised(select));
+                older.and_then(|older| older.newest_free(select))
+            }
+        };
+        for id in r.current.into_iter().chain(candidate) {
+            let Some(b) = self.store.blobs.get(id) else { continue };
             if !select.takes(b.version) || b.before_epoch && !matches!(select, Select::Exactly(_)) {
                 continue;
             }
             if b.fetches_left > 0 {
-                return Picked::Blob(*id);
+                return Picked::Blob(id);
             }
-            // Others are fetching it: it comes back if they fail.
             promised = true;
         }
         match self.newest_version(record) {
@@ -96,23 +103,21 @@ impl Node {
         if before.is_none() {
             self.store.published_count += 1;
         }
-        let mut older = r.older.take().map_or_else(Vec::new, |o| *o);
-        older.extend(before);
         let mut ended = Vec::new();
-        older.retain(|id| {
-            let Some(b) = self.store.blobs.get_mut(*id) else { return false };
-            b.before_epoch |= epoch_begins;
-            let stays = b.retention.until != Until::Replaced && b.version != version;
-            if !stays {
-                ended.push(*id);
+        if let Some((id, b)) = before.and_then(|id| Some((id, self.store.blobs.get(id)?))) {
+            if b.retention.until == Until::Replaced || b.version == version {
+                ended.push(id);
+            } else {
+                ended.extend(r.stays_beside(id, b));
             }
-            stays
-        });
-        if let Some(r) = self.store.records.get_mut(record)
-            && !older.is_empty()
-        {
-            r.older = Some(Box::new(older));
         }
+        if let Some(older) = &mut r.older {
+            if epoch_begins {
+                older.end_epoch();
+            }
+            ended.extend(older.remove(version));
+        }
+        r.tidy_older();
         // Before anybody hears of the new version: who has heard of it does not find the one before. Where somebody here waits for it,
         // nobody has to look for it; whoever comes later has it shown.
         if !self.is_announced(blob) && self.store.records.get(record).is_some_and(Record::is_awaited_here) {
@@ -231,17 +236,26 @@ impl Node {
 
     /// A worker of this sidecar has fetched it.
     pub(super) fn fetched_here(&mut self, now: Time, record: Id<Record>, blob: Id<Blob>) {
-        self.fetch_begins(blob);
+        if self.store.blobs.get(blob).is_none_or(|b| !matches!(b.retention.until, Until::Fetched(_))) {
+            return;
+        }
+        let Some(key) = self.store.records.get(record).map(|r| r.key.clone()) else { return };
+        self.fetch_begins(&key, blob);
         self.fetch_ends(now, record, blob, true);
     }
 
     /// Somebody is about to get it: where fetches are counted, nobody else gets this one.
-    pub(super) fn fetch_begins(&mut self, blob: Id<Blob>) {
+    pub(super) fn fetch_begins(&mut self, key: &Key, blob: Id<Blob>) {
         if let Some(b) = self.store.blobs.get_mut(blob)
             && let Until::Fetched(_) = b.retention.until
         {
             b.fetches_left = b.fetches_left.saturating_sub(1);
             b.under_way += 1;
+            if b.fetches_left == 0
+                && let Some(record) = self.store.find(key.as_str())
+            {
+                self.store.has_fetches(record, blob, false);
+            }
         }
     }
 
@@ -253,6 +267,7 @@ impl Node {
         let version = b.version;
         if !well {
             b.fetches_left += 1;
+            self.store.has_fetches(record, blob, true);
             self.serve(now, record, Concerned::Version(version));
         } else if b.fetches_left == 0 && b.under_way == 0 {
             self.end_version(record, blob);
@@ -279,20 +294,20 @@ impl Node {
             self.hide(record);
             return true;
         }
-        let Some(older) = &mut r.older else { return false };
-        let before = older.len();
-        older.retain(|id| *id != blob);
-        let found = older.len() < before;
-        if older.is_empty() {
-            r.older = None;
+        let (Some(older), Some(b)) = (&mut r.older, self.store.blobs.get_mut(blob)) else { return false };
+        if older.exactly(b.version) != Some(blob) {
+            return false;
         }
-        found
+        b.before_epoch |= older.is_before_epoch(b.version);
+        older.remove(b.version);
+        r.tidy_older();
+        true
     }
 
     /// Ends all versions of a key, or all but those that outlive their worker. Whether some are left.
     pub(super) fn end_versions(&mut self, record: Id<Record>, but_outliving: bool) -> bool {
         let Some(r) = self.store.records.get(record) else { return false };
-        let all: Vec<_> = r.older.iter().flat_map(|o| o.iter()).chain(&r.current).copied().collect();
+        let all: Vec<_> = r.versions().collect();
         let mut left = false;
         for id in all {
             if but_outliving && self.store.blobs.get(id).is_some_and(|b| b.retention.life == Life::Sidecar) {
@@ -312,8 +327,9 @@ impl Node {
         }
         let Some(r) = self.store.records.get_mut(id) else { return };
         let Some(domain) = r.newest().and_then(|b| self.store.blobs.get(b)).map(|b| b.domain) else { return };
-        let before = std::mem::replace(&mut r.owner, Owner::Outlived(Box::new(Outlived { owner, domain })));
         r.begin_epoch();
+        let outlived = Owner::Outlived(Box::new(Outlived { owner, domain }));
+        let Some(before) = self.store.set_owner(id, outlived) else { return };
         self.hide(id);
         if let Owner::Landed(landed) = before {
             self.landed_key_ended(&landed);
@@ -325,9 +341,11 @@ impl Node {
     pub(super) fn former_owner_left(&mut self, id: Id<Record>, owner: Name, domain: Tenant) {
         let left = self.end_versions(id, true);
         self.hide(id);
-        if let Some(Owner::Claiming(claiming)) = self.store.records.get_mut(id).map(|r| &mut r.owner) {
-            claiming.before = left.then(|| Owner::Outlived(Box::new(Outlived { owner, domain })));
-        }
+        self.store.change_owner(id, |current| {
+            if let Owner::Claiming(claiming) = current {
+                claiming.before = left.then(|| Owner::Outlived(Box::new(Outlived { owner, domain })));
+            }
+        });
     }
 
     /// Whether a key's versions have outlived a worker of this session's name and user: then they are this one's.

@@ -1,8 +1,10 @@
 //! What an event costs: it depends on what the event concerns, and not on how many others wait.
 
-use super::pair::{bytes, key};
-use super::solo::{KEY, ME, OURS, Solo, YOU};
+use super::pair::{bytes, key, name};
+use super::solo::{KEY, ME, OURS, SESSION, Solo, YOU};
+use crate::memory::SegmentId;
 use crate::op::{Command, Fetch, OpId, Push};
+use crate::protocol::{Control, SessionId, Tenant};
 use crate::tensor::{Life, Retention, Select, Until, Version};
 use crate::time::Time;
 use crate::wire::message::{Body, NameRef, Role};
@@ -29,10 +31,20 @@ impl Solo {
     }
 
     fn publish(&mut self, version: u64, until: Until) {
+        self.publish_as(SESSION, "k", version, until);
+    }
+
+    fn publish_as(&mut self, session: SessionId, name: &str, version: u64, until: Until) {
+        self.push_as(session, name, version, until);
+        self.answer();
+    }
+
+    /// Pushes, and the directory says nothing.
+    fn push_as(&mut self, session: SessionId, name: &str, version: u64, until: Until) {
         let op = self.op();
-        self.command(Command::Push(Push {
+        let push = Command::Push(Push {
             op,
-            key: key("k"),
+            key: key(name),
             version: Some(Version(version)),
             meta: bytes(8),
             offset: op.0 % 1000 * 64,
@@ -45,8 +57,9 @@ impl Solo {
             ranges: 0,
             trace: None,
             announced: None,
-        }));
-        self.answer();
+        });
+        self.node.command(self.now, session, push);
+        self.drain();
     }
 
     /// How many of the peer's requests have been answered.
@@ -160,7 +173,7 @@ fn a_flow_costs_the_same_however_many_others_have_slots() {
     let request = |solo: &mut Solo, index: u32, metadata_id| {
         let key = NameRef { id: 5 + index, generation: 0 };
         if metadata_id == 1 {
-            solo.hear(Role::Pull, 0, Body::Name { name: key, text: super::pair::name(&format!("k{index}")) });
+            solo.hear(Role::Pull, 0, Body::Name { name: key, text: name(&format!("k{index}")) });
         }
         let body = Body::BufferRequest { key, target: ME, owner: YOU, tenant: OURS, metadata_id, meta: bytes(8) };
         solo.hear(Role::Push, index, body);
@@ -177,4 +190,82 @@ fn a_flow_costs_the_same_however_many_others_have_slots() {
     let ended = solo.steps(|solo| solo.hear(Role::Push, index, Body::BufferRelease));
     assert!(first <= FEW && again <= FEW && ended <= FEW, "{first}, {again} and {ended} steps");
     assert_eq!(solo.ended, None);
+}
+
+/// A worker has thousands of versions that stay. One more is pushed, one is fetched, one is given up.
+#[test]
+fn a_version_costs_the_same_however_many_stay_beside_it() {
+    let mut solo = Solo::new(|_| {});
+    for version in 1..=u64::from(WAITING) {
+        solo.publish(version, Until::Deleted);
+    }
+    let pushed = solo.steps(|solo| solo.publish(5_000, Until::Deleted));
+    let exactly = solo.steps(|solo| solo.ask(1, Select::Exactly(Version(7))));
+    let once = Until::Fetched(NonZeroU32::MIN);
+    let again = solo.steps(|solo| solo.publish(6_000, once));
+    let latest = solo.steps(|solo| solo.ask(2, Select::Latest));
+    let next = solo.steps(|solo| solo.ask(3, Select::Latest));
+    assert_eq!(solo.described(), 3);
+    assert!([pushed, exactly, again, latest, next].iter().all(|steps| *steps <= FEW));
+}
+
+/// Another worker has thousands of keys. One with a single key leaves.
+#[test]
+fn the_end_of_a_session_costs_as_much_as_it_has() {
+    let mut solo = Solo::new(|_| {});
+    for n in 0..WAITING {
+        solo.publish_as(SESSION, &format!("k{n}"), 1, Until::Replaced);
+    }
+    let (session, arena) = (SessionId(9), SegmentId(9));
+    solo.node.session_opened(session, name("other"), Tenant::User(0), arena, 1 << 20);
+    solo.publish_as(session, "its", 1, Until::Replaced);
+    let gone = solo.steps(|solo| {
+        solo.node.session_closed(solo.now, session, "it is gone");
+        solo.drain();
+    });
+    assert!(gone <= FEW, "{gone} steps for the end of a worker with one key");
+}
+
+/// Many flows have slots that lie idle, and the pool is full: then somebody waits for room.
+#[test]
+fn waiting_for_room_costs_the_same_however_many_slots_lie_idle() {
+    let mut solo = Solo::new(|_| {});
+    let request = |solo: &mut Solo, index: u32| {
+        let key = NameRef { id: 5 + index, generation: 0 };
+        solo.hear(Role::Pull, 0, Body::Name { name: key, text: name(&format!("k{index}")) });
+        let (metadata_id, meta) = (1, bytes(8));
+        solo.hear(
+            Role::Push,
+            index,
+            Body::BufferRequest { key, target: ME, owner: YOU, tenant: OURS, metadata_id, meta },
+        );
+        solo.answer();
+        solo.grant();
+    };
+    let mut asked = Vec::new();
+    for index in 0..200 {
+        asked.push(solo.steps(|solo| request(solo, index)));
+    }
+    let recalls = solo.sent.iter().filter(|m| m.body.name() == "BUFFER_RECALL").count();
+    assert!(recalls > 0, "the pool was full, and somebody was asked for room");
+    assert!(asked.iter().all(|steps| *steps <= 2 * FEW), "{asked:?} steps");
+}
+
+/// A worker pushes and deletes while the directory says nothing.
+#[test]
+fn what_a_silent_directory_is_asked_is_bounded_by_the_keys_that_there_are() {
+    let mut solo = Solo::new(|_| {});
+    for n in 0..10 {
+        solo.publish_as(SESSION, &format!("k{n}"), 1, Until::Replaced);
+    }
+    let directory = |c: &&Control| matches!(c, Control::Claim { .. } | Control::Unclaim { .. });
+    for round in 0..100 {
+        for n in 0..10 {
+            let op = solo.op();
+            solo.command(Command::Delete { op, key: key(&format!("k{n}")) });
+            solo.push_as(SESSION, &format!("k{n}"), 2 + round, Until::Replaced);
+        }
+    }
+    // Each key was given back once and claimed once. The claims have no answer.
+    assert_eq!(solo.controls.iter().filter(directory).count(), 20);
 }
