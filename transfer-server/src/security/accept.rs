@@ -1,11 +1,12 @@
 //! Connections that come in, each with who it is from.
 
 use super::caller::{Caller, Incoming, Stream};
+use super::places::{PlaceOfOne, Places, Source};
 use super::{Present, Security, names, verify};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -74,16 +75,34 @@ where
     ReceiverStream::new(connections)
 }
 
-async fn in_the_clear((socket, from): (TcpStream, SocketAddr)) -> Option<Incoming> {
-    // A socket that is dead already is found to be by whoever reads from it.
-    let _ = socket.set_nodelay(true);
-    let caller = Caller::Plain { loopback: from.ip().to_canonical().is_loopback() };
-    Some(Incoming { caller, stream: Stream::Plain(socket) })
+/// A connection that has no handshake of its own: it has to say something, and to have a place.
+async fn greeted_in_the_clear(gate: Gate, source: Source, caller: Caller, stream: Stream) -> Option<Incoming> {
+    let mut silent = gate.silent.enter(source);
+    let spoken = silent.within(FIRST_BYTE, "first byte", stream.readable()).await;
+    drop(silent);
+    match spoken.and_then(|()| gate.places.take(source)) {
+        Ok(place) => Some(Incoming { caller, stream, _place: place }),
+        Err(why) => {
+            tracing::debug!(%source, why, "a connection for gRPC was closed");
+            None
+        }
+    }
 }
 
-async fn local(socket: UnixStream, caller: fn(u32, u32) -> Caller) -> Option<Incoming> {
+async fn in_the_clear(gate: Gate, (socket, from): (TcpStream, SocketAddr)) -> Option<Incoming> {
+    // A socket that is dead already is found to be by whoever reads from it.
+    let _ = socket.set_nodelay(true);
+    let address = from.ip().to_canonical();
+    let caller = Caller::Plain { loopback: address.is_loopback() };
+    greeted_in_the_clear(gate, Source::Address(address), caller, Stream::Plain(socket)).await
+}
+
+async fn local(gate: Gate, socket: UnixStream, caller: fn(u32, u32) -> Caller) -> Option<Incoming> {
     match socket.peer_cred() {
-        Ok(cred) => Some(Incoming { caller: caller(cred.uid(), cred.gid()), stream: Stream::Unix(socket) }),
+        Ok(cred) => {
+            let (source, caller) = (Source::User(cred.uid()), caller(cred.uid(), cred.gid()));
+            greeted_in_the_clear(gate, source, caller, Stream::Unix(socket)).await
+        }
         Err(error) => {
             tracing::warn!(%error, "the kernel does not say who has connected to a Unix socket");
             None
@@ -97,7 +116,7 @@ struct Sources(Arc<Mutex<Entered>>);
 
 #[derive(Debug)]
 struct Entered {
-    silent: Silent<IpAddr>,
+    silent: Silent<Source>,
     /// Dropped when that one has to go.
     stay: HashMap<Ticket, oneshot::Sender<()>>,
 }
@@ -105,7 +124,7 @@ struct Entered {
 /// A connection's place in a stage, for as long as it is in it.
 struct FromOne {
     sources: Sources,
-    from: IpAddr,
+    from: Source,
     ticket: Ticket,
     /// Ends when it has to go.
     gone: oneshot::Receiver<()>,
@@ -118,7 +137,7 @@ impl Sources {
     }
 
     /// One more. Where there are too many, another one has to go.
-    fn enter(&self, from: IpAddr) -> FromOne {
+    fn enter(&self, from: Source) -> FromOne {
         let (stay, gone) = oneshot::channel();
         let mut entered = self.0.lock();
         let (ticket, oldest) = entered.silent.enter(from);
@@ -142,8 +161,8 @@ impl FromOne {
             biased;
             done = work => done.map_err(|e| why(&e)),
             _ = &mut self.gone => Err(format!(
-                "{what} was not there when another one came: {MOST_HANDSHAKES_OF_ONE} of one address and {MOST_HANDSHAKES} of all may \
-                 be in this stage of their handshake"
+                "{what} was not there when another one came: {MOST_HANDSHAKES_OF_ONE} of one address or user and {MOST_HANDSHAKES} \
+                 of all may be in this stage of their handshake"
             )),
             () = tokio::time::sleep(limit) => Err(format!("no {what} within {limit:?}")),
         }
@@ -158,28 +177,30 @@ impl Drop for FromOne {
     }
 }
 
-/// The stages of a handshake: nothing was said yet, and the rest.
+/// What a connection goes through: nothing was said yet, the handshake, and a place as long as it lasts.
 #[derive(Debug, Clone)]
-struct Stages {
+struct Gate {
     silent: Sources,
     greeting: Sources,
+    places: Places,
 }
 
-async fn encrypted(
-    present: Option<Arc<Present>>,
-    stages: Stages,
-    socket: TcpStream,
-    from: SocketAddr,
-) -> Option<Incoming> {
+impl Gate {
+    fn new() -> Gate {
+        Gate { silent: Sources::new(), greeting: Sources::new(), places: Places::default() }
+    }
+}
+
+async fn encrypted(present: Option<Arc<Present>>, gate: Gate, socket: TcpStream, from: SocketAddr) -> Option<Incoming> {
     let _ = socket.set_nodelay(true);
     let acceptor = TlsAcceptor::from(present?.material.server.clone());
-    let why = match greeted(&acceptor, &stages, socket, from.ip().to_canonical()).await {
-        Ok(stream) => {
+    let why = match greeted(&acceptor, &gate, socket, Source::Address(from.ip().to_canonical())).await {
+        Ok((stream, place)) => {
             let certificates = stream.get_ref().1.peer_certificates();
             match certificates.and_then(<[_]>::first).map(names::of).transpose() {
                 Ok(names) => {
                     let caller = Caller::Certificate(names.unwrap_or_default().into());
-                    return Some(Incoming { caller, stream: Stream::Tls(Box::new(stream)) });
+                    return Some(Incoming { caller, stream: Stream::Tls(Box::new(stream)), _place: place });
                 }
                 Err(e) => format!("its certificate is not understood: {e}"),
             }
@@ -193,14 +214,15 @@ async fn encrypted(
 /// Does the handshake, in its two stages.
 async fn greeted(
     acceptor: &TlsAcceptor,
-    stages: &Stages,
+    gate: &Gate,
     socket: TcpStream,
-    from: IpAddr,
-) -> Result<TlsStream<TcpStream>, String> {
-    let mut silent = stages.silent.enter(from);
-    silent.within(FIRST_BYTE, "first byte", socket.peek(&mut [0])).await?;
+    from: Source,
+) -> Result<(TlsStream<TcpStream>, PlaceOfOne), String> {
+    let mut silent = gate.silent.enter(from);
+    silent.within(FIRST_BYTE, "first byte", socket.readable()).await?;
     drop(silent);
-    stages.greeting.enter(from).within(HANDSHAKE_DEADLINE, "handshake", acceptor.accept(socket)).await
+    let stream = gate.greeting.enter(from).within(HANDSHAKE_DEADLINE, "handshake", acceptor.accept(socket)).await?;
+    Ok((stream, gate.places.take(from)?))
 }
 
 /// A failed handshake in words.
@@ -222,16 +244,17 @@ async fn next(listener: Arc<TcpListener>) -> io::Result<(TcpStream, SocketAddr)>
 
 /// Connections over TCP without certificates.
 pub(crate) fn over_plain(listener: TcpListener) -> Connections {
-    accepted(each(listener, next), in_the_clear)
+    let gate = Gate::new();
+    accepted(each(listener, next), move |connection| in_the_clear(gate.clone(), connection))
 }
 
 /// Connections over TCP that show a certificate.
 pub(crate) fn over_tls(listener: TcpListener, security: Security) -> Connections {
-    let stages = Stages { silent: Sources::new(), greeting: Sources::new() };
+    let gate = Gate::new();
     accepted(each(listener, next), move |(socket, from)| {
-        let (security, stages) = (security.clone(), stages.clone());
+        let (security, gate) = (security.clone(), gate.clone());
         async move {
-            let connection = encrypted(security.present(), stages, socket, from).await;
+            let connection = encrypted(security.present(), gate, socket, from).await;
             if connection.is_none() {
                 security.0.refused.fetch_add(1, Ordering::Relaxed);
             }
@@ -242,7 +265,8 @@ pub(crate) fn over_tls(listener: TcpListener, security: Security) -> Connections
 
 fn over_socket(listener: UnixListener, caller: fn(u32, u32) -> Caller) -> Connections {
     let accept = each(listener, |listener: Arc<UnixListener>| async move { Ok(listener.accept().await?.0) });
-    accepted(accept, move |socket| local(socket, caller))
+    let gate = Gate::new();
+    accepted(accept, move |socket| local(gate.clone(), socket, caller))
 }
 
 /// Connections over the admin socket.
@@ -258,13 +282,17 @@ pub(crate) fn of_this_host(listener: UnixListener) -> Connections {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_stream::StreamExt;
 
     /// Longer than a test waits.
     const LONG: Duration = Duration::from_secs(600);
 
     #[tokio::test]
     async fn one_address_takes_its_share_of_the_handshakes_and_no_more() {
-        let (sources, one, other) = (Sources::new(), IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let address = |last| Source::Address(IpAddr::from([10, 0, 0, last]));
+        let (sources, one, other) = (Sources::new(), address(1), address(2));
         let mut entered: Vec<_> = (0..MOST_HANDSHAKES_OF_ONE).map(|_| sources.enter(one)).collect();
         let mut alone = sources.enter(other);
         entered.push(sources.enter(one));
@@ -280,5 +308,25 @@ mod tests {
         drop((entered, alone));
         let entered = sources.0.lock();
         assert!(entered.silent.is_empty() && entered.stay.is_empty());
+    }
+
+    /// Silent connections are many. The oldest of them go, and who speaks is served.
+    #[tokio::test]
+    async fn silent_connections_without_certificates_keep_nobody_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut served = over_plain(listener);
+        let mut silent = Vec::new();
+        for _ in 0..=MOST_HANDSHAKES_OF_ONE {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        // The first of them is closed, for one came too many, or for its time was over.
+        assert_eq!(silent[0].read(&mut [0]).await.unwrap(), 0);
+        let mut speaks = TcpStream::connect(address).await.unwrap();
+        speaks.write_all(b"PRI * HTTP/2.0").await.unwrap();
+        let mut connection = served.next().await.unwrap().unwrap();
+        let mut said = [0; 3];
+        connection.read_exact(&mut said).await.unwrap();
+        assert_eq!(&said, b"PRI");
     }
 }

@@ -1,5 +1,6 @@
 //! Who is at the other end of a connection.
 
+use super::places::PlaceOfOne;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -67,6 +68,8 @@ impl fmt::Display for Caller {
 pub(crate) struct Incoming {
     pub(super) caller: Caller,
     pub(super) stream: Stream,
+    /// Held as long as the connection.
+    pub(super) _place: PlaceOfOne,
 }
 
 /// What it is made of.
@@ -75,6 +78,17 @@ pub(super) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
+}
+
+impl Stream {
+    /// Waits until the other side has said something, or has gone.
+    pub(super) async fn readable(&self) -> std::io::Result<()> {
+        match self {
+            Stream::Plain(s) => s.readable().await,
+            Stream::Tls(s) => s.get_ref().0.readable().await,
+            Stream::Unix(s) => s.readable().await,
+        }
+    }
 }
 
 impl Connected for Incoming {

@@ -7,6 +7,7 @@
 //! - `material`: the three files, read and checked.
 //! - `names`: which names a certificate has; `verify`: whether it is the expected node's.
 //! - `caller`: who is at the other end of a connection; `accept`: connections that come in.
+//! - `places`: how many one address or user may have.
 //! - `connect`: connections to others.
 //! - `roles`: what a caller may do; `guard`: asks that before each call.
 //! - `word`: of whom a node's word is taken.
@@ -18,6 +19,7 @@ mod connect;
 mod guard;
 mod material;
 mod names;
+mod places;
 mod roles;
 mod verify;
 mod watch;

@@ -1,0 +1,88 @@
+//! How many connections for gRPC one address, or one user of this host, may have.
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Connections of all. Each takes a descriptor.
+const MOST: usize = 8192;
+
+/// Connections of one address or user.
+const MOST_OF_ONE: usize = 1024;
+
+/// Where a connection comes from, as far as the kernel knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    /// Over TCP.
+    Address(IpAddr),
+    /// At a Unix socket: the effective user id.
+    User(u32),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Address(address) => write!(f, "{address}"),
+            Source::User(uid) => write!(f, "user id {uid}"),
+        }
+    }
+}
+
+/// The connections of one listener.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Places(Arc<Mutex<HashMap<Source, usize>>>);
+
+/// The place of one connection. It is free again when this is dropped.
+#[derive(Debug)]
+pub(super) struct PlaceOfOne {
+    places: Places,
+    source: Source,
+}
+
+impl Places {
+    /// A place for one more, or why there is none.
+    pub(super) fn take(&self, source: Source) -> Result<PlaceOfOne, String> {
+        let mut places = self.0.lock();
+        let (all, own) = (places.values().sum::<usize>(), places.get(&source).copied().unwrap_or(0));
+        if own >= MOST_OF_ONE {
+            return Err(format!("{source} has {own} connections, which is the most that one may have"));
+        }
+        if all >= MOST {
+            return Err(format!("there are {all} connections, which is the most that all may have"));
+        }
+        places.insert(source, own + 1);
+        Ok(PlaceOfOne { places: self.clone(), source })
+    }
+}
+
+impl Drop for PlaceOfOne {
+    fn drop(&mut self) {
+        let mut places = self.places.0.lock();
+        if let Some(own) = places.get_mut(&self.source) {
+            *own -= 1;
+            if *own == 0 {
+                places.remove(&self.source);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_source_takes_its_share_and_gives_it_back() {
+        let places = Places::default();
+        let mut own: Vec<_> = (0..MOST_OF_ONE).map(|_| places.take(Source::User(7)).unwrap()).collect();
+        let why = places.take(Source::User(7)).unwrap_err();
+        assert!(why.starts_with("user id 7 has 1024 connections"), "{why}");
+        drop(places.take(Source::User(8)).unwrap());
+        own.pop();
+        own.push(places.take(Source::User(7)).unwrap());
+        drop(own);
+        assert!(places.0.lock().is_empty());
+    }
+}
