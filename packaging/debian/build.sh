@@ -1,29 +1,49 @@
 #!/usr/bin/env bash
 # Builds the Debian package `transfer` into target/debian: build.sh [PROFILE], where PROFILE is release (the default) or dev.
-# Fetches and builds cargo-deb into target/tools first, where it is not there.
+# debhelper makes it of the files in packaging/debian/debian; it is installed by apt-get where it is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 profile=${1:-release}
-version=3.8.0
-target=${CARGO_TARGET_DIR:-target}
-tools=$target/tools
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 
-if [ "$("$tools/bin/cargo-deb" --version 2>/dev/null)" != "cargo-deb $version" ]; then
-    echo "packaging: fetching and building cargo-deb $version into $tools"
-    cargo install --quiet --locked --force --debug --root "$tools" --target-dir "$target/tools/build" cargo-deb --version "=$version"
-    rm -rf "$target/tools/build"
+if ! command -v dh_builddeb >/dev/null || ! command -v dpkg-shlibdeps >/dev/null; then
+    echo 'packaging: installing debhelper with apt-get'
+    apt-get update -qq </dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debhelper </dev/null >/dev/null
 fi
 what=(--package transfer-server --package transfer-cli --bins)
 # As the tests do it: other packages would be built with other features, and all of it again.
 [ "$profile" != dev ] || what=(--workspace --all-targets)
 cargo build --locked --profile "$profile" "${what[@]}"
-# What shells and their users want is made of the command line itself. cargo-deb looks for it below the profile's folder, as for the programs.
 built=$target/$([ "$profile" = dev ] && echo debug || echo "$profile")
-share=$built/transferctl-share
-rm -rf "$share"
-mkdir -p "$share"
-for shell in bash zsh fish; do "$built/transferctl" completions "$shell" >"$share/transferctl.$shell"; done
-"$built/transferctl" man "$share/man" >/dev/null
-gzip --best --no-name "$share"/man/*.1
-"$tools/bin/cargo-deb" deb --no-build --profile "$profile" --package transfer-server --output "$target/debian/transfer.deb"
+
+# debhelper works in a folder with a folder `debian` in it, so all that goes into the package is laid there first.
+stage=$target/debian/stage
+rm -rf "$stage"
+mkdir -p "$stage/bin" "$stage/share/bash" "$stage/share/zsh" "$stage/share/fish" "$stage/doc"
+cp -r packaging/debian/debian "$stage/debian"
+cp packaging/systemd/transferd.service "$stage/debian/transfer.transferd.service"
+cp packaging/systemd/transfer.sysusers "$stage/debian/transfer.sysusers"
+cp packaging/transferd.toml "$stage/transferd.toml"
+cp README.md CHANGELOG.md docs/*.md "$stage/doc/"
+cp "$built/transferd" "$built/transferctl" "$stage/bin/"
+# What shells and their users want is made of the command line itself.
+"$built/transferctl" completions bash >"$stage/share/bash/transferctl"
+"$built/transferctl" completions zsh >"$stage/share/zsh/_transferctl"
+"$built/transferctl" completions fish >"$stage/share/fish/transferctl.fish"
+"$built/transferctl" man "$stage/share/man" >/dev/null
+(cd "$stage" && find share/man -name '*.1' >debian/transfer.manpages)
+
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+printf 'transfer (%s-1) unstable; urgency=medium\n\n  * /usr/share/doc/transfer/CHANGELOG.md says what has changed.\n\n -- %s  %s\n' \
+    "$version" 'The transfer developers <transfer@localhost>' "$(date -R)" >"$stage/debian/changelog"
+cd "$stage"
+for step in dh_install dh_installdocs dh_installman dh_installsysusers 'dh_installsystemd --name=transferd' \
+    'dh_compress --exclude=.md' dh_fixperms 'dh_strip --no-automatic-dbgsym' dh_shlibdeps dh_installdeb dh_gencontrol dh_md5sums; do
+    # shellcheck disable=SC2086
+    $step
+done
+# Fast to pack and to unpack, for it is packed by each run of the tests.
+dh_builddeb --destdir="$target/debian" -- -Zgzip -z1
+mv "$target"/debian/transfer_"$version"-1_*.deb "$target/debian/transfer.deb"
