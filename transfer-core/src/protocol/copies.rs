@@ -13,7 +13,7 @@ use super::store::{Blob, Source};
 use super::{Action, SessionId, Tenant};
 use crate::alloc::Allocation;
 use crate::fabric::FabricKind;
-use crate::memory::padded;
+use crate::memory::{ALIGNMENT, padded};
 use crate::op::{Failure, FailureCode, Report};
 use crate::tensor::Key;
 use crate::time::Time;
@@ -38,7 +38,8 @@ impl Copying {
     /// How much room it waits for. `None`: it has it.
     pub(super) fn needs(&self) -> Option<u64> {
         match self.to {
-            None => padded(self.len),
+            // An empty tensor takes the least that can be allocated.
+            None => padded(self.len).map(|len| len.max(ALIGNMENT)),
             Some(_) => None,
         }
     }

@@ -2,6 +2,7 @@
 
 use super::conditions::Grants;
 use super::connection::{Connection, Event, Grant, Side, SideNo, SideState, Work, WorkKind};
+use super::digest::Seen;
 use super::transit::{address_of, digest_of};
 use super::world::{Endpoint, Happening, Inner, MemoryId, World};
 use crate::drive::{HeaderBytes, HeaderMemory};
@@ -324,6 +325,7 @@ impl Fabric for SimFabric {
         let mut w = self.world.lock();
         let (connection, side) = w.side(self.endpoint, link)?;
         w.note_message("sends", self.endpoint.0, link, message);
+        w.digest.add(Seen::Message, self.endpoint.0 as u64, message);
         w.enter(connection, side, Work { id: work, kind: WorkKind::Send(message.to_vec()) });
         Ok(())
     }

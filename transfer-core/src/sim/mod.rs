@@ -7,6 +7,7 @@
 //! - `transit`: how work requests make their way, and where they are checked.
 //! - `ends`: how links come up and go down.
 //! - `fabric`: [`SimFabric`], the contract over it.
+//! - `digest`: one number for all that others see of a run.
 //! - `cluster`: sidecars, workers and a directory under random schedules; tests only.
 //!
 //! The same seed gives the same run: nothing in here reads a clock, and nothing is kept in the order of a random hash.
@@ -15,6 +16,7 @@
 pub(crate) mod cluster;
 mod conditions;
 mod connection;
+mod digest;
 mod ends;
 mod fabric;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::conditions::Conditions;
 use super::connection::{Connection, Event, Late, SideNo};
+use super::digest::{Digest, Seen};
 use crate::fabric::{AtomicOp, DownReason, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, SegmentId};
 use crate::time::Time;
@@ -44,6 +45,7 @@ pub(super) struct Inner {
     guards: BTreeMap<GuardId, (MemoryId, u64, u64)>,
     faults: Vec<String>,
     trace: Option<Vec<String>>,
+    pub(super) digest: Digest,
     clock_runs_by_itself: bool,
 }
 
@@ -87,6 +89,7 @@ impl World {
             guards: BTreeMap::new(),
             faults: Vec::new(),
             trace: None,
+            digest: Digest::default(),
             clock_runs_by_itself: false,
         })))
     }
@@ -157,6 +160,18 @@ impl World {
     /// Adds a line to what is written down.
     pub fn note(&self, line: impl FnOnce() -> String) {
         self.lock().note(line);
+    }
+
+    /// A worker's session got a reply.
+    #[cfg(test)]
+    pub(crate) fn saw_reply(&self, session: u64, reply: &[u8]) {
+        self.lock().digest.add(Seen::Reply, session, reply);
+    }
+
+    /// The digest of what others have seen until now.
+    #[cfg(test)]
+    pub(crate) fn digest(&self) -> Digest {
+        self.lock().digest
     }
 
     /// The time.
@@ -294,6 +309,7 @@ impl Inner {
         let Some(memory) = memory else {
             return self.fault(|| format!("a write lands in {slice}, which is deregistered"));
         };
+        self.digest.add(Seen::Landed, endpoint as u64, bytes);
         let end = slice.offset + slice.len;
         let hit =
             self.guards.values().find(|(m, offset, len)| *m == memory && *offset < end && slice.offset < offset + len);

@@ -450,12 +450,12 @@ impl Cluster {
             } {
                 self.work(node, work)?;
             }
-            let n = &mut self.nodes[node];
-            n.driver.node.check().map_err(|e| format!("node {}: {e}", n.name))?;
             // Last, for what was just posted may be done already.
+            let n = &mut self.nodes[node];
             let active = n.driver.poll_fabrics(now, &n.memory);
             if !self.answer_asked(node) && !active {
-                return Ok(());
+                let n = &self.nodes[node];
+                return n.driver.node.check().map_err(|e| format!("node {}: {e}", n.name));
             }
         }
         Err(format!("node {} finds no rest", self.nodes[node].name))

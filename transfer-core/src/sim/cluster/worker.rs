@@ -12,6 +12,8 @@ use crate::protocol::{SessionId, Tenant};
 use crate::sim::{GuardId, MemoryId};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
+use crate::wire::Writer;
+use crate::wire::session::write_reply;
 use rand::Rng;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -252,6 +254,9 @@ impl Cluster {
 
     pub(super) fn reply(&mut self, node: usize, session: SessionId, reply: Reply) -> Result<(), String> {
         self.world.note(|| format!("{node} {session:?} hears {reply:?}"));
+        let mut bytes = Writer::new();
+        write_reply(&mut bytes, &reply);
+        self.world.saw_reply(session.0, &bytes.into_vec());
         let Some(worker) = self.workers.iter().position(|w| w.session == Some(session)) else {
             // It died before it could read that.
             return Ok(());
