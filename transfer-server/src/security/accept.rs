@@ -1,5 +1,6 @@
 //! Connections that come in, each with who it is from.
 
+use super::authority::Authorities;
 use super::caller::{Caller, Incoming, Stream};
 use super::{Present, Security, names, verify};
 use hashbrown::HashMap;
@@ -78,12 +79,17 @@ async fn in_the_clear((socket, from): (TcpStream, SocketAddr)) -> Option<Incomin
     // A socket that is dead already is found to be by whoever reads from it.
     let _ = socket.set_nodelay(true);
     let caller = Caller::Plain { loopback: from.ip().to_canonical().is_loopback() };
-    Some(Incoming { caller, stream: Stream::Plain(socket) })
+    Some(Incoming { caller, stream: Stream::Plain(socket), authorities: None })
 }
 
 async fn local(socket: UnixStream, caller: fn(u32, u32) -> Caller) -> Option<Incoming> {
     match socket.peer_cred() {
-        Ok(cred) => Some(Incoming { caller: caller(cred.uid(), cred.gid()), stream: Stream::Unix(socket) }),
+        Ok(cred) => {
+            let (caller, stream) = (caller(cred.uid(), cred.gid()), Stream::Unix(socket));
+            // Sidecars give one that is good.
+            let authorities = matches!(caller, Caller::Local { .. }).then(Authorities::new);
+            Some(Incoming { caller, stream, authorities })
+        }
         Err(error) => {
             tracing::warn!(%error, "the kernel does not say who has connected to a Unix socket");
             None
@@ -179,7 +185,7 @@ async fn encrypted(
             match certificates.and_then(<[_]>::first).map(names::of).transpose() {
                 Ok(names) => {
                     let caller = Caller::Certificate(names.unwrap_or_default().into());
-                    return Some(Incoming { caller, stream: Stream::Tls(Box::new(stream)) });
+                    return Some(Incoming { caller, stream: Stream::Tls(Box::new(stream)), authorities: None });
                 }
                 Err(e) => format!("its certificate is not understood: {e}"),
             }
