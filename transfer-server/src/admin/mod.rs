@@ -221,7 +221,10 @@ impl v1::admin_server::Admin for AdminService {
                 None => break,
             }
         }
-        self.changed("Evict", format!("an operator has called idle landing slots of {keys} keys back"));
+        self.changed(
+            "Evict",
+            format!("an operator has called idle landing slots of {} back", crate::text::counted(keys, "key")),
+        );
         Ok(Response::new(v1::EvictResponse { keys, bytes }))
     }
 

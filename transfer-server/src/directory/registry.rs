@@ -125,7 +125,8 @@ impl Registry {
         let node = self.nodes.get(&from).map_or("", |at| at.node.as_str());
         (has >= self.keys_per_node && is_new()).then(|| {
             format!(
-                "node {node} has {has} keys in the directory, which is limits.directory_keys_per_node of its host; delete some, or raise it"
+                "node {node} has {} in the directory, which is limits.directory_keys_per_node of its host; delete some, or raise it",
+                crate::text::counted(has, "key")
             )
         })
     }
