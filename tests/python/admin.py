@@ -95,6 +95,12 @@ def looks(pb, a):
     assert (session.worker, session.operations) == ("giver", 1), session
     (peer,), _ = a.all("Peers", pb.PeersRequest(), "peers")
     assert (peer.node, peer.state) == ("b", pb.PEER_STATE_UP) and peer.incarnation > 0, peer
+    nodes, pages = a.all("Nodes", pb.NodesRequest(page_size=1), "nodes")
+    assert [n.node for n in nodes] == ["a", "b"] and pages >= 2, nodes
+    assert all(n.address and n.incarnation > 0 and not n.HasField("lost_ns") for n in nodes), nodes
+    page = a.Nodes(pb.NodesRequest(), timeout=SOON)
+    assert (page.asked, page.tls, page.why_not_all) == ("a", False, ""), page
+    assert "page_token" in refused(grpc.StatusCode.INVALID_ARGUMENT, a.Nodes, pb.NodesRequest(page_token="7"))
     (link,), _ = a.all("Links", pb.LinksRequest(peer="b"), "links")
     assert (link.link, link.incarnation) == (peer.link, peer.incarnation) and link.bytes_out > 0, (link, peer)
     assert a.all("Links", pb.LinksRequest(peer="c"), "links")[0] == []

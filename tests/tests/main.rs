@@ -6,6 +6,7 @@
 mod admin;
 mod batches;
 mod by_reference;
+mod cluster_lists;
 mod come_back;
 mod configuration;
 mod containers;
