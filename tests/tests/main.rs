@@ -31,6 +31,7 @@ mod metrics;
 mod node_names;
 mod other_language;
 mod other_user;
+mod pieces;
 mod prepared;
 mod pyarrow;
 mod readme;

@@ -2,6 +2,7 @@
 
 use super::error::FilesError;
 use super::fetch::Options;
+use super::pieces;
 use crate::admin::cluster::{self, Asked};
 use crate::error::Error;
 use std::collections::HashMap;
@@ -109,6 +110,10 @@ struct Found {
 
 impl Found {
     fn add(&mut self, wanted: Wanted) {
+        // They come with what they are pieces of.
+        if pieces::is_piece(&wanted.key) {
+            return;
+        }
         match self.places.get(&wanted.key) {
             Some(place) => {
                 let known = &mut self.wanted[*place];
