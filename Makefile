@@ -24,7 +24,7 @@ export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # What the demo's programs are built with (Cargo.toml).
 DEMO_PROFILE := demo
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all test-tools test-host test-rdma test-packaging soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
+.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,10 @@ help: ## Shows this list
 demo: setup ## Builds what it needs and trains a network through two sidecars on this machine
 	$(CARGO) build --profile $(DEMO_PROFILE) --package digits --package transfer-server --no-default-features --bins
 	$(TARGET)/$(DEMO_PROFILE)/digits demo --transferd $(TARGET)/$(DEMO_PROFILE)/transferd $(DEMO_ARGS)
+
+pictures: setup test-tools ## Makes the pictures of the status page while the demo trains (docs/images); --sweep of scripts/pictures.py that of the sweep
+	$(CARGO) build --profile $(DEMO_PROFILE) --package digits --package transfer-server --no-default-features --bins
+	scripts/pictures.py --build $(TARGET)/$(DEMO_PROFILE)
 
 test: test-host test-packaging ## Builds everything and runs all tests but those that need an RDMA device
 

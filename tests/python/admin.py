@@ -95,6 +95,12 @@ def looks(pb, a):
     assert (session.worker, session.operations) == ("giver", 1), session
     (peer,), _ = a.all("Peers", pb.PeersRequest(), "peers")
     assert (peer.node, peer.state) == ("b", pb.PEER_STATE_UP) and peer.incarnation > 0, peer
+    nodes, pages = a.all("Nodes", pb.NodesRequest(page_size=1), "nodes")
+    assert [n.node for n in nodes] == ["a", "b"] and pages >= 2, nodes
+    assert all(n.address and n.incarnation > 0 and not n.HasField("lost_ns") for n in nodes), nodes
+    page = a.Nodes(pb.NodesRequest(), timeout=SOON)
+    assert (page.asked, page.tls, page.why_not_all) == ("a", False, ""), page
+    assert "page_token" in refused(grpc.StatusCode.INVALID_ARGUMENT, a.Nodes, pb.NodesRequest(page_token="7"))
     (link,), _ = a.all("Links", pb.LinksRequest(peer="b"), "links")
     assert (link.link, link.incarnation) == (peer.link, peer.incarnation) and link.bytes_out > 0, (link, peer)
     assert a.all("Links", pb.LinksRequest(peer="c"), "links")[0] == []
@@ -177,9 +183,8 @@ def drains(pb, b, channel):
 def main():
     protos, folder, first, second = sys.argv[1:]
     pb, pb_grpc = generated(protos, folder)
-    # For a Unix socket the library would make an authority of its path, which is none that HTTP/2 allows.
-    options = [("grpc.default_authority", "localhost")]
-    with grpc.insecure_channel(first, options) as channel, grpc.insecure_channel(second, options) as other:
+    # For a Unix socket the library makes an authority of its path: any is good there.
+    with grpc.insecure_channel(first) as channel, grpc.insecure_channel(second) as other:
         a, b = Client(pb_grpc.AdminStub(channel)), Client(pb_grpc.AdminStub(other))
         looks(pb, a)
         changes(pb, a)

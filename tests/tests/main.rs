@@ -6,6 +6,7 @@
 mod admin;
 mod batches;
 mod by_reference;
+mod cluster_lists;
 mod come_back;
 mod configuration;
 mod containers;
@@ -30,6 +31,7 @@ mod metrics;
 mod node_names;
 mod other_language;
 mod other_user;
+mod pieces;
 mod prepared;
 mod pyarrow;
 mod readme;

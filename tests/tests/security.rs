@@ -348,7 +348,14 @@ fn who_administers_one_tenant_has_nothing_to_do_with_others() {
     let mut theirs = transfer_tests::Worker::of(scene.a(), "theirs").user(crate::other_user::UID, program).start();
     ours.push("our/k", Spec::bytes(1000, 1)).get();
     theirs.push("their/k", Spec::bytes(1000, 2)).get();
+    let mut there = scene.b().worker("ours-there");
+    there.push("our/k-there", Spec::bytes(1000, 3)).get();
     let ops = world.authority.identity_at("as-ops-theirs", &["ops-theirs"], Validity::Now);
+    // At all nodes, each of which looks who asks.
+    let (code, said) = transferctl(&["tensors", "--cluster"], scene.a(), &ops);
+    assert!(code == Some(0) && said.contains("their/k") && !said.contains("our/"), "{code:?} {said}");
+    let (code, said) = transferctl(&["tensors", "--cluster"], scene.b(), &world.node("a"));
+    assert!(code == Some(0) && said.contains("their/k") && said.contains("our/k-there"), "{code:?} {said}");
     for (list, sees, sees_not) in [
         ("tensors", "their/k", "our/k"),
         ("sessions", "theirs", "ours"),
@@ -368,7 +375,7 @@ fn who_administers_one_tenant_has_nothing_to_do_with_others() {
     assert_eq!(ours.fetch("our/k").get().sum, Spec::bytes(1000, 1).sum());
     let (code, said) = transferctl(&["delete", "their/k"], scene.a(), &ops);
     assert_eq!(code, Some(0), "{said}");
-    drop((ours, theirs));
+    drop((ours, theirs, there));
 }
 
 #[test]

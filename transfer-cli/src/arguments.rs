@@ -26,7 +26,7 @@ pub enum Command {
     Peers(admin::lists::Peers),
     /// Links to peers: what carries them, why nothing better, what waits on them and what they have carried
     Links(admin::lists::Links),
-    /// The tensors that are published at the sidecar
+    /// The tensors that are published at the sidecar, or at all nodes
     Tensors(admin::lists::Tensors),
     /// Memory: arenas of workers, landing pools, and the sidecar's own
     Segments(admin::lists::Segments),

@@ -39,6 +39,14 @@ pub enum Error {
         /// The answer.
         source: Box<tonic::Status>,
     },
+    /// What was to be asked of all nodes could not be asked of some, as was said for each.
+    #[error("the list is not of all nodes: {missing} of {nodes} could not be asked")]
+    NotAllNodes {
+        /// How many could not be asked.
+        missing: usize,
+        /// How many there are.
+        nodes: usize,
+    },
     /// A drained sidecar has left with something unfinished.
     #[error("the deadline of the drain came first: the sidecar leaves with {left}")]
     Overdue {
@@ -150,6 +158,7 @@ impl Error {
             Error::Connect { source, .. } | Error::Call { source, .. } => Exit::of_call(source),
             Error::PollFor { .. } | Error::NoTerminal | Error::Tls(_) => Exit::WrongUse,
             Error::NoRdma(_) => Exit::NoRdma,
+            Error::NotAllNodes { .. } => Exit::PartlyDone,
             Error::Unwell { .. } => Exit::Unwell,
             Error::Files(error) => error.exit(),
             Error::Bench(BenchError::File(error)) => error.exit(),
@@ -198,7 +207,7 @@ impl Error {
             }
             Error::Call { source, .. } => match source.failure_code()? {
                 FailureCode::UnknownKey | FailureCode::Deadline => {
-                    "`transferctl tensors` lists what is published at a sidecar; --timeout waits longer.".to_owned()
+                    "`transferctl tensors --cluster` lists what is published; --timeout waits longer.".to_owned()
                 }
                 FailureCode::UnknownWorker => {
                     "`transferctl sessions` lists the workers of a sidecar; the worker must be connected somewhere.".to_owned()
@@ -216,6 +225,10 @@ impl Error {
                 }
                 _ => return None,
             },
+            Error::NotAllNodes { .. } => {
+                "Start those nodes again, or wait until the directory has forgotten them: an hour. Without --cluster, or with --one-node, the \
+                 node at --admin alone is asked.".to_owned()
+            }
             Error::NoTerminal => "`transferctl top --once` prints one frame as text, `transferctl watch` a list again and again.".to_owned(),
             Error::Files(error) => return error.advice(),
             Error::NoRdma(why) => why.advice().to_owned(),

@@ -40,7 +40,7 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
         Command::Sessions(list) => in_runtime(admin::lists::run(&list)),
         Command::Peers(list) => in_runtime(admin::lists::run(&list)),
         Command::Links(list) => in_runtime(admin::lists::run(&list)),
-        Command::Tensors(list) => in_runtime(admin::lists::run(&list)),
+        Command::Tensors(list) => in_runtime(admin::lists::run_tensors(&list)),
         Command::Segments(list) => in_runtime(admin::lists::run(&list)),
         Command::Transfers(list) => in_runtime(admin::lists::run(&list)),
         Command::Quarantine(list) => in_runtime(admin::lists::run(&list)),

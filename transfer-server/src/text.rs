@@ -23,6 +23,11 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
+/// "1 key", "2 keys".
+pub(crate) fn counted(n: u64, one: &str) -> String {
+    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
+}
+
 /// Another's words, fit to be shown: at most so many characters, and none that a terminal would obey or that turns what follows.
 pub(crate) fn printable(text: &str, most: usize) -> String {
     text.chars().take(most).map(|c| if acts_where_shown(c) { ' ' } else { c }).collect()

@@ -2,10 +2,12 @@
 //!
 //! # Layout
 //! - [`status`]: the overview. [`lists`]: what there may be many of.
+//! - `cluster`: the same at all nodes.
 //! - [`changes`], [`drain`], [`poll`]: what an operator may change.
 //! - [`events`]: what happens. [`watch`]: a listing again and again. [`top`]: a live screen.
 
 pub mod changes;
+pub(crate) mod cluster;
 pub mod drain;
 pub mod events;
 pub mod lists;

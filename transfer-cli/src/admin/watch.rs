@@ -78,7 +78,7 @@ impl What {
             What::Sessions(list) => lists::run(list).await,
             What::Peers(list) => lists::run(list).await,
             What::Links(list) => lists::run(list).await,
-            What::Tensors(list) => lists::run(list).await,
+            What::Tensors(list) => lists::run_tensors(list).await,
             What::Segments(list) => lists::run(list).await,
             What::Transfers(list) => lists::run(list).await,
             What::Quarantine(list) => lists::run(list).await,

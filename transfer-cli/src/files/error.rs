@@ -150,6 +150,30 @@ pub enum FilesError {
         /// What was fetched.
         found: Box<TensorMeta>,
     },
+    /// A list of pieces without some of them.
+    #[error("not all pieces of {key:?} are published, so nobody can fetch it")]
+    NotAllPieces {
+        /// The key.
+        key: String,
+    },
+    /// What begins as a list of pieces and is none.
+    #[error("{key:?} should be a list of pieces, and is not: {why}")]
+    NotPieces {
+        /// The key.
+        key: String,
+        /// Why not.
+        why: String,
+    },
+    /// A piece is another one than the list says: a newer version was pushed meanwhile.
+    #[error("piece {piece:?} of version {version} of {key:?} is not there any more, or is another one")]
+    PieceGone {
+        /// The key.
+        key: String,
+        /// Its version.
+        version: u64,
+        /// The key of the piece.
+        piece: String,
+    },
     /// A file of digests that is none.
     #[error("line {line} of {} is no digest: 64 hexadecimal digits, two spaces and a key in quotes", path.display())]
     NotDigests {
@@ -200,7 +224,7 @@ impl FilesError {
             | FilesError::TooMuch { .. }
             | FilesError::Key { .. }
             | FilesError::NotDigests { .. } => Exit::WrongUse,
-            FilesError::Nothing(_) => Exit::NotFound,
+            FilesError::Nothing(_) | FilesError::PieceGone { .. } => Exit::NotFound,
             FilesError::NotVerified { .. } | FilesError::NoDigest { .. } => Exit::NotVerified,
             FilesError::Interrupted => Exit::Interrupted,
             FilesError::Some { exit, .. } => *exit,
@@ -250,6 +274,7 @@ impl FilesError {
             FilesError::TooMuch { .. } => {
                 "Give a larger --arena-bytes, or none; or say what makes room: --to WORKER, or --until fetched:N."
             }
+            FilesError::PieceGone { .. } => "A newer version was pushed meanwhile: fetch it again when that is done.",
             FilesError::Replaced { .. } => "Fetch them again when nobody publishes new versions.",
             FilesError::NoDigest { .. } => "`transferctl push --write-digests FILE` writes them down.",
             FilesError::NotVerified { .. } => {

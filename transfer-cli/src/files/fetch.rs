@@ -6,6 +6,7 @@ use super::push::Format;
 use super::story::{Story, Telling};
 use super::{FilesError, Worker, interruption, keys};
 use crate::admin::Target;
+use crate::admin::cluster::Asked;
 use crate::error::Error;
 use crate::units::duration;
 use std::ffi::OsStr;
@@ -25,10 +26,13 @@ pub struct Options {
     /// Where to write: a file for one tensor's bytes, as they lie in memory (`-` is the standard output); a safetensors file for any
     /// number, where the name ends so; else a directory for a file each
     pub out: PathBuf,
-    /// Fetch all keys below PREFIX/ that the sidecar at --admin lists: those that are published at its node. With --key, or --keys-from,
-    /// those keys and no list; the prefix is left out of names in either case
+    /// Fetch all keys below PREFIX/ that the nodes list, which the sidecar at --admin knows from its directory: where one could not be asked, that is
+    /// said, and it ends with 9. With --key, or --keys-from, those keys and no list; the prefix is left out of names in either case
     #[arg(long, value_name = "PREFIX", conflicts_with = "key")]
     pub prefix: Option<String>,
+    /// With --prefix: only those keys that are published at the node of --admin
+    #[arg(long, requires = "prefix")]
+    pub one_node: bool,
     /// Fetch this key; may be given more than once
     #[arg(long = "key", value_name = "KEY", conflicts_with = "key")]
     pub keys: Vec<String>,
@@ -90,7 +94,15 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     let digests = options.check_digests.as_deref().map(Digests::read).transpose()?;
     let interrupted = interruption().map_err(|source| Error::Runtime { source })?;
     let fetch = async {
-        let wanted = keys::wanted(options).await?;
+        let (wanted, asked) = keys::wanted(options).await?;
+        let asked = match shape {
+            // It is of all or not at all.
+            Shape::Safetensors => {
+                asked.complete()?;
+                Asked::default()
+            }
+            _ => asked,
+        };
         let known: Option<u64> =
             wanted.iter().map(|one| one.listed.as_ref().map(|listed| listed.meta.len_bytes())).sum();
         // It only reads: no arena.
@@ -98,7 +110,8 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         let mut story = Story::new("fetched", wanted.len(), known, &options.telling, shape == Shape::Stdout);
         let fetching = Fetching::new(client, options, shape, digests, story.progress());
         fetching.all(wanted, &mut story).await?;
-        story.end(shape == Shape::Safetensors)
+        story.end(shape == Shape::Safetensors)?;
+        asked.complete()
     };
     tokio::select! {
         done = fetch => done,

@@ -9,6 +9,7 @@ use super::digest::{self, Digests, Hash};
 use super::error::FilesError;
 use super::fetch::{Options, Shape};
 use super::keys::{Listed, Wanted};
+use super::pieces::{self, Pieces};
 use super::safetensors::{Layout, METADATA, parse_metadata};
 use super::story::{Failed, Line, Story, expect};
 use super::target::{Handle, Target};
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::{JoinError, JoinSet};
-use transfer_client::{Client, Tensor, TensorMeta};
+use transfer_client::{Client, FailureCode, Report, Tensor, TensorMeta};
 
 /// How many are fetched at a time, at most.
 const IN_FLIGHT: usize = 16;
@@ -60,6 +61,9 @@ enum Place {
 struct Done {
     key: String,
     tensor: Tensor,
+    /// What it is: of one in pieces, all together.
+    meta: TensorMeta,
+    report: Report,
     took: Duration,
     digest: Option<Hash>,
     file: Option<PathBuf>,
@@ -155,14 +159,15 @@ impl Fetching {
     /// What the tensors are: as they were listed; else all of them are fetched and held. `None` where one cannot be had.
     async fn describe(&self, wanted: &[Wanted], story: &mut Story) -> Option<(Vec<TensorMeta>, Vec<Option<Tensor>>)> {
         let listed: Option<Vec<_>> = wanted.iter().map(|one| Some(one.listed.as_ref()?.meta.clone())).collect();
-        if let Some(metas) = listed {
-            return Some((metas, vec![None; wanted.len()]));
-        }
-        let jobs = wanted.iter().map(|one| Job { wanted: one.clone(), held: None, to: Place::Here });
+        // Of those in pieces only the lists are listed.
+        let is_unknown =
+            |one: &Wanted| listed.is_none() || one.listed.as_ref().is_some_and(|l| pieces::may_be_list(&l.meta));
+        let jobs = wanted.iter().filter(|one| is_unknown(one));
+        let jobs = jobs.map(|one| Job { wanted: one.clone(), held: None, to: Place::Here });
         let mut here = std::collections::HashMap::new();
         let whole = self.run(jobs.collect(), |ended| match ended {
             Ok(Ok(done)) => {
-                here.insert(done.key, done.tensor);
+                here.insert(done.key, (done.meta, done.tensor));
                 true
             }
             other => tell(other, story, &self.options),
@@ -170,9 +175,12 @@ impl Fetching {
         if !whole.await {
             return None;
         }
-        let held: Vec<_> = wanted.iter().map(|one| here.get(&one.key).cloned()).collect();
-        let metas = held.iter().flatten().map(|tensor| tensor.meta().clone()).collect();
-        Some((metas, held))
+        let held: Vec<_> = wanted.iter().map(|one| here.get(&one.key).map(|(_, tensor)| tensor.clone())).collect();
+        let meta = |one: &Wanted| match here.get(&one.key) {
+            Some((meta, _)) => Some(meta.clone()),
+            None => Some(one.listed.as_ref()?.meta.clone()),
+        };
+        Some((wanted.iter().filter_map(meta).collect(), held))
     }
 
     /// Does all jobs, several at a time, and hands on how each ended. Where no more can be done, no more are begun. Says whether all are done.
@@ -226,9 +234,22 @@ impl Fetching {
             Place::Stdout => {
                 let tensor = self.fetch(&key, listed.as_ref()).await?;
                 let digest = self.check(&key, &tensor).await?;
+                if let Some(pieces) = Pieces::of(&key, &tensor)? {
+                    let report = self.pieces(&key, &tensor, &pieces, None).await?;
+                    return Ok(Done {
+                        key,
+                        tensor,
+                        meta: pieces.meta,
+                        report,
+                        took: started.elapsed(),
+                        digest,
+                        file: None,
+                    });
+                }
                 let bytes = tensor.clone();
                 blocking(move || to_stdout(bytes.as_bytes())).await?;
-                return Ok(Done { key, tensor, took: started.elapsed(), digest, file: None });
+                let (meta, report) = (tensor.meta().clone(), *tensor.report());
+                return Ok(Done { key, tensor, meta, report, took: started.elapsed(), digest, file: None });
             }
             Place::Here => (None, None),
         };
@@ -236,11 +257,20 @@ impl Fetching {
             Some(tensor) => tensor,
             None => self.fetch(&key, listed.as_ref()).await?,
         };
-        if listed.is_none() && part.is_some() {
-            expect(&self.progress, tensor.meta().len_bytes());
-        }
         let mut digest = self.check(&key, &tensor).await?;
-        if let Some((handle, offset)) = part {
+        let (mut meta, mut report) = (tensor.meta().clone(), *tensor.report());
+        let pieces = Pieces::of(&key, &tensor)?;
+        if let Some(pieces) = &pieces {
+            meta = pieces.meta.clone();
+        }
+        if (listed.is_none() || pieces.is_some()) && part.is_some() {
+            expect(&self.progress, meta.len_bytes());
+        }
+        if let (Some((handle, offset)), Some(pieces)) = (&part, &pieces) {
+            report = self.pieces(&key, &tensor, pieces, Some((handle, *offset))).await?;
+            let (handle, is_whole) = (handle.clone(), target.is_some());
+            blocking(move || if is_whole { handle.store() } else { Ok(()) }).await?;
+        } else if let Some((handle, offset)) = part {
             let (bytes, name, verify, known) = (tensor.clone(), key.clone(), self.options.verify, digest);
             let (is_whole, progress) = (target.is_some(), self.progress.clone());
             digest = blocking(move || {
@@ -258,7 +288,55 @@ impl Fetching {
             .await?;
         }
         let file = target.map(Target::finish).transpose()?;
-        Ok(Done { key, tensor, took: started.elapsed(), digest, file })
+        Ok(Done { key, tensor, meta, report, took: started.elapsed(), digest, file })
+    }
+
+    /// Fetches the pieces of a tensor one behind the other, holds each against its digest, and writes it: to the standard output, or from a place of
+    /// a file on. Says how it went, all together.
+    async fn pieces(
+        &self,
+        key: &str,
+        list: &Tensor,
+        pieces: &Pieces,
+        to: Option<(&Handle, u64)>,
+    ) -> Result<Report, Error> {
+        let mut report = *list.report();
+        let mut at = to.map_or(0, |(_, offset)| offset);
+        for (n, piece) in (0..).zip(&pieces.pieces) {
+            let name = pieces::key_of(key, n);
+            let gone = || FilesError::PieceGone { key: key.to_owned(), version: list.version(), piece: name.clone() };
+            let fetch = self.client.fetch(&name).exactly(piece.version).timeout(self.options.timeout);
+            let tensor = fetch.await.map_err(|source| match source.failure_code() {
+                Some(FailureCode::VersionGone | FailureCode::UnknownKey) => gone().into(),
+                _ => Error::Call { what: "fetch", key: name.clone(), source },
+            })?;
+            if tensor.meta().len_bytes() != piece.bytes {
+                return Err(gone().into());
+            }
+            report.fabric = tensor.report().fabric;
+            report.bytes += tensor.report().bytes;
+            report.copied += tensor.report().copied;
+            report.queued += tensor.report().queued;
+            report.waited += tensor.report().waited;
+            report.flew += tensor.report().flew;
+            let (to, progress, verify) =
+                (to.map(|(handle, _)| handle.clone()), self.progress.clone(), self.options.verify);
+            let (wanted, bytes, error) = (piece.digest(), piece.bytes, gone());
+            blocking(move || {
+                if Some(digest::of_bytes(tensor.as_bytes())) != wanted {
+                    return Err(error);
+                }
+                let Some(handle) = to else { return to_stdout(tensor.as_bytes()) };
+                handle.write_and_tell(tensor.as_bytes(), at, &|n| progress.inc(n))?;
+                match (verify, wanted) {
+                    (true, Some(wanted)) => digest::same(&name, &wanted, &handle.digest(at, bytes)?),
+                    _ => Ok(()),
+                }
+            })
+            .await?;
+            at += piece.bytes;
+        }
+        Ok(report)
     }
 
     /// Begins a file beside the runtime's thread: a pipe may wait for its reader for as long as it likes, and a signal ends that.
@@ -312,12 +390,12 @@ impl Clone for Fetching {
 /// Tells how one ended. Says whether the whole can still be.
 fn tell(ended: Ended, story: &mut Story, options: &Options) -> bool {
     match ended {
-        Ok(Ok(Done { key, tensor, took, digest, file })) => {
+        Ok(Ok(Done { key, tensor, meta, report, took, digest, file })) => {
             story.done(&Line {
                 key: &key,
                 version: tensor.version(),
-                meta: tensor.meta(),
-                report: tensor.report(),
+                meta: &meta,
+                report: &report,
                 copied_here: 0,
                 took,
                 digest: digest.as_ref(),

@@ -1,8 +1,12 @@
-//! Which tensors a fetch fetches: those that the command line names, or those that a sidecar lists.
+//! Which tensors a fetch fetches: those that the command line names, or those that the sidecars list.
 
 use super::error::FilesError;
 use super::fetch::Options;
+use super::pieces;
+use crate::admin::cluster::{self, Asked};
 use crate::error::Error;
+use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 use transfer_client::{DType, TensorMeta};
 use transfer_proto::v1::{Tensor, TensorsRequest};
@@ -22,8 +26,8 @@ pub(super) struct Listed {
     pub(super) meta: TensorMeta,
 }
 
-/// All that the command line asks for.
-pub(super) async fn wanted(options: &Options) -> Result<Vec<Wanted>, Error> {
+/// All that the command line asks for; and of a list, whether it is one of all nodes.
+pub(super) async fn wanted(options: &Options) -> Result<(Vec<Wanted>, Asked), Error> {
     let named = |key: &String| Wanted { key: key.clone(), listed: None };
     let mut wanted: Vec<_> = options.key.iter().chain(&options.keys).map(named).collect();
     if let Some(path) = &options.keys_from {
@@ -32,7 +36,7 @@ pub(super) async fn wanted(options: &Options) -> Result<Vec<Wanted>, Error> {
     match (&options.prefix, wanted.is_empty()) {
         (Some(prefix), true) => list(options, prefix).await,
         (None, true) => Err(FilesError::Use("there is no key to fetch".to_owned()).into()),
-        _ => Ok(wanted),
+        _ => Ok((wanted, Asked::default())),
     }
 }
 
@@ -50,28 +54,78 @@ fn read(path: &Path) -> Result<Vec<String>, FilesError> {
     }
 }
 
-/// Those below a prefix that are published at the sidecar of --admin, page by page.
-async fn list(options: &Options, prefix: &str) -> Result<Vec<Wanted>, Error> {
+/// Those below a prefix that are published: at all nodes of the cluster, or at that of --admin.
+async fn list(options: &Options, prefix: &str) -> Result<(Vec<Wanted>, Asked), Error> {
     let below = match prefix {
         "" => String::new(),
         prefix => format!("{}/", prefix.trim_end_matches('/')),
     };
+    let request = TensorsRequest { prefix: below.clone(), page_size: 1000, ..TensorsRequest::default() };
+    let mut found = Found::default();
+    let asked = match options.one_node {
+        true => {
+            one_node(options, request, &mut found).await?;
+            Asked::default()
+        }
+        false => {
+            let each = |_: &str, page: Vec<Tensor>| {
+                page.into_iter().for_each(|tensor| found.add(listed(tensor)));
+                ControlFlow::Continue(())
+            };
+            cluster::tensors(&options.target, &request, each).await?
+        }
+    };
+    if found.wanted.is_empty() {
+        // Those that could not be asked may have some.
+        asked.complete()?;
+        let at = match options.one_node {
+            true => format!("at the sidecar {}", options.target.admin),
+            false => format!("at any node of the cluster of the sidecar {}", options.target.admin),
+        };
+        return Err(FilesError::Nothing(format!("no key begins with {below:?} {at}")).into());
+    }
+    Ok((found.wanted, asked))
+}
+
+async fn one_node(options: &Options, request: TensorsRequest, found: &mut Found) -> Result<(), Error> {
     let mut admin = options.target.connect().await?;
-    let (mut wanted, mut page_token) = (Vec::new(), String::new());
+    let mut page_token = String::new();
     loop {
-        let request = TensorsRequest { prefix: below.clone(), owner: String::new(), page_size: 1000, page_token };
+        let request = TensorsRequest { page_token, ..request.clone() };
         let page = admin.tensors(request).await.map_err(|e| options.target.answered(e))?.into_inner();
-        wanted.extend(page.tensors.into_iter().map(listed));
+        page.tensors.into_iter().for_each(|tensor| found.add(listed(tensor)));
         page_token = page.next_page_token;
         if page_token.is_empty() {
-            break;
+            return Ok(());
         }
     }
-    match wanted.is_empty() {
-        false => Ok(wanted),
-        true => {
-            let at = &options.target.admin;
-            Err(FilesError::Nothing(format!("no key begins with {below:?} at the sidecar {at}")).into())
+}
+
+/// What was listed, each key once. One that moves meanwhile is listed by two nodes.
+#[derive(Debug, Default)]
+struct Found {
+    wanted: Vec<Wanted>,
+    places: HashMap<String, usize>,
+}
+
+impl Found {
+    fn add(&mut self, wanted: Wanted) {
+        // They come with what they are pieces of.
+        if pieces::is_piece(&wanted.key) {
+            return;
+        }
+        match self.places.get(&wanted.key) {
+            Some(place) => {
+                let known = &mut self.wanted[*place];
+                let version = |wanted: &Wanted| wanted.listed.as_ref().map(|listed| listed.version);
+                if version(&wanted) > version(known) {
+                    *known = wanted;
+                }
+            }
+            None => {
+                self.places.insert(wanted.key.clone(), self.wanted.len());
+                self.wanted.push(wanted);
+            }
         }
     }
 }

@@ -3,11 +3,13 @@
 //! # Layout
 //! - [`push`], [`fetch`]: what the two commands may be told, and what they do in which order.
 //! - `plan`: which tensors a push publishes; `walk`, `beneath`: the files below a directory; `pushing`: publishing them.
+//! - `pieces`: what is larger than an arena; `arenas`: how it is spread over several.
 //! - `keys`: which tensors a fetch fetches; `names`: what their files are called; `fetching`: fetching and writing them.
 //! - `input`, `target`: a file that is read, and one that is written; `unfinished`: before it has its name.
 //! - `safetensors`: the headers of such files; `digest`: what contents are held against.
 //! - `story`: what is told meanwhile and at the end; [`error`]: what can go wrong.
 
+mod arenas;
 mod beneath;
 mod digest;
 pub mod error;
@@ -16,6 +18,7 @@ mod fetching;
 mod input;
 mod keys;
 mod names;
+mod pieces;
 mod plan;
 pub mod push;
 mod pushing;
@@ -51,7 +54,12 @@ pub struct Worker {
 
 impl Worker {
     pub(crate) async fn connect(&self, arena_bytes: u64) -> Result<Client, Error> {
-        let name = self.name.clone().unwrap_or_else(|| format!("transferctl-{}", std::process::id()));
+        self.connect_as("", arena_bytes).await
+    }
+
+    /// The same with a name that ends so.
+    async fn connect_as(&self, end: &str, arena_bytes: u64) -> Result<Client, Error> {
+        let name = self.name.clone().unwrap_or_else(|| format!("transferctl-{}", std::process::id())) + end;
         let client = Client::connect(&self.socket).name(name).arena_bytes(arena_bytes).await;
         client.map_err(|source| Error::Connect { socket: self.socket.clone(), source })
     }

@@ -3,6 +3,7 @@
 
 use super::error::FilesError;
 use super::input::Input;
+use super::pieces;
 use super::push::{Format, Options};
 use super::safetensors::{self, METADATA};
 use super::walk::walk;
@@ -19,6 +20,19 @@ pub(super) struct Item {
     pub(super) key: Key,
     pub(super) meta: TensorMeta,
     pub(super) from: From,
+    /// What it is beside a tensor of its own.
+    pub(super) role: Role,
+}
+
+/// What a tensor is to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Nothing.
+    Whole,
+    /// A piece of another one.
+    Piece,
+    /// The list of its pieces.
+    List,
 }
 
 /// Where elements come from.
@@ -28,6 +42,8 @@ pub(super) enum From {
     File { input: Input, offset: u64 },
     /// The standard input, of which it takes this much, to its end.
     Stdin,
+    /// The list of the pieces of a tensor, when they are published.
+    Pieces { of: Box<TensorMeta>, count: u64 },
     /// Memory: what came from the standard input without saying how much it is, or was made here.
     Memory(Vec<u8>),
 }
@@ -63,10 +79,7 @@ impl Plan {
 
     /// The arena that holds all of it at once, in bytes.
     pub(super) fn arena_bytes(&self) -> u64 {
-        let bytes = self.items.iter().map(|item| padded(item.meta.len_bytes().max(1)).unwrap_or(u64::MAX));
-        // Whole pages.
-        let bytes = bytes.fold(0u64, u64::saturating_add).max(1);
-        bytes.checked_next_multiple_of(4096).unwrap_or(bytes)
+        arena_for(&self.items)
     }
 
     fn add(&mut self, options: &Options, prefix: Option<&str>, path: &Path, several: bool) -> Result<(), FilesError> {
@@ -170,9 +183,21 @@ impl Plan {
             true => FilesError::Use(source.to_string()),
             false => FilesError::Key { path: path.to_owned(), source },
         })?;
-        self.items.push(Item { key, meta, from });
+        if pieces::is_piece(key.as_str()) {
+            let why = format!("a key with {:?} in it is that of a piece of a larger file", pieces::FOLDER);
+            return Err(FilesError::Name { path: path.to_owned(), why });
+        }
+        self.items.push(Item { key, meta, from, role: Role::Whole });
         Ok(())
     }
+}
+
+/// The arena that holds these at once, in bytes.
+pub(super) fn arena_for(items: &[Item]) -> u64 {
+    let bytes = items.iter().map(|item| padded(item.meta.len_bytes().max(1)).unwrap_or(u64::MAX));
+    // Whole pages.
+    let bytes = bytes.fold(0u64, u64::saturating_add).max(1);
+    bytes.checked_next_multiple_of(4096).unwrap_or(bytes)
 }
 
 /// The words of the command line: a key or prefix, where there is one, and paths.

@@ -1,5 +1,6 @@
 //! `transferctl push`: files become tensors.
 
+use super::arenas::{self, Share};
 use super::plan::Plan;
 use super::pushing::Pushing;
 use super::story::{Story, Telling};
@@ -69,7 +70,8 @@ pub struct Options {
     /// Let workers of these tenants fetch it, too: user ids, or names of the sidecar's --tenants
     #[arg(long, value_name = "TENANT,...", value_delimiter = ',')]
     pub readable_by: Vec<String>,
-    /// The memory to publish from. Default: as much as all of it takes. With less it goes in turns, which needs --to or --until fetched:N:
+    /// The memory to publish from. Default: as much as all of it takes, from several workers where one may not have so much; a file that is larger
+    /// than that goes in pieces. With less it goes in turns, which needs --to or --until fetched:N:
     /// else nothing would make room
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub arena_bytes: Option<u64>,
@@ -124,21 +126,32 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         // The standard input may take as long as it likes.
         let plan = blocking(move || Plan::of(&asked)).await?;
         let arena_bytes = arena(options, &plan)?;
+        let in_turns = options.arena_bytes.is_some();
         let sum = plan.items.iter().map(|item| item.meta.len_bytes()).fold(0u64, u64::saturating_add);
         let mut story = Story::new("pushed", plan.items.len(), Some(sum), &options.telling, false);
         // The sidecar fills its pages, some GiB each second.
         story.preparing(format!("the sidecar makes room for {}", bytes(arena_bytes)));
-        let client = options.worker.connect(arena_bytes).await?;
+        let shares = match in_turns {
+            true => vec![Share { client: options.worker.connect(arena_bytes).await?, items: plan.items }],
+            false => arenas::connect(&options.worker, plan.items).await?,
+        };
         story.preparing(String::new());
+        story.count(shares.iter().map(|share| share.items.len()).sum());
         for (path, what) in &plan.left_out {
             story.remark(&format!("left out: {} is {what}", path.display()));
         }
-        Pushing::new(&client, options).await?.all(plan.items, &mut story).await?;
+        let mut pushing = Pushing::new(options).await?;
+        let mut clients = Vec::new();
+        for Share { client, items } in shares {
+            pushing.all(&client, items, &mut story).await;
+            clients.push(client);
+        }
+        pushing.end().await?;
         story.end(false)?;
-        Ok::<_, Error>((client, story))
+        Ok::<_, Error>((clients, story))
     };
     // Held until the end: with the session ends what it published.
-    let (client, story) = tokio::select! {
+    let (clients, story) = tokio::select! {
         published = publish => published?,
         () = &mut interrupted => return Err(FilesError::Interrupted.into()),
     };
@@ -156,20 +169,26 @@ pub async fn run(options: &Options) -> Result<(), Error> {
             None => interrupted.await,
         }
     };
-    hold(&client, &options.worker.socket, &story, end).await
+    hold(&clients, &options.worker.socket, &story, end).await
 }
 
 /// Stays until `end`, and tells when the sidecar goes and comes back: what is published goes and comes with it.
-async fn hold(client: &Client, socket: &Path, story: &Story, end: impl Future<Output = ()>) -> Result<(), Error> {
+async fn hold(clients: &[Client], socket: &Path, story: &Story, end: impl Future<Output = ()>) -> Result<(), Error> {
     let lost = |gone: Gone| Error::Unpublished { socket: socket.to_owned(), source: gone.into() };
     let (mut end, mut was_away) = (std::pin::pin!(end), false);
+    // Any of them: what was published is not whole then.
+    let gone = || {
+        let mut ends: Vec<Gone> = clients.iter().filter_map(Client::gone).collect();
+        let at = ends.iter().position(|gone| *gone != Gone::Away).unwrap_or(0);
+        (!ends.is_empty()).then(|| ends.swap_remove(at))
+    };
     loop {
         tokio::select! {
             () = &mut end => break,
             () = tokio::time::sleep(LOOK) => {}
         }
         let at = socket.display();
-        match (client.gone(), was_away) {
+        match (gone(), was_away) {
             (Some(Gone::Away), false) => {
                 story.alarm(&format!("the sidecar at {at} is gone, and nothing is published until it is back"));
                 was_away = true;
@@ -183,7 +202,7 @@ async fn hold(client: &Client, socket: &Path, story: &Story, end: impl Future<Ou
             (Some(gone), _) => return Err(lost(gone)),
         }
     }
-    client.gone().map_or(Ok(()), |gone| Err(lost(gone)))
+    gone().map_or(Ok(()), |gone| Err(lost(gone)))
 }
 
 /// How large an arena to ask for, in bytes.

@@ -7,28 +7,31 @@
 use super::blocking;
 use super::digest::{self, Hash};
 use super::error::FilesError;
-use super::plan::{From, Item};
+use super::pieces::{self, Piece, Pieces};
+use super::plan::{From, Item, Role};
 use super::push::Options;
 use super::story::{Failed, Line, Story};
 use super::target::Target;
 use crate::error::Error;
 use indicatif::ProgressBar;
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use transfer_client::{Client, Pushed, TensorMut};
+use transfer_client::{Client, Pushed, TensorMeta, TensorMut};
 
 /// How many are read and pushed at a time, at most: enough for a disk and a network to have something to do meanwhile.
 const IN_FLIGHT: usize = 16;
 
 /// How tensors are published.
-pub(super) struct Pushing<'a> {
-    client: &'a Client,
+pub(super) struct Pushing {
     options: Arc<Options>,
     /// Where digests go, and those so far.
     digests: Option<(Target, String)>,
+    /// The pieces that are published, by their keys.
+    pieces: HashMap<String, Piece>,
 }
 
 /// One that was published.
@@ -40,24 +43,33 @@ struct Done {
     digest: Option<Hash>,
 }
 
-impl<'a> Pushing<'a> {
-    pub(super) async fn new(client: &'a Client, options: &Options) -> Result<Pushing<'a>, FilesError> {
+impl Pushing {
+    pub(super) async fn new(options: &Options) -> Result<Pushing, FilesError> {
         let target = match (options.write_digests.clone(), options.force) {
             (Some(path), force) => Some(blocking(move || Target::begin(&path, force)).await?),
             (None, _) => None,
         };
         let digests = target.map(|target| (target, String::new()));
-        Ok(Pushing { client, options: Arc::new(options.clone()), digests })
+        Ok(Pushing { options: Arc::new(options.clone()), digests, pieces: HashMap::new() })
     }
 
-    /// Publishes all of them, and tells of each.
-    pub(super) async fn all(mut self, items: Vec<Item>, story: &mut Story) -> Result<(), Error> {
+    /// Publishes all of them as this worker, and tells of each.
+    pub(super) async fn all(&mut self, client: &Client, items: Vec<Item>, story: &mut Story) {
         let mut running = JoinSet::new();
-        for item in items {
+        for mut item in items {
+            if let From::Pieces { of, count } = &item.from {
+                match self.list(item.key.as_str(), of, *count) {
+                    Ok(list) => item.from = From::Memory(list),
+                    Err(error) => {
+                        story.failed(Failed::of(item.key.as_str(), error));
+                        continue;
+                    }
+                }
+            }
             let key = item.key.to_string();
             let dims = item.meta.shape().dims();
             let mut room =
-                std::pin::pin!(self.client.allocate_wait(item.meta.dtype(), dims, self.options.timeout).into_future());
+                std::pin::pin!(client.allocate_wait(item.meta.dtype(), dims, self.options.timeout).into_future());
             let mut tensor = None;
             while tensor.is_none() || running.len() >= IN_FLIGHT {
                 tokio::select! {
@@ -67,7 +79,7 @@ impl<'a> Pushing<'a> {
             }
             match tensor {
                 Some(Ok(tensor)) => {
-                    running.spawn(one(self.client.clone(), self.options.clone(), item, tensor, story.progress()));
+                    running.spawn(one(client.clone(), self.options.clone(), item, tensor, story.progress()));
                 }
                 Some(Err(source)) => {
                     // What is under way comes to its end; for the others there would be no room either.
@@ -80,6 +92,17 @@ impl<'a> Pushing<'a> {
         while let Some(ended) = running.join_next().await {
             self.ended(ended, story);
         }
+    }
+
+    /// The list of a tensor's pieces, where all of them are published.
+    fn list(&mut self, key: &str, of: &TensorMeta, count: u64) -> Result<Vec<u8>, FilesError> {
+        let pieces: Option<Vec<_>> = (0..count).map(|n| self.pieces.remove(&pieces::key_of(key, n))).collect();
+        let pieces = pieces.ok_or_else(|| FilesError::NotAllPieces { key: key.to_owned() })?;
+        Ok(Pieces { meta: of.clone(), pieces }.write())
+    }
+
+    /// Writes the digests down.
+    pub(super) async fn end(self) -> Result<(), Error> {
         if let Some((target, text)) = self.digests {
             let handle = target.handle()?;
             blocking(move || {
@@ -96,6 +119,10 @@ impl<'a> Pushing<'a> {
         match ended {
             Ok(Ok(done)) => {
                 let Done { item, pushed, copied_here, took, digest } = done;
+                if let (Role::Piece, Some(digest)) = (item.role, &digest) {
+                    let piece = Piece::new(item.meta.len_bytes(), pushed.version, digest);
+                    self.pieces.insert(item.key.to_string(), piece);
+                }
                 if let (Some((_, text)), Some(digest)) = (&mut self.digests, &digest) {
                     text.push_str(&digest::line(item.key.as_str(), digest));
                 }
@@ -110,7 +137,7 @@ impl<'a> Pushing<'a> {
                     verified: self.options.verify,
                     file: match &item.from {
                         From::File { input, .. } => input.path().to_str(),
-                        From::Stdin | From::Memory(_) => None,
+                        From::Stdin | From::Memory(_) | From::Pieces { .. } => None,
                     },
                 });
             }
@@ -131,7 +158,7 @@ async fn one(
     let key = item.key.to_string();
     let fail = |what: &'static str, source| Failed::of(&key, Error::Call { what, key: key.clone(), source });
     let started = Instant::now();
-    let wants_digest = options.verify || options.write_digests.is_some();
+    let wants_digest = options.verify || options.write_digests.is_some() || item.role == Role::Piece;
     let from = item.from.clone();
     let filled = blocking(move || fill(tensor, &from, wants_digest, &progress)).await;
     let (tensor, digest, copied_here) = filled.map_err(|e| Failed::of(&key, e))?;
@@ -165,7 +192,7 @@ async fn one(
                 From::File { input, offset } => input.digest(*offset, back.meta().len_bytes())?,
                 From::Memory(bytes) => digest::of_bytes(bytes),
                 // Not kept; the plan keeps what is to be verified.
-                From::Stdin => found,
+                From::Stdin | From::Pieces { .. } => found,
             };
             digest::same(&name, &wanted, &found)
         });
@@ -196,6 +223,8 @@ fn fill(
             read_stdin(to, progress)?;
             0
         }
+        // Its text has taken its place by now.
+        From::Pieces { .. } => 0,
     };
     let digest = wants_digest.then(|| digest::of_bytes(tensor.as_bytes()));
     Ok((tensor, digest, copied))

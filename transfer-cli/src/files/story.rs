@@ -117,6 +117,11 @@ impl Story {
         self.bar.clone()
     }
 
+    /// There are so many: some are in pieces.
+    pub(super) fn count(&mut self, all: usize) {
+        self.all = all;
+    }
+
     /// Says on the bar what is done before anything can be counted.
     pub(super) fn preparing(&self, what: String) {
         self.bar.set_message(what);

@@ -2,10 +2,12 @@
 //!
 //! # Layout
 //! - `status`: the overview, and how well the sidecar is.
+//! - `nodes`: what the directory knows of the cluster.
 //! - `lists`: what there may be many of, as messages. `paging`: how pages are put together.
 
 mod lists;
-mod paging;
+mod nodes;
+pub(crate) mod paging;
 mod status;
 
 use crate::directory::DirectoryClient;
@@ -110,6 +112,10 @@ impl v1::admin_server::Admin for AdminService {
         let (peers, last) = self.0.links.peers(&prefix, after, paging::size(page_size));
         let next_page_token = paging::token_of(&last);
         Ok(Response::new(v1::PeersResponse { peers, next_page_token }))
+    }
+
+    async fn nodes(&self, request: Request<v1::NodesRequest>) -> Result<Response<v1::NodesResponse>, Status> {
+        self.0.nodes(request.into_inner()).await.map(Response::new)
     }
 
     async fn links(&self, request: Request<v1::LinksRequest>) -> Result<Response<v1::LinksResponse>, Status> {
@@ -221,7 +227,10 @@ impl v1::admin_server::Admin for AdminService {
                 None => break,
             }
         }
-        self.changed("Evict", format!("an operator has called idle landing slots of {keys} keys back"));
+        self.changed(
+            "Evict",
+            format!("an operator has called idle landing slots of {} back", crate::text::counted(keys, "key")),
+        );
         Ok(Response::new(v1::EvictResponse { keys, bytes }))
     }
 

@@ -56,7 +56,7 @@ impl Asked {
     }
 }
 
-pub(super) fn size(page_size: u32) -> usize {
+pub(crate) fn size(page_size: u32) -> usize {
     match page_size as usize {
         0 => SIZE.0,
         n => n.min(SIZE.1),
@@ -67,12 +67,12 @@ pub(super) fn size(page_size: u32) -> usize {
 const BEHIND: &str = "behind:";
 
 /// The token of the page behind the entry of that name; none behind no entry.
-pub(super) fn token_of(name: &str) -> String {
+pub(crate) fn token_of(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!("{BEHIND}{name}") }
 }
 
 /// The name in such a token; none in that of the first page.
-pub(super) fn name_of(token: &str) -> Result<&str, Status> {
+pub(crate) fn name_of(token: &str) -> Result<&str, Status> {
     match (token, token.strip_prefix(BEHIND)) {
         ("", _) => Ok(""),
         (_, Some(name)) if Name::new(name).is_ok() => Ok(name),

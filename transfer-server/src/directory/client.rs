@@ -7,8 +7,9 @@ use super::line::{Line, NoLine, Place};
 use crate::events::Events;
 use rand::Rng;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use transfer_core::tensor::Name;
 use transfer_proto::v1;
 use v1::event::What;
@@ -67,6 +68,8 @@ pub(crate) struct DirectoryClient {
     asks: mpsc::UnboundedSender<Ask>,
     state: watch::Receiver<DirectoryState>,
     place: Place,
+    /// Told when the node leaves.
+    leaves: Arc<Notify>,
 }
 
 impl DirectoryClient {
@@ -77,9 +80,11 @@ impl DirectoryClient {
         let (report, state) =
             watch::channel(DirectoryState { why_not: "not attached yet".to_owned(), ..DirectoryState::default() });
         let (ledger, alone_at) = (Ledger::default(), Some(tokio::time::Instant::now() + PATIENCE));
-        let actor = Actor { place: place.clone(), hello, asked, news, report, ledger, alone_at };
+        let leaves = Arc::new(Notify::new());
+        let left = leaves.clone();
+        let actor = Actor { place: place.clone(), hello, asked, news, report, ledger, alone_at, leaves: left };
         tokio::spawn(actor.run());
-        DirectoryClient { asks, state, place }
+        DirectoryClient { asks, state, place, leaves }
     }
 
     /// Notes a wish. Never blocks.
@@ -95,7 +100,7 @@ impl DirectoryClient {
 
     /// Tells of each time that this node is attached, and not any more, for as long as it tries.
     pub(crate) async fn tell_of(self, events: Events) {
-        let DirectoryClient { asks, mut state, place } = self;
+        let DirectoryClient { asks, mut state, place, .. } = self;
         // The node detaches when the last of these is gone.
         drop(asks);
         let (location, mut attachments, mut was) = (place.describe(), 0, false);
@@ -134,6 +139,18 @@ impl DirectoryClient {
         // Each attempt has a deadline.
         let _ = state.wait_for(|s| s.attached || s.failures > 0).await;
         self.state()
+    }
+
+    /// Tells the directory, if it is there, that this node is ending, so that nobody misses it; it does not attach again. Waits until that is
+    /// heard, for as long as `patience`.
+    pub(crate) async fn leave(&self, patience: Duration) {
+        if !self.state().attached {
+            return;
+        }
+        self.leaves.notify_one();
+        let mut state = self.state.clone();
+        // Without an answer it is missed, as one that was killed.
+        let _ = tokio::time::timeout(patience, state.wait_for(|s| !s.attached)).await;
     }
 
     /// Where a node is; `None`: not attached.
@@ -176,9 +193,10 @@ struct Actor {
     ledger: Ledger,
     /// When this node goes on without the directory. `None`: it is attached, or has gone on.
     alone_at: Option<tokio::time::Instant>,
+    leaves: Arc<Notify>,
 }
 
-/// Nobody asks any more.
+/// Nobody asks any more, or the node has left.
 struct Done;
 
 impl Actor {
@@ -274,7 +292,7 @@ impl Actor {
         let mut unsaid = VecDeque::from(self.ledger.attached(Instant::now()));
         self.tell(News::Attached);
         let (line_out, mut line_in) = line.split();
-        let mut asks = Vec::with_capacity(64);
+        let (mut asks, mut leaves) = (Vec::with_capacity(64), false);
         loop {
             let overdue = self.ledger.waits_since().map(|since| tokio::time::Instant::from_std(since + PATIENCE));
             tokio::select! {
@@ -296,8 +314,16 @@ impl Actor {
                             }
                         }
                     }
+                    Err(_) if leaves => {
+                        self.report.send_modify(|s| s.attached = false);
+                        return Err(Done);
+                    }
                     Err(why) => return Ok(why),
                 },
+                () = self.leaves.notified(), if !leaves => {
+                    leaves = true;
+                    unsaid.push_back(NodeItem::Leave);
+                }
                 count = self.asked.recv_many(&mut asks, 64), if unsaid.len() < FULL => {
                     if count == 0 {
                         return Err(Done);

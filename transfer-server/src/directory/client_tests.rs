@@ -280,6 +280,13 @@ impl v1::directory_server::Directory for OldDirectory {
     ) -> Result<tonic::Response<v1::ResolveResponse>, tonic::Status> {
         Err(tonic::Status::unimplemented("it is old"))
     }
+
+    async fn nodes(
+        &self,
+        _: tonic::Request<v1::NodesRequest>,
+    ) -> Result<tonic::Response<v1::NodesResponse>, tonic::Status> {
+        Err(tonic::Status::unimplemented("it is old"))
+    }
 }
 
 #[tokio::test]

@@ -58,6 +58,7 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
         NodeOneof::StopResolve(s) => NodeItem::StopResolve { key: Key::of_directory(&s.key)? },
         NodeOneof::ResolveWorker(r) => NodeItem::ResolveWorker { worker: Name::new(&r.worker)? },
         NodeOneof::ResolveNode(r) => NodeItem::ResolveNode { node: Name::new(&r.node)? },
+        NodeOneof::Leave(v1::Leave {}) => NodeItem::Leave,
         NodeOneof::Pong(p) => NodeItem::Pong { ping: p.ping },
     })
 }
@@ -106,6 +107,7 @@ pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
                 NodeOneof::ResolveWorker(v1::ResolveWorker { worker: worker.to_string() })
             }
             NodeItem::ResolveNode { node } => NodeOneof::ResolveNode(v1::ResolveNode { node: node.to_string() }),
+            NodeItem::Leave => NodeOneof::Leave(v1::Leave {}),
             NodeItem::Pong { ping } => NodeOneof::Pong(v1::Pong { ping }),
         };
         v1::NodeItem { item: Some(item) }
@@ -259,6 +261,7 @@ mod tests {
             NodeItem::StopResolve { key: key.clone() },
             NodeItem::ResolveWorker { worker: worker.clone() },
             NodeItem::ResolveNode { node: node.clone() },
+            NodeItem::Leave,
             NodeItem::Pong { ping: 4 },
         ];
         let heard = vec![

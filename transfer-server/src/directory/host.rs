@@ -2,11 +2,13 @@
 
 use super::entries::NodeNo;
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
+use super::lost::Lost;
 use super::registry::{AttachRefused, Counts, Registry, Taken};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -29,6 +31,9 @@ pub enum Detached {
     /// The node attached again.
     #[error("another attachment of this node replaced this one: a sidecar of the same --node has attached")]
     Replaced,
+    /// The node has said that it is ending.
+    #[error("the node has left")]
+    Left,
     /// The host is stopping.
     #[error("the node that hosts the directory is stopping")]
     Closed,
@@ -52,6 +57,7 @@ struct Shared {
 struct State {
     registry: Registry,
     outboxes: HashMap<NodeNo, Arc<Outbox>>,
+    lost: Lost,
     /// The number of the last question whether a node is there.
     pings: u64,
     closed: bool,
@@ -118,6 +124,7 @@ impl Directory {
         let state = State {
             registry: Registry::new(first_sequence, tenants),
             outboxes: HashMap::new(),
+            lost: Lost::default(),
             pings: 0,
             closed: false,
         };
@@ -185,12 +192,13 @@ impl Directory {
         if let Some(outbox) = earlier.and_then(|e| state.outboxes.remove(&e)) {
             outbox.end(Detached::Replaced);
         }
+        state.lost.found(&hello.node);
         let outbox = Arc::new(Outbox::default());
         if state.closed {
             outbox.end(Detached::Closed);
         }
         state.outboxes.insert(node, outbox.clone());
-        Ok(Attachment { directory: self.clone(), node, outbox })
+        Ok(Attachment { directory: self.clone(), node, outbox, left: AtomicBool::new(false) })
     }
 
     /// The entry for a key.
@@ -209,6 +217,17 @@ impl Directory {
     #[must_use]
     pub fn node(&self, node: &Name) -> Option<NodeAt> {
         self.0.state.lock().registry.node(node).cloned()
+    }
+
+    /// At most so many nodes whose names come behind this one, in the order of names: each with the time since it was lost, if it was.
+    pub(crate) fn nodes(&self, after: &str, most: usize) -> Vec<(NodeAt, Option<Duration>)> {
+        let mut state = self.0.state.lock();
+        let State { registry, lost, .. } = &mut *state;
+        let attached = registry.nodes().map(|at| (at, None));
+        let mut nodes: Vec<_> =
+            attached.chain(lost.now(Instant::now())).filter(|(at, _)| at.node.as_str() > after).collect();
+        nodes.sort_unstable_by(|(a, _), (b, _)| a.node.as_str().cmp(b.node.as_str()));
+        nodes.into_iter().take(most).map(|(at, since)| (at.clone(), since)).collect()
     }
 
     /// How much there is.
@@ -233,6 +252,8 @@ pub struct Attachment {
     directory: Directory,
     node: NodeNo,
     outbox: Arc<Outbox>,
+    /// It has said that it is ending.
+    left: AtomicBool,
 }
 
 impl Attachment {
@@ -257,6 +278,9 @@ impl Attachment {
         for item in items {
             if let NodeItem::Pong { ping } = item {
                 self.outbox.life.send_modify(|life| life.answered = ping);
+            } else if item == NodeItem::Leave {
+                self.left.store(true, Ordering::Relaxed);
+                self.outbox.end(Detached::Left);
             }
             registry.apply(self.node, item, &mut |to, answer| {
                 if let Some(outbox) = outboxes.get(&to) {
@@ -298,7 +322,11 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         let mut state = self.directory.0.state.lock();
         state.outboxes.remove(&self.node);
-        state.registry.detach(self.node);
+        if let Some(at) = state.registry.detach(self.node)
+            && !self.left.load(Ordering::Relaxed)
+        {
+            state.lost.lose(at, Instant::now());
+        }
         self.outbox.life.send_modify(|life| life.is_over = true);
     }
 }
@@ -326,6 +354,32 @@ mod tests {
         assert!(matches!(&heard.unwrap()[..], [Answer::Located { .. }]));
         drop(a);
         assert_eq!(directory.counts(), Counts { keys: 0, workers: 0, nodes: 1, watches: 0 });
+    }
+
+    #[tokio::test]
+    async fn who_is_lost_is_kept_in_mind_and_who_leaves_is_not() {
+        let directory = Directory::new(Name::new("a").unwrap());
+        let attach = async |node: &str| directory.attach(&hello(node, 1), Vouches::ForAll).await.unwrap();
+        let listed = |after: &str, most: usize| {
+            let nodes = directory.nodes(after, most).into_iter();
+            nodes.map(|(at, since)| (at.node.to_string(), since.is_some())).collect::<Vec<_>>()
+        };
+        let named = |names: &[(&str, bool)]| names.iter().map(|(n, lost)| ((*n).to_owned(), *lost)).collect::<Vec<_>>();
+        let (_a, b, c) = (attach("a").await, attach("b").await, attach("c").await);
+        drop(b);
+        c.say([NodeItem::Leave]);
+        assert_eq!(c.hear().await, Err(Detached::Left));
+        drop(c);
+        assert_eq!(listed("", 10), named(&[("a", false), ("b", true)]));
+        // It comes back, and is replaced by itself.
+        let b = attach("b").await;
+        let new = attach("b").await;
+        drop(b);
+        assert_eq!(listed("", 10), named(&[("a", false), ("b", false)]));
+        drop(new);
+        assert_eq!(listed("", 1), named(&[("a", false)]));
+        assert_eq!(listed("a", 1), named(&[("b", true)]));
+        assert_eq!(listed("b", 1), []);
     }
 
     #[tokio::test]

@@ -73,6 +73,8 @@ pub enum NodeItem {
         /// The node's name.
         node: Name,
     },
+    /// The node is ending, and is not to be missed. Its attachment ends.
+    Leave,
     /// Answers [`Answer::Ping`].
     Pong {
         /// As in the question.

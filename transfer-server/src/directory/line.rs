@@ -106,6 +106,20 @@ impl Place {
         Ok(Place::There(Box::new(There { url: url.trim_end_matches('/').into(), endpoint, security })))
     }
 
+    /// The directory itself, to be asked something beside what a node says and hears.
+    pub(crate) async fn reach(&self) -> Result<Reached<'_>, Status> {
+        match self {
+            Place::Here(directory) => Ok(Reached::Here(directory)),
+            Place::There(there) => match there.connect().await {
+                Ok(channel) => Ok(Reached::There(v1::directory_client::DirectoryClient::new(channel))),
+                Err(e) => {
+                    let why = text::chain(&e);
+                    Err(Status::unavailable(format!("the directory at {} cannot be reached: {why}", self.describe())))
+                }
+            },
+        }
+    }
+
     /// "embedded", or the URL.
     pub(crate) fn describe(&self) -> String {
         match self {
@@ -113,6 +127,14 @@ impl Place {
             Place::There(there) => there.url.to_string(),
         }
     }
+}
+
+/// The directory, reached.
+pub(crate) enum Reached<'a> {
+    /// See [`Place::Here`].
+    Here(&'a Directory),
+    /// See [`Place::There`].
+    There(v1::directory_client::DirectoryClient<Channel>),
 }
 
 /// Why there is no line.

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `item` | what is said, as values |
 //! | `registry`, `entries`, `names` | the state: no I/O, no clock |
-//! | `host` | the state behind a lock, an outbox for each node |
+//! | `host`, `lost` | the state behind a lock, an outbox for each node; nodes that are missed |
 //! | `service`, `convert` | the same by gRPC |
 //! | `client`, `line`, `ledger`, `log` | a node's side: stays attached, says again what a new directory does not know, goes on without one |
 
@@ -19,6 +19,7 @@ mod item;
 mod ledger;
 mod line;
 mod log;
+mod lost;
 mod names;
 mod registry;
 mod service;
@@ -28,6 +29,6 @@ pub use convert::BadItem;
 pub use host::{Attachment, Detached, Directory, MAX_BATCH};
 pub use item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
 pub(crate) use ledger::{Ask, News, Refused};
-pub(crate) use line::Place;
+pub(crate) use line::{Place, Reached};
 pub use registry::{AttachRefused, Counts};
-pub(crate) use service::{DirectoryService, lookup};
+pub(crate) use service::{DirectoryService, lookup, nodes};

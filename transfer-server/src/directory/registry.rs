@@ -125,7 +125,8 @@ impl Registry {
         let node = self.nodes.get(&from).map_or("", |at| at.node.as_str());
         (has >= self.keys_per_node && is_new()).then(|| {
             format!(
-                "node {node} has {has} keys in the directory, which is limits.directory_keys_per_node of its host; delete some, or raise it"
+                "node {node} has {} in the directory, which is limits.directory_keys_per_node of its host; delete some, or raise it",
+                crate::text::counted(has, "key")
             )
         })
     }
@@ -163,9 +164,9 @@ impl Registry {
         Ok((no, earlier))
     }
 
-    /// A node is gone, and everything that it entered.
-    pub(crate) fn detach(&mut self, no: NodeNo) {
-        let Some(at) = self.nodes.remove(&no) else { return };
+    /// A node is gone, and everything that it entered. Answers who it was.
+    pub(crate) fn detach(&mut self, no: NodeNo) -> Option<NodeAt> {
+        let at = self.nodes.remove(&no)?;
         self.nodes_by_name.remove(&at.node);
         self.words.remove(&no);
         self.has.remove(&no);
@@ -175,6 +176,12 @@ impl Registry {
             waiting.retain(|node| *node != no);
             !waiting.is_empty()
         });
+        Some(at)
+    }
+
+    /// All nodes, in no order.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &NodeAt> {
+        self.nodes.values()
     }
 
     /// What an attached node says. `answer` hears what is to be told to whom, in order. A node that is not attached is ignored.
@@ -267,7 +274,7 @@ impl Registry {
                 answer(from, Answer::NodeLocated { node, at });
             }
             // The attachment has noted it. It changes no entry.
-            NodeItem::Pong { .. } => {}
+            NodeItem::Pong { .. } | NodeItem::Leave => {}
         }
     }
 

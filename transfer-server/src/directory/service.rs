@@ -3,6 +3,8 @@
 use super::convert;
 use super::host::{Attachment, Detached, Directory, MAX_BATCH};
 use super::registry::AttachRefused;
+use crate::admin::paging;
+use crate::events::nanos;
 use crate::security::{self, Security};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -86,6 +88,10 @@ impl v1::directory_server::Directory for DirectoryService {
     async fn lookup(&self, request: Request<v1::ResolveRequest>) -> Result<Response<v1::ResolveResponse>, Status> {
         lookup(&self.directory, request.into_inner()).map(Response::new)
     }
+
+    async fn nodes(&self, request: Request<v1::NodesRequest>) -> Result<Response<v1::NodesResponse>, Status> {
+        nodes(&self.directory, &request.into_inner()).map(Response::new)
+    }
 }
 
 /// Answers Lookup and Resolve.
@@ -107,6 +113,23 @@ pub(crate) fn lookup(directory: &Directory, request: v1::ResolveRequest) -> Resu
         }
     };
     found.ok_or_else(|| Status::not_found(what))
+}
+
+/// A page of the nodes. Who was asked, and how they are called, is for whoever passes it on to say.
+pub(crate) fn nodes(directory: &Directory, request: &v1::NodesRequest) -> Result<v1::NodesResponse, Status> {
+    let size = paging::size(request.page_size);
+    let found = directory.nodes(paging::name_of(&request.page_token)?, size);
+    let next_page_token = match found.last() {
+        Some((last, _)) if found.len() == size => paging::token_of(last.node.as_str()),
+        _ => String::new(),
+    };
+    let nodes = found.into_iter().map(|(at, since)| v1::Node {
+        node: at.node.to_string(),
+        address: at.address.to_string(),
+        incarnation: at.incarnation,
+        lost_ns: since.map(nanos),
+    });
+    Ok(v1::NodesResponse { nodes: nodes.collect(), next_page_token, ..v1::NodesResponse::default() })
 }
 
 async fn listen(mut inbound: Streaming<v1::NodeUpdate>, attachment: &Attachment) -> Status {
@@ -141,6 +164,7 @@ async fn speak(to_node: &mpsc::Sender<Result<v1::DirectoryUpdate, Status>>, atta
                     return Status::cancelled("the node is gone");
                 }
             }
+            Err(why @ Detached::Left) => return Status::ok(why.to_string()),
             Err(why @ Detached::Replaced) => return Status::aborted(why.to_string()),
             Err(why) => return Status::unavailable(why.to_string()),
         }

@@ -29,6 +29,7 @@ function bytes(n) {
 }
 const rate = (n) => `${bytes(n)}/s`;
 const count = (n) => n.toLocaleString("en");
+const counted = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
 const perSecond = (n) => (n === 0 || n >= 10 ? `${count(Math.round(n))}/s` : `${n.toFixed(1)}/s`);
 function seconds(s) {
   if (s === null || s === undefined) return "–";
@@ -229,7 +230,7 @@ function tiles(s) {
   text("t-sent", now ? rate(now.sent) : "–");
   text("t-local", now ? rate(now.local) : "–");
   text("t-transfers", now ? perSecond(now.transfers) : "–");
-  text("t-waiting", s.operations === 1 ? "1 operation waits" : `${count(s.operations)} operations wait`);
+  text("t-waiting", `${counted(s.operations, "operation")} ${s.operations === 1 ? "waits" : "wait"}`);
   if (busy && s.at_ms > busy.at_ms && s.busy_ns >= busy.busy_ns) {
     text("t-busy", `${Math.min(100, Math.round((s.busy_ns - busy.busy_ns) / 1e4 / (s.at_ms - busy.at_ms)))} %`);
   }
@@ -253,7 +254,7 @@ function links(s) {
     if (l.why !== "") chip.title = l.why;
     const fabric = make("span");
     fabric.append(chip);
-    if (l.rails_live < l.rails) fabric.append(make("span", "warn", ` ${l.rails - l.rails_live} rails lost`));
+    if (l.rails_live < l.rails) fabric.append(make("span", "warn", ` ${counted(l.rails - l.rails_live, "rail")} lost`));
     const worst = flight(l.path);
     return [
       [l.peer, "name"], [fabric, ""], [now ? rate(now[0]) : "–", "n"], [now ? rate(now[1]) : "–", "n"],
@@ -269,7 +270,7 @@ function links(s) {
 function memory(s) {
   const meters = [meter("Pinned: arenas, pools, rings", s.pinned, s.pinned_limit)];
   for (const p of s.pools) {
-    const waits = p.waiting > 0 ? `, ${count(p.waiting)} wait for room` : "";
+    const waits = p.waiting > 0 ? `, ${count(p.waiting)} ${p.waiting === 1 ? "waits" : "wait"} for room` : "";
     meters.push(meter(`Landing pool of tenant ${p.tenant}${waits}`, p.used, p.bytes));
   }
   $("memory").replaceChildren(...meters);
@@ -293,7 +294,7 @@ function workers(s) {
 function tensors(s) {
   const labels = ["Key", "Version", "What", "Size", "Owner", "Readers"];
   rows("tensors-rows", labels, s.published.map((t) => [
-    [t.key, "name"], [count(t.version), "n"], [t.what, "whole"], [bytes(t.bytes), "n"], [t.owner, ""], [count(t.readers), "n"],
+    [t.key, "name"], [count(t.version), "n"], [t.what, "whole"], [bytes(t.bytes), "n"], [t.owner, "who"], [count(t.readers), "n"],
   ]), "Nothing is published here.");
   const all = s.tensors > s.published.length;
   text("tensors-say", all ? `${s.published.length} of ${count(s.tensors)}, the largest of those looked at` : "the largest first");
@@ -301,7 +302,7 @@ function tensors(s) {
 function inFlight(s) {
   const labels = ["Key", "Worker", "What", "Waits for", "Age"];
   rows("flight-rows", labels, s.in_flight.map((o) => [
-    [o.key, "name"], [o.worker, ""], [o.peer === null ? o.what : `${o.what}, ${o.peer}`, "whole"], [o.waits_for, ""],
+    [o.key, "name"], [o.worker, "who"], [o.peer === null ? o.what : `${o.what}, ${o.peer}`, "whole"], [o.waits_for, "words"],
     [seconds(o.age_s), o.age_s > 10 ? "n warn" : "n"],
   ]), "Nothing waits.");
   const all = s.in_flight_all > s.in_flight.length;
@@ -311,7 +312,7 @@ function show(s) {
   document.title = `${s.node} · transfer`;
   text("node", s.node);
   const d = s.directory;
-  const hosts = d.keys === null ? `directory at ${d.place}` : `hosts the directory: ${count(d.keys)} keys, ${count(d.nodes)} nodes`;
+  const hosts = d.keys === null ? `directory at ${d.place}` : `hosts the directory: ${counted(d.keys, "key")}, ${counted(d.nodes, "node")}`;
   text("about", `transferd ${s.version} · up ${since(s.at_ms - s.started_ms)} · ${hosts}`);
   const state = $("state");
   const words = s.draining ? "draining" : d.attached ? "ready" : "no directory";

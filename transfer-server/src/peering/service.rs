@@ -1,9 +1,8 @@
 //! Peering as a gRPC service.
 
 use super::links::Links;
-use crate::directory::{DirectoryClient, Place, lookup};
+use crate::directory::{DirectoryClient, Reached, lookup};
 use crate::security;
-use crate::text;
 use tonic::{Request, Response, Status};
 use transfer_proto::v1;
 
@@ -38,15 +37,9 @@ impl v1::peering_server::Peering for PeeringService {
     }
 
     async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Result<Response<v1::ResolveResponse>, Status> {
-        let place = self.directory.place();
-        let channel = match place {
-            Place::Here(directory) => return lookup(directory, request.into_inner()).map(Response::new),
-            Place::There(there) => there.connect().await.map_err(|e| {
-                let why = text::chain(&e);
-                Status::unavailable(format!("the directory at {} cannot be reached: {why}", place.describe()))
-            })?,
-        };
-        let mut client = v1::directory_client::DirectoryClient::new(channel);
-        client.lookup(request.into_inner()).await
+        match self.directory.place().reach().await? {
+            Reached::Here(directory) => lookup(directory, request.into_inner()).map(Response::new),
+            Reached::There(mut client) => client.lookup(request.into_inner()).await,
+        }
     }
 }

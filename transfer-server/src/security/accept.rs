@@ -1,5 +1,6 @@
 //! Connections that come in, each with who it is from.
 
+use super::authority::Authorities;
 use super::caller::{Caller, Incoming, Stream};
 use super::places::{PlaceOfOne, Places, Source};
 use super::{Present, Security, names, verify};
@@ -81,7 +82,11 @@ async fn greeted_in_the_clear(gate: Gate, source: Source, caller: Caller, stream
     let spoken = silent.within(FIRST_BYTE, "first byte", stream.readable()).await;
     drop(silent);
     match spoken.and_then(|()| gate.places.take(source)) {
-        Ok(place) => Some(Incoming { caller, stream, _place: place }),
+        Ok(place) => {
+            // Sidecars give one that is good.
+            let authorities = matches!(caller, Caller::Local { .. }).then(Authorities::new);
+            Some(Incoming { caller, stream, authorities, _place: place })
+        }
         Err(why) => {
             tracing::debug!(%source, why, "a connection for gRPC was closed");
             None
@@ -200,7 +205,8 @@ async fn encrypted(present: Option<Arc<Present>>, gate: Gate, socket: TcpStream,
             match certificates.and_then(<[_]>::first).map(names::of).transpose() {
                 Ok(names) => {
                     let caller = Caller::Certificate(names.unwrap_or_default().into());
-                    return Some(Incoming { caller, stream: Stream::Tls(Box::new(stream)), _place: place });
+                    let stream = Stream::Tls(Box::new(stream));
+                    return Some(Incoming { caller, stream, authorities: None, _place: place });
                 }
                 Err(e) => format!("its certificate is not understood: {e}"),
             }

@@ -1,5 +1,6 @@
 //! Who is at the other end of a connection.
 
+use super::authority::Authorities;
 use super::places::PlaceOfOne;
 use std::fmt;
 use std::pin::Pin;
@@ -70,6 +71,8 @@ pub(crate) struct Incoming {
     pub(super) stream: Stream,
     /// Held as long as the connection.
     pub(super) _place: PlaceOfOne,
+    /// Where any authority is good.
+    pub(super) authorities: Option<Authorities>,
 }
 
 /// What it is made of.
@@ -102,7 +105,7 @@ impl Connected for Incoming {
 /// Does something with whichever stream it is.
 macro_rules! with_stream {
     ($this:expr, $stream:ident => $what:expr) => {
-        match &mut $this.get_mut().stream {
+        match &mut $this.stream {
             Stream::Plain(s) => {
                 let $stream = Pin::new(s);
                 $what
@@ -121,21 +124,29 @@ macro_rules! with_stream {
 
 impl AsyncRead for Incoming {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
-        with_stream!(self, stream => stream.poll_read(cx, to))
+        let this = self.get_mut();
+        let before = to.filled().len();
+        let read = with_stream!(this, stream => stream.poll_read(cx, to));
+        if let Some(authorities) = &mut this.authorities
+            && let Some(new) = to.filled_mut().get_mut(before..)
+        {
+            authorities.mend(new);
+        }
+        read
     }
 }
 
 impl AsyncWrite for Incoming {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
-        with_stream!(self, stream => stream.poll_write(cx, bytes))
+        with_stream!(self.get_mut(), stream => stream.poll_write(cx, bytes))
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        with_stream!(self, stream => stream.poll_flush(cx))
+        with_stream!(self.get_mut(), stream => stream.poll_flush(cx))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        with_stream!(self, stream => stream.poll_shutdown(cx))
+        with_stream!(self.get_mut(), stream => stream.poll_shutdown(cx))
     }
 
     fn poll_write_vectored(
@@ -143,7 +154,7 @@ impl AsyncWrite for Incoming {
         cx: &mut Context<'_>,
         bytes: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
-        with_stream!(self, stream => stream.poll_write_vectored(cx, bytes))
+        with_stream!(self.get_mut(), stream => stream.poll_write_vectored(cx, bytes))
     }
 
     fn is_write_vectored(&self) -> bool {

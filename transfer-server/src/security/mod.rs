@@ -6,14 +6,15 @@
 //! # Layout
 //! - `material`: the three files, read and checked.
 //! - `names`: which names a certificate has; `verify`: whether it is the expected node's.
-//! - `caller`: who is at the other end of a connection; `accept`: connections that come in.
-//! - `places`: how many one address or user may have.
+//! - `caller`: who is at the other end of a connection; `accept`: connections that come in; `places`: how many one address or user may
+//!   have; `authority`: mends what some clients say at the admin socket.
 //! - `connect`: connections to others.
 //! - `roles`: what a caller may do; `guard`: asks that before each call.
 //! - `word`: of whom a node's word is taken.
 //! - `watch`: reads the files again when they have changed.
 
 mod accept;
+mod authority;
 mod caller;
 mod connect;
 mod guard;

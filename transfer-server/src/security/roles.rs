@@ -42,6 +42,7 @@ const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Admin/Status", Need::Read),
     ("/transfer.v1.Admin/Sessions", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Peers", Need::Read),
+    ("/transfer.v1.Admin/Nodes", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Links", Need::Read),
     ("/transfer.v1.Admin/Tensors", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Segments", Need::ReadOfTenant),
@@ -58,6 +59,7 @@ const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Peering/Resolve", Need::PeerOrRead),
     ("/transfer.v1.Directory/Attach", Need::Peer),
     ("/transfer.v1.Directory/Lookup", Need::PeerOrRead),
+    ("/transfer.v1.Directory/Nodes", Need::PeerOrRead),
 ];
 
 /// Services of the field's own, which tell what is served and whether.

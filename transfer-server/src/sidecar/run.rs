@@ -65,6 +65,7 @@ async fn serve(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) -> 
 struct Running {
     engine: Engine,
     hosted: Option<Directory>,
+    directory: DirectoryClient,
     health: tonic_health::server::HealthReporter,
     stop: watch::Sender<bool>,
     servers: JoinSet<Result<(), tonic::transport::Error>>,
@@ -207,7 +208,21 @@ impl Running {
         }
         let acceptor = Acceptor::start(workers, sessions, tokio::runtime::Handle::current())
             .map_err(|source| StartError::System { what: "starting the acceptor's thread", source })?;
-        Ok(Running { engine, hosted, health, stop, servers, control, acceptor, paths, http, drain, live, export })
+        Ok(Running {
+            engine,
+            hosted,
+            directory,
+            health,
+            stop,
+            servers,
+            control,
+            acceptor,
+            paths,
+            http,
+            drain,
+            live,
+            export,
+        })
     }
 
     /// Whether it has left because it was drained.
@@ -239,8 +254,9 @@ impl Running {
         if tokio::task::spawn_blocking(move || engine.stop()).await.is_err() {
             tracing::error!("the data plane has panicked while it ended");
         }
-        if let Some(hosted) = &self.hosted {
-            hosted.close();
+        match &self.hosted {
+            Some(hosted) => hosted.close(),
+            None => self.directory.leave(GRACE).await,
         }
         // Nobody may be listening.
         let _ = self.stop.send(true);

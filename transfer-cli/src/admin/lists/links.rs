@@ -1,6 +1,6 @@
 //! `transferctl links`: the links to other nodes.
 
-use super::{Answer, Common, List};
+use super::{Answer, Common, List, Show};
 use crate::admin::fabric_name;
 use crate::units::{bytes, count};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ pub struct Links {
     pub common: Common,
 }
 
-impl List for Links {
+impl Show for Links {
     type Entry = v1::Link;
     const WORDS: (&'static str, &'static str) = ("link", "links");
     const HEADINGS: &'static [&'static str] = &[
@@ -37,16 +37,6 @@ impl List for Links {
         "because",
     ];
 
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Link> {
-        let (peer, page_size) = (self.peer.clone(), self.common.page_size);
-        let page = admin.links(v1::LinksRequest { peer, page_size, page_token }).await?.into_inner();
-        Ok((page.links, page.next_page_token))
-    }
-
     fn row(l: &v1::Link) -> Vec<String> {
         let numbers = [u64::from(l.credits), l.queued, l.pulls, l.serves, l.flows_out, l.flows_in].map(count);
         let rails = match (l.rails_live, l.rails) {
@@ -63,5 +53,17 @@ impl List for Links {
                 "rails": l.rails, "rails_live": l.rails_live, "credits": l.credits, "queued": l.queued, "pulls": l.pulls,
                 "serves": l.serves, "flows_out": l.flows_out, "flows_in": l.flows_in, "transfers_out": l.transfers_out,
                 "bytes_out": l.bytes_out, "transfers_in": l.transfers_in, "bytes_in": l.bytes_in, "why": l.why })
+    }
+}
+
+impl List for Links {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Link> {
+        let (peer, page_size) = (self.peer.clone(), self.common.page_size);
+        let page = admin.links(v1::LinksRequest { peer, page_size, page_token }).await?.into_inner();
+        Ok((page.links, page.next_page_token))
     }
 }

@@ -47,8 +47,8 @@ pub struct Common {
 /// What one page brought.
 type Answer<T> = Result<(Vec<T>, String), tonic::Status>;
 
-/// A listing: how a page is asked for, and how an entry is shown.
-pub(crate) trait List {
+/// How the entries of a listing are shown.
+pub(crate) trait Show {
     /// What is listed.
     type Entry;
 
@@ -57,10 +57,6 @@ pub(crate) trait List {
 
     /// The table's headings; `>` is a column of numbers.
     const HEADINGS: &'static [&'static str];
-
-    fn common(&self) -> &Common;
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<Self::Entry>;
 
     fn row(entry: &Self::Entry) -> Vec<String>;
 
@@ -72,43 +68,92 @@ pub(crate) trait List {
     }
 }
 
+/// A listing of one sidecar: how a page is asked for.
+pub(crate) trait List: Show {
+    fn common(&self) -> &Common;
+
+    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<Self::Entry>;
+}
+
+/// What of a listing is shown so far.
+pub(crate) struct Shown<S: Show> {
+    common: Common,
+    /// Not printed yet: as many as go into one table.
+    rows: Vec<S::Entry>,
+    total: u64,
+    total_bytes: Option<u64>,
+    /// There is more than was to be shown.
+    cut: bool,
+}
+
+impl<S: Show> Shown<S> {
+    fn new(common: &Common) -> Shown<S> {
+        Shown { common: common.clone(), rows: Vec::new(), total: 0, total_bytes: None, cut: false }
+    }
+
+    /// Shows some more. Says whether there may be others behind them.
+    fn add(&mut self, mut entries: Vec<S::Entry>) -> bool {
+        let left = self.common.limit.map_or(u64::MAX, |limit| limit - self.total);
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        self.cut |= entries.len() > left;
+        entries.truncate(left);
+        self.total += entries.len() as u64;
+        for entry_bytes in entries.iter().filter_map(S::bytes) {
+            self.total_bytes = Some(self.total_bytes.unwrap_or(0) + entry_bytes);
+        }
+        self.rows.extend(entries);
+        if self.rows.len() >= self.common.page_size as usize {
+            self.print();
+        }
+        self.total < self.common.limit.unwrap_or(u64::MAX)
+    }
+
+    fn print(&mut self) {
+        let rows = std::mem::take(&mut self.rows);
+        if self.common.json {
+            rows.iter().for_each(|entry| crate::output::outln!("{}", S::json(entry)));
+        } else if !rows.is_empty() {
+            let mut table = Table::new(S::HEADINGS);
+            rows.iter().for_each(|entry| table.row(S::row(entry)));
+            crate::output::out!("{table}");
+        }
+    }
+
+    /// Shows what is left, and the sum.
+    fn end(mut self) {
+        self.print();
+        if !self.common.json {
+            let (one, several) = S::WORDS;
+            let sum = self.total_bytes.map(|n| format!(", {}", bytes(n))).unwrap_or_default();
+            let more = if self.cut { "; there are more" } else { "" };
+            crate::output::outln!("{} {}{sum}{more}", count(self.total), if self.total == 1 { one } else { several });
+        }
+    }
+}
+
 /// Asks for page after page, and prints each as it comes.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`].
 pub(crate) async fn run<L: List>(list: &L) -> Result<(), Error> {
-    let Common { target, limit, json, .. } = list.common();
+    let Common { target, .. } = list.common();
     let mut admin = target.connect().await?;
-    let (mut page_token, mut total, mut total_bytes, mut cut) = (String::new(), 0u64, None, false);
+    let (mut page_token, mut shown) = (String::new(), Shown::<L>::new(list.common()));
     loop {
-        let (mut entries, next) = list.page(&mut admin, page_token).await.map_err(|e| target.answered(e))?;
-        let left = usize::try_from(limit.map_or(u64::MAX, |limit| limit - total)).unwrap_or(usize::MAX);
-        cut |= entries.len() > left;
-        entries.truncate(left);
-        total += entries.len() as u64;
-        for entry_bytes in entries.iter().filter_map(L::bytes) {
-            total_bytes = Some(total_bytes.unwrap_or(0) + entry_bytes);
-        }
-        if *json {
-            entries.iter().for_each(|entry| crate::output::outln!("{}", L::json(entry)));
-        } else if !entries.is_empty() {
-            let mut table = Table::new(L::HEADINGS);
-            entries.iter().for_each(|entry| table.row(L::row(entry)));
-            crate::output::out!("{table}");
-        }
+        let (entries, next) = list.page(&mut admin, page_token).await.map_err(|e| target.answered(e))?;
+        let goes_on = shown.add(entries);
         page_token = next;
-        if page_token.is_empty() || total >= limit.unwrap_or(u64::MAX) {
+        if page_token.is_empty() || !goes_on {
             break;
         }
     }
-    if !json {
-        let (one, several) = L::WORDS;
-        let sum = total_bytes.map(|n| format!(", {}", bytes(n))).unwrap_or_default();
-        let more = if page_token.is_empty() && !cut { "" } else { "; there are more" };
-        crate::output::outln!("{} {}{sum}{more}", count(total), if total == 1 { one } else { several });
-    }
+    shown.cut |= !page_token.is_empty();
+    shown.end();
     Ok(())
 }
+
+/// The same for tensors, of which those of all nodes can be listed.
+pub(crate) use tensors::run as run_tensors;
 
 /// A number that is nothing where it is 0.
 fn some(n: u64) -> String {

@@ -1,6 +1,6 @@
 //! `transferctl peers`: the nodes that this one has a link to, or wants one to.
 
-use super::{Answer, Common, List, fabric_or_none, some};
+use super::{Answer, Common, List, Show, fabric_or_none, some};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
@@ -16,21 +16,11 @@ pub struct Peers {
     pub common: Common,
 }
 
-impl List for Peers {
+impl Show for Peers {
     type Entry = v1::Peer;
     const WORDS: (&'static str, &'static str) = ("peer", "peers");
     const HEADINGS: &'static [&'static str] =
         &["node", "state", ">link", "fabric", "incarnation", "wanted", ">calls", "tried in vain"];
-
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Peer> {
-        let (prefix, page_size) = (self.prefix.clone(), self.common.page_size);
-        let page = admin.peers(v1::PeersRequest { prefix, page_size, page_token }).await?.into_inner();
-        Ok((page.peers, page.next_page_token))
-    }
 
     fn row(p: &v1::Peer) -> Vec<String> {
         let (link, fabric, incarnation) = (some(p.link.into()), fabric_or_none(p.fabric), some(p.incarnation));
@@ -42,6 +32,18 @@ impl List for Peers {
     fn json(p: &v1::Peer) -> Value {
         json!({ "node": p.node, "state": peer_state(p), "link": p.link, "incarnation": p.incarnation.to_string(),
                 "wanted": p.wanted, "tries": p.tries, "fabric": fabric_or_none(p.fabric), "failures": p.failures })
+    }
+}
+
+impl List for Peers {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Peer> {
+        let (prefix, page_size) = (self.prefix.clone(), self.common.page_size);
+        let page = admin.peers(v1::PeersRequest { prefix, page_size, page_token }).await?.into_inner();
+        Ok((page.peers, page.next_page_token))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `transferctl quarantine`: landing slots that a peer may still write into.
 
-use super::{Answer, Common, List};
+use super::{Answer, Common, List, Show};
 use crate::units::{bytes, short};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -18,20 +18,10 @@ pub struct Quarantine {
     pub common: Common,
 }
 
-impl List for Quarantine {
+impl Show for Quarantine {
     type Entry = v1::Quarantined;
     const WORDS: (&'static str, &'static str) = ("landing slot in quarantine", "landing slots in quarantine");
     const HEADINGS: &'static [&'static str] = &["peer", ">link", ">tenant", "key", ">size", ">age", "waits for"];
-
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Quarantined> {
-        let (peer, page_size) = (self.peer.clone(), self.common.page_size);
-        let page = admin.quarantine(v1::QuarantineRequest { peer, page_size, page_token }).await?.into_inner();
-        Ok((page.slots, page.next_page_token))
-    }
 
     fn row(q: &v1::Quarantined) -> Vec<String> {
         vec![
@@ -52,5 +42,17 @@ impl List for Quarantine {
 
     fn bytes(slot: &v1::Quarantined) -> Option<u64> {
         Some(slot.bytes)
+    }
+}
+
+impl List for Quarantine {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Quarantined> {
+        let (peer, page_size) = (self.peer.clone(), self.common.page_size);
+        let page = admin.quarantine(v1::QuarantineRequest { peer, page_size, page_token }).await?.into_inner();
+        Ok((page.slots, page.next_page_token))
     }
 }

@@ -1,6 +1,6 @@
 //! `transferctl segments`: the shared memory of this sidecar.
 
-use super::{Answer, Common, List, some};
+use super::{Answer, Common, List, Show, some};
 use crate::admin::fabric_name;
 use crate::units::bytes;
 use serde_json::{Value, json};
@@ -36,30 +36,11 @@ pub struct Segments {
     pub common: Common,
 }
 
-impl List for Segments {
+impl Show for Segments {
     type Entry = v1::Segment;
     const WORDS: (&'static str, &'static str) = ("segment", "segments");
     const HEADINGS: &'static [&'static str] =
         &[">segment", "kind", ">tenant", "worker", ">size", "locked", ">page", "registered with", ">ranges", ""];
-
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Segment> {
-        let kind = match self.kind {
-            None => v1::SegmentKind::Unspecified,
-            Some(SegmentKind::Arena) => v1::SegmentKind::Arena,
-            Some(SegmentKind::Pool) => v1::SegmentKind::Pool,
-            Some(SegmentKind::Headers) => v1::SegmentKind::Headers,
-            Some(SegmentKind::Counters) => v1::SegmentKind::Counters,
-            Some(SegmentKind::Peer) => v1::SegmentKind::Peer,
-        };
-        let request =
-            v1::SegmentsRequest { kind: kind.into(), uid: self.uid, page_size: self.common.page_size, page_token };
-        let page = admin.segments(request).await?.into_inner();
-        Ok((page.segments, page.next_page_token))
-    }
 
     fn row(s: &v1::Segment) -> Vec<String> {
         let mut remarks = Vec::new();
@@ -89,6 +70,27 @@ impl List for Segments {
 
     fn bytes(segment: &v1::Segment) -> Option<u64> {
         Some(segment.bytes)
+    }
+}
+
+impl List for Segments {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Segment> {
+        let kind = match self.kind {
+            None => v1::SegmentKind::Unspecified,
+            Some(SegmentKind::Arena) => v1::SegmentKind::Arena,
+            Some(SegmentKind::Pool) => v1::SegmentKind::Pool,
+            Some(SegmentKind::Headers) => v1::SegmentKind::Headers,
+            Some(SegmentKind::Counters) => v1::SegmentKind::Counters,
+            Some(SegmentKind::Peer) => v1::SegmentKind::Peer,
+        };
+        let request =
+            v1::SegmentsRequest { kind: kind.into(), uid: self.uid, page_size: self.common.page_size, page_token };
+        let page = admin.segments(request).await?.into_inner();
+        Ok((page.segments, page.next_page_token))
     }
 }
 

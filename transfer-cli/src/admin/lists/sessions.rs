@@ -1,6 +1,6 @@
 //! `transferctl sessions`: the connected workers.
 
-use super::{Answer, Common, List};
+use super::{Answer, Common, List, Show};
 use crate::units::{bytes, count};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
@@ -17,20 +17,10 @@ pub struct Sessions {
     pub common: Common,
 }
 
-impl List for Sessions {
+impl Show for Sessions {
     type Entry = v1::Session;
     const WORDS: (&'static str, &'static str) = ("worker", "workers");
     const HEADINGS: &'static [&'static str] = &["worker", ">session", ">tenant", ">arena", ">leases", ">operations"];
-
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Session> {
-        let (prefix, page_size) = (self.prefix.clone(), self.common.page_size);
-        let page = admin.sessions(v1::SessionsRequest { prefix, page_size, page_token }).await?.into_inner();
-        Ok((page.sessions, page.next_page_token))
-    }
 
     fn row(s: &v1::Session) -> Vec<String> {
         let numbers =
@@ -41,5 +31,17 @@ impl List for Sessions {
     fn json(s: &v1::Session) -> Value {
         json!({ "session": s.session, "worker": s.worker, "uid": s.uid, "tenant": s.tenant, "arena_bytes": s.arena_bytes, "leases": s.leases,
                 "operations": s.operations })
+    }
+}
+
+impl List for Sessions {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Session> {
+        let (prefix, page_size) = (self.prefix.clone(), self.common.page_size);
+        let page = admin.sessions(v1::SessionsRequest { prefix, page_size, page_token }).await?.into_inner();
+        Ok((page.sessions, page.next_page_token))
     }
 }

@@ -1,9 +1,11 @@
-//! `transferctl tensors`: what is published at this node.
+//! `transferctl tensors`: what is published at a node, or at all.
 
-use super::{Answer, Common, List};
-use crate::admin::{dtype_name, tensor_name};
+use super::{Answer, Common, List, Show, Shown};
+use crate::admin::{cluster, dtype_name, tensor_name};
+use crate::error::Error;
 use crate::units::{bytes, count};
 use serde_json::{Value, json};
+use std::ops::ControlFlow;
 use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
 
@@ -16,27 +18,21 @@ pub struct Tensors {
     /// Only those of the worker of this name
     #[arg(long, value_name = "WORKER", default_value = "")]
     pub owner: String,
+    /// Those of all nodes, which the directory names, in the order of their names. Each node is asked at its own address; it ends with 9 where
+    /// one could not be, and says which
+    #[arg(long)]
+    pub cluster: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub common: Common,
 }
 
-impl List for Tensors {
+impl Show for Tensors {
     type Entry = v1::Tensor;
     const WORDS: (&'static str, &'static str) = ("tensor", "tensors");
     const HEADINGS: &'static [&'static str] = &[
         "key", "owner", ">tenant", ">version", "tensor", ">size", ">readers", ">older", "stays", ">segment", ">offset",
     ];
-
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Tensor> {
-        let (prefix, owner, page_size) = (self.prefix.clone(), self.owner.clone(), self.common.page_size);
-        let page = admin.tensors(v1::TensorsRequest { prefix, owner, page_size, page_token }).await?.into_inner();
-        Ok((page.tensors, page.next_page_token))
-    }
 
     fn row(t: &v1::Tensor) -> Vec<String> {
         vec![
@@ -65,5 +61,67 @@ impl List for Tensors {
 
     fn bytes(tensor: &v1::Tensor) -> Option<u64> {
         Some(tensor.len_bytes)
+    }
+}
+
+impl List for Tensors {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Tensor> {
+        let (prefix, owner, page_size) = (self.prefix.clone(), self.owner.clone(), self.common.page_size);
+        let page = admin.tensors(v1::TensorsRequest { prefix, owner, page_size, page_token }).await?.into_inner();
+        Ok((page.tensors, page.next_page_token))
+    }
+}
+
+/// Lists the tensors of a node, or of all.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::Admin`]; with --cluster [`Error::NotAllNodes`].
+pub(crate) async fn run(list: &Tensors) -> Result<(), Error> {
+    if !list.cluster {
+        return super::run(list).await;
+    }
+    let Tensors { prefix, owner, common, .. } = list.clone();
+    let request = v1::TensorsRequest { prefix, owner, page_size: common.page_size, page_token: String::new() };
+    let mut shown = Shown::<OfNode>::new(&common);
+    let asked = cluster::tensors(&common.target, &request, |node, tensors| {
+        let entries = tensors.into_iter().map(|tensor| (node.to_owned(), tensor)).collect();
+        // One more than was asked for tells that there are more.
+        shown.add(entries);
+        if shown.cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+    .await?;
+    shown.end();
+    asked.complete()
+}
+
+/// A tensor, and its node.
+struct OfNode;
+
+impl Show for OfNode {
+    type Entry = (String, v1::Tensor);
+    const WORDS: (&'static str, &'static str) = <Tensors as Show>::WORDS;
+    const HEADINGS: &'static [&'static str] = &[
+        "node", "key", "owner", ">tenant", ">version", "tensor", ">size", ">readers", ">older", "stays", ">segment",
+        ">offset",
+    ];
+
+    fn row((node, tensor): &Self::Entry) -> Vec<String> {
+        let mut row = vec![node.clone()];
+        row.extend(<Tensors as Show>::row(tensor));
+        row
+    }
+
+    fn json((node, tensor): &Self::Entry) -> Value {
+        let mut object = <Tensors as Show>::json(tensor);
+        object["node"] = node.as_str().into();
+        object
+    }
+
+    fn bytes((_, tensor): &Self::Entry) -> Option<u64> {
+        <Tensors as Show>::bytes(tensor)
     }
 }

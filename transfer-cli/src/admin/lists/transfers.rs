@@ -1,6 +1,6 @@
 //! `transferctl transfers`: what is in flight, and what it waits for.
 
-use super::{Answer, Common, List};
+use super::{Answer, Common, List, Show};
 use crate::units::{bytes, short};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -27,28 +27,11 @@ pub struct Transfers {
     pub common: Common,
 }
 
-impl List for Transfers {
+impl Show for Transfers {
     type Entry = v1::Transfer;
     const WORDS: (&'static str, &'static str) = ("transfer in flight", "transfers in flight");
     const HEADINGS: &'static [&'static str] =
         &["operation", "key", "worker", "peer", ">size", ">age", ">left", "waits for"];
-
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Transfer> {
-        let request = v1::TransfersRequest {
-            prefix: self.prefix.clone(),
-            worker: self.worker.clone(),
-            peer: self.peer.clone(),
-            min_age_ns: u64::try_from(self.older_than.as_nanos()).unwrap_or(u64::MAX),
-            page_size: self.common.page_size,
-            page_token,
-        };
-        let page = admin.transfers(request).await?.into_inner();
-        Ok((page.transfers, page.next_page_token))
-    }
 
     fn row(t: &v1::Transfer) -> Vec<String> {
         vec![
@@ -66,5 +49,24 @@ impl List for Transfers {
     fn json(t: &v1::Transfer) -> Value {
         json!({ "operation": t.operation, "key": t.key, "worker": t.worker, "session": t.session, "peer": t.peer,
                 "len_bytes": t.len_bytes, "age_ns": t.age_ns, "left_ns": t.left_ns, "waits_for": t.waits_for })
+    }
+}
+
+impl List for Transfers {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Transfer> {
+        let request = v1::TransfersRequest {
+            prefix: self.prefix.clone(),
+            worker: self.worker.clone(),
+            peer: self.peer.clone(),
+            min_age_ns: u64::try_from(self.older_than.as_nanos()).unwrap_or(u64::MAX),
+            page_size: self.common.page_size,
+            page_token,
+        };
+        let page = admin.transfers(request).await?.into_inner();
+        Ok((page.transfers, page.next_page_token))
     }
 }

@@ -1,0 +1,81 @@
+//! Nodes whose attachment broke off, kept in mind for a while: whoever lists what the cluster has shall hear that they are missing.
+
+use super::item::NodeAt;
+use std::collections::VecDeque;
+use std::time::Duration;
+use tokio::time::Instant;
+use transfer_core::tensor::Name;
+
+/// How long a node is missed.
+const MISSED: Duration = Duration::from_secs(3600);
+
+/// How many are missed at a time. Beyond that the one that was lost first is forgotten.
+const MOST: usize = 1024;
+
+/// See the module. In the order in which they were lost.
+#[derive(Debug, Default)]
+pub(crate) struct Lost(VecDeque<(NodeAt, Instant)>);
+
+impl Lost {
+    /// A node is gone, and has not said that it leaves.
+    pub(crate) fn lose(&mut self, at: NodeAt, now: Instant) {
+        self.found(&at.node);
+        self.forget(now);
+        if self.0.len() == MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back((at, now));
+    }
+
+    /// It is there again.
+    pub(crate) fn found(&mut self, node: &Name) {
+        self.0.retain(|(at, _)| at.node != *node);
+    }
+
+    /// Those that are missed now, and since how long.
+    pub(crate) fn now(&mut self, now: Instant) -> impl Iterator<Item = (&NodeAt, Option<Duration>)> {
+        self.forget(now);
+        self.0.iter().map(move |(at, since)| (at, Some(now.saturating_duration_since(*since))))
+    }
+
+    fn forget(&mut self, now: Instant) {
+        while self.0.front().is_some_and(|(_, since)| now.saturating_duration_since(*since) > MISSED) {
+            self.0.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(node: &str) -> NodeAt {
+        NodeAt { node: Name::new(node).unwrap(), address: "h:1".into(), local: "".into(), incarnation: 1 }
+    }
+
+    fn names(lost: &mut Lost, now: Instant) -> Vec<String> {
+        lost.now(now).map(|(at, _)| at.node.to_string()).collect()
+    }
+
+    #[test]
+    fn a_lost_node_is_missed_until_it_is_found_or_an_hour_is_over() {
+        let (mut lost, start) = (Lost::default(), Instant::now());
+        let later = |seconds| start + Duration::from_secs(seconds);
+        lost.lose(at("a"), start);
+        lost.lose(at("b"), later(10));
+        lost.lose(at("a"), later(20));
+        assert_eq!(names(&mut lost, later(30)), ["b", "a"]);
+        assert_eq!(lost.now(later(30)).map(|(_, since)| since.unwrap().as_secs()).collect::<Vec<_>>(), [20, 10]);
+        assert_eq!(names(&mut lost, later(3615)), ["a"]);
+        lost.found(&Name::new("a").unwrap());
+        assert_eq!(names(&mut lost, later(3615)), [""; 0]);
+    }
+
+    #[test]
+    fn no_more_are_missed_than_that() {
+        let (mut lost, now) = (Lost::default(), Instant::now());
+        (0..MOST + 3).for_each(|i| lost.lose(at(&format!("n{i}")), now));
+        let names = names(&mut lost, now);
+        assert_eq!((names.len(), names[0].as_str()), (MOST, "n3"));
+    }
+}
