@@ -1,6 +1,6 @@
 //! Many tensors in one call, between two nodes: each arrives or says why it does not, and the others do not mind.
 
-use transfer_client::{BlockingClient, Client, DType, Error, FailureCode, TensorMut};
+use transfer_client::{BlockingClient, Client, DType, Error, FailureCode, TensorMut, Until};
 use transfer_tests::order::Report;
 use transfer_tests::{Carrier, Scene, Spec, Worker, pattern};
 
@@ -71,6 +71,30 @@ fn pushed_at_once() {
     let error: Vec<_> = lost.into_iter().map(|l| l.expect_err("nobody is there").error().failure_code()).collect();
     assert_eq!(error, [Some(FailureCode::UnknownWorker)]);
     drop((giver, taker));
+    scene.end();
+}
+
+/// One key again and again, with nobody who waits in between: each push is the version after the one before, here and where it lands.
+#[test]
+fn of_one_key_in_the_order_of_the_pushes() {
+    let scene = Scene::two();
+    let (giver, near, far) = (connect(scene.a(), "giver"), connect(scene.a(), "near"), connect(scene.b(), "far"));
+    for (key, to) in [("here", "near"), ("there", "far")] {
+        let specs: Vec<_> = (1..=40).map(|seed| Spec::bytes(10_000, seed)).collect();
+        let tensors: Vec<_> = specs.iter().map(|spec| (key, filled(&giver, spec))).collect();
+        let pushed = giver.push_many(tensors).to(to).keep(Until::Deleted).call();
+        let versions: Vec<_> =
+            pushed.into_iter().map(|pushed| pushed.expect("nothing is in the way").version).collect();
+        assert_eq!(versions, (1..=40).collect::<Vec<_>>());
+        let taker = if to == "near" { &near } else { &far };
+        let newest = taker.fetch(key).call().expect("all are there");
+        assert_eq!(newest.version(), 40);
+        for (version, spec) in (1..).zip(&specs) {
+            let fetched = taker.fetch(key).exactly(version).call().expect("it stays");
+            assert_eq!(pattern::sum(fetched.as_bytes()), spec.sum(), "{key}: version {version}");
+        }
+    }
+    drop((giver, near, far));
     scene.end();
 }
 

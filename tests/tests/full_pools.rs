@@ -38,13 +38,17 @@ fn fetches_wait_for_room() {
     let trouble = told(|timeout| taker.fetch("three").timeout(timeout).trouble());
     trouble.expect("PoolFull", &["\"three\"", "landing pool"]);
     assert!(trouble.can_retry, "{trouble}");
-    let patient = ["three", "four"].map(|key| taker.fetch(key).timeout(PATIENCE).start());
-    scene.b().until("both wait for room", |s| s.pools[0].waiting == 2);
+    let patient = ["three", "four"].map(|key| {
+        let fetch = taker.fetch(key).timeout(PATIENCE).hold(key).start();
+        let waiting = if key == "three" { 1 } else { 2 };
+        scene.b().until("it waits for room", |s| s.pools[0].waiting == waiting);
+        fetch
+    });
     // Small things of others have room, and do not wait behind them.
     scene.others_go_on();
-    taker.release("one");
-    taker.release("two");
-    for (fetch, seed) in patient.into_iter().zip(3..) {
+    // Room for one: it is the first one's, and the other waits on.
+    for ((fetch, seed), held) in patient.into_iter().zip(3..).zip(["one", "two"]) {
+        taker.release(held);
         assert_eq!(fetch.get().sum, Spec::bytes(LEN, seed).sum());
     }
     drop((giver, taker));
@@ -96,10 +100,10 @@ fn a_push_waits_for_its_readers() {
     scene.end();
 }
 
-/// One that gives up makes way for those behind it.
+/// One that gives up makes way for those behind it, with nobody else whose tensors come and go.
 #[test]
 fn who_gives_up_lets_the_next_one_through() {
-    let mut scene = scene();
+    let scene = Scene::two_with(&["--pool-bytes", "8MiB"]);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("held", Spec::bytes(LEN, 1)).get();
     giver.push("large", Spec::bytes(2 * LEN, 2)).get();
@@ -110,7 +114,6 @@ fn who_gives_up_lets_the_next_one_through() {
     let small = taker.fetch("small").start();
     large.trouble().expect("PoolFull", &["\"large\""]);
     assert_eq!(small.get().sum, Spec::bytes(LEN, 3).sum(), "there was room for this one all the while");
-    scene.others_go_on();
     drop((giver, taker));
     scene.end();
 }

@@ -29,6 +29,29 @@ fn each_promise_has_a_test_that_exists() {
     assert!(named > 50, "only {named} tests were found in the page");
 }
 
+/// The table at the end has a row for each promise, in the same order, and names tests that hold it.
+#[test]
+fn each_promise_was_broken_on_purpose() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = std::fs::read_to_string(root.join("docs/guarantees.md")).expect("it is there");
+    let (promised, rest) = text.split_once("## What is not promised").expect("two parts");
+    let (_, broken) = rest.split_once("## How each promise was broken on purpose").expect("three parts");
+    let rows = |head: &str, text: &str| -> Vec<String> {
+        let rows = text.lines().filter(|line| line.starts_with("| ") && !line.contains(head));
+        rows.map(str::to_owned).collect()
+    };
+    let (promised, broken) = (rows("held by", promised), rows("what failed", broken));
+    assert_eq!(promised.len(), broken.len(), "one line for each promise");
+    for (promise, broken) in promised.iter().zip(&broken) {
+        let (_, failed) = broken.trim_end_matches(" |").rsplit_once(" | ").expect("three columns");
+        let names: Vec<_> = failed.split('`').skip(1).step_by(2).collect();
+        assert!(failed == "all of them" || !names.is_empty(), "nothing failed: {broken}");
+        for name in names {
+            assert!(promise.contains(&format!("::{name}`")), "{name} does not hold this: {promise}");
+        }
+    }
+}
+
 #[test]
 fn each_test_that_the_trust_model_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -41,7 +41,9 @@ fn between_nodes_only_their_fabric_can_be() {
 /// What the operator requires holds for every caller that does not say itself; local hand-overs need no fabric.
 #[test]
 fn what_the_sidecar_requires() {
-    let scene = Scene::two_with(&["--pool-bytes", "16MiB", "--require", "tcp"]);
+    // They could have shared memory.
+    let sidecar = ["--listen", "127.0.0.1:0", "--pool-bytes", "16MiB", "--require", "tcp"];
+    let scene = Scene::exactly(&[&sidecar, &sidecar]);
     let (mut giver, mut near, mut far) = (scene.a().worker("giver"), scene.a().worker("near"), scene.b().worker("far"));
     let spec = Spec::bytes(5000, 1);
     giver.push("w", spec.clone()).get();

@@ -105,10 +105,13 @@ fn versions(scene: Scene) {
     let fetched = from_8.get();
     same(&fetched, &spec(9));
     assert_eq!(fetched.version, 9);
+    // The older one is gone, and nothing newer stands in for it.
+    taker.fetch("w").exactly(7).trouble().expect("VersionGone", &["\"w\"", "v7", "v9"]);
     // Without a number, the next one.
     assert_eq!(giver.push("w", spec(10)).get().version, 10);
-    same(&taker.fetch("w").exactly(10).get(), &spec(10));
+    // The push is done: whoever asks for the newest gets it, and need not wait for it.
     same(&taker.fetch("w").get(), &spec(10));
+    same(&taker.fetch("w").exactly(10).get(), &spec(10));
     drop((giver, taker));
     scene.end();
 }

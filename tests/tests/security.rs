@@ -1,5 +1,6 @@
 //! Certificates, names and roles, with real sidecars and real certificates.
 
+use rustix::process::Signal;
 use std::process::{Command, Output};
 use std::time::{Duration, UNIX_EPOCH};
 use tonic::Code;
@@ -393,6 +394,30 @@ fn in_the_clear_one_may_look_and_not_touch() {
     let scene = Scene::over(Carrier::Tcp, &[&["--listen", "127.0.0.1:0", "--pool-bytes", "1MiB", "--insecure"]]);
     let (code, said) = at(&["poll", "event"], &format!("http://{}", scene.a().address()));
     assert_eq!(code, Some(0), "{said}");
+    scene.end();
+}
+
+/// Who may read is said anew while everything runs, and a file that is wrong changes nothing.
+#[test]
+fn roles_are_read_again_while_it_runs() {
+    let world = World::new();
+    let file = world.folder.path().join("roles.toml");
+    let write = |text: &str| std::fs::write(&file, text).expect("written");
+    write("readers = ['dash']\n");
+    let scene = world.two_with(&["--config", file.to_str().expect("a path")]);
+    let dash = world.authority.identity_at("as-dash", &["dash"], Validity::Now);
+    let reads = || transferctl(&["status"], scene.a(), &dash);
+    let (code, said) = reads();
+    assert_eq!(code, Some(0), "{said}");
+    for (text, told) in
+        [("readers = ['ops']\n", "was read again"), ("readers = ['dash'\n", "everything stays as it was")]
+    {
+        write(text);
+        scene.a().signal(Signal::HUP);
+        until_logged(&scene, "a", &[told]);
+        let (code, said) = reads();
+        assert!(code != Some(0) && said.contains("--readers"), "{text:?}: {said}");
+    }
     scene.end();
 }
 

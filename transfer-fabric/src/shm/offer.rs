@@ -99,8 +99,14 @@ mod tests {
         transfer_fuzz::Target::new("shm-offer", examples).run(|bytes| {
             let offer = Offer(bytes.to_vec());
             match (decode_initiator(&offer), decode_acceptor(&offer)) {
-                (Ok((_, name)), _) => format!("from {}", name.len()),
-                (_, Ok(_)) => "answer".into(),
+                (Ok((token, name)), _) => {
+                    assert_eq!(encode_initiator(&token, name), offer);
+                    format!("from {}", name.len())
+                }
+                (_, Ok(token)) => {
+                    assert_eq!(encode_acceptor(&token), offer);
+                    "answer".into()
+                }
                 (Err(a), Err(_)) => a.into(),
             }
         });

@@ -124,9 +124,12 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Record, u64), &'static str> {
     let count = usize::from(number(bytes, 2).map(u16::from_le_bytes)?);
     let (immediate, placed) = (u32_at(bytes, 4)?, u64_at(bytes, 8)?);
     let (address, len, key) = (u64_at(bytes, 16)?, u64_at(bytes, 24)?, u32_at(bytes, 32)?);
-    if u32_at(bytes, 36)? != 0 || has_immediate > 1 {
-        return Err("a record with bits that mean nothing");
+    let nothing = Err("a record with bits that mean nothing");
+    if u32_at(bytes, 36)? != 0 || has_immediate > 1 || has_immediate == 0 && immediate != 0 {
+        return nothing;
     }
+    // What each kind but a write leaves empty.
+    let is_bare = (has_immediate, count, address, len) == (0, 0, 0, 0);
     let rest = bytes.get(HEAD_BYTES..).unwrap_or(&[]);
     let record = match kind {
         1 => {
@@ -136,6 +139,9 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Record, u64), &'static str> {
             let mut elements = Elements::new();
             let mut sum = 0_u64;
             for element in rest.chunks_exact(ELEMENT_BYTES) {
+                if u32_at(element, 4)? != 0 {
+                    return nothing;
+                }
                 let (offset, len) = (u64_at(element, 8)?, u64_at(element, 16)?);
                 sum = sum.checked_add(len).ok_or("a write whose elements are too long")?;
                 elements.push(Element { handle: u32_at(element, 0)?, offset, len });
@@ -146,6 +152,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Record, u64), &'static str> {
             let immediate = (has_immediate == 1).then_some(immediate);
             Record::Write(Write { elements, remote: RemoteSlice::new(address, len, RemoteKey(key)), immediate })
         }
+        2..=5 if !is_bare || kind < 4 && key != 0 => return nothing,
         2 => Record::Send,
         3..=5 if !rest.is_empty() => return Err("a record that is too long"),
         3 => Record::Ack,
@@ -191,12 +198,14 @@ mod tests {
             .map(|r| Encoded::new(&r, &[], 2).bytes().to_vec());
         let examples = examples.into_iter().chain([Encoded::new(&Record::Send, b"message", 3).bytes().to_vec()]);
         transfer_fuzz::Target::new("shm-record", examples).max_len(MAX_RECORD_BYTES).run(|bytes| match decode(bytes) {
-            Ok((Record::Write(write), _)) => {
+            Ok((record, placed)) => {
+                let message = if record == Record::Send { &bytes[HEAD_BYTES..] } else { &[] };
+                assert_eq!(Encoded::new(&record, message, placed).bytes(), bytes);
+                let Record::Write(write) = record else { return format!("{record:?}").chars().take(4).collect() };
                 assert_eq!(write.elements.iter().map(|e| e.len).sum::<u64>(), write.remote.len);
                 assert!(write.elements.len() <= MAX_SGE);
                 format!("write {}", write.elements.len())
             }
-            Ok((record, _)) => format!("{record:?}").chars().take(4).collect(),
             Err(why) => why.into(),
         });
     }

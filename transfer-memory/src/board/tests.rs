@@ -237,6 +237,8 @@ fn what_is_held_is_never_written_again() {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let Some(seen) = version(reader.find(&key("k"), |_| None)) else { continue };
+                    // What it has found may be replaced, and its memory used again, before it is marked.
+                    thread::yield_now();
                     let Ok(mark) = reader.hold(&seen) else { continue };
                     let slot = &memory[seen.slice.offset as usize];
                     for _ in 0..3 {

@@ -197,8 +197,8 @@ fn errors_about_rdma_say_what_would_be_right() {
 
 #[test]
 fn fuzz_size() {
-    let examples =
-        ["0", "4096", "64MiB", "1 GiB", "3TiB", "18446744073709551615B"].map(|text| text.as_bytes().to_vec());
+    let examples = ["0", "4096", "64MiB", "1 GiB", "3TiB", "16777215TiB", "18446744073709551615B"]
+        .map(|text| text.as_bytes().to_vec());
     transfer_fuzz::Target::new("size", examples).max_len(64).run(|bytes| {
         match String::from_utf8_lossy(bytes).parse::<Size>() {
             Ok(size) => {

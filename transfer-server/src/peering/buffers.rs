@@ -204,6 +204,12 @@ mod tests {
         let (ask, answers) = examples();
         let examples = std::iter::once(to_message(&ask).encode_to_vec());
         let examples = examples.chain(answers.map(|answer| to_answer(answer).encode_to_vec()));
+        // What has no element type, and what has no shape: chance alone finds neither.
+        let refused = [(300, vec![2]), (1, vec![1; 100])].map(|(dtype, shape)| {
+            let tensor = Some(v1::TensorDescriptor { dtype, shape });
+            v1::BufferRequest { tensor, ..to_message(&ask) }.encode_to_vec()
+        });
+        let examples = examples.chain(refused);
         transfer_fuzz::Target::new("grpc-prepare-buffers", examples).run(|bytes| {
             let asked = v1::BufferRequest::decode(bytes).map_err(|_| "no request".to_owned()).and_then(from_message);
             if let Ok(ask) = &asked {

@@ -1,7 +1,7 @@
 //! Connections that come in, each with who it is from.
 
 use super::authority::Authorities;
-use super::caller::{Caller, Incoming, Stream};
+use super::caller::{Caller, Incoming, Stream, tcp_has_spoken};
 use super::places::{PlaceOfOne, Places, Source};
 use super::{Present, Security, names, verify};
 use hashbrown::HashMap;
@@ -79,7 +79,7 @@ where
 /// A connection that has no handshake of its own: it has to say something, and to have a place.
 async fn greeted_in_the_clear(gate: Gate, source: Source, caller: Caller, stream: Stream) -> Option<Incoming> {
     let mut silent = gate.silent.enter(source);
-    let spoken = silent.within(FIRST_BYTE, "first byte", stream.readable()).await;
+    let spoken = silent.within(FIRST_BYTE, "first byte", stream.has_spoken()).await;
     drop(silent);
     match spoken.and_then(|()| gate.places.take(source)) {
         Ok(place) => {
@@ -225,7 +225,7 @@ async fn greeted(
     from: Source,
 ) -> Result<(TlsStream<TcpStream>, PlaceOfOne), String> {
     let mut silent = gate.silent.enter(from);
-    silent.within(FIRST_BYTE, "first byte", socket.readable()).await?;
+    silent.within(FIRST_BYTE, "first byte", tcp_has_spoken(&socket)).await?;
     drop(silent);
     let stream = gate.greeting.enter(from).within(HANDSHAKE_DEADLINE, "handshake", acceptor.accept(socket)).await?;
     Ok((stream, gate.places.take(from)?))

@@ -2,11 +2,13 @@
 
 use super::authority::Authorities;
 use super::places::PlaceOfOne;
+use rustix::net::RecvFlags;
 use std::fmt;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 use tonic::Status;
@@ -83,13 +85,24 @@ pub(super) enum Stream {
     Unix(UnixStream),
 }
 
+/// Looks whether the other side has said something, or has gone. A readiness alone may be a mistake.
+fn look(socket: impl AsFd) -> std::io::Result<()> {
+    rustix::net::recv(socket, &mut [0u8], RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// Waits until the other side of a TCP connection has said something, or has gone.
+pub(super) async fn tcp_has_spoken(socket: &TcpStream) -> std::io::Result<()> {
+    socket.async_io(Interest::READABLE, || look(socket)).await
+}
+
 impl Stream {
     /// Waits until the other side has said something, or has gone.
-    pub(super) async fn readable(&self) -> std::io::Result<()> {
+    pub(super) async fn has_spoken(&self) -> std::io::Result<()> {
         match self {
-            Stream::Plain(s) => s.readable().await,
-            Stream::Tls(s) => s.get_ref().0.readable().await,
-            Stream::Unix(s) => s.readable().await,
+            Stream::Plain(s) => tcp_has_spoken(s).await,
+            Stream::Tls(s) => tcp_has_spoken(s.get_ref().0).await,
+            Stream::Unix(s) => s.async_io(Interest::READABLE, || look(s)).await,
         }
     }
 }

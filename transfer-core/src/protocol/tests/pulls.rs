@@ -174,6 +174,35 @@ fn a_deadline_gives_the_slot_back_only_when_the_owner_has_confirmed() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
+/// Room for one at a time: each has it when those before it are done.
+#[test]
+fn who_waits_for_room_gets_it_in_the_order_of_asking() {
+    let mut pair = Pair::new();
+    let (w, holds) = (pair.worker(0, "w"), pair.worker(1, "holds"));
+    let waiting = ["first", "second", "third"].map(|name| pair.worker(1, name));
+    pair.push(w, "k", bytes(super::pair::POOL_BYTES - 1024), 1, None);
+    pair.fetch(holds, "k", Select::Latest);
+    pair.settle();
+    for worker in waiting {
+        pair.fetch(worker, "k", Select::Latest);
+        pair.settle();
+    }
+    let mut holder = holds;
+    for (at, next) in waiting.into_iter().enumerate() {
+        let (lease, ..) = pair.fetched(holder);
+        for later in &waiting[at..] {
+            assert_eq!(pair.replies(*later), [], "there is no room");
+        }
+        pair.release(holder, lease);
+        pair.settle();
+        holder = next;
+    }
+    let (lease, ..) = pair.fetched(holder);
+    pair.release(holder, lease);
+    let [first, second, third] = waiting;
+    pair.ends_clean(&[(w, "w"), (holds, "holds"), (first, "first"), (second, "second"), (third, "third")]);
+}
+
 #[test]
 fn nobody_has_that_key() {
     let mut pair = Pair::new();

@@ -1,10 +1,10 @@
 //! Fetches that are answered by reference, and what becomes of the memory when links, workers and promises break.
 
-use super::pair::{ARENA_BYTES, Pair, Worker, bytes};
+use super::pair::{ARENA_BYTES, Pair, Worker, bytes, key, name};
 use super::solo::{KEY, LINK, OTHERS, OURS, SESSION, Solo};
 use crate::fabric::FabricEvent;
 use crate::memory::SegmentId;
-use crate::op::{Command, FailureCode, LeaseId, OpId, Reply, TakeBack};
+use crate::op::{Command, FailureCode, LeaseId, OpId, Push, Reply, TakeBack};
 use crate::tensor::{Retention, Select, Until, Version};
 use crate::wire::message::{Body, Role};
 use std::num::NonZeroU32;
@@ -297,4 +297,33 @@ fn another_user_s_worker_gets_nothing() {
         solo.node.session_closed(solo.now, SESSION, "it left");
         solo.drain();
     }
+}
+
+/// What is shared with another user comes as bytes: whoever is passed a segment can read all of it.
+#[test]
+fn what_is_shared_with_another_user_is_not_referred_to() {
+    let mut solo = referring();
+    let op = solo.op();
+    solo.command(Command::Push(Push {
+        op,
+        key: key("k"),
+        version: None,
+        meta: bytes(8),
+        offset: 0,
+        to: None,
+        timeout: Duration::from_secs(1),
+        require: None,
+        retention: Retention::default(),
+        takeover: false,
+        readable_by: vec![name("1")],
+        ranges: 0,
+        trace: None,
+        announced: None,
+    }));
+    solo.answer();
+    let (select, slot) = (Select::Latest, None);
+    let body = Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant: OTHERS, slot, trace: None };
+    solo.hear(Role::Pull, 5, body);
+    assert!(solo.shares.is_empty(), "its segment is passed");
+    assert_eq!(solo.last("META_DATA_UPDATE").index, 5);
 }

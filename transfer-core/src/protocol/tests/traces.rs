@@ -141,9 +141,39 @@ fn a_trace_is_of_the_version_that_it_names() {
         assert_eq!(solo.ended, None);
         reports(&solo.replies)[0].origin
     };
-    assert_eq!(told(&[]), None);
-    assert_eq!(told(&[(1, 5)]), context(5));
-    assert_eq!(told(&[(1, 5), (1, 6)]), context(6));
-    assert_eq!(told(&[(2, 5)]), None);
-    assert_eq!(told(&[(1, 5), (2, 6)]), None);
+    // The same of what is fetched from there.
+    let brought = |traces: &[(u64, u8)]| {
+        let mut solo = Solo::new(|_| {});
+        solo.fetch(Select::Latest);
+        let index = solo.last("TENSOR_REQUEST").index;
+        let (version, metadata_id) = (Version(1), 1);
+        solo.hear(Role::Pull, index, Body::MetaDataUpdate { version, metadata_id, meta: bytes(8) });
+        solo.grant();
+        for (version, span) in traces {
+            let body = Body::Trace { version: Version(*version), context: context(*span).unwrap() };
+            solo.hear(Role::Pull, index, body);
+        }
+        let Body::TensorReRequest { slot } = solo.last("TENSOR_RE_REQUEST").body else { unreachable!() };
+        solo.land(&Header {
+            slot: slot.number,
+            index,
+            metadata_id,
+            version,
+            body_len: 8,
+            pieces: 1,
+            waited_us: 0,
+            name: 0,
+            retention: Retention::default(),
+        });
+        solo.revoke();
+        assert_eq!(solo.ended, None);
+        reports(&solo.replies)[0].origin
+    };
+    for origin in [&told as &dyn Fn(&[(u64, u8)]) -> _, &brought] {
+        assert_eq!(origin(&[]), None);
+        assert_eq!(origin(&[(1, 5)]), context(5));
+        assert_eq!(origin(&[(1, 5), (1, 6)]), context(6));
+        assert_eq!(origin(&[(2, 5)]), None);
+        assert_eq!(origin(&[(1, 5), (2, 6)]), None);
+    }
 }

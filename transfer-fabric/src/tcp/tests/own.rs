@@ -81,6 +81,26 @@ fn a_blocked_link_sleeps() {
     assert!(pair.fabric(0).links.values().all(|link| !link.watched));
 }
 
+/// A peer whose process is stopped: its kernel goes on answering, and takes nothing any more.
+#[test]
+fn a_stopped_peer_is_lost() {
+    struct Hasty;
+    impl SegmentRig for Hasty {
+        type Fabric = TcpFabric;
+
+        fn make(&mut self) -> TcpFabric {
+            TcpFabric::new(TcpConfig { peer_timeout: Duration::from_secs(1), ..local() }).unwrap()
+        }
+    }
+    let len = 64 << 20;
+    let mut pair = Pair::new(Hasty, len);
+    let link = pair.connect(0);
+    let remote = pair.grant(1, link, Pair::<Hasty>::slice(0, len));
+    pair.post_write(0, link, &[Pair::<Hasty>::slice(0, len)], remote, None).unwrap();
+    let reason = down(pair.fabric(0));
+    assert!(matches!(reason, DownReason::Lost(_)), "{reason:?}");
+}
+
 /// A deadline that has passed, and is nobody's any more, does not keep the thread awake.
 #[test]
 fn a_passed_deadline_sleeps() {
