@@ -89,8 +89,11 @@ fn versions_are_never_mixed() {
     let file = at("new");
     let piece = ["push", "--prefix", "k/.transferctl-pieces", text(&file)];
     Ctl::of(scene.a(), &piece).ends(1, &["a piece of a larger file"]);
+    // It is as long as the one that it replaces.
+    let list = ["tensors", "--prefix", "k/.transferctl-pieces/00001", "--json"];
+    let len = Ctl::of(scene.a(), &list).ends(0, &[]).json_lines()[0]["len_bytes"].as_u64().unwrap();
     let mut intruder = scene.a().worker("intruder");
-    intruder.push("k/.transferctl-pieces/00001", transfer_tests::Spec::bytes(1000, 3)).takeover().get();
+    intruder.push("k/.transferctl-pieces/00001", transfer_tests::Spec::bytes(len, 3)).takeover().get();
     for node in [scene.a(), scene.b()] {
         let said = Ctl::of(node, &["fetch", "k", text(&at("out"))]).ends(6, &["00001", "version 1", "fetch it again"]);
         assert!(!at("out").exists(), "{}", said.text());
