@@ -7,14 +7,14 @@
 //! - [`verbs`]: the fabric over RDMA.
 //! - `conformance`: the tests that every fabric has to pass; with the feature of that name.
 //! - `poller`: what a fabric that has sockets waits on.
-//! - `guests`: sockets that have not shown whose they are.
+//! - `pending`: connections that have not sent their Hello yet.
 //! - `token`: what proves that whoever connects was told to.
 //! - `regions`: registered segments and grants, for the fabrics that place bytes themselves.
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod engine;
-mod guests;
+mod pending;
 mod poller;
 mod regions;
 pub mod shm;

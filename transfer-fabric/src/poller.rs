@@ -20,7 +20,7 @@ pub(crate) enum Source {
     Listener,
     Timer,
     /// A socket that has not shown its token yet.
-    Guest(u32),
+    Pending(u32),
     Link(LinkId),
     /// Something of the fabric's own that wakes its thread.
     Bell,
@@ -31,7 +31,7 @@ impl Source {
         EventData::new_u64(match self {
             Source::Listener => 0,
             Source::Timer => 1,
-            Source::Guest(number) => 2 << 32 | u64::from(number),
+            Source::Pending(number) => 2 << 32 | u64::from(number),
             Source::Link(link) => 3 << 32 | u64::from(link.0),
             Source::Bell => 4 << 32,
         })
@@ -40,7 +40,7 @@ impl Source {
     fn of(data: EventData) -> Source {
         let number = data.u64();
         match number >> 32 {
-            2 => Source::Guest(number as u32),
+            2 => Source::Pending(number as u32),
             3 => Source::Link(LinkId(number as u32)),
             4 => Source::Bell,
             _ if number == 0 => Source::Listener,

@@ -117,7 +117,7 @@ impl Node {
             && let Some(Copying { key, from, reader, .. }) = self.copies.remove(id)
         {
             self.copied_from(self.latest, &key, from, false);
-            self.feed_later(reader);
+            self.serve_pool_later(reader);
         }
     }
 

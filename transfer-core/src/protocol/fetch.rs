@@ -148,7 +148,7 @@ impl Node {
 
     /// A node that was said to own the key does not. The directory is asked for a newer entry, but not for ever: two that each say it
     /// is the other's would keep a fetch going until its deadline, and be asked all the while.
-    pub(super) fn went_astray(&mut self, now: Time, id: Id<Op>, why: Failure) {
+    pub(super) fn wrong_owner(&mut self, now: Time, id: Id<Op>, why: Failure) {
         let Some(Op { kind: OpKind::Fetch { astray, stage, .. }, .. }) = self.ops.get_mut(id) else { return };
         *astray += 1;
         if *astray <= MOST_ASTRAY {

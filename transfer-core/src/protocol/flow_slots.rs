@@ -106,13 +106,13 @@ impl Node {
                     let fresh = std::mem::take(&mut flow.fresh);
                     let slots: Vec<SlotGrant> = fresh.iter().filter_map(|s| l.grant_of(*s)).collect();
                     self.answer_flow(link, index, Ok(slots));
-                    self.feed_later(domain);
+                    self.serve_pool_later(domain);
                 }
             }
             InState::Ready => {
                 let domain = flow.domain;
                 self.send(link, Role::Push, index, Body::BufferIdle { slot: grant });
-                self.feed_later(domain);
+                self.serve_pool_later(domain);
             }
             InState::Claiming
             | InState::WaitingForRoom

@@ -156,7 +156,7 @@ impl Node {
         self.flows_out_lost(&l.flows_out, &lost("the link to"));
         self.pulls_lost(&l.pulls, &lost("the link to"));
         for domain in self.pools.keys().copied().collect::<Vec<_>>() {
-            self.feed_later(domain);
+            self.serve_pool_later(domain);
         }
         self.actions.push_back(Action::Control(Control::LinkDown { link, peer, why: reason.to_string() }));
     }

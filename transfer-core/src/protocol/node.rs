@@ -55,7 +55,7 @@ pub struct Node {
     pub(super) timers: BTreeSet<(Time, Id<Op>)>,
     pub(super) actions: VecDeque<Action>,
     pub(super) dirty: Vec<LinkId>,
-    pub(super) hungry: Vec<Tenant>,
+    pub(super) pools_to_serve: Vec<Tenant>,
     pub(super) idle: Idle,
     pub(super) headers: LocalSlice,
     pub(super) free_cells: Vec<u32>,
@@ -125,7 +125,7 @@ impl Node {
             timers: BTreeSet::new(),
             actions: VecDeque::new(),
             dirty: Vec::new(),
-            hungry: Vec::new(),
+            pools_to_serve: Vec::new(),
             idle: Idle::default(),
             headers,
             free_cells: (0..cells).rev().collect(),
@@ -171,7 +171,7 @@ impl Node {
     pub fn poll_action(&mut self) -> Option<Action> {
         if self.actions.is_empty() {
             self.settle_idle();
-            self.feed_the_hungry();
+            self.serve_pool_waiters();
             self.settle_idle();
             self.flush_asks();
             self.flush();

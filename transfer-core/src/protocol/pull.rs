@@ -386,7 +386,7 @@ impl Node {
         let (op, slot, domain) = (p.op.take(), p.slot.take(), p.domain);
         self.settle_speculation(link, id);
         // It may have stood first in line for room.
-        self.feed_later(domain);
+        self.serve_pool_later(domain);
         if let Some(l) = self.links.get_mut(&link) {
             l.pulls.remove(id);
         }
@@ -395,7 +395,7 @@ impl Node {
         }
         let Some(op) = op else { return };
         if failure.code == FailureCode::NotOwner {
-            self.went_astray(now, op, failure);
+            self.wrong_owner(now, op, failure);
         } else {
             if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(op) {
                 *stage = FetchStage::Waiting;
@@ -438,7 +438,7 @@ impl Node {
                     }
                 }
                 self.send(link, Role::Pull, id.short(), Body::Cancel);
-                self.feed_later(domain);
+                self.serve_pool_later(domain);
             }
             PullState::Cancelling => {}
         }

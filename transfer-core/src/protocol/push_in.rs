@@ -336,7 +336,7 @@ impl Node {
                 // What has landed stays published; the sender may ask for others.
                 flow.state = InState::Without;
                 self.idle.touch(link, id);
-                self.feed_later(before);
+                self.serve_pool_later(before);
                 self.drop_idle_slots(link, id);
                 return self.answer_flow(link, index, Err(failure));
             }
@@ -352,7 +352,7 @@ impl Node {
                 self.store.set_target(record, session);
             }
         }
-        self.feed_later(before);
+        self.serve_pool_later(before);
         self.drop_idle_slots(link, id);
         self.give_room(link, id);
     }
@@ -509,7 +509,7 @@ impl Node {
             for slot in flow.landed {
                 self.drop_slot(link, slot);
             }
-            self.feed_later(flow.domain);
+            self.serve_pool_later(flow.domain);
         }
     }
 

@@ -29,7 +29,7 @@ impl Node {
             self.idle.touch(link, id);
             self.cut_call(link, index);
             self.send(link, Role::Push, index, Body::BufferRecall { why: Recall::Ends, round });
-            self.feed_later(domain);
+            self.serve_pool_later(domain);
         }
     }
 
@@ -68,16 +68,16 @@ impl Node {
             (Recall::Room, InState::Reclaiming) if flow.round == round => {
                 flow.state = InState::Without;
                 self.drop_idle_slots(link, id);
-                self.feed_later_for(link, id);
+                self.serve_pool_later_for(link, id);
             }
             // The sender asked for others meanwhile, or the flow ends.
             (Recall::Room, _) => {}
         }
     }
 
-    fn feed_later_for(&mut self, link: LinkId, id: Id<InFlow>) {
+    fn serve_pool_later_for(&mut self, link: LinkId, id: Id<InFlow>) {
         if let Some(domain) = self.flow_in(link, id).map(|f| f.domain) {
-            self.feed_later(domain);
+            self.serve_pool_later(domain);
         }
     }
 

@@ -196,13 +196,13 @@ impl Node {
             // The allocator lent it, so it takes it back.
             let _ = pool.alloc.free(range);
         }
-        self.feed_later(domain);
+        self.serve_pool_later(domain);
     }
 
     /// There may be room for those who wait for it, or the first of them does not want it any more.
-    pub(super) fn feed_later(&mut self, domain: Tenant) {
-        if self.pools.get(&domain).is_some_and(|p| !p.wants.is_empty()) && !self.hungry.contains(&domain) {
-            self.hungry.push(domain);
+    pub(super) fn serve_pool_later(&mut self, domain: Tenant) {
+        if self.pools.get(&domain).is_some_and(|p| !p.wants.is_empty()) && !self.pools_to_serve.contains(&domain) {
+            self.pools_to_serve.push(domain);
         }
     }
 
@@ -226,13 +226,13 @@ impl Node {
             pool.wants.push_back(want);
             self.pool_waits(domain);
             // Those before may not want it any more, and others may hold room that they do not use.
-            self.feed_later(domain);
+            self.serve_pool_later(domain);
         }
     }
 
     /// Gives the room that became free to those who wait for it, in order.
-    pub(super) fn feed_the_hungry(&mut self) {
-        for domain in std::mem::take(&mut self.hungry) {
+    pub(super) fn serve_pool_waiters(&mut self) {
+        for domain in std::mem::take(&mut self.pools_to_serve) {
             while let Some(want) = self.pools.get(&domain).and_then(|p| p.wants.front().copied()) {
                 if !self.feed(domain, want) {
                     self.reclaim(domain, want);

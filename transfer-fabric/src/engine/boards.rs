@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use transfer_core::memory::SegmentId;
 use transfer_core::protocol::{SessionId, Shown, Tenant};
-use transfer_memory::board::{BoardWriter, Life, LifeError, SessionMarks};
+use transfer_memory::board::{BoardWriter, Liveness, LivenessError, SessionMarks};
 use transfer_memory::segment::{MapError, Segment};
 
 /// What was looked up on boards.
@@ -53,9 +53,9 @@ pub(super) struct Boards {
 
 impl Boards {
     /// Takes a board up: how many keys it can show, and what has to live as long as this thread runs.
-    pub(super) fn add(&mut self, domain: Tenant, segment: &Segment) -> Result<(usize, Life), BoardError> {
+    pub(super) fn add(&mut self, domain: Tenant, segment: &Segment) -> Result<(usize, Liveness), BoardError> {
         let writer = BoardWriter::new(segment.mapping().clone())?;
-        let life = Life::begin(segment.mapping())?;
+        let life = Liveness::begin(segment.mapping())?;
         let entries = writer.entries();
         self.by_domain.entry(domain).or_default().writer = Some(writer);
         Ok((entries, life))
@@ -167,17 +167,17 @@ pub(super) enum BoardError {
     Map(#[from] MapError),
     /// Its readers could not see whether this sidecar lives.
     #[error(transparent)]
-    Life(#[from] LifeError),
+    Liveness(#[from] LivenessError),
 }
 
 /// What keeps a board going: the memory, and the life that is shown in it.
 pub(super) struct Kept {
-    _life: Life,
+    _life: Liveness,
     _segment: Arc<Segment>,
 }
 
 impl Kept {
-    pub(super) fn new(life: Life, segment: Arc<Segment>) -> Kept {
+    pub(super) fn new(life: Liveness, segment: Arc<Segment>) -> Kept {
         Kept { _life: life, _segment: segment }
     }
 }

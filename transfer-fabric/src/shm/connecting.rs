@@ -39,7 +39,7 @@ pub(super) struct Arrived {
 
 /// A socket that has not shown its token.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub(super) struct PendingConnection {
     socket: Socket,
     pub(super) deadline: Instant,
 }
@@ -136,27 +136,27 @@ impl ShmFabric {
             let Ok(from) = socket.peer() else { continue };
             let from = from.uid;
             let deadline = self.deadline_after(self.config.handshake_timeout);
-            let (number, gone) = self.guests.enter(from, Guest { socket, deadline });
+            let (number, gone) = self.pending.enter(from, PendingConnection { socket, deadline });
             if let Some(gone) = gone {
                 tracing::warn!("a connection of this host was closed for another one: it had not shown a token");
                 self.poller.remove(&gone.socket);
             }
-            let Some(guest) = self.guests.get_mut(number) else { continue };
-            if let Err(error) = self.poller.add(&guest.socket, Source::Guest(number)) {
+            let Some(connection) = self.pending.get_mut(number) else { continue };
+            if let Err(error) = self.poller.add(&connection.socket, Source::Pending(number)) {
                 tracing::warn!(%error, "a connection of this host was closed");
-                self.guests.remove(number);
+                self.pending.remove(number);
             }
         }
     }
 
-    /// Reads a guest's Hello, and makes it the socket of the link that waits for it.
-    pub(super) fn hear_guest(&mut self, number: u32) {
-        let Some(guest) = self.guests.get_mut(number) else { return };
-        let message = match guest.socket.try_receive(1) {
+    /// Reads the Hello of a pending connection, and makes it the socket of the link that waits for it.
+    pub(super) fn hear_pending(&mut self, number: u32) {
+        let Some(connection) = self.pending.get_mut(number) else { return };
+        let message = match connection.socket.try_receive(1) {
             Ok(None) => return,
             other => other,
         };
-        let Some(Guest { socket, .. }) = self.guests.remove(number) else { return };
+        let Some(PendingConnection { socket, .. }) = self.pending.remove(number) else { return };
         self.poller.remove(&socket);
         // It has gone, and needs no answer.
         let Ok(Some(message)) = message else { return };

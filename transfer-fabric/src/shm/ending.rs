@@ -99,7 +99,7 @@ impl ShmFabric {
         }
         let Some(mut link) = self.links.remove(&id) else { return false };
         let (theirs, last) = link.take_theirs();
-        self.crew.discard(theirs, last);
+        self.copy_pool.discard(theirs, last);
         if let Stage::Ending { reason } = link.stage {
             self.reports.push_back(Report::Down { link: id, reason });
         }
@@ -125,7 +125,7 @@ impl ShmFabric {
         {
             tracing::error!(%error, "the socket for peers of this host cannot be watched");
         }
-        self.guests.retain(|guest| now < guest.deadline);
+        self.pending.retain(|connection| now < connection.deadline);
         let late = |what: &str| DownReason::NotConnected(format!("{what} in time"));
         let waits_too_long =
             |waiting: &Waiting| matches!(waiting, Waiting::ForHello { deadline, .. } if *deadline <= now);
@@ -153,7 +153,7 @@ impl ShmFabric {
             Stage::Up => link.watch.map(|(at, _)| at),
             Stage::Ending { .. } => None,
         });
-        let guests = self.guests.iter().map(|guest| guest.deadline);
-        waiting.chain(links).chain(guests).min()
+        let pending = self.pending.iter().map(|connection| connection.deadline);
+        waiting.chain(links).chain(pending).min()
     }
 }

@@ -1,7 +1,7 @@
 //! One link: its socket, its rings, and what is in flight.
 
 use super::MAX_SEGMENTS;
-use super::crew::{Crew, Theirs, ToMap};
+use super::copy_pool::{CopyPool, Theirs, ToMap};
 use super::job::Job;
 use super::note::{Nonce, Note};
 use super::quota::Mapped;
@@ -96,7 +96,7 @@ pub(super) struct Signs {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Means<'a> {
     pub(super) regions: &'a Regions,
-    pub(super) crew: &'a Crew,
+    pub(super) copy_pool: &'a CopyPool,
     /// The most bytes of a peer's segments that are mapped.
     pub(super) max_mapped_bytes: u64,
 }
@@ -315,7 +315,7 @@ impl Link {
             && let Some((_, next)) = self.unmapped.pop_front()
         {
             next.into.count(share);
-            means.crew.map(next);
+            means.copy_pool.map(next);
         }
     }
 
@@ -325,7 +325,7 @@ impl Link {
         let (theirs, len) = self.theirs.remove(&handle).ok_or_else(none)?;
         self.theirs_bytes -= len;
         self.unmapped.retain(|(waiting, _)| *waiting != handle);
-        means.crew.discard(vec![theirs], None);
+        means.copy_pool.discard(vec![theirs], None);
         Ok(())
     }
 

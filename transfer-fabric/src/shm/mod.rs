@@ -8,7 +8,7 @@
 //! - `offer`, `note`, `record`: what the control plane, the socket and the rings carry.
 //! - `shared`: the memory that both sides write: the rings.
 //! - `link`: one link; `send`, `receive`: its two directions; `quota`: how much of its peer's memory is mapped.
-//! - `job`, `crew`: copies in pieces, and the threads that help with large ones and map what is passed.
+//! - `job`, `copy_pool`: copies in pieces, and the threads that help with large ones and map what is passed.
 //! - `connecting`, `progress`, `ending`: the fabric's work on its links, by their age.
 //!
 //! # How a link begins
@@ -34,7 +34,7 @@
 //! killed says nothing; what it had posted stays as it was until this side lets go of it, since mapped segments are marked as read.
 
 mod connecting;
-mod crew;
+mod copy_pool;
 mod ending;
 mod job;
 mod link;
@@ -50,11 +50,11 @@ mod shared;
 mod tests;
 
 use crate::device;
-use crate::guests::Guests;
+use crate::pending::PendingConnections;
 use crate::poller::{Poller, Source};
 use crate::regions::Regions;
-use connecting::{Guest, Waiting};
-use crew::Crew;
+use connecting::{PendingConnection, Waiting};
+use copy_pool::CopyPool;
 use hashbrown::HashMap;
 use link::Link;
 use record::{Record, Write};
@@ -162,7 +162,7 @@ pub struct ShmFabric {
     poller: Poller,
     regions: Regions,
     waiting: HashMap<LinkId, Waiting>,
-    guests: Guests<u32, Guest>,
+    pending: PendingConnections<u32, PendingConnection>,
     links: HashMap<LinkId, Link>,
     reports: VecDeque<Report>,
     /// No deadline passes before.
@@ -171,7 +171,7 @@ pub struct ShmFabric {
     watchful: u8,
     rounds: u8,
     /// Last: its threads end when nothing gives them work any more.
-    crew: Crew,
+    copy_pool: CopyPool,
 }
 
 impl ShmFabric {
@@ -191,8 +191,8 @@ impl ShmFabric {
         let listener = listener.map_err(device("listening"))?;
         let poller = Poller::new()?;
         poller.add(&listener, Source::Listener)?;
-        let crew = Crew::start(config.copy_threads)?;
-        poller.add(crew.bell(), Source::Bell)?;
+        let copy_pool = CopyPool::start(config.copy_threads)?;
+        poller.add(copy_pool.bell(), Source::Bell)?;
         let mut capabilities = Capabilities::new();
         capabilities.max_sge = MAX_SGE;
         capabilities.max_write_bytes = MAX_WRITE_BYTES;
@@ -210,13 +210,13 @@ impl ShmFabric {
             poller,
             regions: Regions::default(),
             waiting: HashMap::new(),
-            guests: Guests::new(),
+            pending: PendingConnections::new(),
             links: HashMap::new(),
             reports: VecDeque::new(),
             alarm: None,
             watchful: 0,
             rounds: 0,
-            crew,
+            copy_pool,
         })
     }
 

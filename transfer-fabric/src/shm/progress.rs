@@ -37,7 +37,9 @@ impl ShmFabric {
         self.watchful = self.watchful.saturating_sub(1);
         let connecting = || {
             let greeting = |stage: &Stage| matches!(stage, Stage::Greeting { .. });
-            !self.waiting.is_empty() || !self.guests.is_empty() || self.links.values().any(|link| greeting(&link.stage))
+            !self.waiting.is_empty()
+                || !self.pending.is_empty()
+                || self.links.values().any(|link| greeting(&link.stage))
         };
         was_watchful || self.rounds == 0 || connecting()
     }
@@ -51,8 +53,8 @@ impl ShmFabric {
                     self.poller.rung();
                     moved = true;
                 }
-                Source::Guest(number) => self.hear_guest(number),
-                Source::Bell => self.crew.hush(),
+                Source::Pending(number) => self.hear_pending(number),
+                Source::Bell => self.copy_pool.hush(),
                 Source::Link(link) => {
                     moved |= self.report(sink);
                     moved |= self.hear(link, sink);
@@ -78,8 +80,8 @@ impl ShmFabric {
 
     /// Reads the socket of a link.
     fn hear(&mut self, id: LinkId, sink: &mut Sink<'_>) -> bool {
-        let ShmFabric { links, regions, crew, config, .. } = self;
-        let means = Means { regions, crew, max_mapped_bytes: config.max_mapped_bytes };
+        let ShmFabric { links, regions, copy_pool, config, .. } = self;
+        let means = Means { regions, copy_pool, max_mapped_bytes: config.max_mapped_bytes };
         let Some(link) = links.get_mut(&id) else {
             self.gave_up(id);
             return false;
@@ -104,8 +106,8 @@ impl ShmFabric {
     }
 
     fn receive(&mut self, sink: &mut Sink<'_>) -> bool {
-        let ShmFabric { links, regions, crew, config, .. } = self;
-        let means = Means { regions, crew, max_mapped_bytes: config.max_mapped_bytes };
+        let ShmFabric { links, regions, copy_pool, config, .. } = self;
+        let means = Means { regions, copy_pool, max_mapped_bytes: config.max_mapped_bytes };
         let mut moved = false;
         let mut ended: Vec<(LinkId, DownReason)> = Vec::new();
         for (id, link) in links.iter_mut().filter(|(_, link)| link.is_up()) {

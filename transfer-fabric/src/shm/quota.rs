@@ -1,7 +1,7 @@
 //! How much of a peer's memory is mapped here.
 //!
-//! To unmap takes a while and is done by the crew, so memory that the peer has taken back counts until it is really gone. Else a peer that
-//! passes segments and takes them back as fast as it can would have more of them mapped, and wait for the crew, than it may.
+//! To unmap takes a while and is done by the copy pool, so memory that the peer has taken back counts until it is really gone. Else a peer that
+//! passes segments and takes them back as fast as it can would have more of them mapped, and wait for the copy pool, than it may.
 
 use super::MAX_SEGMENTS;
 use std::sync::Arc;

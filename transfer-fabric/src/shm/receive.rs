@@ -1,6 +1,6 @@
 //! What a link receives: records, checked before any byte is copied, and copied by this side.
 
-use super::crew::LEAST_BYTES;
+use super::copy_pool::LEAST_BYTES;
 use super::job::{Job, Span};
 use super::link::{Landing, Link, Means};
 use super::record::{self, HEAD_BYTES, Record, Write};
@@ -143,7 +143,7 @@ impl Link {
         }
         let job = Arc::new(job);
         if remote.len >= LEAST_BYTES {
-            means.crew.copy(&job);
+            means.copy_pool.copy(&job);
         }
         self.landing = Some(Landing { job, key: place.key, immediate });
         Ok(Some(0))

@@ -32,7 +32,7 @@ pub(super) enum Waiting {
 
 /// A socket that has not shown its token.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub(super) struct PendingConnection {
     socket: OwnedFd,
     hello: [u8; HELLO_BYTES],
     filled: usize,
@@ -117,45 +117,45 @@ impl TcpFabric {
             let Some(from) = socket::peer_ip(&socket) else { continue };
             let deadline = self.deadline_after(self.config.handshake_timeout);
             let (number, gone) =
-                self.guests.enter(from, Guest { socket, hello: [0; HELLO_BYTES], filled: 0, deadline });
+                self.pending.enter(from, PendingConnection { socket, hello: [0; HELLO_BYTES], filled: 0, deadline });
             if let Some(gone) = gone {
                 tracing::warn!("a data connection was closed for another one: it had not shown a token");
                 self.poller.remove(&gone.socket);
             }
-            let Some(guest) = self.guests.get_mut(number) else { continue };
-            if let Err(error) = self.poller.add(&guest.socket, Source::Guest(number)) {
+            let Some(connection) = self.pending.get_mut(number) else { continue };
+            if let Err(error) = self.poller.add(&connection.socket, Source::Pending(number)) {
                 tracing::warn!(%error, "a data connection was closed");
-                self.guests.remove(number);
+                self.pending.remove(number);
             }
         }
     }
 
-    /// Reads a guest's Hello, and makes it the socket of the link that waits for it.
-    pub(super) fn hear_guest(&mut self, number: u32) {
-        let Some(guest) = self.guests.get_mut(number) else { return };
-        let rest = guest.hello.get_mut(guest.filled..).unwrap_or(&mut []);
-        match rustix::net::recv(&guest.socket, rest, RecvFlags::DONTWAIT) {
+    /// Reads the Hello of a pending connection, and makes it the socket of the link that waits for it.
+    pub(super) fn hear_pending(&mut self, number: u32) {
+        let Some(connection) = self.pending.get_mut(number) else { return };
+        let rest = connection.hello.get_mut(connection.filled..).unwrap_or(&mut []);
+        match rustix::net::recv(&connection.socket, rest, RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => return,
             Ok((0, _)) | Err(_) => {
-                self.guests.remove(number);
+                self.pending.remove(number);
                 return;
             }
-            Ok((received, _)) => guest.filled += received,
+            Ok((received, _)) => connection.filled += received,
         }
-        if guest.filled < HELLO_BYTES {
+        if connection.filled < HELLO_BYTES {
             return;
         }
-        let Some(guest) = self.guests.remove(number) else { return };
-        match self.admit(&guest.hello) {
-            Ok((link, tokens)) => self.seat(link, guest.socket, tokens),
+        let Some(connection) = self.pending.remove(number) else { return };
+        match self.admit(&connection.hello) {
+            Ok((link, tokens)) => self.seat(link, connection.socket, tokens),
             Err(why) => {
                 tracing::warn!(why, "a data connection was refused");
                 let mut outbox = Outbox::default();
                 outbox.push_text(Kind::Refuse, why);
                 // One try: a fresh socket has room for it.
-                let _ = outbox.send(&mut Wire::new(&guest.socket, None), HEADER_BYTES + why.len(), 0);
-                self.poller.remove(&guest.socket);
-                self.part(guest.socket);
+                let _ = outbox.send(&mut Wire::new(&connection.socket, None), HEADER_BYTES + why.len(), 0);
+                self.poller.remove(&connection.socket);
+                self.part(connection.socket);
             }
         }
     }

@@ -142,7 +142,7 @@ impl TcpFabric {
             tracing::error!(%error, "the data listener cannot be watched");
         }
         self.partings.retain(|parting| now < parting.deadline);
-        self.guests.retain(|guest| now < guest.deadline);
+        self.pending.retain(|connection| now < connection.deadline);
         let late = |what: &str| DownReason::NotConnected(format!("{what} in time"));
         for (link, _) in
             self.waiting.extract_if(|_, w| matches!(w, Waiting::ForSocket { deadline, .. } if *deadline <= now))
@@ -172,8 +172,8 @@ impl TcpFabric {
             Waiting::ForAnswer(_) => None,
         });
         let links = self.links.values().filter_map(Link::deadline);
-        let guests = self.guests.iter().map(|guest| guest.deadline);
+        let pending = self.pending.iter().map(|connection| connection.deadline);
         let partings = self.partings.iter().map(|parting| parting.deadline);
-        waiting.chain(links).chain(guests).chain(partings).min()
+        waiting.chain(links).chain(pending).chain(partings).min()
     }
 }

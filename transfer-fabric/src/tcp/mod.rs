@@ -41,10 +41,10 @@ mod wire;
 pub use tls::TlsSource;
 
 use crate::device;
-use crate::guests::Guests;
+use crate::pending::PendingConnections;
 use crate::poller::{self, Poller, Source};
 use crate::regions::Regions;
-use connecting::{Guest, Waiting};
+use connecting::{PendingConnection, Waiting};
 use ending::Parting;
 use frame::{Header, Kind};
 use hashbrown::HashMap;
@@ -128,7 +128,7 @@ pub struct TcpFabric {
     poller: Poller,
     regions: Regions,
     waiting: HashMap<LinkId, Waiting>,
-    guests: Guests<IpAddr, Guest>,
+    pending: PendingConnections<IpAddr, PendingConnection>,
     links: HashMap<LinkId, Link>,
     /// Links that may have something to send.
     to_send: Vec<LinkId>,
@@ -178,7 +178,7 @@ impl TcpFabric {
             poller,
             regions: Regions::default(),
             waiting: HashMap::new(),
-            guests: Guests::new(),
+            pending: PendingConnections::new(),
             links: HashMap::new(),
             to_send: Vec::new(),
             to_receive: Vec::new(),

@@ -26,7 +26,7 @@ impl TcpFabric {
                     self.poller.rung();
                     moved = true;
                 }
-                Source::Guest(number) => self.hear_guest(number),
+                Source::Pending(number) => self.hear_pending(number),
                 // It has none.
                 Source::Bell => {}
                 Source::Link(link) => {

@@ -5,7 +5,7 @@
 //! asks nobody: no system call, no doorbell, no copy.
 //!
 //! # The board
-//! A page whose first bytes are the `life` of the sidecar: a word that tells whether it runs, and then entries of [`ENTRY_BYTES`], of which there are a power of two. A
+//! A page whose first bytes are the liveness of the sidecar: a word that tells whether it runs, and then entries of [`ENTRY_BYTES`], of which there are a power of two. A
 //! key has its entry in one of the [`PROBES`] places from its [hash](hash_of) on; a key that finds none is not shown.
 //!
 //! | word of an entry | field |
@@ -62,7 +62,7 @@
 mod entry;
 mod futex;
 mod layout;
-mod life;
+mod liveness;
 mod marks;
 mod notice;
 #[cfg(test)]
@@ -77,7 +77,7 @@ pub use layout::{
     BUCKET_MARKS, BUCKETS, ENTRY_BYTES, HEADER_BYTES, MARKS_BYTES, MARKS_HEADER_BYTES, NOTICE_BYTES, NOTICES_BYTES,
     PROBES, board_bytes, entries_of, hash_of,
 };
-pub use life::{Life, LifeError};
+pub use liveness::{Liveness, LivenessError};
 pub use marks::SessionMarks;
 pub use notice::{Alarm, Look, NoticeWriter, Watch};
 pub use reader::{BoardReader, Found, Mark, NotHeld, Seen};

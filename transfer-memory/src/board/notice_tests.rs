@@ -307,7 +307,7 @@ fn a_thread_that_sleeps_is_woken_by_whatever_may_tell_it_more() {
     }
 }
 
-type EndLife = fn(Option<Life>);
+type EndLife = fn(Option<Liveness>);
 
 /// The kernel wakes one of them alone.
 #[test]

@@ -7,7 +7,7 @@ use super::marks::{self, bucket_of};
 use super::notice::{InNotice, Watch};
 use super::table::probes;
 use super::words::Words;
-use super::{entry, life};
+use super::{entry, liveness};
 use crate::segment::{MapError, Mapping};
 use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -208,6 +208,6 @@ impl BoardReader {
     pub(super) fn honoured(&self) -> Option<[(&AtomicU64, u64); 2]> {
         let (life, open) = (self.board.all().first()?, self.marks.all().get(line::OPEN)?);
         let (is_life, is_open) = (life.load(Ordering::Relaxed), open.load(Ordering::Relaxed));
-        (life::is_alive(is_life) && is_open == 1).then_some([(life, is_life), (open, is_open)])
+        (liveness::is_alive(is_life) && is_open == 1).then_some([(life, is_life), (open, is_open)])
     }
 }

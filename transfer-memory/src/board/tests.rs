@@ -23,7 +23,7 @@ pub(super) fn meta(dims: &[u64]) -> TensorMeta {
 /// Both ends of a board, in one process. The sidecar's thread is this one.
 pub(super) struct Scene {
     pub(super) writer: BoardWriter,
-    pub(super) life: Option<Life>,
+    pub(super) life: Option<Liveness>,
     pub(super) marks: SessionMarks,
     pub(super) reader: BoardReader,
     own: Arc<Mapping>,
@@ -32,7 +32,7 @@ pub(super) struct Scene {
 pub(super) fn scene(entries: u32) -> Scene {
     let (board, own) = (segment(board_bytes(entries)), segment(MARKS_BYTES));
     let writer = BoardWriter::new(board.mapping().clone()).unwrap();
-    let life = Life::begin(board.mapping()).unwrap();
+    let life = Liveness::begin(board.mapping()).unwrap();
     let marks = SessionMarks::new(own.mapping().clone(), 0).unwrap();
     marks.set_open(true);
     let reader = BoardReader::new(as_others_map_it(board), own.mapping().clone(), 0).unwrap();
@@ -177,12 +177,12 @@ fn of_a_closed_session_and_of_a_sidecar_that_has_ended_nothing_is_held() {
 #[test]
 fn a_thread_that_ends_without_a_word_is_seen_to_have_ended() {
     let board = segment(board_bytes(8));
-    let alive = || life::is_alive(word_of(board.mapping()));
+    let alive = || liveness::is_alive(word_of(board.mapping()));
     assert!(!alive(), "nobody has begun");
     thread::scope(|scope| {
         let ended = scope.spawn(|| {
             // As of a process that is killed: nothing is dropped, nothing unlocked.
-            std::mem::forget(Life::begin(board.mapping()).unwrap());
+            std::mem::forget(Liveness::begin(board.mapping()).unwrap());
             assert!(alive());
         });
         ended.join().unwrap();

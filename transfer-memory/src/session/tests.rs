@@ -280,7 +280,7 @@ fn a_worker_does_not_wait_for_a_silent_sidecar_and_understands_a_wrong_one() {
 /// What is shown on the board that came with the handshake is found, and marked where the sidecar looks.
 #[test]
 fn a_board_comes_with_the_session_and_can_only_be_read() {
-    use crate::board::{BoardWriter, Found, Life, NotHeld, board_bytes};
+    use crate::board::{BoardWriter, Found, Liveness, NotHeld, board_bytes};
     use transfer_core::tensor::{DType, Key, TensorMeta, Version};
     let options = SegmentOptions { len: board_bytes(64), pages: Pages::Base, lock: Lock::No };
     let board = Arc::new(Segment::create("board", &options, &PinnedBudget::new(BUDGET)).unwrap());
@@ -292,7 +292,7 @@ fn a_board_comes_with_the_session_and_can_only_be_read() {
     });
     let (worker, sidecar) = (worker.unwrap(), sidecar.unwrap());
     let mut writer = BoardWriter::new(board.mapping().clone()).unwrap();
-    let _life = Life::begin(board.mapping()).unwrap();
+    let _life = Liveness::begin(board.mapping()).unwrap();
     let (key, meta) = (Key::new("k").unwrap(), TensorMeta::of(DType::U8, &[9]).unwrap());
     let slice = LocalSlice { segment: ARENA, offset: 64, len: 9 };
     writer.show(&key, 1, Version(5), &meta, slice).unwrap();

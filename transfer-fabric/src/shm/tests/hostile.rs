@@ -5,7 +5,7 @@ use super::super::offer;
 use super::super::record::{Element, Elements, Encoded};
 use super::super::shared::Shared;
 use super::*;
-use crate::guests::{MAX_GUESTS, MAX_GUESTS_OF_ONE};
+use crate::pending::{MAX_PENDING, MAX_PENDING_OF_ONE};
 use crate::token::Token;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -192,7 +192,7 @@ fn what_is_taken_back_counts_until_it_is_unmapped() {
     scene.pass(0, BYTES, &memfd(BYTES, all_seals()));
     scene.write(0, 0);
     lands(&mut scene.fabric);
-    // As the crew does while it has not come to unmap it.
+    // As the copy pool does while it has not come to unmap it.
     let kept = scene.fabric.links[&LINK].theirs[&0].0.clone();
     scene.push(Encoded::new(&Record::Forget(0), &[], 0).bytes());
     becomes(&mut scene.fabric, &|link| link.theirs.is_empty());
@@ -235,16 +235,16 @@ fn silent_connections_of_this_host_keep_no_link_out() {
     let mut rig = ShmRig::new();
     let mut fabric = rig.fabric();
     let mut silent = Vec::new();
-    for n in 0..2 * MAX_GUESTS {
+    for n in 0..2 * MAX_PENDING {
         silent.push(Socket::connect(fabric.path(), now()).unwrap());
         let start = Instant::now();
-        while fabric.guests.seen() <= n as u64 {
+        while fabric.pending.seen() <= n as u64 {
             assert!(start.elapsed() < Duration::from_secs(30), "nothing happens");
             fabric.poll(&mut |event| panic!("{event:?}"));
         }
     }
     begin(&mut fabric, LINK);
-    assert_eq!(fabric.guests.iter().count(), MAX_GUESTS_OF_ONE - 1);
+    assert_eq!(fabric.pending.iter().count(), MAX_PENDING_OF_ONE - 1);
 }
 
 /// A greeting with the wrong token is refused, and so is memory that is none, or of another size.
@@ -255,8 +255,8 @@ fn guests_are_checked() {
     let refused = |fabric: &mut ShmFabric, hello: &[u8], fds: &[BorrowedFd<'_>]| {
         let socket = Socket::connect(fabric.path(), now()).unwrap();
         socket.send(hello, fds, now()).unwrap();
-        let (start, seen) = (Instant::now(), fabric.guests.seen());
-        while fabric.guests.seen() == seen || !fabric.guests.is_empty() {
+        let (start, seen) = (Instant::now(), fabric.pending.seen());
+        while fabric.pending.seen() == seen || !fabric.pending.is_empty() {
             assert!(start.elapsed() < Duration::from_secs(30));
             fabric.poll(&mut |event| panic!("{event:?}"));
         }

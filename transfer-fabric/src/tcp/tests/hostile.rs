@@ -4,7 +4,7 @@ use super::super::ending::MAX_PARTINGS;
 use super::super::frame::{HEADER_BYTES, Header, Kind};
 use super::super::offer;
 use super::*;
-use crate::guests::{MAX_GUESTS, MAX_GUESTS_OF_ONE};
+use crate::pending::{MAX_PENDING, MAX_PENDING_OF_ONE};
 use crate::token::Token;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -131,15 +131,15 @@ fn heard(fabric: &mut TcpFabric, done: impl Fn(&TcpFabric) -> bool) {
 fn silent_connections_keep_no_link_out() {
     let (mut fabric, token, _) = accepting(patient());
     let mut silent = Vec::new();
-    for n in 0..2 * MAX_GUESTS {
+    for n in 0..2 * MAX_PENDING {
         silent.push(TcpStream::connect(fabric.address()).unwrap());
-        heard(&mut fabric, |fabric| fabric.guests.seen() > n as u64);
+        heard(&mut fabric, |fabric| fabric.pending.seen() > n as u64);
     }
     let mut peer = TcpStream::connect(fabric.address()).unwrap();
     peer.write_all(&hello(&token)).unwrap();
     until(&mut fabric, |event| matches!(event, FabricEvent::Connected { link: LINK }).then_some(()));
     // Those of one address had to leave in the order in which they came; the last ones are there.
-    assert_eq!(fabric.guests.iter().count(), MAX_GUESTS_OF_ONE - 1);
+    assert_eq!(fabric.pending.iter().count(), MAX_PENDING_OF_ONE - 1);
     let first = &mut silent[0];
     first.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     assert!(matches!(first.read(&mut [0]), Ok(0) | Err(_)), "it was closed");
@@ -156,7 +156,7 @@ fn sockets_that_are_let_go_are_bounded() {
         let mut peer = TcpStream::connect(fabric.address()).unwrap();
         peer.write_all(&hello(&Token::random())).unwrap();
         refused.push(peer);
-        heard(&mut fabric, |fabric| fabric.guests.seen() > n as u64 && fabric.guests.is_empty());
+        heard(&mut fabric, |fabric| fabric.pending.seen() > n as u64 && fabric.pending.is_empty());
         assert!(fabric.partings.len() <= MAX_PARTINGS, "{}", fabric.partings.len());
     }
     // Each was told why before its socket went.

@@ -1,23 +1,23 @@
-//! The life of the sidecar that writes a board, to be seen by who reads it without asking anybody.
+//! The liveness of a board's sidecar. A reader of the board sees it without a call.
 //!
-//! A killed process cannot say that it is gone, and its board would go on showing what was the newest once. So its data-plane
-//! thread holds a *robust* mutex at the board's beginning, for as long as it runs: when the thread ends, in whatever way, the kernel itself
-//! marks the mutex's word, before the process's sockets are closed. So whoever knows by any way that the sidecar has ended finds it in
-//! this word, too. Readers never lock it: they look at its first 32 bits, which are the owner's thread id while it lives. Those who sleep until
-//! something changes wait for that word as well: the kernel wakes one of them, who wakes the others.
+//! A killed process cannot say that it has ended, and its board would go on showing old versions. So the sidecar's data-plane thread holds
+//! a *robust* mutex at the beginning of the board. When that thread ends, for whatever reason, the kernel marks the word of the mutex. It does
+//! so before it closes the sockets of the process: a worker that has seen its socket close finds the mark too. Readers never lock the mutex.
+//! They read its first 32 bits, which hold the thread id of a living owner. A reader that sleeps until something changes waits for this word as
+//! well: the kernel wakes one such reader, which wakes the others.
 
 use super::HEADER_BYTES;
 use crate::segment::{MapError, Mapping};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// From linux/futex.h: set by the kernel when the owner has ended.
+/// The kernel sets this bit when the owner has ended (linux/futex.h).
 const OWNER_DIED: u32 = 0x4000_0000;
 
-/// From linux/futex.h: somebody waits for the owner's end, and the kernel is to wake one who does.
+/// A reader waits for the owner's end, and the kernel has to wake one (linux/futex.h).
 const WAITERS: u32 = 0x8000_0000;
 
-/// From linux/futex.h.
+/// The bits of the owner's thread id (linux/futex.h).
 const TID_MASK: u32 = 0x3fff_ffff;
 
 const _: () = assert!(size_of::<libc::pthread_mutex_t>() as u64 <= HEADER_BYTES);
@@ -28,15 +28,15 @@ pub(super) fn is_alive(word: u64) -> bool {
     word & TID_MASK != 0 && word & OWNER_DIED == 0
 }
 
-/// A board's life cannot be shown.
+/// Why the liveness of a sidecar cannot be shown on its board.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum LifeError {
-    /// Its memory is not there, or cannot be written.
-    #[error("the board's life: {0}")]
+pub enum LivenessError {
+    /// The memory of the board is not mapped, or cannot be written.
+    #[error("the liveness of the board's sidecar: {0}")]
     Map(#[from] MapError),
     /// The system refused.
-    #[error("the board's life: {step} failed: {why}")]
+    #[error("the liveness of the board's sidecar: {step} failed: {why}")]
     System {
         /// What was tried.
         step: &'static str,
@@ -44,34 +44,36 @@ pub enum LifeError {
         why: std::io::Error,
     },
     /// This C library's robust mutexes look otherwise than the kernel's futexes.
-    #[error("the board's life: this C library keeps the owner of a mutex elsewhere than in its first word")]
+    #[error(
+        "the liveness of the board's sidecar: this C library keeps the owner of a mutex elsewhere than in its first word"
+    )]
     OtherLayout,
 }
 
-/// This thread lives. Ends with the thread, or when it is dropped.
+/// Shows that the thread that made it runs. It ends with the thread, or when it is dropped.
 #[derive(Debug)]
-pub struct Life {
+pub struct Liveness {
     mutex: *mut libc::pthread_mutex_t,
     /// Keeps the memory mapped, which the kernel will look at when the thread ends.
     _mapping: Arc<Mapping>,
 }
 
-impl Life {
+impl Liveness {
     /// Shows at the beginning of this board that the calling thread lives. Nobody has done so there before.
     ///
     /// # Errors
-    /// [`LifeError`].
-    pub fn begin(mapping: &Arc<Mapping>) -> Result<Life, LifeError> {
+    /// [`LivenessError`].
+    pub fn begin(mapping: &Arc<Mapping>) -> Result<Liveness, LivenessError> {
         let mutex = mapping.writable_at(0, HEADER_BYTES)?.cast::<libc::pthread_mutex_t>();
         let failed = |step| {
             move |code: i32| match code {
                 0 => Ok(()),
-                code => Err(LifeError::System { step, why: std::io::Error::from_raw_os_error(code) }),
+                code => Err(LivenessError::System { step, why: std::io::Error::from_raw_os_error(code) }),
             }
         };
         // SAFETY: an attribute is set up before it is used, and destroyed after that. The mutex lies at the beginning of a mapping that
         // can be written, aligned to a page, in a part of the board that is nothing else's; nobody has made a mutex there before, says
-        // the caller. `Life` is neither Send nor Sync, so the thread that locks it here is the one that unlocks it.
+        // the caller. `Liveness` is neither Send nor Sync, so the thread that locks it here is the one that unlocks it.
         unsafe {
             let mut attribute = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
             failed("pthread_mutexattr_init")(libc::pthread_mutexattr_init(attribute.as_mut_ptr()))?;
@@ -84,19 +86,19 @@ impl Life {
             failed("pthread_mutex_init")(made)?;
             failed("pthread_mutex_lock")(libc::pthread_mutex_lock(mutex))?;
         }
-        let life = Life { mutex, _mapping: mapping.clone() };
+        let life = Liveness { mutex, _mapping: mapping.clone() };
         // SAFETY: the mutex's first word, valid while the mapping lives and aligned; the C library and the kernel access it atomically.
         let word = unsafe { AtomicU32::from_ptr(mutex.cast()) };
         // Those who wait are readers, who cannot say so here.
         let word = word.fetch_or(WAITERS, Ordering::Relaxed);
         match rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs() == word & TID_MASK {
             true => Ok(life),
-            false => Err(LifeError::OtherLayout),
+            false => Err(LivenessError::OtherLayout),
         }
     }
 }
 
-impl Drop for Life {
+impl Drop for Liveness {
     fn drop(&mut self) {
         // SAFETY: this thread has locked it: it is neither sent to another nor shared. Nobody waits to lock it; who sleeps on its word is
         // woken by this, as by the thread's end.

@@ -1,4 +1,4 @@
-//! Threads that do what would hold up the data plane: large copies, and mapping what peers pass.
+//! The copy pool: threads for work that would hold up the data plane. They help with large copies, and map and unmap the segments of peers.
 
 use super::job::Job;
 use super::quota::Share;
@@ -92,15 +92,15 @@ fn ring(bell: &OwnedFd) {
 
 /// The threads. They end, and have ended, when this is dropped.
 #[derive(Debug)]
-pub(super) struct Crew {
+pub(super) struct CopyPool {
     tasks: Option<Sender<Task>>,
     threads: Vec<JoinHandle<()>>,
     bell: Arc<OwnedFd>,
 }
 
-impl Crew {
+impl CopyPool {
     /// Up to so many threads; as many as the system gives.
-    pub(super) fn start(threads: usize) -> Result<Crew, FabricError> {
+    pub(super) fn start(threads: usize) -> Result<CopyPool, FabricError> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(crate::device("eventfd"))?;
         let bell = Arc::new(bell);
         let (tasks, receiver): (_, Receiver<Task>) = crossbeam_channel::unbounded();
@@ -110,7 +110,7 @@ impl Crew {
             thread.spawn(move || receiver.iter().for_each(|task| task.run(&bell))).ok()
         };
         let threads: Vec<_> = (0..threads).map_while(start).collect();
-        Ok(Crew { tasks: Some(tasks), threads, bell })
+        Ok(CopyPool { tasks: Some(tasks), threads, bell })
     }
 
     /// Readable when something was done.
@@ -154,7 +154,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for CopyPool {
     fn drop(&mut self) {
         self.tasks = None;
         for thread in self.threads.drain(..) {
