@@ -1,10 +1,11 @@
 //! A segment as one process sees it.
 
 use super::{MapError, Reservation, SegmentError};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::mm::{self, Advice, MapFlags, ProtFlags};
-use std::ffi::c_void;
-use std::ptr::{self, NonNull};
+use rustix::io::Errno;
+use std::io;
+use std::ptr;
 
 /// What a process may do with a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,8 +30,7 @@ pub enum Access {
 /// it.
 #[derive(Debug)]
 pub struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
+    raw: MmapRaw,
     access: Access,
     /// What this mapping pins stays counted until it is unmapped.
     _pinned: Option<Reservation>,
@@ -38,12 +38,10 @@ pub struct Mapping {
     _mark: Option<OwnedFd>,
 }
 
-// SAFETY: the mapping is valid in every thread of the process, is unmapped only in `Drop`, and all safe access goes
-// through bounds-checked raw-pointer copies that hand out no references.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; concurrent copies of the same bytes are what shared memory is, and no safe method forms a
-// reference to them.
-unsafe impl Sync for Mapping {}
+/// The system's error of a call that memmap2 made.
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
 
 impl Mapping {
     /// Maps all `len` bytes of `fd`.
@@ -56,16 +54,14 @@ impl Mapping {
         let max = isize::MAX as u64;
         let size = usize::try_from(len).ok().filter(|n| *n > 0 && len <= max);
         let size = size.ok_or(SegmentError::BadLength { len, max })?;
-        let protection = match access {
-            Access::ReadOnly => ProtFlags::READ,
-            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        let mut options = MmapOptions::new();
+        options.len(size);
+        let raw = match access {
+            Access::ReadOnly => options.map_raw_read_only(&fd),
+            Access::ReadWrite => options.map_raw(&fd),
         };
-        // SAFETY: a new mapping at an address of the kernel's choosing disturbs no memory that Rust knows of.
-        let base = unsafe { mm::mmap(ptr::null_mut(), size, protection, MapFlags::SHARED, fd, 0) }
-            .map_err(|source| SegmentError::System { step: "map", len, source })?;
-        // mmap never returns the null page unless asked to with MAP_FIXED.
-        let base = NonNull::new(base.cast::<u8>()).ok_or(SegmentError::BadLength { len, max })?;
-        Ok(Mapping { base, len: size, access, _pinned: pinned, _mark: None })
+        let raw = raw.map_err(|source| SegmentError::System { step: "map", len, source: errno(&source) })?;
+        Ok(Mapping { raw, access, _pinned: pinned, _mark: None })
     }
 
     /// The same mapping, which keeps the open file that marks it.
@@ -77,34 +73,31 @@ impl Mapping {
     /// Fills the page tables, and the pages themselves where the mapping is writable, so that no later access faults.
     pub(super) fn prefault(&self) -> Result<(), SegmentError> {
         let advice = match self.access {
-            Access::ReadOnly => Advice::LinuxPopulateRead,
-            Access::ReadWrite => Advice::LinuxPopulateWrite,
+            Access::ReadOnly => Advice::PopulateRead,
+            Access::ReadWrite => Advice::PopulateWrite,
         };
         self.advise(advice).map_err(|source| SegmentError::System { step: "prefault", len: self.len(), source })
     }
 
     /// Asks for transparent huge pages. A wish: whether the kernel grants it depends on `shmem_enabled`.
     pub(super) fn prefer_huge(&self) -> rustix::io::Result<()> {
-        self.advise(Advice::LinuxHugepage)
+        self.advise(Advice::HugePage)
     }
 
     fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
-        // SAFETY: the range is this mapping, whole. The kinds of advice used here (populate, huge pages) change no
-        // byte of it.
-        rustix::io::retry_on_intr(|| unsafe { mm::madvise(self.base.as_ptr().cast::<c_void>(), self.len, advice) })
+        rustix::io::retry_on_intr(|| self.raw.advise(advice).map_err(|e| errno(&e)))
     }
 
     /// Locks the pages in memory.
     pub(super) fn lock(&self) -> rustix::io::Result<()> {
-        // SAFETY: the range is this mapping, whole; locking changes no byte of it.
-        unsafe { mm::mlock(self.base.as_ptr().cast::<c_void>(), self.len) }
+        self.raw.lock().map_err(|e| errno(&e))
     }
 
     /// The length in bytes. Never 0.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> u64 {
-        self.len as u64
+        self.raw.len() as u64
     }
 
     /// What this process may do with it.
@@ -116,8 +109,8 @@ impl Mapping {
     /// Where `pointer` lies, in bytes from the mapping's start. `None` where it points elsewhere.
     #[must_use]
     pub fn offset_of(&self, pointer: *const u8) -> Option<u64> {
-        let distance = pointer.addr().checked_sub(self.base.addr().get())?;
-        (distance < self.len).then_some(distance as u64)
+        let distance = pointer.addr().checked_sub(self.raw.as_ptr().addr())?;
+        (distance < self.raw.len()).then_some(distance as u64)
     }
 
     /// The address of `len` bytes at `offset`, for fabrics and system calls. It is valid for as long as the mapping
@@ -131,9 +124,9 @@ impl Mapping {
         if end > self.len() {
             return Err(error);
         }
-        // SAFETY: offset <= self.len, so the result points into the mapping or one past its end. It fits usize and
+        // SAFETY: offset <= self.len(), so the result points into the mapping or one past its end. It fits usize and
         // isize because the mapping's length does.
-        Ok(unsafe { self.base.as_ptr().add(offset as usize) })
+        Ok(unsafe { self.raw.as_mut_ptr().add(offset as usize) })
     }
 
     pub(crate) fn writable_at(&self, offset: u64, len: u64) -> Result<*mut u8, MapError> {
@@ -206,14 +199,5 @@ impl Mapping {
         // SAFETY: `pointer` is valid for reads of `len` bytes for as long as `self` is borrowed; u8 has no invalid
         // values; the caller promises that nobody writes them.
         Ok(unsafe { std::slice::from_raw_parts(pointer, len as usize) })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: exactly the range that `map` mapped; nothing refers to it any more, since whoever held a pointer or
-        // a slice held the mapping too. The only error, EINVAL, cannot occur for it, and nothing could be done about
-        // it.
-        let _ = unsafe { mm::munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
     }
 }
