@@ -5,7 +5,7 @@ use std::time::Duration;
 use transfer_benches::Runner;
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::op::{Command, Fetch, LeaseId, OpId, Push, Reply};
-use transfer_core::protocol::{Action, Control, Node, NodeConfig, SessionId, Tenant};
+use transfer_core::protocol::{Action, Control, HostAction, Node, NodeConfig, SessionId, Tenant};
 use transfer_core::tensor::{DType, InvalidName, InvalidShape, Key, Name, Select, TensorMeta, Version};
 use transfer_core::time::Time;
 use transfer_core::trace::TraceContext;
@@ -146,13 +146,15 @@ impl Bench {
         let mut lease: Option<LeaseId> = None;
         while let Some(action) = self.node.poll_action() {
             match action {
-                Action::Reply { reply: Reply::Fetched { lease: id, .. }, .. } => lease = Some(id),
-                Action::Reply { reply: Reply::Failed { failure, .. }, .. } => {
+                Action::Host(HostAction::Reply { reply: Reply::Fetched { lease: id, .. }, .. }) => lease = Some(id),
+                Action::Host(HostAction::Reply { reply: Reply::Failed { failure, .. }, .. }) => {
                     // A benchmark that measures failures is worse than none.
                     eprintln!("{failure}");
                     std::process::exit(1);
                 }
-                Action::Control(Control::Claim { key, .. }) => self.node.claimed(self.now(), &key, Ok(())),
+                Action::Host(HostAction::Control(Control::Claim { key, .. })) => {
+                    self.node.claimed(self.now(), &key, Ok(()))
+                }
                 _ => {}
             }
             if let Some(lease) = lease.take() {

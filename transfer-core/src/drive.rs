@@ -9,10 +9,9 @@ pub use posts::PostMeter;
 
 use crate::fabric::{DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId};
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::{Command, Reply};
-use crate::plan::GatherList;
+use crate::op::Command;
 use crate::protocol::{
-    Action, BufferAnswer, Control, LinkStatus, Node, Page, PeerInfo, SessionId, Shown, Snapshot, Tenant, Write,
+    Action, FabricAction, HostAction, LinkStatus, Node, Page, PeerInfo, Post, SessionId, Snapshot, Write,
 };
 use crate::tensor::Name;
 use crate::time::Time;
@@ -35,66 +34,15 @@ pub trait HeaderMemory {
 /// What is left to do for the caller of [`Driver::poll`]. Exhaustive: work that nobody does must not compile.
 #[derive(Debug)]
 pub enum Work<M> {
-    /// Tell a worker.
-    Reply {
-        /// Whom.
-        session: SessionId,
-        /// What.
-        reply: Reply,
-    },
-    /// Throw a worker out: call [`Node::session_evicted`], and [`Node::session_closed`] once it reads nothing any more.
-    CloseSession {
-        /// Whom.
-        session: SessionId,
-        /// Why.
-        why: String,
-    },
-    /// Unmap an arena; it is deregistered already.
-    SegmentUnused {
-        /// Which.
-        segment: SegmentId,
-    },
-    /// Show a version on its user's board, or call [`Node::not_shown`].
-    Show(Box<Shown>),
-    /// Show it no more, and call [`Node::withdrawn`] as soon as nobody has marked it.
-    Withdraw {
-        /// On the board of which user.
-        domain: Tenant,
-        /// Which.
-        ticket: u64,
-    },
-    /// Copy these ranges, one behind the other, and tell [`Node::copied`].
-    Copy {
-        /// From where.
-        from: GatherList,
-        /// To where.
-        to: LocalSlice,
-        /// Comes back.
-        tag: u64,
-    },
-    /// Answer a call for landing slots.
-    Prepared {
-        /// The call.
-        token: u64,
-        /// One for each request, in any order.
-        answers: Vec<BufferAnswer>,
-    },
-    /// A segment of a peer's, which workers may be handed leases in from here on; [`Work::SegmentUnused`] ends it.
+    /// What the node wants of its host. Of [`HostAction::SegmentUnused`] the fabrics have heard already.
+    Host(HostAction),
+    /// A segment of a peer's, which workers may be handed leases in from here on; [`HostAction::SegmentUnused`] ends it.
     SegmentKept {
         /// Its number here.
         segment: SegmentId,
         /// What it is.
         memory: M,
     },
-    /// Look whether that segment is still read, and tell [`Node::readers_answered`].
-    AskReaders {
-        /// The segment.
-        segment: SegmentId,
-        /// The number by which those who read it have marked it.
-        mark: u64,
-    },
-    /// Ask or tell the control plane.
-    Control(Control),
 }
 
 /// A node and the fabrics that serve it. `M` is how the fabrics are handed memory.
@@ -116,7 +64,7 @@ struct LinkState {
     /// Until it is up: the peer, once it is known, and whether this side began it.
     pending: Option<Pending>,
     /// Posts that found the send queue full. Nothing overtakes them.
-    blocked: VecDeque<Action>,
+    blocked: VecDeque<Post>,
     /// This side has ended it. Nothing more is posted: it would come to a peer that has not heard of the end yet, without what was blocked.
     ended: bool,
 }
@@ -349,34 +297,20 @@ impl<M> Driver<M> {
                 return None;
             };
             match action {
-                Action::Reply { session, reply } => return Some(Work::Reply { session, reply }),
-                Action::CloseSession { session, why } => return Some(Work::CloseSession { session, why }),
-                Action::SegmentUnused { segment } => {
-                    for fabric in &mut self.fabrics {
-                        // A fabric that does not know it has nothing to give back.
-                        let _ = fabric.deregister(segment);
-                    }
-                    return Some(Work::SegmentUnused { segment });
-                }
-                Action::Show(shown) => return Some(Work::Show(shown)),
-                Action::Withdraw { domain, ticket } => return Some(Work::Withdraw { domain, ticket }),
-                Action::Prepared { token, answers } => return Some(Work::Prepared { token, answers }),
-                Action::Control(control) => return Some(Work::Control(control)),
-                Action::AskReaders { segment, mark } => return Some(Work::AskReaders { segment, mark }),
-                Action::Copy { from, to, tag } => return Some(Work::Copy { from, to, tag }),
-                Action::Keep { link, handle } => {
+                Action::Post(post) => self.post(post, memory),
+                Action::Fabric(FabricAction::Keep { link, handle }) => {
                     if let Some(work) = self.keep(link, handle) {
                         return Some(work);
                     }
                 }
-                Action::Disconnect { link, reason } => {
+                Action::Fabric(FabricAction::Disconnect { link, reason }) => {
                     if let Some(state) = self.links.get_mut(&link) {
                         state.blocked.clear();
                         state.ended = true;
                         self.fabrics[state.fabric].disconnect(link, reason);
                     }
                 }
-                Action::LocalAtomic { work, word, op } => {
+                Action::Fabric(FabricAction::LocalAtomic { work, word, op }) => {
                     let fabric = self.atomics.and_then(|i| self.fabrics.get_mut(i));
                     let posted = match fabric {
                         Some(fabric) => fabric.post_local_atomic(work, word, op).map_err(|e| e.to_string()),
@@ -386,14 +320,15 @@ impl<M> Driver<M> {
                         self.node.local_atomic_refused(work, &why);
                     }
                 }
-                Action::Send { link, .. }
-                | Action::Grant { link, .. }
-                | Action::Revoke { link, .. }
-                | Action::Share { link, .. }
-                | Action::Atomic { link, .. } => {
-                    self.post(link, action, memory);
+                Action::Host(action) => {
+                    if let HostAction::SegmentUnused { segment } = action {
+                        for fabric in &mut self.fabrics {
+                            // A fabric that does not know it has nothing to give back.
+                            let _ = fabric.deregister(segment);
+                        }
+                    }
+                    return Some(Work::Host(action));
                 }
-                Action::Write(ref write) => self.post(write.link, action, memory),
             }
         }
     }
@@ -407,33 +342,34 @@ impl<M> Driver<M> {
         self.node.keep_segment(link, handle, segment, len).then_some(Work::SegmentKept { segment, memory })
     }
 
-    fn post(&mut self, link: LinkId, action: Action, memory: &mut impl HeaderMemory) {
+    fn post(&mut self, post: Post, memory: &mut impl HeaderMemory) {
+        let link = post.link();
         let Some(state) = self.links.get_mut(&link).filter(|state| !state.ended) else { return };
         if !state.blocked.is_empty() {
-            state.blocked.push_back(action);
+            state.blocked.push_back(post);
             return;
         }
-        match try_post(&mut *self.fabrics[state.fabric], &action, memory) {
-            Ok(()) => self.posts[state.fabric].posted(&action),
+        match try_post(&mut *self.fabrics[state.fabric], &post, memory) {
+            Ok(()) => self.posts[state.fabric].posted(&post),
             Err(PostError::Full(_)) => {
                 self.posts[state.fabric].full += 1;
-                state.blocked.push_back(action);
+                state.blocked.push_back(post);
             }
             // LinkDown is reported by an event, which settles what was posted.
             Err(PostError::LinkDown(_)) => {}
-            Err(e) => refused(&mut self.node, &mut *self.fabrics[state.fabric], link, &action, &e),
+            Err(e) => refused(&mut self.node, &mut *self.fabrics[state.fabric], &post, &e),
         }
     }
 
     fn retry_blocked(&mut self, memory: &mut impl HeaderMemory) {
         let Driver { node, links, fabrics, posts, .. } = self;
-        for (link, state) in links {
-            while let Some(action) = state.blocked.front() {
-                match try_post(&mut *fabrics[state.fabric], action, memory) {
+        for state in links.values_mut() {
+            while let Some(post) = state.blocked.front() {
+                match try_post(&mut *fabrics[state.fabric], post, memory) {
                     Err(PostError::Full(_)) => break,
-                    Ok(()) => posts[state.fabric].posted(action),
+                    Ok(()) => posts[state.fabric].posted(post),
                     Err(PostError::LinkDown(_)) => {}
-                    Err(e) => refused(node, &mut *fabrics[state.fabric], *link, action, &e),
+                    Err(e) => refused(node, &mut *fabrics[state.fabric], post, &e),
                 }
                 state.blocked.pop_front();
             }
@@ -442,25 +378,25 @@ impl<M> Driver<M> {
 }
 
 /// A fabric does not take a post. An operation on a word can be asked for by a message instead; everything else ends the link.
-fn refused<M>(node: &mut Node, fabric: &mut dyn Fabric<Memory = M>, link: LinkId, action: &Action, why: &PostError) {
-    match (action, why) {
-        (Action::Atomic { work, .. }, PostError::Unsupported { .. }) => node.atomic_refused(link, *work),
-        _ => fabric.disconnect(link, DownReason::Closed(why.to_string())),
+fn refused<M>(node: &mut Node, fabric: &mut dyn Fabric<Memory = M>, post: &Post, why: &PostError) {
+    match (post, why) {
+        (Post::Atomic { link, work, .. }, PostError::Unsupported { .. }) => node.atomic_refused(*link, *work),
+        _ => fabric.disconnect(post.link(), DownReason::Closed(why.to_string())),
     }
 }
 
 fn try_post<M>(
     fabric: &mut dyn Fabric<Memory = M>,
-    action: &Action,
+    post: &Post,
     memory: &mut impl HeaderMemory,
 ) -> Result<(), PostError> {
-    match action {
-        Action::Send { link, message } => fabric.post_send(*link, WorkId(u64::MAX), message),
-        Action::Grant { link, range, access, tag } => fabric.grant(*link, *range, *access, *tag),
-        Action::Revoke { link, key, tag } => fabric.revoke(*link, *key, *tag),
-        Action::Share { link, segment } => fabric.share(*link, *segment),
-        Action::Atomic { link, work, remote, op } => fabric.post_atomic(*link, *work, *remote, *op),
-        Action::Write(write) => {
+    match post {
+        Post::Send { link, message } => fabric.post_send(*link, WorkId(u64::MAX), message),
+        Post::Grant { link, range, access, tag } => fabric.grant(*link, *range, *access, *tag),
+        Post::Revoke { link, key, tag } => fabric.revoke(*link, *key, *tag),
+        Post::Share { link, segment } => fabric.share(*link, *segment),
+        Post::Atomic { link, work, remote, op } => fabric.post_atomic(*link, *work, *remote, *op),
+        Post::Write(write) => {
             let Write { link, work, header, sgl, remote, immediate } = &**write;
             if let Some((cell, bytes)) = header
                 && !memory.write_header(*cell, bytes)
@@ -469,17 +405,5 @@ fn try_post<M>(
             }
             fabric.post_write(*link, *work, sgl, *remote, *immediate)
         }
-        Action::Reply { .. }
-        | Action::CloseSession { .. }
-        | Action::SegmentUnused { .. }
-        | Action::Show(_)
-        | Action::Copy { .. }
-        | Action::Withdraw { .. }
-        | Action::Disconnect { .. }
-        | Action::Prepared { .. }
-        | Action::LocalAtomic { .. }
-        | Action::Keep { .. }
-        | Action::AskReaders { .. }
-        | Action::Control(_) => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! What is posted to a fabric, and what it reports: the same counts for every fabric.
 
 use crate::fabric::FabricEvent;
-use crate::protocol::Action;
+use crate::protocol::Post;
 
 /// Work requests of one fabric since the start, and completions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -33,26 +33,14 @@ pub struct PostMeter {
 }
 
 impl PostMeter {
-    pub(super) fn posted(&mut self, action: &Action) {
-        match action {
-            Action::Send { .. } => self.sends += 1,
-            Action::Write(_) => self.writes += 1,
-            Action::Grant { .. } => self.grants += 1,
-            Action::Revoke { .. } => self.revokes += 1,
-            Action::Atomic { .. } => self.atomics += 1,
-            Action::Reply { .. }
-            | Action::CloseSession { .. }
-            | Action::SegmentUnused { .. }
-            | Action::Disconnect { .. }
-            | Action::Prepared { .. }
-            | Action::LocalAtomic { .. }
-            | Action::Show(_)
-            | Action::Withdraw { .. }
-            | Action::Copy { .. }
-            | Action::Share { .. }
-            | Action::Keep { .. }
-            | Action::AskReaders { .. }
-            | Action::Control(_) => {}
+    pub(super) fn posted(&mut self, post: &Post) {
+        match post {
+            Post::Send { .. } => self.sends += 1,
+            Post::Write(_) => self.writes += 1,
+            Post::Grant { .. } => self.grants += 1,
+            Post::Revoke { .. } => self.revokes += 1,
+            Post::Atomic { .. } => self.atomics += 1,
+            Post::Share { .. } => {}
         }
     }
 

@@ -6,49 +6,22 @@ use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::Reply;
 use crate::plan::GatherList;
 use crate::wire::landing::HEADER_BYTES;
+use std::collections::VecDeque;
 
-/// Work for whoever drives a [`super::Node`]. To be done in order.
+/// What a [`super::Node`] wants done. Actions are done in order.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Action {
-    /// Tell a worker.
-    Reply {
-        /// Whom.
-        session: SessionId,
-        /// What.
-        reply: Reply,
-    },
-    /// A worker broke its contract: throw it out. [`super::Node::session_evicted`] follows.
-    CloseSession {
-        /// Whom.
-        session: SessionId,
-        /// Why, naming the thing, the value and what would be right.
-        why: String,
-    },
-    /// Nobody can reach that arena any more: deregister and unmap it.
-    SegmentUnused {
-        /// The arena.
-        segment: SegmentId,
-    },
-    /// Show a version on its user's board, before anything that follows is done. Where it does not fit, [`super::Node::not_shown`].
-    Show(Box<super::Shown>),
-    /// Show no more what this ticket named, before anything that follows is done, and call [`super::Node::withdrawn`] as soon as
-    /// no worker has marked it as read.
-    Withdraw {
-        /// On the board of which user.
-        domain: Tenant,
-        /// Which.
-        ticket: u64,
-    },
-    /// Copy these ranges, one behind the other, and call [`super::Node::copied`] with this tag. Nothing else writes there meanwhile.
-    Copy {
-        /// From where.
-        from: GatherList,
-        /// To where.
-        to: LocalSlice,
-        /// Comes back.
-        tag: u64,
-    },
+    /// By the fabric of a link. It waits where the send queue of the link is full, and so does what comes behind it on that link.
+    Post(Post),
+    /// By a fabric, at once.
+    Fabric(FabricAction),
+    /// By the host of the node: sessions, memory, boards and the control plane.
+    Host(HostAction),
+}
+
+/// A post to a link.
+#[derive(Debug)]
+pub enum Post {
     /// Post a message.
     Send {
         /// Where to.
@@ -89,6 +62,33 @@ pub enum Action {
         /// What to do.
         op: AtomicOp,
     },
+    /// Pass a segment to a peer for its workers to read; [`crate::fabric::FabricEvent::SegmentKept`] follows, or the link dies.
+    Share {
+        /// To whom.
+        link: LinkId,
+        /// Which.
+        segment: SegmentId,
+    },
+}
+
+impl Post {
+    /// The link that it is posted to.
+    #[must_use]
+    pub fn link(&self) -> LinkId {
+        match self {
+            Post::Send { link, .. }
+            | Post::Grant { link, .. }
+            | Post::Revoke { link, .. }
+            | Post::Atomic { link, .. }
+            | Post::Share { link, .. } => *link,
+            Post::Write(write) => write.link,
+        }
+    }
+}
+
+/// Work for a fabric that does not wait for room in a send queue.
+#[derive(Debug)]
+pub enum FabricAction {
     /// Operate on a word of this side, by the fabric that [`super::Node::use_words`] named;
     /// [`crate::fabric::FabricEvent::LocalAtomicDone`] follows, or [`super::Node::local_atomic_refused`].
     LocalAtomic {
@@ -106,26 +106,62 @@ pub enum Action {
         /// Why.
         reason: DownReason,
     },
-    /// Answer a call for landing slots; see [`super::Node::prepare_buffers`].
-    Prepared {
-        /// The call.
-        token: u64,
-        /// One for each request, in any order.
-        answers: Vec<super::BufferAnswer>,
-    },
-    /// Pass a segment to a peer for its workers to read; [`crate::fabric::FabricEvent::SegmentKept`] follows, or the link dies.
-    Share {
-        /// To whom.
-        link: LinkId,
-        /// Which.
-        segment: SegmentId,
-    },
     /// Take a segment that a peer has passed, give it a number of this node's, and tell [`super::Node::keep_segment`].
     Keep {
         /// Whose.
         link: LinkId,
         /// What the peer calls it.
         handle: u32,
+    },
+}
+
+/// Work for the host of a node. Exhaustive: work that nobody does must not compile.
+#[derive(Debug)]
+pub enum HostAction {
+    /// Tell a worker.
+    Reply {
+        /// Whom.
+        session: SessionId,
+        /// What.
+        reply: Reply,
+    },
+    /// A worker broke its contract: throw it out. [`super::Node::session_evicted`] follows.
+    CloseSession {
+        /// Whom.
+        session: SessionId,
+        /// Why, naming the thing, the value and what would be right.
+        why: String,
+    },
+    /// Nobody can reach that arena any more: deregister and unmap it.
+    SegmentUnused {
+        /// The arena.
+        segment: SegmentId,
+    },
+    /// Show a version on its user's board, before anything that follows is done. Where it does not fit, [`super::Node::not_shown`].
+    Show(Box<super::Shown>),
+    /// Show no more what this ticket named, before anything that follows is done, and call [`super::Node::withdrawn`] as soon as
+    /// no worker has marked it as read.
+    Withdraw {
+        /// On the board of which user.
+        domain: Tenant,
+        /// Which.
+        ticket: u64,
+    },
+    /// Copy these ranges, one behind the other, and call [`super::Node::copied`] with this tag. Nothing else writes there meanwhile.
+    Copy {
+        /// From where.
+        from: GatherList,
+        /// To where.
+        to: LocalSlice,
+        /// Comes back.
+        tag: u64,
+    },
+    /// Answer a call for landing slots; see [`super::Node::prepare_buffers`].
+    Prepared {
+        /// The call.
+        token: u64,
+        /// One for each request, in any order.
+        answers: Vec<super::BufferAnswer>,
     },
     /// Find out whether anybody still reads that segment over a link that is lost, and tell [`super::Node::readers_answered`].
     AskReaders {
@@ -136,6 +172,47 @@ pub enum Action {
     },
     /// Ask the control plane.
     Control(Control),
+}
+
+impl From<Post> for Action {
+    fn from(post: Post) -> Action {
+        Action::Post(post)
+    }
+}
+
+impl From<FabricAction> for Action {
+    fn from(action: FabricAction) -> Action {
+        Action::Fabric(action)
+    }
+}
+
+impl From<HostAction> for Action {
+    fn from(action: HostAction) -> Action {
+        Action::Host(action)
+    }
+}
+
+/// The actions that were not polled yet.
+#[derive(Default)]
+pub(super) struct Actions(VecDeque<Action>);
+
+impl Actions {
+    pub(super) fn push(&mut self, action: impl Into<Action>) {
+        self.0.push_back(action.into());
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Action> {
+        self.0.pop_front()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn last(&self) -> Option<&Action> {
+        self.0.back()
+    }
 }
 
 /// One write of a transfer.

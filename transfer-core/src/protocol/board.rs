@@ -16,7 +16,7 @@ use super::notices::{NoticeAt, Noticed};
 use super::slab::Id;
 use super::store::{Blob, Owner, Record, Source};
 use super::waiters::Concerned;
-use super::{Action, Tenant};
+use super::{HostAction, Tenant};
 use crate::memory::LocalSlice;
 use crate::tensor::{Key, TensorMeta, Until, Version};
 use hashbrown::HashMap;
@@ -153,7 +153,7 @@ impl Node {
         let (key, version, meta) = (r.key.clone(), b.version, b.meta.clone());
         let slice = LocalSlice { len: meta.len_bytes(), ..b.slice };
         let shown = Shown { domain, ticket, key, version, meta, slice, notice };
-        self.actions.push_back(Action::Show(Box::new(shown)));
+        self.actions.push(HostAction::Show(Box::new(shown)));
         Some(ticket)
     }
 
@@ -204,21 +204,21 @@ impl Node {
     /// Nobody finds what this ticket names any more: it ends with its last mark.
     pub(super) fn end_ticket(&mut self, ticket: u64) {
         let Some(domain) = self.boards.tickets.get(&ticket).map(|t| t.domain) else { return };
-        self.actions.push_back(Action::Withdraw { domain, ticket });
+        self.actions.push(HostAction::Withdraw { domain, ticket });
         #[cfg(test)]
         if self.config.broken == Some(super::Broken::ForgetsMarks) {
             self.withdrawn(ticket);
         }
     }
 
-    /// Nobody has marked what was shown by this ticket, and nobody can find it any more. Follows each [`Action::Withdraw`], once.
+    /// Nobody has marked what was shown by this ticket, and nobody can find it any more. Follows each [`HostAction::Withdraw`], once.
     pub fn withdrawn(&mut self, ticket: u64) {
         if let Some(Ticket { blob: Some(blob), .. }) = self.boards.tickets.remove(&ticket) {
             self.unhold(blob);
         }
     }
 
-    /// What [`Action::Show`] asked for does not fit on the board, and was not shown: the key's description is too long, or the places that
+    /// What [`HostAction::Show`] asked for does not fit on the board, and was not shown: the key's description is too long, or the places that
     /// it could have are taken.
     pub fn not_shown(&mut self, ticket: u64) {
         let Some(Ticket { record: Some(record), blob, domain }) = self.boards.tickets.get(&ticket) else { return };

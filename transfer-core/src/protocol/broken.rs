@@ -1,8 +1,8 @@
 //! Rules that can be broken on purpose, to see that the schedules notice.
 
-use super::Action;
 use super::node::Node;
 use super::slab::Id;
+use super::{Action, Post};
 use crate::fabric::LinkId;
 use crate::memory::RemoteKey;
 use crate::time::Time;
@@ -63,7 +63,7 @@ impl Node {
     /// See [`Broken::DeliversBeforeRevoke`]: does as if the revoke that was just asked for were confirmed.
     pub(super) fn deliver_too_early(&mut self, now: Time) {
         if self.config.broken == Some(Broken::DeliversBeforeRevoke)
-            && let Some(Action::Revoke { link, tag, .. }) = self.actions.back()
+            && let Some(Action::Post(Post::Revoke { link, tag, .. })) = self.actions.last()
         {
             let (link, slot) = (*link, Id::from_u64(*tag));
             self.revoked(now, link, slot);

@@ -5,7 +5,7 @@ use super::ops::Op;
 use super::slab::Id;
 use super::store::{Claimant, Claiming, Owner, Record};
 use super::waiters::Waiter;
-use super::{Action, Control, NodeEvent, Tenant};
+use super::{Control, HostAction, NodeEvent, Tenant};
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
@@ -25,11 +25,11 @@ impl Node {
         self.store.set_owner(record, Owner::Claiming(Box::new(claiming)));
         if let Some(r) = self.store.records.get_mut(record) {
             if std::mem::take(&mut r.resolving) {
-                self.actions.push_back(Action::Control(Control::StopResolve { key: key.clone() }));
+                self.actions.push(HostAction::Control(Control::StopResolve { key: key.clone() }));
             }
             let resident = matches!(who, Claimant::Session(_));
             let tenant = self.config.tenants.name(tenant);
-            self.actions.push_back(Action::Control(Control::Claim { key, owner, tenant, resident, takeover }));
+            self.actions.push(HostAction::Control(Control::Claim { key, owner, tenant, resident, takeover }));
         }
         self.count_key(record);
     }
@@ -52,7 +52,7 @@ impl Node {
             self.recall(link, flow);
         }
         let tenant = self.config.tenants.name(tenant);
-        self.actions.push_back(Action::Control(Control::Claim { key, owner, tenant, resident: true, takeover: true }));
+        self.actions.push(HostAction::Control(Control::Claim { key, owner, tenant, resident: true, takeover: true }));
     }
 
     /// The directory has given a key of this node to another owner.
@@ -200,7 +200,7 @@ impl Node {
     /// The key was claimed twice, of two directories, and the answer to the other claim has ended it.
     fn claimed_for_nobody(&mut self, key: &Key, result: &Result<(), super::ClaimRefused>) {
         if result.is_ok() {
-            self.actions.push_back(Action::Control(Control::Unclaim { key: key.clone() }));
+            self.actions.push(HostAction::Control(Control::Unclaim { key: key.clone() }));
         }
     }
 
@@ -228,13 +228,13 @@ impl Node {
                     Owner::Claiming(c) => matches!(c.who, Claimant::Session(_)),
                     Owner::Nobody | Owner::Landed(_) | Owner::Outlived(_) => false,
                 };
-                self.actions.push_back(Action::Control(Control::Claim { key, owner, tenant, resident, takeover }));
+                self.actions.push(HostAction::Control(Control::Claim { key, owner, tenant, resident, takeover }));
             }
         }
         for id in self.store.records.ids(|r| r.resolving) {
             if let Some(record) = self.store.records.get(id) {
                 let key = record.key.clone();
-                self.actions.push_back(Action::Control(Control::Resolve { key, newer_than: 0 }));
+                self.actions.push(HostAction::Control(Control::Resolve { key, newer_than: 0 }));
             }
         }
     }
@@ -255,7 +255,7 @@ impl Node {
 
     pub(super) fn tidy_record(&mut self, id: Id<Record>) {
         if let Some(key) = self.store.tidy(id) {
-            self.actions.push_back(Action::Control(Control::StopResolve { key }));
+            self.actions.push(HostAction::Control(Control::StopResolve { key }));
         }
     }
 
@@ -277,7 +277,7 @@ impl Node {
             Owner::Claiming(_) | Owner::Session(_) | Owner::Outlived(_) => {}
         }
         self.count_key(id);
-        self.actions.push_back(Action::Control(Control::Unclaim { key }));
+        self.actions.push(HostAction::Control(Control::Unclaim { key }));
         self.end_versions(id, false);
         self.owner_gone(now, id);
     }

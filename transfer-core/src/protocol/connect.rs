@@ -4,7 +4,7 @@ use super::counters::CounterStage;
 use super::node::{Node, Peer};
 use super::ops::{FetchStage, Op, OpKind, PushStage};
 use super::slab::Id;
-use super::{Action, Control, SessionId};
+use super::{Control, HostAction, SessionId};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, OpId, Prepare, Reply};
 use crate::tensor::Name;
@@ -18,7 +18,7 @@ impl Node {
             Some(Peer::Connecting(waiting)) => waiting.push(id),
             None => {
                 self.peers.insert(node.clone(), Peer::Connecting(vec![id]));
-                self.actions.push_back(Action::Control(Control::Connect { peer: node.clone() }));
+                self.actions.push(HostAction::Control(Control::Connect { peer: node.clone() }));
             }
         }
         None
@@ -47,7 +47,7 @@ impl Node {
                 let waiting = self.worker_waiting.entry(to.clone()).or_default();
                 waiting.push(id);
                 if waiting.len() == 1 {
-                    self.actions.push_back(Action::Control(Control::ResolveWorker { worker: to }));
+                    self.actions.push(HostAction::Control(Control::ResolveWorker { worker: to }));
                 }
             }
         }
@@ -111,7 +111,7 @@ impl Node {
     }
 
     pub(super) fn prepared(&mut self, session: SessionId, op: OpId) {
-        self.actions.push_back(Action::Reply { session, reply: Reply::Prepared { op } });
+        self.actions.push(HostAction::Reply { session, reply: Reply::Prepared { op } });
     }
 
     /// The directory said where a worker is.

@@ -10,7 +10,7 @@ use super::ops::{FetchStage, Op, OpKind};
 use super::pool::Want;
 use super::slab::Id;
 use super::store::{Blob, Source};
-use super::{Action, SessionId, Tenant};
+use super::{HostAction, SessionId, Tenant};
 use crate::alloc::Allocation;
 use crate::fabric::FabricKind;
 use crate::memory::{ALIGNMENT, padded};
@@ -104,7 +104,7 @@ impl Node {
         copying.to = Some(range);
         copying.began = self.latest;
         if let Some(from) = self.store.blobs.get(copying.from).map(super::serve::body_of) {
-            self.actions.push_back(Action::Copy { from, to, tag: id.to_u64() });
+            self.actions.push(HostAction::Copy { from, to, tag: id.to_u64() });
         }
         true
     }
@@ -121,7 +121,7 @@ impl Node {
         }
     }
 
-    /// The answer to [`Action::Copy`]: all of it is there.
+    /// The answer to [`HostAction::Copy`]: all of it is there.
     pub fn copied(&mut self, now: Time, tag: u64) {
         self.latest = now;
         let Some(Copying { op, key, from, reader, len, to: Some(range), began }) =

@@ -2,7 +2,7 @@
 //! a transfer that goes well.
 
 use super::node::Node;
-use super::{Action, Control, SessionId, Tenant};
+use super::{Control, HostAction, SessionId, Tenant};
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
@@ -81,7 +81,7 @@ impl FailuresTold {
 
 impl Node {
     pub(super) fn tell(&mut self, event: NodeEvent) {
-        self.actions.push_back(Action::Control(Control::Event(event)));
+        self.actions.push(HostAction::Control(Control::Event(event)));
     }
 
     /// An operation of that worker has failed.

@@ -6,7 +6,7 @@ use super::slab::Id;
 use super::store::Record;
 use super::versions::Picked;
 use super::waiters::{Concerned, Waiter};
-use super::{Action, Control, SessionId};
+use super::{Control, HostAction, SessionId};
 use crate::op::{Failure, FailureCode, Fetch};
 use crate::tensor::{Key, Name, Version};
 use crate::time::Time;
@@ -102,7 +102,7 @@ impl Node {
             record.wait(Waiter::Local(id), select);
             if !record.resolving {
                 record.resolving = true;
-                self.actions.push_back(Action::Control(Control::Resolve { key, newer_than: 0 }));
+                self.actions.push(HostAction::Control(Control::Resolve { key, newer_than: 0 }));
             }
         }
     }
@@ -134,7 +134,7 @@ impl Node {
             // The entry is our own and on its way out.
             record.resolving = true;
             let key = key.clone();
-            self.actions.push_back(Action::Control(Control::Resolve { key, newer_than: sequence }));
+            self.actions.push(HostAction::Control(Control::Resolve { key, newer_than: sequence }));
             return;
         }
         for waiter in record.take_waiters() {
@@ -174,7 +174,7 @@ impl Node {
             self.serve(now, record_id, Concerned::One(Waiter::Local(id)));
         } else if !record.resolving {
             record.resolving = true;
-            self.actions.push_back(Action::Control(Control::Resolve { key, newer_than }));
+            self.actions.push(HostAction::Control(Control::Resolve { key, newer_than }));
         }
     }
 }

@@ -6,7 +6,7 @@ use super::pool::Want;
 use super::push_in::{InFlow, InState};
 use super::slab::Id;
 use super::store::{Blob, Source};
-use super::{Action, Slot, Tenant};
+use super::{Post, Slot, Tenant};
 use crate::fabric::{GrantAccess, LinkId};
 use crate::wire::landing::SlotGrant;
 use crate::wire::message::{Body, Role};
@@ -169,7 +169,7 @@ impl Node {
         if let (true, Some(pool)) = (wanted, pool) {
             slot.state = SlotState::Granting;
             let range = pool.slice(&slot.range);
-            self.actions.push_back(Action::Grant { link, range, access: GrantAccess::Write, tag: id.to_u64() });
+            self.actions.push(Post::Grant { link, range, access: GrantAccess::Write, tag: id.to_u64() });
         } else if let Some(slot) = l.remove_slot(id) {
             self.free_range(slot.domain, slot.range);
         }

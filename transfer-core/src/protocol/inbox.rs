@@ -5,7 +5,7 @@ use super::link::{Out, Purpose, SlotState};
 use super::node::{Node, Peer};
 use super::references::Referred;
 use super::store::Source;
-use super::{Action, Control};
+use super::{Control, HostAction};
 use crate::fabric::{DownReason, LinkId};
 use crate::op::{Failure, FailureCode};
 use crate::time::Time;
@@ -158,14 +158,14 @@ impl Node {
         for domain in self.pools.keys().copied().collect::<Vec<_>>() {
             self.serve_pool_later(domain);
         }
-        self.actions.push_back(Action::Control(Control::LinkDown { link, peer, why: reason.to_string() }));
+        self.actions.push(HostAction::Control(Control::LinkDown { link, peer, why: reason.to_string() }));
     }
 
     /// The fabric sees to what was under way on that rail.
     pub(super) fn rail_down(&mut self, link: LinkId, rail: usize, reason: &DownReason, left: usize) {
         if let Some(l) = self.links.get(&link) {
             let (peer, why) = (l.peer.name.clone(), reason.to_string());
-            self.actions.push_back(Action::Control(Control::RailDown { link, peer, rail, left, why }));
+            self.actions.push(HostAction::Control(Control::RailDown { link, peer, rail, left, why }));
         }
     }
 }

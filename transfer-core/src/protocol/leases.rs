@@ -4,7 +4,7 @@ use super::meters::{Operation, PathId};
 use super::node::Node;
 use super::slab::Id;
 use super::store::{Blob, Lent, Source};
-use super::{Action, SessionId};
+use super::{HostAction, SessionId};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Failure, FailureCode, LeaseId, OpId, Reply, Report};
@@ -40,7 +40,7 @@ impl Node {
             && self.sessions.contains_key(&session)
         {
             let reply = Reply::Returned { pushed, offset: slice.offset };
-            self.actions.push_back(Action::Reply { session, reply });
+            self.actions.push(HostAction::Reply { session, reply });
         }
         if let Some(arena) = self.arenas.get_mut(&slice.segment) {
             arena.blobs = arena.blobs.saturating_sub(1);
@@ -64,7 +64,7 @@ impl Node {
             let segment = arena.segment;
             self.arenas.remove(&segment);
             self.unshare(segment);
-            self.actions.push_back(Action::SegmentUnused { segment });
+            self.actions.push(HostAction::SegmentUnused { segment });
         }
     }
 
@@ -133,7 +133,7 @@ impl Node {
             ranges: b.range_count(),
             report,
         };
-        self.actions.push_back(Action::Reply { session, reply });
+        self.actions.push(HostAction::Reply { session, reply });
         self.meters.finished(Operation::Fetch, path, &report);
         Ok(())
     }
@@ -156,7 +156,7 @@ impl Node {
             }
             None => {
                 let why = format!("it released lease {}, which it does not hold", lease.0);
-                self.actions.push_back(Action::CloseSession { session, why });
+                self.actions.push(HostAction::CloseSession { session, why });
             }
         }
     }

@@ -78,7 +78,7 @@ mod versions;
 mod waiters;
 mod waiting;
 
-pub use action::{Action, Write};
+pub use action::{Action, FabricAction, HostAction, Post, Write};
 pub use board::Shown;
 #[cfg(test)]
 pub(crate) use broken::Broken;

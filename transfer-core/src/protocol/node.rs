@@ -1,5 +1,6 @@
 //! The node: the parts put together, and the ways in and out.
 
+use super::action::Actions;
 use super::board::Boards;
 use super::copies::Copying;
 use super::counters::Counters;
@@ -14,7 +15,7 @@ use super::references::{Foreign, Unreturned};
 use super::session::{Leases, Session};
 use super::slab::{Id, Slab};
 use super::store::{Arena, Store};
-use super::{Action, Control, NodeConfig, Op, PeerInfo, SessionId, Tenant};
+use super::{Action, Control, FabricAction, HostAction, NodeConfig, Op, PeerInfo, SessionId, Tenant};
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Failure, FailureCode};
@@ -23,7 +24,7 @@ use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
 use hashbrown::HashMap;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One sidecar as a state machine: sessions of workers, published tensors, links to peers.
 ///
@@ -53,7 +54,7 @@ pub struct Node {
     pub(super) worker_waiting: HashMap<Name, Vec<Id<Op>>>,
     pub(super) ops: Slab<Op>,
     pub(super) timers: BTreeSet<(Time, Id<Op>)>,
-    pub(super) actions: VecDeque<Action>,
+    pub(super) actions: Actions,
     pub(super) dirty: Vec<LinkId>,
     pub(super) pools_to_serve: Vec<Tenant>,
     pub(super) idle: Idle,
@@ -123,7 +124,7 @@ impl Node {
             worker_waiting: HashMap::new(),
             ops: Slab::default(),
             timers: BTreeSet::new(),
-            actions: VecDeque::new(),
+            actions: Actions::default(),
             dirty: Vec::new(),
             pools_to_serve: Vec::new(),
             idle: Idle::default(),
@@ -176,7 +177,7 @@ impl Node {
             self.flush_asks();
             self.flush();
         }
-        self.actions.pop_front()
+        self.actions.pop()
     }
 
     /// When [`Node::timeout`] has to be called at the latest.
@@ -210,7 +211,7 @@ impl Node {
         let name = peer.name.clone();
         let path = self.meters.path(&name, kind);
         self.links.insert(link, Link::new(peer, kind, limits, path));
-        self.actions.push_back(Action::Control(Control::LinkUp { link, peer: name.clone() }));
+        self.actions.push(HostAction::Control(Control::LinkUp { link, peer: name.clone() }));
         let before = self.peers.insert(name, Peer::Up(link));
         match before {
             // The peer came back before we noticed that it had gone.
@@ -226,7 +227,7 @@ impl Node {
 
     /// A link that this side began has ended before it came up. What waits for it goes on waiting: another one may be made.
     pub(crate) fn link_failed(&mut self, link: LinkId, peer: Name, why: String) {
-        self.actions.push_back(Action::Control(Control::LinkFailed { link, peer, why }));
+        self.actions.push(HostAction::Control(Control::LinkFailed { link, peer, why }));
     }
 
     /// No link to that node can be made.
@@ -289,7 +290,7 @@ impl Node {
 
     pub(super) fn disconnect(&mut self, link: LinkId, reason: DownReason) {
         if self.links.contains_key(&link) {
-            self.actions.push_back(Action::Disconnect { link, reason });
+            self.actions.push(FabricAction::Disconnect { link, reason });
         }
     }
 

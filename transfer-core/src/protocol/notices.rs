@@ -16,7 +16,7 @@ use super::ops::Op;
 use super::slab::Id;
 use super::store::{Blob, Owner, Record};
 use super::waiters::Concerned;
-use super::{Action, SessionId, Tenant};
+use super::{HostAction, SessionId, Tenant};
 use crate::op::{Announced, Failure, FailureCode, MAX_NOTICES, Push, Reply, announced_ticket};
 use crate::tensor::Key;
 use crate::time::Time;
@@ -157,7 +157,7 @@ impl Node {
         // Of a key whose versions cannot be shown it would be no use.
         if self.can_be_shown(r, blob, self.place_of(record, r.on_board)) && !self.is_announced(blob) {
             let reply = Reply::Watched { pushed: op.id };
-            self.actions.push_back(Action::Reply { session: op.session, reply });
+            self.actions.push(HostAction::Reply { session: op.session, reply });
         }
     }
 

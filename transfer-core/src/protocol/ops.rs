@@ -8,7 +8,7 @@ use super::push_out::OutFlow;
 use super::slab::Id;
 use super::store::{Blob, Source};
 use super::waiters::Waiter;
-use super::{Action, SessionId};
+use super::{HostAction, SessionId};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::SegmentId;
 use crate::op::{CounterAsk, Failure, FailureCode, OpId, Reply};
@@ -118,7 +118,7 @@ fn for_people(time: Duration) -> Duration {
 impl Node {
     pub(super) fn refuse(&mut self, session: SessionId, op: OpId, failure: Failure) {
         self.failed(session, &failure);
-        self.actions.push_back(Action::Reply { session, reply: Reply::Failed { op, failure, kept: false } });
+        self.actions.push(HostAction::Reply { session, reply: Reply::Failed { op, failure, kept: false } });
     }
 
     /// Why an operation cannot begin whose number another one has that is under way: the limit of those counts numbers.
@@ -309,8 +309,7 @@ impl Node {
             }
         }
         self.failed(op.session, &failure);
-        self.actions
-            .push_back(Action::Reply { session: op.session, reply: Reply::Failed { op: op.id, failure, kept } });
+        self.actions.push(HostAction::Reply { session: op.session, reply: Reply::Failed { op: op.id, failure, kept } });
         self.refuse_announced(&op.key, blob);
         self.unhold(blob);
         if let Some(record) = self.store.find(op.key.as_str()) {

@@ -3,7 +3,7 @@
 use super::link::{InFlight, Out, Purpose, RESERVED_CREDITS};
 use super::node::Node;
 use super::slab::Id;
-use super::{Action, Write};
+use super::{Post, Write};
 use crate::fabric::{LinkId, WorkId};
 use crate::memory::LocalSlice;
 use crate::plan;
@@ -70,7 +70,7 @@ impl Node {
                             if self.config.broken == Some(super::Broken::ForgetsCredits) {
                                 message.credits = message.credits.saturating_sub(1);
                             }
-                            self.actions.push_back(Action::Send { link, message: message.encode() });
+                            self.actions.push(Post::Send { link, message: message.encode() });
                         }
                         Some(Out::Write(write)) => {
                             let own = l.in_flight.len() < share;
@@ -95,7 +95,7 @@ impl Node {
                             let last = pieces.len().saturating_sub(1);
                             for (i, piece) in pieces.into_iter().enumerate() {
                                 let is_last = i == last;
-                                self.actions.push_back(Action::Write(Box::new(Write {
+                                self.actions.push(Post::Write(Box::new(Write {
                                     link,
                                     work: if is_last { work } else { WorkId(u64::MAX) },
                                     header: is_last.then(|| (header, bytes.encode())),
@@ -111,7 +111,7 @@ impl Node {
                     l.credits -= 1;
                     let mut ack = Message::new(Role::Pull, 0, Body::Ack);
                     ack.credits = l.take_owed();
-                    self.actions.push_back(Action::Send { link, message: ack.encode() });
+                    self.actions.push(Post::Send { link, message: ack.encode() });
                 }
             }
         }

@@ -8,7 +8,7 @@
 //! until the peer has answered a PING that was sent behind the grants.
 
 use super::node::Node;
-use super::{Action, Control};
+use super::{Control, HostAction};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name, TensorMeta};
@@ -79,7 +79,7 @@ impl Node {
             while !asks.is_empty() {
                 let rest = asks.split_off(asks.len().min(MAX_ASKS));
                 let peer = peer.clone();
-                self.actions.push_back(Action::Control(Control::PrepareBuffers { link, peer, asks }));
+                self.actions.push(HostAction::Control(Control::PrepareBuffers { link, peer, asks }));
                 asks = rest;
             }
         }
@@ -105,12 +105,12 @@ impl Node {
 
     // ---- the receiver's side ----
 
-    /// A peer calls for slots. [`Action::Prepared`] with this `token` follows.
+    /// A peer calls for slots. [`HostAction::Prepared`] with this `token` follows.
     pub fn prepare_buffers(&mut self, link: LinkId, token: u64, asks: Vec<BufferAsk>) {
         let gone = Failure::new(FailureCode::PeerLost, "the link over which the tensors were to come is gone");
         if !self.links.contains_key(&link) {
             let answers = asks.into_iter().map(|ask| (ask.flow, Err(gone.clone()))).collect();
-            self.actions.push_back(Action::Prepared { token, answers });
+            self.actions.push(HostAction::Prepared { token, answers });
             return;
         }
         if self.calls.values().filter(|call| call.link == link).count() >= MAX_CALLS_PER_LINK {
@@ -120,7 +120,7 @@ impl Node {
             );
             let busy = Failure::new(FailureCode::Busy, text);
             let answers = asks.into_iter().map(|ask| (ask.flow, Err(busy.clone()))).collect();
-            self.actions.push_back(Action::Prepared { token, answers });
+            self.actions.push(HostAction::Prepared { token, answers });
             return;
         }
         self.calls.insert(token, Call { link, left: asks.len(), answers: Vec::with_capacity(asks.len()) });
@@ -193,7 +193,7 @@ impl Node {
 
     fn end_call(&mut self, token: u64) {
         if let Some(Call { answers, .. }) = self.calls.remove(&token) {
-            self.actions.push_back(Action::Prepared { token, answers });
+            self.actions.push(HostAction::Prepared { token, answers });
         }
     }
 

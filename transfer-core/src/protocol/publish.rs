@@ -8,7 +8,7 @@ use super::notices::NoticeAt;
 use super::ops::{Op, OpKind, PushStage};
 use super::slab::Id;
 use super::store::{Blob, Claimant, Lent, Owner, Record, Source};
-use super::{Action, SessionId};
+use super::{HostAction, SessionId};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
 use crate::op::{Failure, FailureCode, Push, Reply, Report};
@@ -238,7 +238,7 @@ impl Node {
         self.meters.finished(operation, path, &report);
         let (key, version, outcome, since, trace) = (&op.key, Some(version), Ok(report), op.since, self.trace_of(&op));
         self.note_ended(now, Ending { operation, session, key, version, path, outcome, since, trace });
-        self.actions.push_back(Action::Reply { session, reply });
+        self.actions.push(HostAction::Reply { session, reply });
         if to.is_none() {
             self.tell_watched(record, &op, blob);
         }

@@ -307,7 +307,7 @@ impl Node {
                 origin: None,
             };
             let reply = Reply::Pushed { op: op.id, version: b.version, report };
-            self.actions.push_back(super::Action::Reply { session: op.session, reply });
+            self.actions.push(super::HostAction::Reply { session: op.session, reply });
             let (path, version, trace) = (l.path, Some(b.version), b.trace);
             self.meters.finished(Operation::Push, path, &report);
             let (operation, session, key, outcome) = (Operation::Push, op.session, &op.key, Ok(report));

@@ -3,7 +3,7 @@
 //! The owner answers a request with BY_REFERENCE in place of the bytes, and holds the version for the peer as it holds one for a worker,
 //! until RELEASE_REFERENCE. It does so only once the peer has said of the segment that it has it, and keeps it: see
 //! [`FabricEvent::SegmentKept`](crate::fabric::FabricEvent::SegmentKept). When the link is lost nobody can say any more who still reads.
-//! Then whoever runs this node is asked again and again ([`Action::AskReaders`]), and the memory stays as it is until the answer is
+//! Then whoever runs this node is asked again and again ([`HostAction::AskReaders`]), and the memory stays as it is until the answer is
 //! that nobody does.
 
 use super::ended::PeersTransfer;
@@ -13,7 +13,7 @@ use super::node::Node;
 use super::serve::Serve;
 use super::slab::{Id, Slab};
 use super::store::{Blob, Source};
-use super::{Action, Tenant};
+use super::{FabricAction, HostAction, Post, Tenant};
 use crate::fabric::LinkId;
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId};
 use crate::op::Report;
@@ -117,7 +117,7 @@ impl Node {
             None => {
                 serve.sharing = true;
                 l.references.shared.insert(segment, Sharing::Passed(vec![index]));
-                self.actions.push_back(Action::Share { link, segment });
+                self.actions.push(Post::Share { link, segment });
             }
         }
         true
@@ -218,11 +218,11 @@ impl Node {
         let some: Vec<_> = held.range((behind, Bound::Unbounded)).map(|(of, _)| *of).take(LOOKS_PER_ROUND).collect();
         *last = some.last().copied().filter(|_| some.len() == LOOKS_PER_ROUND);
         for (mark, segment) in some {
-            self.actions.push_back(Action::AskReaders { segment, mark });
+            self.actions.push(HostAction::AskReaders { segment, mark });
         }
     }
 
-    /// The answer to [`Action::AskReaders`]: whether anybody may still read that segment by reference over the link of that mark.
+    /// The answer to [`HostAction::AskReaders`]: whether anybody may still read that segment by reference over the link of that mark.
     pub fn readers_answered(&mut self, segment: SegmentId, mark: u64, read: bool) {
         if read {
             return;
@@ -241,11 +241,11 @@ impl Node {
     /// The peer has passed a segment.
     pub(super) fn segment_came(&mut self, link: LinkId, handle: u32) {
         if self.links.get(&link).is_some_and(|l| l.references.mark.is_some() && !l.ending) {
-            self.actions.push_back(Action::Keep { link, handle });
+            self.actions.push(FabricAction::Keep { link, handle });
         }
     }
 
-    /// A peer's segment, kept for workers of this node under a number of this node's: the answer to [`Action::Keep`]. `false`: there is no
+    /// A peer's segment, kept for workers of this node under a number of this node's: the answer to [`FabricAction::Keep`]. `false`: there is no
     /// use for it any more.
     pub fn keep_segment(&mut self, link: LinkId, handle: u32, segment: SegmentId, len_bytes: u64) -> bool {
         let Some(l) = self.links.get_mut(&link) else { return false };
@@ -308,7 +308,7 @@ impl Node {
     fn tidy_foreign(&mut self, segment: SegmentId) {
         if self.foreign.get(&segment).is_some_and(|foreign| foreign.ended && foreign.blobs == 0) {
             self.foreign.remove(&segment);
-            self.actions.push_back(Action::SegmentUnused { segment });
+            self.actions.push(HostAction::SegmentUnused { segment });
         }
     }
 

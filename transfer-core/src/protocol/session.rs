@@ -5,7 +5,7 @@ use super::node::Node;
 use super::ops::Op;
 use super::slab::Id;
 use super::store::{Arena, Blob, Claimant, Owner};
-use super::{Action, Control, SessionId, Tenant};
+use super::{Control, HostAction, SessionId, Tenant};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, OpId, Push, Reply};
 use crate::tensor::{Key, Name};
@@ -97,7 +97,7 @@ impl Node {
         }
         self.tidy_arena(gone.arena);
         let why = why.to_owned();
-        self.actions.push_back(Action::Control(Control::SessionClosed { session, worker: gone.name, why }));
+        self.actions.push(HostAction::Control(Control::SessionClosed { session, worker: gone.name, why }));
     }
 
     /// Where the table of a push lies, if its body is made of several ranges: whoever can read the arena copies it out, and hands the
@@ -160,7 +160,7 @@ impl Node {
         match record {
             Some(id) if mine => {
                 self.end_key(now, id);
-                self.actions.push_back(Action::Reply { session, reply: Reply::Deleted { op } });
+                self.actions.push(HostAction::Reply { session, reply: Reply::Deleted { op } });
             }
             record => {
                 if let Some(failure) = record.and_then(|id| self.is_others(session, id, key)) {

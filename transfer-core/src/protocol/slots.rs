@@ -5,7 +5,7 @@ use super::node::Node;
 use super::pool::{TIDY_AT, Want};
 use super::pull::Pull;
 use super::slab::Id;
-use super::{Action, Tenant};
+use super::{Post, Tenant};
 use crate::fabric::{GrantAccess, LinkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use crate::tensor::TensorMeta;
@@ -61,7 +61,7 @@ impl Node {
                 }
                 s.since = self.latest;
                 s.state = SlotState::Revoking(after);
-                self.actions.push_back(Action::Revoke { link, key, tag: slot.to_u64() });
+                self.actions.push(Post::Revoke { link, key, tag: slot.to_u64() });
             }
             Err(what) => self.violation(link, &what),
         }
@@ -125,7 +125,7 @@ impl Node {
         {
             flow.slots.insert(id);
         }
-        self.actions.push_back(Action::Grant { link, range: slice, access: GrantAccess::Write, tag: id.to_u64() });
+        self.actions.push(Post::Grant { link, range: slice, access: GrantAccess::Write, tag: id.to_u64() });
         Some(id)
     }
 
@@ -160,7 +160,7 @@ impl Node {
             SlotState::Granted(remote) => {
                 let key = remote.key();
                 slot.state = SlotState::Revoking(AfterRevoke::Free);
-                self.actions.push_back(Action::Revoke { link, key, tag: id.to_u64() });
+                self.actions.push(Post::Revoke { link, key, tag: id.to_u64() });
             }
             SlotState::Revoking(after) => *after = AfterRevoke::Free,
             // `granted` comes back here; a reader's end frees it.

@@ -8,7 +8,7 @@ use super::ops::{Op, OpKind};
 use super::slab::Id;
 use super::store::{Blob, Lent, Owner, Record, Source, Store};
 use super::versions::Picked;
-use super::{Action, SessionId};
+use super::{HostAction, SessionId};
 use crate::op::{Failure, FailureCode, Reply, TakeBack};
 use crate::tensor::{Key, Select, Until};
 use crate::time::Time;
@@ -72,7 +72,7 @@ impl Node {
         // No word of its return: the reply is that.
         self.leave_arena(&blob, None);
         let reply = Reply::TakenBack { op: op.id, version: blob.version, pushed, offset: blob.slice.offset };
-        self.actions.push_back(Action::Reply { session: op.session, reply });
+        self.actions.push(HostAction::Reply { session: op.session, reply });
     }
 
     /// Why a version could not be taken back in time.

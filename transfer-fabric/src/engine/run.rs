@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use transfer_core::drive::{Driver, Work};
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::op::Command;
-use transfer_core::protocol::{BufferAnswer, COUNTER_WORDS_BYTES, Node, SessionId, Snapshot, Tenant};
+use transfer_core::protocol::{BufferAnswer, COUNTER_WORDS_BYTES, HostAction, Node, SessionId, Snapshot, Tenant};
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
 use transfer_memory::segment::Segment;
@@ -225,39 +225,39 @@ impl Run {
         loop {
             while let Some(work) = self.driver.poll(&mut self.memory) {
                 match work {
-                    Work::Reply { session, reply } => {
+                    Work::Host(HostAction::Reply { session, reply }) => {
                         if let Err(why) = self.workers.reply(session, reply, &self.memory) {
                             self.broken.push((session, why));
                         }
                     }
-                    Work::CloseSession { session, why } => self.broken.push((session, why)),
-                    Work::SegmentUnused { segment } => {
+                    Work::Host(HostAction::CloseSession { session, why }) => self.broken.push((session, why)),
+                    Work::Host(HostAction::SegmentUnused { segment }) => {
                         self.memory.remove(segment);
                         self.workers.retire(segment);
                     }
-                    Work::Show(shown) => {
+                    Work::Host(HostAction::Show(shown)) => {
                         if !self.boards.show(&shown) {
                             self.driver.node.not_shown(shown.ticket);
                         }
                     }
-                    Work::Withdraw { domain, ticket } => {
+                    Work::Host(HostAction::Withdraw { domain, ticket }) => {
                         if self.boards.withdraw(domain, ticket) {
                             self.driver.node.withdrawn(ticket);
                         }
                     }
                     Work::SegmentKept { segment, memory } => self.memory.insert(segment, memory, SegmentRole::Peer),
-                    Work::Copy { from, to, tag } => self.copies.add(from, to, tag),
-                    Work::AskReaders { segment, mark } => {
+                    Work::Host(HostAction::Copy { from, to, tag }) => self.copies.add(from, to, tag),
+                    Work::Host(HostAction::AskReaders { segment, mark }) => {
                         // A segment that is gone is read by nobody.
                         let read = self.memory.get(segment).is_some_and(|memory| memory.is_referenced(mark));
                         self.driver.node.readers_answered(segment, mark, read);
                     }
-                    Work::Prepared { token, answers } => {
+                    Work::Host(HostAction::Prepared { token, answers }) => {
                         if let Some(answer) = self.calls.remove(&token) {
                             answer(Some(answers));
                         }
                     }
-                    Work::Control(control) => self.control(control),
+                    Work::Host(HostAction::Control(control)) => self.control(control),
                 }
             }
             self.workers.publish(&self.memory, &mut self.broken);

@@ -1,6 +1,6 @@
 //! What lives elsewhere: requests to peers, and operations on their words.
 
-use super::super::Action;
+use super::super::Post;
 use super::super::Tenant;
 use super::super::link::Out;
 use super::super::node::Node;
@@ -115,7 +115,7 @@ impl Node {
             (CounterAsk::Operate { op, .. }, Some(Opened { word: Some(word), .. })) => {
                 let remote = *word;
                 if let Some(call) = self.begin_call(now, id, link, CallState::Posted) {
-                    self.actions.push_back(Action::Atomic { link, work: WorkId(call.to_u64()), remote, op });
+                    self.actions.push(Post::Atomic { link, work: WorkId(call.to_u64()), remote, op });
                 }
             }
             (CounterAsk::Open, None) => self.open_there(now, id, link, atomics),

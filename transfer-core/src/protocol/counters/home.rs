@@ -1,6 +1,6 @@
 //! What lives here: operations of workers, requests of peers, grants.
 
-use super::super::Action;
+use super::super::Post;
 use super::super::Tenant;
 use super::super::node::Node;
 use super::super::ops::Op;
@@ -242,7 +242,7 @@ impl Node {
                     l.counters.grants.insert(place, WordGrant::Granting);
                     l.counters.serves.insert(index, Serve::Granting(place, identity));
                     let (access, tag) = (GrantAccess::Atomic, TAG | u64::from(place));
-                    self.actions.push_back(Action::Grant { link, range, access, tag });
+                    self.actions.push(Post::Grant { link, range, access, tag });
                     return;
                 }
             },

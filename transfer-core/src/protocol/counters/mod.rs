@@ -19,7 +19,7 @@ mod words;
 use super::node::Node;
 use super::ops::{Op, OpKind};
 use super::slab::Id;
-use super::{Action, ClaimRefused, Control, SessionId, Tenant};
+use super::{ClaimRefused, Control, HostAction, SessionId, Tenant};
 use crate::fabric::{AtomicOp, FabricKind, LinkId};
 use crate::memory::LocalSlice;
 use crate::op::{CounterAsk, CounterCommand, CounterPath, CounterReport, Failure, FailureCode, Reply};
@@ -214,7 +214,7 @@ impl Node {
         let claiming = Claiming { tenant: Some(tenant), ops: vec![id], peers: Vec::new() };
         self.counters.by_key.insert(key.clone(), Entry::Claiming(claiming));
         self.counter_stage(id, CounterStage::Claiming);
-        self.actions.push_back(Action::Control(Control::Claim {
+        self.actions.push(HostAction::Control(Control::Claim {
             key,
             owner: self.config.name.clone(),
             tenant: self.config.tenants.name(tenant),
@@ -243,7 +243,7 @@ impl Node {
     }
 
     fn unclaim_counter(&mut self, key: &Key) {
-        self.actions.push_back(Action::Control(Control::Unclaim { key: key.clone() }));
+        self.actions.push(HostAction::Control(Control::Unclaim { key: key.clone() }));
     }
 
     /// Which limit keeps this tenant from one more.
@@ -340,7 +340,7 @@ impl Node {
         let mut keys: Vec<(Key, Tenant)> = homes.collect();
         keys.sort_unstable();
         for (key, tenant) in keys {
-            self.actions.push_back(Action::Control(Control::Claim {
+            self.actions.push(HostAction::Control(Control::Claim {
                 key,
                 owner: self.config.name.clone(),
                 tenant: self.config.tenants.name(tenant),
@@ -446,14 +446,14 @@ impl Node {
             let report = counter_report(&op, way, posted, now);
             self.meters.counted_by(way.0);
             self.actions
-                .push_back(Action::Reply { session: op.session, reply: Reply::Counted { op: op.id, old, report } });
+                .push(HostAction::Reply { session: op.session, reply: Reply::Counted { op: op.id, old, report } });
         }
     }
 
     fn counter_is_open(&mut self, id: Id<Op>, home: Name, identity: u64) {
         if let Some(op) = self.finish_op(id) {
             let reply = Reply::CounterOpened { op: op.id, home, identity };
-            self.actions.push_back(Action::Reply { session: op.session, reply });
+            self.actions.push(HostAction::Reply { session: op.session, reply });
         }
     }
 
@@ -462,7 +462,7 @@ impl Node {
             let report = counter_report(&op, way, posted, now);
             self.meters.released();
             let reply = Reply::Released { op: op.id, round: round.0, leader: round.1, report };
-            self.actions.push_back(Action::Reply { session: op.session, reply });
+            self.actions.push(HostAction::Reply { session: op.session, reply });
         }
     }
 

@@ -4,7 +4,7 @@
 //! processor's are not atomic to each other. The words lie in registered memory then, and nothing here touches them. Elsewhere a
 //! value is a number in a table, which only the node's own thread knows.
 
-use super::super::Action;
+use super::super::FabricAction;
 use super::super::link::Link;
 use super::super::node::Node;
 use super::super::ops::Op;
@@ -134,7 +134,7 @@ impl Node {
             let (place, op) = (running.place, running.op);
             let Some(word) = words.word(place) else { continue };
             words.posted += 1;
-            self.actions.push_back(Action::LocalAtomic { work: WorkId(id.to_u64()), word, op });
+            self.actions.push(FabricAction::LocalAtomic { work: WorkId(id.to_u64()), word, op });
         }
     }
 
@@ -146,7 +146,7 @@ impl Node {
         self.operated(now, running.who, running.since, result);
     }
 
-    /// The device did not take an operation that [`Action::LocalAtomic`] asked for.
+    /// The device did not take an operation that [`FabricAction::LocalAtomic`] asked for.
     pub fn local_atomic_refused(&mut self, work: WorkId, why: &str) {
         let Some(running) = self.counters.words.running.remove(Id::from_u64(work.0)) else { return };
         self.counters.words.posted -= 1;

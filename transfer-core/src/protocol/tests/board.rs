@@ -2,7 +2,7 @@
 
 use super::pair::{Pair, Worker, bytes, key};
 use crate::op::{Command, OpId, Reply, TakeBack};
-use crate::protocol::Tenant;
+use crate::protocol::{HostAction, Tenant};
 use crate::tensor::{Life, Retention, Select, Until, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
@@ -59,22 +59,22 @@ impl Pair {
         let (now, mut order) = (self.world.now(), Vec::new());
         while let Some(work) = self.nodes[0].poll(&mut self.memories[0]) {
             match work {
-                Work::Show(shown) => {
+                Work::Host(HostAction::Show(shown)) => {
                     order.push(format!("show {}", shown.version.0));
                     self.board.show(*shown);
                 }
-                Work::Withdraw { ticket, .. } => {
+                Work::Host(HostAction::Withdraw { ticket, .. }) => {
                     order.push("withdraw".into());
                     if self.board.withdraw(ticket) {
                         self.nodes[0].node.withdrawn(ticket);
                     }
                 }
-                Work::Reply { reply: Reply::Fetched { lease, .. }, .. } => {
+                Work::Host(HostAction::Reply { reply: Reply::Fetched { lease, .. }, .. }) => {
                     order.push("fetched".into());
                     self.nodes[0].node.command(now, r.session, Command::Release { lease });
                 }
-                Work::Reply { reply: Reply::Pushed { .. }, .. } => order.push("pushed".into()),
-                Work::Reply { reply: Reply::Returned { .. }, .. } => order.push("returned".into()),
+                Work::Host(HostAction::Reply { reply: Reply::Pushed { .. }, .. }) => order.push("pushed".into()),
+                Work::Host(HostAction::Reply { reply: Reply::Returned { .. }, .. }) => order.push("returned".into()),
                 other => panic!("{other:?}"),
             }
         }
@@ -304,7 +304,7 @@ fn what_does_not_fit_is_not_tried_again() {
     let mut shown = 0;
     for version in 2..4 {
         while let Some(work) = pair.nodes[0].poll(&mut pair.memories[0]) {
-            if let crate::drive::Work::Show(s) = work {
+            if let crate::drive::Work::Host(HostAction::Show(s)) = work {
                 shown += 1;
                 pair.nodes[0].node.not_shown(s.ticket);
             }

@@ -6,7 +6,7 @@ use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Prepare, Push, Reply};
 use crate::plan::GatherList;
 use crate::protocol::{
-    ClaimRefused, Control, Node, NodeConfig, NodeEvent, PassedOver, PeerInfo, SessionId, Tenant, Vouches,
+    ClaimRefused, Control, HostAction, Node, NodeConfig, NodeEvent, PassedOver, PeerInfo, SessionId, Tenant, Vouches,
 };
 use crate::sim::cluster::Board;
 use crate::sim::{Conditions, MemoryId, SimFabric, SimMemory, World};
@@ -299,33 +299,33 @@ impl Pair {
 
     fn work(&mut self, i: usize, now: Time, work: Work<MemoryId>) {
         match work {
-            Work::Reply { session, reply } => self.replies.push((session, reply)),
-            Work::CloseSession { why, .. } => panic!("{why}"),
-            Work::SegmentUnused { segment } => {
+            Work::Host(HostAction::Reply { session, reply }) => self.replies.push((session, reply)),
+            Work::Host(HostAction::CloseSession { why, .. }) => panic!("{why}"),
+            Work::Host(HostAction::SegmentUnused { segment }) => {
                 self.kept[i].retain(|(kept, _)| *kept != segment);
                 self.unused.push(segment);
             }
-            Work::Show(shown) => self.board.show(*shown),
-            Work::Withdraw { ticket, .. } => {
+            Work::Host(HostAction::Show(shown)) => self.board.show(*shown),
+            Work::Host(HostAction::Withdraw { ticket, .. }) => {
                 if self.board.withdraw(ticket) {
                     self.nodes[i].node.withdrawn(ticket);
                 }
             }
             Work::SegmentKept { segment, memory } => self.kept[i].push((segment, memory)),
-            Work::Copy { from, to, tag } => match self.hold_copies {
+            Work::Host(HostAction::Copy { from, to, tag }) => match self.hold_copies {
                 true => self.copies.push((i, from, to, tag)),
                 false => self.copy(i, &from, to, tag),
             },
-            Work::AskReaders { segment, mark } => {
+            Work::Host(HostAction::AskReaders { segment, mark }) => {
                 self.asked += 1;
                 let read = self.still_reads;
                 self.nodes[i].node.readers_answered(segment, mark, read);
             }
-            Work::Prepared { token: _, answers } => {
+            Work::Host(HostAction::Prepared { token: _, answers }) => {
                 let link = self.links[1 - i].unwrap();
                 self.nodes[1 - i].node.buffers_prepared(now, link, answers);
             }
-            Work::Control(control) => self.control(i, now, control),
+            Work::Host(HostAction::Control(control)) => self.control(i, now, control),
         }
     }
 

@@ -5,7 +5,9 @@ use crate::alloc::Allocation;
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::{Command, Fetch, OpId, Prepare, Push, Reply};
-use crate::protocol::{Action, Control, Node, NodeConfig, PeerInfo, SessionId, Tenant, Vouches};
+use crate::protocol::{
+    Action, Control, FabricAction, HostAction, Node, NodeConfig, PeerInfo, Post, SessionId, Tenant, Vouches,
+};
 use crate::tensor::{Retention, Select};
 use crate::time::Time;
 use crate::wire::landing::{HEADER_BYTES, Header};
@@ -83,20 +85,20 @@ impl Solo {
     pub(super) fn drain(&mut self) {
         while let Some(action) = self.node.poll_action() {
             match action {
-                Action::Send { message, .. } => {
+                Action::Post(Post::Send { message, .. }) => {
                     self.unread += 1;
                     self.sent.push(Message::decode(&message).unwrap());
                 }
-                Action::Write(write) => {
+                Action::Post(Post::Write(write)) => {
                     self.unread += u16::from(write.immediate.is_some());
                     self.writes.push(write.work);
                 }
-                Action::Grant { range, tag, .. } => self.grants.push_back((range, tag)),
-                Action::Revoke { key, tag, .. } => self.revokes.push_back((key, tag)),
-                Action::Share { segment, .. } => self.shares.push(segment),
-                Action::Control(control) => self.controls.push(control),
-                Action::Reply { reply, .. } => self.replies.push(reply),
-                Action::Disconnect { reason, .. } => self.ended = Some(reason),
+                Action::Post(Post::Grant { range, tag, .. }) => self.grants.push_back((range, tag)),
+                Action::Post(Post::Revoke { key, tag, .. }) => self.revokes.push_back((key, tag)),
+                Action::Post(Post::Share { segment, .. }) => self.shares.push(segment),
+                Action::Host(HostAction::Control(control)) => self.controls.push(control),
+                Action::Host(HostAction::Reply { reply, .. }) => self.replies.push(reply),
+                Action::Fabric(FabricAction::Disconnect { reason, .. }) => self.ended = Some(reason),
                 _ => {}
             }
         }

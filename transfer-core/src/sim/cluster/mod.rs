@@ -29,7 +29,7 @@ use super::{Endpoint, MemoryId, SimFabric, SimMemory, World};
 use crate::drive::{Driver, Work};
 use crate::fabric::{Fabric, LinkId};
 use crate::memory::{LocalSlice, RailKeys, SegmentId};
-use crate::protocol::{Broken, BufferAsk, Control, Node, NodeConfig, Tenant};
+use crate::protocol::{Broken, BufferAsk, Control, HostAction, Node, NodeConfig, Tenant};
 use crate::rails::{self, MultiRail, RailsConfig};
 use crate::tensor::{Name, Version};
 use crate::time::Time;
@@ -463,15 +463,15 @@ impl Cluster {
 
     fn work(&mut self, node: usize, work: Work<MemoryId>) -> Result<(), String> {
         match work {
-            Work::Reply { session, reply } => self.reply(node, session, reply),
-            Work::CloseSession { session, why } => Err(format!("{session:?} is thrown out: {why}")),
-            Work::SegmentUnused { segment } => self.arena_unused(node, segment),
-            Work::Show(shown) => {
+            Work::Host(HostAction::Reply { session, reply }) => self.reply(node, session, reply),
+            Work::Host(HostAction::CloseSession { session, why }) => Err(format!("{session:?} is thrown out: {why}")),
+            Work::Host(HostAction::SegmentUnused { segment }) => self.arena_unused(node, segment),
+            Work::Host(HostAction::Show(shown)) => {
                 self.world.note(|| format!("{node} shows {shown:?}"));
                 self.nodes[node].board.show(*shown);
                 Ok(())
             }
-            Work::Withdraw { ticket, .. } => {
+            Work::Host(HostAction::Withdraw { ticket, .. }) => {
                 self.world.note(|| format!("{node} withdraws {ticket}"));
                 let n = &mut self.nodes[node];
                 if n.board.withdraw(ticket) {
@@ -479,12 +479,12 @@ impl Cluster {
                 }
                 Ok(())
             }
-            Work::Prepared { token, answers } => self.answered(token, answers),
+            Work::Host(HostAction::Prepared { token, answers }) => self.answered(token, answers),
             Work::SegmentKept { segment, memory } => {
                 self.segment_kept(node, segment, memory);
                 Ok(())
             }
-            Work::Copy { from, to, tag } => {
+            Work::Host(HostAction::Copy { from, to, tag }) => {
                 if !self.nodes[node].memory.copy(&from, to) {
                     return Err(format!("node {node} copies {from:?}, which is not there"));
                 }
@@ -492,12 +492,12 @@ impl Cluster {
                 self.nodes[node].driver.node.copied(now, tag);
                 Ok(())
             }
-            Work::AskReaders { segment, mark } => {
+            Work::Host(HostAction::AskReaders { segment, mark }) => {
                 let read = self.is_referenced(node, segment, mark);
                 self.nodes[node].driver.node.readers_answered(segment, mark, read);
                 Ok(())
             }
-            Work::Control(control) => self.control(node, control),
+            Work::Host(HostAction::Control(control)) => self.control(node, control),
         }
     }
 
