@@ -3,7 +3,7 @@
 use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
 use crate::options::DEFAULT_TIMEOUT;
-use crate::session::{Landed, Outcome, Session, Watched};
+use crate::session::{Landed, Outcome, Session, WaitEnd};
 use crate::tensor::Lease;
 use crate::{Error, Tensor};
 use std::future::IntoFuture;
@@ -144,9 +144,9 @@ impl<T> FetchCall<T> {
         let (Some(Ok(key)), None) = (&self.key, trace) else { return None };
         let started = Instant::now();
         match self.session.watch(key, select, require, (started, timeout)) {
-            Watched::Found(mark, landed) => Some((self.take)(Lease::looked_up(&self.session, mark), landed)),
-            Watched::TimedOut(failure) => Some(Err(failure.into())),
-            Watched::Ask { waited } => {
+            WaitEnd::Found(mark, landed) => Some((self.take)(Lease::looked_up(&self.session, mark), landed)),
+            WaitEnd::TimedOut(failure) => Some(Err(failure.into())),
+            WaitEnd::Ask { waited } => {
                 self.options.timeout = timeout.saturating_sub(waited);
                 self.options.watches = self.session.watches();
                 None

@@ -23,12 +23,12 @@ pub(crate) struct Missing {
 
 /// The nodes that were to be asked, and those of them that could not be.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct NodesAsked {
     nodes: usize,
     missing: Vec<Missing>,
 }
 
-impl Asked {
+impl NodesAsked {
     /// Names each that is missing on the standard error.
     ///
     /// # Errors
@@ -52,12 +52,12 @@ type First = Result<(AdminClient<Channel>, Vec<Tensor>, String), Error>;
 /// it breaks.
 ///
 /// # Errors
-/// [`Error::Unreachable`], [`Error::Admin`]: of the sidecar at `target`. What other nodes fail in is in [`Asked`].
+/// [`Error::Unreachable`], [`Error::Admin`]: of the sidecar at `target`. What other nodes fail in is in [`NodesAsked`].
 pub(crate) async fn tensors(
     target: &Target,
     request: &TensorsRequest,
     mut each: impl FnMut(&str, Vec<Tensor>) -> ControlFlow<()>,
-) -> Result<Asked, Error> {
+) -> Result<NodesAsked, Error> {
     let (nodes, mut asked) = nodes(target).await?;
     for some in nodes.chunks(AT_ONCE) {
         let begin = |(_, target): &(String, Target)| tokio::spawn(first(target.clone(), request.clone()));
@@ -105,10 +105,10 @@ async fn rest(
     }
 }
 
-/// The nodes that can be asked, and where; the others are in [`Asked`].
-async fn nodes(target: &Target) -> Result<(Vec<(String, Target)>, Asked), Error> {
+/// The nodes that can be asked, and where; the others are in [`NodesAsked`].
+async fn nodes(target: &Target) -> Result<(Vec<(String, Target)>, NodesAsked), Error> {
     let mut admin = target.connect().await?;
-    let (mut nodes, mut asked, mut page_token) = (Vec::new(), Asked::default(), String::new());
+    let (mut nodes, mut asked, mut page_token) = (Vec::new(), NodesAsked::default(), String::new());
     loop {
         let request = NodesRequest { page_size: 1000, page_token };
         let page = admin.nodes(request).await.map_err(|e| target.answered(e))?.into_inner();
@@ -125,7 +125,7 @@ async fn nodes(target: &Target) -> Result<(Vec<(String, Target)>, Asked), Error>
     }
 }
 
-fn sort(page: &NodesResponse, own: &Target, nodes: &mut Vec<(String, Target)>, asked: &mut Asked) {
+fn sort(page: &NodesResponse, own: &Target, nodes: &mut Vec<(String, Target)>, asked: &mut NodesAsked) {
     for Node { node, address, lost_ns, .. } in &page.nodes {
         let mut missing = |why: String| asked.missing.push(Missing { who: format!("node {node}"), why });
         match lost_ns {
@@ -175,7 +175,7 @@ mod tests {
             tls: true,
             ..NodesResponse::default()
         };
-        let (mut nodes, mut asked) = (Vec::new(), Asked::default());
+        let (mut nodes, mut asked) = (Vec::new(), NodesAsked::default());
         sort(&page, &own, &mut nodes, &mut asked);
         let at = nodes.iter().map(|(name, at)| (name.as_str(), at.admin.to_string(), at.tls.tls_name.clone()));
         assert_eq!(
@@ -191,6 +191,6 @@ mod tests {
             "{why:?}"
         );
         assert!(matches!(asked.complete(), Err(Error::NotAllNodes { missing: 2, nodes: 4 })));
-        assert!(Asked::default().complete().is_ok());
+        assert!(NodesAsked::default().complete().is_ok());
     }
 }

@@ -6,7 +6,7 @@ use super::push::Format;
 use super::story::{Story, Telling};
 use super::{FilesError, Worker, interruption, keys};
 use crate::admin::Target;
-use crate::admin::cluster::Asked;
+use crate::admin::cluster::NodesAsked;
 use crate::error::Error;
 use crate::units::duration;
 use std::ffi::OsStr;
@@ -99,7 +99,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
             // It is of all or not at all.
             Shape::Safetensors => {
                 asked.complete()?;
-                Asked::default()
+                NodesAsked::default()
             }
             _ => asked,
         };

@@ -3,7 +3,7 @@
 use super::error::FilesError;
 use super::fetch::Options;
 use super::pieces;
-use crate::admin::cluster::{self, Asked};
+use crate::admin::cluster::{self, NodesAsked};
 use crate::error::Error;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -27,7 +27,7 @@ pub(super) struct Listed {
 }
 
 /// All that the command line asks for; and of a list, whether it is one of all nodes.
-pub(super) async fn wanted(options: &Options) -> Result<(Vec<Wanted>, Asked), Error> {
+pub(super) async fn wanted(options: &Options) -> Result<(Vec<Wanted>, NodesAsked), Error> {
     let named = |key: &String| Wanted { key: key.clone(), listed: None };
     let mut wanted: Vec<_> = options.key.iter().chain(&options.keys).map(named).collect();
     if let Some(path) = &options.keys_from {
@@ -36,7 +36,7 @@ pub(super) async fn wanted(options: &Options) -> Result<(Vec<Wanted>, Asked), Er
     match (&options.prefix, wanted.is_empty()) {
         (Some(prefix), true) => list(options, prefix).await,
         (None, true) => Err(FilesError::Use("there is no key to fetch".to_owned()).into()),
-        _ => Ok((wanted, Asked::default())),
+        _ => Ok((wanted, NodesAsked::default())),
     }
 }
 
@@ -55,7 +55,7 @@ fn read(path: &Path) -> Result<Vec<String>, FilesError> {
 }
 
 /// Those below a prefix that are published: at all nodes of the cluster, or at that of --admin.
-async fn list(options: &Options, prefix: &str) -> Result<(Vec<Wanted>, Asked), Error> {
+async fn list(options: &Options, prefix: &str) -> Result<(Vec<Wanted>, NodesAsked), Error> {
     let below = match prefix {
         "" => String::new(),
         prefix => format!("{}/", prefix.trim_end_matches('/')),
@@ -65,7 +65,7 @@ async fn list(options: &Options, prefix: &str) -> Result<(Vec<Wanted>, Asked), E
     let asked = match options.one_node {
         true => {
             one_node(options, request, &mut found).await?;
-            Asked::default()
+            NodesAsked::default()
         }
         false => {
             let each = |_: &str, page: Vec<Tensor>| {

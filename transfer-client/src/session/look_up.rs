@@ -9,7 +9,7 @@ use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Command, Report};
 use transfer_core::tensor::{Key, Select};
-use transfer_memory::board::{Found, Look, Mark, NotHeld, Watch, hash_of};
+use transfer_memory::board::{Found, Mark, NotHeld, NoticeState, Watch, hash_of};
 
 /// How often a fetch looks, where what it found is replaced meanwhile. Then it asks.
 const TRIES: usize = 3;
@@ -57,7 +57,7 @@ pub(crate) enum Looked {
     /// It stays as it is until [`Session::unmark`].
     Found(Mark, Landed),
     /// Its owner announces it, and what it has announced is older than what is wanted, or is about to change.
-    Watch(Watch, Look),
+    Watch(Watch, NoticeState),
     /// The sidecar knows.
     Nothing,
 }
@@ -84,7 +84,7 @@ impl Session {
             let seen = match board.find(key, |segment| self.segments.get(segment)) {
                 Some(Found::Version(seen)) => seen,
                 Some(Found::Notice(watch)) => match watch.look() {
-                    Look { seen: Some(seen), .. } if select.takes(seen.version) => seen,
+                    NoticeState { seen: Some(seen), .. } if select.takes(seen.version) => seen,
                     look if look.is_open() || look.seen.as_ref().is_some_and(|seen| select.awaits(seen.version)) => {
                         return Looked::Watch(watch, look);
                     }

@@ -41,7 +41,7 @@ use submission::Submission;
 pub(crate) use submission::Submitting;
 pub(crate) use table::Outcome;
 use table::{Effects, Table};
-pub(crate) use watch::Watched;
+pub(crate) use watch::WaitEnd;
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fd::{AsFd, BorrowedFd};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Failure, FailureCode};
 use transfer_core::tensor::{Key, Select};
-use transfer_memory::board::{Look, Mark, Watch};
+use transfer_memory::board::{Mark, NoticeState, Watch};
 
 /// How long a thread sleeps on a notice before it looks whether all is well. Whatever changes wakes it, but for one case: of those who sleep
 /// when a sidecar is killed the kernel wakes one, who wakes the others, and may have been stopped.
@@ -18,7 +18,7 @@ const DOWN: Duration = Duration::from_millis(10);
 
 /// How a wait ended.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and the usual end is the largest")]
-pub(crate) enum Watched {
+pub(crate) enum WaitEnd {
     /// It is there, and stays as it is until [`Session::unmark`].
     Found(Mark, Landed),
     /// It did not come in time.
@@ -40,7 +40,7 @@ impl Session {
         select: Select,
         require: Option<FabricKind>,
         (started, timeout): (Instant, Duration),
-    ) -> Watched {
+    ) -> WaitEnd {
         let limit = crate::calls::deadline(started, timeout);
         let (mut is_late, mut was_down) = (false, false);
         // Nothing where nobody has slept: what was looked at meanwhile is no part of the time that the caller gave.
@@ -49,20 +49,20 @@ impl Session {
             let (watch, look) = match self.look(key, select, require) {
                 Looked::Found(mark, mut landed) => {
                     landed.report.waited = started.elapsed();
-                    return Watched::Found(mark, landed);
+                    return WaitEnd::Found(mark, landed);
                 }
                 // What waits for room in the ring is written by whoever reads the socket, which nobody does who sleeps here.
                 Looked::Watch(watch, look) if self.watches() && !self.backlog.load(Ordering::SeqCst) => (watch, look),
-                Looked::Watch(..) | Looked::Nothing => return Watched::Ask { waited },
+                Looked::Watch(..) | Looked::Nothing => return WaitEnd::Ask { waited },
             };
             if is_late {
-                let Some(newest) = &look.seen else { return Watched::Ask { waited } };
+                let Some(newest) = &look.seen else { return WaitEnd::Ask { waited } };
                 let text =
                     format!("key {key:?} is at {}; {select} was not published within {timeout:?}", newest.version);
-                return Watched::TimedOut(Failure::new(FailureCode::Deadline, text));
+                return WaitEnd::TimedOut(Failure::new(FailureCode::Deadline, text));
             }
             if look.is_open() && was_down {
-                return Watched::Ask { waited };
+                return WaitEnd::Ask { waited };
             }
             was_down = look.is_open();
             let until = Instant::now() + if was_down { DOWN } else { LOOK_AGAIN };
@@ -72,7 +72,7 @@ impl Session {
     }
 
     /// `false`: `limit` came first.
-    fn sleep_on(&self, watch: &Watch, look: &Look, limit: Instant) -> bool {
+    fn sleep_on(&self, watch: &Watch, look: &NoticeState, limit: Instant) -> bool {
         let Some(board) = &self.board else { return true };
         let now = Instant::now();
         let spin = self.spin.lock().now();

@@ -68,7 +68,7 @@ use transfer_core::fabric::{
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use transfer_memory::segment::Segment;
 use transfer_verbs::{AsyncEvents, Completion, ProtectionDomain};
-use waking::{Look, Waking};
+use waking::{PollScope, Waking};
 
 /// The longest message: what a user needs at least, and behind it room for what rails put around one.
 const MAX_MESSAGE_BYTES: usize = Capabilities::MIN_MESSAGE_BYTES + 64;
@@ -432,7 +432,7 @@ impl Fabric for VerbsFabric {
         }
         self.only_reported = false;
         let mut moved = self.ring();
-        let look: Look = self.waking.poll();
+        let look: PollScope = self.waking.poll();
         self.look(look);
         // What is known of a link comes before what it brings.
         moved |= self.report(sink);

@@ -19,7 +19,7 @@ pub(super) struct Waking {
 
 /// What is to be looked at in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum PollScope {
     Nowhere,
     /// At the completion channel; and where it has nothing, everywhere.
     Channel,
@@ -37,14 +37,14 @@ impl Waking {
     }
 
     /// A round begins.
-    pub(super) fn poll(&mut self) -> Look {
+    pub(super) fn poll(&mut self) -> PollScope {
         self.polls = self.polls.wrapping_add(1);
         match (self.armed, self.polls) {
             // This one only looks for what came before the queues were armed; all else wakes the sleeper by itself.
-            (true, 1) => Look::Nowhere,
-            (true, _) => Look::Channel,
-            (false, polls) if polls % LOOK_UP == 0 => Look::Everywhere,
-            (false, _) => Look::Nowhere,
+            (true, 1) => PollScope::Nowhere,
+            (true, _) => PollScope::Channel,
+            (false, polls) if polls % LOOK_UP == 0 => PollScope::Everywhere,
+            (false, _) => PollScope::Nowhere,
         }
     }
 
@@ -74,11 +74,11 @@ impl VerbsFabric {
     }
 
     /// Takes the events that are there.
-    pub(super) fn look(&mut self, look: Look) {
-        if look == Look::Nowhere {
+    pub(super) fn look(&mut self, look: PollScope) {
+        if look == PollScope::Nowhere {
             return;
         }
-        if look == Look::Channel {
+        if look == PollScope::Channel {
             match self.device.channel.take_events() {
                 Ok(0) => {}
                 Ok(_) => return self.waking.event_taken(),
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_busy_thread_looks_up_now_and_then() {
         let mut waking = Waking::default();
-        let looks = (0..1000).filter(|_| waking.poll() != Look::Nowhere).count();
+        let looks = (0..1000).filter(|_| waking.poll() != PollScope::Nowhere).count();
         assert_eq!(looks, 1000 / LOOK_UP as usize);
     }
 
@@ -136,11 +136,11 @@ mod tests {
     fn a_sleeper_takes_the_event_that_woke_it() {
         let mut waking = Waking::default();
         assert!(waking.arm());
-        assert_eq!(waking.poll(), Look::Nowhere, "the poll before the sleep");
+        assert_eq!(waking.poll(), PollScope::Nowhere, "the poll before the sleep");
         assert!(!waking.arm(), "nothing has come: it is armed still");
-        assert_eq!(waking.poll(), Look::Channel);
+        assert_eq!(waking.poll(), PollScope::Channel);
         waking.event_taken();
-        assert_eq!(waking.poll(), Look::Nowhere);
+        assert_eq!(waking.poll(), PollScope::Nowhere);
         assert!(waking.arm());
     }
 }

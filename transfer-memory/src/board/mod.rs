@@ -79,6 +79,6 @@ pub use layout::{
 };
 pub use liveness::{Liveness, LivenessError};
 pub use marks::SessionMarks;
-pub use notice::{Alarm, Look, NoticeWriter, Watch};
+pub use notice::{Alarm, NoticeState, NoticeWriter, Watch};
 pub use reader::{BoardReader, Found, Mark, NotHeld, Seen};
 pub use table::{BoardWriter, NoRoom};

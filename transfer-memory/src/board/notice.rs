@@ -90,13 +90,13 @@ pub struct Watch {
 
 /// What a notice shows, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Look {
+pub struct NoticeState {
     /// `None`: nothing, or it was being written.
     pub seen: Option<Seen>,
     sequence: u64,
 }
 
-impl Look {
+impl NoticeState {
     /// Whether it was being written, and is about to show something.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -138,12 +138,15 @@ impl Watch {
 
     /// What it shows now.
     #[must_use]
-    pub fn look(&self) -> Look {
+    pub fn look(&self) -> NoticeState {
         let words = self.words.all();
         let Some(sequence) = entry::begin(words) else {
-            return Look { seen: None, sequence: words.first().map_or(1, |word| word.load(Ordering::Relaxed)) | 1 };
+            return NoticeState {
+                seen: None,
+                sequence: words.first().map_or(1, |word| word.load(Ordering::Relaxed)) | 1,
+            };
         };
-        Look { seen: self.read(sequence), sequence }
+        NoticeState { seen: self.read(sequence), sequence }
     }
 
     /// All that a worker says here is looked at, for it may be any: what it names has to lie in its own arena, which the caller's mapping says.
@@ -174,14 +177,14 @@ impl Watch {
 
     /// Whether it shows what it showed in that look.
     #[must_use]
-    pub fn is_as(&self, look: &Look) -> bool {
+    pub fn is_as(&self, look: &NoticeState) -> bool {
         entry::is_at(self.words.all(), look.sequence)
     }
 
     /// Sleeps until it shows something else than in that look, until the board names it no more, until the sidecar or the session has ended,
     /// until the alarm rings, or `until`. It may wake up for nothing. `false`: `until` came first.
     #[must_use]
-    pub fn wait(&self, board: &BoardReader, look: &Look, alarm: &Alarm, until: Instant) -> bool {
+    pub fn wait(&self, board: &BoardReader, look: &NoticeState, alarm: &Alarm, until: Instant) -> bool {
         let (notice, entry) = (self.words.all().first(), board.entry(self.entry).first());
         let (Some(notice), Some(entry), Some([life, open])) = (notice, entry, board.honoured()) else { return true };
         let words = [(notice, look.sequence), (entry, self.sequence), life, open];

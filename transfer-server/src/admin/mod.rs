@@ -18,7 +18,7 @@ use crate::observe::logging::{LogControl, LogError};
 use crate::peering::{Identity, Links};
 use crate::poll::{self, PollControl};
 use crate::security::{Scope, Security};
-use paging::Asked;
+use paging::PageRequest;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -99,7 +99,7 @@ impl v1::admin_server::Admin for AdminService {
         let only = self.only_of(&request)?;
         let v1::SessionsRequest { prefix, page_size, page_token } = request.into_inner();
         let list = |answer| Listing::Sessions { prefix: prefix.clone(), answer };
-        let (sessions, next_page_token) = Asked::new(page_size, &page_token)?
+        let (sessions, next_page_token) = PageRequest::new(page_size, &page_token)?
             .gather(&self.0.engine, list, |s| of_tenant(&only, &s.tenant).then(|| lists::session(s)))
             .await?;
         Ok(Response::new(v1::SessionsResponse { sessions, next_page_token }))
@@ -122,7 +122,7 @@ impl v1::admin_server::Admin for AdminService {
         let v1::LinksRequest { peer, page_size, page_token } = request.into_inner();
         let list = |answer| Listing::Links { peer: peer.clone(), answer };
         let (links, next_page_token) =
-            Asked::new(page_size, &page_token)?.gather(&self.0.engine, list, |l| Some(lists::link(l))).await?;
+            PageRequest::new(page_size, &page_token)?.gather(&self.0.engine, list, |l| Some(lists::link(l))).await?;
         Ok(Response::new(v1::LinksResponse { links, next_page_token }))
     }
 
@@ -131,7 +131,7 @@ impl v1::admin_server::Admin for AdminService {
         let v1::TensorsRequest { prefix, owner, page_size, page_token } = request.into_inner();
         let filter = TensorFilter { prefix, owner };
         let list = |answer| Listing::Tensors { filter: filter.clone(), answer };
-        let (tensors, next_page_token) = Asked::new(page_size, &page_token)?
+        let (tensors, next_page_token) = PageRequest::new(page_size, &page_token)?
             .gather(&self.0.engine, list, |t| of_tenant(&only, &t.tenant).then(|| lists::tensor(t)))
             .await?;
         Ok(Response::new(v1::TensorsResponse { tensors, next_page_token }))
@@ -140,7 +140,7 @@ impl v1::admin_server::Admin for AdminService {
     async fn segments(&self, request: Request<v1::SegmentsRequest>) -> Result<Response<v1::SegmentsResponse>, Status> {
         let only = self.only_of(&request)?;
         let request = request.into_inner();
-        let asked = Asked::new(request.page_size, &request.page_token)?;
+        let asked = PageRequest::new(request.page_size, &request.page_token)?;
         let kind = v1::SegmentKind::try_from(request.kind).map_err(|_| {
             Status::invalid_argument(format!(
                 "kind {} is none: arena, pool, headers and counters are 1 to 4",
@@ -166,7 +166,7 @@ impl v1::admin_server::Admin for AdminService {
         let v1::TransfersRequest { prefix, worker, peer, min_age_ns, page_size, page_token } = request.into_inner();
         let filter = TransferFilter { prefix, worker, peer, older_than: Duration::from_nanos(min_age_ns) };
         let list = |answer| Listing::Transfers { filter: filter.clone(), answer };
-        let (transfers, next_page_token) = Asked::new(page_size, &page_token)?
+        let (transfers, next_page_token) = PageRequest::new(page_size, &page_token)?
             .gather(&self.0.engine, list, |t| of_tenant(&only, &t.tenant).then(|| lists::transfer(t)))
             .await?;
         Ok(Response::new(v1::TransfersResponse { transfers, next_page_token }))
@@ -179,7 +179,7 @@ impl v1::admin_server::Admin for AdminService {
         let only = self.only_of(&request)?;
         let v1::QuarantineRequest { peer, page_size, page_token } = request.into_inner();
         let list = |answer| Listing::Quarantine { peer: peer.clone(), answer };
-        let (slots, next_page_token) = Asked::new(page_size, &page_token)?
+        let (slots, next_page_token) = PageRequest::new(page_size, &page_token)?
             .gather(&self.0.engine, list, |q| of_tenant(&only, &q.tenant).then(|| lists::quarantined(q)))
             .await?;
         Ok(Response::new(v1::QuarantineResponse { slots, next_page_token }))

@@ -15,19 +15,19 @@ const PATIENCE: Duration = Duration::from_millis(5);
 
 /// What a caller asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct PageRequest {
     pub(super) size: usize,
     place: u64,
 }
 
-impl Asked {
-    pub(super) fn new(page_size: u32, page_token: &str) -> Result<Asked, Status> {
+impl PageRequest {
+    pub(super) fn new(page_size: u32, page_token: &str) -> Result<PageRequest, Status> {
         let size = size(page_size);
         let place = match page_token {
             "" => 0,
             token => u64::from_str_radix(token, 16).map_err(|_| wrong_token(token))?,
         };
-        Ok(Asked { size, place })
+        Ok(PageRequest { size, place })
     }
 
     /// Gathers a page: asks for parts until it is long enough, nothing is left, or it has taken long enough. `show` leaves out what
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn sizes_and_tokens() {
-        let asked = |size, token| Asked::new(size, token).map(|a| (a.size, a.place));
+        let asked = |size, token| PageRequest::new(size, token).map(|a| (a.size, a.place));
         assert_eq!(asked(0, "").unwrap(), (100, 0));
         assert_eq!(asked(7, "ff").unwrap(), (7, 255));
         assert_eq!(asked(u32::MAX, "ffffffffffffffff").unwrap(), (1000, u64::MAX));
@@ -136,9 +136,9 @@ mod tests {
         });
         let list = |answer| Listing::Sessions { prefix: String::new(), answer };
         let show = |s: SessionStatus| (s.session.0 != 4).then_some(s.session.0);
-        let (entries, token) = Asked::new(5, "").unwrap().gather(&engine, list, show).await.unwrap();
+        let (entries, token) = PageRequest::new(5, "").unwrap().gather(&engine, list, show).await.unwrap();
         assert_eq!((entries, token.as_str()), (vec![0, 2, 6, 8, 10], "b"));
-        let (entries, token) = Asked::new(5, "1d").unwrap().gather(&engine, list, show).await.unwrap();
+        let (entries, token) = PageRequest::new(5, "1d").unwrap().gather(&engine, list, show).await.unwrap();
         assert_eq!((entries, token.as_str()), (vec![30], ""));
     }
 }

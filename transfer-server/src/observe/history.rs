@@ -1,6 +1,6 @@
 //! The last minutes, so that whoever opens the page sees at once how it went: samples of what was counted, in a ring.
 
-use super::watched::{Look, Watched};
+use super::observer::{Observation, Observer};
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -66,7 +66,7 @@ impl History {
     }
 
     /// Samples for ever.
-    pub(super) async fn sample(self: Arc<Self>, watched: Watched) {
+    pub(super) async fn sample(self: Arc<Self>, watched: Observer) {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -80,7 +80,7 @@ impl History {
 }
 
 impl Sample {
-    fn of(look: &Look) -> Sample {
+    fn of(look: &Observation) -> Sample {
         let mut sample = Sample {
             at_ms: milliseconds(look.at),
             local: 0,

@@ -5,8 +5,8 @@
 //! carries one request, and at most [`CONNECTIONS`] are served: whoever says nothing makes room for others (`places`).
 
 use super::history::History;
-use super::places::{Asked, Places};
-use super::watched::Watched;
+use super::observer::Observer;
+use super::places::{Places, WholeRequest};
 use super::{metrics, status};
 use crate::page;
 use axum::Router;
@@ -43,7 +43,7 @@ pub(crate) struct HttpServer {
 /// What the routes need.
 #[derive(Debug, Clone)]
 struct PageState {
-    watched: Watched,
+    watched: Observer,
     history: Arc<History>,
     /// Whether only this host can connect: then a browser must have been told so too.
     loopback: bool,
@@ -54,7 +54,7 @@ impl HttpServer {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn start(listener: TcpListener, watched: Watched) -> std::io::Result<HttpServer> {
+    pub(crate) fn start(listener: TcpListener, watched: Observer) -> std::io::Result<HttpServer> {
         let loopback = listener.local_addr()?.ip().to_canonical().is_loopback();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
@@ -105,7 +105,7 @@ async fn serve(listener: TcpListener, routes: Router, asking: Duration) {
             }
         };
         let place = places.wait().await;
-        let asked = Asked::default();
+        let asked = WholeRequest::default();
         let has_asked = asked.clone();
         // hyper hands a request over when it has all of its head, and none here has a body that is read.
         let service = TowerToHyperService::new(routes.clone().map_request(move |request| {

@@ -4,7 +4,7 @@
 //! [`MAX_PATHS`] peers. Keys, versions and workers are never labels: there are millions of them.
 
 use super::families::Families;
-use super::watched::{Look, Watched};
+use super::observer::{Observation, Observer};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 use transfer_core::drive::PostMeter;
@@ -18,7 +18,7 @@ pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 ///
 /// # Errors
 /// Where it cannot be written: a defect.
-pub(super) fn text(watched: &Watched, look: &Look) -> Result<Vec<u8>, prometheus::Error> {
+pub(super) fn text(watched: &Observer, look: &Observation) -> Result<Vec<u8>, prometheus::Error> {
     let mut families = Families::default();
     of_sidecar(&mut families, watched, look);
     of_records(&mut families, watched, look);
@@ -30,7 +30,7 @@ pub(super) fn text(watched: &Watched, look: &Look) -> Result<Vec<u8>, prometheus
     families.encode()
 }
 
-fn of_sidecar(f: &mut Families, watched: &Watched, look: &Look) {
+fn of_sidecar(f: &mut Families, watched: &Observer, look: &Observation) {
     let started = watched.started_at().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let node = watched.parts().me.node.as_str();
     f.gauge("transfer_build_info", "1; the labels say which sidecar this is and of which version.")
@@ -69,7 +69,7 @@ fn of_sidecar(f: &mut Families, watched: &Watched, look: &Look) {
     .number(&[], look.log_lines_dropped);
 }
 
-fn of_records(f: &mut Families, watched: &Watched, look: &Look) {
+fn of_records(f: &mut Families, watched: &Observer, look: &Observation) {
     f.counter("transfer_spans_dropped_total", "Records of transfers that were not written, for too many waited.")
         .number(&[], look.spans_dropped);
     if let Some(export) = &watched.parts().records.export {
@@ -88,7 +88,7 @@ fn labels(path: &PathMeter, operation: Operation) -> [(&'static str, &str); 3] {
     [("operation", operation.name()), ("fabric", path.fabric.name()), ("peer", peer)]
 }
 
-fn of_transfers(f: &mut Families, look: &Look) {
+fn of_transfers(f: &mut Families, look: &Observation) {
     let meters = &look.measured.meters;
     // Within the node nothing is served or lands.
     let there = |path: &PathMeter, operation: Operation| {
@@ -156,7 +156,7 @@ fn of_transfers(f: &mut Families, look: &Look) {
         .number(&[], meters.barriers());
 }
 
-fn of_memory(f: &mut Families, look: &Look) {
+fn of_memory(f: &mut Families, look: &Observation) {
     let now = &look.measured.snapshot;
     f.gauge("transfer_pinned_bytes", "Pinned memory: arenas, pools and rings.").number(&[], look.pinned);
     f.gauge("transfer_pinned_limit_bytes", "How much of it there may be.").number(&[], look.pinned_limit);
@@ -191,7 +191,7 @@ fn of_memory(f: &mut Families, look: &Look) {
 }
 
 /// The newest link to each peer over each fabric, the first [`MAX_PATHS`] by name: an older one is about to end.
-fn shown_links(look: &Look) -> Vec<&LinkStatus> {
+fn shown_links(look: &Observation) -> Vec<&LinkStatus> {
     let mut newest = BTreeMap::new();
     for link in &look.links {
         let shown = newest.entry((&link.peer, link.fabric as u8)).or_insert(link);
@@ -202,7 +202,7 @@ fn shown_links(look: &Look) -> Vec<&LinkStatus> {
     newest.into_values().take(MAX_PATHS).collect()
 }
 
-fn of_links(f: &mut Families, look: &Look) {
+fn of_links(f: &mut Families, look: &Observation) {
     f.gauge("transfer_links", "Links to peers.").number(&[], look.measured.snapshot.links);
     let links = shown_links(look);
     let mut gauge = |name: &str, help: &str, of: &dyn Fn(&LinkStatus) -> u64| {
@@ -222,7 +222,7 @@ fn of_links(f: &mut Families, look: &Look) {
     gauge("transfer_link_rails_live", "Rails of it that live.", &|l| l.rails_live as u64);
 }
 
-fn of_engine(f: &mut Families, look: &Look) {
+fn of_engine(f: &mut Families, look: &Observation) {
     let measured = &look.measured;
     let EngineMeters { rounds, busy, sleeps, commands, submissions, replies, replies_delayed, .. } = measured.engine;
     f.counter("transfer_engine_busy_seconds_total", "The time that the data-plane thread had something to do.")
@@ -251,7 +251,7 @@ fn of_engine(f: &mut Families, look: &Look) {
         .number(&[("direction", "taken")], measured.engine.doorbells_taken);
 }
 
-fn of_fabrics(f: &mut Families, look: &Look) {
+fn of_fabrics(f: &mut Families, look: &Observation) {
     let fabrics: Vec<_> = look.measured.fabrics.iter().zip(&look.measured.posts).collect();
     let mut family = f.counter("transfer_work_requests_total", "Work posted to a fabric, by kind.");
     for (fabric, posts) in &fabrics {

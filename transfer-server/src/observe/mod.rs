@@ -3,7 +3,7 @@
 //! # Layout
 //! - [`logging`], `limit`: the log, and how much of it one place in the code may write.
 //! - `http`, `places`, `config`: the HTTP server, whose connection makes room for another, and what it is told. The page itself is in `page`.
-//! - `watched`: one look at the sidecar, which everything below is made of.
+//! - `observer`: one look at the sidecar, which everything below is made of.
 //! - `metrics`, `families`: what Prometheus reads.
 //! - `spans`: one record for each transfer.
 //! - `otlp`: these as spans, for a collector; `no_otlp` where that is not built in.
@@ -16,16 +16,16 @@ mod http;
 mod limit;
 pub mod logging;
 mod metrics;
+mod observer;
 #[cfg_attr(not(feature = "otlp"), path = "no_otlp.rs")]
 mod otlp;
 mod places;
 mod spans;
 mod status;
-mod watched;
 
 pub use config::WatchConfig;
 pub(crate) use http::HttpServer;
+pub(crate) use observer::{Observer, ObserverParts};
 pub(crate) use otlp::Export;
 pub use otlp::OtlpConfig;
 pub(crate) use spans::{Records, start as start_spans};
-pub(crate) use watched::{Watched, WatchedParts};

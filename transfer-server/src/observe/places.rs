@@ -23,15 +23,15 @@ pub(super) struct Places {
 #[derive(Debug)]
 struct Taken {
     since: Instant,
-    asked: Asked,
+    asked: WholeRequest,
     task: AbortHandle,
 }
 
 /// Whether a connection has sent a whole request.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Asked(Arc<AtomicBool>);
+pub(super) struct WholeRequest(Arc<AtomicBool>);
 
-impl Asked {
+impl WholeRequest {
     /// It has.
     pub(super) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl Places {
     }
 
     /// Whom a place has been given to: `task` keeps the place, and sets `asked`.
-    pub(super) fn give(&mut self, task: AbortHandle, asked: Asked) {
+    pub(super) fn give(&mut self, task: AbortHandle, asked: WholeRequest) {
         self.taken.push(Taken { since: Instant::now(), asked, task });
     }
 }
@@ -99,9 +99,9 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
 
     /// Takes a place and keeps it, for ever.
-    async fn take(places: &mut Places) -> (Asked, AbortHandle) {
+    async fn take(places: &mut Places) -> (WholeRequest, AbortHandle) {
         let place = tokio::time::timeout(LONG, places.wait()).await.expect("somebody makes room");
-        let asked = Asked::default();
+        let asked = WholeRequest::default();
         let task = tokio::spawn(async move {
             let _place = place;
             std::future::pending::<()>().await;

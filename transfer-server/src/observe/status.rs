@@ -3,7 +3,7 @@
 //! Lists are cut: a page is for people. [`metrics`](super::metrics) and the Admin service have the rest.
 
 use super::history::milliseconds;
-use super::watched::{Lists, Look, Watched, WatchedParts};
+use super::observer::{Lists, Observation, Observer, ObserverParts};
 use serde::Serialize;
 use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::{
@@ -152,8 +152,8 @@ struct Operations {
 }
 
 /// The status.
-pub(super) fn of(watched: &Watched, look: &Look, lists: &Lists) -> Status {
-    let WatchedParts { me, poll, directory, .. } = watched.parts();
+pub(super) fn of(watched: &Observer, look: &Observation, lists: &Lists) -> Status {
+    let ObserverParts { me, poll, directory, .. } = watched.parts();
     let now = &look.measured.snapshot;
     let paths = look.measured.meters.paths();
     let lacking = me.lacking.iter().map(|l| Fabric { fabric: l.fabric.name(), why_not: Some(l.why.clone()) });

@@ -10,7 +10,7 @@ use crate::drain::Drain;
 use crate::engine::EngineClient;
 use crate::events::Events;
 use crate::grpc;
-use crate::observe::{Export, HttpServer, Watched, WatchedParts};
+use crate::observe::{Export, HttpServer, Observer, ObserverParts};
 use crate::peering::{Links, PeeringService};
 use crate::poll::PollControl;
 use crate::reload::Live;
@@ -143,7 +143,7 @@ impl Running {
 
         let (started, poll) = (Instant::now(), PollControl::new(poll));
         let live = Live { poll: poll.clone(), engine: client.clone(), security: security.clone() };
-        let watched = Watched::new(WatchedParts {
+        let watched = Observer::new(ObserverParts {
             me: identity.clone(),
             started,
             budget: budget.clone(),

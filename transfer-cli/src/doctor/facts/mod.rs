@@ -13,7 +13,7 @@ use crate::error::Error;
 use certificate::CertificateFile;
 use host::Host;
 use moved::Moved;
-use peer::{Asked, Peer};
+use peer::{Peer, TimedStatus};
 use socket::Socket;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
@@ -57,7 +57,7 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) async fn gather(options: &Options) -> Facts {
-        let asked = Asked::of(&options.target).await;
+        let asked = TimedStatus::of(&options.target).await;
         let named = options.socket.is_some();
         let mut socket = Socket::look(options.socket.as_deref().unwrap_or(Path::new(DEFAULT_SOCKET)), named);
         if let (true, Ok(status)) = (socket.is_open(), &asked.status)

@@ -58,17 +58,17 @@ pub(crate) struct Ahead {
 
 /// A status, and this host's clock before it was asked for and after it came, in nanoseconds since 1970.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct TimedStatus {
     pub(crate) status: Result<StatusResponse, Error>,
     pub(crate) before_ns: i128,
     pub(crate) after_ns: i128,
 }
 
-impl Asked {
-    pub(crate) async fn of(target: &Target) -> Asked {
+impl TimedStatus {
+    pub(crate) async fn of(target: &Target) -> TimedStatus {
         let before_ns = now_ns();
         let status = target.status().await;
-        Asked { status, before_ns, after_ns: now_ns() }
+        TimedStatus { status, before_ns, after_ns: now_ns() }
     }
 
     /// How far that sidecar's clock is ahead of this host's. `None` where it does not tell the time.
@@ -88,11 +88,11 @@ impl Peer {
     /// Looks at the node of `target`. Bytes are moved over this node's worker socket, and the other's where that can be reached too.
     pub(crate) async fn look(
         target: &Target,
-        first: &Asked,
+        first: &TimedStatus,
         sockets: (Option<&Socket>, Option<&Path>),
         bytes: u64,
     ) -> Peer {
-        let asked = Asked::of(target).await;
+        let asked = TimedStatus::of(target).await;
         let clock = first.ahead().zip(asked.ahead()).map(|(first, second)| Ahead {
             by_ns: second.by_ns - first.by_ns,
             give_or_take_ns: second.give_or_take_ns + first.give_or_take_ns,
@@ -227,9 +227,9 @@ mod tests {
     #[test]
     fn clocks_are_compared_by_the_middle_of_the_question() {
         let status = StatusResponse { time_unix_ns: 5_000, ..StatusResponse::default() };
-        let asked = Asked { status: Ok(status), before_ns: 1_000, after_ns: 3_000 };
+        let asked = TimedStatus { status: Ok(status), before_ns: 1_000, after_ns: 3_000 };
         assert_eq!(asked.ahead(), Some(Ahead { by_ns: 3_000, give_or_take_ns: 1_001 }));
-        let silent = Asked { status: Ok(StatusResponse::default()), before_ns: 1, after_ns: 3 };
+        let silent = TimedStatus { status: Ok(StatusResponse::default()), before_ns: 1, after_ns: 3 };
         assert_eq!(silent.ahead(), None);
     }
 

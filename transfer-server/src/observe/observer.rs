@@ -26,13 +26,13 @@ const MOST_PAGES: usize = 8;
 
 /// A sidecar as far as others may look at it. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Watched(Arc<Inner>);
+pub(crate) struct Observer(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    parts: WatchedParts,
+    parts: ObserverParts,
     started_at: SystemTime,
-    last: Cached<Look>,
+    last: Cached<Observation>,
     last_lists: Cached<Lists>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Lists {
 
 /// What it is made of.
 #[derive(Debug)]
-pub(crate) struct WatchedParts {
+pub(crate) struct ObserverParts {
     pub(crate) me: Identity,
     pub(crate) started: Instant,
     pub(crate) budget: PinnedBudget,
@@ -78,7 +78,7 @@ pub(crate) struct WatchedParts {
 
 /// The sidecar at one moment.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct Observation {
     pub(crate) at: SystemTime,
     pub(crate) measured: Measured,
     /// At most [`MAX_PATHS`].
@@ -94,10 +94,10 @@ pub(crate) struct Look {
     pub(crate) tls: Option<TlsState>,
 }
 
-impl Watched {
-    pub(crate) fn new(parts: WatchedParts) -> Watched {
+impl Observer {
+    pub(crate) fn new(parts: ObserverParts) -> Observer {
         let started_at = SystemTime::now() - parts.started.elapsed();
-        Watched(Arc::new(Inner {
+        Observer(Arc::new(Inner {
             parts,
             started_at,
             last: Cached(Mutex::new(None)),
@@ -105,7 +105,7 @@ impl Watched {
         }))
     }
 
-    pub(crate) fn parts(&self) -> &WatchedParts {
+    pub(crate) fn parts(&self) -> &ObserverParts {
         &self.0.parts
     }
 
@@ -115,12 +115,12 @@ impl Watched {
     }
 
     /// The sidecar now, or a moment ago.
-    pub(crate) async fn look(&self) -> Result<Arc<Look>, EngineError> {
+    pub(crate) async fn look(&self) -> Result<Arc<Observation>, EngineError> {
         self.0.last.get(self.look_now()).await
     }
 
-    async fn look_now(&self) -> Result<Look, EngineError> {
-        let WatchedParts { budget, engine, directory, records, security, .. } = self.parts();
+    async fn look_now(&self) -> Result<Observation, EngineError> {
+        let ObserverParts { budget, engine, directory, records, security, .. } = self.parts();
         let measured = engine.measure().await?;
         let links = |answer| Listing::Links { peer: String::new(), answer };
         let links = self.pages(MAX_PATHS, links).await?;
@@ -128,7 +128,7 @@ impl Watched {
             Place::Here(hosted) => Some(hosted.counts()),
             Place::There(_) => None,
         };
-        Ok(Look {
+        Ok(Observation {
             at: SystemTime::now(),
             measured,
             links,
