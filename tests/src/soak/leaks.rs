@@ -25,6 +25,11 @@ impl Holdings {
         Holdings { descriptors, anonymous_bytes: kib << 10 }
     }
 
+    /// The same descriptors, and the memory of whichever had more.
+    pub(crate) fn or_more_memory(self, other: Holdings) -> Holdings {
+        Holdings { anonymous_bytes: self.anonymous_bytes.max(other.anonymous_bytes), ..self }
+    }
+
     /// Waits until the sidecar has no more than this again.
     ///
     /// # Panics

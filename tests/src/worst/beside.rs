@@ -73,8 +73,10 @@ pub struct Beside {
     scene: Scene,
     /// What the sidecars count while the job holds still.
     still: Vec<Counts>,
-    /// What they had of the system after the first attack: tables and queues have grown once by then.
+    /// What they had of the system after the attacks before the last one: tables and queues have grown once by then.
     young: Vec<Holdings>,
+    /// How many attacks there were.
+    attacks: usize,
     /// The next round.
     next: u64,
     /// Programs that every user can run: the leash, and the attacker.
@@ -116,6 +118,7 @@ impl Beside {
             scene,
             still: Vec::new(),
             young: Vec::new(),
+            attacks: 0,
             next: 1,
             leash,
             program,
@@ -162,6 +165,16 @@ impl Beside {
     /// # Panics
     /// Where the job has any trouble, a limit is passed, or an attacker fails.
     pub fn with(&mut self, parts: &[Part], lasts: Duration) -> (Vec<u64>, Vec<(Part, Account)>) {
+        if self.attacks > 0 {
+            self.hold_to_still();
+            for (at, node) in self.scene.nodes.iter().enumerate() {
+                let now = Holdings::of(node);
+                match self.young.get_mut(at) {
+                    Some(most) => *most = most.or_more_memory(now),
+                    None => self.young.push(now),
+                }
+            }
+        }
         let mut attackers = Vec::new();
         for (node, part) in [0, 1].into_iter().flat_map(|node| parts.iter().map(move |part| (node, *part))) {
             attackers.push((part, self.attacker(node, part, lasts)));
@@ -181,10 +194,7 @@ impl Beside {
         }
         let half = &self.half;
         let accounts = attackers.into_iter().map(|(part, attacker)| (part, attacker.account(half))).collect();
-        if self.young.is_empty() {
-            self.hold_to_still();
-            self.young = self.scene.nodes.iter().map(Holdings::of).collect();
-        }
+        self.attacks += 1;
         (times, accounts)
     }
 
@@ -219,8 +229,8 @@ impl Beside {
         }
     }
 
-    /// Everybody but the job is gone: the sidecars count what they did before the first attack, and have what they had after it. The job can
-    /// still make what is new. Then all ends.
+    /// Everybody but the job is gone: the sidecars count what they did before the first attack, and have what they had at most after those
+    /// before the last one. The job can still make what is new. Then all ends.
     ///
     /// # Panics
     /// Where that is not so.
@@ -228,7 +238,7 @@ impl Beside {
         self.hold_to_still();
         for (node, young) in self.scene.nodes.iter().zip(&self.young) {
             let now = young.until_again(node);
-            println!("sidecar {}: {young} after the first attack, {now} after the last", node.name());
+            println!("sidecar {}: {young} at most before the last attack, {now} after it", node.name());
             assert!(!node.log().contains("panicked"), "{}", node.log());
         }
         for worker in [&mut self.leader, &mut self.follower] {

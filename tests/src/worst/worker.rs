@@ -96,7 +96,8 @@ impl Worker {
             Err(error) => {
                 let kind = format!("{error:?}");
                 let kind = kind.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
-                notes.error(&kind, &error.to_string(), &["Refused"]);
+                // `Socket`: its own user's silent connections are too many, and the oldest of them goes.
+                notes.error(&kind, &error.to_string(), &["Refused", "Socket"]);
                 None
             }
         }
