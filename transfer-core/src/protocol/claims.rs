@@ -282,13 +282,14 @@ impl Node {
         self.owner_gone(now, id);
     }
 
-    /// A key has no owner here any more: those who wait for it have to look elsewhere.
+    /// A key has no owner here any more: those who wait for it have to look elsewhere. Where its owner is known, that is as true as before:
+    /// somebody here has claimed the key in vain, and the directory has nothing newer to say.
     pub(super) fn owner_gone(&mut self, now: Time, id: Id<Record>) {
         let Some(record) = self.store.records.get_mut(id) else { return };
         let key = record.key.clone();
         for waiter in record.take_waiters() {
             match waiter {
-                Waiter::Local(op) => self.look_again(now, op),
+                Waiter::Local(op) => self.start_fetch(now, op),
                 Waiter::Remote(link, index) => self.not_owner(now, link, index, &key),
             }
         }

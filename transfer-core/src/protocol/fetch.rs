@@ -161,7 +161,7 @@ impl Node {
     }
 
     /// The remembered owner of a key was the wrong one: ask the directory for a newer entry.
-    pub(super) fn look_again(&mut self, now: Time, id: Id<Op>) {
+    fn look_again(&mut self, now: Time, id: Id<Op>) {
         let Some(op) = self.ops.get_mut(id) else { return };
         let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
         *stage = FetchStage::Waiting;

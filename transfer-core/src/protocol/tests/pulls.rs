@@ -235,3 +235,28 @@ fn metadata_that_fits_no_message_comes_with_the_bytes_that_it_describes() {
     pair.replies(w);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
+
+/// A worker of the reader's node claims the key in vain while the reader waits: its owner elsewhere is found as before.
+#[test]
+fn a_claim_in_vain_keeps_no_reader_waiting() {
+    let mut pair = Pair::new();
+    let (owner, near, other) = (pair.worker(1, "owner"), pair.worker(0, "near"), pair.worker(0, "other"));
+    pair.push(owner, "k", bytes(100), 1, None);
+    pair.settle();
+    // Where it is, is known from here on.
+    for _ in 0..2 {
+        pair.fetch(near, "k", Select::Latest);
+        pair.settle();
+        let (lease, version, ..) = pair.fetched(near);
+        assert_eq!(version, 1);
+        pair.release(near, lease);
+        pair.push(other, "k", bytes(100), 2, None);
+        pair.fetch(near, "k", Select::Latest);
+        pair.settle();
+        assert_eq!(pair.failed_with(other), FailureCode::KeyOwned);
+        let (lease, version, ..) = pair.fetched(near);
+        assert_eq!(version, 1);
+        pair.release(near, lease);
+    }
+    pair.ends_clean(&[(owner, "owner"), (near, "near"), (other, "other")]);
+}
