@@ -38,6 +38,7 @@ fn main() -> Result<(), Failed> {
         readable_by: Vec::new(),
         ranges: 0,
         trace: None,
+        more_follow: false,
         announced: None,
     };
     let fetch = Fetch {

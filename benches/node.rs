@@ -108,6 +108,7 @@ impl Bench {
             readable_by: Vec::new(),
             ranges: 0,
             trace: self.trace,
+            more_follow: false,
             announced: None,
         };
         self.node.command(self.now(), PRODUCER, Command::Push(push));

@@ -56,6 +56,7 @@ impl Liar {
             readable_by: Vec::new(),
             ranges,
             trace: None,
+            more_follow: false,
             announced: None,
         };
         self.ask(&Command::Push(push))

@@ -8,6 +8,7 @@ use crate::driver;
 use crate::session::{Former, Gone, Held, Loan, Outcome, Session};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -151,8 +152,11 @@ fn come_back(over: &Arc<Session>, way: &Way, published: &mut Vec<Loan>) -> Resul
 fn publish_again(session: &Arc<Session>, published: &mut Vec<Loan>) {
     let started = Instant::now();
     let mut calls = Calls::new(session.clone(), started, deadline(started, PUBLISHING));
-    for loan in published.iter() {
+    // They are in the order in which they were published: the last of a key is its newest.
+    let last: HashMap<_, _> = published.iter().enumerate().map(|(at, loan)| (&loan.push.key, at)).collect();
+    for (at, loan) in published.iter().enumerate() {
         let mut push = loan.push.clone();
+        push.more_follow = last.get(&push.key).is_some_and(|last| *last != at);
         // It stayed at this sidecar, wherever it was for.
         (push.to, push.timeout, push.takeover, push.require) = (None, PUBLISHING, false, None);
         calls.add(Command::Push(push), Some(Held::Again(loan.lent, loan.along.clone(), loan.formers.clone())));

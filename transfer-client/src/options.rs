@@ -74,6 +74,7 @@ impl PushOptions {
             readable_by: self.readable_by.clone(),
             ranges: 0,
             trace: self.trace,
+            more_follow: false,
             announced: None,
         })
     }

@@ -144,6 +144,9 @@ pub struct Push {
     pub retention: Retention,
     /// Whether to take the key from whoever owns it.
     pub takeover: bool,
+    /// Higher versions of this key follow at once: the worker publishes again what its last sidecar had. Until the last of them is there, only
+    /// a fetch of exactly this version finds it, for readers have seen a newer one.
+    pub more_follow: bool,
     /// Other tenants whose workers may read it, at most [`MAX_READERS`].
     pub readable_by: Vec<Name>,
     /// Of how many ranges of the arena the body is made, in order. Their table lies behind the metadata then; see

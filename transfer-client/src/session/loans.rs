@@ -143,6 +143,7 @@ mod tests {
             readable_by: Vec::new(),
             ranges: 0,
             trace: None,
+            more_follow: false,
             announced: None,
         };
         loans.lend(&push, Lent { offset: op * 64, allocation: op * 64, owned: true }, Vec::new(), Vec::new());

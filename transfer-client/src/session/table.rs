@@ -367,6 +367,7 @@ mod tests {
             readable_by: Vec::new(),
             ranges: 0,
             trace: None,
+            more_follow: false,
             announced: None,
         };
         table.loans.lend(&push, Lent { offset, allocation, owned: offset == allocation }, Vec::new(), Vec::new());

@@ -165,7 +165,7 @@ impl Node {
         // A board tells nothing of the trace that a push belongs to.
         let is_plain = b.ranges.is_none() && b.meta.metadata_bytes() == 0 && b.trace.is_none();
         let is_plain = is_plain && matches!(b.source, Source::Arena(_));
-        let is_free = !matches!(b.retention.until, Until::Fetched(_)) && !b.before_epoch;
+        let is_free = !matches!(b.retention.until, Until::Fetched(_)) && !b.before_epoch && !record.more_follow;
         has_place && is_plain && is_free && matches!(record.owner, Owner::Session(_)) && !self.draining
     }
 

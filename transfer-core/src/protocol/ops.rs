@@ -40,26 +40,18 @@ pub(super) enum OpKind {
     Push {
         version: Option<Version>,
         takeover: bool,
+        more_follow: bool,
         to: Option<Name>,
         blob: Id<Blob>,
         stage: PushStage,
         posted: Time,
     },
     /// Landing slots for a push to come.
-    Prepare {
-        to: Name,
-        meta: TensorMeta,
-        stage: PushStage,
-    },
+    Prepare { to: Name, meta: TensorMeta, stage: PushStage },
     /// Taking a version back; nobody finds it meanwhile.
-    TakeBack {
-        blob: Id<Blob>,
-    },
+    TakeBack { blob: Id<Blob> },
     /// On a counter or barrier; the operation's key is its reserved one.
-    Counter {
-        ask: CounterAsk,
-        stage: CounterStage,
-    },
+    Counter { ask: CounterAsk, stage: CounterStage },
 }
 
 impl Op {
@@ -298,7 +290,7 @@ impl Node {
     }
 
     pub(super) fn end_push_with_failure(&mut self, op: &Op, failure: Failure) {
-        let OpKind::Push { blob, .. } = op.kind else { return };
+        let OpKind::Push { blob, more_follow, .. } = op.kind else { return };
         self.note_failed(op, failure.code);
         let mut kept = false;
         if let Some(b) = self.store.blobs.get_mut(blob) {
@@ -312,6 +304,9 @@ impl Node {
         self.actions.push(HostAction::Reply { session: op.session, reply: Reply::Failed { op: op.id, failure, kept } });
         self.refuse_announced(&op.key, blob);
         self.unhold(blob);
+        if !more_follow {
+            self.no_more_follow(op.session, &op.key);
+        }
         if let Some(record) = self.store.find(op.key.as_str()) {
             self.tidy_record(record);
         }

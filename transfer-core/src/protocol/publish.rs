@@ -31,11 +31,11 @@ impl Node {
         let Some(s) = self.sessions.get(&session) else { return };
         let slice = match pushed_slice(s.arena, s.arena_len, &push, ranges) {
             Ok(slice) => slice,
-            Err(failure) => return self.refuse(session, push.op, failure),
+            Err(failure) => return self.refuse_push(session, &push, failure),
         };
         let ticket = match self.announced(session, &push) {
             Ok(ticket) => ticket,
-            Err(failure) => return self.refuse(session, push.op, failure),
+            Err(failure) => return self.refuse_push(session, &push, failure),
         };
         let unwelcome = self.draining.then(|| self.is_draining()).or_else(|| self.no_name(session, &push.key));
         let unwelcome = unwelcome.or_else(|| self.may_push(session, &push.key, push.to.as_ref()).err());
@@ -50,16 +50,16 @@ impl Node {
         if ticket.is_none()
             && let Some(failure) = failure
         {
-            return self.refuse(session, push.op, failure);
+            return self.refuse_push(session, &push, failure);
         }
         let local = push.to.as_ref().is_none_or(|to| self.workers.contains_key(to));
         if push.takeover && !local {
             let text = "a push that takes a key over publishes it at its own sidecar: push it there first, then to the other worker";
-            return self.refuse(session, push.op, Failure::new(FailureCode::Invalid, text));
+            return self.refuse_push(session, &push, Failure::new(FailureCode::Invalid, text));
         }
         let readers = match self.readers_of_push(&push, local) {
             Ok(readers) => readers,
-            Err(failure) => return self.refuse(session, push.op, failure),
+            Err(failure) => return self.refuse_push(session, &push, failure),
         };
         let Some(s) = self.sessions.get(&session) else { return };
         let lent = Lent { session, pushed: push.op };
@@ -88,6 +88,7 @@ impl Node {
             kind: OpKind::Push {
                 version: push.version,
                 takeover: push.takeover,
+                more_follow: push.more_follow,
                 to: push.to,
                 blob,
                 stage: PushStage::Claiming,
@@ -102,6 +103,25 @@ impl Node {
             }
         }
         if local { self.push_here(now, op) } else { self.push_there(now, op) }
+    }
+
+    /// Refuses a push before it is an operation.
+    fn refuse_push(&mut self, session: SessionId, push: &Push, failure: Failure) {
+        self.refuse(session, push.op, failure);
+        if !push.more_follow {
+            self.no_more_follow(session, &push.key);
+        }
+    }
+
+    /// The last push of those that publish a key again has failed: the newest version is the highest of the others.
+    pub(super) fn no_more_follow(&mut self, session: SessionId, key: &Key) {
+        let Some(id) = self.store.find(key.as_str()) else { return };
+        let Some(record) = self.store.records.get_mut(id) else { return };
+        let is_own = matches!(record.owner, Owner::Session(owner) if owner == session);
+        if is_own && std::mem::take(&mut record.more_follow) {
+            self.show(id);
+            self.serve_waiters(self.latest, id);
+        }
     }
 
     /// Publishes at this sidecar, where the tensor lies already.
@@ -201,8 +221,8 @@ impl Node {
 
     /// Publishes an operation's tensor, or says why not, and ends the operation.
     pub(super) fn publish_op(&mut self, now: Time, record: Id<Record>, op: Op) {
-        let OpKind::Push { version, blob, to, .. } = &op.kind else { return };
-        let blob = *blob;
+        let OpKind::Push { version, blob, to, more_follow, .. } = &op.kind else { return };
+        let (blob, more_follow) = (*blob, *more_follow);
         let Some(next) = self.store.records.get(record).map(|r| r.next_version) else { return };
         let version = version.unwrap_or(Version(next.max(1)));
         if let Some(failure) = too_high(&op.key, version) {
@@ -232,6 +252,9 @@ impl Node {
             origin: None,
         };
         let reply = Reply::Pushed { op: op.id, version, report };
+        if let Some(r) = self.store.records.get_mut(record) {
+            r.more_follow = more_follow;
+        }
         // The operation's reference becomes the publication's. Those who wait are served first: they wait longer than the pusher.
         self.publish(now, record, blob, version);
         let (operation, session, path) = (Operation::Push, op.session, PathId::HERE);

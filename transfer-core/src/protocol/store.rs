@@ -183,6 +183,8 @@ pub(super) struct Record {
     pub(super) next_version: u64,
     /// The next version is the first of an epoch.
     pub(super) epoch_begins: bool,
+    /// The owner publishes its versions again, and the newest is still to come: see [`crate::op::Push::more_follow`].
+    pub(super) more_follow: bool,
     /// Boxed, for most keys have none most of the time and there may be millions of keys.
     pub(super) waiters: Option<Box<Waiters>>,
     /// The directory was asked where the key is.
@@ -253,6 +255,7 @@ impl Record {
     pub(super) fn begin_epoch(&mut self) {
         self.next_version = 0;
         self.epoch_begins = true;
+        self.more_follow = false;
     }
 
     fn is_needed(&self) -> bool {
@@ -297,6 +300,7 @@ impl Store {
                     older: None,
                     next_version: 0,
                     epoch_begins: false,
+                    more_follow: false,
                     waiters: None,
                     resolving: false,
                     watched: false,

@@ -28,6 +28,9 @@ impl Node {
     /// The newest version that answers `select`.
     pub(super) fn pick(&self, record: Id<Record>, select: Select) -> Picked {
         let Some(r) = self.store.records.get(record) else { return Picked::NotYet };
+        if r.more_follow && !matches!(select, Select::Exactly(_)) {
+            return Picked::NotYet;
+        }
         // Where others are fetching all that there are, one comes back if they fail.
         let mut promised = false;
         let older = r.older.as_deref();

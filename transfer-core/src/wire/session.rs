@@ -153,7 +153,7 @@ pub fn write_command(w: &mut Writer, command: &Command) {
             w.meta(&p.meta).u64(p.offset).text(p.to.as_ref().map_or("", Name::as_str)).u64(nanos(p.timeout));
             write_require(w, p.require);
             write_retention(w, p.retention);
-            w.u8(u8::from(p.takeover)).u32(p.ranges);
+            w.u8(u8::from(p.takeover)).u8(u8::from(p.more_follow)).u32(p.ranges);
             let Announced { notice, count } = p.announced.unwrap_or(NOT_ANNOUNCED);
             w.u16(notice).u64(count);
             w.u8(u8::try_from(p.readable_by.len()).unwrap_or(u8::MAX));
@@ -259,6 +259,7 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
                 require: read_require(&mut r)?,
                 retention: read_retention(&mut r)?,
                 takeover: r.flag("whether the key is taken over")?,
+                more_follow: r.flag("whether higher versions follow")?,
                 ranges: read_ranges(&mut r)?,
                 announced: read_announced(&mut r)?,
                 readable_by: read_readers(&mut r)?,
@@ -486,6 +487,7 @@ mod tests {
                 require: Some(FabricKind::Shm),
                 retention: Retention { until: Until::Fetched(NonZeroU32::MAX), life: Life::Sidecar },
                 takeover: true,
+                more_follow: true,
                 readable_by: vec![Name::new("7").unwrap(), Name::new("train").unwrap()],
                 ranges: MAX_RANGES,
                 trace: context(),

@@ -151,6 +151,7 @@ impl Worker {
             readable_by: Vec::new(),
             ranges: 0,
             trace: None,
+            more_follow: false,
             announced: None,
         };
         self.submit(&Command::Push(push));

@@ -9,6 +9,7 @@ mod machines;
 mod notices;
 mod pair;
 mod picture;
+mod published_again;
 mod pulls;
 mod pushes;
 mod quotas;

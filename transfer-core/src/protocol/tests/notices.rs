@@ -28,6 +28,7 @@ impl Pair {
             require: None,
             retention: Retention::default(),
             takeover: false,
+            more_follow: false,
             readable_by: Vec::new(),
             ranges: 0,
             trace: None,

@@ -66,6 +66,7 @@ pub(super) struct Pair {
     /// Of the pushes to come.
     pub(super) retention: Retention,
     pub(super) takeover: bool,
+    pub(super) more_follow: bool,
     pub(super) readable_by: Vec<Name>,
     /// What calls say that made them.
     pub(super) trace: Option<crate::trace::TraceContext>,
@@ -132,6 +133,7 @@ impl Pair {
             read: 0,
             retention: Retention::default(),
             takeover: false,
+            more_follow: false,
             readable_by: Vec::new(),
             trace: None,
             kept: Default::default(),
@@ -220,6 +222,7 @@ impl Pair {
             readable_by: self.readable_by.clone(),
             ranges: 0,
             trace: self.trace,
+            more_follow: self.more_follow,
             announced: None,
         };
         self.command(w, Command::Push(push));

@@ -26,6 +26,7 @@ fn gathered(op: u64, ranges: &[(u64, u64)], to: Option<&str>) -> (Push, Vec<Aren
         readable_by: Vec::new(),
         ranges: u32::try_from(ranges.len()).unwrap(),
         trace: None,
+        more_follow: false,
         announced: None,
     };
     (push, ranges)

@@ -318,6 +318,7 @@ fn what_is_shared_with_another_user_is_not_referred_to() {
         readable_by: vec![name("1")],
         ranges: 0,
         trace: None,
+        more_follow: false,
         announced: None,
     }));
     solo.answer();

@@ -242,6 +242,7 @@ impl Solo {
             readable_by: Vec::new(),
             ranges: 0,
             trace: None,
+            more_follow: false,
             announced: None,
         }));
         self.answer();

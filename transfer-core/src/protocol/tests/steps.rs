@@ -56,6 +56,7 @@ impl Solo {
             readable_by: Vec::new(),
             ranges: 0,
             trace: None,
+            more_follow: false,
             announced: None,
         });
         self.node.command(self.now, session, push);

@@ -267,6 +267,7 @@ impl Cluster {
             readable_by: shares.then(|| Name::of_number(other)).into_iter().collect(),
             ranges: 0,
             trace: context_of(number),
+            more_follow: false,
             announced: None,
         };
         self.announce(worker, number, &mut push);
