@@ -1,9 +1,11 @@
 //! The boards of this sidecar: what the state machine wants shown is shown, and what it wants withdrawn is given back to it as soon as no
 //! worker reads it. See [`transfer_memory::board`] for how that is known.
 
+use super::looked_up::LookedUp;
 use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 use transfer_core::memory::SegmentId;
 use transfer_core::protocol::{SessionId, Shown, Tenant};
 use transfer_memory::board::{BoardWriter, Liveness, LivenessError, SessionMarks};
@@ -12,7 +14,7 @@ use transfer_memory::segment::{MapError, Segment};
 /// What was looked up on boards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BoardMeters {
-    /// Fetches that found what they looked for, as the workers say.
+    /// Fetches that found what they looked for, as the workers say, and as can be.
     pub hits: u64,
     /// Their length in bytes, all together.
     pub bytes: u64,
@@ -24,10 +26,17 @@ pub struct BoardMeters {
     pub pending: u64,
 }
 
+struct Reader {
+    marks: SessionMarks,
+    looked_up: LookedUp,
+}
+
 #[derive(Default)]
 struct Board {
     writer: Option<BoardWriter>,
-    sessions: BTreeMap<SessionId, SessionMarks>,
+    readers: BTreeMap<SessionId, Reader>,
+    /// No tensor that was shown is longer, in bytes.
+    longest: u64,
     shown: HashSet<u64>,
     /// Withdrawn, and marked by somebody.
     pending: HashSet<u64>,
@@ -35,7 +44,7 @@ struct Board {
 
 impl Board {
     fn is_marked(&self, ticket: u64) -> bool {
-        self.sessions.values().any(|marks| marks.is_marked(ticket))
+        self.readers.values().any(|reader| reader.marks.is_marked(ticket))
     }
 }
 
@@ -46,7 +55,7 @@ pub(super) struct Boards {
     domains: HashMap<SessionId, Tenant>,
     /// The segments of the sessions' notices.
     notices: HashMap<SessionId, SegmentId>,
-    /// What sessions that are over have found.
+    /// What workers have found, by the last look at what they say.
     hits: u64,
     bytes: u64,
 }
@@ -66,15 +75,16 @@ impl Boards {
         marks.set_open(true);
         self.notices.extend(notices.map(|segment| (session, segment)));
         self.domains.insert(session, domain);
-        self.by_domain.entry(domain).or_default().sessions.insert(session, marks);
+        let reader = Reader { marks, looked_up: LookedUp::new(Instant::now()) };
+        self.by_domain.entry(domain).or_default().readers.insert(session, reader);
     }
 
     /// The session is over, and its worker may be reading still: nothing is looked up any more, and what is marked stays.
     pub(super) fn evict(&mut self, session: SessionId) {
         self.notices.remove(&session);
         let board = self.domains.get(&session).and_then(|domain| self.by_domain.get(domain));
-        if let Some(marks) = board.and_then(|board| board.sessions.get(&session)) {
-            marks.set_open(false);
+        if let Some(reader) = board.and_then(|board| board.readers.get(&session)) {
+            reader.marks.set_open(false);
         }
     }
 
@@ -84,10 +94,10 @@ impl Boards {
         self.notices.remove(&session);
         let board = self.domains.remove(&session).and_then(|domain| self.by_domain.get_mut(&domain));
         let Some(board) = board else { return Vec::new() };
-        let Some(marks) = board.sessions.remove(&session) else { return Vec::new() };
-        marks.set_open(false);
-        let (hits, bytes) = marks.hits();
-        (self.hits, self.bytes) = (self.hits.wrapping_add(hits), self.bytes.wrapping_add(bytes));
+        let Some(mut reader) = board.readers.remove(&session) else { return Vec::new() };
+        reader.marks.set_open(false);
+        let (hits, bytes) = reader.looked_up.take(Instant::now(), reader.marks.hits(), board.longest);
+        (self.hits, self.bytes) = (self.hits.saturating_add(hits), self.bytes.saturating_add(bytes));
         // All that is waited for, and not only what it has marked: it may have died between clearing a mark and saying so.
         let free: Vec<u64> = board.pending.iter().copied().filter(|ticket| !board.is_marked(*ticket)).collect();
         for ticket in &free {
@@ -96,8 +106,8 @@ impl Boards {
         free
     }
 
-    /// Shows a version. `false` where it does not fit.
-    pub(super) fn show(&mut self, shown: &Shown) -> bool {
+    /// Shows a version. `false` where it does not fit. `reach_bytes`: the length of the segment that it and those that follow lie in.
+    pub(super) fn show(&mut self, shown: &Shown, reach_bytes: u64) -> bool {
         let Some(board) = self.by_domain.get_mut(&shown.domain) else { return false };
         let Some(writer) = &mut board.writer else { return false };
         let Shown { key, ticket, version, meta, slice, notice, .. } = shown;
@@ -110,6 +120,7 @@ impl Boards {
         };
         if is_shown {
             board.shown.insert(shown.ticket);
+            board.longest = board.longest.max(reach_bytes);
         }
         is_shown
     }
@@ -140,19 +151,27 @@ impl Boards {
     /// How many marks a session has set.
     pub(super) fn marks_of(&self, session: SessionId) -> u64 {
         let board = self.domains.get(&session).and_then(|domain| self.by_domain.get(domain));
-        board.and_then(|board| board.sessions.get(&session)).map_or(0, SessionMarks::count)
+        board.and_then(|board| board.readers.get(&session)).map_or(0, |reader| reader.marks.count())
     }
 
-    pub(super) fn meters(&self) -> BoardMeters {
+    /// Takes up what workers have counted.
+    fn count(&mut self) {
+        let now = Instant::now();
+        for board in self.by_domain.values_mut() {
+            for reader in board.readers.values_mut() {
+                let (hits, bytes) = reader.looked_up.take(now, reader.marks.hits(), board.longest);
+                (self.hits, self.bytes) = (self.hits.saturating_add(hits), self.bytes.saturating_add(bytes));
+            }
+        }
+    }
+
+    pub(super) fn meters(&mut self) -> BoardMeters {
+        self.count();
         let mut sum = BoardMeters { hits: self.hits, bytes: self.bytes, ..BoardMeters::default() };
         for board in self.by_domain.values() {
             sum.shown += board.shown.len() as u64;
             sum.pending += board.pending.len() as u64;
-            for marks in board.sessions.values() {
-                sum.marks += marks.count();
-                let (hits, bytes) = marks.hits();
-                (sum.hits, sum.bytes) = (sum.hits.wrapping_add(hits), sum.bytes.wrapping_add(bytes));
-            }
+            sum.marks += board.readers.values().map(|reader| reader.marks.count()).sum::<u64>();
         }
         sum
     }

@@ -20,6 +20,7 @@ mod boards;
 mod copies;
 mod handle;
 mod listing;
+mod looked_up;
 mod memory;
 mod meters;
 mod run;

@@ -236,7 +236,8 @@ impl Run {
                         self.workers.retire(segment);
                     }
                     Work::Host(HostAction::Show(shown)) => {
-                        if !self.boards.show(&shown) {
+                        let reach = self.memory.get(shown.slice.segment).map_or(0, |segment| segment.len());
+                        if !self.boards.show(&shown, reach) {
                             self.driver.node.not_shown(shown.ticket);
                         }
                     }
@@ -438,7 +439,7 @@ impl Run {
     }
 
     /// The node at a glance, with what its workers have looked up.
-    fn snapshot(&self, now: Time) -> Snapshot {
+    fn snapshot(&mut self, now: Time) -> Snapshot {
         let mut snapshot = self.driver.snapshot(now);
         let BoardMeters { hits, bytes, marks, .. } = self.boards.meters();
         snapshot.add_looked_up(hits, bytes, marks);
