@@ -40,6 +40,32 @@ impl TcpFabric {
         at
     }
 
+    /// Has it noticed when the peer of a link does nothing with what was posted. Once it is set, this costs nothing until it is due.
+    pub(super) fn watch(&mut self, id: LinkId) {
+        if self.links.get(&id).is_some_and(|link| link.watch.is_none()) {
+            let at = self.deadline_after(self.config.peer_timeout);
+            if let Some(link) = self.links.get_mut(&id) {
+                link.watch = Some((at, link.signs));
+            }
+        }
+    }
+
+    /// Looks after the peer of a link whose watch is due. The kernel of one that is stopped takes bytes for it as long as its buffers have room.
+    fn check_watch(&mut self, id: LinkId, now: Instant) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let before = link.watch.take().map(|(_, before)| before);
+        let works = link.in_flight.len();
+        if works > 0 && before == Some(link.signs) {
+            let long = self.config.peer_timeout.as_secs();
+            self.end(
+                id,
+                DownReason::Lost(format!("the peer has done nothing for {long} s, with {works} works posted to it")),
+            );
+        } else if works > 0 {
+            link.watch = Some((now + self.config.peer_timeout, link.signs));
+        }
+    }
+
     /// Reports a grant as taken back. A link whose peer writes through it at this moment dies.
     pub(super) fn revoked(&mut self, id: LinkId, key: RemoteKey, tag: u64) {
         let Some(link) = self.links.get(&id) else { return };
@@ -149,11 +175,12 @@ impl TcpFabric {
         {
             self.reports.push_back(Report::Down { link, reason: late("the peer did not come") });
         }
-        let (mut late_to_greet, mut late_to_end) = (Vec::new(), Vec::new());
+        let (mut late_to_greet, mut late_to_end, mut watched) = (Vec::new(), Vec::new(), Vec::new());
         for link in self.links.values() {
             match link.stage {
                 _ if link.deadline().is_none_or(|deadline| now < deadline) => {}
                 Stage::Ending { .. } => late_to_end.push(link.id),
+                Stage::Up => watched.push(link.id),
                 _ => late_to_greet.push(link.id),
             }
         }
@@ -162,6 +189,9 @@ impl TcpFabric {
         }
         for id in late_to_end {
             self.ended(id);
+        }
+        for id in watched {
+            self.check_watch(id, now);
         }
         self.alarm = self.next_deadline();
     }

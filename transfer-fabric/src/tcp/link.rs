@@ -36,8 +36,12 @@ pub(super) struct Link {
     pub(super) stage: Stage,
     pub(super) outbox: Outbox,
     pub(super) inbox: Inbox,
-    in_flight: VecDeque<(WorkId, Kind)>,
+    pub(super) in_flight: VecDeque<(WorkId, Kind)>,
     done: u64,
+    /// How often the peer has shown that it runs: by bytes, or by room for more. That its kernel takes bytes says nothing.
+    pub(super) signs: u64,
+    /// Until when the peer has to show that it runs, and how often it had before. `None` where nothing was posted.
+    pub(super) watch: Option<(Instant, u64)>,
     /// The socket took no more.
     pub(super) blocked: bool,
     /// The socket is watched for room.
@@ -57,6 +61,8 @@ impl Link {
             inbox: Inbox::new(),
             in_flight: VecDeque::new(),
             done: 0,
+            signs: 0,
+            watch: None,
             blocked: false,
             watched: false,
             listed: false,
@@ -73,10 +79,10 @@ impl Link {
         self.tls.as_ref().is_some_and(|tls| tls.has_more())
     }
 
-    /// When it has to be connected, or have ended.
+    /// When it has to be connected, or have ended, or its peer have shown that it runs.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Up => None,
+            Stage::Up => self.watch.map(|(at, _)| at),
             Stage::Securing { deadline, .. }
             | Stage::Greeting { deadline, .. }
             | Stage::Proving { deadline, .. }
@@ -116,6 +122,7 @@ impl Link {
                 self.secured()?;
             }
             self.take(regions, sink)?;
+            self.signs += u64::from(bytes > 0);
             left = left.saturating_sub(bytes);
             if !more || left == 0 {
                 return Ok(left < limit);

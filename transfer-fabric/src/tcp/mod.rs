@@ -202,6 +202,7 @@ impl TcpFabric {
 
     fn post(&mut self, link: LinkId, work: WorkId, header: Header, body: Body) -> Result<(), PostError> {
         self.up(link)?.post(work, header, body);
+        self.watch(link);
         self.list(link);
         Ok(())
     }

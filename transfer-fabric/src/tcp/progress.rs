@@ -62,6 +62,7 @@ impl TcpFabric {
     fn unblock(&mut self, id: LinkId) {
         if let Some(link) = self.links.get_mut(&id) {
             link.blocked = false;
+            link.signs += 1;
             self.list(id);
         }
     }

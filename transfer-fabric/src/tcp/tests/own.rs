@@ -99,6 +99,11 @@ fn a_stopped_peer_is_lost() {
     pair.post_write(0, link, &[Pair::<Hasty>::slice(0, len)], remote, None).unwrap();
     let reason = down(pair.fabric(0));
     assert!(matches!(reason, DownReason::Lost(_)), "{reason:?}");
+    // What its kernel takes for it, too.
+    let link = pair.connect(0);
+    pair.post_send(0, link, b"a message").unwrap();
+    let reason = down(pair.fabric(0));
+    assert!(matches!(&reason, DownReason::Lost(why) if why.contains("1 works posted")), "{reason:?}");
 }
 
 /// A deadline that has passed, and is nobody's any more, does not keep the thread awake.
