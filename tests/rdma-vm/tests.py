@@ -47,6 +47,7 @@ OVER_VERBS = {
     'lost_peers': (),
     'prepared': (),
     'round_trips': ('on_one_node',),
+    'tenants': ('a_name_of_the_configuration', 'another_user_s_sidecar'),
     'three_nodes': (),
 }
 # Of these, those that run with one key for a whole landing pool, too: what grants are told apart by must not be their key.

@@ -1,5 +1,5 @@
 //! Users that stay apart: every operation, by a worker of the same user and by one of another, on one node and between two, over each
-//! fabric that needs no device. The core's own matrix (`transfer-core/src/protocol/tests/tenants.rs`) has the orders of events.
+//! fabric; over verbs in the guest that has a device. The core's own matrix (`transfer-core/src/protocol/tests/tenants.rs`) has the orders of events.
 //!
 //! Only root can start a worker as somebody else; elsewhere these tests say so and end.
 
@@ -13,14 +13,22 @@ fn scene(carrier: Carrier, more: &[&str]) -> Scene {
     Scene::over(carrier, &[&arguments, &arguments])
 }
 
-const CARRIERS: [Carrier; 2] = [Carrier::Tcp, Carrier::Shm];
+/// Where the operations are tried: at the owner's node and at the other one, over each fabric that needs no device, or over the one that
+/// `TRANSFER_TEST_FABRIC` names.
+fn places() -> impl Iterator<Item = (Carrier, usize)> {
+    let carriers = match Carrier::chosen() {
+        Carrier::Tcp | Carrier::Shm => vec![Carrier::Tcp, Carrier::Shm],
+        over_a_device => vec![over_a_device],
+    };
+    carriers.into_iter().flat_map(|carrier| [(carrier, 0), (carrier, 1)])
+}
 
 #[test]
 fn what_is_one_user_s_is_not_another_s() {
     if !can_be_others() {
         return;
     }
-    for (carrier, node) in CARRIERS.into_iter().flat_map(|carrier| [(carrier, 0), (carrier, 1)]) {
+    for (carrier, node) in places() {
         let scene = scene(carrier, &[]);
         let program = programs::worker_for_all(scene.folder());
         let (mut owner, mut friend) = (scene.a().worker("owner"), scene.nodes[node].worker("friend"));
@@ -131,7 +139,7 @@ fn what_is_shared_on_purpose_is_read_as_a_copy() {
     if !can_be_others() {
         return;
     }
-    for (carrier, node) in CARRIERS.into_iter().flat_map(|carrier| [(carrier, 0), (carrier, 1)]) {
+    for (carrier, node) in places() {
         let share = format!("models/={UID}");
         let scene = scene(carrier, &["--share", &share]);
         let program = programs::worker_for_all(scene.folder());
