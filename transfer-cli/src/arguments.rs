@@ -1,14 +1,15 @@
 //! The command line of `transferctl`.
 
-use crate::{admin, bench, devices, doctor, exit, files};
+use crate::{admin, bench, devices, doctor, files};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use transfer_terminal::exit::{self, Exit};
 
 /// Looks into sidecars, moves files through them, and measures them.
 #[derive(Debug, Parser)]
-#[command(name = "transferctl", version, max_term_width = 120, after_help = exit::help())]
+#[command(name = "transferctl", version, max_term_width = 120, after_help = exit::help(&Exit::ALL))]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -97,7 +98,7 @@ pub fn parse() -> Arguments {
             None => error.exit(),
             Some(text) => {
                 eprintln!("transferctl: {text}");
-                std::process::exit(exit::Exit::WrongUse.code().into())
+                std::process::exit(Exit::WrongUse.code().into())
             }
         },
     }
@@ -127,6 +128,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_page_has_the_table_of_exit_codes() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/transferctl.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let rows = page.lines().filter(|line| line.starts_with("| ") && line.ends_with(" |"));
+        let codes: Vec<_> = rows.filter(|row| row[2..].starts_with(|c: char| c.is_ascii_digit())).collect();
+        assert_eq!(codes, Exit::ALL.map(Exit::row));
     }
 
     #[test]

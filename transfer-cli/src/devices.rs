@@ -1,10 +1,10 @@
 //! `transferctl devices`: what ibv_devices, ibv_devinfo and ibstat show, and which port `transferd` would take. Needs no sidecar.
 
 use crate::error::Error;
-use crate::units::{bytes, count};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::Write;
+use transfer_terminal::units::{bytes, count};
 use transfer_verbs::choose::{self, Chosen, Wanted};
 use transfer_verbs::report::{self, DeviceReport, PortReport};
 use transfer_verbs::{PortState, VerbsError};
@@ -65,11 +65,11 @@ impl NoRdma {
 pub fn run(options: &Options) -> Result<(), Error> {
     let devices = devices();
     if options.json {
-        crate::output::outln!("{:#}", as_json(&devices));
+        transfer_terminal::outln!("{:#}", as_json(&devices));
     }
     let devices = devices?;
     if !options.json {
-        crate::output::out!("{}", as_text(&devices, &choice()));
+        transfer_terminal::out!("{}", as_text(&devices, &choice()));
     }
     Ok(())
 }

@@ -3,18 +3,14 @@
 use crate::admin::{Address, TlsError};
 use crate::bench::BenchError;
 use crate::devices::NoRdma;
-use crate::exit::Exit;
 use crate::files::error::FilesError;
-use crate::table::printable;
 use crate::tied::TiedError;
-use std::error::Error as StdError;
-use std::fmt::Write;
+use std::error::Error as _;
 use std::io;
 use std::path::PathBuf;
 use transfer_client::{Error as ClientError, FailureCode};
-
-/// What libraries say where the cause is below: left out.
-const VAGUE: [&str; 3] = ["transport error", "client error (Connect)", "tcp connect error"];
+use transfer_terminal::exit::Exit;
+use transfer_terminal::failure::{self, causes};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -155,7 +151,7 @@ impl Error {
                 _ => Exit::Failed,
             },
             Error::Connect { source, .. } if source.can_retry() && !is_refused(source) => Exit::Unreachable,
-            Error::Connect { source, .. } | Error::Call { source, .. } => Exit::of_call(source),
+            Error::Connect { source, .. } | Error::Call { source, .. } => of_call(source),
             Error::PollFor { .. } | Error::NoTerminal | Error::Tls(_) => Exit::WrongUse,
             Error::NoRdma(_) => Exit::NoRdma,
             Error::NotAllNodes { .. } => Exit::PartlyDone,
@@ -241,37 +237,33 @@ impl Error {
     /// The whole story: a line with what failed and its causes, the first cause last, and one with what to do next.
     #[must_use]
     pub fn for_people(&self) -> String {
-        let mut text = format!("transferctl: {}\n", self.in_one_line());
-        if let Some(advice) = self.advice() {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "{}", printable(advice));
-        }
-        text
+        failure::for_people("transferctl", &self.in_one_line(), self.advice())
     }
 
     /// What failed, and why: what is at the bottom of it comes last.
     #[must_use]
     pub fn in_one_line(&self) -> String {
-        let mut parts = vec![self.to_string()];
-        for cause in causes(self.source()) {
-            // A status shows its own causes in the words of a debugger.
-            let words = match cause.downcast_ref::<Box<tonic::Status>>() {
-                Some(status) => status.message().to_owned(),
-                None => cause.to_string(),
-            };
-            // Some errors say what is below them, and some of those below say nothing of their own.
-            let is_said = parts.iter().any(|part| part.contains(&words)) || VAGUE.contains(&words.as_str());
-            if !words.is_empty() && !is_said {
-                parts.push(words);
-            }
-        }
-        printable(parts.join(": "))
+        // A status shows its own causes in the words of a debugger.
+        failure::in_one_line(self, |cause| match cause.downcast_ref::<Box<tonic::Status>>() {
+            Some(status) => status.message().to_owned(),
+            None => cause.to_string(),
+        })
     }
 }
 
-/// An error and what is below it.
-fn causes<'a>(first: Option<&'a (dyn StdError + 'static)>) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    std::iter::successors(first, |cause: &&'a (dyn StdError + 'static)| (*cause).source())
+/// How a call of a session ended.
+fn of_call(error: &ClientError) -> Exit {
+    match error {
+        ClientError::Failed(failure) => match failure.code {
+            FailureCode::Deadline | FailureCode::PoolFull => Exit::TimedOut,
+            FailureCode::UnknownKey | FailureCode::VersionGone | FailureCode::UnknownWorker => Exit::NotFound,
+            _ => Exit::Failed,
+        },
+        ClientError::ArenaFull { .. } | ClientError::NoAnswer { .. } => Exit::TimedOut,
+        ClientError::SidecarGone(_) => Exit::Unreachable,
+        ClientError::Name(_) | ClientError::Shape(_) | ClientError::WrongLength { .. } => Exit::WrongUse,
+        _ => Exit::Failed,
+    }
 }
 
 /// Whether there is no answer of the sidecar's, but a connection that broke. What a sidecar answers has no cause on this side.
@@ -289,4 +281,21 @@ fn answered(status: &tonic::Status) -> String {
 
 fn is_refused(error: &transfer_client::Error) -> bool {
     error.to_string().contains("refused the session")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_ends_as_it_failed() {
+        let failed = |code| of_call(&transfer_client::Failure::new(code, "").into());
+        assert_eq!(failed(FailureCode::Deadline), Exit::TimedOut);
+        assert_eq!(failed(FailureCode::PoolFull), Exit::TimedOut);
+        assert_eq!(failed(FailureCode::UnknownKey), Exit::NotFound);
+        assert_eq!(failed(FailureCode::UnknownWorker), Exit::NotFound);
+        assert_eq!(failed(FailureCode::KeyOwned), Exit::Failed);
+        assert_eq!(of_call(&ClientError::NoAnswer { waited: std::time::Duration::ZERO }), Exit::TimedOut);
+        assert_eq!(of_call(&ClientError::SidecarGone(transfer_client::Gone::Away)), Exit::Unreachable);
+    }
 }

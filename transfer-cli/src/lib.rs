@@ -7,9 +7,7 @@
 //! - [`doctor`]: `doctor`, a list of checks.
 //! - [`files`]: `push` and `fetch`, as a worker of the sidecar.
 //! - [`mod@bench`]: `bench`, with its own sidecars, workers and baselines.
-//! - [`shells`]: `completions` and `man`, for shells and their users.
-//! - `output`: standard output, whose reader may go.
-//! - [`error`]: what can go wrong, and what to do next; [`exit`]: the exit codes.
+//! - [`error`]: what can go wrong, what to do next, and the exit code for it.
 //! - [`tied`]: programs that end with the one that started them.
 #![forbid(unsafe_code)]
 
@@ -19,16 +17,14 @@ pub mod bench;
 pub mod devices;
 pub mod doctor;
 pub mod error;
-pub mod exit;
 pub mod files;
-mod output;
-pub mod shells;
-pub mod table;
 pub mod tied;
-pub mod units;
 
 use arguments::{Arguments, Command};
+use clap::CommandFactory;
 use error::Error;
+use files::error::FilesError;
+use transfer_terminal::shells;
 
 /// Does what the command line says.
 ///
@@ -56,8 +52,12 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
         Command::Doctor(options) => in_runtime(doctor::run(&options)),
         Command::Push(options) => in_runtime(files::push::run(&options)),
         Command::Fetch(options) => in_runtime(files::fetch::run(&options)),
-        Command::Completions { shell } => shells::completions(shell),
-        Command::Man { directory } => shells::man(&directory),
+        Command::Completions { shell } => {
+            shells::completions(Arguments::command(), shell);
+            Ok(())
+        }
+        Command::Man { directory } => shells::man(Arguments::command(), &directory)
+            .map_err(|source| FilesError::File { what: "write", path: directory, source }.into()),
         Command::Bench(options) => Ok(bench::run(&options)?),
         Command::BenchActor => Ok(bench::actor::run()?),
         Command::Tied { parent, program, arguments } => Ok(tied::become_program(parent, &program, &arguments)?),

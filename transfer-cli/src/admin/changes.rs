@@ -2,9 +2,9 @@
 
 use super::Target;
 use crate::error::Error;
-use crate::units::{bytes, count};
 use serde_json::json;
 use transfer_proto::v1::{DeleteRequest, EvictRequest, SetLogLevelRequest};
+use transfer_terminal::units::{bytes, count};
 
 /// What `transferctl delete` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -29,7 +29,7 @@ pub async fn delete(options: &Delete) -> Result<(), Error> {
     let deleted = admin.delete(request).await.map_err(|e| options.target.answered(e))?.into_inner();
     if options.json {
         let (owner, versions) = (deleted.owner, deleted.versions);
-        crate::output::outln!(
+        transfer_terminal::outln!(
             "{:#}",
             json!({ "key": options.key, "owner": owner, "versions": versions, "bytes": deleted.bytes, "still_read": deleted.still_read })
         );
@@ -40,7 +40,7 @@ pub async fn delete(options: &Delete) -> Result<(), Error> {
         0 => String::new(),
         n => format!("; {n} of them are still being read, and their memory comes back with their last readers"),
     };
-    crate::output::outln!(
+    transfer_terminal::outln!(
         "deleted {:?} of worker {}: {} {versions}, {}{read}",
         options.key,
         deleted.owner,
@@ -73,8 +73,8 @@ pub async fn evict(options: &Evict) -> Result<(), Error> {
     let evicted = admin.evict(EvictRequest { uid: options.uid }).await.map_err(|e| options.target.answered(e))?;
     let evicted = evicted.into_inner();
     match options.json {
-        true => crate::output::outln!("{:#}", json!({ "keys": evicted.keys, "bytes": evicted.bytes })),
-        false => crate::output::outln!(
+        true => transfer_terminal::outln!("{:#}", json!({ "keys": evicted.keys, "bytes": evicted.bytes })),
+        false => transfer_terminal::outln!(
             "called back the idle landing slots of {} keys, at least {}; the room is free when their peers have confirmed it",
             count(evicted.keys),
             bytes(evicted.bytes)
@@ -111,11 +111,11 @@ pub async fn log_level(options: &LogLevel) -> Result<(), Error> {
         }
     };
     match (options.json, before) {
-        (true, Some(before)) => crate::output::outln!("{:#}", json!({ "before": before, "now": now })),
-        (true, None) => crate::output::outln!("{:#}", json!({ "now": now })),
-        (false, Some(before)) => crate::output::outln!("{now} (before: {before})"),
-        (false, None) if now.is_empty() => crate::output::outln!("its program keeps its log to itself"),
-        (false, None) => crate::output::outln!("{now}"),
+        (true, Some(before)) => transfer_terminal::outln!("{:#}", json!({ "before": before, "now": now })),
+        (true, None) => transfer_terminal::outln!("{:#}", json!({ "now": now })),
+        (false, Some(before)) => transfer_terminal::outln!("{now} (before: {before})"),
+        (false, None) if now.is_empty() => transfer_terminal::outln!("its program keeps its log to itself"),
+        (false, None) => transfer_terminal::outln!("{now}"),
     }
     Ok(())
 }

@@ -2,13 +2,13 @@
 
 use super::{Address, Target};
 use crate::error::Error;
-use crate::units::age;
 use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use transfer_proto::v1::admin_client::AdminClient;
 use transfer_proto::v1::{Node, NodesRequest, NodesResponse, Tensor, TensorsRequest};
+use transfer_terminal::units::age;
 
 /// How many nodes are asked at a time.
 const AT_ONCE: usize = 16;
@@ -35,7 +35,7 @@ impl NodesAsked {
     /// [`Error::NotAllNodes`] where one is.
     pub(crate) fn complete(self) -> Result<(), Error> {
         for Missing { who, why } in &self.missing {
-            let line = crate::table::printable(format!("transferctl: {who} is missing in the list: {why}"));
+            let line = transfer_terminal::table::printable(format!("transferctl: {who} is missing in the list: {why}"));
             eprintln!("{line}");
         }
         match self.missing.len() {

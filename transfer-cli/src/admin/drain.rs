@@ -2,10 +2,10 @@
 
 use super::Target;
 use crate::error::Error;
-use crate::units::{counted, short};
 use serde_json::{Value, json};
 use std::time::Duration;
 use transfer_proto::v1::{DrainProgress, DrainRequest, DrainStep};
+use transfer_terminal::units::{counted, short};
 
 /// What `transferctl drain` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -25,7 +25,7 @@ pub struct Options {
 }
 
 fn positive(text: &str) -> Result<Duration, String> {
-    match crate::units::duration(text) {
+    match transfer_terminal::units::duration(text) {
         Ok(Duration::ZERO) => Err("0 is no deadline; 1ms is a short one".to_owned()),
         Ok(time) => Ok(time),
         Err(e) => Err(e.to_string()),
@@ -44,13 +44,13 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     let mut said = None;
     while let Some(now) = progress.message().await.map_err(|e| options.target.answered(e))? {
         if options.json {
-            crate::output::outln!("{}", as_json(&now));
+            transfer_terminal::outln!("{}", as_json(&now));
         } else {
             let text = as_text(&now);
             // The time goes on where nothing else does.
             let what = (now.step, now.operations, now.requests, now.outgoing, now.landing);
             if said.replace(what) != Some(what) {
-                crate::output::outln!("{text}");
+                transfer_terminal::outln!("{text}");
             }
         }
         match now.step() {

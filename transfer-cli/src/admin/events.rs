@@ -2,10 +2,10 @@
 
 use super::Target;
 use crate::error::Error;
-use crate::table::printable;
 use serde_json::{Value, json};
 use transfer_proto::v1::event::What;
 use transfer_proto::v1::{Event, EventsRequest};
+use transfer_terminal::table::printable;
 
 /// What `transferctl events` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -38,8 +38,8 @@ pub async fn run(options: &Options) -> Result<(), Error> {
             return Err(Error::StreamEnded { address: options.target.admin.clone(), what: "the events" });
         };
         match options.json {
-            true => crate::output::outln!("{}", as_json(&event)),
-            false => crate::output::outln!(
+            true => transfer_terminal::outln!("{}", as_json(&event)),
+            false => transfer_terminal::outln!(
                 "{}  {:>6}  {:<18} {}",
                 clock(event.unix_ns),
                 event.sequence,

@@ -50,11 +50,11 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     let now = now.unwrap_or_default();
     match (options.json, before) {
         (true, Some(before)) => {
-            crate::output::outln!("{:#}", json!({ "before": as_json(&before), "now": as_json(&now) }))
+            transfer_terminal::outln!("{:#}", json!({ "before": as_json(&before), "now": as_json(&now) }))
         }
-        (true, None) => crate::output::outln!("{:#}", json!({ "now": as_json(&now) })),
-        (false, Some(before)) => crate::output::outln!("{} (before: {})", as_text(&now), as_text(&before)),
-        (false, None) => crate::output::outln!("{}", as_text(&now)),
+        (true, None) => transfer_terminal::outln!("{:#}", json!({ "now": as_json(&now) })),
+        (false, Some(before)) => transfer_terminal::outln!("{} (before: {})", as_text(&now), as_text(&before)),
+        (false, None) => transfer_terminal::outln!("{}", as_text(&now)),
     }
     Ok(())
 }

@@ -2,11 +2,11 @@
 
 use super::{Target, drain, fabric_name, poll};
 use crate::error::Error;
-use crate::table::Table;
-use crate::units::{age, bytes, count, counted};
 use serde_json::{Value, json};
 use std::time::Duration;
 use transfer_proto::v1::{DirectoryState, FabricState, State, StatusResponse, TlsState};
+use transfer_terminal::table::Table;
+use transfer_terminal::units::{age, bytes, count, counted};
 
 /// What `transferctl status` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -26,8 +26,8 @@ pub struct Options {
 pub async fn run(options: &Options) -> Result<(), Error> {
     let status = options.target.status().await?;
     match options.json {
-        true => crate::output::outln!("{:#}", as_json(&status)),
-        false => crate::output::out!("{}", as_text(&status)),
+        true => transfer_terminal::outln!("{:#}", as_json(&status)),
+        false => transfer_terminal::out!("{}", as_text(&status)),
     }
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! TLS to a sidecar that has certificates.
 
 use crate::doctor::facts::certificate::CertificateFile;
-use crate::units::age;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+use transfer_terminal::units::age;
 
 /// Certificates for an address that begins with https://
 #[derive(Debug, Clone, Default, clap::Args)]

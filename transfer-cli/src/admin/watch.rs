@@ -2,15 +2,15 @@
 
 use super::{lists, status};
 use crate::error::Error;
-use crate::exit::Exit;
 use std::io::IsTerminal;
 use std::time::Duration;
+use transfer_terminal::exit::Exit;
 
 /// What `transferctl watch` may be told.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// The pause between two looks
-    #[arg(long, global = true, value_name = "TIME", default_value = "2s", value_parser = crate::units::duration)]
+    #[arg(long, global = true, value_name = "TIME", default_value = "2s", value_parser = transfer_terminal::units::duration)]
     pub every: Duration,
     /// Stop after so many looks
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -51,9 +51,9 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     let clear = std::io::stdout().is_terminal();
     loop {
         if clear {
-            crate::output::out!("\x1b[H\x1b[2J");
+            transfer_terminal::out!("\x1b[H\x1b[2J");
         } else if looks > 0 && !options.what.is_json() {
-            crate::output::outln!("");
+            transfer_terminal::outln!("");
         }
         let looked = options.what.look().await;
         looks += 1;

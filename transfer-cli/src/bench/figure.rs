@@ -1,7 +1,7 @@
 //! What a suite finds out: a figure over several runs, beside its baseline and its goal.
 
-use crate::table::Table;
 use serde::Serialize;
+use transfer_terminal::table::Table;
 
 /// What a figure counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -34,7 +34,7 @@ impl Unit {
         match self {
             Unit::Micros => format!("{x:.1} µs"),
             Unit::GigabytesPerSecond => format!("{x:.2} GB/s"),
-            Unit::TensorsPerSecond => format!("{}/s", crate::units::count(x.max(0.0) as u64)),
+            Unit::TensorsPerSecond => format!("{}/s", transfer_terminal::units::count(x.max(0.0) as u64)),
             Unit::Bytes => format!("{x:.0} B"),
             Unit::Mebibytes => format!("{x:.1} MiB"),
             Unit::Each => format!("{x:.3}"),

@@ -56,7 +56,7 @@ impl Machine {
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let memory = crate::units::bytes(self.memory_bytes);
+        let memory = transfer_terminal::units::bytes(self.memory_bytes);
         writeln!(f, "machine  {}, {} cores, {memory}, Linux {}", self.cpu, self.cores, self.kernel)?;
         write!(
             f,

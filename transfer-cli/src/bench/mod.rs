@@ -203,8 +203,8 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     let command: Vec<String> = std::env::args().collect();
     let command = command.join(" ");
     if !options.json {
-        crate::output::outln!("command  {command}\n{machine}");
-        crate::output::outln!(
+        transfer_terminal::outln!("command  {command}\n{machine}");
+        transfer_terminal::outln!(
             "runs     {runs}; medians, and the system's run against the baseline's of the same round\n"
         );
     }
@@ -220,7 +220,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         }
         match suite.run(&bench) {
             Ok(found) if options.json => measured.push(found.json(*suite)),
-            Ok(found) => bench.progress.suspend(|| crate::output::outln!("{}\n{found}", suite.name())),
+            Ok(found) => bench.progress.suspend(|| transfer_terminal::outln!("{}\n{found}", suite.name())),
             Err(e) => {
                 result = Err(e);
                 break;
@@ -231,7 +231,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     if options.json {
         let all =
             json!({ "command": command, "machine": machine, "runs": runs, "quick": options.quick, "suites": measured });
-        crate::output::outln!("{all:#}");
+        transfer_terminal::outln!("{all:#}");
     }
     result
 }

@@ -9,11 +9,11 @@ pub(crate) mod facts;
 
 use crate::admin::{Address, Target};
 use crate::error::Error;
-use crate::units::size;
 use facts::Facts;
 use serde::Serialize;
 use serde_json::json;
 use std::path::PathBuf;
+use transfer_terminal::units::size;
 
 /// What `transferctl doctor` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -73,8 +73,8 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     let facts = Facts::gather(options).await;
     let findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(&facts)).collect();
     match options.json {
-        true => crate::output::outln!("{:#}", json!({ "checks": findings })),
-        false => findings.iter().for_each(|finding| crate::output::outln!("{}", line(finding))),
+        true => transfer_terminal::outln!("{:#}", json!({ "checks": findings })),
+        false => findings.iter().for_each(|finding| transfer_terminal::outln!("{}", line(finding))),
     }
     let failed = findings.iter().filter(|finding| finding.verdict == Verdict::Fail).count();
     if failed == 0 { Ok(()) } else { Err(Error::Unwell { failed, checks: findings.len() }) }

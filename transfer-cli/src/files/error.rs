@@ -1,12 +1,12 @@
 //! What can go wrong with files.
 
 use super::safetensors::BadHeader;
-use crate::exit::Exit;
-use crate::units::bytes;
 use std::io;
 use std::path::{Path, PathBuf};
 use transfer_client::{DType, TensorMeta};
 use transfer_core::tensor::InvalidName;
+use transfer_terminal::exit::Exit;
+use transfer_terminal::units::bytes;
 
 /// Why a file was not published, or not written.
 #[derive(Debug, thiserror::Error)]

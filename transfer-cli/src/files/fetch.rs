@@ -8,10 +8,10 @@ use super::{FilesError, Worker, interruption, keys};
 use crate::admin::Target;
 use crate::admin::cluster::NodesAsked;
 use crate::error::Error;
-use crate::units::duration;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use transfer_terminal::units::duration;
 
 /// What `transferctl fetch` may be told.
 #[derive(Debug, Clone, clap::Args)]

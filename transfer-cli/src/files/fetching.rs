@@ -15,7 +15,6 @@ use super::story::{Failed, Line, Story, expect};
 use super::target::{Handle, Target};
 use super::{blocking, names};
 use crate::error::Error;
-use crate::exit::Exit;
 use indicatif::ProgressBar;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -23,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::{JoinError, JoinSet};
 use transfer_client::{Client, FailureCode, Report, Tensor, TensorMeta};
+use transfer_terminal::exit::Exit;
 
 /// How many are fetched at a time, at most.
 const IN_FLIGHT: usize = 16;

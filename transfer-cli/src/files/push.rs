@@ -6,10 +6,10 @@ use super::pushing::Pushing;
 use super::story::{Story, Telling};
 use super::{FilesError, Worker, blocking, interruption};
 use crate::error::Error;
-use crate::units::{bytes, duration, size};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use transfer_client::{Client, DType, Gone, Until};
+use transfer_terminal::units::{bytes, duration, size};
 
 /// How often a push that stays looks whether the sidecar does.
 const LOOK: Duration = Duration::from_millis(200);

@@ -3,13 +3,13 @@
 use super::digest::Hash;
 use super::error::FilesError;
 use crate::error::Error;
-use crate::exit::Exit;
-use crate::output::outln;
-use crate::units::{bytes, counted};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 use std::time::Duration;
 use transfer_client::{Report, TensorMeta};
+use transfer_terminal::exit::Exit;
+use transfer_terminal::outln;
+use transfer_terminal::units::{bytes, counted};
 
 /// How much is told.
 #[derive(Debug, Clone, clap::Args)]

@@ -2,10 +2,10 @@
 
 use super::{Answer, Common, List, Show};
 use crate::admin::fabric_name;
-use crate::units::{bytes, count};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
+use transfer_terminal::units::{bytes, count};
 
 /// What `transferctl links` may be told.
 #[derive(Debug, Clone, clap::Args)]

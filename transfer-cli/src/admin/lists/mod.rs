@@ -21,11 +21,11 @@ pub use transfers::Transfers;
 
 use super::{Target, fabric_name};
 use crate::error::Error;
-use crate::table::Table;
-use crate::units::{bytes, count};
 use serde_json::Value;
 use tonic::transport::Channel;
 use transfer_proto::v1::admin_client::AdminClient;
+use transfer_terminal::table::Table;
+use transfer_terminal::units::{bytes, count};
 
 /// What every listing may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -111,11 +111,11 @@ impl<S: Show> Shown<S> {
     fn print(&mut self) {
         let rows = std::mem::take(&mut self.rows);
         if self.common.json {
-            rows.iter().for_each(|entry| crate::output::outln!("{}", S::json(entry)));
+            rows.iter().for_each(|entry| transfer_terminal::outln!("{}", S::json(entry)));
         } else if !rows.is_empty() {
             let mut table = Table::new(S::HEADINGS);
             rows.iter().for_each(|entry| table.row(S::row(entry)));
-            crate::output::out!("{table}");
+            transfer_terminal::out!("{table}");
         }
     }
 
@@ -126,7 +126,11 @@ impl<S: Show> Shown<S> {
             let (one, several) = S::WORDS;
             let sum = self.total_bytes.map(|n| format!(", {}", bytes(n))).unwrap_or_default();
             let more = if self.cut { "; there are more" } else { "" };
-            crate::output::outln!("{} {}{sum}{more}", count(self.total), if self.total == 1 { one } else { several });
+            transfer_terminal::outln!(
+                "{} {}{sum}{more}",
+                count(self.total),
+                if self.total == 1 { one } else { several }
+            );
         }
     }
 }

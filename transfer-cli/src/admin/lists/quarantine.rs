@@ -1,11 +1,11 @@
 //! `transferctl quarantine`: landing slots that a peer may still write into.
 
 use super::{Answer, Common, List, Show};
-use crate::units::{bytes, short};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
+use transfer_terminal::units::{bytes, short};
 
 /// What `transferctl quarantine` may be told.
 #[derive(Debug, Clone, clap::Args)]

@@ -2,10 +2,10 @@
 
 use super::{Answer, Common, List, Show, some};
 use crate::admin::fabric_name;
-use crate::units::bytes;
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
+use transfer_terminal::units::bytes;
 
 /// What memory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

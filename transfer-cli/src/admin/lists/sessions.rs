@@ -1,10 +1,10 @@
 //! `transferctl sessions`: the connected workers.
 
 use super::{Answer, Common, List, Show};
-use crate::units::{bytes, count};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
+use transfer_terminal::units::{bytes, count};
 
 /// What `transferctl sessions` may be told.
 #[derive(Debug, Clone, clap::Args)]

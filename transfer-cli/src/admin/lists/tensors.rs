@@ -3,11 +3,11 @@
 use super::{Answer, Common, List, Show, Shown};
 use crate::admin::{cluster, dtype_name, tensor_name};
 use crate::error::Error;
-use crate::units::{bytes, count};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
+use transfer_terminal::units::{bytes, count};
 
 /// What `transferctl tensors` may be told.
 #[derive(Debug, Clone, clap::Args)]

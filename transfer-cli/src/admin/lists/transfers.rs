@@ -1,11 +1,11 @@
 //! `transferctl transfers`: what is in flight, and what it waits for.
 
 use super::{Answer, Common, List, Show};
-use crate::units::{bytes, short};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
+use transfer_terminal::units::{bytes, short};
 
 /// What `transferctl transfers` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -20,7 +20,7 @@ pub struct Transfers {
     #[arg(long, value_name = "NODE", default_value = "")]
     pub peer: String,
     /// Only those that began at least so long ago: 500ms, 10s, 2min
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = transfer_terminal::units::duration)]
     pub older_than: Duration,
     #[command(flatten)]
     #[allow(missing_docs)]

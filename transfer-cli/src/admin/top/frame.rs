@@ -2,7 +2,6 @@
 
 use super::sample::{Change, Sample};
 use crate::admin::fabric_name;
-use crate::units::{age, bytes, count, short};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -11,6 +10,7 @@ use ratatui::widgets::{Paragraph, Row, Table};
 use std::cmp::Reverse;
 use std::time::Duration;
 use transfer_proto::v1::State;
+use transfer_terminal::units::{age, bytes, count, short};
 
 /// Lines of the lists, where there is room for all.
 const POOLS: u16 = 4;

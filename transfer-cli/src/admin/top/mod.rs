@@ -10,7 +10,6 @@ mod sample;
 
 use super::Target;
 use crate::error::Error;
-use crate::exit::Exit;
 use keys::Keys;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -19,6 +18,7 @@ use sample::Sample;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
+use transfer_terminal::exit::Exit;
 
 /// What `transferctl top` may be told.
 #[derive(Debug, Clone, clap::Args)]
@@ -38,7 +38,7 @@ pub struct Options {
 const SIZE: (u16, u16) = (120, 40);
 
 fn pause(text: &str) -> Result<Duration, String> {
-    match crate::units::duration(text) {
+    match transfer_terminal::units::duration(text) {
         Ok(time) if time < Duration::from_millis(10) => {
             Err("at least 10ms: a look costs the sidecar some work".to_owned())
         }
@@ -66,7 +66,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
             Ok(_) => {}
             Err(never) => match never {},
         }
-        crate::output::out!("{}", text_of(terminal.backend().buffer()));
+        transfer_terminal::out!("{}", text_of(terminal.backend().buffer()));
         return Ok(());
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {

@@ -54,14 +54,14 @@ impl Rate {
 
     /// `1.5 GiB/s`
     pub(super) fn bytes(self) -> String {
-        format!("{}/s", crate::units::bytes(self.0 as u64))
+        format!("{}/s", transfer_terminal::units::bytes(self.0 as u64))
     }
 
     /// `1,234/s`
     pub(super) fn count(self) -> String {
         match self.0 {
             n if n > 0.0 && n < 10.0 => format!("{n:.1}/s"),
-            n => format!("{}/s", crate::units::count(n as u64)),
+            n => format!("{}/s", transfer_terminal::units::count(n as u64)),
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::bench::actor::Answer;
 use crate::bench::actor::worker::WorkerTask;
 use crate::bench::figure::{Figure, Goal, Spread, Unit, Versus};
 use crate::bench::{Bench, BenchError};
-use crate::units;
+use transfer_terminal::units;
 
 /// Measures.
 ///

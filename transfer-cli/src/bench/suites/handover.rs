@@ -14,9 +14,9 @@ use crate::bench::actor::worker::WorkerTask;
 use crate::bench::figure::{Figure, Goal, Unit, Versus, percentile};
 use crate::bench::stage::{Actor, Sidecar};
 use crate::bench::{Bench, BenchError};
-use crate::units;
 use std::path::Path;
 use std::time::Duration;
+use transfer_terminal::units;
 
 const PACE_NS: u64 = 1_000_000;
 /// Of each run, these many messages are not counted: both sides have to get going.

@@ -11,10 +11,10 @@ use crate::bench::figure::{Figure, Goal, Unit};
 use crate::bench::stage::{Actor, INTERRUPTED, Sidecar};
 use crate::bench::usage::Usage;
 use crate::bench::{Bench, BenchError};
-use crate::units;
 use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use transfer_terminal::units;
 
 const SESSIONS: usize = 8;
 /// What was started has settled after this long.

@@ -7,7 +7,7 @@ use crate::bench::actor::bare::Pace;
 use crate::bench::actor::worker::WorkerTask;
 use crate::bench::figure::{Figure, Goal, Unit, percentile};
 use crate::bench::{Bench, BenchError};
-use crate::units;
+use transfer_terminal::units;
 
 /// Of each run, these many fetches are not counted.
 const WARM_UP: usize = 100;

@@ -7,7 +7,7 @@ use crate::bench::actor::worker::WorkerTask;
 use crate::bench::figure::{Figure, Goal, Unit, Versus, percentile};
 use crate::bench::stage::Sidecar;
 use crate::bench::{Bench, BenchError};
-use crate::units;
+use transfer_terminal::units;
 
 /// Measures between sidecars that share memory.
 ///

@@ -8,11 +8,11 @@ use crate::bench::actor::worker::WorkerTask;
 use crate::bench::figure::{Figure, Goal, Unit, Versus, percentile};
 use crate::bench::stage::Sidecar;
 use crate::bench::{Bench, BenchError};
-use crate::units;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 use transfer_proto::v1::TensorsRequest;
+use transfer_terminal::units;
 
 /// Looks of each kind in a run.
 const LOOKS: usize = 20;

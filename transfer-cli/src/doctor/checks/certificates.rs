@@ -4,9 +4,9 @@ use super::found;
 use crate::doctor::facts::Facts;
 use crate::doctor::facts::certificate::Certificate;
 use crate::doctor::{Finding, Verdict};
-use crate::units::age;
 use std::path::Path;
 use std::time::Duration;
+use transfer_terminal::units::age;
 
 const CHECK: &str = "certificate";
 

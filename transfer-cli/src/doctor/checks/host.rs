@@ -3,7 +3,7 @@
 use super::found;
 use crate::doctor::facts::Facts;
 use crate::doctor::{Finding, Verdict};
-use crate::units::bytes;
+use transfer_terminal::units::bytes;
 
 /// The oldest kernel that this is made for.
 const OLDEST: (u32, u32) = (5, 14);

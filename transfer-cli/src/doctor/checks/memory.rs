@@ -3,7 +3,7 @@
 use super::found;
 use crate::doctor::facts::Facts;
 use crate::doctor::{Finding, Verdict};
-use crate::units::bytes;
+use transfer_terminal::units::bytes;
 
 /// Registered memory is locked memory, so the limit counts for RDMA even with --lock no.
 pub(super) fn locked_memory(facts: &Facts) -> Vec<Finding> {

@@ -6,8 +6,8 @@ use crate::doctor::facts::moved::Moved;
 use crate::doctor::facts::peer::{Peer, Way};
 use crate::doctor::{Finding, Verdict};
 use crate::error::Error;
-use crate::units::bytes;
 use transfer_client::FabricKind;
+use transfer_terminal::units::bytes;
 
 /// From a worker of this node to another one.
 pub(super) fn here(facts: &Facts) -> Vec<Finding> {

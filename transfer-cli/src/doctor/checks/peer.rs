@@ -4,8 +4,8 @@ use super::{found, moved};
 use crate::doctor::facts::Facts;
 use crate::doctor::facts::peer::Peer;
 use crate::doctor::{Finding, Verdict};
-use crate::units::age;
 use std::time::Duration;
+use transfer_terminal::units::age;
 
 /// From here on a difference of clocks makes logs hard to read; certificates are judged by the clock, too.
 const CLOCK: i128 = 1_000_000_000;

@@ -4,9 +4,9 @@ use super::found;
 use crate::doctor::facts::Facts;
 use crate::doctor::facts::socket::State;
 use crate::doctor::{Finding, Verdict};
-use crate::units::age;
 use std::time::Duration;
 use transfer_proto::v1::Fabric;
+use transfer_terminal::units::age;
 
 pub(super) fn sidecar(facts: &Facts) -> Vec<Finding> {
     match &facts.sidecar {

@@ -6,10 +6,10 @@ use super::report::{Line, Point, Sweep};
 use crate::bench::BenchError;
 use crate::bench::machine::Machine;
 use crate::files::target::Target;
-use crate::units;
 use plotters::prelude::*;
 use std::fmt::Write;
 use std::path::Path;
+use transfer_terminal::units;
 
 const SIZE: (u32, u32) = (880, 980);
 const PAPER: RGBColor = RGBColor(255, 255, 255);

@@ -16,10 +16,10 @@ pub use report::Sweep;
 
 use super::{KIB, MIB};
 use crate::bench::{Bench, BenchError};
-use crate::units;
 use place::Measured;
 use report::{Line, Point};
 use std::path::PathBuf;
+use transfer_terminal::units;
 
 /// What the sweep may be told.
 #[derive(Debug, Clone, Default, clap::Args)]

@@ -4,10 +4,10 @@ use super::baseline::Bare;
 use super::place::{Measured, Place};
 use crate::bench::figure::{Spread, percentile};
 use crate::bench::fit::Fit;
-use crate::table::Table;
-use crate::units;
 use serde_json::{Value, json};
 use std::fmt;
+use transfer_terminal::table::Table;
+use transfer_terminal::units;
 
 /// What a sweep found.
 #[derive(Debug)]

@@ -8,27 +8,33 @@ use std::fmt::Arguments;
 use std::io::{ErrorKind, Write, stdout};
 use std::process::exit;
 
-/// Writes to standard output; what `out!` does.
-pub(crate) fn write(what: Arguments<'_>) {
+/// Writes to standard output; what [`out!`](crate::out) does.
+pub fn write(what: Arguments<'_>) {
     let mut stdout = stdout().lock();
     match stdout.write_fmt(what).and_then(|()| stdout.flush()) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::BrokenPipe => exit(Exit::ReaderGone.code().into()),
         Err(error) => {
-            eprintln!("transferctl: standard output cannot be written: {error}");
+            eprintln!("{}: standard output cannot be written: {error}", program());
             exit(Exit::Failed.code().into());
         }
     }
 }
 
+/// The name of this program, as it was called.
+fn program() -> String {
+    let called = std::env::args_os().next().unwrap_or_default();
+    std::path::Path::new(&called).file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
 /// `print!` for a reader that may go.
+#[macro_export]
 macro_rules! out {
     ($($what:tt)*) => { $crate::output::write(::std::format_args!($($what)*)) };
 }
 
 /// `println!` for a reader that may go.
+#[macro_export]
 macro_rules! outln {
     ($($what:tt)*) => { $crate::output::write(::std::format_args!("{}\n", ::std::format_args!($($what)*))) };
 }
-
-pub(crate) use {out, outln};

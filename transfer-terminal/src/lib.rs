@@ -1,0 +1,16 @@
+//! What the programs for a terminal share: `transferctl`, the tool for operators, and `transfer-bench`.
+//!
+//! # Layout
+//! - [`exit`]: the exit codes.
+//! - [`failure`]: an error as a person reads it.
+//! - [`output`]: standard output, whose reader may go; [`out!`] and [`outln!`] print to it.
+//! - [`table`]: text in columns. [`units`]: numbers.
+//! - [`shells`]: completions and manual pages.
+#![forbid(unsafe_code)]
+
+pub mod exit;
+pub mod failure;
+pub mod output;
+pub mod shells;
+pub mod table;
+pub mod units;
