@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 changed=$(git diff --name-only HEAD && git ls-files --others --exclude-standard)
 packages=() modules=("$@")
-for manifest in */Cargo.toml examples/*/Cargo.toml; do
+for manifest in */Cargo.toml benches/*/Cargo.toml examples/*/Cargo.toml; do
     folder=$(dirname "$manifest")
     # The end-to-end tests are asked for by module.
     if [ "$folder" != tests ] && grep -q "^$folder/" <<<"$changed"; then
