@@ -52,11 +52,14 @@ unpacked=$(mktemp -d)
 trap 'rm -rf "$unpacked"' EXIT
 dpkg-deb --extract "$target/debian/transfer.deb" "$unpacked"
 share=$unpacked/usr/share
-bash -n "$share/bash-completion/completions/transferctl"
-grep -q 'complete -F _transferctl .*transferctl' "$share/bash-completion/completions/transferctl" || fail 'bash would complete nothing'
-head -n 1 "$share/zsh/vendor-completions/_transferctl" | grep -qx '#compdef transferctl' || fail 'zsh would complete nothing'
-grep -q '^complete -c transferctl ' "$share/fish/vendor_completions.d/transferctl.fish" || fail 'fish would complete nothing'
-for page in transferctl transferctl-push transferctl-doctor; do
+for program in transferctl transfer-bench; do
+    bash -n "$share/bash-completion/completions/$program"
+    # The name of a function has no hyphen there.
+    grep -q "complete -F _${program//-/__} .*$program" "$share/bash-completion/completions/$program" || fail "bash would complete nothing of $program"
+    head -n 1 "$share/zsh/vendor-completions/_$program" | grep -qx "#compdef $program" || fail "zsh would complete nothing of $program"
+    grep -q "^complete -c $program " "$share/fish/vendor_completions.d/$program.fish" || fail "fish would complete nothing of $program"
+done
+for page in transferctl transferctl-push transferctl-doctor transfer-bench; do
     gzip --decompress --stdout "$share/man/man1/$page.1.gz" | grep -qi "^.TH $page 1" || fail "there is no manual page $page"
 done
 say 'the recipe of the image'

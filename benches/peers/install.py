@@ -78,9 +78,9 @@ def torch(named):
 def transfer(build):
     """This project, in release mode."""
     if build:
-        words = ['cargo', 'build', '--release', '--package', 'transfer-server', '--package', 'transfer-cli', '--bins']
+        words = ['cargo', 'build', '--release', '--package', 'transfer-server', '--package', 'transfer-bench', '--bins']
         subprocess.run(words, cwd=ROOT, check=True)
-    for program in ('transferd', 'transferctl'):
+    for program in ('transferd', 'transfer-bench'):
         if not (PROGRAMS / program).exists():
             raise MissingError(f'there is no {PROGRAMS / program}')
 

@@ -1,4 +1,4 @@
-"""This project: transferd, and two workers that are `transferctl bench-actor`, told what to do as `transferctl bench` tells them.
+"""This project: transferd, and two workers that are `transfer-bench actor`, told what to do as `transfer-bench` tells them.
 
 On one host both workers have one sidecar, and a tensor is handed over by reference: there is no rate of bytes to tell. So the streams of one
 host are between two sidecars, whose fabric of shared memory copies into memory of the other one, as the others do. For TCP each worker
@@ -36,7 +36,7 @@ class Sidecar:
 
 class Actor:
     def __init__(self, sidecar, name, arena):
-        self.process = subprocess.Popen([PROGRAMS / 'transferctl', 'bench-actor'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([PROGRAMS / 'transfer-bench', 'actor'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.ask('Connect', socket=sidecar.socket, name=name, arena_bytes=arena)
 
     def tell(self, task, **fields):

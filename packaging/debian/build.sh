@@ -12,7 +12,7 @@ if ! command -v dh_builddeb >/dev/null || ! command -v dpkg-shlibdeps >/dev/null
     apt-get update -qq </dev/null
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debhelper </dev/null >/dev/null
 fi
-what=(--package transfer-server --package transfer-cli --bins)
+what=(--package transfer-server --package transfer-cli --package transfer-bench --bins)
 # As the tests do it: other packages would be built with other features, and all of it again.
 [ "$profile" != dev ] || what=(--workspace --all-targets)
 cargo build --locked --profile "$profile" "${what[@]}"
@@ -27,12 +27,14 @@ cp packaging/systemd/transferd.service "$stage/debian/transfer.transferd.service
 cp packaging/systemd/transfer.sysusers "$stage/debian/transfer.sysusers"
 cp packaging/transferd.toml "$stage/transferd.toml"
 cp README.md CHANGELOG.md docs/*.md "$stage/doc/"
-cp "$built/transferd" "$built/transferctl" "$stage/bin/"
+cp "$built/transferd" "$built/transferctl" "$built/transfer-bench" "$stage/bin/"
 # What shells and their users want is made of the command line itself.
-"$built/transferctl" completions bash >"$stage/share/bash/transferctl"
-"$built/transferctl" completions zsh >"$stage/share/zsh/_transferctl"
-"$built/transferctl" completions fish >"$stage/share/fish/transferctl.fish"
-"$built/transferctl" man "$stage/share/man" >/dev/null
+for program in transferctl transfer-bench; do
+    "$built/$program" completions bash >"$stage/share/bash/$program"
+    "$built/$program" completions zsh >"$stage/share/zsh/_$program"
+    "$built/$program" completions fish >"$stage/share/fish/$program.fish"
+    "$built/$program" man "$stage/share/man" >/dev/null
+done
 (cd "$stage" && find share/man -name '*.1' >debian/transfer.manpages)
 
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)

@@ -54,6 +54,7 @@ inside transferctl status --json >"$room/status"
 printf 'what is moved' >"$room/root/tmp/file"
 inside transferctl push key /tmp/file --hold 1s
 inside transferctl doctor || fail 'doctor finds something wrong'
+inside transfer-bench --version
 daemon=$(inside pgrep -x transferd)
 kill -HUP "$daemon"
 kill -TERM "$daemon"
@@ -78,6 +79,6 @@ comm -23 "$room/made" <(comm -23 "$room/may" "$room/may-not") |
 
 say 'removing it'
 inside dpkg --purge transfer
-for left in /usr/bin/transferd /usr/bin/transferctl /etc/transfer "$unit" /usr/share/doc/transfer; do
+for left in /usr/bin/transferd /usr/bin/transferctl /usr/bin/transfer-bench /etc/transfer "$unit" /usr/share/doc/transfer; do
     ! inside test -e "$left" || fail "$left is left behind"
 done

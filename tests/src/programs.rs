@@ -71,6 +71,13 @@ pub fn transferctl() -> PathBuf {
     BUILT.get_or_init(|| built("transferctl")).clone()
 }
 
+/// `transfer-bench`, up to date with its sources. It needs `transferd` beside it.
+#[must_use]
+pub fn transfer_bench() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| built("transfer-bench")).clone()
+}
+
 /// `digits`, up to date with its sources.
 #[must_use]
 pub fn digits() -> PathBuf {

@@ -1,13 +1,13 @@
 //! The command line of `transferctl`.
 
-use crate::{admin, bench, devices, doctor, files};
+use crate::{admin, devices, doctor, files};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use transfer_terminal::exit::{self, Exit};
 
-/// Looks into sidecars, moves files through them, and measures them.
+/// Looks into sidecars, and moves files through them.
 #[derive(Debug, Parser)]
 #[command(name = "transferctl", version, max_term_width = 120, after_help = exit::help(&Exit::ALL))]
 pub struct Arguments {
@@ -69,20 +69,10 @@ pub enum Command {
         /// Where to: a directory, made where it is missing.
         directory: PathBuf,
     },
-    /// Measure: own sidecars and workers, each figure beside its baseline
-    Bench(bench::Options),
-    /// A process of `bench`: does the tasks that come from its standard input
-    #[command(hide = true)]
-    BenchActor,
-    /// Runs a program that ends when the process PARENT does
-    #[command(hide = true)]
-    Tied {
-        /// Whose end is this one's.
-        #[arg(long)]
-        parent: u32,
-        /// What to run.
-        program: OsString,
-        /// With what.
+    /// Moved: the program transfer-bench measures
+    #[command(hide = true, disable_help_flag = true)]
+    Bench {
+        /// What the bench was told.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
@@ -198,8 +188,6 @@ mod tests {
             "man",
             "fetch key - --exactly 1 --at-least 2",
             "fetch key - --timeout soon",
-            "bench juggling",
-            "bench --runs 0",
             "tensors --admin ftp://x",
             "poll sometimes",
             "poll --for-us 10",

@@ -1,10 +1,8 @@
 //! What can go wrong, the exit code for it, and what to do next.
 
 use crate::admin::{Address, TlsError};
-use crate::bench::BenchError;
 use crate::devices::NoRdma;
 use crate::files::error::FilesError;
-use crate::tied::TiedError;
 use std::error::Error as _;
 use std::io;
 use std::path::PathBuf;
@@ -128,12 +126,9 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// A benchmark failed.
-    #[error(transparent)]
-    Bench(#[from] BenchError),
-    /// A program was not started.
-    #[error(transparent)]
-    Tied(#[from] TiedError),
+    /// `bench` is a program of its own.
+    #[error("the bench is a program of its own: transfer-bench")]
+    BenchHasMoved,
 }
 
 impl Error {
@@ -152,13 +147,11 @@ impl Error {
             },
             Error::Connect { source, .. } if source.can_retry() && !is_refused(source) => Exit::Unreachable,
             Error::Connect { source, .. } | Error::Call { source, .. } => of_call(source),
-            Error::PollFor { .. } | Error::NoTerminal | Error::Tls(_) => Exit::WrongUse,
+            Error::PollFor { .. } | Error::NoTerminal | Error::Tls(_) | Error::BenchHasMoved => Exit::WrongUse,
             Error::NoRdma(_) => Exit::NoRdma,
             Error::NotAllNodes { .. } => Exit::PartlyDone,
             Error::Unwell { .. } => Exit::Unwell,
             Error::Files(error) => error.exit(),
-            Error::Bench(BenchError::File(error)) => error.exit(),
-            Error::Bench(e) if e.is_wrong_use() => Exit::WrongUse,
             _ => Exit::Failed,
         }
     }
@@ -228,7 +221,7 @@ impl Error {
             Error::NoTerminal => "`transferctl top --once` prints one frame as text, `transferctl watch` a list again and again.".to_owned(),
             Error::Files(error) => return error.advice(),
             Error::NoRdma(why) => why.advice().to_owned(),
-            Error::Bench(e) => return e.advice(),
+            Error::BenchHasMoved => "It takes what `transferctl bench` took: transfer-bench latency --quick.".to_owned(),
             _ => return None,
         };
         Some(text)

@@ -6,19 +6,15 @@
 //! - [`devices`]: `devices`, the RDMA devices of this host. Needs no sidecar.
 //! - [`doctor`]: `doctor`, a list of checks.
 //! - [`files`]: `push` and `fetch`, as a worker of the sidecar.
-//! - [`mod@bench`]: `bench`, with its own sidecars, workers and baselines.
 //! - [`error`]: what can go wrong, what to do next, and the exit code for it.
-//! - [`tied`]: programs that end with the one that started them.
 #![forbid(unsafe_code)]
 
 pub mod admin;
 pub mod arguments;
-pub mod bench;
 pub mod devices;
 pub mod doctor;
 pub mod error;
 pub mod files;
-pub mod tied;
 
 use arguments::{Arguments, Command};
 use clap::CommandFactory;
@@ -58,9 +54,7 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
         }
         Command::Man { directory } => shells::man(Arguments::command(), &directory)
             .map_err(|source| FilesError::File { what: "write", path: directory, source }.into()),
-        Command::Bench(options) => Ok(bench::run(&options)?),
-        Command::BenchActor => Ok(bench::actor::run()?),
-        Command::Tied { parent, program, arguments } => Ok(tied::become_program(parent, &program, &arguments)?),
+        Command::Bench { .. } => Err(Error::BenchHasMoved),
     }
 }
 

@@ -39,18 +39,13 @@ fn wrong_use_ends_with_2() {
     ends_with(&["fetch", "k", "-", "--timeout", "soon"], 2, &["soon", "10s"]);
     ends_with(&["poll", "busy", "--for-us", "5"], 2, &["--for-us 5", "adaptive"]);
     ends_with(&["poll", "adaptive", "--for-us", "2000000"], 2, &["--for-us", "1000000"]);
-    ends_with(&["bench", "--transferd", "/nowhere/transferd"], 2, &["/nowhere/transferd"]);
-    ends_with(&["bench", "sweep", "--min", "much"], 2, &["--min", "much", "64MiB"]);
-    ends_with(&["bench", "tcp", "--svg", "x.svg"], 2, &["--svg", "suite sweep"]);
-    // Before any process is started: what stands for the sidecar here is none.
-    let sweep = ["bench", "sweep", "--transferd", file];
-    ends_with(&[&sweep[..], &["--min", "8KiB", "--max", "4KiB"]].concat(), 2, &["--min 8 KiB", "--max 4 KiB"]);
-    ends_with(&[&sweep[..], &["--max", "900TiB"]].concat(), 2, &["900 TiB", "available"]);
-    ends_with(
-        &[&sweep[..], &["--svg", "/nowhere/x.svg"]].concat(),
-        1,
-        &["cannot write /nowhere/x.svg", "No such file"],
-    );
+}
+
+#[test]
+fn bench_says_which_program_measures() {
+    for arguments in [&["bench"][..], &["bench", "latency", "--quick"], &["bench", "--help"]] {
+        ends_with(arguments, 2, &["a program of its own: transfer-bench", "transfer-bench latency --quick"]);
+    }
 }
 
 #[test]

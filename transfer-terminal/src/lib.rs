@@ -5,6 +5,7 @@
 //! - [`failure`]: an error as a person reads it.
 //! - [`output`]: standard output, whose reader may go; [`out!`] and [`outln!`] print to it.
 //! - [`table`]: text in columns. [`units`]: numbers.
+//! - [`unfinished`]: a file that gets its name when it is whole.
 //! - [`shells`]: completions and manual pages.
 #![forbid(unsafe_code)]
 
@@ -13,4 +14,5 @@ pub mod failure;
 pub mod output;
 pub mod shells;
 pub mod table;
+pub mod unfinished;
 pub mod units;

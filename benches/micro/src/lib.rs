@@ -1,4 +1,4 @@
-//! Micro-benchmarks of the hot paths: what one step costs, with nothing around it. `transferctl bench` measures the whole.
+//! Micro-benchmarks of the hot paths: what one step costs, with nothing around it. `transfer-bench` measures the whole.
 //!
 //! `cargo bench -p transfer-benches` runs all of them, `cargo bench -p transfer-benches --bench node -- fetch` those of one file whose name
 //! has "fetch" in it. Each line is the median of many short rounds, with the fastest and the slowest.

@@ -5,7 +5,7 @@
 //! - `plan`: which tensors a push publishes; `walk`, `beneath`: the files below a directory; `pushing`: publishing them.
 //! - `pieces`: what is larger than an arena; `arenas`: how it is spread over several.
 //! - `keys`: which tensors a fetch fetches; `names`: what their files are called; `fetching`: fetching and writing them.
-//! - `input`, `target`: a file that is read, and one that is written; `unfinished`: before it has its name.
+//! - `input`, `target`: a file that is read, and one that is written.
 //! - `safetensors`: the headers of such files; `digest`: what contents are held against.
 //! - `story`: what is told meanwhile and at the end; [`error`]: what can go wrong.
 
@@ -24,8 +24,7 @@ pub mod push;
 mod pushing;
 pub mod safetensors;
 pub mod story;
-pub(crate) mod target;
-mod unfinished;
+mod target;
 mod walk;
 
 use crate::error::Error;

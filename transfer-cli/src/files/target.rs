@@ -4,7 +4,6 @@ use super::beneath::Root;
 use super::digest::{self, Hash};
 use super::error::FilesError;
 use super::input::{PART_BYTES, what_it_is};
-use super::unfinished::Unfinished;
 use rustix::fs::{Advice, AtFlags, FallocateFlags, FileType, fadvise, fallocate, statat};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -12,6 +11,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use transfer_terminal::unfinished::Unfinished;
 
 /// A file that is being written. Dropped before [`Target::finish`], it leaves nothing behind.
 #[derive(Debug)]

@@ -1,0 +1,300 @@
+//! The baselines: the same messages and bytes over the same kernel, with nothing of this project in between.
+
+use super::bell::{Bell, BellListener, readable};
+use super::{Answer, Failed, copy, word};
+use crate::clock::{now_ns, sleep_until_ns};
+use rustix::event::epoll;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::thread;
+
+/// What a process of a baseline does.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum BareTask {
+    /// Sends one-byte messages to whoever listens at a path. Answers with the moments just before.
+    Send {
+        /// Where to.
+        to: PathBuf,
+        /// How many.
+        count: u64,
+        /// When each one.
+        pace: Pace,
+    },
+    /// Receives one-byte messages from whoever listens at a path. Answers with the moments just after.
+    Receive {
+        /// From where.
+        from: PathBuf,
+        /// How many.
+        count: u64,
+        /// Where to say that each one has come.
+        turns: Option<PathBuf>,
+    },
+    /// Stores one number after the other in a word of memory that another process has mapped. Answers with the moments just before.
+    Store {
+        /// Where to pass the memory on; listens there.
+        at: PathBuf,
+        /// How many.
+        count: u64,
+        /// When each one.
+        pace: Pace,
+        /// Whether the other side polls the word: it needs no `FUTEX_WAKE`.
+        polling: bool,
+    },
+    /// Waits for each number in that word. Answers with the moments just after.
+    Await {
+        /// Where the memory comes from.
+        at: PathBuf,
+        /// How many.
+        count: u64,
+        /// Where to say that each one has come.
+        turns: Option<PathBuf>,
+        /// Whether to poll the word; else it sleeps in `FUTEX_WAIT`.
+        polling: bool,
+    },
+    /// Passes on each message from one path to another; listens at both.
+    Relay {
+        /// From where.
+        from: PathBuf,
+        /// Where to.
+        to: PathBuf,
+        /// How many.
+        count: u64,
+    },
+    /// Listens on a free TCP port of loopback, and answers with it.
+    Listen,
+    /// For each message from a path, sends `bytes` over TCP.
+    RelayOut {
+        /// From where; listens there.
+        from: PathBuf,
+        /// Where to.
+        port: u16,
+        /// How many bytes stand for one message.
+        bytes: usize,
+        /// How many messages.
+        count: u64,
+    },
+    /// For each `bytes` over TCP, sends a message to a path.
+    RelayIn {
+        /// Where to; listens there.
+        to: PathBuf,
+        /// How many bytes stand for one message.
+        bytes: usize,
+        /// How many messages.
+        count: u64,
+    },
+    /// Sends a buffer over several TCP streams, each its share, again and again. Answers with the moment before the first.
+    StreamOut {
+        /// Where to.
+        port: u16,
+        /// How many streams.
+        streams: usize,
+        /// The buffer's length in bytes.
+        len: usize,
+        /// How often it is sent.
+        count: u64,
+    },
+    /// Receives the same into a buffer. Answers with the moment after the last byte.
+    StreamIn {
+        /// How many streams.
+        streams: usize,
+        /// The buffer's length in bytes.
+        len: usize,
+        /// How often it is sent.
+        count: u64,
+    },
+    /// Copies buffers of this process to others of it. Answers with the duration of each round.
+    Copy {
+        /// Each one's length in bytes.
+        len: usize,
+        /// How many, in each round.
+        buffers: usize,
+        /// How often.
+        rounds: u64,
+        /// With how many threads each.
+        threads: usize,
+    },
+}
+
+/// When a message is sent.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Pace {
+    /// Not earlier than this after the one before, in nanoseconds.
+    pub interval_ns: u64,
+    /// Not before the one before has arrived, says somebody who connects to this path.
+    pub turns: Option<PathBuf>,
+}
+
+impl Pace {
+    /// Ready to be waited for.
+    pub(super) fn start(&self) -> io::Result<Ticker> {
+        let turns = self.turns.as_ref().map(|path| BellListener::bind(path)?.accept()).transpose()?;
+        Ok(Ticker { next: now_ns(), interval: self.interval_ns, turns, first: true })
+    }
+}
+
+/// Says when to send.
+pub(super) struct Ticker {
+    next: u64,
+    interval: u64,
+    turns: Option<Bell>,
+    first: bool,
+}
+
+impl Ticker {
+    /// Sleeps until the next message is due.
+    pub(super) fn wait(&mut self) -> io::Result<()> {
+        // The clock first: at a slow pace the bell has rung by then, and this process sleeps once.
+        sleep_until_ns(self.next);
+        if !std::mem::take(&mut self.first)
+            && let Some(turns) = &self.turns
+        {
+            turns.wait()?;
+        }
+        self.next = now_ns() + self.interval;
+        Ok(())
+    }
+}
+
+/// A process of a baseline.
+#[derive(Debug, Default)]
+pub(super) struct Bare {
+    listener: Option<TcpListener>,
+}
+
+impl Bare {
+    pub(super) fn perform(&mut self, task: BareTask) -> Result<Answer, Failed> {
+        match task {
+            BareTask::Send { to, count, pace } => {
+                let bell = Bell::connect(&to)?;
+                let mut ticker = pace.start()?;
+                let send = |_| {
+                    ticker.wait()?;
+                    let at = now_ns();
+                    bell.ring()?;
+                    Ok(at)
+                };
+                times((0..count).map(send))
+            }
+            BareTask::Receive { from, count, turns } => {
+                let bell = Bell::connect(&from)?;
+                let turns = turns.map(|path| Bell::connect(&path)).transpose()?;
+                let receive = |_| {
+                    bell.wait()?;
+                    let at = now_ns();
+                    if let Some(turns) = &turns {
+                        // After the last one, the sender may be gone.
+                        let _ = turns.ring();
+                    }
+                    Ok(at)
+                };
+                times((0..count).map(receive))
+            }
+            BareTask::Store { at, count, pace, polling } => word::store(&at, count, &pace, polling),
+            BareTask::Await { at, count, turns, polling } => word::wait(&at, count, turns, polling),
+            BareTask::Relay { from, to, count } => relay(&from, &to, count),
+            BareTask::Listen => {
+                let listener = TcpListener::bind("127.0.0.1:0")?;
+                let port = listener.local_addr()?.port();
+                self.listener = Some(listener);
+                Ok(Answer::Port(port))
+            }
+            BareTask::RelayOut { from, port, bytes, count } => {
+                let mut tcp = connect(port)?;
+                let bell = BellListener::bind(&from)?.accept()?;
+                let message = vec![1u8; bytes];
+                for _ in 0..count {
+                    bell.wait()?;
+                    tcp.write_all(&message)?;
+                }
+                Ok(Answer::Done)
+            }
+            BareTask::RelayIn { to, bytes, count } => {
+                // The other end comes in its own time; connections wait in the queue meanwhile.
+                let to = BellListener::bind(&to)?;
+                let mut tcp = self.accept()?;
+                let bell = to.accept()?;
+                let mut message = vec![0u8; bytes];
+                for _ in 0..count {
+                    readable(tcp.as_fd())?;
+                    tcp.read_exact(&mut message)?;
+                    bell.ring()?;
+                }
+                Ok(Answer::Done)
+            }
+            BareTask::StreamOut { port, streams, len, count } => stream_out(port, streams, len, count),
+            BareTask::Copy { len, buffers, rounds, threads } => copy::bare(len, buffers, rounds, threads),
+            BareTask::StreamIn { streams, len, count } => self.stream_in(streams, len, count),
+        }
+    }
+
+    fn accept(&self) -> io::Result<TcpStream> {
+        let listener = self.listener.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        readable(listener.as_fd())?;
+        let (stream, _) = listener.accept()?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    fn stream_in(&mut self, streams: usize, len: usize, count: u64) -> Result<Answer, Failed> {
+        let mut buffer = vec![1u8; len];
+        let sockets = (0..streams).map(|_| self.accept()).collect::<io::Result<Vec<_>>>()?;
+        let shares = sockets.into_iter().zip(buffer.chunks_mut(len.div_ceil(streams)));
+        thread::scope(|scope| {
+            let readers: Vec<_> = shares
+                .map(|(mut socket, share)| scope.spawn(move || (0..count).try_for_each(|_| socket.read_exact(share))))
+                .collect();
+            joined(readers)
+        })?;
+        Ok(Answer::Times { ns: vec![now_ns()], copied: 0 })
+    }
+}
+
+fn stream_out(port: u16, streams: usize, len: usize, count: u64) -> Result<Answer, Failed> {
+    let buffer = vec![1u8; len];
+    let sockets = (0..streams).map(|_| connect(port)).collect::<io::Result<Vec<_>>>()?;
+    let shares = sockets.into_iter().zip(buffer.chunks(len.div_ceil(streams)));
+    let started = now_ns();
+    thread::scope(|scope| {
+        let writers: Vec<_> = shares
+            .map(|(mut socket, share)| scope.spawn(move || (0..count).try_for_each(|_| socket.write_all(share))))
+            .collect();
+        joined(writers)
+    })?;
+    Ok(Answer::Times { ns: vec![started], copied: 0 })
+}
+
+fn joined(threads: Vec<thread::ScopedJoinHandle<'_, io::Result<()>>>) -> io::Result<()> {
+    threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+}
+
+fn connect(port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+pub(super) fn times(moments: impl Iterator<Item = io::Result<u64>>) -> Result<Answer, Failed> {
+    Ok(Answer::Times { ns: moments.collect::<io::Result<_>>()?, copied: 0 })
+}
+
+/// Sleeps in epoll over both ends, as a sidecar does.
+fn relay(from: &std::path::Path, to: &std::path::Path, count: u64) -> Result<Answer, Failed> {
+    let (from, to) = (BellListener::bind(from)?, BellListener::bind(to)?);
+    let (from, to) = (from.accept()?, to.accept()?);
+    let sleeper = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&sleeper, &from, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    let mut passed = 0;
+    while passed < count {
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 8];
+        epoll::wait(&sleeper, &mut events, None)?;
+        while passed < count && from.take()? {
+            to.ring()?;
+            passed += 1;
+        }
+    }
+    Ok(Answer::Done)
+}

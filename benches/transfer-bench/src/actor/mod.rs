@@ -1,0 +1,119 @@
+//! A process of the benchmark: takes a task from its standard input, does it, answers on its standard output, until the input ends.
+//!
+//! - [`worker`]: what a worker does, with the client.
+//! - [`batches`]: what it does with many tensors at once.
+//! - [`columns`]: what it does with a record batch.
+//! - `copy`: copying memory into the arena, and elsewhere.
+//! - [`bare`]: the baselines, which use nothing of this project.
+//! - [`bell`]: one-byte messages between two processes. `word`: a word of memory that both map.
+
+pub mod bare;
+pub mod batches;
+pub mod bell;
+pub mod columns;
+mod copy;
+mod word;
+pub mod worker;
+
+use crate::error::BenchError;
+use bare::BareTask;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, Write};
+use worker::WorkerTask;
+
+/// What a process is told to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Task {
+    /// As a worker.
+    Worker(WorkerTask),
+    /// As part of a baseline.
+    Bare(BareTask),
+}
+
+impl From<WorkerTask> for Task {
+    fn from(task: WorkerTask) -> Task {
+        Task::Worker(task)
+    }
+}
+
+impl From<BareTask> for Task {
+    fn from(task: BareTask) -> Task {
+        Task::Bare(task)
+    }
+}
+
+/// What it says when it is done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Nothing to tell.
+    Done,
+    /// Moments, in nanoseconds of the monotonic clock, or durations in nanoseconds, and the bytes that were copied by a CPU.
+    Times {
+        /// One for each message.
+        ns: Vec<u64>,
+        /// In all.
+        copied: u64,
+    },
+    /// Durations of the same thing done in two ways, in nanoseconds.
+    Pairs(Vec<(u64, u64)>),
+    /// Where it listens.
+    Port(u16),
+    /// It could not.
+    Failed(String),
+}
+
+impl Answer {
+    /// The moments or durations; none of any other answer.
+    #[must_use]
+    pub fn times(self) -> Vec<u64> {
+        match self {
+            Answer::Times { ns, .. } => ns,
+            _ => Vec::new(),
+        }
+    }
+
+    /// The bytes that were copied by a CPU.
+    #[must_use]
+    pub fn copied(&self) -> u64 {
+        match self {
+            Answer::Times { copied, .. } => *copied,
+            _ => 0,
+        }
+    }
+}
+
+/// Why a task failed. It travels as text.
+pub(crate) type Failed = Box<dyn std::error::Error>;
+
+/// Does tasks until there are no more.
+///
+/// # Errors
+/// [`BenchError::System`] where the standard streams fail.
+pub fn run() -> Result<(), BenchError> {
+    let (mut worker, mut bare) = (worker::Worker::default(), bare::Bare::default());
+    let mut out = std::io::stdout().lock();
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(BenchError::system("read a task"))?;
+        let done = match serde_json::from_str(&line) {
+            Ok(Task::Worker(task)) => worker.perform(task),
+            Ok(Task::Bare(task)) => bare.perform(task),
+            Err(e) => Err(e.into()),
+        };
+        let answer = done.unwrap_or_else(|e| Answer::Failed(with_causes(&*e)));
+        let mut line = serde_json::to_string(&answer).map_err(BenchError::system("write an answer"))?;
+        line.push('\n');
+        out.write_all(line.as_bytes()).and_then(|()| out.flush()).map_err(BenchError::system("write an answer"))?;
+    }
+    Ok(())
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

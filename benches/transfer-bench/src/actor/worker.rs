@@ -1,0 +1,264 @@
+//! What a worker does in a benchmark: it uses the client as any program would.
+
+use super::bare::Pace;
+use super::batches::{self, Batches};
+use super::bell::Bell;
+use super::columns::Columns;
+use super::{Answer, Failed, copy};
+use crate::clock::now_ns;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+use transfer_client::{BlockingClient, DType, Error, Key};
+
+/// How long a call may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a worker does.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum WorkerTask {
+    /// Begins a session.
+    Connect {
+        /// Where.
+        socket: PathBuf,
+        /// As whom.
+        name: String,
+        /// The arena, in bytes.
+        arena_bytes: u64,
+        /// How long a call polls for its answer before it sleeps, at most; the client's own choice where nothing is said.
+        spin: Option<Duration>,
+    },
+    /// Ends it.
+    Disconnect,
+    /// Writes that many tensors of that size, and drops them: from then on the arena holds what they held.
+    Prefill {
+        /// Each one's length in bytes.
+        len: u64,
+        /// How many.
+        tensors: usize,
+    },
+    /// Pushes versions of a key, one at a time. Answers with the moments just before.
+    Push {
+        /// The key.
+        key: String,
+        /// The tensor's length in bytes.
+        len: u64,
+        /// The versions.
+        versions: std::ops::Range<u64>,
+        /// When each one.
+        pace: Pace,
+        /// Where they land.
+        to: Option<String>,
+    },
+    /// Fetches versions of a key, one at a time. Answers with the moments just after, and what was copied.
+    Fetch {
+        /// The key.
+        key: String,
+        /// The versions.
+        versions: std::ops::Range<u64>,
+        /// Where to say that each one has come.
+        turns: Option<PathBuf>,
+    },
+    /// Fetches the newest version of a key, and drops it, so often. Answers with the durations, and what was copied.
+    FetchAgain {
+        /// The key.
+        key: String,
+        /// How often.
+        count: u64,
+    },
+    /// Fetches a version and reads all of it twice. Answers with the two durations.
+    ReadTwice {
+        /// The key.
+        key: String,
+        /// The version.
+        version: u64,
+    },
+    /// Pushes memory that lies outside the arena, and copies it elsewhere too. Answers with the durations of both.
+    CopyIn {
+        /// How much.
+        len: usize,
+        /// How often.
+        rounds: u64,
+        /// With how many threads.
+        threads: usize,
+    },
+    /// Several threads push the same bytes again and again, each under its own key. Answers with the first and the last moment.
+    Stream {
+        /// What the keys begin with.
+        prefix: String,
+        /// Each tensor's length in bytes.
+        len: u64,
+        /// How many threads.
+        in_flight: usize,
+        /// How many pushes of each.
+        count: u64,
+        /// The versions start above this.
+        above: u64,
+        /// Where they land.
+        to: String,
+    },
+    /// Pushes batches, up to two ahead of whoever takes them. Answers with the moment before the first.
+    PushBatches(Batches),
+    /// Fetches the same. Answers with the moment after the last.
+    FetchBatches(Batches),
+    /// A record batch beside a dense tensor.
+    Columns(Columns),
+    /// Publishes many small tensors under keys of 32 bytes. Rank 2, 64 bytes each.
+    Publish {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// A worker, connected or not.
+#[derive(Debug, Default)]
+pub(super) struct Worker {
+    client: Option<BlockingClient>,
+}
+
+impl Worker {
+    pub(super) fn perform(&mut self, task: WorkerTask) -> Result<Answer, Failed> {
+        match task {
+            WorkerTask::Connect { socket, name, arena_bytes, spin } => {
+                let mut connect = BlockingClient::connect(&socket).name(name).arena_bytes(arena_bytes);
+                if let Some(spin) = spin {
+                    connect = connect.spin(spin);
+                }
+                self.client = Some(connect.connect_timeout(PATIENCE).call()?);
+                return Ok(Answer::Done);
+            }
+            WorkerTask::Disconnect => {
+                self.client = None;
+                return Ok(Answer::Done);
+            }
+            _ => {}
+        }
+        let client = self.client.as_ref().ok_or("the worker is not connected")?;
+        match task {
+            WorkerTask::Connect { .. } | WorkerTask::Disconnect => Ok(Answer::Done),
+            WorkerTask::Prefill { len, tensors } => prefill(client, len, tensors),
+            WorkerTask::Push { key, len, versions, pace, to } => {
+                push(client, &key, len, versions, &pace, to.as_deref())
+            }
+            WorkerTask::Fetch { key, versions, turns } => fetch(client, &key, versions, turns),
+            WorkerTask::FetchAgain { key, count } => fetch_again(client, &key, count),
+            WorkerTask::ReadTwice { key, version } => read_twice(client, &key, version),
+            WorkerTask::CopyIn { len, rounds, threads } => copy::copy_in(client, len, rounds, threads),
+            WorkerTask::Stream { prefix, len, in_flight, count, above, to } => {
+                stream(client, &prefix, len, in_flight, above + 1..above + 1 + count, &to)
+            }
+            WorkerTask::PushBatches(batches) => batches.push(client),
+            WorkerTask::FetchBatches(batches) => batches.fetch(client),
+            WorkerTask::Columns(columns) => columns.perform(client),
+            WorkerTask::Publish { count } => batches::publish(client, count),
+        }
+    }
+}
+
+fn prefill(client: &BlockingClient, len: u64, tensors: usize) -> Result<Answer, Failed> {
+    let mut all = (0..tensors).map(|_| client.allocate(DType::U8, [len])).collect::<Result<Vec<_>, _>>()?;
+    all.iter_mut().for_each(|tensor| tensor.as_mut_bytes().fill(3));
+    Ok(Answer::Done)
+}
+
+fn push(
+    client: &BlockingClient,
+    key: &str,
+    len: u64,
+    versions: std::ops::Range<u64>,
+    pace: &Pace,
+    to: Option<&str>,
+) -> Result<Answer, Failed> {
+    let key = Key::new(key)?;
+    let mut ticker = pace.start()?;
+    let (mut ns, mut copied) = (Vec::new(), 0);
+    for version in versions {
+        // Its content is what an earlier tensor left there: producing is not what is measured.
+        let tensor = client.allocate_wait(DType::U8, [len], PATIENCE).call()?;
+        ticker.wait()?;
+        ns.push(now_ns());
+        let mut push = client.push_tensor(&key, tensor).version(version).timeout(PATIENCE);
+        if let Some(to) = to {
+            push = push.to(to);
+        }
+        copied += push.call().map_err(Error::from)?.report.copied;
+    }
+    Ok(Answer::Times { ns, copied })
+}
+
+fn fetch(
+    client: &BlockingClient,
+    key: &str,
+    versions: std::ops::Range<u64>,
+    turns: Option<PathBuf>,
+) -> Result<Answer, Failed> {
+    let key = Key::new(key)?;
+    let turns = turns.map(|path| Bell::connect(&path)).transpose()?;
+    let (mut ns, mut copied) = (Vec::new(), 0);
+    for version in versions {
+        let tensor = client.fetch(&key).exactly(version).timeout(PATIENCE).call()?;
+        ns.push(now_ns());
+        copied += tensor.report().copied;
+        drop(tensor);
+        if let Some(turns) = &turns {
+            // After the last one, the producer may be gone.
+            let _ = turns.ring();
+        }
+    }
+    Ok(Answer::Times { ns, copied })
+}
+
+fn fetch_again(client: &BlockingClient, key: &str, count: u64) -> Result<Answer, Failed> {
+    let key = Key::new(key)?;
+    let (mut ns, mut copied) = (Vec::new(), 0);
+    for _ in 0..count {
+        let started = now_ns();
+        let tensor = client.fetch(&key).timeout(PATIENCE).call()?;
+        ns.push(now_ns() - started);
+        copied += tensor.report().copied;
+    }
+    Ok(Answer::Times { ns, copied })
+}
+
+fn read_twice(client: &BlockingClient, key: &str, version: u64) -> Result<Answer, Failed> {
+    let tensor = client.fetch(key).exactly(version).timeout(PATIENCE).call()?;
+    let read = || {
+        let started = now_ns();
+        let (words, _) = tensor.as_bytes().as_chunks::<8>();
+        let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
+        std::hint::black_box(sum);
+        now_ns() - started
+    };
+    Ok(Answer::Times { ns: vec![read(), read()], copied: tensor.report().copied })
+}
+
+fn stream(
+    client: &BlockingClient,
+    prefix: &str,
+    len: u64,
+    in_flight: usize,
+    versions: std::ops::Range<u64>,
+    to: &str,
+) -> Result<Answer, Failed> {
+    // One range of the arena for all of them, as the baseline has one buffer.
+    let mut tensor = client.allocate(DType::U8, [len])?;
+    tensor.as_mut_bytes().fill(3);
+    let tensor = tensor.freeze();
+    let one = |i: usize| -> Result<u64, Error> {
+        let key = Key::new(&format!("{prefix}/{i}"))?;
+        let mut copied = 0;
+        for version in versions.clone() {
+            let pushed = client.push_frozen(&key, &tensor).version(version).to(to).timeout(PATIENCE).call();
+            copied += pushed.map_err(Error::from)?.report.copied;
+        }
+        Ok(copied)
+    };
+    let started = now_ns();
+    let copied = thread::scope(|scope| {
+        let threads: Vec<_> = (0..in_flight).map(|i| scope.spawn(move || one(i))).collect();
+        let results = threads.into_iter().map(|t| t.join().unwrap_or(Err(Error::Ended)));
+        results.sum::<Result<u64, Error>>()
+    })?;
+    Ok(Answer::Times { ns: vec![started, now_ns()], copied })
+}

@@ -1,0 +1,16 @@
+//! The command line; everything else is explained in the library, [`transfer_bench`].
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use std::process::ExitCode;
+use transfer_bench::arguments::Arguments;
+
+fn main() -> ExitCode {
+    match transfer_bench::run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprint!("{}", error.for_people());
+            ExitCode::from(error.exit().code())
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The list of suites: their names, and what runs each.
+
+use crate::bench::Bench;
+use crate::error::BenchError;
+use crate::figure::{self, Figure, Summary};
+use crate::suites;
+use crate::suites::sweep::{self, Sweep, SweepOptions};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use std::fmt;
+
+/// A group of measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Suite {
+    /// Two workers of one sidecar, both asleep and then both polling, one message each millisecond
+    Handover,
+    /// Fetches of what is published on the same host
+    Lookup,
+    /// Copying memory from outside the arena into it
+    Copyin,
+    /// 64 MiB tensors between two sidecars, over TCP
+    Tcp,
+    /// 64 MiB and 4 KiB between two sidecars of one host, through shared memory
+    Shm,
+    /// 4 KiB between two sidecars over TCP, one in flight
+    Latency,
+    /// Many 4 KiB tensors at once, on one host and over TCP
+    Batch,
+    /// A record batch of 40 columns and 64 MiB beside a dense tensor of that size, on one host and over TCP
+    Columns,
+    /// 1 MiB between two sidecars over RDMA, and what the device is asked to do; needs a device, and perftest
+    Verbs,
+    /// What listings and metrics take with a million tensors, and what the times of transfers cost
+    Watching,
+    /// What a sidecar takes that has nothing to do, and for a million tensors
+    Idle,
+    /// Tensors of 4 KiB to 1 GiB at every place: latency, rate, what they take of CPUs, and the model that fits them
+    Sweep,
+}
+
+/// What a suite found.
+#[derive(Debug)]
+pub enum Found {
+    /// Figures beside their baselines.
+    Figures(Vec<Figure>),
+    /// The lines of a sweep.
+    Sweep(Sweep),
+}
+
+impl Found {
+    /// As JSON, with every run.
+    #[must_use]
+    pub fn json(&self, suite: Suite) -> Value {
+        match self {
+            Found::Figures(figures) => {
+                let summaries: Vec<Summary<'_>> = figures.iter().map(Figure::summary).collect();
+                json!({ "suite": suite.name(), "figures": summaries })
+            }
+            Found::Sweep(sweep) => json!({ "suite": suite.name(), "places": sweep.json() }),
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Found::Figures(figures) => write!(f, "{}", figure::table(figures)),
+            Found::Sweep(sweep) => write!(f, "{sweep}"),
+        }
+    }
+}
+
+impl Suite {
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned())
+    }
+
+    /// Measures it. What the sweep is told is for the sweep alone.
+    ///
+    /// # Errors
+    /// Any [`BenchError`].
+    pub fn run(self, bench: &Bench, sweep: &SweepOptions) -> Result<Found, BenchError> {
+        let figures = match self {
+            Suite::Sweep => return sweep::run(bench, sweep).map(Found::Sweep),
+            Suite::Handover => suites::handover::run(bench),
+            Suite::Lookup => suites::lookup::run(bench),
+            Suite::Copyin => suites::copyin::run(bench),
+            Suite::Tcp => suites::tcp::run(bench),
+            Suite::Shm => suites::shm::run(bench),
+            Suite::Latency => suites::latency::run(bench),
+            Suite::Batch => suites::batch::run(bench),
+            Suite::Columns => suites::columns::run(bench),
+            Suite::Verbs => suites::verbs::run(bench),
+            Suite::Watching => suites::watching::run(bench),
+            Suite::Idle => suites::idle::run(bench),
+        };
+        figures.map(Found::Figures)
+    }
+
+    /// Why it cannot be measured on this host.
+    #[must_use]
+    pub fn lacks(self) -> Option<String> {
+        match self {
+            Suite::Verbs => match transfer_verbs::devices() {
+                Ok(devices) if devices.is_empty() => Some("this host has no RDMA device".to_owned()),
+                Ok(_) => None,
+                Err(e) => Some(e.to_string()),
+            },
+            _ => None,
+        }
+    }
+}

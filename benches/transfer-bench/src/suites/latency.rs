@@ -1,0 +1,77 @@
+//! 4 KiB from a worker of one sidecar to a worker of another, over loopback TCP, one in flight: from the call of `push_tensor(..).to(..)` in
+//! one until `fetch` has returned in the other, which tells the first one to go on.
+//!
+//! The baseline has the same hops with nothing in them: a byte to a process, 4 KiB over TCP to another one, a byte to the receiver.
+
+use super::{KIB, latencies_us, pair, worker};
+use crate::actor::Answer;
+use crate::actor::bare::{BareTask, Pace};
+use crate::actor::worker::WorkerTask;
+use crate::bench::Bench;
+use crate::error::BenchError;
+use crate::figure::{Figure, Goal, Unit, Versus, percentile};
+use crate::stage::Actor;
+
+const LEN: u64 = 4 * KIB;
+/// Of each run, these many messages are not counted.
+pub(super) const WARM_UP: usize = 50;
+
+/// Measures.
+///
+/// # Errors
+/// Any [`BenchError`].
+pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
+    let (a, b) = pair(&bench.stage, &["--pool-bytes", "64MiB"])?;
+    let mut sender = worker(&bench.stage, &a, "sender", 16 << 20)?;
+    let mut receiver = worker(&bench.stage, &b, "receiver", 0)?;
+    let count = bench.pick(5000u64, 500) + WARM_UP as u64;
+    let mut p50 = Figure::alone("4 KiB, one in flight: p50", Unit::Micros, Goal::AtMost(40.0));
+    let mut against = Figure::beside("  against the bare relays", Unit::Micros, Versus::Difference, Goal::Open);
+    let mut p99 = Figure::beside("4 KiB, one in flight: p99", Unit::Micros, Versus::Difference, Goal::Open);
+    for run in 0..bench.runs {
+        bench.says(format!("run {} of {}", run + 1, bench.runs));
+        let first = u64::from(run) * count + 1;
+        let mut ours = push_to(bench, &mut sender, &mut receiver, first..first + count)?;
+        let mut bare: Vec<f64> = relays(bench, LEN, count)?.into_iter().skip(WARM_UP).collect();
+        let middle = percentile(&mut ours, 50.0);
+        p50.run(middle);
+        against.run_beside(middle, percentile(&mut bare, 50.0));
+        p99.run_beside(percentile(&mut ours, 99.0), percentile(&mut bare, 99.0));
+    }
+    Ok(vec![p50, against, p99])
+}
+
+/// The times of pushes by the sender until their fetches at the receiver have returned, in microseconds.
+pub(super) fn push_to(
+    bench: &Bench,
+    sender: &mut Actor,
+    receiver: &mut Actor,
+    versions: std::ops::Range<u64>,
+) -> Result<Vec<f64>, BenchError> {
+    let (key, turns) = ("latency".to_owned(), bench.stage.new_path("turns"));
+    let pace = Pace { interval_ns: 0, turns: Some(turns.clone()) };
+    let to = Some("receiver".to_owned());
+    sender.tell(WorkerTask::Push { key: key.clone(), len: LEN, versions: versions.clone(), pace, to })?;
+    receiver.tell(WorkerTask::Fetch { key, versions, turns: Some(turns) })?;
+    let (pushed, fetched) = (sender.answer()?, receiver.answer()?);
+    Ok(latencies_us(&pushed.times(), &fetched.times()).into_iter().skip(WARM_UP).collect())
+}
+
+/// The times of messages of `len` bytes over TCP between two processes that relay them, in microseconds.
+pub(super) fn relays(bench: &Bench, len: u64, count: u64) -> Result<Vec<f64>, BenchError> {
+    let path = |what| bench.stage.new_path(what);
+    let (from, to, turns) = (path("from"), path("to"), path("turns"));
+    let actor = |name| bench.stage.actor(name);
+    let (mut sender, mut out, mut back, mut receiver) =
+        (actor("sender")?, actor("out")?, actor("in")?, actor("receiver")?);
+    let Answer::Port(port) = back.ask(BareTask::Listen)? else { return Ok(Vec::new()) };
+    let bytes = len as usize;
+    back.tell(BareTask::RelayIn { to: to.clone(), bytes, count })?;
+    out.tell(BareTask::RelayOut { from: from.clone(), port, bytes, count })?;
+    sender.tell(BareTask::Send { to: from, count, pace: Pace { interval_ns: 0, turns: Some(turns.clone()) } })?;
+    receiver.tell(BareTask::Receive { from: to, count, turns: Some(turns) })?;
+    let (sent, received) = (sender.answer()?, receiver.answer()?);
+    out.answer()?;
+    back.answer()?;
+    Ok(latencies_us(&sent.times(), &received.times()))
+}

@@ -1,0 +1,81 @@
+//! What is measured.
+//!
+//! | suite | the system | its baseline |
+//! |---|---|---|
+//! | [`handover`] | push in one worker until fetch returns in another, one sidecar; all asleep, and the workers polling | a futex, or a polled word, that two processes map |
+//! | [`lookup`] | fetch of what is published at the same sidecar | none: a goal in microseconds |
+//! | [`copyin`] | a push of memory that lies outside the arena | memcpy with as many threads |
+//! | [`tcp`] | 64 MiB tensors from sidecar to sidecar | a bare socket copy between two processes |
+//! | [`shm`] | 64 MiB tensors from sidecar to sidecar through shared memory | memcpy, with one thread or with all; by reference: the hand-over within one sidecar |
+//! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
+//! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
+//! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
+//! | [`verbs`] | 1 MiB tensors from sidecar to sidecar over RDMA, and what its device is asked to do | perftest's `ib_write_bw` |
+//! | [`watching`] | listings and metrics with a million tensors; batches with the times of the metrics | goals in time; the same batches without |
+//! | [`sweep`] | tensors of all lengths at every place | a bare relay; a bare socket; memcpy |
+//! | [`idle`] | a sidecar with nothing to do, and with a million tensors | none: goals in CPU and bytes |
+
+pub mod batch;
+pub mod columns;
+pub mod copyin;
+pub mod handover;
+pub mod idle;
+pub mod latency;
+pub mod lookup;
+mod reference;
+pub mod shm;
+pub mod sweep;
+pub mod tcp;
+pub mod verbs;
+pub mod watching;
+
+use crate::actor::worker::WorkerTask;
+use crate::error::BenchError;
+use crate::stage::{Actor, Sidecar, Stage};
+use std::time::Duration;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// A worker with a session.
+fn worker(stage: &Stage, sidecar: &Sidecar, name: &str, arena_bytes: u64) -> Result<Actor, BenchError> {
+    worker_that_spins(stage, sidecar, name, arena_bytes, None)
+}
+
+/// The same, whose calls poll for so long before they sleep.
+fn worker_that_spins(
+    stage: &Stage,
+    sidecar: &Sidecar,
+    name: &str,
+    arena_bytes: u64,
+    spin: Option<Duration>,
+) -> Result<Actor, BenchError> {
+    let mut actor = stage.actor(name)?;
+    let (socket, name) = (sidecar.socket.clone(), name.to_owned());
+    actor.ask(WorkerTask::Connect { socket, name, arena_bytes, spin })?;
+    Ok(actor)
+}
+
+/// Two sidecars that reach each other over TCP only, the first of them with the directory.
+fn pair(stage: &Stage, flags: &[&str]) -> Result<(Sidecar, Sidecar), BenchError> {
+    pair_over(stage, "tcp", flags)
+}
+
+/// The same over another fabric only.
+fn pair_over(stage: &Stage, fabric: &str, flags: &[&str]) -> Result<(Sidecar, Sidecar), BenchError> {
+    let flags = [&["--require", fabric], flags].concat();
+    let a = stage.sidecar("a", None, &flags)?;
+    let b = stage.sidecar("b", Some(&a.url), &flags)?;
+    Ok((a, b))
+}
+
+/// The time from each moment to its partner, in microseconds.
+fn latencies_us(from: &[u64], to: &[u64]) -> Vec<f64> {
+    from.iter().zip(to).map(|(from, to)| to.saturating_sub(*from) as f64 / 1e3).collect()
+}
+
+/// 10^9 bytes in a second.
+fn gigabytes_per_second(bytes: u64, ns: u64) -> f64 {
+    bytes as f64 / ns.max(1) as f64
+}

@@ -1,0 +1,36 @@
+//! `transfer-bench` as a process: exit codes and messages of a command line that cannot be.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Output};
+
+#[track_caller]
+fn ends_with(arguments: &[&str], code: i32, words: &[&str]) {
+    let Output { status, stdout, stderr } =
+        Command::new(env!("CARGO_BIN_EXE_transfer-bench")).args(arguments).output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert_eq!(status.code(), Some(code), "{arguments:?}: {said}");
+    for word in words {
+        assert!(said.contains(word), "{arguments:?} says nothing of {word:?}: {said}");
+    }
+}
+
+#[test]
+fn wrong_use_ends_with_2() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("data");
+    std::fs::write(&file, [0u8; 10]).unwrap();
+    let file = file.to_str().unwrap();
+    ends_with(&["--transferd", "/nowhere/transferd"], 2, &["/nowhere/transferd"]);
+    ends_with(&["sweep", "--min", "much"], 2, &["--min", "much", "64MiB"]);
+    ends_with(&["tcp", "--svg", "x.svg"], 2, &["--svg", "suite sweep"]);
+    // Before any process is started: what stands for the sidecar here is none.
+    let sweep = ["sweep", "--transferd", file];
+    ends_with(&[&sweep[..], &["--min", "8KiB", "--max", "4KiB"]].concat(), 2, &["--min 8 KiB", "--max 4 KiB"]);
+    ends_with(&[&sweep[..], &["--max", "900TiB"]].concat(), 2, &["900 TiB", "available"]);
+    ends_with(
+        &[&sweep[..], &["--svg", "/nowhere/x.svg"]].concat(),
+        1,
+        &["cannot write /nowhere/x.svg", "No such file"],
+    );
+}
