@@ -1,6 +1,7 @@
 //! Processes: started, asked, and ended on every way out.
 
-use crate::actor::{Answer, Task};
+use crate::actor::Task;
+use crate::actor::answer::Answer;
 use crate::error::BenchError;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;

@@ -1,8 +1,10 @@
 //! The baselines: the same messages and bytes over the same kernel, with nothing of this project in between.
 
+use super::answer::{Answer, Failed, times};
 use super::bell::{Bell, BellListener, readable};
-use super::{Answer, Failed, copy, word};
-use crate::clock::{now_ns, sleep_until_ns};
+use super::pace::Pace;
+use super::{copy, word};
+use crate::clock::now_ns;
 use rustix::event::epoll;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
@@ -117,46 +119,6 @@ pub enum BareTask {
         /// With how many threads each.
         threads: usize,
     },
-}
-
-/// When a message is sent.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Pace {
-    /// Not earlier than this after the one before, in nanoseconds.
-    pub interval_ns: u64,
-    /// Not before the one before has arrived, says somebody who connects to this path.
-    pub turns: Option<PathBuf>,
-}
-
-impl Pace {
-    /// Ready to be waited for.
-    pub(super) fn start(&self) -> io::Result<Ticker> {
-        let turns = self.turns.as_ref().map(|path| BellListener::bind(path)?.accept()).transpose()?;
-        Ok(Ticker { next: now_ns(), interval: self.interval_ns, turns, first: true })
-    }
-}
-
-/// Says when to send.
-pub(super) struct Ticker {
-    next: u64,
-    interval: u64,
-    turns: Option<Bell>,
-    first: bool,
-}
-
-impl Ticker {
-    /// Sleeps until the next message is due.
-    pub(super) fn wait(&mut self) -> io::Result<()> {
-        // The clock first: at a slow pace the bell has rung by then, and this process sleeps once.
-        sleep_until_ns(self.next);
-        if !std::mem::take(&mut self.first)
-            && let Some(turns) = &self.turns
-        {
-            turns.wait()?;
-        }
-        self.next = now_ns() + self.interval;
-        Ok(())
-    }
 }
 
 /// A process of a baseline.
@@ -275,10 +237,6 @@ fn connect(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_nodelay(true)?;
     Ok(stream)
-}
-
-pub(super) fn times(moments: impl Iterator<Item = io::Result<u64>>) -> Result<Answer, Failed> {
-    Ok(Answer::Times { ns: moments.collect::<io::Result<_>>()?, copied: 0 })
 }
 
 /// Sleeps in epoll over both ends, as a sidecar does.

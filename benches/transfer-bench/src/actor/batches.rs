@@ -1,8 +1,7 @@
 //! Many small tensors at once.
 
+use super::answer::{Answer, Failed, PATIENCE};
 use super::bell::{Bell, BellListener};
-use super::worker::PATIENCE;
-use super::{Answer, Failed};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

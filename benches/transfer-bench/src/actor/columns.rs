@@ -1,7 +1,6 @@
 //! A record batch of many columns, and a dense tensor of the same size, in turns.
 
-use super::worker::PATIENCE;
-use super::{Answer, Failed};
+use super::answer::{Answer, Failed, PATIENCE};
 use crate::clock::now_ns;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema};

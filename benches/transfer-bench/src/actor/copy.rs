@@ -1,6 +1,6 @@
 //! Copying memory into the arena, and elsewhere with as many threads.
 
-use super::{Answer, Failed};
+use super::answer::{Answer, Failed};
 use crate::clock::now_ns;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::thread;

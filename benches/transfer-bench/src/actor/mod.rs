@@ -1,21 +1,26 @@
 //! A process of the benchmark: takes a task from its standard input, does it, answers on its standard output, until the input ends.
 //!
+//! - [`answer`]: what it says when it is done.
 //! - [`worker`]: what a worker does, with the client.
 //! - [`batches`]: what it does with many tensors at once.
 //! - [`columns`]: what it does with a record batch.
 //! - `copy`: copying memory into the arena, and elsewhere.
 //! - [`bare`]: the baselines, which use nothing of this project.
+//! - [`pace`]: when messages are sent.
 //! - [`bell`]: one-byte messages between two processes. `word`: a word of memory that both map.
 
+pub mod answer;
 pub mod bare;
 pub mod batches;
 pub mod bell;
 pub mod columns;
 mod copy;
+pub mod pace;
 mod word;
 pub mod worker;
 
 use crate::error::BenchError;
+use answer::Answer;
 use bare::BareTask;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
@@ -41,49 +46,6 @@ impl From<BareTask> for Task {
         Task::Bare(task)
     }
 }
-
-/// What it says when it is done.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Answer {
-    /// Nothing to tell.
-    Done,
-    /// Moments, in nanoseconds of the monotonic clock, or durations in nanoseconds, and the bytes that were copied by a CPU.
-    Times {
-        /// One for each message.
-        ns: Vec<u64>,
-        /// In all.
-        copied: u64,
-    },
-    /// Durations of the same thing done in two ways, in nanoseconds.
-    Pairs(Vec<(u64, u64)>),
-    /// Where it listens.
-    Port(u16),
-    /// It could not.
-    Failed(String),
-}
-
-impl Answer {
-    /// The moments or durations; none of any other answer.
-    #[must_use]
-    pub fn times(self) -> Vec<u64> {
-        match self {
-            Answer::Times { ns, .. } => ns,
-            _ => Vec::new(),
-        }
-    }
-
-    /// The bytes that were copied by a CPU.
-    #[must_use]
-    pub fn copied(&self) -> u64 {
-        match self {
-            Answer::Times { copied, .. } => *copied,
-            _ => 0,
-        }
-    }
-}
-
-/// Why a task failed. It travels as text.
-pub(crate) type Failed = Box<dyn std::error::Error>;
 
 /// Does tasks until there are no more.
 ///

@@ -2,9 +2,9 @@
 //!
 //! Whoever waits sleeps in `FUTEX_WAIT`, or looks at the word without end.
 
-use super::bare::{Pace, times};
+use super::answer::{Answer, Failed, times};
 use super::bell::{Bell, PATIENCE};
-use super::{Answer, Failed};
+use super::pace::Pace;
 use crate::clock::now_ns;
 use rustix::event::Timespec;
 use rustix::io::Errno;

@@ -1,19 +1,17 @@
 //! What a worker does in a benchmark: it uses the client as any program would.
 
-use super::bare::Pace;
+use super::answer::{Answer, Failed, PATIENCE};
 use super::batches::{self, Batches};
 use super::bell::Bell;
 use super::columns::Columns;
-use super::{Answer, Failed, copy};
+use super::copy;
+use super::pace::Pace;
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 use transfer_client::{BlockingClient, DType, Error, Key};
-
-/// How long a call may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a worker does.
 #[derive(Debug, Serialize, Deserialize)]

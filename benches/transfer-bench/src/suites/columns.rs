@@ -3,7 +3,7 @@
 //! On one host nothing moves, so what is measured is what a batch takes besides: its metadata, its table, and the checks of it all.
 
 use super::{MIB, gigabytes_per_second, pair, worker};
-use crate::actor::Answer;
+use crate::actor::answer::Answer;
 use crate::actor::columns::Columns;
 use crate::actor::worker::WorkerTask;
 use crate::bench::Bench;

@@ -1,7 +1,7 @@
 //! A push of memory that lies outside the arena, against memcpy into memory whose pages are there, with as many threads.
 
 use super::{MIB, gigabytes_per_second, worker};
-use crate::actor::Answer;
+use crate::actor::answer::Answer;
 use crate::actor::worker::WorkerTask;
 use crate::bench::Bench;
 use crate::error::BenchError;

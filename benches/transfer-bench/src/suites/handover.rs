@@ -9,7 +9,8 @@
 //! threads that poll would measure how the kernel shares out the cores.
 
 use super::{GIB, KIB, latencies_us, worker, worker_that_spins};
-use crate::actor::bare::{BareTask, Pace};
+use crate::actor::bare::BareTask;
+use crate::actor::pace::Pace;
 use crate::actor::worker::WorkerTask;
 use crate::bench::Bench;
 use crate::error::BenchError;

@@ -5,7 +5,7 @@
 //! bounded by the configuration.
 
 use super::{KIB, MIB, worker};
-use crate::actor::bare::Pace;
+use crate::actor::pace::Pace;
 use crate::actor::worker::WorkerTask;
 use crate::bench::Bench;
 use crate::error::BenchError;

@@ -4,8 +4,9 @@
 //! The baseline has the same hops with nothing in them: a byte to a process, 4 KiB over TCP to another one, a byte to the receiver.
 
 use super::{KIB, latencies_us, pair, worker};
-use crate::actor::Answer;
-use crate::actor::bare::{BareTask, Pace};
+use crate::actor::answer::Answer;
+use crate::actor::bare::BareTask;
+use crate::actor::pace::Pace;
 use crate::actor::worker::WorkerTask;
 use crate::bench::Bench;
 use crate::error::BenchError;

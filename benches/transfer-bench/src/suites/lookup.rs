@@ -3,7 +3,7 @@
 //! Each fetch is timed by itself, from before the call until the tensor is there; it is dropped after that. The clock's own two calls are in it.
 
 use super::{GIB, KIB, MIB, worker};
-use crate::actor::bare::Pace;
+use crate::actor::pace::Pace;
 use crate::actor::worker::WorkerTask;
 use crate::bench::Bench;
 use crate::error::BenchError;

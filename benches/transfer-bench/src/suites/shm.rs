@@ -5,7 +5,7 @@
 //! the better one counts.
 
 use super::{MIB, gigabytes_per_second, latency, pair_over, reference, tcp, worker};
-use crate::actor::Answer;
+use crate::actor::answer::Answer;
 use crate::actor::worker::WorkerTask;
 use crate::bench::Bench;
 use crate::error::BenchError;

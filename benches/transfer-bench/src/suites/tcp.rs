@@ -5,7 +5,7 @@
 //! best number of streams counts.
 
 use super::{MIB, gigabytes_per_second, pair, worker};
-use crate::actor::Answer;
+use crate::actor::answer::Answer;
 use crate::actor::bare::BareTask;
 use crate::actor::worker::WorkerTask;
 use crate::bench::Bench;

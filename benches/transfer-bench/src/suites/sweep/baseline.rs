@@ -9,8 +9,9 @@
 
 use super::super::{latencies_us, latency, tcp, verbs};
 use super::place::{Place, Scene};
-use crate::actor::Answer;
-use crate::actor::bare::{BareTask, Pace};
+use crate::actor::answer::Answer;
+use crate::actor::bare::BareTask;
+use crate::actor::pace::Pace;
 use crate::bench::Bench;
 use crate::error::BenchError;
 use crate::figure::Spread;

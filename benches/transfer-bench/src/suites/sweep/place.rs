@@ -1,8 +1,8 @@
 //! The system: two workers, of one sidecar or of two.
 
 use super::super::{MIB, latencies_us, pair_over, worker};
-use crate::actor::bare::Pace;
 use crate::actor::batches::Batches;
+use crate::actor::pace::Pace;
 use crate::actor::worker::WorkerTask;
 use crate::bench::Bench;
 use crate::error::BenchError;

@@ -1,0 +1,47 @@
+//! When messages are sent: at a pace, or when the one before has arrived.
+
+use super::bell::{Bell, BellListener};
+use crate::clock::{now_ns, sleep_until_ns};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
+
+/// When a message is sent.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Pace {
+    /// Not earlier than this after the one before, in nanoseconds.
+    pub interval_ns: u64,
+    /// Not before the one before has arrived, says somebody who connects to this path.
+    pub turns: Option<PathBuf>,
+}
+
+impl Pace {
+    /// Ready to be waited for.
+    pub(super) fn start(&self) -> io::Result<Ticker> {
+        let turns = self.turns.as_ref().map(|path| BellListener::bind(path)?.accept()).transpose()?;
+        Ok(Ticker { next: now_ns(), interval: self.interval_ns, turns, first: true })
+    }
+}
+
+/// Says when to send.
+pub(super) struct Ticker {
+    next: u64,
+    interval: u64,
+    turns: Option<Bell>,
+    first: bool,
+}
+
+impl Ticker {
+    /// Sleeps until the next message is due.
+    pub(super) fn wait(&mut self) -> io::Result<()> {
+        // The clock first: at a slow pace the bell has rung by then, and this process sleeps once.
+        sleep_until_ns(self.next);
+        if !std::mem::take(&mut self.first)
+            && let Some(turns) = &self.turns
+        {
+            turns.wait()?;
+        }
+        self.next = now_ns() + self.interval;
+        Ok(())
+    }
+}
