@@ -56,9 +56,9 @@ pub enum Command {
     /// What is wrong with this host and its sidecar, and what to do about it
     Doctor(doctor::Options),
     /// Publish files as tensors, until interrupted
-    Push(files::push::Options),
+    Push(files::push_options::Options),
     /// Fetch tensors into files
-    Fetch(files::fetch::Options),
+    Fetch(files::fetch_options::Options),
     /// Print what makes a shell complete the words of a command line
     Completions {
         /// Which shell.

@@ -7,7 +7,7 @@
 use super::beneath::Root;
 use super::digest::{self, Digests, Hash};
 use super::error::FilesError;
-use super::fetch::{Options, Shape};
+use super::fetch_options::{Options, Shape};
 use super::keys::{Listed, Wanted};
 use super::pieces::{self, Pieces};
 use super::safetensors::{Layout, METADATA, parse_metadata};

@@ -1,7 +1,7 @@
 //! Which tensors a fetch fetches: those that the command line names, or those that the sidecars list.
 
 use super::error::FilesError;
-use super::fetch::Options;
+use super::fetch_options::Options;
 use super::pieces;
 use crate::admin::cluster::{self, NodesAsked};
 use crate::error::Error;

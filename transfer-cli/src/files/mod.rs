@@ -1,7 +1,7 @@
 //! Files in and out: `push` and `fetch`, as a worker of the sidecar.
 //!
 //! # Layout
-//! - [`push`], [`fetch`]: what the two commands may be told, and what they do in which order.
+//! - [`push_options`], [`fetch_options`]: what the two commands may be told. [`push`], [`fetch`]: what they do in which order.
 //! - `plan`: which tensors a push publishes; `walk`, `beneath`: the files below a directory; `pushing`: publishing them.
 //! - `pieces`: what is larger than an arena; `arenas`: how it is spread over several.
 //! - `keys`: which tensors a fetch fetches; `names`: what their files are called; `fetching`: fetching and writing them.
@@ -14,6 +14,7 @@ mod beneath;
 mod digest;
 pub mod error;
 pub mod fetch;
+pub mod fetch_options;
 mod fetching;
 mod input;
 mod keys;
@@ -21,6 +22,7 @@ mod names;
 mod pieces;
 mod plan;
 pub mod push;
+pub mod push_options;
 mod pushing;
 pub mod safetensors;
 pub mod story;

@@ -4,7 +4,7 @@
 use super::error::FilesError;
 use super::input::Input;
 use super::pieces;
-use super::push::{Format, Options};
+use super::push_options::{Format, Options};
 use super::safetensors::{self, METADATA};
 use super::walk::walk;
 use std::collections::HashSet;

@@ -9,7 +9,7 @@ use super::digest::{self, Hash};
 use super::error::FilesError;
 use super::pieces::{self, Piece, Pieces};
 use super::plan::{From, Item, Role};
-use super::push::Options;
+use super::push_options::Options;
 use super::story::{Failed, Line, Story};
 use super::target::Target;
 use crate::error::Error;
