@@ -1,6 +1,5 @@
 //! `transferctl devices`: what ibv_devices, ibv_devinfo and ibstat show, and which port `transferd` would take. Needs no sidecar.
 
-use crate::error::Error;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -61,8 +60,8 @@ impl NoRdma {
 /// Asks the devices and prints.
 ///
 /// # Errors
-/// [`Error::NoRdma`].
-pub fn run(options: &Options) -> Result<(), Error> {
+/// [`NoRdma`].
+pub fn run(options: &Options) -> Result<(), NoRdma> {
     let devices = devices();
     if options.json {
         transfer_terminal::outln!("{:#}", as_json(&devices));

@@ -1,6 +1,7 @@
 //! What can go wrong, the exit code for it, and what to do next.
 
-use crate::admin::{Address, TlsError};
+use crate::admin::address::Address;
+use crate::admin::tls::TlsError;
 use crate::devices::NoRdma;
 use crate::files::error::FilesError;
 use std::error::Error as _;

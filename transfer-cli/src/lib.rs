@@ -44,7 +44,7 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
         Command::Evict(options) => in_runtime(admin::changes::evict(&options)),
         Command::LogLevel(options) => in_runtime(admin::changes::log_level(&options)),
         Command::Poll(options) => in_runtime(admin::poll::run(&options)),
-        Command::Devices(options) => devices::run(&options),
+        Command::Devices(options) => Ok(devices::run(&options)?),
         Command::Doctor(options) => in_runtime(doctor::run(&options)),
         Command::Push(options) => in_runtime(files::push::run(&options)),
         Command::Fetch(options) => in_runtime(files::fetch::run(&options)),

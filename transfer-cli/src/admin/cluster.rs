@@ -1,6 +1,7 @@
 //! What there is at all nodes of a cluster: the directory names the nodes, and each is asked.
 
-use super::{Address, Target};
+use super::Target;
+use super::address::Address;
 use crate::error::Error;
 use std::ops::ControlFlow;
 use std::time::Duration;

@@ -1,11 +1,13 @@
 //! The Admin gRPC service: where it is, and how to ask it.
 //!
 //! # Layout
+//! - [`address`]: where a sidecar is. [`tls`]: certificates for it.
 //! - [`status`]: the overview. [`lists`]: what there may be many of.
 //! - `cluster`: the same at all nodes.
 //! - [`changes`], [`drain`], [`poll`]: what an operator may change.
 //! - [`events`]: what happens. [`watch`]: a listing again and again. [`top`]: a live screen.
 
+pub mod address;
 pub mod changes;
 pub(crate) mod cluster;
 pub mod drain;
@@ -13,18 +15,15 @@ pub mod events;
 pub mod lists;
 pub mod poll;
 pub mod status;
-mod tls;
+pub mod tls;
 pub mod top;
 pub mod watch;
 
-pub use tls::{TlsError, TlsOptions};
-
 use crate::error::Error;
+use address::Address;
 use hyper_util::rt::TokioIo;
-use std::fmt;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
+use tls::TlsOptions;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use transfer_proto::v1::admin_client::AdminClient;
@@ -34,53 +33,6 @@ use transfer_proto::v1::{DType, Fabric, Link, LinksRequest, StatusRequest, Statu
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take. A sidecar answers in milliseconds; one that is stopped, never.
 const ANSWER: Duration = Duration::from_secs(15);
-
-/// Where a sidecar's gRPC services are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
-    /// `http://HOST:PORT` or `https://HOST:PORT`
-    Tcp(String),
-    /// A Unix socket.
-    Unix(PathBuf),
-}
-
-/// A text that is no such address.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "it is neither http://HOST:PORT or https://HOST:PORT nor the path of a Unix socket, like /run/transfer/admin.sock"
-)]
-pub struct NotAnAddress;
-
-impl FromStr for Address {
-    type Err = NotAnAddress;
-
-    fn from_str(text: &str) -> Result<Address, NotAnAddress> {
-        if let Some(path) = text.strip_prefix("unix:") {
-            return Ok(Address::Unix(PathBuf::from(path.strip_prefix("//").unwrap_or(path))));
-        }
-        if let Some(rest) = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")) {
-            let ok = !rest.is_empty() && text.parse::<Uri>().is_ok();
-            return if ok { Ok(Address::Tcp(text.to_owned())) } else { Err(NotAnAddress) };
-        }
-        let is_path = text.starts_with(['/', '.']) || (text.contains('/') && !text.contains("://"));
-        let host_and_port =
-            text.rsplit_once(':').is_some_and(|(h, p)| !h.is_empty() && !h.contains('/') && p.parse::<u16>().is_ok());
-        match (is_path, host_and_port) {
-            (true, _) => Ok(Address::Unix(PathBuf::from(text))),
-            (false, true) if text.parse::<Uri>().is_ok() => Ok(Address::Tcp(format!("http://{text}"))),
-            _ => Err(NotAnAddress),
-        }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Tcp(url) => f.write_str(url),
-            Address::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
 
 /// Which sidecar.
 #[derive(Debug, Clone, clap::Args)]
@@ -199,23 +151,6 @@ pub(crate) fn dtype_name(number: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses() {
-        let unix = |path: &str| Ok(Address::Unix(path.into()));
-        let tcp = |url: &str| Ok(Address::Tcp(url.into()));
-        assert_eq!("/run/x.sock".parse(), unix("/run/x.sock"));
-        assert_eq!("./x.sock".parse(), unix("./x.sock"));
-        assert_eq!("run/x.sock".parse(), unix("run/x.sock"));
-        assert_eq!("unix:/run/x.sock".parse(), unix("/run/x.sock"));
-        assert_eq!("unix:///run/x.sock".parse(), unix("/run/x.sock"));
-        assert_eq!("http://[::1]:7471".parse(), tcp("http://[::1]:7471"));
-        assert_eq!("node-a:7471".parse(), tcp("http://node-a:7471"));
-        assert_eq!("https://node-a:7471".parse(), tcp("https://node-a:7471"));
-        for text in ["", "x", "https://", "ftp://a/b", "http://", "node-a:port"] {
-            assert_eq!(text.parse::<Address>(), Err(NotAnAddress), "{text}");
-        }
-    }
 
     #[test]
     fn names_are_those_of_the_library() {

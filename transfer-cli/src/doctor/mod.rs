@@ -7,7 +7,8 @@
 mod checks;
 pub(crate) mod facts;
 
-use crate::admin::{Address, Target};
+use crate::admin::Target;
+use crate::admin::address::Address;
 use crate::error::Error;
 use facts::Facts;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! Each check has facts with which it fails, and no other does.
 
 use super::*;
-use crate::admin::Address;
+use crate::admin::address::Address;
 use crate::devices::NoRdma;
 use crate::devices::tests::rxe;
 use crate::doctor::facts::certificate::{Certificate, CertificateFile};

@@ -2,7 +2,8 @@
 
 use super::moved::{self, Moved};
 use super::socket::Socket;
-use crate::admin::{Address, Target};
+use crate::admin::Target;
+use crate::admin::address::Address;
 use crate::error::Error;
 use std::fs::read_to_string;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
