@@ -11,10 +11,10 @@
 //! else: no versions that are counted, none of many ranges, none whose push told its trace, none that a peer lands in, where "the
 //! newest" takes a question.
 
+use super::ids::{BlobId, RecordId};
 use super::node::Node;
 use super::notices::{NoticeAt, Noticed};
-use super::slab::Id;
-use super::store::{Blob, Owner, Record, Source};
+use super::store::{Owner, Record, Source};
 use super::waiters::Concerned;
 use super::{HostAction, Tenant};
 use crate::memory::LocalSlice;
@@ -60,9 +60,9 @@ pub(super) enum OnBoard {
 /// What a ticket holds.
 pub(super) struct Ticket {
     /// Whose showing it is. `None`: of a version that its worker has announced, which may be none of its key's yet.
-    pub(super) record: Option<Id<Record>>,
+    pub(super) record: Option<RecordId>,
     /// `None`: it names a notice on the board, and no version.
-    pub(super) blob: Option<Id<Blob>>,
+    pub(super) blob: Option<BlobId>,
     pub(super) domain: Tenant,
 }
 
@@ -76,11 +76,11 @@ pub(super) struct Boards {
     /// The last one that was given out.
     pub(super) last: u64,
     /// The keys of which the board names a notice.
-    pub(super) noticed: HashMap<Id<Record>, Noticed>,
+    pub(super) noticed: HashMap<RecordId, Noticed>,
     /// What workers have announced, and is the newest of its key or is to be.
-    pub(super) announced: HashMap<Id<Blob>, (u64, NoticeAt)>,
+    pub(super) announced: HashMap<BlobId, (u64, NoticeAt)>,
     /// Keys with a notice of which somebody has asked; see [`Node::answer_asked`].
-    pub(super) asked: Vec<(Id<Record>, Concerned)>,
+    pub(super) asked: Vec<(RecordId, Concerned)>,
 }
 
 impl Node {
@@ -90,7 +90,7 @@ impl Node {
     }
 
     /// A worker of this sidecar has fetched the key: its newest version is worth showing from here on.
-    pub(super) fn want_on_board(&mut self, record: Id<Record>) {
+    pub(super) fn want_on_board(&mut self, record: RecordId) {
         if let Some(r) = self.store.records.get_mut(record)
             && r.on_board == OnBoard::Unasked
             && !self.boards.free.is_empty()
@@ -100,7 +100,7 @@ impl Node {
     }
 
     /// Shows the newest version of a key, where it is wanted and can be, in the place of what was shown of it before.
-    pub(super) fn show(&mut self, record: Id<Record>) {
+    pub(super) fn show(&mut self, record: RecordId) {
         let Some(r) = self.store.records.get(record) else { return };
         if let Some(blob) = r.current
             && let Some((ticket, at)) = self.boards.announced.get(&blob).copied()
@@ -140,7 +140,7 @@ impl Node {
     }
 
     /// Shows a version, or the notice where its owner does, by a new ticket. What its key has on the board is to be taken off behind that.
-    pub(super) fn take_place(&mut self, record: Id<Record>, blob: Id<Blob>, notice: Option<NoticeAt>) -> Option<u64> {
+    pub(super) fn take_place(&mut self, record: RecordId, blob: BlobId, notice: Option<NoticeAt>) -> Option<u64> {
         let (b, r) = (self.store.blobs.get(blob)?, self.store.records.get(record)?);
         self.boards.last += 1;
         let (ticket, domain) = (self.boards.last, b.domain);
@@ -158,7 +158,7 @@ impl Node {
     }
 
     /// Whether everybody of its user may find this version by looking. `before`: on which board the key has a place already.
-    pub(super) fn can_be_shown(&self, record: &Record, blob: Id<Blob>, before: Option<Tenant>) -> bool {
+    pub(super) fn can_be_shown(&self, record: &Record, blob: BlobId, before: Option<Tenant>) -> bool {
         let Some(b) = self.store.blobs.get(blob) else { return false };
         let has_place =
             self.boards.free.get(&b.domain).is_some_and(|free| *free > 0 || before.is_some_and(|d| d == b.domain));
@@ -170,7 +170,7 @@ impl Node {
     }
 
     /// Shows a key no more: fetches of it have to ask.
-    pub(super) fn hide(&mut self, record: Id<Record>) {
+    pub(super) fn hide(&mut self, record: RecordId) {
         let Some(r) = self.store.records.get_mut(record) else { return };
         match r.on_board {
             OnBoard::Shown(ticket) => {
@@ -242,7 +242,7 @@ impl Node {
 
     /// How many hold a published version besides its key, as far as this node knows: who found it on the board is not among them as long as
     /// it is shown.
-    pub(super) fn readers_of(&self, record: &Record, blob: Id<Blob>) -> u32 {
+    pub(super) fn readers_of(&self, record: &Record, blob: BlobId) -> u32 {
         let refs = self.store.blobs.get(blob).map_or(0, |b| b.refs.saturating_sub(1));
         let is_shown = match record.on_board {
             OnBoard::Shown(ticket) => self.boards.tickets.get(&ticket).is_some_and(|t| t.blob == Some(blob)),

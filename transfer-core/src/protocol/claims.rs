@@ -1,8 +1,8 @@
 //! Who may publish a key: claims in the directory, their answers, and how a key ends.
 
+use super::ids::{OperationId, RecordId};
 use super::node::Node;
 use super::ops::Op;
-use super::slab::Id;
 use super::store::{Claimant, Claiming, Owner, Record};
 use super::waiters::Waiter;
 use super::{Control, HostAction, NodeEvent, Tenant};
@@ -13,12 +13,12 @@ use crate::time::Time;
 impl Node {
     pub(super) fn claim(
         &mut self,
-        record: Id<Record>,
+        record: RecordId,
         key: Key,
         (owner, tenant): (Name, Tenant),
         who: Claimant,
         takeover: bool,
-        pushes: Vec<Id<Op>>,
+        pushes: Vec<OperationId>,
     ) {
         let (behind, before) = (Vec::new(), None);
         let claiming = Claiming { owner: owner.clone(), tenant, who, takeover, before, behind, pushes };
@@ -35,7 +35,7 @@ impl Node {
     }
 
     /// Takes a key over for a worker of this sidecar. What its owner published stays until the directory has answered.
-    pub(super) fn take_over(&mut self, record: Id<Record>, op: Op) {
+    pub(super) fn take_over(&mut self, record: RecordId, op: Op) {
         let Some((owner, tenant)) = self.sessions.get(&op.session).map(|s| (s.name.clone(), s.domain)) else { return };
         let (key, who) = (op.key.clone(), Claimant::Session(op.session));
         let id = self.keep_op(op);
@@ -80,7 +80,7 @@ impl Node {
     }
 
     /// A key that was this node's is another owner's.
-    fn taken_away(&mut self, now: Time, id: Id<Record>, owner: &Name) {
+    fn taken_away(&mut self, now: Time, id: RecordId, owner: &Name) {
         #[cfg(test)]
         if self.config.broken == Some(super::Broken::KeepsLostKeys) {
             return;
@@ -253,14 +253,14 @@ impl Node {
         self.workers.keys().cloned().collect()
     }
 
-    pub(super) fn tidy_record(&mut self, id: Id<Record>) {
+    pub(super) fn tidy_record(&mut self, id: RecordId) {
         if let Some(key) = self.store.tidy(id) {
             self.actions.push(HostAction::Control(Control::StopResolve { key }));
         }
     }
 
     /// Nobody publishes this key here any more. Its readers go on reading.
-    pub(super) fn end_key(&mut self, now: Time, id: Id<Record>) {
+    pub(super) fn end_key(&mut self, now: Time, id: RecordId) {
         let Some(record) = self.store.records.get_mut(id) else { return };
         record.next_version = 0;
         let key = record.key.clone();
@@ -283,7 +283,7 @@ impl Node {
     }
 
     /// A key has no owner here any more: those who wait for it have to look elsewhere.
-    pub(super) fn owner_gone(&mut self, now: Time, id: Id<Record>) {
+    pub(super) fn owner_gone(&mut self, now: Time, id: RecordId) {
         let Some(record) = self.store.records.get_mut(id) else { return };
         let key = record.key.clone();
         for waiter in record.take_waiters() {

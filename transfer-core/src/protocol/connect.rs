@@ -1,9 +1,9 @@
 //! Finding the node of a worker, and the link to a node.
 
 use super::counters::CounterStage;
+use super::ids::OperationId;
 use super::node::{Node, Peer};
 use super::ops::{FetchStage, Op, OpKind, PushStage};
-use super::slab::Id;
 use super::{Control, HostAction, SessionId};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, OpId, Prepare, Reply};
@@ -12,7 +12,7 @@ use crate::time::Time;
 
 impl Node {
     /// The link to a node. Where there is none, one is asked for and the operation waits for it.
-    pub(super) fn connect_for(&mut self, id: Id<Op>, node: &Name) -> Option<LinkId> {
+    pub(super) fn connect_for(&mut self, id: OperationId, node: &Name) -> Option<LinkId> {
         match self.peers.get_mut(node) {
             Some(Peer::Up(link)) => return Some(*link),
             Some(Peer::Connecting(waiting)) => waiting.push(id),
@@ -24,7 +24,7 @@ impl Node {
         None
     }
 
-    pub(super) fn go_on_with_link(&mut self, now: Time, id: Id<Op>, link: LinkId) {
+    pub(super) fn go_on_with_link(&mut self, now: Time, id: OperationId, link: LinkId) {
         match self.ops.get(id).map(|op| &op.kind) {
             Some(OpKind::Fetch { stage: FetchStage::Connecting(_), .. }) => self.start_pull(now, id, link),
             Some(
@@ -53,7 +53,7 @@ impl Node {
         }
     }
 
-    pub(super) fn push_to_node(&mut self, now: Time, id: Id<Op>, node: &Name) {
+    pub(super) fn push_to_node(&mut self, now: Time, id: OperationId, node: &Name) {
         if *node == self.config.name {
             let Some(to) = self.ops.get(id).and_then(Op::target) else { return };
             if !self.workers.contains_key(to) {
@@ -80,7 +80,7 @@ impl Node {
     }
 
     /// A node cannot be reached: what an operation looks for there may be elsewhere when it is asked for again.
-    pub(super) fn forget_node_of(&mut self, id: Id<Op>) {
+    pub(super) fn forget_node_of(&mut self, id: OperationId) {
         let Some(op) = self.ops.get(id) else { return };
         if op.key.reserved_for().is_some() {
             let key = op.key.clone();

@@ -4,6 +4,7 @@
 //! reader's own landing pool, and the reader gets a lease on the copy. Room is waited for like that of a landing slot. Whoever drives the node
 //! copies a piece at a time, so that a large tensor holds up nobody.
 
+use super::ids::{BlobId, CopyId, OperationId};
 use super::meters::PathId;
 use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
@@ -22,9 +23,9 @@ use std::time::Duration;
 /// A copy that waits for room, or is being made.
 pub(super) struct Copying {
     /// `None` once the fetch has ended; then this only waits for the bytes to be copied.
-    op: Option<Id<Op>>,
+    op: Option<OperationId>,
     key: Key,
-    from: Id<Blob>,
+    from: BlobId,
     /// Whose it will be.
     reader: Tenant,
     len: u64,
@@ -47,13 +48,13 @@ impl Copying {
 
 impl Node {
     /// Whether a version is another tenant's than this worker's.
-    pub(super) fn is_of_another(&self, session: SessionId, blob: Id<Blob>) -> bool {
+    pub(super) fn is_of_another(&self, session: SessionId, blob: BlobId) -> bool {
         let reader = self.sessions.get(&session).map(|s| s.domain);
         self.store.blobs.get(blob).is_some_and(|b| reader.is_some_and(|reader| reader != b.domain))
     }
 
     /// Answers a fetch of what belongs to another tenant: by a copy, if that one shares it.
-    pub(super) fn hand_over_copy(&mut self, now: Time, op: Op, blob: Id<Blob>) {
+    pub(super) fn hand_over_copy(&mut self, now: Time, op: Op, blob: BlobId) {
         let Some(reader) = self.sessions.get(&op.session).map(|s| s.domain) else { return };
         match self.may_read(reader, &op.key, blob) {
             Ok(()) => self.fetch_copy(now, op, blob),
@@ -62,7 +63,7 @@ impl Node {
     }
 
     /// Answers a fetch of what belongs to another tenant, who shares it: by a copy.
-    fn fetch_copy(&mut self, now: Time, mut op: Op, blob: Id<Blob>) {
+    fn fetch_copy(&mut self, now: Time, mut op: Op, blob: BlobId) {
         let (session, id) = (op.session, op.id);
         let Some(reader) = self.sessions.get(&session).map(|s| s.domain) else { return };
         if let Some(kind) = op.require.filter(|kind| *kind != FabricKind::Local) {
@@ -96,7 +97,7 @@ impl Node {
     }
 
     /// Takes room for a copy, and has it made. `true` where it has it, or does not need it any more.
-    pub(super) fn try_copy(&mut self, reader: Tenant, id: Id<Copying>) -> bool {
+    pub(super) fn try_copy(&mut self, reader: Tenant, id: CopyId) -> bool {
         let Some(copying) = self.copies.get_mut(id).filter(|c| c.to.is_none()) else { return true };
         let Some(pool) = self.pools.get_mut(&reader) else { return true };
         let Ok(range) = pool.alloc.allocate(padded(copying.len).unwrap_or(u64::MAX)) else { return false };
@@ -110,7 +111,7 @@ impl Node {
     }
 
     /// The fetch that wants it has ended.
-    pub(super) fn copy_unwanted(&mut self, id: Id<Copying>) {
+    pub(super) fn copy_unwanted(&mut self, id: CopyId) {
         let Some(copying) = self.copies.get_mut(id) else { return };
         copying.op = None;
         if copying.to.is_none()
@@ -164,7 +165,7 @@ impl Node {
     }
 
     /// Nothing more is read of what was copied, which counts as a fetch where that went `well`.
-    fn copied_from(&mut self, now: Time, key: &Key, from: Id<Blob>, well: bool) {
+    fn copied_from(&mut self, now: Time, key: &Key, from: BlobId, well: bool) {
         if let Some(record) = self.store.find(key.as_str()) {
             self.fetch_ends(now, record, from, well);
         }

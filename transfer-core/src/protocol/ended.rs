@@ -1,11 +1,11 @@
 //! Transfers that have ended, one by one, for whoever traces them. Nobody does as a rule, and then nothing is kept.
 
 use super::SessionId;
+use super::ids::RecordId;
 use super::meters::{Operation, PathId};
 use super::node::Node;
 use super::ops::{Op, OpKind};
-use super::slab::Id;
-use super::store::{Owner, Record};
+use super::store::Owner;
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::{FailureCode, Report};
 use crate::tensor::{Key, Name, Version};
@@ -95,7 +95,7 @@ impl Node {
         &mut self,
         now: Time,
         link: LinkId,
-        record: Id<Record>,
+        record: RecordId,
         version: Version,
         report: Report,
         (context, told): (TraceContext, Time),

@@ -1,9 +1,8 @@
 //! Finding what a worker asks for: here, at its known owner, in the directory.
 
+use super::ids::{OperationId, RecordId};
 use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
-use super::slab::Id;
-use super::store::Record;
 use super::versions::Picked;
 use super::waiters::{Concerned, Waiter};
 use super::{Control, HostAction, SessionId};
@@ -78,14 +77,14 @@ impl Node {
     }
 
     /// A worker would have waited for the key's next version by itself.
-    fn watch(&mut self, record: Option<Id<Record>>) {
+    fn watch(&mut self, record: Option<RecordId>) {
         if let Some(r) = record.and_then(|record| self.store.records.get_mut(record)) {
             r.watched = true;
         }
     }
 
     /// Looks for the key: here, at its known owner, in the directory.
-    pub(super) fn start_fetch(&mut self, now: Time, id: Id<Op>) {
+    pub(super) fn start_fetch(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.ops.get_mut(id) else { return };
         let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
         *stage = FetchStage::Waiting;
@@ -107,7 +106,7 @@ impl Node {
         }
     }
 
-    pub(super) fn fetch_from(&mut self, now: Time, id: Id<Op>, node: &Name) {
+    pub(super) fn fetch_from(&mut self, now: Time, id: OperationId, node: &Name) {
         match self.connect_for(id, node) {
             Some(link) => self.start_pull(now, id, link),
             None => {
@@ -148,7 +147,7 @@ impl Node {
 
     /// A node that was said to own the key does not. The directory is asked for a newer entry, but not for ever: two that each say it
     /// is the other's would keep a fetch going until its deadline, and be asked all the while.
-    pub(super) fn wrong_owner(&mut self, now: Time, id: Id<Op>, why: Failure) {
+    pub(super) fn wrong_owner(&mut self, now: Time, id: OperationId, why: Failure) {
         let Some(Op { kind: OpKind::Fetch { astray, stage, .. }, .. }) = self.ops.get_mut(id) else { return };
         *astray += 1;
         if *astray <= MOST_ASTRAY {
@@ -161,7 +160,7 @@ impl Node {
     }
 
     /// The remembered owner of a key was the wrong one: ask the directory for a newer entry.
-    pub(super) fn look_again(&mut self, now: Time, id: Id<Op>) {
+    pub(super) fn look_again(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.ops.get_mut(id) else { return };
         let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
         *stage = FetchStage::Waiting;

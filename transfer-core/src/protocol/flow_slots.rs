@@ -1,18 +1,18 @@
 //! The landing slots of a push flow: room for them, granting them, and what becomes of them when they have been read.
 
+use super::ids::{BlobId, InFlowId, SlotId};
 use super::link::{AfterRevoke, SlotState, SlotUser};
 use super::node::Node;
 use super::pool::Want;
-use super::push_in::{InFlow, InState};
-use super::slab::Id;
-use super::store::{Blob, Source};
-use super::{Post, Slot, Tenant};
+use super::push_in::InState;
+use super::store::Source;
+use super::{Post, Tenant};
 use crate::fabric::{GrantAccess, LinkId};
 use crate::wire::landing::SlotGrant;
 use crate::wire::message::{Body, Role};
 
 impl Node {
-    pub(super) fn give_room(&mut self, link: LinkId, id: Id<InFlow>) {
+    pub(super) fn give_room(&mut self, link: LinkId, id: InFlowId) {
         let count = self.config.slots_per_flow;
         let Some(flow) = self.flow_in(link, id) else { return };
         flow.state = InState::WaitingForRoom;
@@ -27,7 +27,7 @@ impl Node {
     }
 
     /// How much room in one piece is surely enough for what a flow waits for. `None` where it waits for none.
-    pub(super) fn flow_room(&self, link: LinkId, id: Id<InFlow>) -> Option<u64> {
+    pub(super) fn flow_room(&self, link: LinkId, id: InFlowId) -> Option<u64> {
         let flow = self.links.get(&link)?.flows_in.get(id)?;
         let one = super::pool::slot_bytes(flow.capacity)?.next_multiple_of(64);
         match flow.state {
@@ -38,7 +38,7 @@ impl Node {
     }
 
     /// Whether something of an earlier round is still there to be read. It goes when the next version has come.
-    pub(super) fn still_holds_older(&self, link: LinkId, id: Id<InFlow>) -> bool {
+    pub(super) fn still_holds_older(&self, link: LinkId, id: InFlowId) -> bool {
         let Some(l) = self.links.get(&link) else { return false };
         let Some(flow) = l.flows_in.get(id) else { return false };
         flow.slots.iter().filter_map(|slot| l.slots.get(*slot)).any(|s| {
@@ -54,7 +54,7 @@ impl Node {
     /// Takes room for all slots of a flow, or for none: with one slot alone the first version would stay and no other could come.
     /// A flow that holds a version of an earlier round begins with what there is, for the next version makes room for the rest.
     /// `true` where nothing is missing any more.
-    pub(super) fn try_flow_slots(&mut self, domain: Tenant, link: LinkId, id: Id<InFlow>) -> bool {
+    pub(super) fn try_flow_slots(&mut self, domain: Tenant, link: LinkId, id: InFlowId) -> bool {
         let begins_with_less = self.still_holds_older(link, id);
         let Some(flow) = self.flow_in(link, id) else { return true };
         if !flow.wants_room(domain) {
@@ -90,7 +90,7 @@ impl Node {
     }
 
     /// A slot of a flow is open: for the first time, or again.
-    pub(super) fn flow_granted(&mut self, link: LinkId, id: Id<InFlow>, round: u32, slot: Id<Slot>) {
+    pub(super) fn flow_granted(&mut self, link: LinkId, id: InFlowId, round: u32, slot: SlotId) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(grant) = l.grant_of(slot) else { return };
         let Some(flow) = l.flows_in.get_mut(id) else { return self.drop_slot(link, slot) };
@@ -123,7 +123,7 @@ impl Node {
     }
 
     /// Closes the slots that the sender may write to, after it has said that it will not.
-    pub(super) fn drop_idle_slots(&mut self, link: LinkId, id: Id<InFlow>) {
+    pub(super) fn drop_idle_slots(&mut self, link: LinkId, id: InFlowId) {
         let Some(flow) = self.flow_in(link, id) else { return };
         for slot in flow.slots.iter().copied().collect::<Vec<_>>() {
             self.step();
@@ -138,7 +138,7 @@ impl Node {
     }
 
     /// What has landed in a slot stays beside newer versions: the range is the tensor's, and the flow gets another slot in its place.
-    pub(super) fn keep_slot(&mut self, link: LinkId, id: Id<InFlow>, slot: Id<Slot>, blob: Id<Blob>) {
+    pub(super) fn keep_slot(&mut self, link: LinkId, id: InFlowId, slot: SlotId, blob: BlobId) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(slot) = l.remove_slot(slot) else { return };
         let domain = slot.domain;
@@ -156,7 +156,7 @@ impl Node {
     }
 
     /// Nobody reads what lies in a slot any more: the sender may write it again.
-    pub(super) fn slot_read(&mut self, link: LinkId, id: Id<Slot>) {
+    pub(super) fn slot_read(&mut self, link: LinkId, id: SlotId) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(slot) = l.slots.get_mut(id) else { return };
         let wanted = match slot.user {

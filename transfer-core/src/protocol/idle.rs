@@ -4,16 +4,13 @@
 //! thousands of requests. A flow that an event has changed is *touched*; before anybody asks, what touched flows have is counted again.
 
 use super::Tenant;
+use super::ids::{FlowAt, InFlowId};
 use super::link::{Link, SlotState};
 use super::node::Node;
-use super::push_in::{InFlow, InState};
-use super::slab::Id;
+use super::push_in::InState;
 use crate::fabric::LinkId;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A flow of a link.
-pub(super) type FlowAt = (LinkId, Id<InFlow>);
 
 /// What a flow has that its sender does not write into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +25,7 @@ struct Share {
 
 #[derive(Default, PartialEq, Eq, Debug)]
 struct OfLink {
-    spare: BTreeSet<(u64, Id<InFlow>)>,
+    spare: BTreeSet<(u64, InFlowId)>,
     reclaiming: u32,
 }
 
@@ -47,7 +44,7 @@ pub(super) struct Idle {
 
 impl Idle {
     /// An event has changed a flow or one of its slots.
-    pub(super) fn touch(&mut self, link: LinkId, flow: Id<InFlow>) {
+    pub(super) fn touch(&mut self, link: LinkId, flow: InFlowId) {
         if self.touched.last() != Some(&(link, flow)) {
             self.touched.push((link, flow));
         }
@@ -106,7 +103,7 @@ impl Idle {
 
 impl Link {
     /// What a flow has that its sender does not write into. `None` where it has nothing and is asked for nothing.
-    fn idle_share(&self, id: Id<InFlow>) -> Option<Share> {
+    fn idle_share(&self, id: InFlowId) -> Option<Share> {
         let flow = self.flows_in.get(id)?;
         let reclaiming = match flow.state {
             InState::Ready => false,

@@ -1,5 +1,6 @@
 //! References to memory: handing a tensor over, and giving its memory back.
 
+use super::ids::BlobId;
 use super::meters::{Operation, PathId};
 use super::node::Node;
 use super::slab::Id;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 impl Node {
     /// Takes one reference away. The last one gives the memory back to where it came from.
-    pub(super) fn unhold(&mut self, id: Id<Blob>) {
+    pub(super) fn unhold(&mut self, id: BlobId) {
         let Some(blob) = self.store.blobs.get_mut(id) else { return };
         blob.refs = blob.refs.saturating_sub(1);
         if let (1, Some(op)) = (blob.refs, blob.awaited) {
@@ -74,7 +75,7 @@ impl Node {
         now: Time,
         session: SessionId,
         op: OpId,
-        blob: Id<Blob>,
+        blob: BlobId,
         require: Option<FabricKind>,
         since: Time,
     ) -> Result<Report, Failure> {
@@ -106,7 +107,7 @@ impl Node {
         &mut self,
         session: SessionId,
         op: OpId,
-        blob: Id<Blob>,
+        blob: BlobId,
         path: PathId,
         report: Report,
     ) -> Result<(), Failure> {

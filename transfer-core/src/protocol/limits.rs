@@ -3,9 +3,9 @@
 //! A key is small and a version too, so memory for tensors bounds neither: one range of 64 bytes can be pushed under any number of keys. What
 //! a worker has is counted as it comes and goes, in numbers that this file keeps.
 
+use super::ids::RecordId;
 use super::node::Node;
-use super::slab::Id;
-use super::store::{Owner, Record};
+use super::store::Owner;
 use super::{SessionId, Tenant};
 use crate::op::{Failure, FailureCode};
 use hashbrown::HashMap;
@@ -186,7 +186,7 @@ impl Node {
 
     /// Counts a key for the worker that owns it, or claims it. To be called when that is another one than before; what has outlived its
     /// worker stays counted for that.
-    pub(super) fn count_key(&mut self, record: Id<Record>) {
+    pub(super) fn count_key(&mut self, record: RecordId) {
         let Some(r) = self.store.records.get_mut(record) else { return };
         let account = |session| self.sessions.get(&session).map_or(Account::default(), |s| s.account);
         let to = match &r.owner {

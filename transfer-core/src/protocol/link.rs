@@ -1,6 +1,7 @@
 //! One peer: credits, numbered names, what waits to be posted, and the landing slots that the peer may write to.
 
 use super::counters::LinkCounters;
+use super::ids::{BlobId, InFlowId, OperationId, OutFlowId, PullId, SlotId, of};
 use super::meters::PathId;
 use super::names::{MetaCache, NamesIn, NamesOut};
 use super::pull::Pull;
@@ -8,8 +9,8 @@ use super::push_in::InFlow;
 use super::push_out::OutFlow;
 use super::references::LinkReferences;
 use super::serve::Serve;
-use super::slab::{Id, Slab};
-use super::{Blob, BufferAsk, Carried, PeerInfo, SessionId, Tenant};
+use super::slab::Slab;
+use super::{BufferAsk, Carried, PeerInfo, SessionId, Tenant};
 use crate::alloc::Allocation;
 use crate::fabric::{Capabilities, FabricKind};
 use crate::memory::RemoteSlice;
@@ -34,7 +35,7 @@ pub(super) enum Out {
 
 /// A transfer that is about to be written into a slot of the peer.
 pub(super) struct OutWrite {
-    pub(super) blob: Id<Blob>,
+    pub(super) blob: BlobId,
     pub(super) body: GatherList,
     pub(super) slot: SlotGrant,
     pub(super) header: Header,
@@ -47,12 +48,12 @@ pub(super) enum Purpose {
     /// Answers the peer's request of this index.
     Serve(u32),
     /// Pushes an operation's tensor.
-    Push(Id<super::Op>),
+    Push(OperationId),
 }
 
 /// A write that was posted and is not done.
 pub(super) struct InFlight {
-    pub(super) blob: Id<Blob>,
+    pub(super) blob: BlobId,
     pub(super) cell: u32,
     pub(super) purpose: Purpose,
 }
@@ -70,9 +71,9 @@ pub(super) struct Slot {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SlotUser {
-    Pull(Id<Pull>),
+    Pull(PullId),
     /// And in which round of its requests.
-    Flow(Id<InFlow>, u32),
+    Flow(InFlowId, u32),
     /// Whoever it was for is gone: it goes back to the pool as soon as no write can reach it.
     Nobody,
 }
@@ -88,7 +89,7 @@ pub(super) enum SlotState {
     /// Closed, and what has landed is delivered once what came before it is.
     Closed(Box<Landing>),
     /// Closed, and its bytes are being read.
-    Held(Id<Blob>),
+    Held(BlobId),
 }
 
 pub(super) enum AfterRevoke {
@@ -127,17 +128,17 @@ pub(super) struct Link {
     pub(super) meta_out: MetaCache,
     pub(super) meta_in: MetaCache,
     pub(super) next_metadata_id: u32,
-    pub(super) slots: Slab<Slot>,
+    pub(super) slots: Slab<Slot, of::Slot>,
     /// For a mistake on purpose.
     #[cfg(test)]
-    pub(super) slot_by_key: HashMap<u32, Id<Slot>>,
+    pub(super) slot_by_key: HashMap<u32, SlotId>,
     pub(super) in_flight: Slab<InFlight>,
-    pub(super) pulls: Slab<Pull>,
+    pub(super) pulls: Slab<Pull, of::Pull>,
     pub(super) serves: HashMap<u32, Serve>,
-    pub(super) flows_out: Slab<OutFlow>,
-    pub(super) flow_of: HashMap<(SessionId, Key), Id<OutFlow>>,
-    pub(super) flows_in: Slab<InFlow>,
-    pub(super) flow_in_of: HashMap<u32, Id<InFlow>>,
+    pub(super) flows_out: Slab<OutFlow, of::OutFlow>,
+    pub(super) flow_of: HashMap<(SessionId, Key), OutFlowId>,
+    pub(super) flows_in: Slab<InFlow, of::InFlow>,
+    pub(super) flow_in_of: HashMap<u32, InFlowId>,
     /// Flows that ask for slots with the next call.
     pub(super) asks: Vec<BufferAsk>,
     /// Flows whose slots the peer asked for by a call, and the call.
@@ -187,13 +188,13 @@ impl Link {
     }
 
     /// Takes a slot out of the table, and from its flow.
-    pub(super) fn remove_slot(&mut self, id: Id<Slot>) -> Option<Slot> {
+    pub(super) fn remove_slot(&mut self, id: SlotId) -> Option<Slot> {
         self.disown_slot(id);
         self.slots.remove(id)
     }
 
     /// A slot has no use any more.
-    pub(super) fn disown_slot(&mut self, id: Id<Slot>) {
+    pub(super) fn disown_slot(&mut self, id: SlotId) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         if let SlotUser::Flow(flow, _) = slot.user
             && let Some(flow) = self.flows_in.get_mut(flow)

@@ -6,7 +6,7 @@ use super::node::Node;
 use super::pull::PullState;
 use super::push_in::InState;
 use super::session::Session;
-use super::slab::{Id, Slab};
+use super::slab::Slab;
 use super::store::{Owner, Record};
 use super::{
     LinkStatus, LinkWork, Page, QuarantineStatus, SessionId, SessionStatus, Tenants, TensorStatus, TransferStatus,
@@ -40,7 +40,7 @@ pub struct TransferFilter {
 }
 
 /// A page of a table: what `show` makes of the entries from that place on.
-fn page_of<T, S>(table: &Slab<T>, from: u64, limit: usize, mut show: impl FnMut(Id<T>, &T) -> Option<S>) -> Page<S> {
+fn page_of<T, K, S>(table: &Slab<T, K>, from: u64, limit: usize, mut show: impl FnMut(&T) -> Option<S>) -> Page<S> {
     let limit = limit.clamp(1, Page::<S>::MOST_ENTRIES);
     let mut entries = Vec::new();
     let begin = usize::try_from(from).unwrap_or(usize::MAX);
@@ -48,7 +48,7 @@ fn page_of<T, S>(table: &Slab<T>, from: u64, limit: usize, mut show: impl FnMut(
         if entries.len() == limit {
             return Page { entries, next: Some(place as u64) };
         }
-        entries.extend(found.and_then(|(id, entry)| show(id, entry)));
+        entries.extend(found.and_then(|(_, entry)| show(entry)));
     }
     let end = begin.saturating_add(Page::<S>::MOST_STEPS);
     Page { entries, next: (end < table.end()).then_some(end as u64) }
@@ -117,7 +117,7 @@ impl Node {
     /// Published tensors.
     #[must_use]
     pub fn tensors(&self, filter: &TensorFilter, from: u64, limit: usize) -> Page<TensorStatus> {
-        page_of(&self.store.records, from, limit, |_, record| {
+        page_of(&self.store.records, from, limit, |record| {
             let wanted = record.newest().is_some() && record.key.as_str().starts_with(&filter.prefix);
             if !wanted { None } else { self.tensor(record, &filter.owner) }
         })
@@ -154,7 +154,7 @@ impl Node {
     /// Operations of workers that have not ended.
     #[must_use]
     pub fn transfers(&self, now: Time, filter: &TransferFilter, from: u64, limit: usize) -> Page<TransferStatus> {
-        page_of(&self.ops, from, limit, |_, op| {
+        page_of(&self.ops, from, limit, |op| {
             let age = now.since(op.since);
             let (operation, key) = op.spoken();
             let Session { name: worker, domain, .. } = self.sessions.get(&op.session)?;

@@ -41,6 +41,7 @@ mod events;
 mod fetch;
 mod flow_slots;
 mod idle;
+mod ids;
 mod inbox;
 mod leases;
 mod limits;
@@ -104,4 +105,3 @@ pub use tenant::{InvalidTenant, Tenant, Tenants, Vouches};
 
 use link::Slot;
 use ops::Op;
-use store::Blob;

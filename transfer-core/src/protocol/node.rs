@@ -7,6 +7,7 @@ use super::counters::Counters;
 use super::ended::EndedTransfer;
 use super::events::FailuresTold;
 use super::idle::Idle;
+use super::ids::{OperationId, of};
 use super::link::Link;
 use super::meters::Meters;
 use super::pool::Pool;
@@ -51,9 +52,9 @@ pub struct Node {
     /// Where keys are, as the directory said: the node and the entry's number.
     pub(super) locations: HashMap<Key, (Name, u64)>,
     pub(super) worker_locations: HashMap<Name, Name>,
-    pub(super) worker_waiting: HashMap<Name, Vec<Id<Op>>>,
-    pub(super) ops: Slab<Op>,
-    pub(super) timers: BTreeSet<(Time, Id<Op>)>,
+    pub(super) worker_waiting: HashMap<Name, Vec<OperationId>>,
+    pub(super) ops: Slab<Op, of::Operation>,
+    pub(super) timers: BTreeSet<(Time, OperationId)>,
     pub(super) actions: Actions,
     pub(super) dirty: Vec<LinkId>,
     pub(super) pools_to_serve: Vec<Tenant>,
@@ -81,7 +82,7 @@ pub struct Node {
     /// The time of the latest event.
     pub(super) latest: Time,
     /// Copies for readers of other tenants.
-    pub(super) copies: Slab<Copying>,
+    pub(super) copies: Slab<Copying, of::Copy>,
     /// It takes nothing new.
     pub(super) draining: bool,
     pub(super) failures_told: FailuresTold,
@@ -94,7 +95,7 @@ pub struct Node {
 pub(super) enum Peer {
     Up(LinkId),
     /// The control plane was asked for one; these operations wait.
-    Connecting(Vec<Id<Op>>),
+    Connecting(Vec<OperationId>),
 }
 
 /// The most receive slots of a peer that are used, however many it says that it has.

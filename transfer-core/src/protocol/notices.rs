@@ -11,10 +11,10 @@
 //!   by then. So a question about a key with a notice is answered when all rings have been looked at once more: [`Node::answer_asked`].
 
 use super::board::{OnBoard, Ticket};
+use super::ids::{BlobId, RecordId};
 use super::node::Node;
 use super::ops::Op;
-use super::slab::Id;
-use super::store::{Blob, Owner, Record};
+use super::store::Owner;
 use super::waiters::Concerned;
 use super::{HostAction, SessionId, Tenant};
 use crate::op::{Announced, Failure, FailureCode, MAX_NOTICES, Push, Reply, announced_ticket};
@@ -63,7 +63,7 @@ impl Node {
     }
 
     /// From here on the ticket holds what its worker has announced.
-    pub(super) fn hold_announced(&mut self, blob: Id<Blob>, ticket: u64, at: NoticeAt) {
+    pub(super) fn hold_announced(&mut self, blob: BlobId, ticket: u64, at: NoticeAt) {
         let Some(b) = self.store.blobs.get_mut(blob) else { return };
         b.refs += 1;
         self.boards.tickets.insert(ticket, Ticket { record: None, blob: Some(blob), domain: b.domain });
@@ -72,14 +72,14 @@ impl Node {
 
     /// It is not the newest version of its key, or not any more: nobody finds it, for its worker has written over the notice, or nobody is shown
     /// the way there.
-    pub(super) fn end_announced(&mut self, blob: Id<Blob>) {
+    pub(super) fn end_announced(&mut self, blob: BlobId) {
         if let Some((ticket, _)) = self.boards.announced.remove(&blob) {
             self.end_ticket(ticket);
         }
     }
 
     /// A push is refused, or its worker is gone. Its notice may show the version still: nobody is shown the way there from here on.
-    pub(super) fn refuse_announced(&mut self, key: &Key, blob: Id<Blob>) {
+    pub(super) fn refuse_announced(&mut self, key: &Key, blob: BlobId) {
         let Some((_, at)) = self.boards.announced.get(&blob).copied() else { return };
         if let Some(record) = self.store.find(key.as_str())
             && self.boards.noticed.get(&record).is_some_and(|noticed| noticed.at == at)
@@ -90,12 +90,12 @@ impl Node {
     }
 
     /// Whether a version that is about to be published is one that its worker has announced.
-    pub(super) fn is_announced(&self, blob: Id<Blob>) -> bool {
+    pub(super) fn is_announced(&self, blob: BlobId) -> bool {
         self.boards.announced.contains_key(&blob)
     }
 
     /// Names the notice of the newest version on the board, in the place of what was shown of its key before.
-    pub(super) fn show_notice(&mut self, record: Id<Record>, blob: Id<Blob>, ticket: u64, at: NoticeAt) {
+    pub(super) fn show_notice(&mut self, record: RecordId, blob: BlobId, ticket: u64, at: NoticeAt) {
         let Some(r) = self.store.records.get(record) else { return };
         let (before, noticed) = (r.on_board, self.boards.noticed.get(&record));
         if noticed.is_some_and(|n| n.ticket == ticket) {
@@ -127,7 +127,7 @@ impl Node {
     }
 
     /// On which board a key has a place already.
-    fn place_of(&self, record: Id<Record>, on_board: OnBoard) -> Option<Tenant> {
+    fn place_of(&self, record: RecordId, on_board: OnBoard) -> Option<Tenant> {
         match on_board {
             OnBoard::Shown(shown) => self.boards.tickets.get(&shown).map(|t| t.domain),
             OnBoard::Noticed => self.boards.noticed.get(&record).map(|noticed| noticed.domain),
@@ -142,7 +142,7 @@ impl Node {
     }
 
     /// The board names the notice of this key no more.
-    pub(super) fn hide_notice(&mut self, record: Id<Record>) {
+    pub(super) fn hide_notice(&mut self, record: RecordId) {
         if let Some(noticed) = self.boards.noticed.remove(&record) {
             self.take_off_board(noticed.entry);
             self.replace_announced(noticed.ticket);
@@ -150,7 +150,7 @@ impl Node {
     }
 
     /// Tells a worker that the next versions of what it has just published are watched.
-    pub(super) fn tell_watched(&mut self, record: Id<Record>, op: &Op, blob: Id<Blob>) {
+    pub(super) fn tell_watched(&mut self, record: RecordId, op: &Op, blob: BlobId) {
         let Some(r) = self.store.records.get(record).filter(|r| r.watched && r.on_board != OnBoard::Never) else {
             return;
         };
@@ -162,7 +162,7 @@ impl Node {
     }
 
     /// Whether there may be a newer version of this key than this node has heard of: announced, and in its owner's ring.
-    pub(super) fn may_be_behind(&self, record: Id<Record>, asks: Option<SessionId>) -> bool {
+    pub(super) fn may_be_behind(&self, record: RecordId, asks: Option<SessionId>) -> bool {
         let Some(r) = self.store.records.get(record).filter(|r| r.on_board == OnBoard::Noticed) else { return false };
         #[cfg(test)]
         if self.config.broken == Some(super::Broken::AnswersAtOnce) {
@@ -173,7 +173,7 @@ impl Node {
     }
 
     /// Somebody waits for an answer about a key with a notice.
-    pub(super) fn ask_later(&mut self, record: Id<Record>, concerned: Concerned) {
+    pub(super) fn ask_later(&mut self, record: RecordId, concerned: Concerned) {
         self.boards.asked.push((record, concerned));
     }
 

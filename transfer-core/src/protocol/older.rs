@@ -3,12 +3,12 @@
 //! A worker may keep millions of versions of one key. So nothing here walks all of them: a version is found by its number, and the
 //! newest that can be fetched is the last of a sorted map.
 
-use super::slab::Id;
+use super::ids::BlobId;
 use super::store::Blob;
 use crate::tensor::{Select, Version};
 use std::collections::BTreeMap;
 
-type ByVersion = BTreeMap<u64, Id<Blob>>;
+type ByVersion = BTreeMap<u64, BlobId>;
 
 /// The versions that stay. Of one version number there is one at most.
 #[derive(Default)]
@@ -31,18 +31,18 @@ impl Older {
     }
 
     /// The versions of earlier epochs, then those of this one, each part rising.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Id<Blob>> + Clone {
+    pub(super) fn iter(&self) -> impl Iterator<Item = BlobId> + Clone {
         self.before.values().chain(self.promised.values()).chain(self.free.values()).copied()
     }
 
     /// The highest version of this epoch; of an earlier one where this epoch has none.
-    pub(super) fn newest(&self) -> Option<Id<Blob>> {
+    pub(super) fn newest(&self) -> Option<BlobId> {
         let of_this = self.free.last_key_value().max(self.promised.last_key_value());
         of_this.or_else(|| self.before.last_key_value()).map(|(_, id)| *id)
     }
 
     /// Adds a version. Returns one that had the same number.
-    pub(super) fn insert(&mut self, id: Id<Blob>, added: &Blob) -> Option<Id<Blob>> {
+    pub(super) fn insert(&mut self, id: BlobId, added: &Blob) -> Option<BlobId> {
         let same = self.remove(added.version);
         let part = match added.before_epoch {
             true => &mut self.before,
@@ -53,12 +53,12 @@ impl Older {
         same
     }
 
-    pub(super) fn remove(&mut self, version: Version) -> Option<Id<Blob>> {
+    pub(super) fn remove(&mut self, version: Version) -> Option<BlobId> {
         let Older { free, promised, before } = self;
         [free, promised, before].into_iter().find_map(|part| part.remove(&version.0))
     }
 
-    pub(super) fn exactly(&self, version: Version) -> Option<Id<Blob>> {
+    pub(super) fn exactly(&self, version: Version) -> Option<BlobId> {
         [&self.free, &self.promised, &self.before].into_iter().find_map(|part| part.get(&version.0)).copied()
     }
 
@@ -68,7 +68,7 @@ impl Older {
     }
 
     /// The newest version of this epoch with fetches left, if `select` takes it.
-    pub(super) fn newest_free(&self, select: Select) -> Option<Id<Blob>> {
+    pub(super) fn newest_free(&self, select: Select) -> Option<BlobId> {
         let (version, id) = self.free.last_key_value()?;
         select.takes(Version(*version)).then_some(*id)
     }
@@ -102,11 +102,11 @@ mod tests {
     use crate::protocol::store::Source;
     use crate::tensor::{DType, Shape, TensorMeta};
 
-    fn id(n: u64) -> Id<Blob> {
-        Id::from_u64(n)
+    fn id(n: u64) -> BlobId {
+        BlobId::from_u64(n)
     }
 
-    fn insert(older: &mut Older, version: u64, n: u64) -> Option<Id<Blob>> {
+    fn insert(older: &mut Older, version: u64, n: u64) -> Option<BlobId> {
         let slice = LocalSlice { segment: SegmentId(1), offset: 0, len: 64 };
         let meta = TensorMeta::new(DType::U8, Shape::new(&[64]).unwrap()).unwrap();
         let mut blob = Blob::new(slice, meta, Tenant::User(0), Source::Arena(None));

@@ -1,12 +1,9 @@
 //! Operations of workers that have to wait, and how they end.
 
-use super::copies::Copying;
 use super::counters::CounterStage;
+use super::ids::{BlobId, CopyId, OperationId, OutFlowId, PullId};
 use super::node::Node;
-use super::pull::Pull;
-use super::push_out::OutFlow;
-use super::slab::Id;
-use super::store::{Blob, Source};
+use super::store::Source;
 use super::waiters::Waiter;
 use super::{HostAction, SessionId};
 use crate::fabric::{FabricKind, LinkId};
@@ -41,7 +38,7 @@ pub(super) enum OpKind {
         version: Option<Version>,
         takeover: bool,
         to: Option<Name>,
-        blob: Id<Blob>,
+        blob: BlobId,
         stage: PushStage,
         posted: Time,
     },
@@ -53,7 +50,7 @@ pub(super) enum OpKind {
     },
     /// Taking a version back; nobody finds it meanwhile.
     TakeBack {
-        blob: Id<Blob>,
+        blob: BlobId,
     },
     /// On a counter or barrier; the operation's key is its reserved one.
     Counter {
@@ -89,9 +86,9 @@ pub(super) enum FetchStage {
     /// A link to that node.
     Connecting(Name),
     /// The peer.
-    Pulling(LinkId, Id<Pull>),
+    Pulling(LinkId, PullId),
     /// Room for a copy, and the copy: it is another tenant's, who shares it.
-    Copying(Id<Copying>),
+    Copying(CopyId),
 }
 
 /// What a push waits for.
@@ -104,7 +101,7 @@ pub(super) enum PushStage {
     /// A link to that node.
     Connecting(Name),
     /// A landing slot: it stands in the flow's queue.
-    Queued(LinkId, Id<OutFlow>),
+    Queued(LinkId, OutFlowId),
     /// The write's completion.
     Writing,
 }
@@ -152,7 +149,7 @@ impl Node {
     }
 
     /// Keeps an operation that has to wait. Its number is its own: [`Node::is_under_way`].
-    pub(super) fn keep_op(&mut self, op: Op) -> Id<Op> {
+    pub(super) fn keep_op(&mut self, op: Op) -> OperationId {
         let (session, name, deadline) = (op.session, op.id, op.deadline);
         let id = self.ops.insert(op);
         self.timers.insert((deadline, id));
@@ -163,7 +160,7 @@ impl Node {
     }
 
     /// Ends an operation that has succeeded: it stands in no list any more.
-    pub(super) fn finish_op(&mut self, id: Id<Op>) -> Option<Op> {
+    pub(super) fn finish_op(&mut self, id: OperationId) -> Option<Op> {
         let op = self.ops.remove(id)?;
         self.timers.remove(&(op.deadline, id));
         if let Some(s) = self.sessions.get_mut(&op.session) {
@@ -172,14 +169,14 @@ impl Node {
         Some(op)
     }
 
-    pub(super) fn push_stage(&mut self, id: Id<Op>, next: PushStage) {
+    pub(super) fn push_stage(&mut self, id: OperationId, next: PushStage) {
         if let Some(stage) = self.ops.get_mut(id).and_then(Op::stage_mut) {
             *stage = next;
         }
     }
 
     /// An operation's time is over: it fails, and says what it was waiting for.
-    pub(super) fn deadline(&mut self, now: Time, id: Id<Op>) {
+    pub(super) fn deadline(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.ops.get(id) else { return };
         let after = for_people(op.deadline.since(op.since));
         let key = &op.key;
@@ -250,7 +247,7 @@ impl Node {
     }
 
     /// Ends an operation with a failure, whatever it was waiting for.
-    pub(super) fn fail_op(&mut self, id: Id<Op>, failure: Failure) {
+    pub(super) fn fail_op(&mut self, id: OperationId, failure: Failure) {
         if let Some(op) = self.detach_op(id) {
             if !matches!(op.kind, OpKind::Push { .. }) {
                 self.note_failed(&op, failure.code);
@@ -265,7 +262,7 @@ impl Node {
     }
 
     /// Ends an operation whose worker is gone.
-    pub(super) fn drop_op(&mut self, id: Id<Op>) {
+    pub(super) fn drop_op(&mut self, id: OperationId) {
         if let Some(Op { kind: OpKind::Push { blob, .. } | OpKind::TakeBack { blob }, key, .. }) = self.detach_op(id) {
             self.refuse_announced(&key, blob);
             self.unhold(blob);
@@ -273,7 +270,7 @@ impl Node {
     }
 
     /// Takes an operation out of whatever list it stands in. Lists that are gone through in order drop it when they come to it.
-    pub(super) fn detach_op(&mut self, id: Id<Op>) -> Option<Op> {
+    pub(super) fn detach_op(&mut self, id: OperationId) -> Option<Op> {
         let op = self.finish_op(id)?;
         match &op.kind {
             OpKind::Fetch { stage: FetchStage::Waiting, .. } => {

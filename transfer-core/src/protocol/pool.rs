@@ -1,10 +1,6 @@
 //! Landing pools: where writes of peers land, one for each trust domain.
 
-use super::copies::Copying;
-use super::idle::FlowAt;
-use super::pull::Pull;
-use super::push_in::InFlow;
-use super::slab::Id;
+use super::ids::{CopyId, FlowAt, InFlowId, PullId};
 use crate::alloc::{AllocError, Allocation, Allocator};
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, SegmentId, padded};
@@ -16,11 +12,11 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Want {
     /// One slot for a pull.
-    Pull(LinkId, Id<Pull>),
+    Pull(LinkId, PullId),
     /// All slots of a push flow.
-    Flow(LinkId, Id<InFlow>),
+    Flow(LinkId, InFlowId),
     /// A copy for a reader of another tenant.
-    Copy(Id<Copying>),
+    Copy(CopyId),
 }
 
 impl Want {

@@ -2,11 +2,11 @@
 
 use super::claims::key_owned;
 use super::ended::Ending;
+use super::ids::RecordId;
 use super::meters::{Operation, PathId};
 use super::node::Node;
 use super::notices::NoticeAt;
 use super::ops::{Op, OpKind, PushStage};
-use super::slab::Id;
 use super::store::{Blob, Claimant, Lent, Owner, Record, Source};
 use super::{HostAction, SessionId};
 use crate::fabric::{FabricKind, LinkId};
@@ -200,7 +200,7 @@ impl Node {
     }
 
     /// Publishes an operation's tensor, or says why not, and ends the operation.
-    pub(super) fn publish_op(&mut self, now: Time, record: Id<Record>, op: Op) {
+    pub(super) fn publish_op(&mut self, now: Time, record: RecordId, op: Op) {
         let OpKind::Push { version, blob, to, .. } = &op.kind else { return };
         let blob = *blob;
         let Some(next) = self.store.records.get(record).map(|r| r.next_version) else { return };

@@ -1,13 +1,14 @@
 //! Pulling, the receiver's side: ask, grant a slot, wait for the write.
 
 use super::ended::Ending;
+use super::ids::{OperationId, PullId, SlotId, of};
 use super::link::{AfterRevoke, Landing, Link, SlotState, SlotUser};
 use super::meters::Operation;
 use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
 use super::pool::Want;
 use super::references::Referred;
-use super::slab::{Id, Slab};
+use super::slab::Slab;
 use super::store::{Blob, Source};
 use super::{Slot, Tenant};
 use crate::fabric::LinkId;
@@ -22,13 +23,13 @@ use std::time::Duration;
 /// A request of ours to a peer. It lives until it surely gets no data any more.
 pub(super) struct Pull {
     /// `None` once the operation has ended; then this only waits for the peer's word.
-    pub(super) op: Option<Id<Op>>,
+    pub(super) op: Option<OperationId>,
     pub(super) key: Key,
     pub(super) select: Select,
     pub(super) domain: Tenant,
     pub(super) state: PullState,
     /// The slot that is, or is about to be, the peer's to write.
-    pub(super) slot: Option<Id<Slot>>,
+    pub(super) slot: Option<SlotId>,
     /// What the slot was made for.
     pub(super) described: Option<(u32, TensorMeta)>,
     /// When the peer was asked, or when this was given up.
@@ -62,7 +63,7 @@ impl Pull {
 
 impl Node {
     /// Asks a peer for a version. A slot goes along where the description is known and the speculative share has room.
-    pub(super) fn start_pull(&mut self, now: Time, op_id: Id<Op>, link: LinkId) {
+    pub(super) fn start_pull(&mut self, now: Time, op_id: OperationId, link: LinkId) {
         let Some(op) = self.ops.get(op_id) else { return };
         let OpKind::Fetch { select, .. } = op.kind else { return };
         let (key, require) = (op.key.clone(), op.require.or(self.config.require));
@@ -121,11 +122,11 @@ impl Node {
         }
     }
 
-    fn pull_mut(&mut self, link: LinkId, pull: Id<Pull>) -> Option<&mut Pull> {
+    fn pull_mut(&mut self, link: LinkId, pull: PullId) -> Option<&mut Pull> {
         self.links.get_mut(&link)?.pulls.get_mut(pull)
     }
 
-    fn ask(&mut self, now: Time, link: LinkId, pull: Id<Pull>, slot: Option<SlotGrant>) {
+    fn ask(&mut self, now: Time, link: LinkId, pull: PullId, slot: Option<SlotGrant>) {
         let Some(p) = self.pull_mut(link, pull) else { return };
         p.state = PullState::Asked;
         p.asked = now;
@@ -139,7 +140,7 @@ impl Node {
     }
 
     /// A slot for this request is open.
-    pub(super) fn pull_granted(&mut self, now: Time, link: LinkId, pull: Id<Pull>, slot: Id<Slot>) {
+    pub(super) fn pull_granted(&mut self, now: Time, link: LinkId, pull: PullId, slot: SlotId) {
         let Some(l) = self.links.get(&link) else { return };
         let (Some(p), Some(grant)) = (l.pulls.get(pull), l.grant_of(slot)) else { return };
         match p.state {
@@ -157,7 +158,7 @@ impl Node {
     }
 
     /// The request that a peer calls by this index. A wrong one is a violation.
-    fn pull_of(&mut self, link: LinkId, index: u32) -> Option<Id<Pull>> {
+    fn pull_of(&mut self, link: LinkId, index: u32) -> Option<PullId> {
         let found = self.links.get(&link)?.pulls.lengthen(index);
         if found.is_none() {
             self.violation(link, &format!("it names request {index:#x}, which is not under way"));
@@ -223,7 +224,7 @@ impl Node {
     }
 
     /// Takes room for a described request. `true` where it has it, or does not need it any more.
-    pub(super) fn try_pull_slot(&mut self, domain: Tenant, link: LinkId, id: Id<Pull>) -> bool {
+    pub(super) fn try_pull_slot(&mut self, domain: Tenant, link: LinkId, id: PullId) -> bool {
         let Some(l) = self.links.get_mut(&link) else { return true };
         let Some(p) = l.pulls.get_mut(id) else { return true };
         let (PullState::WaitingForRoom, Some((_, meta))) = (p.state, &p.described) else { return true };
@@ -242,7 +243,7 @@ impl Node {
     pub(super) fn check_pull_landing(
         &self,
         l: &Link,
-        pull: Id<Pull>,
+        pull: PullId,
         header: &Header,
     ) -> Result<Option<TensorMeta>, String> {
         let p = l.pulls.get(pull).ok_or("the slot's request is gone")?;
@@ -268,7 +269,7 @@ impl Node {
     }
 
     /// The tensor is here, and nobody can write to it any more.
-    pub(super) fn pull_landed(&mut self, now: Time, link: LinkId, id: Id<Pull>, slot: Id<Slot>, landing: Landing) {
+    pub(super) fn pull_landed(&mut self, now: Time, link: LinkId, id: PullId, slot: SlotId, landing: Landing) {
         let Landing { header, meta, copied, .. } = landing;
         self.settle_speculation(link, id);
         let Some(l) = self.links.get_mut(&link) else { return };
@@ -405,7 +406,7 @@ impl Node {
     }
 
     /// The operation has ended without the data. What the peer knows of has to be confirmed by it before its slot is used again.
-    pub(super) fn cancel_pull(&mut self, link: LinkId, id: Id<Pull>) {
+    pub(super) fn cancel_pull(&mut self, link: LinkId, id: PullId) {
         let latest = self.latest;
         let Some(p) = self.pull_mut(link, id) else { return };
         p.op = None;
@@ -457,7 +458,7 @@ impl Node {
         }
     }
 
-    pub(super) fn pulls_lost(&mut self, pulls: &Slab<Pull>, failure: &Failure) {
+    pub(super) fn pulls_lost(&mut self, pulls: &Slab<Pull, of::Pull>, failure: &Failure) {
         for (_, pull) in pulls.iter() {
             if let Some(pool) = self.pools.get_mut(&pull.domain) {
                 pool.speculative = pool.speculative.saturating_sub(pull.speculative);
@@ -477,7 +478,7 @@ impl Node {
     pub(super) fn pull_deadline(
         &self,
         link: LinkId,
-        id: Id<Pull>,
+        id: PullId,
         key: &Key,
         select: Select,
         after: Duration,
@@ -496,7 +497,7 @@ impl Node {
         }
     }
 
-    fn settle_speculation(&mut self, link: LinkId, id: Id<Pull>) {
+    fn settle_speculation(&mut self, link: LinkId, id: PullId) {
         #[cfg(test)]
         if self.config.broken == Some(super::Broken::KeepsSpeculation) {
             return;
@@ -511,7 +512,7 @@ impl Node {
 
 impl Link {
     /// What the peer is told of an open slot.
-    pub(super) fn grant_of(&self, id: Id<Slot>) -> Option<SlotGrant> {
+    pub(super) fn grant_of(&self, id: SlotId) -> Option<SlotGrant> {
         let slot = self.slots.get(id)?;
         let SlotState::Granted(remote) = slot.state else { return None };
         Some(SlotGrant { number: crate::wire::landing::SlotNumber(id.short()), capacity: slot.capacity, remote })
@@ -519,7 +520,7 @@ impl Link {
 }
 
 /// Whether the answer of a request is in this slot of its.
-fn has_landed(slots: &Slab<Slot>, slot: Option<Id<Slot>>) -> bool {
+fn has_landed(slots: &Slab<Slot, of::Slot>, slot: Option<SlotId>) -> bool {
     let state = slot.and_then(|id| slots.get(id)).map(|s| &s.state);
     matches!(state, Some(SlotState::Revoking(AfterRevoke::Deliver(_))))
 }

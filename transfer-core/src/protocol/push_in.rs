@@ -1,9 +1,10 @@
 //! Pushing, the receiver's side: grant slots, publish what lands in them, give them back when it has been read.
 
+use super::ids::{InFlowId, RecordId, SlotId, of};
 use super::link::{Landing, Link, Slot, SlotState};
 use super::node::Node;
-use super::slab::{Id, Slab};
-use super::store::{Blob, Claimant, Landed, Owner, Record, Source};
+use super::slab::Slab;
+use super::store::{Blob, Claimant, Landed, Owner, Source};
 use super::{SessionId, Tenant};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
@@ -31,7 +32,7 @@ pub(super) struct InFlow {
     /// The lowest version that may land next.
     pub(super) next_version: u64,
     /// What has landed and is not published, in order.
-    pub(super) landed: VecDeque<Id<Slot>>,
+    pub(super) landed: VecDeque<SlotId>,
     /// Slots for which there was no room yet.
     pub(super) missing: usize,
     /// Slots that are being granted for the answer to the request.
@@ -41,9 +42,9 @@ pub(super) struct InFlow {
     /// When its slots were called back, where they are.
     pub(super) recalled: Time,
     /// Its slots, of whatever round.
-    pub(super) slots: BTreeSet<Id<Slot>>,
+    pub(super) slots: BTreeSet<SlotId>,
     /// Slots granted since the request, while they are being collected for BUFFER_RESPONSE.
-    pub(super) fresh: Vec<Id<Slot>>,
+    pub(super) fresh: Vec<SlotId>,
     /// What pushed the version that lands next, where the sender said so, and when it did.
     told: Option<Told>,
 }
@@ -89,7 +90,7 @@ impl InFlow {
 
     /// Something has landed. What lands first is published first, whichever slot is closed first. Answers what pushed it, where that
     /// was told.
-    pub(super) fn has_landed(&mut self, slot: Id<Slot>, version: Version) -> Option<(TraceContext, Time)> {
+    pub(super) fn has_landed(&mut self, slot: SlotId, version: Version) -> Option<(TraceContext, Time)> {
         self.landed.push_back(slot);
         self.next_version = version.0.saturating_add(1);
         self.told.take().filter(|told| told.version == version).map(|told| (told.context, told.at))
@@ -209,7 +210,7 @@ impl Node {
     }
 
     /// Makes the key the sender's, if it may have it.
-    fn own_flow(&mut self, link: LinkId, id: Id<InFlow>, key: Key, owner: Name) {
+    fn own_flow(&mut self, link: LinkId, id: InFlowId, key: Key, owner: Name) {
         let Some((target, tenant)) = self.flow_in(link, id).map(|f| (f.target, f.domain)) else { return };
         let record_id = self.store.find_or_make(&key);
         let Some(record) = self.store.records.get_mut(record_id) else { return };
@@ -266,7 +267,7 @@ impl Node {
     }
 
     /// The directory has entered the key for this flow.
-    pub(super) fn flow_claimed(&mut self, now: Time, link: LinkId, id: Id<InFlow>, record: Id<Record>, owner: Name) {
+    pub(super) fn flow_claimed(&mut self, now: Time, link: LinkId, id: InFlowId, record: RecordId, owner: Name) {
         let flow = self.links.get(&link).and_then(|l| l.flows_in.get(id));
         let target = flow.filter(|f| f.state != InState::Recalling).map(|f| (f.target, f.domain));
         let Some(r) = self.store.records.get_mut(record) else { return };
@@ -287,7 +288,7 @@ impl Node {
     }
 
     /// The flow does not get its key. One that is called back already ends with RECALLED.
-    pub(super) fn refuse_flow(&mut self, link: LinkId, id: Id<InFlow>, failure: Failure) {
+    pub(super) fn refuse_flow(&mut self, link: LinkId, id: InFlowId, failure: Failure) {
         let Some(l) = self.links.get_mut(&link) else { return };
         if l.flows_in.get(id).is_none_or(|f| f.state == InState::Recalling) {
             return;
@@ -301,7 +302,7 @@ impl Node {
         }
     }
 
-    pub(super) fn flow_in(&mut self, link: LinkId, id: Id<InFlow>) -> Option<&mut InFlow> {
+    pub(super) fn flow_in(&mut self, link: LinkId, id: InFlowId) -> Option<&mut InFlow> {
         self.links.get_mut(&link)?.flows_in.get_mut(id)
     }
 
@@ -309,7 +310,7 @@ impl Node {
     fn other_slots(
         &mut self,
         link: LinkId,
-        id: Id<InFlow>,
+        id: InFlowId,
         key: &Key,
         found: Result<(SessionId, Tenant), Failure>,
         metadata_id: u32,
@@ -386,7 +387,7 @@ impl Node {
     pub(super) fn check_flow_landing(
         &self,
         l: &Link,
-        flow: Id<InFlow>,
+        flow: InFlowId,
         header: &Header,
     ) -> Result<Option<TensorMeta>, String> {
         let Some(f) = l.flows_in.get(flow) else { return Ok(None) };
@@ -412,7 +413,7 @@ impl Node {
     }
 
     /// The slot is closed: publishes what it holds, unless something that landed before it still waits.
-    pub(super) fn deliver_flow(&mut self, now: Time, link: LinkId, id: Id<InFlow>, closed: Id<Slot>) {
+    pub(super) fn deliver_flow(&mut self, now: Time, link: LinkId, id: InFlowId, closed: SlotId) {
         #[cfg(test)]
         if self.config.broken == Some(super::Broken::DeliversOutOfOrder) {
             return self.flow_landed(now, link, id, closed);
@@ -429,7 +430,7 @@ impl Node {
     }
 
     /// A version is here, and nobody can write to it any more: publish it.
-    fn flow_landed(&mut self, now: Time, link: LinkId, id: Id<InFlow>, slot: Id<Slot>) {
+    fn flow_landed(&mut self, now: Time, link: LinkId, id: InFlowId, slot: SlotId) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let record = l.flows_in.get(id).and_then(|flow| self.store.find(flow.key.as_str()));
         let owned = record.and_then(|r| self.store.records.get(r)).is_some_and(|r| match &r.owner {
@@ -499,7 +500,7 @@ impl Node {
     }
 
     /// Forgets a flow whose sender has said that it will not write any more, and closes its slots.
-    fn drop_flow(&mut self, link: LinkId, id: Id<InFlow>) {
+    fn drop_flow(&mut self, link: LinkId, id: InFlowId) {
         self.drop_idle_slots(link, id);
         if let Some(l) = self.links.get_mut(&link)
             && let Some(flow) = l.flows_in.remove(id)
@@ -532,7 +533,7 @@ impl Node {
     }
 
     /// The link is gone. What has landed stays, until its owner comes back or its target goes.
-    pub(super) fn flows_in_lost(&mut self, now: Time, link: LinkId, flows: &Slab<InFlow>) {
+    pub(super) fn flows_in_lost(&mut self, now: Time, link: LinkId, flows: &Slab<InFlow, of::InFlow>) {
         for (id, flow) in flows.iter() {
             self.idle.touch(link, id);
             let Some(record) = self.store.find(flow.key.as_str()) else { continue };

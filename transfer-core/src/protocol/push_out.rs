@@ -1,6 +1,7 @@
 //! Pushing, the sender's side: a flow of one key to one worker, and the slots that its sidecar has granted for it.
 
 use super::ended::Ending;
+use super::ids::{BlobId, OperationId, OutFlowId, of};
 use super::link::{Out, OutWrite, Purpose};
 use super::meters::Operation;
 use super::node::Node;
@@ -8,8 +9,7 @@ use super::ops::{Op, OpKind, PushStage};
 use super::pool::TIDY_AT;
 use super::publish::too_high;
 use super::serve::body_of;
-use super::slab::{Id, Slab};
-use super::store::Blob;
+use super::slab::Slab;
 use super::{BufferAsk, SessionId};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Reply, Report};
@@ -34,7 +34,7 @@ pub(super) struct OutFlow {
     metadata_id: u32,
     meta: TensorMeta,
     idle: VecDeque<SlotGrant>,
-    queue: VecDeque<Id<Op>>,
+    queue: VecDeque<OperationId>,
     /// At this length of the queue those that have ended are taken out.
     tidy_at: usize,
     next_version: u64,
@@ -63,7 +63,7 @@ impl OutFlow {
 
 impl Node {
     /// Puts a push into its flow.
-    pub(super) fn enqueue_push(&mut self, now: Time, id: Id<Op>, link: LinkId) {
+    pub(super) fn enqueue_push(&mut self, now: Time, id: OperationId, link: LinkId) {
         let Some(op) = self.ops.get(id) else { return };
         let (Some(meta), Some(target)) = (self.pushed_meta(op), op.target().cloned()) else { return };
         let (key, session) = (op.key.clone(), op.session);
@@ -125,12 +125,12 @@ impl Node {
         }
     }
 
-    fn flow_out(&mut self, link: LinkId, flow: Id<OutFlow>) -> Option<&mut OutFlow> {
+    fn flow_out(&mut self, link: LinkId, flow: OutFlowId) -> Option<&mut OutFlow> {
         self.links.get_mut(&link)?.flows_out.get_mut(flow)
     }
 
     /// Writes what has a slot; asks for slots where there are none, or none large enough.
-    fn drain_flow(&mut self, now: Time, link: LinkId, flow: Id<OutFlow>) {
+    fn drain_flow(&mut self, now: Time, link: LinkId, flow: OutFlowId) {
         while let Some(f) = self.flow_out(link, flow) {
             let Some(id) = f.queue.front().copied() else { return };
             if f.state == FlowState::Requested || f.calling {
@@ -182,7 +182,7 @@ impl Node {
     }
 
     /// The next push goes to another worker of that node: the slots are for the one before.
-    fn change_target(&mut self, link: LinkId, flow: Id<OutFlow>, to: Name) {
+    fn change_target(&mut self, link: LinkId, flow: OutFlowId, to: Name) {
         self.keep_version(link, flow);
         let Some(f) = self.flow_out(link, flow) else { return };
         f.state = FlowState::New;
@@ -195,7 +195,7 @@ impl Node {
     }
 
     /// Versions rise as long as the session lasts, whatever becomes of the flow.
-    fn keep_version(&mut self, link: LinkId, flow: Id<OutFlow>) {
+    fn keep_version(&mut self, link: LinkId, flow: OutFlowId) {
         let Some(f) = self.flow_out(link, flow) else { return };
         let (session, next, of) = (f.session, f.next_version, (f.key.clone(), f.target.clone()));
         if next > 0
@@ -206,7 +206,7 @@ impl Node {
     }
 
     /// Asks for slots: by message, or for a flow of which the peer knows nothing yet by a call.
-    fn request_buffers(&mut self, link: LinkId, flow: Id<OutFlow>, meta: TensorMeta, by_call: bool) {
+    fn request_buffers(&mut self, link: LinkId, flow: OutFlowId, meta: TensorMeta, by_call: bool) {
         let Some(f) = self.flow_out(link, flow) else { return };
         f.state = FlowState::Requested;
         f.capacity = meta.len_bytes();
@@ -245,9 +245,9 @@ impl Node {
         &mut self,
         now: Time,
         link: LinkId,
-        flow: Id<OutFlow>,
-        id: Id<Op>,
-        blob: Id<Blob>,
+        flow: OutFlowId,
+        id: OperationId,
+        blob: BlobId,
         version: Version,
         meta: TensorMeta,
     ) {
@@ -290,7 +290,7 @@ impl Node {
     }
 
     /// The write is placed at the peer: the push is done.
-    pub(super) fn push_landed(&mut self, now: Time, link: LinkId, id: Id<Op>, blob: Id<Blob>) {
+    pub(super) fn push_landed(&mut self, now: Time, link: LinkId, id: OperationId, blob: BlobId) {
         if let Some(op) = self.finish_op(id)
             && let OpKind::Push { posted, .. } = op.kind
             && let (Some(l), Some(b)) = (self.links.get_mut(&link), self.store.blobs.get(blob))
@@ -318,7 +318,7 @@ impl Node {
     }
 
     /// The flow that a peer calls by this index. One that has ended meanwhile is no fault of the peer's.
-    fn flow_named(&self, link: LinkId, index: u32) -> Option<Id<OutFlow>> {
+    fn flow_named(&self, link: LinkId, index: u32) -> Option<OutFlowId> {
         self.links.get(&link)?.flows_out.lengthen(index)
     }
 
@@ -439,7 +439,7 @@ impl Node {
         }
     }
 
-    pub(super) fn flows_out_lost(&mut self, flows: &Slab<OutFlow>, failure: &Failure) {
+    pub(super) fn flows_out_lost(&mut self, flows: &Slab<OutFlow, of::OutFlow>, failure: &Failure) {
         for (_, flow) in flows.iter() {
             // Its worker may be found elsewhere when it is asked for again.
             self.worker_locations.remove(&flow.target);

@@ -9,17 +9,17 @@
 //! go on meanwhile, instead of standing in line behind it.
 
 use super::Tenant;
+use super::ids::InFlowId;
 use super::node::Node;
 use super::pool::{Want, slot_bytes};
-use super::push_in::{InFlow, InState};
-use super::slab::Id;
+use super::push_in::InState;
 use crate::fabric::LinkId;
 use crate::time::Time;
 use crate::wire::message::{Body, Recall, Role};
 
 impl Node {
     /// Calls a flow's slots back, for it ends. They stay as they are until the sender has said that it will not write any more.
-    pub(super) fn recall(&mut self, link: LinkId, id: Id<InFlow>) {
+    pub(super) fn recall(&mut self, link: LinkId, id: InFlowId) {
         let latest = self.latest;
         let Some(flow) = self.flow_in(link, id) else { return };
         if flow.state != InState::Recalling {
@@ -34,7 +34,7 @@ impl Node {
     }
 
     /// Calls those slots of a flow back that its sender does not write into. The flow goes on.
-    pub(super) fn recall_room(&mut self, link: LinkId, id: Id<InFlow>) {
+    pub(super) fn recall_room(&mut self, link: LinkId, id: InFlowId) {
         let latest = self.latest;
         let Some(flow) = self.flow_in(link, id) else { return };
         flow.recalled = latest;
@@ -75,7 +75,7 @@ impl Node {
         }
     }
 
-    fn serve_pool_later_for(&mut self, link: LinkId, id: Id<InFlow>) {
+    fn serve_pool_later_for(&mut self, link: LinkId, id: InFlowId) {
         if let Some(domain) = self.flow_in(link, id).map(|f| f.domain) {
             self.serve_pool_later(domain);
         }

@@ -7,11 +7,12 @@
 //! that nobody does.
 
 use super::ended::PeersTransfer;
+use super::ids::BlobId;
 use super::link::Link;
 use super::meters::Operation;
 use super::node::Node;
 use super::serve::Serve;
-use super::slab::{Id, Slab};
+use super::slab::Slab;
 use super::store::{Blob, Source};
 use super::{FabricAction, HostAction, Post, Tenant};
 use crate::fabric::LinkId;
@@ -39,7 +40,7 @@ pub(super) struct LinkReferences {
     /// Segments of ours that the peer was passed.
     pub(super) shared: HashMap<SegmentId, Sharing>,
     /// What the peer holds of ours.
-    pub(super) lent: Slab<Id<Blob>>,
+    pub(super) lent: Slab<BlobId>,
     /// The peer's segments that we keep, as it calls them: how we call them, and their lengths.
     pub(super) kept: HashMap<u32, (SegmentId, u64)>,
 }
@@ -64,7 +65,7 @@ pub(super) struct Foreign {
 /// What peers held when their links were lost, by the link's mark and the segment.
 #[derive(Default)]
 pub(super) struct Unreturned {
-    held: BTreeMap<(u64, SegmentId), Vec<Id<Blob>>>,
+    held: BTreeMap<(u64, SegmentId), Vec<BlobId>>,
     /// When to look whether it is still read.
     look_at: Option<Time>,
     /// Who was looked after last.

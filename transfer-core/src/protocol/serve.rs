@@ -2,10 +2,10 @@
 
 use super::Tenant;
 use super::ended::PeersTransfer;
+use super::ids::BlobId;
 use super::link::{Out, OutWrite, Purpose};
 use super::meters::Operation;
 use super::node::Node;
-use super::slab::Id;
 use super::store::Blob;
 use super::waiters::{Concerned, Waiter};
 use crate::fabric::LinkId;
@@ -31,9 +31,9 @@ pub(super) struct Serve {
     pub(super) since: Time,
     pub(super) waited_us: u32,
     /// Set once the version is there; it is held until the write is posted, or the request ends.
-    pub(super) blob: Option<Id<Blob>>,
+    pub(super) blob: Option<BlobId>,
     /// The same, until the request ends: it counts as being fetched.
-    fetching: Option<Id<Blob>>,
+    fetching: Option<BlobId>,
     /// The peer has given it up while the write was on its way.
     cancelled: bool,
     /// The write is posted, or about to be, and owns the reference.
@@ -125,7 +125,7 @@ impl Node {
     }
 
     /// The version that a request waits for is there.
-    pub(super) fn serve_published(&mut self, now: Time, link: LinkId, index: u32, blob: Id<Blob>) {
+    pub(super) fn serve_published(&mut self, now: Time, link: LinkId, index: u32, blob: BlobId) {
         let limit = self.config.max_names_per_link;
         let Some(serve) = self.links.get(&link).and_then(|l| l.serves.get(&index)) else { return };
         if let Err(failure) = self.may_read(serve.reader, &serve.key, blob) {

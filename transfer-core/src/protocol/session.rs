@@ -1,10 +1,9 @@
 //! Workers: how their sessions begin and end, and what they command.
 
+use super::ids::{BlobId, OperationId};
 use super::limits::Account;
 use super::node::Node;
-use super::ops::Op;
-use super::slab::Id;
-use super::store::{Arena, Blob, Claimant, Owner};
+use super::store::{Arena, Claimant, Owner};
 use super::{Control, HostAction, SessionId, Tenant};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, OpId, Push, Reply};
@@ -14,7 +13,7 @@ use crate::wire::ranges::{ArenaRange, table_bytes};
 use hashbrown::HashMap;
 
 /// What a worker reads, and how often it was handed that.
-pub(super) type Leases = HashMap<Id<Blob>, u32>;
+pub(super) type Leases = HashMap<BlobId, u32>;
 
 /// A connected worker.
 pub(super) struct Session {
@@ -26,7 +25,7 @@ pub(super) struct Session {
     pub(super) account: Account,
     pub(super) arena: SegmentId,
     pub(super) arena_len: u64,
-    pub(super) ops: HashMap<OpId, Id<Op>>,
+    pub(super) ops: HashMap<OpId, OperationId>,
     pub(super) leases: Leases,
     /// How many leases that are.
     pub(super) lent: u64,

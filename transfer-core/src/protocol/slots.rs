@@ -1,10 +1,10 @@
 //! Landing slots: opening and closing them, and what lands in them.
 
+use super::ids::SlotId;
 use super::link::{AfterRevoke, Landing, Slot, SlotState, SlotUser};
 use super::node::Node;
 use super::pool::{TIDY_AT, Want};
 use super::pull::Pull;
-use super::slab::Id;
 use super::{Post, Tenant};
 use crate::fabric::{GrantAccess, LinkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
@@ -15,7 +15,7 @@ use crate::wire::landing::SlotNumber;
 use crate::wire::landing::{HEADER_BYTES, Header};
 
 /// A slot, its key, and what has landed in it unless nobody wants it any more.
-type CheckedLanding = (Id<Slot>, RemoteKey, Option<(Header, TensorMeta)>);
+type CheckedLanding = (SlotId, RemoteKey, Option<(Header, TensorMeta)>);
 
 impl Node {
     /// Where the header of a slot lies, to be copied out before [`Node::fabric_event`] gets the immediate. `None` where no such slot
@@ -116,7 +116,7 @@ impl Node {
         capacity: u64,
         range: crate::alloc::Allocation,
         user: SlotUser,
-    ) -> Option<Id<Slot>> {
+    ) -> Option<SlotId> {
         let slice = self.pools.get(&domain)?.slice(&range);
         let l = self.links.get_mut(&link)?;
         let id = l.slots.insert(Slot { range, domain, capacity, state: SlotState::Granting, user, since: self.latest });
@@ -129,7 +129,7 @@ impl Node {
         Some(id)
     }
 
-    pub(super) fn granted(&mut self, now: Time, link: LinkId, id: Id<Slot>, remote: RemoteSlice) {
+    pub(super) fn granted(&mut self, now: Time, link: LinkId, id: SlotId, remote: RemoteSlice) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(slot) = l.slots.get_mut(id) else { return };
         #[cfg(test)]
@@ -147,7 +147,7 @@ impl Node {
 
     /// The slot is not wanted any more, and the peer will not write to it (it was never told of it, or has said so, or has
     /// written). Its range goes back to the pool once that is certain.
-    pub(super) fn drop_slot(&mut self, link: LinkId, id: Id<Slot>) {
+    pub(super) fn drop_slot(&mut self, link: LinkId, id: SlotId) {
         let Some(l) = self.links.get_mut(&link) else { return };
         l.disown_slot(id);
         let Some(slot) = l.slots.get_mut(id) else { return };
@@ -173,7 +173,7 @@ impl Node {
         }
     }
 
-    pub(super) fn revoked(&mut self, now: Time, link: LinkId, id: Id<Slot>) {
+    pub(super) fn revoked(&mut self, now: Time, link: LinkId, id: SlotId) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(slot) = l.slots.get_mut(id) else { return };
         let SlotState::Revoking(after) = &mut slot.state else { return };

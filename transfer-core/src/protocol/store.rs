@@ -1,12 +1,12 @@
 //! What is published here, and who may still reach it.
 
 use super::board::OnBoard;
+use super::ids::{BlobId, InFlowId, OperationId, RecordId, SlotId, of};
 use super::limits::{Account, Counted};
 use super::older::Older;
-use super::push_in::InFlow;
-use super::slab::{Id, Slab};
+use super::slab::Slab;
 use super::waiters::{Waiter, Waiters};
-use super::{Op, SessionId, Slot, Tenant};
+use super::{SessionId, Tenant};
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, SegmentId};
@@ -40,7 +40,7 @@ pub(super) struct Blob {
     /// It was published before the epoch of the newest version began.
     pub(super) before_epoch: bool,
     /// Its worker waits until nobody else can reach it.
-    pub(super) awaited: Option<Id<Op>>,
+    pub(super) awaited: Option<OperationId>,
     /// What pushed it, where that said so.
     pub(super) trace: Option<TraceContext>,
 }
@@ -89,7 +89,7 @@ pub(super) enum Source {
     /// Back to the pool of its domain.
     Pool(Box<Allocation>),
     /// To the sender that fills this landing slot.
-    Slot(LinkId, Id<Slot>),
+    Slot(LinkId, SlotId),
     /// To the peer whose memory it is, which calls it so.
     Reference { link: LinkId, lease: u32 },
 }
@@ -148,15 +148,15 @@ pub(super) struct Claiming {
     /// Whose it is until then, and again if the directory refuses.
     pub(super) before: Option<Owner>,
     /// Takeovers by others, which go on after the answer.
-    pub(super) behind: Vec<Id<Op>>,
+    pub(super) behind: Vec<OperationId>,
     /// Pushes that wait for the answer, in order.
-    pub(super) pushes: Vec<Id<Op>>,
+    pub(super) pushes: Vec<OperationId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claimant {
     Session(SessionId),
-    Flow(LinkId, Id<InFlow>),
+    Flow(LinkId, InFlowId),
     /// It went away before the answer came.
     Gone,
 }
@@ -167,7 +167,7 @@ pub(super) struct Landed {
     pub(super) tenant: Tenant,
     pub(super) target: SessionId,
     /// `None` once the link is lost: what has landed stays.
-    pub(super) flow: Option<(LinkId, Id<InFlow>)>,
+    pub(super) flow: Option<(LinkId, InFlowId)>,
 }
 
 /// A key.
@@ -176,7 +176,7 @@ pub(super) struct Record {
     /// Changed by [`Store::change_owner`] alone, where other sessions are concerned afterwards.
     pub(super) owner: Owner,
     /// The newest version.
-    pub(super) current: Option<Id<Blob>>,
+    pub(super) current: Option<BlobId>,
     /// Versions that stay beside it; never empty. Boxed, as below.
     pub(super) older: Option<Box<Older>>,
     /// The lowest version that may be published next.
@@ -222,17 +222,17 @@ impl Record {
     }
 
     /// What was published last and is there.
-    pub(super) fn newest(&self) -> Option<Id<Blob>> {
+    pub(super) fn newest(&self) -> Option<BlobId> {
         self.current.or_else(|| self.older.as_ref()?.newest())
     }
 
     /// All versions that are there.
-    pub(super) fn versions(&self) -> impl Iterator<Item = Id<Blob>> + Clone + '_ {
+    pub(super) fn versions(&self) -> impl Iterator<Item = BlobId> + Clone + '_ {
         self.older.iter().flat_map(|older| older.iter()).chain(self.current)
     }
 
     /// A version stays beside the newest one. Returns one that had the same number.
-    pub(super) fn stays_beside(&mut self, id: Id<Blob>, blob: &Blob) -> Option<Id<Blob>> {
+    pub(super) fn stays_beside(&mut self, id: BlobId, blob: &Blob) -> Option<BlobId> {
         self.older.get_or_insert_default().insert(id, blob)
     }
 
@@ -262,14 +262,14 @@ impl Record {
 
 #[derive(Default)]
 pub(super) struct Store {
-    index: HashTable<Id<Record>>,
+    index: HashTable<RecordId>,
     hasher: DefaultHashBuilder,
-    pub(super) records: Slab<Record>,
-    pub(super) blobs: Slab<Blob>,
+    pub(super) records: Slab<Record, of::Record>,
+    pub(super) blobs: Slab<Blob, of::Blob>,
     /// Which other tenants may read a version, of those that some may.
-    pub(super) readers: HashMap<Id<Blob>, Box<[Tenant]>>,
+    pub(super) readers: HashMap<BlobId, Box<[Tenant]>>,
     /// The keys that the end of a session concerns.
-    keys_of: HashMap<SessionId, BTreeSet<Id<Record>>>,
+    keys_of: HashMap<SessionId, BTreeSet<RecordId>>,
     /// How many records have a published version.
     pub(super) published_count: u64,
     /// What each worker and user has.
@@ -277,16 +277,16 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn find(&self, key: &str) -> Option<Id<Record>> {
+    pub(super) fn find(&self, key: &str) -> Option<RecordId> {
         let hash = self.hasher.hash_one(key);
         self.index.find(hash, |id| self.records.get(*id).is_some_and(|r| r.key.as_str() == key)).copied()
     }
 
-    pub(super) fn find_or_make(&mut self, key: &Key) -> Id<Record> {
+    pub(super) fn find_or_make(&mut self, key: &Key) -> RecordId {
         let Store { index, hasher, records, .. } = self;
         let hash = hasher.hash_one(key.as_str());
-        let same = |id: &Id<Record>| records.get(*id).is_some_and(|r| r.key == *key);
-        let rehash = |id: &Id<Record>| records.get(*id).map_or(0, |r| hasher.hash_one(r.key.as_str()));
+        let same = |id: &RecordId| records.get(*id).is_some_and(|r| r.key == *key);
+        let rehash = |id: &RecordId| records.get(*id).map_or(0, |r| hasher.hash_one(r.key.as_str()));
         match index.entry(hash, same, rehash) {
             Entry::Occupied(e) => *e.get(),
             Entry::Vacant(e) => {
@@ -310,7 +310,7 @@ impl Store {
     }
 
     /// Changes who may publish a key.
-    pub(super) fn change_owner<R>(&mut self, id: Id<Record>, change: impl FnOnce(&mut Owner) -> R) -> Option<R> {
+    pub(super) fn change_owner<R>(&mut self, id: RecordId, change: impl FnOnce(&mut Owner) -> R) -> Option<R> {
         let record = self.records.get_mut(id)?;
         let before = record.owner.sessions();
         let result = change(&mut record.owner);
@@ -332,19 +332,19 @@ impl Store {
     }
 
     /// Sets who may publish a key. Returns who did before.
-    pub(super) fn set_owner(&mut self, id: Id<Record>, owner: Owner) -> Option<Owner> {
+    pub(super) fn set_owner(&mut self, id: RecordId, owner: Owner) -> Option<Owner> {
         self.change_owner(id, |current| std::mem::replace(current, owner))
     }
 
     /// A key that is being claimed does not go back to whoever had it. Returns who that was.
-    pub(super) fn no_former_owner(&mut self, id: Id<Record>) -> Option<Owner> {
+    pub(super) fn no_former_owner(&mut self, id: RecordId) -> Option<Owner> {
         let take =
             |owner: &mut Owner| if let Owner::Claiming(claiming) = owner { claiming.before.take() } else { None };
         self.change_owner(id, take).flatten()
     }
 
     /// To which worker a key is pushed.
-    pub(super) fn set_target(&mut self, id: Id<Record>, target: SessionId) {
+    pub(super) fn set_target(&mut self, id: RecordId, target: SessionId) {
         self.change_owner(id, |owner| {
             if let Owner::Landed(landed) = owner {
                 landed.target = target;
@@ -353,7 +353,7 @@ impl Store {
     }
 
     /// Who claims a key.
-    pub(super) fn set_claimant(&mut self, id: Id<Record>, who: Claimant) {
+    pub(super) fn set_claimant(&mut self, id: RecordId, who: Claimant) {
         self.change_owner(id, |owner| {
             if let Owner::Claiming(claiming) = owner {
                 claiming.who = who;
@@ -363,14 +363,14 @@ impl Store {
 
     /// The keys that the end of a session concerns: it publishes or claims them, others push them to it, or another worker is taking
     /// them over.
-    pub(super) fn keys_of(&self, session: SessionId) -> Vec<Id<Record>> {
+    pub(super) fn keys_of(&self, session: SessionId) -> Vec<RecordId> {
         self.keys_of.get(&session).map_or_else(Vec::new, |keys| keys.iter().copied().collect())
     }
 
     /// What has to hold of these tables; for tests.
     #[cfg(test)]
     pub(super) fn check(&self) -> Result<(), String> {
-        let mut keys_of = HashMap::<SessionId, BTreeSet<Id<Record>>>::new();
+        let mut keys_of = HashMap::<SessionId, BTreeSet<RecordId>>::new();
         for (id, record) in self.records.iter() {
             for session in record.owner.sessions().into_iter().flatten() {
                 keys_of.entry(session).or_default().insert(id);
@@ -383,7 +383,7 @@ impl Store {
     }
 
     /// A version has fetches left again, or none any more.
-    pub(super) fn has_fetches(&mut self, record: Id<Record>, blob: Id<Blob>, has_fetches: bool) {
+    pub(super) fn has_fetches(&mut self, record: RecordId, blob: BlobId, has_fetches: bool) {
         if let (Some(r), Some(b)) = (self.records.get_mut(record), self.blobs.get(blob))
             && let Some(older) = r.older.as_mut()
             && older.exactly(b.version) == Some(blob)
@@ -393,7 +393,7 @@ impl Store {
     }
 
     /// Drops a record that nobody owns, reads or waits for. Returns its key where it was being resolved.
-    pub(super) fn tidy(&mut self, id: Id<Record>) -> Option<Key> {
+    pub(super) fn tidy(&mut self, id: RecordId) -> Option<Key> {
         let record = self.records.get(id)?;
         if record.is_needed() {
             return None;

@@ -3,10 +3,10 @@
 //! This is what weights that are updated in place stand on. Fetches meanwhile wait for the next version; where the readers take too
 //! long, or the worker gives up, the version is published again and nothing has happened.
 
+use super::ids::{BlobId, OperationId, RecordId};
 use super::node::Node;
 use super::ops::{Op, OpKind};
-use super::slab::Id;
-use super::store::{Blob, Lent, Owner, Record, Source, Store};
+use super::store::{Lent, Owner, Source, Store};
 use super::versions::Picked;
 use super::{HostAction, SessionId};
 use crate::op::{Failure, FailureCode, Reply, TakeBack};
@@ -36,13 +36,8 @@ impl Node {
         }
     }
 
-    fn find_to_take_back(
-        &self,
-        session: SessionId,
-        key: &Key,
-        select: Select,
-    ) -> Result<(Id<Record>, Id<Blob>), Failure> {
-        let owns = |r: &Id<Record>| {
+    fn find_to_take_back(&self, session: SessionId, key: &Key, select: Select) -> Result<(RecordId, BlobId), Failure> {
+        let owns = |r: &RecordId| {
             self.store.records.get(*r).is_some_and(|r| matches!(r.owner, Owner::Session(s) if s == session))
         };
         let Some(record) = self.store.find(key.as_str()).filter(owns) else {
@@ -65,7 +60,7 @@ impl Node {
     }
 
     /// Nobody but the operation holds it any more.
-    pub(super) fn taken_back(&mut self, op: Id<Op>, id: Id<Blob>) {
+    pub(super) fn taken_back(&mut self, op: OperationId, id: BlobId) {
         let (Some(op), Some(blob)) = (self.finish_op(op), self.store.blobs.remove(id)) else { return };
         self.store.readers.remove(&id);
         let Source::Arena(Some(Lent { pushed, .. })) = blob.source else { return };
@@ -76,7 +71,7 @@ impl Node {
     }
 
     /// Why a version could not be taken back in time.
-    pub(super) fn still_read(&self, key: &Key, blob: Id<Blob>, after: Duration) -> Failure {
+    pub(super) fn still_read(&self, key: &Key, blob: BlobId, after: Duration) -> Failure {
         let (version, readers) = self.store.blobs.get(blob).map_or((0, 0), |b| (b.version.0, b.refs - 1));
         let text = format!(
             "version {version} of key {key:?} is still being read in {readers} places after {after:?}; it is published again"
@@ -85,7 +80,7 @@ impl Node {
     }
 
     /// Ends an operation that takes too long, or that its caller does not want any more.
-    pub(super) fn give_up(&mut self, now: Time, id: Id<Op>, failure: Failure) {
+    pub(super) fn give_up(&mut self, now: Time, id: OperationId, failure: Failure) {
         let taking = match self.ops.get(id) {
             Some(Op { kind: OpKind::TakeBack { blob }, key, session, .. }) => Some((*blob, key.clone(), *session)),
             _ => None,
@@ -96,7 +91,7 @@ impl Node {
         }
     }
 
-    fn publish_again(&mut self, now: Time, blob: Id<Blob>, key: &Key, session: SessionId) {
+    fn publish_again(&mut self, now: Time, blob: BlobId, key: &Key, session: SessionId) {
         let Some(id) = self.store.find(key.as_str()) else { return self.unhold(blob) };
         let Store { records, blobs, .. } = &mut self.store;
         let Some(b) = blobs.get(blob) else { return };

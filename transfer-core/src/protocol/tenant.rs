@@ -5,10 +5,10 @@
 //! neither can be taken for the other.
 
 use super::SessionId;
+use super::ids::{BlobId, RecordId};
 use super::node::Node;
 use super::session::Session;
-use super::slab::Id;
-use super::store::{Blob, Owner, Record};
+use super::store::Owner;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Push};
 use crate::tensor::{Key, Name, Select, Version};
@@ -267,7 +267,7 @@ impl Node {
     }
 
     /// What to say of a key that is another tenant's. `None`: it is not.
-    pub(super) fn is_others(&self, session: SessionId, record: Id<Record>, key: &Key) -> Option<Failure> {
+    pub(super) fn is_others(&self, session: SessionId, record: RecordId, key: &Key) -> Option<Failure> {
         let asks = self.sessions.get(&session)?.domain;
         let owner = Node::tenant_of(&self.sessions, &self.store.records.get(record)?.owner)?;
         (owner != asks).then(|| self.of_another_tenant(&format!("key {key:?}"), owner, asks))
@@ -290,7 +290,7 @@ impl Node {
     }
 
     /// Whether workers of a tenant may be given a version of a key.
-    pub(super) fn may_read(&self, reader: Tenant, key: &Key, id: Id<Blob>) -> Result<(), Failure> {
+    pub(super) fn may_read(&self, reader: Tenant, key: &Key, id: BlobId) -> Result<(), Failure> {
         let Some(blob) = self.store.blobs.get(id) else { return Ok(()) };
         #[cfg(test)]
         if self.config.broken == Some(super::Broken::ServesStrangers) {
@@ -306,7 +306,7 @@ impl Node {
     /// Why a fetch cannot be answered any more. Which version another tenant's key is at is not told.
     pub(super) fn version_gone(
         &self,
-        record: Id<Record>,
+        record: RecordId,
         reader: Tenant,
         key: &Key,
         select: Select,

@@ -3,11 +3,11 @@
 //! Versions rise within an *epoch*: the time in which one session, or one flow, owns the key. With the first version of a new epoch,
 //! what stays of the ones before can only be asked for exactly.
 
+use super::ids::{BlobId, RecordId};
 use super::node::Node;
 use super::ops::Op;
 use super::push_in::InFlow;
-use super::slab::Id;
-use super::store::{Blob, Outlived, Owner, Record};
+use super::store::{Outlived, Owner, Record};
 use super::waiters::{Concerned, Waiter};
 use super::{SessionId, Tenant};
 use crate::tensor::{Key, Life, Name, Select, Until, Version};
@@ -17,7 +17,7 @@ use crate::time::Time;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Picked {
     /// This version.
-    Blob(Id<Blob>),
+    Blob(BlobId),
     /// Nothing any more: the key is at this version.
     Gone(Version),
     /// Nothing yet.
@@ -26,7 +26,7 @@ pub(super) enum Picked {
 
 impl Node {
     /// The newest version that answers `select`.
-    pub(super) fn pick(&self, record: Id<Record>, select: Select) -> Picked {
+    pub(super) fn pick(&self, record: RecordId, select: Select) -> Picked {
         let Some(r) = self.store.records.get(record) else { return Picked::NotYet };
         // Where others are fetching all that there are, one comes back if they fail.
         let mut promised = false;
@@ -57,7 +57,7 @@ impl Node {
     }
 
     /// The version that a key is at.
-    fn newest_version(&self, record: Id<Record>) -> Option<Version> {
+    fn newest_version(&self, record: RecordId) -> Option<Version> {
         let r = self.store.records.get(record)?;
         match r.current.and_then(|id| self.store.blobs.get(id)) {
             Some(b) => Some(b.version),
@@ -67,7 +67,7 @@ impl Node {
 
     /// What "the latest" means for a request that comes now: what has landed here and is being closed to its sender belongs to it,
     /// for the sender may know that it is here.
-    pub(super) fn resolve_latest(&self, record: Id<Record>, select: Select) -> Select {
+    pub(super) fn resolve_latest(&self, record: RecordId, select: Select) -> Select {
         let landed = self.landing_flow(record).filter(|flow| !flow.landed.is_empty());
         match (select, landed) {
             (Select::Latest, Some(flow)) => Select::AtLeast(Version(flow.next_version.saturating_sub(1))),
@@ -76,7 +76,7 @@ impl Node {
     }
 
     /// The flow in which the key's versions land here.
-    fn landing_flow(&self, record: Id<Record>) -> Option<&InFlow> {
+    fn landing_flow(&self, record: RecordId) -> Option<&InFlow> {
         let Some(Owner::Landed(landed)) = self.store.records.get(record).map(|r| &r.owner) else { return None };
         let (link, id) = landed.flow?;
         self.links.get(&link)?.flows_in.get(id)
@@ -92,7 +92,7 @@ impl Node {
     }
 
     /// Makes a blob the newest version of its key. The caller's reference becomes the publication's.
-    pub(super) fn publish(&mut self, now: Time, record: Id<Record>, blob: Id<Blob>, version: Version) {
+    pub(super) fn publish(&mut self, now: Time, record: RecordId, blob: BlobId, version: Version) {
         if let Some(b) = self.store.blobs.get_mut(blob) {
             b.version = version;
         }
@@ -133,12 +133,12 @@ impl Node {
 
     /// Answers everybody whose version is there, or can never be; where there may be a newer one than this node has heard of, after a look
     /// at what its owner has said.
-    pub(super) fn serve_waiters(&mut self, now: Time, record: Id<Record>) {
+    pub(super) fn serve_waiters(&mut self, now: Time, record: RecordId) {
         self.serve(now, record, Concerned::All);
     }
 
     /// The same, for those whom an event concerns. The others need not be looked at: for them nothing is different.
-    pub(super) fn serve(&mut self, now: Time, record: Id<Record>, concerned: Concerned) {
+    pub(super) fn serve(&mut self, now: Time, record: RecordId, concerned: Concerned) {
         if self.store.records.get(record).is_none_or(|r| r.waiters.is_none()) {
             return;
         }
@@ -149,7 +149,7 @@ impl Node {
     }
 
     /// The same, with what this node knows.
-    pub(super) fn serve_now(&mut self, now: Time, record: Id<Record>, concerned: Concerned) {
+    pub(super) fn serve_now(&mut self, now: Time, record: RecordId, concerned: Concerned) {
         let newest = self.newest_version(record);
         let Some(waiters) = self.store.records.get_mut(record).and_then(|r| r.waiters.as_mut()) else { return };
         let exactly = match concerned {
@@ -179,7 +179,7 @@ impl Node {
     }
 
     /// Answers one of those who wait, if its version is there, or can never be. `false` where it goes on waiting.
-    fn serve_waiter(&mut self, now: Time, record: Id<Record>, waiter: Waiter) -> bool {
+    fn serve_waiter(&mut self, now: Time, record: RecordId, waiter: Waiter) -> bool {
         self.step();
         let Some(r) = self.store.records.get(record) else { return false };
         let Some(select) = r.waiters.as_ref().and_then(|waiters| waiters.select(waiter)) else { return false };
@@ -222,7 +222,7 @@ impl Node {
         true
     }
 
-    fn hand_over_waited(&mut self, now: Time, record: Id<Record>, op: &Op, blob: Id<Blob>) {
+    fn hand_over_waited(&mut self, now: Time, record: RecordId, op: &Op, blob: BlobId) {
         match self.hand_over(now, op.session, op.id, blob, op.require, op.since) {
             Ok(report) => {
                 let version = self.store.blobs.get(blob).map_or(Version(0), |b| b.version);
@@ -235,7 +235,7 @@ impl Node {
     }
 
     /// A worker of this sidecar has fetched it.
-    pub(super) fn fetched_here(&mut self, now: Time, record: Id<Record>, blob: Id<Blob>) {
+    pub(super) fn fetched_here(&mut self, now: Time, record: RecordId, blob: BlobId) {
         if self.store.blobs.get(blob).is_none_or(|b| !matches!(b.retention.until, Until::Fetched(_))) {
             return;
         }
@@ -245,7 +245,7 @@ impl Node {
     }
 
     /// Somebody is about to get it: where fetches are counted, nobody else gets this one.
-    pub(super) fn fetch_begins(&mut self, key: &Key, blob: Id<Blob>) {
+    pub(super) fn fetch_begins(&mut self, key: &Key, blob: BlobId) {
         if let Some(b) = self.store.blobs.get_mut(blob)
             && let Until::Fetched(_) = b.retention.until
         {
@@ -260,7 +260,7 @@ impl Node {
     }
 
     /// The end of what [`Node::fetch_begins`] began: counted where it went `well`, else others may have it.
-    pub(super) fn fetch_ends(&mut self, now: Time, record: Id<Record>, blob: Id<Blob>, well: bool) {
+    pub(super) fn fetch_ends(&mut self, now: Time, record: RecordId, blob: BlobId, well: bool) {
         let Some(b) = self.store.blobs.get_mut(blob) else { return };
         let Until::Fetched(_) = b.retention.until else { return };
         b.under_way = b.under_way.saturating_sub(1);
@@ -277,7 +277,7 @@ impl Node {
     }
 
     /// Nobody can fetch this version any more. Its readers go on reading. `false` where it had ended before.
-    pub(super) fn end_version(&mut self, record: Id<Record>, blob: Id<Blob>) -> bool {
+    pub(super) fn end_version(&mut self, record: RecordId, blob: BlobId) -> bool {
         let found = self.take_version(record, blob);
         if found {
             self.unhold(blob);
@@ -286,7 +286,7 @@ impl Node {
     }
 
     /// Takes a version out of its key, with the reference that publishing it was.
-    pub(super) fn take_version(&mut self, record: Id<Record>, blob: Id<Blob>) -> bool {
+    pub(super) fn take_version(&mut self, record: RecordId, blob: BlobId) -> bool {
         let Some(r) = self.store.records.get_mut(record) else { return false };
         if r.current == Some(blob) {
             r.current = None;
@@ -305,7 +305,7 @@ impl Node {
     }
 
     /// Ends all versions of a key, or all but those that outlive their worker. Whether some are left.
-    pub(super) fn end_versions(&mut self, record: Id<Record>, but_outliving: bool) -> bool {
+    pub(super) fn end_versions(&mut self, record: RecordId, but_outliving: bool) -> bool {
         let Some(r) = self.store.records.get(record) else { return false };
         let all: Vec<_> = r.versions().collect();
         let mut left = false;
@@ -320,7 +320,7 @@ impl Node {
     }
 
     /// The session, or the flow, that owns a key is gone: what outlives it stays, and the key with it.
-    pub(super) fn owner_left(&mut self, now: Time, id: Id<Record>, owner: Name) {
+    pub(super) fn owner_left(&mut self, now: Time, id: RecordId, owner: Name) {
         let claiming = self.store.records.get(id).is_none_or(|r| matches!(r.owner, Owner::Claiming(_)));
         if claiming || !self.end_versions(id, true) {
             return self.end_key(now, id);
@@ -338,7 +338,7 @@ impl Node {
     }
 
     /// The owner of a key that another is taking over is gone before the directory has answered.
-    pub(super) fn former_owner_left(&mut self, id: Id<Record>, owner: Name, domain: Tenant) {
+    pub(super) fn former_owner_left(&mut self, id: RecordId, owner: Name, domain: Tenant) {
         let left = self.end_versions(id, true);
         self.hide(id);
         self.store.change_owner(id, |current| {
@@ -354,7 +354,7 @@ impl Node {
     }
 
     /// The end of a fetch by a peer of `key`.
-    pub(super) fn remote_fetch_ends(&mut self, now: Time, key: &Key, blob: Id<Blob>, well: bool) {
+    pub(super) fn remote_fetch_ends(&mut self, now: Time, key: &Key, blob: BlobId, well: bool) {
         if let Some(record) = self.store.find(key.as_str()) {
             self.fetch_ends(now, record, blob, well);
         }

@@ -6,8 +6,7 @@
 //!
 //! Among those who stand by the same version, who came first is served first.
 
-use super::Op;
-use super::slab::Id;
+use super::ids::OperationId;
 use crate::fabric::LinkId;
 use crate::tensor::{Select, Version};
 use hashbrown::HashMap;
@@ -16,7 +15,7 @@ use std::collections::BTreeMap;
 /// Who waits for a version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Waiter {
-    Local(Id<Op>),
+    Local(OperationId),
     /// The request of this index of that link's peer.
     Remote(LinkId, u32),
 }

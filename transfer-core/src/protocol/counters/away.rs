@@ -2,9 +2,9 @@
 
 use super::super::Post;
 use super::super::Tenant;
+use super::super::ids::OperationId;
 use super::super::link::Out;
 use super::super::node::Node;
-use super::super::ops::Op;
 use super::super::slab::{Id, Slab};
 use super::home::{Serve, WordGrant};
 use super::{COUNTERS_PER_NODE, CounterStage, WORD_BYTES, changes, spoken};
@@ -41,7 +41,7 @@ pub(super) struct Opened {
 /// A request of ours to a peer. It lives until nothing more comes of it.
 pub(in super::super) struct Call {
     /// `None` once the operation has ended; then this only waits for the answer.
-    op: Option<Id<Op>>,
+    op: Option<OperationId>,
     key: Key,
     tenant: Tenant,
     state: CallState,
@@ -81,7 +81,7 @@ impl LinkCounters {
 
 impl Node {
     /// Asks the home of a counter or barrier, or operates on its word.
-    pub(super) fn call_home(&mut self, now: Time, id: Id<Op>, link: LinkId) {
+    pub(super) fn call_home(&mut self, now: Time, id: OperationId, link: LinkId) {
         let Some((key, ask)) = self.counter_ask(id) else { return };
         let limit = self.config.max_requests_per_link;
         let Some(l) = self.links.get(&link) else { return };
@@ -131,11 +131,11 @@ impl Node {
         }
     }
 
-    fn open_there(&mut self, now: Time, id: Id<Op>, link: LinkId, wants_grant: bool) {
+    fn open_there(&mut self, now: Time, id: OperationId, link: LinkId, wants_grant: bool) {
         self.call(now, id, link, CallState::Opening, |name, tenant| Body::CounterOpen { name, tenant, wants_grant });
     }
 
-    fn begin_call(&mut self, now: Time, id: Id<Op>, link: LinkId, state: CallState) -> Option<Id<Call>> {
+    fn begin_call(&mut self, now: Time, id: OperationId, link: LinkId, state: CallState) -> Option<Id<Call>> {
         let (key, tenant) = (self.ops.get(id)?.key.clone(), self.counter_tenant(id)?);
         let l = self.links.get_mut(&link)?;
         let call = l.counters.calls.insert(Call { op: Some(id), key, tenant, state, posted: now });
@@ -146,7 +146,7 @@ impl Node {
     fn call(
         &mut self,
         now: Time,
-        id: Id<Op>,
+        id: OperationId,
         link: LinkId,
         state: CallState,
         body: impl FnOnce(NameRef, NameRef) -> Body,

@@ -4,8 +4,7 @@
 //! before the round is complete was never there, and the others go on waiting for somebody else. That is why an arrival is a message
 //! and not an operation on a counter's word: a FETCH_ADD of a link that died cannot be told from one that did not arrive.
 
-use super::super::ops::Op;
-use super::super::slab::Id;
+use super::super::ids::OperationId;
 use crate::fabric::LinkId;
 use crate::time::Time;
 
@@ -13,7 +12,7 @@ use crate::time::Time;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waiter {
     /// A worker here.
-    Local(Id<Op>),
+    Local(OperationId),
     /// The request of this index of that link's peer.
     Peer(LinkId, u32),
 }

@@ -2,9 +2,8 @@
 
 use super::super::Post;
 use super::super::Tenant;
+use super::super::ids::OperationId;
 use super::super::node::Node;
-use super::super::ops::Op;
-use super::super::slab::Id;
 use super::barrier::{Arrival, Waiter};
 use super::words::Who;
 use super::{CounterStage, Entry, Home, What, spoken};
@@ -50,7 +49,7 @@ fn wrong_members(key: &Key, members: u32, asked: u32) -> Failure {
 
 impl Node {
     /// A worker's request for what lives here.
-    pub(super) fn counter_here(&mut self, now: Time, id: Id<Op>) {
+    pub(super) fn counter_here(&mut self, now: Time, id: OperationId) {
         let Some((key, ask)) = self.counter_ask(id) else { return };
         if let Err(failure) = self.counter_tenant(id).map_or(Ok(()), |tenant| self.may_count(&key, tenant)) {
             return self.fail_op(id, failure);

@@ -16,6 +16,7 @@ mod barrier;
 mod home;
 mod words;
 
+use super::ids::OperationId;
 use super::node::Node;
 use super::ops::{Op, OpKind};
 use super::slab::Id;
@@ -74,7 +75,7 @@ enum Entry {
 struct Claiming {
     /// For whom it is asked.
     tenant: Option<Tenant>,
-    ops: Vec<Id<Op>>,
+    ops: Vec<OperationId>,
     /// Requests of peers, who heard of the answer before this node did.
     peers: Vec<(LinkId, u32)>,
 }
@@ -157,7 +158,7 @@ impl Node {
     }
 
     /// For whom an operation is.
-    fn counter_tenant(&self, id: Id<Op>) -> Option<Tenant> {
+    fn counter_tenant(&self, id: OperationId) -> Option<Tenant> {
         self.sessions.get(&self.ops.get(id)?.session).map(|s| s.domain)
     }
 
@@ -169,14 +170,14 @@ impl Node {
         }
     }
 
-    fn counter_stage(&mut self, id: Id<Op>, next: CounterStage) {
+    fn counter_stage(&mut self, id: OperationId, next: CounterStage) {
         if let Some(Op { kind: OpKind::Counter { stage, .. }, .. }) = self.ops.get_mut(id) {
             *stage = next;
         }
     }
 
     /// What an operation asks for, and of what.
-    fn counter_ask(&self, id: Id<Op>) -> Option<(Key, CounterAsk)> {
+    fn counter_ask(&self, id: OperationId) -> Option<(Key, CounterAsk)> {
         match self.ops.get(id) {
             Some(Op { key, kind: OpKind::Counter { ask, .. }, .. }) => Some((key.clone(), ask.clone())),
             _ => None,
@@ -184,7 +185,7 @@ impl Node {
     }
 
     /// Goes on with an operation: here, at the known home, or with a claim.
-    fn find_counter(&mut self, now: Time, id: Id<Op>) {
+    fn find_counter(&mut self, now: Time, id: OperationId) {
         let Some((key, ask)) = self.counter_ask(id) else { return };
         // Whoever operates on a counter has opened it: a lost one is not made anew by that.
         if let CounterAsk::Operate { home, identity, op } = ask {
@@ -351,7 +352,7 @@ impl Node {
     }
 
     /// It lives at another node.
-    fn counter_at(&mut self, now: Time, id: Id<Op>, home: &Name) {
+    fn counter_at(&mut self, now: Time, id: OperationId, home: &Name) {
         match self.connect_for(id, home) {
             Some(link) => self.call_home(now, id, link),
             None => self.counter_stage(id, CounterStage::Connecting(home.clone())),
@@ -359,7 +360,7 @@ impl Node {
     }
 
     /// The link to the home is up.
-    pub(super) fn counter_connected(&mut self, now: Time, id: Id<Op>, link: LinkId) {
+    pub(super) fn counter_connected(&mut self, now: Time, id: OperationId, link: LinkId) {
         self.call_home(now, id, link);
     }
 
@@ -369,7 +370,7 @@ impl Node {
     }
 
     /// What an operation that is given up was waiting for forgets it.
-    pub(super) fn detach_counter(&mut self, id: Id<Op>, key: &Key, stage: &CounterStage) {
+    pub(super) fn detach_counter(&mut self, id: OperationId, key: &Key, stage: &CounterStage) {
         match stage {
             CounterStage::Claiming => {
                 if let Some(Entry::Claiming(claiming)) = self.counters.by_key.get_mut(key) {
@@ -441,7 +442,7 @@ impl Node {
     }
 
     /// Ends an operation on a counter with what the counter held before.
-    fn counted(&mut self, now: Time, id: Id<Op>, old: u64, way: (CounterPath, FabricKind), posted: Time) {
+    fn counted(&mut self, now: Time, id: OperationId, old: u64, way: (CounterPath, FabricKind), posted: Time) {
         if let Some(op) = self.finish_op(id) {
             let report = counter_report(&op, way, posted, now);
             self.meters.counted_by(way.0);
@@ -450,14 +451,21 @@ impl Node {
         }
     }
 
-    fn counter_is_open(&mut self, id: Id<Op>, home: Name, identity: u64) {
+    fn counter_is_open(&mut self, id: OperationId, home: Name, identity: u64) {
         if let Some(op) = self.finish_op(id) {
             let reply = Reply::CounterOpened { op: op.id, home, identity };
             self.actions.push(HostAction::Reply { session: op.session, reply });
         }
     }
 
-    fn released(&mut self, now: Time, id: Id<Op>, round: (u64, bool), way: (CounterPath, FabricKind), posted: Time) {
+    fn released(
+        &mut self,
+        now: Time,
+        id: OperationId,
+        round: (u64, bool),
+        way: (CounterPath, FabricKind),
+        posted: Time,
+    ) {
         if let Some(op) = self.finish_op(id) {
             let report = counter_report(&op, way, posted, now);
             self.meters.released();

@@ -5,9 +5,9 @@
 //! value is a number in a table, which only the node's own thread knows.
 
 use super::super::FabricAction;
+use super::super::ids::OperationId;
 use super::super::link::Link;
 use super::super::node::Node;
-use super::super::ops::Op;
 use super::super::slab::{Id, Slab};
 use super::{WORD_BYTES, changes};
 use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
@@ -32,7 +32,7 @@ pub(in super::super) struct Running {
 /// For whom.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
-    Local(Id<Op>),
+    Local(OperationId),
     /// The request of this index of that link's peer.
     Peer(LinkId, u32),
 }
@@ -189,7 +189,7 @@ impl Node {
     pub(super) fn operate_here(
         &mut self,
         now: Time,
-        id: Id<Op>,
+        id: OperationId,
         key: &crate::tensor::Key,
         identity: u64,
         op: AtomicOp,
