@@ -2,7 +2,7 @@
 
 use super::node::Node;
 use super::slab::Id;
-use super::{Action, Post};
+use super::{Action, HostAction, Post};
 use crate::fabric::LinkId;
 use crate::memory::RemoteKey;
 use crate::time::Time;
@@ -57,6 +57,15 @@ impl Node {
     pub(super) fn revoked_by_key(&mut self, now: Time, link: LinkId, key: RemoteKey) {
         if let Some(slot) = self.links.get_mut(&link).and_then(|l| l.slot_by_key.remove(&key.0)) {
             self.revoked(now, link, slot);
+        }
+    }
+
+    /// See [`Broken::ForgetsMarks`]: does as if nobody had marked what was just withdrawn.
+    pub(super) fn forget_marks(&mut self, action: Option<&Action>) {
+        if self.config.broken == Some(Broken::ForgetsMarks)
+            && let Some(Action::Host(HostAction::Withdraw { ticket, .. })) = action
+        {
+            self.withdrawn(*ticket);
         }
     }
 

@@ -2,7 +2,6 @@
 
 use super::link::SlotUser;
 use super::node::Node;
-use super::versions::Picked;
 use crate::fabric::LinkId;
 
 impl Node {
@@ -25,15 +24,10 @@ impl Node {
                 ));
             }
         }
-        if let Some(blob) = self.store.blobs.ids(|b| b.refs == 0).first() {
-            return Err(format!("blob {blob:?} has no references"));
-        }
-        self.check_waiters()?;
         self.check_flows()?;
         self.check_limits()?;
         self.check_idle_slots()?;
-        self.store.check()?;
-        self.check_boards()
+        self.keys.check()
     }
 
     /// Each flow knows its slots.
@@ -49,29 +43,13 @@ impl Node {
         Ok(())
     }
 
-    /// Nobody waits for what is there, or can never be: whatever has happened, those whom it concerns were looked at.
-    fn check_waiters(&self) -> Result<(), String> {
-        for (id, record) in self.store.records.iter() {
-            if !record.is_owned() || self.boards.asked.iter().any(|(asked, _)| *asked == id) {
-                continue;
-            }
-            for (waiter, select) in record.waiters.iter().flat_map(|waiters| waiters.iter()) {
-                let picked = self.pick(id, select);
-                if picked != Picked::NotYet {
-                    return Err(format!("{waiter:?} waits for {select} of key {:?}: {picked:?}", record.key));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// What has to hold when all sessions are gone and nothing is under way.
     pub(crate) fn check_idle(&self) -> Result<(), String> {
         let speculative: u64 = self.pools.values().map(|p| p.speculative).sum();
-        let records = self.store.records.len();
+        let records = self.keys.records().len();
         let (timers, cells) = (self.timers.len(), self.headers.len / 64 - self.free_cells.len() as u64);
         let (arenas, flights) = (self.arenas.len(), self.links.values().map(|l| l.in_flight.len()).sum::<usize>());
-        let left = (speculative, records, timers, cells, arenas, flights, self.counters_busy(), self.tickets());
+        let left = (speculative, records, timers, cells, arenas, flights, self.counters_busy(), self.keys.tickets());
         if !self.evicted.is_empty() {
             return Err(format!("{:?} are thrown out and have not gone", self.evicted.keys()));
         }

@@ -88,7 +88,7 @@ impl Node {
         }
         match op.target() {
             Some(to) => drop(self.worker_locations.remove(to)),
-            None => drop(self.locations.remove(&op.key)),
+            None => drop(self.keys.forget_location(&op.key)),
         }
     }
 

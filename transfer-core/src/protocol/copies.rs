@@ -5,12 +5,12 @@
 //! copies a piece at a time, so that a large tensor holds up nobody.
 
 use super::ids::{BlobId, CopyId, OperationId};
+use super::keys::{Blob, Source};
 use super::meters::PathId;
 use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
 use super::pool::Want;
 use super::slab::Id;
-use super::store::{Blob, Source};
 use super::{HostAction, SessionId, Tenant};
 use crate::alloc::Allocation;
 use crate::fabric::FabricKind;
@@ -50,7 +50,7 @@ impl Node {
     /// Whether a version is another tenant's than this worker's.
     pub(super) fn is_of_another(&self, session: SessionId, blob: BlobId) -> bool {
         let reader = self.sessions.get(&session).map(|s| s.domain);
-        self.store.blobs.get(blob).is_some_and(|b| reader.is_some_and(|reader| reader != b.domain))
+        self.keys.blob(blob).is_some_and(|b| reader.is_some_and(|reader| reader != b.domain))
     }
 
     /// Answers a fetch of what belongs to another tenant: by a copy, if that one shares it.
@@ -70,18 +70,16 @@ impl Node {
             let text = format!("{kind} is required, but the tensor lies at this worker's own sidecar, which copies it");
             return self.refuse(session, id, Failure::new(FailureCode::RequireUnmet, text));
         }
-        let Some(len) = self.store.blobs.get(blob).map(|b| b.meta.len_bytes()) else { return };
+        let Some(len) = self.keys.blob(blob).map(|b| b.meta.len_bytes()) else { return };
         let room = self.pools.get(&reader).map_or(0, |pool| pool.alloc.len_bytes());
         if padded(len).is_none_or(|len| len > room) {
             let whose = self.config.tenants.in_words(reader);
             let text = format!("key {:?} has {len} bytes, the landing pool of {whose} only {room}", op.key);
             return self.refuse(session, id, Failure::new(FailureCode::TooLarge, text));
         }
-        if let Some(b) = self.store.blobs.get_mut(blob) {
-            b.refs += 1;
-        }
+        self.keys.hold(blob);
         let key = op.key.clone();
-        self.fetch_begins(&key, blob);
+        self.keys.fetch_begins(&key, blob);
         let copying = self.copies.insert(Copying { op: None, key, from: blob, reader, len, to: None, began: now });
         if let OpKind::Fetch { stage, .. } = &mut op.kind {
             *stage = FetchStage::Copying(copying);
@@ -104,7 +102,7 @@ impl Node {
         let to = pool.slice(&range);
         copying.to = Some(range);
         copying.began = self.latest;
-        if let Some(from) = self.store.blobs.get(copying.from).map(super::serve::body_of) {
+        if let Some(from) = self.keys.blob(copying.from).map(Blob::body) {
             self.actions.push(HostAction::Copy { from, to, tag: id.to_u64() });
         }
         true
@@ -131,15 +129,14 @@ impl Node {
             return;
         };
         let op = op.and_then(|op| self.finish_op(op));
-        let made = op.zip(self.store.blobs.get(from).map(|b| (b.meta.clone(), b.version, b.trace)));
+        let made = op.zip(self.keys.blob(from).map(|b| (b.meta.clone(), b.version, b.trace)));
         let Some((op, (meta, version, trace))) = made else {
             self.free_range(reader, range);
             return self.copied_from(now, &key, from, false);
         };
         let Some(slice) = self.pools.get(&reader).map(|pool| pool.slice(&range)) else { return };
-        let mut blob = Blob::new(slice, meta, reader, Source::Pool(Box::new(range)));
-        (blob.version, blob.trace) = (version, trace);
-        let blob = self.store.blobs.insert(blob);
+        let blob = Blob::new(slice, meta, reader, Source::Pool(Box::new(range))).at(version, trace);
+        let blob = self.keys.insert(blob);
         let report = Report {
             fabric: FabricKind::Local,
             bytes: len,
@@ -166,9 +163,7 @@ impl Node {
 
     /// Nothing more is read of what was copied, which counts as a fetch where that went `well`.
     fn copied_from(&mut self, now: Time, key: &Key, from: BlobId, well: bool) {
-        if let Some(record) = self.store.find(key.as_str()) {
-            self.fetch_ends(now, record, from, well);
-        }
+        self.fetch_of_ends(now, key, from, well);
         self.unhold(from);
     }
 }

@@ -38,7 +38,7 @@ impl Node {
         if std::mem::replace(&mut self.draining, true) {
             return;
         }
-        self.hide_all();
+        self.keys.close_boards(&mut self.actions);
         let failure = self.is_draining();
         let waiting = self.ops.ids(|op| matches!(op.kind, OpKind::Fetch { stage: FetchStage::Waiting, .. }));
         for id in waiting {

@@ -2,10 +2,10 @@
 
 use super::SessionId;
 use super::ids::RecordId;
+use super::keys::Owner;
 use super::meters::{Operation, PathId};
 use super::node::Node;
 use super::ops::{Op, OpKind};
-use super::store::Owner;
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::{FailureCode, Report};
 use crate::tensor::{Key, Name, Version};
@@ -103,9 +103,9 @@ impl Node {
         if self.ended.is_none() {
             return;
         }
-        let Some(record) = self.store.records.get(record) else { return };
-        let key = record.key.clone();
-        let worker = match &record.owner {
+        let Some(record) = self.keys.record(record) else { return };
+        let key = record.key().clone();
+        let worker = match record.owner() {
             Owner::Landed(landed) => Some(landed.owner.clone()),
             _ => None,
         };
@@ -116,7 +116,7 @@ impl Node {
     /// What the worker of an operation calls the span that it belongs to.
     pub(super) fn trace_of(&self, op: &Op) -> Option<TraceContext> {
         match &op.kind {
-            OpKind::Push { blob, .. } => self.store.blobs.get(*blob)?.trace,
+            OpKind::Push { blob, .. } => self.keys.blob(*blob)?.trace,
             OpKind::Fetch { trace, .. } => *trace,
             OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
         }

@@ -1,13 +1,12 @@
 //! Finding what a worker asks for: here, at its known owner, in the directory.
 
+use super::SessionId;
 use super::ids::{OperationId, RecordId};
+use super::keys::{Concerned, Picked, Record, Waiter};
 use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
-use super::versions::Picked;
-use super::waiters::{Concerned, Waiter};
-use super::{Control, HostAction, SessionId};
 use crate::op::{Failure, FailureCode, Fetch};
-use crate::tensor::{Key, Name, Version};
+use crate::tensor::{Key, Name, Select, Version};
 use crate::time::Time;
 
 /// How often a fetch follows a key that is not where the directory said.
@@ -18,16 +17,16 @@ impl Node {
         if let Some(failure) = self.is_busy(session) {
             return self.refuse(session, fetch.op, failure);
         }
-        let found = self.store.find(fetch.key.as_str());
+        let found = self.keys.find(&fetch.key);
         #[cfg(test)]
         if self.config.watch_all && fetch.watches {
-            self.watch(found);
+            self.keys.watch(&fetch.key);
         }
         let behind = found.filter(|record| self.may_be_behind(*record, Some(session)));
         // The usual case needs no operation: it is published here.
         if let Some(record) = found.filter(|_| behind.is_none()) {
             fetch.select = self.resolve_latest(record, fetch.select);
-            match self.pick(record, fetch.select) {
+            match self.keys.pick(record, fetch.select) {
                 Picked::Blob(blob) if self.is_of_another(session, blob) => {
                     let Fetch { op, key, select, timeout, require, trace, .. } = fetch;
                     let kind = OpKind::Fetch { select, stage: FetchStage::Waiting, astray: 0, trace };
@@ -37,10 +36,10 @@ impl Node {
                 Picked::Blob(blob) => {
                     return match self.hand_over(now, session, fetch.op, blob, fetch.require, now) {
                         Ok(report) => {
-                            let version = self.store.blobs.get(blob).map_or(Version(0), |b| b.version);
+                            let version = self.keys.blob(blob).map_or(Version(0), |b| b.version);
                             self.note_handed_over(now, session, &fetch.key, version, report, fetch.trace);
-                            self.want_on_board(record);
-                            self.show(record);
+                            self.keys.want_on_board(record);
+                            self.keys.show(record, &mut self.actions);
                             self.fetched_here(now, record, blob);
                         }
                         Err(failure) => self.refuse(session, fetch.op, failure),
@@ -64,22 +63,15 @@ impl Node {
             require: fetch.require,
             kind: OpKind::Fetch { select: fetch.select, stage: FetchStage::Waiting, astray: 0, trace: fetch.trace },
         });
-        match behind.and_then(|record| self.store.records.get_mut(record)) {
-            Some(record) => record.wait(Waiter::Local(id), fetch.select),
+        match behind {
+            Some(record) => {
+                self.keys.wait(record, Waiter::Local(id), fetch.select);
+                self.keys.ask_later(record, Concerned::One(Waiter::Local(id)));
+            }
             None => self.start_fetch(now, id),
         }
-        if let Some(record) = behind {
-            self.ask_later(record, Concerned::One(Waiter::Local(id)));
-        }
         if fetch.watches {
-            self.watch(self.store.find(key.as_str()));
-        }
-    }
-
-    /// A worker would have waited for the key's next version by itself.
-    fn watch(&mut self, record: Option<RecordId>) {
-        if let Some(r) = record.and_then(|record| self.store.records.get_mut(record)) {
-            r.watched = true;
+            self.keys.watch(&key);
         }
     }
 
@@ -89,21 +81,13 @@ impl Node {
         let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
         *stage = FetchStage::Waiting;
         let (key, select) = (op.key.clone(), *select);
-        let record_id = self.store.find_or_make(&key);
-        let Some(record) = self.store.records.get_mut(record_id) else { return };
-        if record.is_owned() {
-            record.wait(Waiter::Local(id), select);
-            self.serve(now, record_id, Concerned::One(Waiter::Local(id)));
-        } else if let Some((node, _)) = self.locations.get(&key).cloned() {
-            self.store.tidy(record_id);
-            self.fetch_from(now, id, &node);
-        } else {
-            record.wait(Waiter::Local(id), select);
-            if !record.resolving {
-                record.resolving = true;
-                self.actions.push(HostAction::Control(Control::Resolve { key, newer_than: 0 }));
-            }
+        let record_id = self.keys.find_or_make(&key);
+        let is_owned = self.keys.record(record_id).is_some_and(Record::is_owned);
+        if !is_owned && let Some(node) = self.keys.location(&key).cloned() {
+            self.keys.tidy(record_id, &mut self.actions);
+            return self.fetch_from(now, id, &node);
         }
+        self.wait_here(now, id, record_id, select, 0);
     }
 
     pub(super) fn fetch_from(&mut self, now: Time, id: OperationId, node: &Name) {
@@ -121,28 +105,24 @@ impl Node {
     pub fn located(&mut self, now: Time, key: &Key, node: &Name, sequence: u64) {
         let mine = *node == self.config.name;
         if !mine {
-            self.remember_location(key, node, sequence);
+            self.keys.remember_location(key, node, sequence);
         }
-        let Some(id) = self.store.find(key.as_str()) else { return };
-        let Some(record) = self.store.records.get_mut(id) else { return };
-        record.resolving = false;
-        if record.is_owned() {
+        let Some(id) = self.keys.find(key) else { return };
+        self.keys.resolved(id);
+        if self.keys.record(id).is_none_or(Record::is_owned) {
             return;
         }
         if mine {
             // The entry is our own and on its way out.
-            record.resolving = true;
-            let key = key.clone();
-            self.actions.push(HostAction::Control(Control::Resolve { key, newer_than: sequence }));
-            return;
+            return self.keys.resolve(id, sequence, &mut self.actions);
         }
-        for waiter in record.take_waiters() {
+        for waiter in self.keys.take_waiters(id) {
             match waiter {
                 Waiter::Local(op) => self.fetch_from(now, op, node),
                 Waiter::Remote(link, index) => self.not_owner(now, link, index, key),
             }
         }
-        self.store.tidy(id);
+        self.keys.tidy(id, &mut self.actions);
     }
 
     /// A node that was said to own the key does not. The directory is asked for a newer entry, but not for ever: two that each say it
@@ -165,15 +145,17 @@ impl Node {
         let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
         *stage = FetchStage::Waiting;
         let (key, select) = (op.key.clone(), *select);
-        let newer_than = self.locations.remove(&key).map_or(0, |(_, sequence)| sequence);
-        let record_id = self.store.find_or_make(&key);
-        let Some(record) = self.store.records.get_mut(record_id) else { return };
-        record.wait(Waiter::Local(id), select);
-        if record.is_owned() {
-            self.serve(now, record_id, Concerned::One(Waiter::Local(id)));
-        } else if !record.resolving {
-            record.resolving = true;
-            self.actions.push(HostAction::Control(Control::Resolve { key, newer_than }));
+        let newer_than = self.keys.forget_location(&key);
+        let record = self.keys.find_or_make(&key);
+        self.wait_here(now, id, record, select, newer_than);
+    }
+
+    /// A fetch waits for a version of a key that is owned here, or for the directory to say where it is.
+    fn wait_here(&mut self, now: Time, id: OperationId, record: RecordId, select: Select, newer_than: u64) {
+        self.keys.wait(record, Waiter::Local(id), select);
+        match self.keys.record(record).is_some_and(Record::is_owned) {
+            true => self.serve(now, record, Concerned::One(Waiter::Local(id))),
+            false => self.keys.resolve(record, newer_than, &mut self.actions),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The landing slots of a push flow: room for them, granting them, and what becomes of them when they have been read.
 
 use super::ids::{BlobId, InFlowId, SlotId};
+use super::keys::Source;
 use super::link::{AfterRevoke, SlotState, SlotUser};
 use super::node::Node;
 use super::pool::Want;
 use super::push_in::InState;
-use super::store::Source;
 use super::{Post, Tenant};
 use crate::fabric::{GrantAccess, LinkId};
 use crate::wire::landing::SlotGrant;
@@ -142,9 +142,7 @@ impl Node {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(slot) = l.remove_slot(slot) else { return };
         let domain = slot.domain;
-        if let Some(b) = self.store.blobs.get_mut(blob) {
-            b.source = Source::Pool(Box::new(slot.range));
-        }
+        self.keys.set_source(blob, Source::Pool(Box::new(slot.range)));
         let SlotUser::Flow(of, round) = slot.user else { return };
         let Some(flow) = l.flows_in.get_mut(of).filter(|f| f.round == round && f.state.takes_more()) else { return };
         flow.missing += 1;

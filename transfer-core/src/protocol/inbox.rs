@@ -1,10 +1,10 @@
 //! What comes in: messages, and the end of a link.
 
 use super::counters::{Request, unsent};
+use super::keys::Source;
 use super::link::{Out, Purpose, SlotState};
 use super::node::{Node, Peer};
 use super::references::Referred;
-use super::store::Source;
 use super::{Control, HostAction};
 use crate::fabric::{DownReason, LinkId};
 use crate::op::{Failure, FailureCode};
@@ -119,10 +119,9 @@ impl Node {
         for id in l.slots.ids(|_| true) {
             if let Some(slot) = l.slots.remove(id) {
                 match slot.state {
-                    SlotState::Held(blob) => match self.store.blobs.get_mut(blob) {
-                        Some(b) => b.source = Source::Pool(Box::new(slot.range)),
-                        None => self.free_range(slot.domain, slot.range),
-                    },
+                    SlotState::Held(blob) if self.keys.blob(blob).is_some() => {
+                        self.keys.set_source(blob, Source::Pool(Box::new(slot.range)));
+                    }
                     _ => self.free_range(slot.domain, slot.range),
                 }
             }

@@ -1,10 +1,10 @@
 //! References to memory: handing a tensor over, and giving its memory back.
 
 use super::ids::BlobId;
+use super::keys::{Blob, Lent, Source, Unheld};
 use super::meters::{Operation, PathId};
 use super::node::Node;
 use super::slab::Id;
-use super::store::{Blob, Lent, Source};
 use super::{HostAction, SessionId};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
@@ -15,18 +15,11 @@ use std::time::Duration;
 impl Node {
     /// Takes one reference away. The last one gives the memory back to where it came from.
     pub(super) fn unhold(&mut self, id: BlobId) {
-        let Some(blob) = self.store.blobs.get_mut(id) else { return };
-        blob.refs = blob.refs.saturating_sub(1);
-        if let (1, Some(op)) = (blob.refs, blob.awaited) {
-            return self.taken_back(op, id);
-        }
-        if blob.refs > 0 {
-            return;
-        }
-        let Some(blob) = self.store.blobs.remove(id) else { return };
-        if blob.is_shared {
-            self.store.readers.remove(&id);
-        }
+        let blob = match self.keys.unhold(id) {
+            Unheld::Held => return,
+            Unheld::Sole(op) => return self.taken_back(op, id),
+            Unheld::Ended(blob) => *blob,
+        };
         match blob.source {
             Source::Arena(lent) => self.leave_arena(&blob, lent),
             Source::Pool(range) => self.free_range(blob.domain, *range),
@@ -46,7 +39,6 @@ impl Node {
         if let Some(arena) = self.arenas.get_mut(&slice.segment) {
             arena.blobs = arena.blobs.saturating_sub(1);
             arena.ranges = arena.ranges.saturating_sub(blob.range_count().into());
-            self.store.counted.version_went(blob.domain);
         }
         self.tidy_arena(slice.segment);
     }
@@ -87,7 +79,7 @@ impl Node {
             );
             return Err(Failure::new(FailureCode::RequireUnmet, text));
         }
-        let (bytes, origin) = self.store.blobs.get(blob).map_or((0, None), |b| (b.meta.len_bytes(), b.trace));
+        let (bytes, origin) = self.keys.blob(blob).map_or((0, None), |b| (b.meta.len_bytes(), b.trace));
         let waited = now.since(since);
         let report = Report {
             fabric: FabricKind::Local,
@@ -112,14 +104,11 @@ impl Node {
         report: Report,
     ) -> Result<(), Failure> {
         let gone = || Failure::new(FailureCode::Cancelled, "the worker is gone");
-        let (Some(s), Some(b)) = (self.sessions.get(&session), self.store.blobs.get(blob)) else { return Err(gone()) };
+        let (Some(s), Some(b)) = (self.sessions.get(&session), self.keys.blob(blob)) else { return Err(gone()) };
         if s.domain != b.domain {
             return Err(self.of_another_tenant("the tensor", b.domain, s.domain));
         }
-        let (Some(s), Some(b)) = (self.sessions.get_mut(&session), self.store.blobs.get_mut(blob)) else {
-            return Err(gone());
-        };
-        b.refs += 1;
+        let (Some(s), Some(b)) = (self.sessions.get_mut(&session), self.keys.hold(blob)) else { return Err(gone()) };
         s.lent += 1;
         *s.leases.entry(blob).or_insert(0) += 1;
         let reply = Reply::Fetched {

@@ -1,13 +1,13 @@
 //! Listings of what there may be many of, page after page: a call looks at a bounded number of places, whatever there is and whatever
 //! is asked for. So a page is in the order in which things lie, and a filter may leave it short or empty before the last.
 
+use super::keys::{Owner, Record};
 use super::link::{AfterRevoke, Link, Slot, SlotState, SlotUser};
 use super::node::Node;
 use super::pull::PullState;
 use super::push_in::InState;
 use super::session::Session;
 use super::slab::Slab;
-use super::store::{Owner, Record};
 use super::{
     LinkStatus, LinkWork, Page, QuarantineStatus, SessionId, SessionStatus, Tenants, TensorStatus, TransferStatus,
 };
@@ -117,24 +117,24 @@ impl Node {
     /// Published tensors.
     #[must_use]
     pub fn tensors(&self, filter: &TensorFilter, from: u64, limit: usize) -> Page<TensorStatus> {
-        page_of(&self.store.records, from, limit, |record| {
-            let wanted = record.newest().is_some() && record.key.as_str().starts_with(&filter.prefix);
+        page_of(self.keys.records(), from, limit, |record| {
+            let wanted = record.newest().is_some() && record.key().as_str().starts_with(&filter.prefix);
             if !wanted { None } else { self.tensor(record, &filter.owner) }
         })
     }
 
     fn tensor(&self, record: &Record, owner: &str) -> Option<TensorStatus> {
         let id = record.newest()?;
-        let blob = self.store.blobs.get(id)?;
-        let name = self.owner_name(&record.owner)?;
+        let blob = self.keys.blob(id)?;
+        let name = self.owner_name(record.owner())?;
         (owner.is_empty() || name.as_str() == owner).then(|| TensorStatus {
-            key: record.key.clone(),
+            key: record.key().clone(),
             owner: name.clone(),
             tenant: self.config.tenants.name(blob.domain),
             version: blob.version,
             meta: blob.meta.clone(),
             slice: blob.slice,
-            readers: self.readers_of(record, id),
+            readers: self.keys.readers_of(record, id),
             retention: blob.retention,
             older: record.count() - 1,
         })

@@ -6,17 +6,18 @@
 //! - `node`: the parts put together; time, links, and what fabrics report.
 //! - `session`, `ops`: workers, their operations and how those end.
 //! - `fetch`, `connect`: finding a key's owner, a worker's node, the link to a node.
-//! - `publish`, `claims`, `name_lost`: publishing, and who may. `versions`: a key's versions, and how long each stays.
-//! - `board`: what workers may find by looking, without asking. `notices`: what they show each other.
+//! - `keys`: a machine of its own: what is published, who may publish it, who waits for it, who may find it by looking.
+//! - `publish`, `claims`, `name_lost`: publishing, and who may. `versions`: who is served with a version, and what ends with it.
+//! - `boards`: what workers find by looking, without asking.
 //! - `limits`: how many keys and versions a worker, a user and the node may have.
-//! - `take_back`: a version whose memory its worker wants to write again.
-//! - `store`, `leases`: what is published, and who can still reach it; how memory goes back. `waiters`: who waits for it.
+//! - `take_back`: a version whose memory its worker wants to write again. `leases`: how memory is handed over and goes back.
 //! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
 //! - `meters`: what is counted and timed. `ended`: transfers that have ended, for whoever traces them.
 //! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node.
 //! - `references`: the same, where the receiver reads the owner's memory.
 //! - `counters`: named counters and barriers of the job.
+//! - `ids`, `slab`: names of entries, and tables of them.
 //! - `status`, `listing`, `waiting`, `snapshot`: what a node shows of itself. `events`: what it tells without being asked.
 //! - `copies`: what workers of another tenant may read, copied for them.
 //! - `tenant`: whose a worker is, and whose word is taken for it.
@@ -24,7 +25,7 @@
 //! - `push_out`, `push_in`, `flow_slots`, `recall`: the two sides of a push to another node, and its landing slots.
 
 mod action;
-mod board;
+mod boards;
 #[cfg(test)]
 mod broken;
 #[cfg(test)]
@@ -43,6 +44,7 @@ mod flow_slots;
 mod idle;
 mod ids;
 mod inbox;
+mod keys;
 mod leases;
 mod limits;
 mod link;
@@ -51,8 +53,6 @@ mod meters;
 mod name_lost;
 mod names;
 mod node;
-mod notices;
-mod older;
 mod operator;
 mod ops;
 mod outbox;
@@ -70,17 +70,14 @@ mod slab;
 mod slots;
 mod snapshot;
 mod status;
-mod store;
 mod take_back;
 mod tenant;
 #[cfg(test)]
 mod tests;
 mod versions;
-mod waiters;
 mod waiting;
 
 pub use action::{Action, FabricAction, HostAction, Post, Write};
-pub use board::Shown;
 #[cfg(test)]
 pub(crate) use broken::Broken;
 pub use config::NodeConfig;
@@ -89,11 +86,11 @@ pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
 pub use drain::Unfinished;
 pub use ended::EndedTransfer;
 pub use events::NodeEvent;
-pub use limits::{Limits, LimitsReached};
+pub use keys::{LimitsReached, NoticeAt, Shown};
+pub use limits::Limits;
 pub use listing::{TensorFilter, TransferFilter};
 pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, WaitMeter};
 pub use node::Node;
-pub use notices::NoticeAt;
 pub use operator::{Deleted, NotDeleted};
 pub use prepare::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
 pub use snapshot::{

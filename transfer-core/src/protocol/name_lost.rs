@@ -5,9 +5,9 @@
 //! nothing from here on.
 
 use super::SessionId;
+use super::keys::{Claimant, Owner, Record};
 use super::node::Node;
 use super::ops::OpKind;
-use super::store::{Claimant, Owner};
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
@@ -34,8 +34,8 @@ impl Node {
         }
         self.flows_out_abandoned(session);
         self.flows_in_target_gone(session);
-        for record in self.store.keys_of(session) {
-            match self.store.records.get_mut(record).map(|r| &mut r.owner) {
+        for record in self.keys.keys_of(session) {
+            match self.keys.record(record).map(Record::owner) {
                 // Pushed to the name, which is to be found elsewhere now.
                 Some(Owner::Landed(landed)) => {
                     let owner = landed.owner.clone();
@@ -43,7 +43,7 @@ impl Node {
                 }
                 // Another worker takes it over.
                 Some(Owner::Claiming(claiming)) if claiming.who != Claimant::Session(session) => {
-                    self.store.no_former_owner(record);
+                    self.keys.no_former_owner(record);
                     self.end_versions(record, false);
                 }
                 _ => self.end_key(now, record),

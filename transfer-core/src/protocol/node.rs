@@ -1,26 +1,25 @@
 //! The node: the parts put together, and the ways in and out.
 
 use super::action::Actions;
-use super::board::Boards;
 use super::copies::Copying;
 use super::counters::Counters;
 use super::ended::EndedTransfer;
 use super::events::FailuresTold;
 use super::idle::Idle;
 use super::ids::{OperationId, of};
+use super::keys::Keys;
 use super::link::Link;
 use super::meters::Meters;
 use super::pool::Pool;
 use super::prepare::Call;
 use super::references::{Foreign, Unreturned};
-use super::session::{Leases, Session};
+use super::session::{Arena, Leases, Session};
 use super::slab::{Id, Slab};
-use super::store::{Arena, Store};
 use super::{Action, Control, FabricAction, HostAction, NodeConfig, Op, PeerInfo, SessionId, Tenant};
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Failure, FailureCode};
-use crate::tensor::{Key, Name};
+use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
@@ -44,13 +43,11 @@ pub struct Node {
     /// What workers that were thrown out read still.
     pub(super) evicted: BTreeMap<SessionId, Leases>,
     pub(super) workers: HashMap<Name, SessionId>,
-    pub(super) store: Store,
+    pub(super) keys: Keys,
     pub(super) arenas: HashMap<SegmentId, Arena>,
     pub(super) pools: BTreeMap<Tenant, Pool>,
     pub(super) links: BTreeMap<LinkId, Link>,
     pub(super) peers: HashMap<Name, Peer>,
-    /// Where keys are, as the directory said: the node and the entry's number.
-    pub(super) locations: HashMap<Key, (Name, u64)>,
     pub(super) worker_locations: HashMap<Name, Name>,
     pub(super) worker_waiting: HashMap<Name, Vec<OperationId>>,
     pub(super) ops: Slab<Op, of::Operation>,
@@ -68,7 +65,6 @@ pub struct Node {
     /// Calls of peers for slots that are being answered.
     pub(super) calls: BTreeMap<u64, Call>,
     pub(super) counters: Counters,
-    pub(super) boards: Boards,
     /// Segments of peers.
     pub(super) foreign: HashMap<SegmentId, Foreign>,
     pub(super) unreturned: Unreturned,
@@ -101,9 +97,6 @@ pub(super) enum Peer {
 /// The most receive slots of a peer that are used, however many it says that it has.
 pub(super) const MAX_RECEIVE_SLOTS: u32 = 1 << 14;
 
-/// The most locations of keys that are remembered; then they are asked for again.
-const MAX_LOCATIONS: usize = 1 << 20;
-
 impl Node {
     /// A node. `headers` is registered memory for outgoing landing headers: one of [`HEADER_BYTES`] for each transfer in flight.
     #[must_use]
@@ -115,12 +108,11 @@ impl Node {
             sessions: BTreeMap::new(),
             evicted: BTreeMap::new(),
             workers: HashMap::new(),
-            store: Store::default(),
+            keys: Keys::default(),
             arenas: HashMap::new(),
             pools: BTreeMap::new(),
             links: BTreeMap::new(),
             peers: HashMap::new(),
-            locations: HashMap::new(),
             worker_locations: HashMap::new(),
             worker_waiting: HashMap::new(),
             ops: Slab::default(),
@@ -135,7 +127,6 @@ impl Node {
             asking: Vec::new(),
             calls: BTreeMap::new(),
             counters: Counters::default(),
-            boards: Boards::default(),
             foreign: HashMap::new(),
             unreturned: Unreturned::default(),
             references_held: 0,
@@ -178,7 +169,10 @@ impl Node {
             self.flush_asks();
             self.flush();
         }
-        self.actions.pop()
+        let action = self.actions.pop();
+        #[cfg(test)]
+        self.forget_marks(action.as_ref());
+        action
     }
 
     /// When [`Node::timeout`] has to be called at the latest.
@@ -305,11 +299,4 @@ impl Node {
     #[cfg(not(test))]
     #[allow(clippy::unused_self)]
     pub(super) fn step(&self) {}
-
-    pub(super) fn remember_location(&mut self, key: &Key, node: &Name, sequence: u64) {
-        if self.locations.len() >= MAX_LOCATIONS {
-            self.locations.clear();
-        }
-        self.locations.insert(key.clone(), (node.clone(), sequence));
-    }
 }

@@ -1,9 +1,9 @@
 //! What an operator ends, whoever owns it.
 
+use super::keys::Owner;
 use super::node::Node;
 use super::push_in::InState;
 use super::slab::Id;
-use super::store::Owner;
 use super::{Page, Tenant};
 use crate::fabric::LinkId;
 use crate::tensor::{Key, Name};
@@ -50,20 +50,20 @@ impl Node {
             return Err(NotDeleted::Reserved);
         }
         let unknown = || NotDeleted::Unknown(key.clone());
-        let id = self.store.find(key.as_str()).ok_or_else(unknown)?;
-        let record = self.store.records.get(id).ok_or_else(unknown)?;
-        let whose = Node::tenant_of(&self.sessions, &record.owner);
+        let id = self.keys.find(key).ok_or_else(unknown)?;
+        let record = self.keys.record(id).ok_or_else(unknown)?;
+        let whose = Node::tenant_of(&self.sessions, record.owner());
         if only.is_some_and(|only| whose != Some(only)) {
             // What is another tenant's is not there for this one.
             return Err(unknown());
         }
-        if let Owner::Claiming(_) = record.owner {
+        if let Owner::Claiming(_) = record.owner() {
             return Err(NotDeleted::Claiming(key.clone()));
         }
-        let owner = self.owner_name(&record.owner).cloned().ok_or_else(unknown)?;
+        let owner = self.owner_name(record.owner()).cloned().ok_or_else(unknown)?;
         let versions = record.versions();
-        let still_read = versions.clone().filter(|id| self.readers_of(record, *id) > 0).count();
-        let blobs: Vec<_> = versions.filter_map(|id| self.store.blobs.get(id)).collect();
+        let still_read = versions.clone().filter(|id| self.keys.readers_of(record, *id) > 0).count();
+        let blobs: Vec<_> = versions.filter_map(|id| self.keys.blob(id)).collect();
         let deleted = Deleted {
             owner,
             versions: record.count(),

@@ -2,9 +2,8 @@
 
 use super::counters::CounterStage;
 use super::ids::{BlobId, CopyId, OperationId, OutFlowId, PullId};
+use super::keys::Waiter;
 use super::node::Node;
-use super::store::Source;
-use super::waiters::Waiter;
 use super::{HostAction, SessionId};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::SegmentId;
@@ -183,8 +182,8 @@ impl Node {
         let failure = match &op.kind {
             OpKind::Fetch { select, stage, .. } => match stage {
                 FetchStage::Waiting => {
-                    let record = self.store.find(key.as_str()).and_then(|r| self.store.records.get(r));
-                    match record.and_then(|r| r.current).and_then(|b| self.store.blobs.get(b)) {
+                    let newest = self.keys.find(key).and_then(|record| self.keys.current(record));
+                    match newest {
                         Some(newest) => Failure::new(
                             FailureCode::Deadline,
                             format!(
@@ -264,7 +263,7 @@ impl Node {
     /// Ends an operation whose worker is gone.
     pub(super) fn drop_op(&mut self, id: OperationId) {
         if let Some(Op { kind: OpKind::Push { blob, .. } | OpKind::TakeBack { blob }, key, .. }) = self.detach_op(id) {
-            self.refuse_announced(&key, blob);
+            self.keys.refuse_announced(&key, blob, &mut self.actions);
             self.unhold(blob);
         }
     }
@@ -274,19 +273,12 @@ impl Node {
         let op = self.finish_op(id)?;
         match &op.kind {
             OpKind::Fetch { stage: FetchStage::Waiting, .. } => {
-                if let Some(record_id) = self.store.find(op.key.as_str()) {
-                    if let Some(record) = self.store.records.get_mut(record_id) {
-                        record.forget_waiter(Waiter::Local(id));
-                    }
-                    self.tidy_record(record_id);
-                }
+                self.keys.forget_waiter(&op.key, Waiter::Local(id), &mut self.actions);
             }
             OpKind::Fetch { stage: FetchStage::Pulling(link, pull), .. } => self.cancel_pull(*link, *pull),
             OpKind::Fetch { stage: FetchStage::Copying(copying), .. } => self.copy_unwanted(*copying),
             OpKind::TakeBack { blob } => {
-                if let Some(blob) = self.store.blobs.get_mut(*blob) {
-                    blob.awaited = None;
-                }
+                self.keys.set_awaited(*blob, None);
             }
             OpKind::Counter { stage, .. } => self.detach_counter(id, &op.key, stage),
             OpKind::Fetch { stage: FetchStage::Connecting(_), .. } | OpKind::Push { .. } | OpKind::Prepare { .. } => {}
@@ -297,20 +289,11 @@ impl Node {
     pub(super) fn end_push_with_failure(&mut self, op: &Op, failure: Failure) {
         let OpKind::Push { blob, .. } = op.kind else { return };
         self.note_failed(op, failure.code);
-        let mut kept = false;
-        if let Some(b) = self.store.blobs.get_mut(blob) {
-            kept = b.refs > 1;
-            if !kept {
-                // The failure itself gives the range back.
-                b.source = Source::Arena(None);
-            }
-        }
+        let kept = self.keys.refuse_push(blob);
         self.failed(op.session, &failure);
         self.actions.push(HostAction::Reply { session: op.session, reply: Reply::Failed { op: op.id, failure, kept } });
-        self.refuse_announced(&op.key, blob);
+        self.keys.refuse_announced(&op.key, blob, &mut self.actions);
         self.unhold(blob);
-        if let Some(record) = self.store.find(op.key.as_str()) {
-            self.tidy_record(record);
-        }
+        self.keys.tidy_key(&op.key, &mut self.actions);
     }
 }

@@ -3,11 +3,10 @@
 use super::claims::key_owned;
 use super::ended::Ending;
 use super::ids::RecordId;
+use super::keys::{Blob, Claimant, Claiming, Lent, Owner, Record, Source};
 use super::meters::{Operation, PathId};
 use super::node::Node;
-use super::notices::NoticeAt;
 use super::ops::{Op, OpKind, PushStage};
-use super::store::{Blob, Claimant, Lent, Owner, Record, Source};
 use super::{HostAction, SessionId};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
@@ -33,8 +32,8 @@ impl Node {
             Ok(slice) => slice,
             Err(failure) => return self.refuse(session, push.op, failure),
         };
-        let ticket = match self.announced(session, &push) {
-            Ok(ticket) => ticket,
+        let announced = match self.announced(session, &push) {
+            Ok(announced) => announced,
             Err(failure) => return self.refuse(session, push.op, failure),
         };
         let unwelcome = self.draining.then(|| self.is_draining()).or_else(|| self.no_name(session, &push.key));
@@ -42,12 +41,11 @@ impl Node {
         let unwelcome = unwelcome.or_else(|| push.version.and_then(|version| too_high(&push.key, version)));
         let busy = || self.is_busy(session).or_else(|| self.too_many_ranges(slice.segment, push.ranges));
         // What is pushed to a key that is the worker's own waits for nothing.
-        let is_own = |r: &Record| matches!(r.owner, Owner::Session(owner) if owner == session);
-        let found = self.store.find(push.key.as_str()).and_then(|record| self.store.records.get(record));
-        let failure = unwelcome.or_else(|| if ticket.is_some() && found.is_some_and(is_own) { None } else { busy() });
+        let is_own = || self.keys.owner(&push.key).is_some_and(|owner| owner.is(session));
+        let failure = unwelcome.or_else(|| if announced.is_some() && is_own() { None } else { busy() });
         let failure = failure.or_else(|| self.too_many_versions(session));
         // What is announced may be read already.
-        if ticket.is_none()
+        if announced.is_none()
             && let Some(failure) = failure
         {
             return self.refuse(session, push.op, failure);
@@ -71,13 +69,9 @@ impl Node {
         if let Some(arena) = self.arenas.get_mut(&slice.segment) {
             arena.blobs += 1;
             arena.ranges += u64::from(push.ranges);
-            self.store.counted.version_came(blob.domain);
         }
-        blob.is_shared = !readers.is_empty();
-        let blob = self.store.blobs.insert(blob);
-        if !readers.is_empty() {
-            self.store.readers.insert(blob, readers.into());
-        }
+        let blob = self.keys.insert(blob);
+        self.keys.share(blob, readers);
         let op = Op {
             session,
             id: push.op,
@@ -94,9 +88,8 @@ impl Node {
                 posted: Time::NEVER,
             },
         };
-        if let Some(ticket) = ticket {
-            let notice = push.announced.map_or(0, |announced| announced.notice);
-            self.hold_announced(blob, ticket, NoticeAt { session, notice });
+        if let Some((ticket, at)) = announced {
+            self.keys.hold_announced(blob, ticket, at);
             if let Some(failure) = failure {
                 return self.end_push_with_failure(&op, failure);
             }
@@ -106,51 +99,42 @@ impl Node {
 
     /// Publishes at this sidecar, where the tensor lies already.
     pub(super) fn push_here(&mut self, now: Time, op: Op) {
-        let record_id = self.store.find_or_make(&op.key);
-        let Some(record) = self.store.records.get_mut(record_id) else { return };
+        let record_id = self.keys.find_or_make(&op.key);
+        let Some(owner) = self.keys.record(record_id).map(Record::owner) else { return };
         let Some(session) = self.sessions.get(&op.session) else { return };
-        let tenant = session.domain;
+        let (name, tenant) = (&session.name, session.domain);
         let takes_over = matches!(op.kind, OpKind::Push { takeover: true, .. });
-        match &mut record.owner {
-            Owner::Session(owner) if *owner == op.session => {
-                self.publish_op(now, record_id, op);
-            }
+        match owner {
+            owner if owner.is(op.session) => self.publish_op(now, record_id, op),
             Owner::Claiming(claiming)
                 if claiming.who == Claimant::Session(op.session)
-                    || claiming.who == Claimant::Gone
-                        && (&claiming.owner, claiming.tenant) == (&session.name, tenant) =>
+                    || claiming.who == Claimant::Gone && (&claiming.owner, claiming.tenant) == (name, tenant) =>
             {
-                self.store.set_claimant(record_id, Claimant::Session(op.session));
+                let session = op.session;
                 let id = self.keep_op(op);
-                if let Some(Owner::Claiming(claiming)) = self.store.records.get_mut(record_id).map(|r| &mut r.owner) {
-                    claiming.pushes.push(id);
-                }
+                self.keys.join_claim(record_id, session, id);
             }
             Owner::Nobody => {
-                let (key, owner) = (op.key.clone(), session.name.clone());
+                let owner = (name.clone(), tenant);
                 if let Some(failure) = self.too_many_keys(op.session) {
                     return self.end_push_with_failure(&op, failure);
                 }
                 let who = Claimant::Session(op.session);
                 let id = self.keep_op(op);
-                self.claim(record_id, key, (owner, tenant), who, takes_over, vec![id]);
+                self.claim(record_id, Claiming { pushes: vec![id], ..Claiming::new(owner, who, takes_over) });
             }
             // The same worker pushed from another node before; it has come to this one.
-            Owner::Landed(landed) if (&landed.owner, landed.tenant) == (&session.name, tenant) => {
+            Owner::Landed(landed) if (&landed.owner, landed.tenant) == (name, tenant) => {
                 let flow = landed.flow;
-                record.begin_epoch();
-                self.store.set_owner(record_id, Owner::Session(op.session));
-                self.count_key(record_id);
+                self.keys.give(record_id, Owner::Session(op.session));
                 if let Some((link, flow)) = flow {
                     self.recall(link, flow);
                 }
                 self.publish_op(now, record_id, op);
             }
             // The directory has the key under this worker's name still.
-            Owner::Outlived(outlived) if outlived.owner == session.name && outlived.domain == session.domain => {
-                record.begin_epoch();
-                self.store.set_owner(record_id, Owner::Session(op.session));
-                self.count_key(record_id);
+            Owner::Outlived(outlived) if (&outlived.owner, outlived.domain) == (name, tenant) => {
+                self.keys.give(record_id, Owner::Session(op.session));
                 self.publish_op(now, record_id, op);
             }
             owner if takes_over => {
@@ -163,21 +147,9 @@ impl Node {
                     None => self.take_over(record_id, op),
                 }
             }
-            Owner::Session(other) => {
-                let owner = self.sessions.get(other).map(|s| s.name.clone());
-                self.refuse_owned(op, owner.as_ref());
-            }
-            Owner::Claiming(claiming) => {
-                let owner = claiming.owner.clone();
-                self.refuse_owned(op, Some(&owner));
-            }
-            Owner::Landed(landed) => {
-                let owner = landed.owner.clone();
-                self.refuse_owned(op, Some(&owner));
-            }
-            Owner::Outlived(outlived) => {
-                let owner = outlived.owner.clone();
-                self.refuse_owned(op, Some(&owner));
+            owner => {
+                let failure = key_owned(&op.key, self.owner_name(owner), &self.config.name);
+                self.end_push_with_failure(&op, failure);
             }
         }
     }
@@ -194,16 +166,11 @@ impl Node {
         }
     }
 
-    pub(super) fn refuse_owned(&mut self, op: Op, owner: Option<&Name>) {
-        let failure = key_owned(&op.key, owner, &self.config.name);
-        self.end_push_with_failure(&op, failure);
-    }
-
     /// Publishes an operation's tensor, or says why not, and ends the operation.
     pub(super) fn publish_op(&mut self, now: Time, record: RecordId, op: Op) {
         let OpKind::Push { version, blob, to, .. } = &op.kind else { return };
         let blob = *blob;
-        let Some(next) = self.store.records.get(record).map(|r| r.next_version) else { return };
+        let Some(next) = self.keys.record(record).map(Record::next_version) else { return };
         let version = version.unwrap_or(Version(next.max(1)));
         if let Some(failure) = too_high(&op.key, version) {
             return self.end_push_with_failure(&op, failure);
@@ -220,7 +187,7 @@ impl Node {
             let text = format!("{kind} is required, but the tensor goes to {target:?} and stays at this sidecar");
             return self.end_push_with_failure(&op, Failure::new(FailureCode::RequireUnmet, text));
         }
-        let bytes = self.store.blobs.get(blob).map_or(0, |b| b.meta.len_bytes());
+        let bytes = self.keys.blob(blob).map_or(0, |b| b.meta.len_bytes());
         let queued = now.since(op.since);
         let report = Report {
             fabric: FabricKind::Local,

@@ -2,6 +2,7 @@
 
 use super::ended::Ending;
 use super::ids::{OperationId, PullId, SlotId, of};
+use super::keys::{Blob, Source};
 use super::link::{AfterRevoke, Landing, Link, SlotState, SlotUser};
 use super::meters::Operation;
 use super::node::Node;
@@ -9,7 +10,6 @@ use super::ops::{FetchStage, Op, OpKind};
 use super::pool::Want;
 use super::references::Referred;
 use super::slab::Slab;
-use super::store::{Blob, Source};
 use super::{Slot, Tenant};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
@@ -293,7 +293,7 @@ impl Node {
         slice.len = bytes;
         let blob = Blob::new(slice, meta, slot.domain, Source::Pool(Box::new(slot.range)));
         let origin = pull.told.filter(|(version, _)| *version == header.version).map(|(_, context)| context);
-        let blob = self.store.blobs.insert(Blob { version: header.version, trace: origin, ..blob });
+        let blob = self.keys.insert(blob.at(header.version, origin));
         if let Some(op) = self.finish_op(op) {
             let report = Report {
                 fabric: kind,
@@ -353,8 +353,8 @@ impl Node {
         self.begin_reading(slice.segment);
         let source = Source::Reference { link, lease: referred.lease };
         let origin = p.told.filter(|(told, _)| *told == version).map(|(_, context)| context);
-        let blob = Blob { version, trace: origin, ..Blob::new(slice, meta, p.domain, source) };
-        let blob = self.store.blobs.insert(blob);
+        let blob = Blob::new(slice, meta, p.domain, source).at(version, origin);
+        let blob = self.keys.insert(blob);
         if let Some(op) = p.op.and_then(|op| self.finish_op(op)) {
             let waited = Duration::from_micros(waited_us.into());
             let (queued, flew) = (p.asked.since(op.since), now.since(p.asked).saturating_sub(waited));
@@ -469,7 +469,7 @@ impl Node {
                 }
                 let text = format!("while key {:?} was being fetched, {}", pull.key, failure.text);
                 // The peer may have come back with other owners.
-                self.locations.remove(&pull.key);
+                self.keys.forget_location(&pull.key);
                 self.fail_op(op, Failure::new(failure.code, text));
             }
         }

@@ -1,10 +1,10 @@
 //! Pushing, the receiver's side: grant slots, publish what lands in them, give them back when it has been read.
 
-use super::ids::{InFlowId, RecordId, SlotId, of};
+use super::ids::{FlowAt, InFlowId, RecordId, SlotId, of};
+use super::keys::{Blob, Claimant, Claiming, Landed, Owner, Record, Source};
 use super::link::{Landing, Link, Slot, SlotState};
 use super::node::Node;
 use super::slab::Slab;
-use super::store::{Blob, Claimant, Landed, Owner, Source};
 use super::{SessionId, Tenant};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
@@ -212,55 +212,37 @@ impl Node {
     /// Makes the key the sender's, if it may have it.
     fn own_flow(&mut self, link: LinkId, id: InFlowId, key: Key, owner: Name) {
         let Some((target, tenant)) = self.flow_in(link, id).map(|f| (f.target, f.domain)) else { return };
-        let record_id = self.store.find_or_make(&key);
-        let Some(record) = self.store.records.get_mut(record_id) else { return };
-        match &mut record.owner {
+        let record_id = self.keys.find_or_make(&key);
+        let Some(before) = self.keys.record(record_id).map(Record::owner) else { return };
+        match before {
             Owner::Nobody => match self.node_has_too_many_keys() {
-                None => self.claim(record_id, key, (owner, tenant), Claimant::Flow(link, id), false, Vec::new()),
+                None => self.claim(record_id, Claiming::new((owner, tenant), Claimant::Flow((link, id)), false)),
                 Some(failure) => self.refuse_flow(link, id, failure),
             },
             // The same worker, come back over another link: a new epoch, which may start from a lower version.
             Owner::Landed(landed) if (&landed.owner, landed.tenant) == (&owner, tenant) => {
-                let before = landed.flow.replace((link, id));
-                record.begin_epoch();
-                self.store.set_target(record_id, target);
-                if let Some((old_link, old)) = before {
+                self.keys.begin_epoch(record_id);
+                if let Some((old_link, old)) = self.keys.land_for(record_id, target, (link, id)) {
                     // It has not said that it will not write any more.
                     self.recall(old_link, old);
                 }
                 self.give_room(link, id);
             }
             Owner::Outlived(outlived) if (&outlived.owner, outlived.domain) == (&owner, tenant) => {
-                record.begin_epoch();
                 let landed = Landed { owner, tenant, target, flow: Some((link, id)) };
-                self.store.set_owner(record_id, Owner::Landed(Box::new(landed)));
-                self.count_key(record_id);
+                self.keys.give(record_id, Owner::Landed(Box::new(landed)));
                 self.give_room(link, id);
             }
             Owner::Claiming(c)
                 if (&c.owner, c.tenant) == (&owner, tenant) && !matches!(c.who, Claimant::Session(_)) =>
             {
-                let before = c.who;
-                self.store.set_claimant(record_id, Claimant::Flow(link, id));
-                if let Claimant::Flow(old_link, old) = before {
+                let before = self.keys.set_claimant(record_id, Claimant::Flow((link, id)));
+                if let Some(Claimant::Flow((old_link, old))) = before {
                     self.recall(old_link, old);
                 }
             }
-            Owner::Claiming(c) => {
-                let failure = super::claims::key_owned(&key, Some(&c.owner), &self.config.name);
-                self.refuse_flow(link, id, failure);
-            }
-            Owner::Landed(l) => {
-                let failure = super::claims::key_owned(&key, Some(&l.owner), &self.config.name);
-                self.refuse_flow(link, id, failure);
-            }
-            Owner::Outlived(o) => {
-                let failure = super::claims::key_owned(&key, Some(&o.owner), &self.config.name);
-                self.refuse_flow(link, id, failure);
-            }
-            Owner::Session(s) => {
-                let name = self.sessions.get(s).map(|s| &s.name);
-                let failure = super::claims::key_owned(&key, name, &self.config.name);
+            before => {
+                let failure = super::claims::key_owned(&key, self.owner_name(before), &self.config.name);
                 self.refuse_flow(link, id, failure);
             }
         }
@@ -270,18 +252,15 @@ impl Node {
     pub(super) fn flow_claimed(&mut self, now: Time, link: LinkId, id: InFlowId, record: RecordId, owner: Name) {
         let flow = self.links.get(&link).and_then(|l| l.flows_in.get(id));
         let target = flow.filter(|f| f.state != InState::Recalling).map(|f| (f.target, f.domain));
-        let Some(r) = self.store.records.get_mut(record) else { return };
         match target {
             Some((target, tenant)) => {
-                r.begin_epoch();
                 let landed = Landed { owner, tenant, target, flow: Some((link, id)) };
-                self.store.set_owner(record, Owner::Landed(Box::new(landed)));
-                self.count_key(record);
+                self.keys.give(record, Owner::Landed(Box::new(landed)));
                 self.give_room(link, id);
             }
             // Sender, target or link went away meanwhile.
             None => {
-                self.store.set_claimant(record, Claimant::Gone);
+                self.keys.set_claimant(record, Claimant::Gone);
                 self.end_key(now, record);
             }
         }
@@ -297,9 +276,7 @@ impl Node {
         l.flow_in_of.remove(&flow.index);
         self.idle.touch(link, id);
         self.answer_flow(link, flow.index, Err(failure));
-        if let Some(record) = self.store.find(flow.key.as_str()) {
-            self.tidy_record(record);
-        }
+        self.keys.tidy_key(&flow.key, &mut self.actions);
     }
 
     pub(super) fn flow_in(&mut self, link: LinkId, id: InFlowId) -> Option<&mut InFlow> {
@@ -346,11 +323,9 @@ impl Node {
         if std::mem::replace(&mut flow.target, session) != session {
             // Another worker may be sent the same versions.
             flow.next_version = 0;
-            if let Some(record) = self.store.find(key.as_str())
-                && let Some(Owner::Landed(landed)) = self.store.records.get(record).map(|r| &r.owner)
-                && landed.flow == Some((link, id))
-            {
-                self.store.set_target(record, session);
+            let record = self.keys.find(key);
+            if let Some(record) = record.filter(|record| self.lands_by(*record, (link, id))) {
+                self.keys.land_for(record, session, (link, id));
             }
         }
         self.serve_pool_later(before);
@@ -412,6 +387,11 @@ impl Node {
         Ok(Some(f.meta.clone()))
     }
 
+    /// Whether the versions of a key land by this flow.
+    fn lands_by(&self, record: RecordId, flow: FlowAt) -> bool {
+        self.keys.record(record).is_some_and(|r| r.owner().lands_by(flow))
+    }
+
     /// The slot is closed: publishes what it holds, unless something that landed before it still waits.
     pub(super) fn deliver_flow(&mut self, now: Time, link: LinkId, id: InFlowId, closed: SlotId) {
         #[cfg(test)]
@@ -431,16 +411,12 @@ impl Node {
 
     /// A version is here, and nobody can write to it any more: publish it.
     fn flow_landed(&mut self, now: Time, link: LinkId, id: InFlowId, slot: SlotId) {
-        let Some(l) = self.links.get_mut(&link) else { return };
-        let record = l.flows_in.get(id).and_then(|flow| self.store.find(flow.key.as_str()));
-        let owned = record.and_then(|r| self.store.records.get(r)).is_some_and(|r| match &r.owner {
-            Owner::Landed(landed) => landed.flow == Some((link, id)),
-            _ => false,
-        });
-        let (Some(record), true) = (record, owned) else {
+        let record = self.flow_in(link, id).map(|flow| flow.key.clone()).and_then(|key| self.keys.find(&key));
+        let Some(record) = record.filter(|record| self.lands_by(*record, (link, id))) else {
             // The key ended meanwhile, or is another's.
             return self.drop_slot(link, slot);
         };
+        let Some(l) = self.links.get_mut(&link) else { return };
         let Some(s) = l.slots.get_mut(slot) else { return };
         let SlotState::Closed(landing) = &s.state else { return };
         let Landing { header, meta, copied, trace } = &**landing;
@@ -453,7 +429,7 @@ impl Node {
         let bytes = slice.len;
         let mut blob = Blob::new(slice, meta, s.domain, Source::Slot(link, slot)).retained(retention);
         blob.trace = trace.map(|(context, _)| context);
-        let blob = self.store.blobs.insert(blob);
+        let blob = self.keys.insert(blob);
         s.state = SlotState::Held(blob);
         l.inward.add(bytes);
         let copied = copied + bytes * u64::from(l.limits.sender_copies);
@@ -483,18 +459,14 @@ impl Node {
         let Some(key) = l.flows_in.get(id).map(|f| f.key.clone()) else { return };
         self.cut_call(link, index);
         self.drop_flow(link, id);
-        if let Some(record) = self.store.find(key.as_str()) {
-            let ends = match self.store.records.get(record).map(|r| &r.owner) {
-                Some(Owner::Landed(l)) => l.flow == Some((link, id)),
-                Some(Owner::Claiming(c)) => c.who == Claimant::Flow(link, id),
-                _ => false,
-            };
-            if ends {
-                let owner = match self.store.records.get(record).map(|r| &r.owner) {
-                    Some(Owner::Landed(l)) => l.owner.clone(),
-                    _ => return self.end_key(now, record),
-                };
-                self.owner_left(now, record, owner);
+        if let Some(record) = self.keys.find(&key) {
+            match self.keys.record(record).map(Record::owner) {
+                Some(Owner::Landed(l)) if l.flow == Some((link, id)) => {
+                    let owner = l.owner.clone();
+                    self.owner_left(now, record, owner);
+                }
+                Some(Owner::Claiming(c)) if c.who == Claimant::Flow((link, id)) => self.end_key(now, record),
+                _ => {}
             }
         }
     }
@@ -536,21 +508,18 @@ impl Node {
     pub(super) fn flows_in_lost(&mut self, now: Time, link: LinkId, flows: &Slab<InFlow, of::InFlow>) {
         for (id, flow) in flows.iter() {
             self.idle.touch(link, id);
-            let Some(record) = self.store.find(flow.key.as_str()) else { continue };
-            let published = self.store.records.get(record).is_some_and(|r| r.current.is_some() || r.older.is_some());
-            let mut ends = false;
-            match self.store.records.get_mut(record).map(|r| &mut r.owner) {
-                Some(Owner::Landed(landed)) if landed.flow == Some((link, id)) => {
-                    landed.flow = None;
-                    ends = !published;
+            let Some(record) = self.keys.find(&flow.key) else { continue };
+            match self.keys.record(record).map(|r| (r.owner(), r.newest())) {
+                Some((Owner::Landed(landed), newest)) if landed.flow == Some((link, id)) => {
+                    self.keys.detach_flow(record);
+                    if newest.is_none() {
+                        self.end_key(now, record);
+                    }
                 }
-                Some(Owner::Claiming(c)) if c.who == Claimant::Flow(link, id) => {
-                    self.store.set_claimant(record, Claimant::Gone)
+                Some((Owner::Claiming(c), _)) if c.who == Claimant::Flow((link, id)) => {
+                    self.keys.set_claimant(record, Claimant::Gone);
                 }
                 _ => {}
-            }
-            if ends {
-                self.end_key(now, record);
             }
         }
     }

@@ -8,7 +8,6 @@ use super::node::Node;
 use super::ops::{Op, OpKind, PushStage};
 use super::pool::TIDY_AT;
 use super::publish::too_high;
-use super::serve::body_of;
 use super::slab::Slab;
 use super::{BufferAsk, SessionId};
 use crate::fabric::LinkId;
@@ -120,7 +119,7 @@ impl Node {
     fn pushed_meta(&self, op: &Op) -> Option<TensorMeta> {
         match &op.kind {
             OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
-            OpKind::Push { blob, .. } => self.store.blobs.get(*blob).map(|b| b.meta.clone()),
+            OpKind::Push { blob, .. } => self.keys.blob(*blob).map(|b| b.meta.clone()),
             OpKind::Prepare { meta, .. } => Some(meta.clone()),
         }
     }
@@ -268,12 +267,10 @@ impl Node {
             *stage = PushStage::Writing;
             *posted = now;
         }
-        if let Some(context) = self.store.blobs.get(blob).and_then(|b| b.trace) {
+        if let Some(context) = self.keys.blob(blob).and_then(|b| b.trace) {
             self.send(link, Role::Push, flow.short(), Body::Trace { version, context });
         }
-        let Some(b) = self.store.blobs.get_mut(blob) else { return };
-        b.version = version;
-        b.refs += 1;
+        let Some(b) = self.keys.hold_as(blob, version) else { return };
         let header = Header {
             slot: slot.number,
             index: flow.short(),
@@ -285,7 +282,7 @@ impl Node {
             name,
             retention: b.retention,
         };
-        let body = body_of(b);
+        let body = b.body();
         self.post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Push(id) }));
     }
 
@@ -293,7 +290,7 @@ impl Node {
     pub(super) fn push_landed(&mut self, now: Time, link: LinkId, id: OperationId, blob: BlobId) {
         if let Some(op) = self.finish_op(id)
             && let OpKind::Push { posted, .. } = op.kind
-            && let (Some(l), Some(b)) = (self.links.get_mut(&link), self.store.blobs.get(blob))
+            && let (Some(l), Some(b)) = (self.links.get_mut(&link), self.keys.blob(blob))
         {
             let bytes = b.meta.len_bytes();
             l.outward.add(bytes);

@@ -8,12 +8,12 @@
 
 use super::ended::PeersTransfer;
 use super::ids::BlobId;
+use super::keys::{Blob, Source};
 use super::link::Link;
 use super::meters::Operation;
 use super::node::Node;
 use super::serve::Serve;
 use super::slab::Slab;
-use super::store::{Blob, Source};
 use super::{FabricAction, HostAction, Post, Tenant};
 use crate::fabric::LinkId;
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId};
@@ -102,7 +102,7 @@ impl Node {
         }
         let Some(l) = self.links.get_mut(&link) else { return false };
         let (Some(serve), Some(_)) = (l.serves.get_mut(&index), l.references.mark) else { return false };
-        let Some(blob) = serve.blob.and_then(|id| self.store.blobs.get(id)) else { return false };
+        let Some(blob) = serve.blob.and_then(|id| self.keys.blob(id)) else { return false };
         if !may_be_referred(blob, serve.reader) {
             return false;
         }
@@ -142,7 +142,7 @@ impl Node {
         let Some(Serve { key, blob: Some(blob), since, waited_us, trace, .. }) = l.serves.remove(&index) else {
             return;
         };
-        let Some(b) = self.store.blobs.get(blob) else { return };
+        let Some(b) = self.keys.blob(blob) else { return };
         // The request's reference becomes the peer's.
         let lease = l.references.lent.insert(blob).short();
         self.references_held += 1;
@@ -166,7 +166,7 @@ impl Node {
         let report = Report { fabric, bytes, copied: 0, queued: Duration::ZERO, waited, flew: took, origin };
         let (operation, worker) = (Operation::Serve, None);
         self.note_for_peer(now, link, PeersTransfer { operation, key: &key, worker, version, report, since, trace });
-        self.remote_fetch_ends(now, &key, blob, true);
+        self.fetch_of_ends(now, &key, blob, true);
     }
 
     /// RELEASE_REFERENCE: the peer reads it no more.
@@ -200,7 +200,7 @@ impl Node {
                 self.unhold(*blob);
                 continue;
             }
-            let Some(segment) = self.store.blobs.get(*blob).map(|b| b.slice.segment) else { continue };
+            let Some(segment) = self.keys.blob(*blob).map(|b| b.slice.segment) else { continue };
             self.unreturned.held.entry((mark, segment)).or_default().push(*blob);
         }
         if !self.unreturned.held.is_empty() {

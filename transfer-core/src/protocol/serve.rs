@@ -3,15 +3,12 @@
 use super::Tenant;
 use super::ended::PeersTransfer;
 use super::ids::BlobId;
+use super::keys::{Concerned, Record, Waiter};
 use super::link::{Out, OutWrite, Purpose};
 use super::meters::Operation;
 use super::node::Node;
-use super::store::Blob;
-use super::waiters::{Concerned, Waiter};
 use crate::fabric::LinkId;
-use crate::memory::LocalSlice;
 use crate::op::{Failure, FailureCode, Report};
-use crate::plan::GatherList;
 use crate::tensor::{Key, Retention, Select};
 use crate::time::Time;
 use crate::trace::TraceContext;
@@ -85,7 +82,7 @@ impl Node {
             Ok(Err(failure)) => return self.send(link, Role::Pull, index, Body::ErrorStatus(failure)),
             Err(what) => return self.violation(link, &what),
         };
-        let record_id = self.store.find(key.as_str());
+        let record_id = self.keys.find(&key);
         if let Some(record) = record_id {
             select = self.resolve_latest(record, select);
         }
@@ -113,14 +110,12 @@ impl Node {
             trace,
         };
         l.serves.insert(index, serve);
-        match record_id.and_then(|id| self.store.records.get_mut(id)) {
-            Some(record) if record.is_owned() => {
-                record.wait(Waiter::Remote(link, index), select);
-                if let Some(id) = record_id {
-                    self.serve(now, id, Concerned::One(Waiter::Remote(link, index)));
-                }
+        match record_id.filter(|id| self.keys.record(*id).is_some_and(Record::is_owned)) {
+            Some(record) => {
+                self.keys.wait(record, Waiter::Remote(link, index), select);
+                self.serve(now, record, Concerned::One(Waiter::Remote(link, index)));
             }
-            _ => self.not_owner(now, link, index, &key),
+            None => self.not_owner(now, link, index, &key),
         }
     }
 
@@ -133,13 +128,12 @@ impl Node {
         }
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(serve) = l.serves.get_mut(&index) else { return };
-        let Some(b) = self.store.blobs.get_mut(blob) else { return };
-        b.refs += 1;
+        let Some(b) = self.keys.hold(blob) else { return };
         serve.blob = Some(blob);
         serve.fetching = Some(blob);
         serve.waited_us = u32::try_from(now.since(serve.since).as_micros()).unwrap_or(u32::MAX);
         let (version, meta, key) = (b.version, b.meta.clone(), serve.key.clone());
-        self.fetch_begins(&key, blob);
+        self.keys.fetch_begins(&key, blob);
         if self.serve_by_reference(now, link, index) {
             return;
         }
@@ -173,7 +167,7 @@ impl Node {
         let Some(blob) = serve.blob.filter(|_| !serve.writing && !serve.sharing && serve.slot.is_none()) else {
             return self.violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which was not told to"));
         };
-        let len = self.store.blobs.get(blob).map_or(0, |b| b.meta.len_bytes());
+        let len = self.keys.blob(blob).map_or(0, |b| b.meta.len_bytes());
         if slot.capacity < len {
             let what = format!("its slot for request {index:#x} has {} bytes, {len} are needed", slot.capacity);
             return self.violation(link, &what);
@@ -198,7 +192,7 @@ impl Node {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(serve) = l.serves.get_mut(&index) else { return };
         let (Some(slot), Some(blob)) = (serve.slot.take(), serve.blob.take()) else { return };
-        let Some(b) = self.store.blobs.get(blob) else { return };
+        let Some(b) = self.keys.blob(blob) else { return };
         let (version, origin) = (b.version, b.trace);
         serve.writing = true;
         let header = Header {
@@ -212,7 +206,7 @@ impl Node {
             name: serve.name,
             retention: Retention::default(),
         };
-        let body = body_of(b);
+        let body = b.body();
         if let Some(context) = origin {
             self.send(link, Role::Pull, index, Body::Trace { version, context });
         }
@@ -241,7 +235,7 @@ impl Node {
         let Some(l) = self.links.get_mut(&link) else { return };
         if let Some(serve) = l.serves.remove(&index) {
             let (path, copies) = (l.path, u64::from(l.limits.sender_copies + l.limits.receiver_copies));
-            if let Some(blob) = serve.fetching.filter(|_| !serve.cancelled).and_then(|b| self.store.blobs.get(b)) {
+            if let Some(blob) = serve.fetching.filter(|_| !serve.cancelled).and_then(|b| self.keys.blob(b)) {
                 let bytes = blob.meta.len_bytes();
                 l.outward.add(bytes);
                 let waited = Duration::from_micros(serve.waited_us.into());
@@ -267,7 +261,7 @@ impl Node {
     /// A request has ended: what it still holds is let go, and it counts as a fetch where it went `well`.
     pub(super) fn serve_ended(&mut self, now: Time, serve: &Serve, well: bool) {
         if let Some(blob) = serve.fetching {
-            self.remote_fetch_ends(now, &serve.key, blob, well);
+            self.fetch_of_ends(now, &serve.key, blob, well);
         }
         if let Some(blob) = serve.blob {
             self.unhold(blob);
@@ -275,12 +269,7 @@ impl Node {
     }
 
     fn forget_remote_waiter(&mut self, link: LinkId, index: u32, key: &Key) {
-        if let Some(id) = self.store.find(key.as_str()) {
-            if let Some(record) = self.store.records.get_mut(id) {
-                record.forget_waiter(Waiter::Remote(link, index));
-            }
-            self.tidy_record(id);
-        }
+        self.keys.forget_waiter(key, Waiter::Remote(link, index), &mut self.actions);
     }
 
     pub(super) fn serves_lost(&mut self, now: Time, link: LinkId, serves: HashMap<u32, Serve>) {
@@ -293,14 +282,4 @@ impl Node {
             self.serve_ended(now, &serve, false);
         }
     }
-}
-
-/// What a transfer of this blob gathers behind its header.
-pub(super) fn body_of(blob: &Blob) -> GatherList {
-    let (first, rest) = match &blob.ranges {
-        Some(ranges) => (blob.meta.body_offset(), &ranges[..]),
-        None => (blob.meta.len_bytes(), &[][..]),
-    };
-    let first = LocalSlice { len: first, ..blob.slice };
-    std::iter::once(first).chain(rest.iter().copied()).filter(|slice| slice.len > 0).collect()
 }

@@ -1,9 +1,8 @@
 //! Workers: how their sessions begin and end, and what they command.
 
 use super::ids::{BlobId, OperationId};
-use super::limits::Account;
+use super::keys::{Claimant, Owner};
 use super::node::Node;
-use super::store::{Arena, Claimant, Owner};
 use super::{Control, HostAction, SessionId, Tenant};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, OpId, Push, Reply};
@@ -21,8 +20,6 @@ pub(super) struct Session {
     /// The node whose worker has this name by the directory's word: [`Node::name_lost`].
     pub(super) name_at: Option<Name>,
     pub(super) domain: Tenant,
-    /// Where its keys are counted.
-    pub(super) account: Account,
     pub(super) arena: SegmentId,
     pub(super) arena_len: u64,
     pub(super) ops: HashMap<OpId, OperationId>,
@@ -35,6 +32,16 @@ pub(super) struct Session {
     pub(super) versions: HashMap<(Key, Name), u64>,
 }
 
+/// An arena: a segment that a worker writes. It outlives its worker while somebody reads from it.
+pub(super) struct Arena {
+    pub(super) segment: SegmentId,
+    /// Blobs that lie in it.
+    pub(super) blobs: u64,
+    /// How many ranges their bodies are made of, those of one piece not counted: what the node keeps tables of.
+    pub(super) ranges: u64,
+    pub(super) abandoned: bool,
+}
+
 impl Node {
     /// A worker connected: its arena is mapped and registered. A name that is taken must have been refused before.
     pub fn session_opened(&mut self, session: SessionId, name: Name, domain: Tenant, arena: SegmentId, arena_len: u64) {
@@ -42,10 +49,10 @@ impl Node {
         self.arenas.insert(arena, Arena { segment: arena, blobs: 0, ranges: 0, abandoned: false });
         let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (lent, announced) = (0, 0);
-        let account = self.store.counted.open(domain);
+        self.keys.session_opened(session, domain);
         self.sessions.insert(
             session,
-            Session { name, name_at: None, domain, account, arena, arena_len, ops, leases, lent, announced, versions },
+            Session { name, name_at: None, domain, arena, arena_len, ops, leases, lent, announced, versions },
         );
     }
 
@@ -78,9 +85,9 @@ impl Node {
         self.evicted.insert(session, std::mem::take(&mut gone.leases));
         self.flows_out_abandoned(session);
         self.flows_in_target_gone(session);
-        for record in self.store.keys_of(session) {
+        for record in self.keys.keys_of(session) {
             self.step();
-            let owner = match self.store.records.get(record).map(|r| &r.owner) {
+            let owner = match self.keys.record(record).map(|r| r.owner()) {
                 Some(Owner::Landed(landed)) => landed.owner.clone(),
                 Some(Owner::Claiming(c)) if c.who != Claimant::Session(session) => {
                     self.former_owner_left(record, gone.name.clone(), gone.domain);
@@ -90,7 +97,7 @@ impl Node {
             };
             self.owner_left(now, record, owner);
         }
-        self.store.counted.close(gone.account);
+        self.keys.session_closed(session);
         if let Some(arena) = self.arenas.get_mut(&gone.arena) {
             arena.abandoned = true;
         }
@@ -150,8 +157,8 @@ impl Node {
     }
 
     pub(super) fn delete(&mut self, now: Time, session: SessionId, op: OpId, key: &Key) {
-        let record = self.store.find(key.as_str());
-        let mine = record.and_then(|id| self.store.records.get(id)).is_some_and(|r| match &r.owner {
+        let record = self.keys.find(key);
+        let mine = record.and_then(|id| self.keys.record(id)).is_some_and(|r| match r.owner() {
             Owner::Session(s) => *s == session,
             Owner::Outlived(outlived) => self.is_heir(session, outlived),
             Owner::Nobody | Owner::Claiming(_) | Owner::Landed(_) => false,

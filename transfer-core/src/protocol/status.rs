@@ -30,8 +30,8 @@ impl Node {
             links: self.links.len() as u64,
             on_links,
             impaired: 0,
-            tensors: self.store.published_count,
-            blobs: self.store.blobs.len() as u64,
+            tensors: self.keys.published_count(),
+            blobs: self.keys.blobs().len() as u64,
             leases: self.sessions.values().map(|s| s.lent).sum::<u64>()
                 + self.evicted.values().flat_map(|leases| leases.values().map(|n| u64::from(*n))).sum::<u64>(),
             operations: self.ops.len() as u64,

@@ -4,13 +4,12 @@
 //! long, or the worker gives up, the version is published again and nothing has happened.
 
 use super::ids::{BlobId, OperationId, RecordId};
+use super::keys::{Lent, Picked, Source};
 use super::node::Node;
 use super::ops::{Op, OpKind};
-use super::store::{Lent, Owner, Source, Store};
-use super::versions::Picked;
 use super::{HostAction, SessionId};
 use crate::op::{Failure, FailureCode, Reply, TakeBack};
-use crate::tensor::{Key, Select, Until};
+use crate::tensor::{Key, Select};
 use crate::time::Time;
 use std::time::Duration;
 
@@ -25,30 +24,25 @@ impl Node {
                 Ok(found) => found,
                 Err(failure) => return self.refuse(session, op, failure),
             };
-        self.take_version(record, blob);
+        self.keys.take_version(record, blob, &mut self.actions);
         let kind = OpKind::TakeBack { blob };
         let id = self.keep_op(Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind });
-        if let Some(b) = self.store.blobs.get_mut(blob) {
-            b.awaited = Some(id);
-            if b.refs == 1 {
-                self.taken_back(id, blob);
-            }
+        if self.keys.set_awaited(blob, Some(id)) {
+            self.taken_back(id, blob);
         }
     }
 
     fn find_to_take_back(&self, session: SessionId, key: &Key, select: Select) -> Result<(RecordId, BlobId), Failure> {
-        let owns = |r: &RecordId| {
-            self.store.records.get(*r).is_some_and(|r| matches!(r.owner, Owner::Session(s) if s == session))
-        };
-        let Some(record) = self.store.find(key.as_str()).filter(owns) else {
+        let owns = |r: &RecordId| self.keys.record(*r).is_some_and(|r| r.owner().is(session));
+        let Some(record) = self.keys.find(key).filter(owns) else {
             let text = format!("key {key:?} is not owned by this worker at this sidecar");
             return Err(Failure::new(FailureCode::NotOwner, text));
         };
-        let Picked::Blob(blob) = self.pick(record, select) else {
+        let Picked::Blob(blob) = self.keys.pick(record, select) else {
             let text = format!("{select} of key {key:?} is not published any more");
             return Err(Failure::new(FailureCode::VersionGone, text));
         };
-        match self.store.blobs.get(blob).map(|b| &b.source) {
+        match self.keys.blob(blob).map(|b| &b.source) {
             Some(Source::Arena(Some(lent))) if lent.session == session => Ok((record, blob)),
             _ => {
                 let text = format!(
@@ -61,8 +55,7 @@ impl Node {
 
     /// Nobody but the operation holds it any more.
     pub(super) fn taken_back(&mut self, op: OperationId, id: BlobId) {
-        let (Some(op), Some(blob)) = (self.finish_op(op), self.store.blobs.remove(id)) else { return };
-        self.store.readers.remove(&id);
+        let (Some(op), Some(blob)) = (self.finish_op(op), self.keys.remove(id)) else { return };
         let Source::Arena(Some(Lent { pushed, .. })) = blob.source else { return };
         // No word of its return: the reply is that.
         self.leave_arena(&blob, None);
@@ -72,7 +65,7 @@ impl Node {
 
     /// Why a version could not be taken back in time.
     pub(super) fn still_read(&self, key: &Key, blob: BlobId, after: Duration) -> Failure {
-        let (version, readers) = self.store.blobs.get(blob).map_or((0, 0), |b| (b.version.0, b.refs - 1));
+        let (version, readers) = self.keys.blob(blob).map_or((0, 0), |b| (b.version.0, b.holders() - 1));
         let text = format!(
             "version {version} of key {key:?} is still being read in {readers} places after {after:?}; it is published again"
         );
@@ -92,25 +85,13 @@ impl Node {
     }
 
     fn publish_again(&mut self, now: Time, blob: BlobId, key: &Key, session: SessionId) {
-        let Some(id) = self.store.find(key.as_str()) else { return self.unhold(blob) };
-        let Store { records, blobs, .. } = &mut self.store;
-        let Some(b) = blobs.get(blob) else { return };
-        let (version, stays) = (b.version.0, b.retention.until != Until::Replaced);
-        match records.get_mut(id) {
-            Some(r) if matches!(r.owner, Owner::Session(s) if s == session) => {
-                if r.current.is_none() && r.next_version == version.saturating_add(1) {
-                    r.current = Some(blob);
-                    self.store.published_count += 1;
-                } else if stays {
-                    r.stays_beside(blob, b);
-                } else {
-                    return self.unhold(blob);
-                }
-                self.show(id);
+        let record = self.keys.find(key);
+        match record.filter(|id| self.keys.publish_again(*id, blob, session)) {
+            Some(id) => {
+                self.keys.show(id, &mut self.actions);
                 self.serve_waiters(now, id);
             }
-            // The key has ended meanwhile, or is another's.
-            _ => self.unhold(blob),
+            None => self.unhold(blob),
         }
     }
 }

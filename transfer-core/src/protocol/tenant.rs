@@ -6,9 +6,9 @@
 
 use super::SessionId;
 use super::ids::{BlobId, RecordId};
+use super::keys::Owner;
 use super::node::Node;
 use super::session::Session;
-use super::store::Owner;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Push};
 use crate::tensor::{Key, Name, Select, Version};
@@ -269,7 +269,7 @@ impl Node {
     /// What to say of a key that is another tenant's. `None`: it is not.
     pub(super) fn is_others(&self, session: SessionId, record: RecordId, key: &Key) -> Option<Failure> {
         let asks = self.sessions.get(&session)?.domain;
-        let owner = Node::tenant_of(&self.sessions, &self.store.records.get(record)?.owner)?;
+        let owner = Node::tenant_of(&self.sessions, self.keys.record(record)?.owner())?;
         (owner != asks).then(|| self.of_another_tenant(&format!("key {key:?}"), owner, asks))
     }
 
@@ -291,13 +291,12 @@ impl Node {
 
     /// Whether workers of a tenant may be given a version of a key.
     pub(super) fn may_read(&self, reader: Tenant, key: &Key, id: BlobId) -> Result<(), Failure> {
-        let Some(blob) = self.store.blobs.get(id) else { return Ok(()) };
+        let Some(blob) = self.keys.blob(id) else { return Ok(()) };
         #[cfg(test)]
         if self.config.broken == Some(super::Broken::ServesStrangers) {
             return Ok(());
         }
-        let shared = || blob.is_shared && self.store.readers.get(&id).is_some_and(|readers| readers.contains(&reader));
-        match blob.domain == reader || shared() || self.config.tenants.shares(reader, key) {
+        match blob.domain == reader || self.keys.is_shared_with(id, reader) || self.config.tenants.shares(reader, key) {
             true => Ok(()),
             false => Err(self.of_another_tenant("the tensor", blob.domain, reader)),
         }
@@ -312,7 +311,7 @@ impl Node {
         select: Select,
         newest: Version,
     ) -> Failure {
-        let owner = self.store.records.get(record).and_then(|r| Node::tenant_of(&self.sessions, &r.owner));
+        let owner = self.keys.record(record).and_then(|r| Node::tenant_of(&self.sessions, r.owner()));
         match owner.filter(|owner| *owner != reader) {
             Some(owner) => self.of_another_tenant(&format!("key {key:?}"), owner, reader),
             None => Failure::new(

@@ -51,9 +51,7 @@ impl Node {
     /// How many bytes an operation is about, where that is known by now.
     pub(super) fn length_of(&self, op: &Op) -> Option<u64> {
         match &op.kind {
-            OpKind::Push { blob, .. } | OpKind::TakeBack { blob } => {
-                self.store.blobs.get(*blob).map(|b| b.meta.len_bytes())
-            }
+            OpKind::Push { blob, .. } | OpKind::TakeBack { blob } => self.keys.blob(*blob).map(|b| b.meta.len_bytes()),
             OpKind::Prepare { meta, .. } => Some(meta.len_bytes()),
             OpKind::Fetch { stage: FetchStage::Pulling(link, pull), .. } => {
                 let pull = self.links.get(link)?.pulls.get(*pull)?;
@@ -69,8 +67,8 @@ impl Node {
         match &op.kind {
             OpKind::Fetch { select, stage, .. } => match stage {
                 FetchStage::Waiting => {
-                    let record = self.store.find(op.key.as_str()).and_then(|r| self.store.records.get(r));
-                    match record.and_then(|r| self.owner_name(&r.owner)) {
+                    let record = self.keys.find(&op.key).and_then(|r| self.keys.record(r));
+                    match record.and_then(|r| self.owner_name(r.owner())) {
                         Some(owner) => format!("worker {owner:?} to publish {select} here"),
                         None => "the directory to say who owns the key: nobody has published it yet".to_owned(),
                     }
@@ -95,7 +93,7 @@ impl Node {
                 PushStage::Writing => format!("the bytes to land at the sidecar of worker {to:?}"),
             },
             OpKind::TakeBack { blob } => {
-                let readers = self.store.blobs.get(*blob).map_or(0, |b| b.refs.saturating_sub(1));
+                let readers = self.keys.blob(*blob).map_or(0, |b| b.holders().saturating_sub(1));
                 format!("{readers} readers to release the version")
             }
             OpKind::Counter { ask, stage } => match (stage, ask) {

@@ -3,8 +3,8 @@
 //! A worker may keep millions of versions of one key. So nothing here walks all of them: a version is found by its number, and the
 //! newest that can be fetched is the last of a sorted map.
 
-use super::ids::BlobId;
-use super::store::Blob;
+use super::Blob;
+use crate::protocol::ids::BlobId;
 use crate::tensor::{Select, Version};
 use std::collections::BTreeMap;
 
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::memory::{LocalSlice, SegmentId};
     use crate::protocol::Tenant;
-    use crate::protocol::store::Source;
+    use crate::protocol::keys::Source;
     use crate::tensor::{DType, Shape, TensorMeta};
 
     fn id(n: u64) -> BlobId {

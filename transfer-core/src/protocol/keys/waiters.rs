@@ -6,15 +6,15 @@
 //!
 //! Among those who stand by the same version, who came first is served first.
 
-use super::ids::OperationId;
 use crate::fabric::LinkId;
+use crate::protocol::ids::OperationId;
 use crate::tensor::{Select, Version};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
 /// Who waits for a version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Waiter {
+pub(in crate::protocol) enum Waiter {
     Local(OperationId),
     /// The request of this index of that link's peer.
     Remote(LinkId, u32),
@@ -22,7 +22,7 @@ pub(super) enum Waiter {
 
 /// Which waiters an event concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Concerned {
+pub(in crate::protocol) enum Concerned {
     /// All whose version is there, or can never be.
     All,
     /// This one has just come.

@@ -8,18 +8,14 @@
 //! - **What is announced is held from its push on**, by the ticket that its readers mark, whatever becomes of the push: one that is refused comes
 //!   back when nobody reads it any more.
 //! - **Who asks hears of nothing older than what others have found.** What was announced before somebody asked is in its owner's submission ring
-//!   by then. So a question about a key with a notice is answered when all rings have been looked at once more: [`Node::answer_asked`].
+//!   by then. So a question about a key with a notice is answered when all rings have been looked at once more: [`Keys::take_asked`].
 
 use super::board::{OnBoard, Ticket};
-use super::ids::{BlobId, RecordId};
-use super::node::Node;
-use super::ops::Op;
-use super::store::Owner;
-use super::waiters::Concerned;
-use super::{HostAction, SessionId, Tenant};
-use crate::op::{Announced, Failure, FailureCode, MAX_NOTICES, Push, Reply, announced_ticket};
+use super::{Concerned, Keys, Owner};
+use crate::protocol::action::Actions;
+use crate::protocol::ids::{BlobId, RecordId};
+use crate::protocol::{SessionId, Tenant};
 use crate::tensor::Key;
-use crate::time::Time;
 
 /// A notice: whose it is, and which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,87 +36,72 @@ pub(super) struct Noticed {
     domain: Tenant,
 }
 
-impl Node {
-    /// The ticket of what a push says that it has announced.
-    pub(super) fn announced(&mut self, session: SessionId, push: &Push) -> Result<Option<u64>, Failure> {
-        let Some(Announced { notice, count }) = push.announced else { return Ok(None) };
-        let Some(s) = self.sessions.get_mut(&session) else { return Ok(None) };
-        let invalid = |text: String| Err(Failure::new(FailureCode::Invalid, text));
-        let Some(ticket) = announced_ticket(session.0, count).filter(|_| count > s.announced) else {
-            return invalid(format!("announcement {count} of this worker does not follow {}", s.announced));
-        };
-        s.announced = count;
-        if notice >= MAX_NOTICES {
-            return invalid(format!("notice {notice} is none: a worker has {MAX_NOTICES}"));
-        }
-        if !self.boards.free.contains_key(&s.domain) {
-            return invalid("a version is announced, and this sidecar has no board".to_owned());
-        }
-        if push.ranges > 0 || push.to.is_some() {
-            return invalid("only a tensor of one range that stays at its own sidecar can be announced".to_owned());
-        }
-        Ok(Some(ticket))
-    }
-
+impl Keys {
     /// From here on the ticket holds what its worker has announced.
-    pub(super) fn hold_announced(&mut self, blob: BlobId, ticket: u64, at: NoticeAt) {
-        let Some(b) = self.store.blobs.get_mut(blob) else { return };
-        b.refs += 1;
-        self.boards.tickets.insert(ticket, Ticket { record: None, blob: Some(blob), domain: b.domain });
+    pub(in crate::protocol) fn hold_announced(&mut self, blob: BlobId, ticket: u64, at: NoticeAt) {
+        let Some(domain) = self.hold(blob).map(|b| b.domain) else { return };
+        self.boards.tickets.insert(ticket, Ticket { record: None, blob: Some(blob), domain });
         self.boards.announced.insert(blob, (ticket, at));
     }
 
     /// It is not the newest version of its key, or not any more: nobody finds it, for its worker has written over the notice, or nobody is shown
     /// the way there.
-    pub(super) fn end_announced(&mut self, blob: BlobId) {
+    fn end_announced(&mut self, blob: BlobId, actions: &mut Actions) {
         if let Some((ticket, _)) = self.boards.announced.remove(&blob) {
-            self.end_ticket(ticket);
+            self.end_ticket(ticket, actions);
         }
     }
 
     /// A push is refused, or its worker is gone. Its notice may show the version still: nobody is shown the way there from here on.
-    pub(super) fn refuse_announced(&mut self, key: &Key, blob: BlobId) {
+    pub(in crate::protocol) fn refuse_announced(&mut self, key: &Key, blob: BlobId, actions: &mut Actions) {
         let Some((_, at)) = self.boards.announced.get(&blob).copied() else { return };
-        if let Some(record) = self.store.find(key.as_str())
+        if let Some(record) = self.find(key)
             && self.boards.noticed.get(&record).is_some_and(|noticed| noticed.at == at)
         {
-            self.hide(record);
+            self.hide(record, actions);
         }
-        self.end_announced(blob);
+        self.end_announced(blob, actions);
     }
 
-    /// Whether a version that is about to be published is one that its worker has announced.
+    /// Whether a version is one that its worker has announced.
     pub(super) fn is_announced(&self, blob: BlobId) -> bool {
         self.boards.announced.contains_key(&blob)
     }
 
     /// Names the notice of the newest version on the board, in the place of what was shown of its key before.
-    pub(super) fn show_notice(&mut self, record: RecordId, blob: BlobId, ticket: u64, at: NoticeAt) {
-        let Some(r) = self.store.records.get(record) else { return };
+    pub(super) fn show_notice(
+        &mut self,
+        record: RecordId,
+        blob: BlobId,
+        ticket: u64,
+        at: NoticeAt,
+        actions: &mut Actions,
+    ) {
+        let Some(r) = self.records.get(record) else { return };
         let (before, noticed) = (r.on_board, self.boards.noticed.get(&record));
         if noticed.is_some_and(|n| n.ticket == ticket) {
             return;
         }
         if before == OnBoard::Never || !self.can_be_shown(r, blob, self.place_of(record, before)) {
-            self.hide(record);
-            return self.end_announced(blob);
+            self.hide(record, actions);
+            return self.end_announced(blob, actions);
         }
         if let Some(noticed) = self.boards.noticed.get_mut(&record)
             && noticed.at == at
         {
             let old = std::mem::replace(&mut noticed.ticket, ticket);
-            return self.replace_announced(old);
+            return self.replace_announced(old, actions);
         }
-        let Some(entry) = self.take_place(record, blob, Some(at)) else { return };
-        let (Some(b), Some(r)) = (self.store.blobs.get(blob), self.store.records.get_mut(record)) else { return };
+        let Some(entry) = self.take_place(record, blob, Some(at), actions) else { return };
+        let (Some(b), Some(r)) = (self.blobs.get(blob), self.records.get_mut(record)) else { return };
         r.on_board = OnBoard::Noticed;
         let domain = b.domain;
         let noticed = self.boards.noticed.insert(record, Noticed { entry, ticket, at, domain });
         match (before, noticed) {
-            (OnBoard::Shown(shown), _) => self.take_off_board(shown),
+            (OnBoard::Shown(shown), _) => self.take_off_board(shown, actions),
             (_, Some(old)) => {
-                self.take_off_board(old.entry);
-                self.replace_announced(old.ticket);
+                self.take_off_board(old.entry, actions);
+                self.replace_announced(old.ticket, actions);
             }
             _ => {}
         }
@@ -135,69 +116,62 @@ impl Node {
         }
     }
 
-    fn replace_announced(&mut self, ticket: u64) {
+    fn replace_announced(&mut self, ticket: u64, actions: &mut Actions) {
         if let Some(blob) = self.boards.tickets.get(&ticket).and_then(|t| t.blob) {
-            self.end_announced(blob);
+            self.end_announced(blob, actions);
         }
     }
 
     /// The board names the notice of this key no more.
-    pub(super) fn hide_notice(&mut self, record: RecordId) {
+    pub(super) fn hide_notice(&mut self, record: RecordId, actions: &mut Actions) {
         if let Some(noticed) = self.boards.noticed.remove(&record) {
-            self.take_off_board(noticed.entry);
-            self.replace_announced(noticed.ticket);
+            self.take_off_board(noticed.entry, actions);
+            self.replace_announced(noticed.ticket, actions);
         }
     }
 
-    /// Tells a worker that the next versions of what it has just published are watched.
-    pub(super) fn tell_watched(&mut self, record: RecordId, op: &Op, blob: BlobId) {
-        let Some(r) = self.store.records.get(record).filter(|r| r.watched && r.on_board != OnBoard::Never) else {
-            return;
-        };
+    /// Whether the worker that has just published this version is to be told that the next ones are watched.
+    pub(in crate::protocol) fn is_watched(&self, record: RecordId, blob: BlobId) -> bool {
+        let r = self.records.get(record).filter(|r| r.watched && r.on_board != OnBoard::Never);
         // Of a key whose versions cannot be shown it would be no use.
-        if self.can_be_shown(r, blob, self.place_of(record, r.on_board)) && !self.is_announced(blob) {
-            let reply = Reply::Watched { pushed: op.id };
-            self.actions.push(HostAction::Reply { session: op.session, reply });
-        }
+        r.is_some_and(|r| self.can_be_shown(r, blob, self.place_of(record, r.on_board))) && !self.is_announced(blob)
     }
 
     /// Whether there may be a newer version of this key than this node has heard of: announced, and in its owner's ring.
-    pub(super) fn may_be_behind(&self, record: RecordId, asks: Option<SessionId>) -> bool {
-        let Some(r) = self.store.records.get(record).filter(|r| r.on_board == OnBoard::Noticed) else { return false };
-        #[cfg(test)]
-        if self.config.broken == Some(super::Broken::AnswersAtOnce) {
-            return false;
-        }
+    pub(in crate::protocol) fn may_be_behind(&self, record: RecordId, asks: Option<SessionId>) -> bool {
+        let r = self.records.get(record).filter(|r| r.on_board == OnBoard::Noticed);
         // Its owner's own questions are in the same ring.
-        !matches!(r.owner, Owner::Session(owner) if Some(owner) == asks)
+        r.is_some_and(|r| !matches!(r.owner, Owner::Session(owner) if Some(owner) == asks))
     }
 
     /// Somebody waits for an answer about a key with a notice.
-    pub(super) fn ask_later(&mut self, record: RecordId, concerned: Concerned) {
+    pub(in crate::protocol) fn ask_later(&mut self, record: RecordId, concerned: Concerned) {
         self.boards.asked.push((record, concerned));
     }
 
     /// How many questions about keys with a notice wait for an answer.
-    #[must_use]
-    pub fn asked(&self) -> usize {
+    pub(in crate::protocol) fn asked(&self) -> usize {
         self.boards.asked.len()
     }
 
-    /// Answers the first `count` questions about keys with a notice. To be called when everything has been taken that was in the workers' rings
-    /// when the last of these was asked.
-    pub fn answer_asked(&mut self, now: Time, count: usize) {
+    /// The first `count` questions about keys with a notice, which can be answered: everything was taken that was in the workers' rings when
+    /// the last of these was asked.
+    pub(in crate::protocol) fn take_asked(&mut self, count: usize) -> Vec<(RecordId, Concerned)> {
         let count = count.min(self.boards.asked.len());
-        let asked: Vec<_> = self.boards.asked.drain(..count).collect();
-        for (record, concerned) in asked {
-            self.serve_now(now, record, concerned);
-        }
+        self.boards.asked.drain(..count).collect()
+    }
+
+    /// Whether a question about this key waits for an answer; for tests.
+    #[cfg(test)]
+    pub(super) fn is_asked(&self, record: RecordId) -> bool {
+        self.boards.asked.iter().any(|(asked, _)| *asked == record)
     }
 
     /// What has to hold of notices whenever no action is left; for tests.
     #[cfg(test)]
     pub(super) fn check_notices(&self) -> Result<(), String> {
         for (record, noticed) in &self.boards.noticed {
-            let Some(r) = self.store.records.get(*record) else {
+            let Some(r) = self.records.get(*record) else {
                 return Err("the notice of a key that is gone".into());
             };
             if r.on_board != OnBoard::Noticed || !self.boards.tickets.contains_key(&noticed.entry) {
