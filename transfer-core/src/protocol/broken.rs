@@ -55,7 +55,7 @@ impl Node {
 
     /// See [`Broken::NamesSlotsByKey`].
     pub(super) fn revoked_by_key(&mut self, now: Time, link: LinkId, key: RemoteKey) {
-        if let Some(slot) = self.links.get_mut(&link).and_then(|l| l.slot_by_key.remove(&key.0)) {
+        if let Some(slot) = self.landing.slot_of_key(link, key) {
             self.revoked(now, link, slot);
         }
     }

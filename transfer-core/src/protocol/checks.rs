@@ -1,51 +1,36 @@
 //! What has to hold whenever a node has nothing left to do; for tests.
 
-use super::link::SlotUser;
 use super::node::Node;
 use crate::fabric::LinkId;
 
 impl Node {
     /// What has to hold whenever no action is left.
     pub(crate) fn check(&self) -> Result<(), String> {
-        for (domain, pool) in &self.pools {
-            let Some(front) = pool.wants.front() else { continue };
+        for (domain, pool) in self.landing.pools() {
+            let Some(front) = pool.wants().front() else { continue };
             match self.room_for(*front) {
                 None => return Err(format!("{domain:?}: the first in the queue for room is gone: {front:?}")),
-                Some(need) if need <= pool.alloc.largest_free() => {
+                Some(need) if need <= pool.alloc().largest_free() => {
                     return Err(format!("{domain:?}: {front:?} waits for {need} bytes, which are there"));
                 }
                 Some(_) => {}
             }
             if self.idle_would_do(*domain, *front)
-                && let Some((link, _)) = self.idle.to_ask(*domain, front.flow()).first()
+                && let Some((link, _)) = self.landing.to_ask(*domain, front.flow()).first()
             {
                 return Err(format!(
                     "{domain:?}: {front:?} waits for room, and flows of {link} hold some that they do not use"
                 ));
             }
         }
-        self.check_flows()?;
         self.check_limits()?;
-        self.check_idle_slots()?;
+        self.landing.check_all()?;
         self.keys.check()
-    }
-
-    /// Each flow knows its slots.
-    fn check_flows(&self) -> Result<(), String> {
-        for (link, l) in &self.links {
-            for (id, flow) in l.flows_in.iter() {
-                let own = l.slots.ids(|s| matches!(s.user, SlotUser::Flow(of, _) if of == id));
-                if own.len() != flow.slots.len() || own.iter().any(|slot| !flow.slots.contains(slot)) {
-                    return Err(format!("flow {id:?} of {link} has the slots {own:?}, and knows of {:?}", flow.slots));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// What has to hold when all sessions are gone and nothing is under way.
     pub(crate) fn check_idle(&self) -> Result<(), String> {
-        let speculative: u64 = self.pools.values().map(|p| p.speculative).sum();
+        let speculative: u64 = self.landing.pools().values().map(|p| p.speculative()).sum();
         let records = self.keys.records().len();
         let (timers, cells) = (self.timers.len(), self.headers.len / 64 - self.free_cells.len() as u64);
         let (arenas, flights) = (self.arenas.len(), self.links.values().map(|l| l.in_flight.len()).sum::<usize>());
@@ -65,7 +50,7 @@ impl Node {
     /// The longest of the queues in which those that have ended may still stand.
     pub(crate) fn longest_queue(&self) -> usize {
         let flows = self.links.values().map(|l| l.flows_out.iter().map(|(_, f)| f.queued()).max().unwrap_or(0));
-        flows.chain(self.pools.values().map(|p| p.wants.len())).max().unwrap_or(0)
+        flows.chain(self.landing.pools().values().map(|p| p.wants().len())).max().unwrap_or(0)
     }
 
     /// Credits here, receive slots owed to the peer, and how many the peer has in all.

@@ -24,8 +24,8 @@ impl Node {
         if self.keys.wait_behind_claim(record, id) {
             return;
         }
-        if let Some((link, flow)) = self.keys.detach_flow(record) {
-            self.recall(link, flow);
+        if let Some(flow) = self.keys.detach_flow(record) {
+            self.recall(flow);
         }
         self.claim(record, Claiming { pushes: vec![id], ..Claiming::new(owner, who, true) });
     }

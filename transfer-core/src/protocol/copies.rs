@@ -6,10 +6,10 @@
 
 use super::ids::{BlobId, CopyId, OperationId};
 use super::keys::{Blob, Source};
+use super::landing::Want;
 use super::meters::PathId;
 use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
-use super::pool::Want;
 use super::slab::Id;
 use super::{HostAction, SessionId, Tenant};
 use crate::alloc::Allocation;
@@ -71,7 +71,7 @@ impl Node {
             return self.refuse(session, id, Failure::new(FailureCode::RequireUnmet, text));
         }
         let Some(len) = self.keys.blob(blob).map(|b| b.meta.len_bytes()) else { return };
-        let room = self.pools.get(&reader).map_or(0, |pool| pool.alloc.len_bytes());
+        let room = self.landing.pool_bytes(reader);
         if padded(len).is_none_or(|len| len > room) {
             let whose = self.config.tenants.in_words(reader);
             let text = format!("key {:?} has {len} bytes, the landing pool of {whose} only {room}", op.key);
@@ -88,8 +88,7 @@ impl Node {
         if let Some(c) = self.copies.get_mut(copying) {
             c.op = Some(op);
         }
-        let others = self.pools.get(&reader).is_some_and(|pool| !pool.wants.is_empty());
-        if others || !self.try_copy(reader, copying) {
+        if self.landing.is_contended(reader) || !self.try_copy(reader, copying) {
             self.want(reader, Want::Copy(copying));
         }
     }
@@ -97,9 +96,8 @@ impl Node {
     /// Takes room for a copy, and has it made. `true` where it has it, or does not need it any more.
     pub(super) fn try_copy(&mut self, reader: Tenant, id: CopyId) -> bool {
         let Some(copying) = self.copies.get_mut(id).filter(|c| c.to.is_none()) else { return true };
-        let Some(pool) = self.pools.get_mut(&reader) else { return true };
-        let Ok(range) = pool.alloc.allocate(padded(copying.len).unwrap_or(u64::MAX)) else { return false };
-        let to = pool.slice(&range);
+        let len = padded(copying.len).unwrap_or(u64::MAX);
+        let Some((range, to)) = self.landing.allocate(reader, len) else { return false };
         copying.to = Some(range);
         copying.began = self.latest;
         if let Some(from) = self.keys.blob(copying.from).map(Blob::body) {
@@ -116,7 +114,7 @@ impl Node {
             && let Some(Copying { key, from, reader, .. }) = self.copies.remove(id)
         {
             self.copied_from(self.latest, &key, from, false);
-            self.serve_pool_later(reader);
+            self.landing.serve_later(reader);
         }
     }
 
@@ -131,10 +129,10 @@ impl Node {
         let op = op.and_then(|op| self.finish_op(op));
         let made = op.zip(self.keys.blob(from).map(|b| (b.meta.clone(), b.version, b.trace)));
         let Some((op, (meta, version, trace))) = made else {
-            self.free_range(reader, range);
+            self.landing.free(reader, range);
             return self.copied_from(now, &key, from, false);
         };
-        let Some(slice) = self.pools.get(&reader).map(|pool| pool.slice(&range)) else { return };
+        let Some(slice) = self.landing.slice(reader, &range) else { return };
         let blob = Blob::new(slice, meta, reader, Source::Pool(Box::new(range))).at(version, trace);
         let blob = self.keys.insert(blob);
         let report = Report {

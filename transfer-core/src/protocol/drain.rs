@@ -6,7 +6,6 @@
 
 use super::node::Node;
 use super::ops::{FetchStage, OpKind};
-use super::push_in::InState;
 use crate::op::{Failure, FailureCode};
 use crate::time::Time;
 
@@ -54,12 +53,11 @@ impl Node {
     /// What a draining node still has to do.
     #[must_use]
     pub fn unfinished(&self) -> Unfinished {
-        let mut left = Unfinished { operations: self.ops.len() as u64, ..Unfinished::default() };
+        let landing = self.landing.flows_where(|flow| flow.state.lands() || flow.holds_unpublished()).len() as u64;
+        let mut left = Unfinished { operations: self.ops.len() as u64, landing, ..Unfinished::default() };
         for l in self.links.values() {
             left.requests += l.serves.len() as u64;
             left.outgoing += (l.outbox.len() + l.in_flight.len()) as u64;
-            let lands = |state| matches!(state, InState::Ready | InState::Reclaiming | InState::Recalling);
-            left.landing += l.flows_in.iter().filter(|(_, f)| lands(f.state) || !f.landed.is_empty()).count() as u64;
         }
         left
     }

@@ -49,9 +49,6 @@ pub enum NodeEvent {
     },
 }
 
-/// A pool that is full again within this time is not told of again.
-const POOL_PAUSE: Duration = Duration::from_secs(1);
-
 /// So many failures are told in so long.
 const FAILURES: (u32, Duration) = (10, Duration::from_secs(1));
 
@@ -94,34 +91,6 @@ impl Node {
         let Some(worker) = self.sessions.get(&session).map(|s| s.name.clone()) else { return };
         if let Some(untold) = self.failures_told.next(self.latest) {
             self.tell(NodeEvent::Failed { worker, failure: failure.clone(), untold });
-        }
-    }
-
-    /// Somebody waits for room.
-    pub(super) fn pool_waits(&mut self, domain: Tenant) {
-        let now = self.latest;
-        let Some(pool) = self.pools.get_mut(&domain) else { return };
-        pool.full_since.get_or_insert(now);
-        if !pool.told.full && pool.told.at.is_none_or(|at| now.since(at) >= POOL_PAUSE) {
-            (pool.told.full, pool.told.at) = (true, Some(now));
-            let bytes = pool.alloc.len_bytes();
-            let tenant = self.config.tenants.name(domain);
-            self.tell(NodeEvent::PoolFull { domain, tenant, bytes });
-        }
-    }
-
-    /// Those who waited for room were served, as far as it went.
-    pub(super) fn pool_served(&mut self, domain: Tenant) {
-        let now = self.latest;
-        let Some(pool) = self.pools.get_mut(&domain) else { return };
-        if !pool.wants.is_empty() {
-            return;
-        }
-        let since = pool.full_since.take();
-        if std::mem::take(&mut pool.told.full) {
-            let after = since.map_or(Duration::ZERO, |since| now.since(since));
-            let tenant = self.config.tenants.name(domain);
-            self.tell(NodeEvent::PoolFree { domain, tenant, after });
         }
     }
 }

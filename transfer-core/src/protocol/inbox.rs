@@ -2,7 +2,8 @@
 
 use super::counters::{Request, unsent};
 use super::keys::Source;
-use super::link::{Out, Purpose, SlotState};
+use super::landing::SlotState;
+use super::link::{Out, Purpose};
 use super::node::{Node, Peer};
 use super::references::Referred;
 use super::{Control, HostAction};
@@ -116,14 +117,13 @@ impl Node {
         }
         let lost = |what: &str| Failure::new(FailureCode::PeerLost, format!("{what} node {peer:?} was lost: {reason}"));
         // The link is drained: no write of the peer can arrive any more, and none of ours reads our memory.
-        for id in l.slots.ids(|_| true) {
-            if let Some(slot) = l.slots.remove(id) {
-                match slot.state {
-                    SlotState::Held(blob) if self.keys.blob(blob).is_some() => {
-                        self.keys.set_source(blob, Source::Pool(Box::new(slot.range)));
-                    }
-                    _ => self.free_range(slot.domain, slot.range),
+        let (slots, flows_in) = self.landing.link_down(link);
+        for slot in slots {
+            match slot.state {
+                SlotState::Held(blob) if self.keys.blob(blob).is_some() => {
+                    self.keys.set_source(blob, Source::Pool(Box::new(slot.range)));
                 }
+                _ => self.landing.free(slot.domain, slot.range),
             }
         }
         for id in l.in_flight.ids(|_| true) {
@@ -151,12 +151,10 @@ impl Node {
         self.counters_lost(link, &peer, std::mem::take(&mut l.counters), &unsent, &reason.to_string());
         self.references_lost(now, l.references);
         self.serves_lost(now, link, l.serves);
-        self.flows_in_lost(now, link, &l.flows_in);
+        self.flows_in_lost(now, link, &flows_in);
         self.flows_out_lost(&l.flows_out, &lost("the link to"));
         self.pulls_lost(&l.pulls, &lost("the link to"));
-        for domain in self.pools.keys().copied().collect::<Vec<_>>() {
-            self.serve_pool_later(domain);
-        }
+        self.landing.serve_all_later();
         self.actions.push(HostAction::Control(Control::LinkDown { link, peer, why: reason.to_string() }));
     }
 

@@ -22,8 +22,8 @@ impl Node {
         };
         match blob.source {
             Source::Arena(lent) => self.leave_arena(&blob, lent),
-            Source::Pool(range) => self.free_range(blob.domain, *range),
-            Source::Slot(link, slot) => self.slot_read(link, slot),
+            Source::Pool(range) => self.landing.free(blob.domain, *range),
+            Source::Slot(link, slot) => self.landing.slot_read(link, slot, &mut self.actions),
             Source::Reference { link, lease } => self.return_reference(link, lease, blob.slice.segment),
         }
     }

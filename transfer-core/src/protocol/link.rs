@@ -1,24 +1,19 @@
 //! One peer: credits, numbered names, what waits to be posted, and the landing slots that the peer may write to.
 
 use super::counters::LinkCounters;
-use super::ids::{BlobId, InFlowId, OperationId, OutFlowId, PullId, SlotId, of};
+use super::ids::{BlobId, OperationId, OutFlowId, of};
 use super::meters::PathId;
 use super::names::{MetaCache, NamesIn, NamesOut};
 use super::pull::Pull;
-use super::push_in::InFlow;
 use super::push_out::OutFlow;
 use super::references::LinkReferences;
 use super::serve::Serve;
 use super::slab::Slab;
-use super::{BufferAsk, Carried, PeerInfo, SessionId, Tenant};
-use crate::alloc::Allocation;
+use super::{BufferAsk, Carried, PeerInfo, SessionId};
 use crate::fabric::{Capabilities, FabricKind};
-use crate::memory::RemoteSlice;
 use crate::op::{Failure, FailureCode};
 use crate::plan::GatherList;
-use crate::tensor::{Key, TensorMeta};
-use crate::time::Time;
-use crate::trace::TraceContext;
+use crate::tensor::Key;
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::Message;
 use hashbrown::HashMap;
@@ -58,56 +53,6 @@ pub(super) struct InFlight {
     pub(super) purpose: Purpose,
 }
 
-/// A landing slot of ours.
-pub(super) struct Slot {
-    pub(super) range: Allocation,
-    pub(super) domain: Tenant,
-    pub(super) capacity: u64,
-    pub(super) state: SlotState,
-    pub(super) user: SlotUser,
-    /// Since when nobody has a use for it, where that is so.
-    pub(super) since: Time,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SlotUser {
-    Pull(PullId),
-    /// And in which round of its requests.
-    Flow(InFlowId, u32),
-    /// Whoever it was for is gone: it goes back to the pool as soon as no write can reach it.
-    Nobody,
-}
-
-/// The life of a slot. Its range goes back to the pool, or to a reader, only from states in which no write can reach it.
-pub(super) enum SlotState {
-    /// The fabric was asked to open it.
-    Granting,
-    /// The peer may write there.
-    Granted(RemoteSlice),
-    /// The fabric was asked to close it; then this happens.
-    Revoking(AfterRevoke),
-    /// Closed, and what has landed is delivered once what came before it is.
-    Closed(Box<Landing>),
-    /// Closed, and its bytes are being read.
-    Held(BlobId),
-}
-
-pub(super) enum AfterRevoke {
-    Free,
-    Deliver(Box<Landing>),
-}
-
-/// A tensor that has landed.
-pub(super) struct Landing {
-    pub(super) header: Header,
-    /// As it was described when it landed. What comes next may look different.
-    pub(super) meta: TensorMeta,
-    /// Bytes that a CPU copied on this side.
-    pub(super) copied: u64,
-    /// Push: what pushed it, where the peer said so, and when it did.
-    pub(super) trace: Option<(TraceContext, Time)>,
-}
-
 pub(super) struct Link {
     pub(super) peer: PeerInfo,
     pub(super) kind: FabricKind,
@@ -128,17 +73,11 @@ pub(super) struct Link {
     pub(super) meta_out: MetaCache,
     pub(super) meta_in: MetaCache,
     pub(super) next_metadata_id: u32,
-    pub(super) slots: Slab<Slot, of::Slot>,
-    /// For a mistake on purpose.
-    #[cfg(test)]
-    pub(super) slot_by_key: HashMap<u32, SlotId>,
     pub(super) in_flight: Slab<InFlight>,
     pub(super) pulls: Slab<Pull, of::Pull>,
     pub(super) serves: HashMap<u32, Serve>,
     pub(super) flows_out: Slab<OutFlow, of::OutFlow>,
     pub(super) flow_of: HashMap<(SessionId, Key), OutFlowId>,
-    pub(super) flows_in: Slab<InFlow, of::InFlow>,
-    pub(super) flow_in_of: HashMap<u32, InFlowId>,
     /// Flows that ask for slots with the next call.
     pub(super) asks: Vec<BufferAsk>,
     /// Flows whose slots the peer asked for by a call, and the call.
@@ -168,38 +107,17 @@ impl Link {
             meta_out: MetaCache::default(),
             meta_in: MetaCache::default(),
             next_metadata_id: 1,
-            slots: Slab::default(),
-            #[cfg(test)]
-            slot_by_key: HashMap::new(),
             in_flight: Slab::default(),
             pulls: Slab::default(),
             serves: HashMap::new(),
             flows_out: Slab::default(),
             flow_of: HashMap::new(),
-            flows_in: Slab::default(),
-            flow_in_of: HashMap::new(),
             asks: Vec::new(),
             called: HashMap::new(),
             counters: LinkCounters::default(),
             references: LinkReferences::default(),
             outward: Carried::default(),
             inward: Carried::default(),
-        }
-    }
-
-    /// Takes a slot out of the table, and from its flow.
-    pub(super) fn remove_slot(&mut self, id: SlotId) -> Option<Slot> {
-        self.disown_slot(id);
-        self.slots.remove(id)
-    }
-
-    /// A slot has no use any more.
-    pub(super) fn disown_slot(&mut self, id: SlotId) {
-        let Some(slot) = self.slots.get_mut(id) else { return };
-        if let SlotUser::Flow(flow, _) = slot.user
-            && let Some(flow) = self.flows_in.get_mut(flow)
-        {
-            flow.slots.remove(&id);
         }
     }
 

@@ -2,15 +2,13 @@
 //! is asked for. So a page is in the order in which things lie, and a filter may leave it short or empty before the last.
 
 use super::keys::{Owner, Record};
-use super::link::{AfterRevoke, Link, Slot, SlotState, SlotUser};
+use super::landing::{InState, Slot, SlotState, SlotUser};
+use super::link::Link;
 use super::node::Node;
 use super::pull::PullState;
-use super::push_in::InState;
 use super::session::Session;
 use super::slab::Slab;
-use super::{
-    LinkStatus, LinkWork, Page, QuarantineStatus, SessionId, SessionStatus, Tenants, TensorStatus, TransferStatus,
-};
+use super::{LinkStatus, LinkWork, Page, QuarantineStatus, SessionId, SessionStatus, TensorStatus, TransferStatus};
 use crate::fabric::LinkId;
 use crate::tensor::Name;
 use crate::time::Time;
@@ -105,7 +103,7 @@ impl Node {
                 rails: 1,
                 rails_live: 1,
                 credits: l.credits,
-                work: l.work(),
+                work: self.work_of(*id, l),
                 outward: l.outward,
                 inward: l.inward,
             })
@@ -186,6 +184,7 @@ impl Node {
         let place_of = |link: LinkId, place: usize| u64::from(link.0) << 32 | place as u64;
         let (first, mut begin) = (from >> 32, from as u32 as usize);
         for (link, l) in self.links.range(LinkId(u32::try_from(first).unwrap_or(u32::MAX))..) {
+            let Some(slots) = self.landing.slots_of(*link) else { continue };
             if u64::from(link.0) != first {
                 begin = 0;
             }
@@ -197,67 +196,66 @@ impl Node {
                 }
                 continue;
             }
-            for (place, found) in l.slots.places(begin) {
+            for (place, found) in slots.places(begin) {
                 if entries.len() == limit || steps > Page::<QuarantineStatus>::MOST_STEPS {
                     return Page { entries, next: Some(place_of(*link, place)) };
                 }
                 steps += 1;
-                entries.extend(found.and_then(|(_, slot)| quarantined(now, &self.config.tenants, *link, l, slot)));
+                entries.extend(found.and_then(|(_, slot)| self.quarantined(now, *link, l, slot)));
             }
         }
         Page { entries, next: None }
     }
-}
 
-impl Link {
-    /// What waits or is under way.
-    pub(super) fn work(&self) -> LinkWork {
+    /// What waits or is under way on a link.
+    pub(super) fn work_of(&self, link: LinkId, l: &Link) -> LinkWork {
         LinkWork {
-            queued: self.outbox.len() as u64,
-            pulls: self.pulls.len() as u64,
-            serves: self.serves.len() as u64,
-            flows_out: self.flows_out.len() as u64,
-            flows_in: self.flows_in.len() as u64,
+            queued: l.outbox.len() as u64,
+            pulls: l.pulls.len() as u64,
+            serves: l.serves.len() as u64,
+            flows_out: l.flows_out.len() as u64,
+            flows_in: self.landing.flow_count(link) as u64,
         }
     }
-}
 
-/// Whether a slot is in quarantine, and why.
-fn quarantined(now: Time, tenants: &Tenants, link: LinkId, l: &Link, slot: &Slot) -> Option<QuarantineStatus> {
-    let peer = &l.peer.name;
-    let (key, since, waits_for) = match (&slot.user, &slot.state) {
-        (_, SlotState::Held(_) | SlotState::Closed(_) | SlotState::Revoking(AfterRevoke::Deliver(_))) => return None,
-        (_, SlotState::Revoking(AfterRevoke::Free)) => {
-            (None, slot.since, format!("the {} fabric to close it to node {peer:?}", l.kind))
-        }
-        (SlotUser::Nobody, SlotState::Granting) => (None, slot.since, format!("the {} fabric to open it", l.kind)),
-        (SlotUser::Pull(id), SlotState::Granted(_)) => {
-            let pull = l.pulls.get(*id).filter(|p| p.state == PullState::Cancelling)?;
-            let what =
-                format!("node {peer:?} to confirm that a fetch was given up, behind whatever it has sent for it");
-            (Some(&pull.key), pull.asked, what)
-        }
-        (SlotUser::Flow(id, _), SlotState::Granted(_)) => {
-            let flow = l.flows_in.get(*id)?;
-            let what = match flow.state {
-                InState::Recalling => format!("node {peer:?} to confirm that it pushes the key here no more"),
-                InState::Reclaiming => format!("node {peer:?} to give it back, for others wait for the room"),
-                _ => return None,
-            };
-            (Some(&flow.key), flow.recalled, what)
-        }
-        (SlotUser::Nobody, SlotState::Granted(_)) | (SlotUser::Pull(_) | SlotUser::Flow(..), SlotState::Granting) => {
-            return None;
-        }
-    };
-    Some(QuarantineStatus {
-        link,
-        peer: peer.clone(),
-        domain: slot.domain,
-        tenant: tenants.name(slot.domain),
-        key: key.cloned(),
-        bytes: slot.range.len(),
-        age: now.since(since),
-        waits_for,
-    })
+    /// Whether a slot is in quarantine, and why.
+    fn quarantined(&self, now: Time, link: LinkId, l: &Link, slot: &Slot) -> Option<QuarantineStatus> {
+        let peer = &l.peer.name;
+        let (key, since, waits_for) = match (&slot.user, &slot.state) {
+            (_, SlotState::Held(_) | SlotState::Closed(_) | SlotState::Revoking(Some(_))) => return None,
+            (_, SlotState::Revoking(None)) => {
+                (None, slot.since, format!("the {} fabric to close it to node {peer:?}", l.kind))
+            }
+            (SlotUser::Nobody, SlotState::Granting) => (None, slot.since, format!("the {} fabric to open it", l.kind)),
+            (SlotUser::Pull(id), SlotState::Granted(_)) => {
+                let pull = l.pulls.get(*id).filter(|p| p.state == PullState::Cancelling)?;
+                let what =
+                    format!("node {peer:?} to confirm that a fetch was given up, behind whatever it has sent for it");
+                (Some(&pull.key), pull.asked, what)
+            }
+            (SlotUser::Flow(id, _), SlotState::Granted(_)) => {
+                let flow = self.landing.flow((link, *id))?;
+                let what = match flow.state {
+                    InState::Recalling => format!("node {peer:?} to confirm that it pushes the key here no more"),
+                    InState::Reclaiming => format!("node {peer:?} to give it back, for others wait for the room"),
+                    _ => return None,
+                };
+                (Some(&flow.key), flow.recalled, what)
+            }
+            (SlotUser::Nobody, SlotState::Granted(_))
+            | (SlotUser::Pull(_) | SlotUser::Flow(..), SlotState::Granting) => {
+                return None;
+            }
+        };
+        Some(QuarantineStatus {
+            link,
+            peer: peer.clone(),
+            domain: slot.domain,
+            tenant: self.config.tenants.name(slot.domain),
+            key: key.cloned(),
+            bytes: slot.range.len(),
+            age: now.since(since),
+            waits_for,
+        })
+    }
 }

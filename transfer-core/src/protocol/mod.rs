@@ -11,7 +11,8 @@
 //! - `boards`: what workers find by looking, without asking.
 //! - `limits`: how many keys and versions a worker, a user and the node may have.
 //! - `take_back`: a version whose memory its worker wants to write again. `leases`: how memory is handed over and goes back.
-//! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
+//! - `landing`: another one: landing memory, who waits for room in it, and the life of a landing slot.
+//! - `slots`, `recall`: what a grant, a landing and free room lead to; slots that are called back.
 //! - `meters`: what is counted and timed. `ended`: transfers that have ended, for whoever traces them.
 //! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node.
@@ -22,7 +23,7 @@
 //! - `copies`: what workers of another tenant may read, copied for them.
 //! - `tenant`: whose a worker is, and whose word is taken for it.
 //! - `drain`, `operator`: taking nothing new, and what an operator ends.
-//! - `push_out`, `push_in`, `flow_slots`, `recall`: the two sides of a push to another node, and its landing slots.
+//! - `push_out`, `push_in`: the two sides of a push to another node.
 
 mod action;
 mod boards;
@@ -40,11 +41,10 @@ mod drain;
 mod ended;
 mod events;
 mod fetch;
-mod flow_slots;
-mod idle;
 mod ids;
 mod inbox;
 mod keys;
+mod landing;
 mod leases;
 mod limits;
 mod link;
@@ -56,7 +56,6 @@ mod node;
 mod operator;
 mod ops;
 mod outbox;
-mod pool;
 mod prepare;
 mod publish;
 mod pull;
@@ -100,5 +99,4 @@ pub use snapshot::{
 
 pub use tenant::{InvalidTenant, Tenant, Tenants, Vouches};
 
-use link::Slot;
 use ops::Op;

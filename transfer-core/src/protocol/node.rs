@@ -5,12 +5,11 @@ use super::copies::Copying;
 use super::counters::Counters;
 use super::ended::EndedTransfer;
 use super::events::FailuresTold;
-use super::idle::Idle;
 use super::ids::{OperationId, of};
 use super::keys::Keys;
+use super::landing::Landing;
 use super::link::Link;
 use super::meters::Meters;
-use super::pool::Pool;
 use super::prepare::Call;
 use super::references::{Foreign, Unreturned};
 use super::session::{Arena, Leases, Session};
@@ -45,7 +44,7 @@ pub struct Node {
     pub(super) workers: HashMap<Name, SessionId>,
     pub(super) keys: Keys,
     pub(super) arenas: HashMap<SegmentId, Arena>,
-    pub(super) pools: BTreeMap<Tenant, Pool>,
+    pub(super) landing: Landing,
     pub(super) links: BTreeMap<LinkId, Link>,
     pub(super) peers: HashMap<Name, Peer>,
     pub(super) worker_locations: HashMap<Name, Name>,
@@ -54,8 +53,6 @@ pub struct Node {
     pub(super) timers: BTreeSet<(Time, OperationId)>,
     pub(super) actions: Actions,
     pub(super) dirty: Vec<LinkId>,
-    pub(super) pools_to_serve: Vec<Tenant>,
-    pub(super) idle: Idle,
     pub(super) headers: LocalSlice,
     pub(super) free_cells: Vec<u32>,
     /// Links that wait for a free cell, or for one of their own share.
@@ -70,8 +67,6 @@ pub struct Node {
     pub(super) unreturned: Unreturned,
     /// How many versions peers hold by reference, those of links that are lost too.
     pub(super) references_held: usize,
-    /// Counts what has landed in flows.
-    pub(super) landings: u64,
     pub(super) meters: Meters,
     /// Transfers that have ended, where somebody traces them.
     pub(super) ended: Option<Vec<EndedTransfer>>,
@@ -103,6 +98,7 @@ impl Node {
     pub fn new(config: NodeConfig, headers: LocalSlice) -> Node {
         let cells = u32::try_from(headers.len / HEADER_BYTES).unwrap_or(u32::MAX);
         let meters = Meters::new(config.timed);
+        let landing = Landing::new(&config);
         Node {
             config,
             sessions: BTreeMap::new(),
@@ -110,7 +106,7 @@ impl Node {
             workers: HashMap::new(),
             keys: Keys::default(),
             arenas: HashMap::new(),
-            pools: BTreeMap::new(),
+            landing,
             links: BTreeMap::new(),
             peers: HashMap::new(),
             worker_locations: HashMap::new(),
@@ -119,8 +115,6 @@ impl Node {
             timers: BTreeSet::new(),
             actions: Actions::default(),
             dirty: Vec::new(),
-            pools_to_serve: Vec::new(),
-            idle: Idle::default(),
             headers,
             free_cells: (0..cells).rev().collect(),
             starved: Vec::new(),
@@ -130,7 +124,6 @@ impl Node {
             foreign: HashMap::new(),
             unreturned: Unreturned::default(),
             references_held: 0,
-            landings: 0,
             meters,
             ended: None,
             latest: Time(0),
@@ -163,9 +156,9 @@ impl Node {
     /// The next thing to do. `None` when nothing is left until the next event.
     pub fn poll_action(&mut self) -> Option<Action> {
         if self.actions.is_empty() {
-            self.settle_idle();
+            self.landing.settle();
             self.serve_pool_waiters();
-            self.settle_idle();
+            self.landing.settle();
             self.flush_asks();
             self.flush();
         }
@@ -196,7 +189,7 @@ impl Node {
 
     /// A landing pool for a trust domain; registered memory.
     pub fn add_pool(&mut self, domain: Tenant, segment: SegmentId, len_bytes: u64) {
-        self.pools.insert(domain, Pool::new(segment, len_bytes));
+        self.landing.add_pool(domain, segment, len_bytes);
     }
 
     /// A link came up: [`FabricEvent::Connected`] was reported for it. `limits` are those of its fabric.
@@ -206,6 +199,7 @@ impl Node {
         let name = peer.name.clone();
         let path = self.meters.path(&name, kind);
         self.links.insert(link, Link::new(peer, kind, limits, path));
+        self.landing.link_up(link);
         self.actions.push(HostAction::Control(Control::LinkUp { link, peer: name.clone() }));
         let before = self.peers.insert(name, Peer::Up(link));
         match before {

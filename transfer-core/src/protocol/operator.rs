@@ -1,9 +1,9 @@
 //! What an operator ends, whoever owns it.
 
+use super::ids::FlowAt;
 use super::keys::Owner;
+use super::landing::InState;
 use super::node::Node;
-use super::push_in::InState;
-use super::slab::Id;
 use super::{Page, Tenant};
 use crate::fabric::LinkId;
 use crate::tensor::{Key, Name};
@@ -79,13 +79,12 @@ impl Node {
     pub fn evict(&mut self, domain: Option<Tenant>, from: u64) -> Page<u64> {
         let (mut entries, mut steps) = (Vec::new(), 0);
         let (first, begin) = (from >> 32, usize::try_from(from & u64::from(u32::MAX)).unwrap_or(usize::MAX));
-        let mut found: Vec<(LinkId, Id<_>)> = Vec::new();
+        let mut found: Vec<FlowAt> = Vec::new();
         let mut next = None;
-        let links = self.links.range(LinkId(u32::try_from(first).unwrap_or(u32::MAX))..);
-        'links: for (link, l) in links {
+        'links: for (link, flows) in self.landing.flows(LinkId(u32::try_from(first).unwrap_or(u32::MAX))) {
             steps += 1;
             let begin = if u64::from(link.0) == first { begin } else { 0 };
-            for (place, flow) in l.flows_in.places(begin) {
+            for (place, flow) in flows.places(begin) {
                 if steps >= Page::<u64>::MOST_STEPS {
                     next = Some(u64::from(link.0) << 32 | place as u64);
                     break 'links;
@@ -93,13 +92,13 @@ impl Node {
                 steps += 1;
                 let Some((id, flow)) = flow else { continue };
                 if flow.state == InState::Ready && domain.is_none_or(|d| d == flow.domain) {
-                    found.push((*link, id));
+                    found.push((link, id));
                     entries.push(flow.capacity);
                 }
             }
         }
-        for (link, id) in found {
-            self.recall_room(link, id);
+        for flow in found {
+            self.recall_room(flow);
         }
         Page { entries, next }
     }

@@ -129,7 +129,7 @@ impl Node {
         }
         for ask in asks {
             let Some(l) = self.links.get_mut(&link) else { return };
-            if l.flow_in_of.contains_key(&ask.flow) || l.called.contains_key(&ask.flow) {
+            if self.landing.flow_of(link, ask.flow).is_some() || l.called.contains_key(&ask.flow) {
                 let text = format!("flow {:#x} is known already", ask.flow);
                 self.answer_call(token, ask.flow, Err(Failure::new(FailureCode::Invalid, text)));
                 continue;

@@ -127,8 +127,8 @@ impl Node {
             Owner::Landed(landed) if (&landed.owner, landed.tenant) == (name, tenant) => {
                 let flow = landed.flow;
                 self.keys.give(record_id, Owner::Session(op.session));
-                if let Some((link, flow)) = flow {
-                    self.recall(link, flow);
+                if let Some(flow) = flow {
+                    self.recall(flow);
                 }
                 self.publish_op(now, record_id, op);
             }

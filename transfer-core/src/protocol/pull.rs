@@ -1,16 +1,16 @@
 //! Pulling, the receiver's side: ask, grant a slot, wait for the write.
 
+use super::Tenant;
 use super::ended::Ending;
 use super::ids::{OperationId, PullId, SlotId, of};
 use super::keys::{Blob, Source};
-use super::link::{AfterRevoke, Landing, Link, SlotState, SlotUser};
+use super::landing::{LandedTensor, SlotUser, Want, slot_bytes};
 use super::meters::Operation;
 use super::node::Node;
 use super::ops::{FetchStage, Op, OpKind};
-use super::pool::Want;
 use super::references::Referred;
 use super::slab::Slab;
-use super::{Slot, Tenant};
+use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
@@ -59,6 +59,11 @@ impl Pull {
     pub(super) fn wants_room(&self) -> bool {
         self.state == PullState::WaitingForRoom
     }
+
+    /// How much room in one piece it needs, where it is described.
+    pub(super) fn room(&self) -> Option<u64> {
+        slot_bytes(self.described.as_ref()?.1.len_bytes())
+    }
 }
 
 impl Node {
@@ -84,15 +89,8 @@ impl Node {
             return self.fail_op(op_id, Failure::new(FailureCode::Busy, text));
         }
         let described = l.meta_in.get(&key).cloned();
-        let percent = self.config.speculative_percent;
         let early = described.as_ref().and_then(|(_, meta)| {
-            let pool = self.pools.get_mut(&domain)?;
-            let bytes = meta.len_bytes() + HEADER_BYTES;
-            if !pool.wants.is_empty() || pool.speculative + bytes > pool.alloc.len_bytes() / 100 * percent {
-                return None;
-            }
-            let range = pool.slot(meta.len_bytes()).ok()?;
-            pool.speculative += bytes;
+            let (range, bytes) = self.landing.speculate(domain, meta.len_bytes())?;
             Some((range, meta.len_bytes(), bytes))
         });
         let Some(l) = self.links.get_mut(&link) else { return };
@@ -113,7 +111,7 @@ impl Node {
         }
         match early {
             Some((range, capacity, _)) => {
-                let slot = self.open_slot(link, domain, capacity, range, SlotUser::Pull(pull));
+                let slot = self.open_pull_slot(link, pull, (domain, capacity, range));
                 if let Some(p) = self.pull_mut(link, pull) {
                     p.slot = slot;
                 }
@@ -124,6 +122,10 @@ impl Node {
 
     fn pull_mut(&mut self, link: LinkId, pull: PullId) -> Option<&mut Pull> {
         self.links.get_mut(&link)?.pulls.get_mut(pull)
+    }
+
+    fn open_pull_slot(&mut self, link: LinkId, pull: PullId, room: (Tenant, u64, Allocation)) -> Option<SlotId> {
+        self.landing.open_slot(self.latest, link, room, SlotUser::Pull(pull), &mut self.actions)
     }
 
     fn ask(&mut self, now: Time, link: LinkId, pull: PullId, slot: Option<SlotGrant>) {
@@ -142,7 +144,7 @@ impl Node {
     /// A slot for this request is open.
     pub(super) fn pull_granted(&mut self, now: Time, link: LinkId, pull: PullId, slot: SlotId) {
         let Some(l) = self.links.get(&link) else { return };
-        let (Some(p), Some(grant)) = (l.pulls.get(pull), l.grant_of(slot)) else { return };
+        let (Some(p), Some(grant)) = (l.pulls.get(pull), self.landing.grant_of(link, slot)) else { return };
         match p.state {
             PullState::Preparing => self.ask(now, link, pull, Some(grant)),
             PullState::Granting => {
@@ -184,7 +186,7 @@ impl Node {
         if p.state == PullState::Cancelling {
             return;
         }
-        if p.state != PullState::Asked || has_landed(&l.slots, p.slot) || !p.select.takes(version) {
+        if p.state != PullState::Asked || self.landing.has_landed(link, p.slot) || !p.select.takes(version) {
             return self.violation(link, &format!("META_DATA_UPDATE for request {index:#x}, which did not ask for it"));
         }
         let len = meta.len_bytes();
@@ -196,9 +198,8 @@ impl Node {
             self.settle_speculation(link, id);
             self.drop_slot(link, old);
         }
-        let pool = self.pools.get(&domain);
-        if pool.is_none_or(|p| !p.could_hold(len, 1)) {
-            let room = pool.map_or(0, |p| p.alloc.len_bytes());
+        if !self.landing.could_hold(domain, len, 1) {
+            let room = self.landing.pool_bytes(domain);
             let whose = self.config.tenants.in_words(domain);
             let text = format!("key {key:?} has {len} bytes, the landing pool of {whose} only {room}");
             if let Some(op) = op {
@@ -206,7 +207,7 @@ impl Node {
             }
             return;
         }
-        if pool.is_some_and(|p| !p.wants.is_empty()) || !self.try_pull_slot(domain, link, id) {
+        if self.landing.is_contended(domain) || !self.try_pull_slot(domain, link, id) {
             self.want(domain, Want::Pull(link, id));
         }
     }
@@ -217,7 +218,7 @@ impl Node {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(p) = l.pulls.get_mut(id) else { return };
         match p.state {
-            PullState::Asked if !has_landed(&l.slots, p.slot) => p.told = Some((version, context)),
+            PullState::Asked if !self.landing.has_landed(link, p.slot) => p.told = Some((version, context)),
             PullState::Cancelling => {}
             _ => self.violation(link, &format!("TRACE for request {index:#x}, which it does not write to")),
         }
@@ -229,10 +230,9 @@ impl Node {
         let Some(p) = l.pulls.get_mut(id) else { return true };
         let (PullState::WaitingForRoom, Some((_, meta))) = (p.state, &p.described) else { return true };
         let len = meta.len_bytes();
-        let Some(pool) = self.pools.get_mut(&domain) else { return true };
-        let Ok(range) = pool.slot(len) else { return false };
+        let Some(range) = self.landing.room_for_slot(domain, len) else { return false };
         p.state = PullState::Granting;
-        let slot = self.open_slot(link, domain, len, range, SlotUser::Pull(id));
+        let slot = self.open_pull_slot(link, id, (domain, len, range));
         if let Some(p) = self.pull_mut(link, id) {
             p.slot = slot;
         }
@@ -242,11 +242,11 @@ impl Node {
     /// What has landed in a request's slot has to be what was asked for. `None` where nobody asks any more.
     pub(super) fn check_pull_landing(
         &self,
-        l: &Link,
+        link: LinkId,
         pull: PullId,
         header: &Header,
     ) -> Result<Option<TensorMeta>, String> {
-        let p = l.pulls.get(pull).ok_or("the slot's request is gone")?;
+        let p = self.links.get(&link).and_then(|l| l.pulls.get(pull)).ok_or("the slot's request is gone")?;
         if p.state == PullState::Cancelling {
             return Ok(None);
         }
@@ -269,26 +269,22 @@ impl Node {
     }
 
     /// The tensor is here, and nobody can write to it any more.
-    pub(super) fn pull_landed(&mut self, now: Time, link: LinkId, id: PullId, slot: SlotId, landing: Landing) {
-        let Landing { header, meta, copied, .. } = landing;
+    pub(super) fn pull_landed(&mut self, now: Time, link: LinkId, id: PullId, slot: SlotId, landed: LandedTensor) {
+        let LandedTensor { header, meta, copied, .. } = landed;
         self.settle_speculation(link, id);
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(p) = l.pulls.get_mut(id) else { return };
         let Some(op) = p.op.take() else {
             // Given up meanwhile: CANCELLED still comes.
             p.slot = None;
-            if let Some(slot) = l.slots.remove(slot) {
-                self.free_range(slot.domain, slot.range);
-            }
-            return;
+            return self.landing.free_slot(link, slot);
         };
-        let (Some(pull), Some(slot)) = (l.pulls.remove(id), l.slots.remove(slot)) else { return };
+        let (Some(pull), Some(slot)) = (l.pulls.remove(id), self.landing.take_slot(link, slot)) else { return };
         let waited = Duration::from_micros(u64::from(header.waited_us));
         let (kind, path, sender_copies) = (l.kind, l.path, u64::from(l.limits.sender_copies));
         let bytes = meta.len_bytes();
         l.inward.add(bytes);
-        let Some(pool) = self.pools.get(&slot.domain) else { return };
-        let mut slice = pool.slice(&slot.range);
+        let Some(mut slice) = self.landing.slice(slot.domain, &slot.range) else { return };
         slice.offset += HEADER_BYTES;
         slice.len = bytes;
         let blob = Blob::new(slice, meta, slot.domain, Source::Pool(Box::new(slot.range)));
@@ -337,7 +333,7 @@ impl Node {
             // CANCELLED still comes, and ends the request.
             return self.send(link, Role::Pull, index, Body::ReleaseReference { lease: referred.lease });
         }
-        if p.state != PullState::Asked || has_landed(&l.slots, p.slot) || !p.select.takes(version) {
+        if p.state != PullState::Asked || self.landing.has_landed(link, p.slot) || !p.select.takes(version) {
             return self.violation(link, &format!("BY_REFERENCE for request {index:#x}, which did not ask for it"));
         }
         self.settle_speculation(link, id);
@@ -378,7 +374,7 @@ impl Node {
             // CANCELLED still comes, and ends it.
             return;
         }
-        if p.state == PullState::Preparing || has_landed(&l.slots, p.slot) {
+        if p.state == PullState::Preparing || self.landing.has_landed(link, p.slot) {
             return self.violation(
                 link,
                 &format!("ERROR_STATUS for request {index:#x}, which it does not know or has answered"),
@@ -387,7 +383,7 @@ impl Node {
         let (op, slot, domain) = (p.op.take(), p.slot.take(), p.domain);
         self.settle_speculation(link, id);
         // It may have stood first in line for room.
-        self.serve_pool_later(domain);
+        self.landing.serve_later(domain);
         if let Some(l) = self.links.get_mut(&link) {
             l.pulls.remove(id);
         }
@@ -439,7 +435,7 @@ impl Node {
                     }
                 }
                 self.send(link, Role::Pull, id.short(), Body::Cancel);
-                self.serve_pool_later(domain);
+                self.landing.serve_later(domain);
             }
             PullState::Cancelling => {}
         }
@@ -460,9 +456,7 @@ impl Node {
 
     pub(super) fn pulls_lost(&mut self, pulls: &Slab<Pull, of::Pull>, failure: &Failure) {
         for (_, pull) in pulls.iter() {
-            if let Some(pool) = self.pools.get_mut(&pull.domain) {
-                pool.speculative = pool.speculative.saturating_sub(pull.speculative);
-            }
+            self.landing.settle_speculation(pull.domain, pull.speculative);
             if let Some(op) = pull.op {
                 if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(op) {
                     *stage = FetchStage::Waiting;
@@ -504,23 +498,6 @@ impl Node {
         }
         let Some(p) = self.pull_mut(link, id) else { return };
         let (bytes, domain) = (std::mem::take(&mut p.speculative), p.domain);
-        if let Some(pool) = self.pools.get_mut(&domain) {
-            pool.speculative = pool.speculative.saturating_sub(bytes);
-        }
+        self.landing.settle_speculation(domain, bytes);
     }
-}
-
-impl Link {
-    /// What the peer is told of an open slot.
-    pub(super) fn grant_of(&self, id: SlotId) -> Option<SlotGrant> {
-        let slot = self.slots.get(id)?;
-        let SlotState::Granted(remote) = slot.state else { return None };
-        Some(SlotGrant { number: crate::wire::landing::SlotNumber(id.short()), capacity: slot.capacity, remote })
-    }
-}
-
-/// Whether the answer of a request is in this slot of its.
-fn has_landed(slots: &Slab<Slot, of::Slot>, slot: Option<SlotId>) -> bool {
-    let state = slot.and_then(|id| slots.get(id)).map(|s| &s.state);
-    matches!(state, Some(SlotState::Revoking(AfterRevoke::Deliver(_))))
 }

@@ -2,11 +2,11 @@
 
 use super::ended::Ending;
 use super::ids::{BlobId, OperationId, OutFlowId, of};
+use super::landing::TIDY_AT;
 use super::link::{Out, OutWrite, Purpose};
 use super::meters::Operation;
 use super::node::Node;
 use super::ops::{Op, OpKind, PushStage};
-use super::pool::TIDY_AT;
 use super::publish::too_high;
 use super::slab::Slab;
 use super::{BufferAsk, SessionId};

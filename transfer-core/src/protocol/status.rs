@@ -12,17 +12,18 @@ impl Node {
     #[must_use]
     pub fn snapshot(&self, now: Time) -> Snapshot {
         let mut on_links = LinkWork::default();
-        self.links.values().for_each(|l| on_links += l.work());
+        self.links.iter().for_each(|(link, l)| on_links += self.work_of(*link, l));
         let pools = self
-            .pools
+            .landing
+            .pools()
             .iter()
             .map(|(domain, p)| PoolStatus {
                 domain: *domain,
                 tenant: self.config.tenants.name(*domain),
-                bytes: p.alloc.len_bytes(),
-                used: p.alloc.used_bytes(),
-                waiting: p.wants.len() as u64,
-                full_for: p.full_since.map(|since| now.since(since)),
+                bytes: p.alloc().len_bytes(),
+                used: p.alloc().used_bytes(),
+                waiting: p.wants().len() as u64,
+                full_for: p.full_since().map(|since| now.since(since)),
             })
             .collect();
         Snapshot {
@@ -35,7 +36,7 @@ impl Node {
             leases: self.sessions.values().map(|s| s.lent).sum::<u64>()
                 + self.evicted.values().flat_map(|leases| leases.values().map(|n| u64::from(*n))).sum::<u64>(),
             operations: self.ops.len() as u64,
-            slots: self.links.values().map(|l| l.slots.len() as u64).sum(),
+            slots: self.landing.slots().map(|(_, slots)| slots.len() as u64).sum(),
             counters: self.counters_here(),
             finished: finished(self.meters.paths()),
             published: published(self.meters.paths()),

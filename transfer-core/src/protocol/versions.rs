@@ -2,9 +2,9 @@
 
 use super::ids::{BlobId, RecordId};
 use super::keys::{Blob, Concerned, Outlived, Owner, Picked, Waiter};
+use super::landing::InFlow;
 use super::node::Node;
 use super::ops::Op;
-use super::push_in::InFlow;
 use super::{SessionId, Tenant};
 use crate::tensor::{Key, Name, Select, Version};
 use crate::time::Time;
@@ -13,7 +13,7 @@ impl Node {
     /// What "the latest" means for a request that comes now: what has landed here and is being closed to its sender belongs to it,
     /// for the sender may know that it is here.
     pub(super) fn resolve_latest(&self, record: RecordId, select: Select) -> Select {
-        let landed = self.landing_flow(record).filter(|flow| !flow.landed.is_empty());
+        let landed = self.landing_flow(record).filter(|flow| flow.holds_unpublished());
         match (select, landed) {
             (Select::Latest, Some(flow)) => Select::AtLeast(Version(flow.next_version.saturating_sub(1))),
             _ => select,
@@ -23,8 +23,7 @@ impl Node {
     /// The flow in which the key's versions land here.
     fn landing_flow(&self, record: RecordId) -> Option<&InFlow> {
         let Owner::Landed(landed) = self.keys.record(record)?.owner() else { return None };
-        let (link, id) = landed.flow?;
-        self.links.get(&link)?.flows_in.get(id)
+        self.landing.flow(landed.flow?)
     }
 
     /// Whether versions of this key land here by a device that says so to the sender before it says so here.

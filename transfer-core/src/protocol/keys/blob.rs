@@ -12,18 +12,18 @@ use crate::tensor::{Retention, TensorMeta, Until, Version};
 use crate::trace::TraceContext;
 
 /// A range that somebody can reach. It ends with its last reference.
-pub(in crate::protocol) struct Blob {
-    pub(in crate::protocol) slice: LocalSlice,
+pub(crate) struct Blob {
+    pub(crate) slice: LocalSlice,
     /// The body, where it lies in several ranges: `slice` is then the metadata and the table of these.
-    pub(in crate::protocol) ranges: Option<Box<[LocalSlice]>>,
-    pub(in crate::protocol) meta: TensorMeta,
-    pub(in crate::protocol) version: Version,
+    pub(crate) ranges: Option<Box<[LocalSlice]>>,
+    pub(crate) meta: TensorMeta,
+    pub(crate) version: Version,
     /// Being published counts one; so does each lease, each transfer that reads it, each ticket of a board, and an operation that is about to publish it.
     refs: u32,
-    pub(in crate::protocol) domain: Tenant,
-    pub(in crate::protocol) source: Source,
+    pub(crate) domain: Tenant,
+    pub(crate) source: Source,
     /// How long it stays published.
-    pub(in crate::protocol) retention: Retention,
+    pub(crate) retention: Retention,
     /// How often it may still be fetched. Counted where its retention says so.
     pub(super) fetches_left: u32,
     /// Fetches that were counted and have not ended: a peer is getting it.
@@ -35,11 +35,11 @@ pub(in crate::protocol) struct Blob {
     /// Its worker waits until nobody else can reach it.
     awaited: Option<OperationId>,
     /// What pushed it, where that said so.
-    pub(in crate::protocol) trace: Option<TraceContext>,
+    pub(crate) trace: Option<TraceContext>,
 }
 
 /// Where a blob's memory goes when nobody can reach it any more.
-pub(in crate::protocol) enum Source {
+pub(crate) enum Source {
     /// Back to the worker whose arena it lies in. `None`: the worker has it back already.
     Arena(Option<Lent>),
     /// Back to the pool of its domain.
@@ -52,13 +52,13 @@ pub(in crate::protocol) enum Source {
 
 /// Who lent a range, and by which of its pushes.
 #[derive(Clone, Copy)]
-pub(in crate::protocol) struct Lent {
-    pub(in crate::protocol) session: SessionId,
-    pub(in crate::protocol) pushed: OpId,
+pub(crate) struct Lent {
+    pub(crate) session: SessionId,
+    pub(crate) pushed: OpId,
 }
 
 /// What the end of a reference leads to.
-pub(in crate::protocol) enum Unheld {
+pub(crate) enum Unheld {
     /// Others hold it.
     Held,
     /// Nobody but this operation, which takes it back, holds it.
@@ -69,7 +69,7 @@ pub(in crate::protocol) enum Unheld {
 
 impl Blob {
     /// One that is not published yet, with one reference.
-    pub(in crate::protocol) fn new(slice: LocalSlice, meta: TensorMeta, domain: Tenant, source: Source) -> Blob {
+    pub(crate) fn new(slice: LocalSlice, meta: TensorMeta, domain: Tenant, source: Source) -> Blob {
         let (version, retention) = (Version(0), Retention::default());
         Blob {
             slice,
@@ -90,7 +90,7 @@ impl Blob {
     }
 
     /// The same, to be published for so long.
-    pub(in crate::protocol) fn retained(mut self, retention: Retention) -> Blob {
+    pub(crate) fn retained(mut self, retention: Retention) -> Blob {
         if let Until::Fetched(n) = retention.until {
             self.fetches_left = n.get();
         }
@@ -99,28 +99,28 @@ impl Blob {
     }
 
     /// The same, of a version that came from elsewhere, and what pushed it.
-    pub(in crate::protocol) fn at(mut self, version: Version, trace: Option<TraceContext>) -> Blob {
+    pub(crate) fn at(mut self, version: Version, trace: Option<TraceContext>) -> Blob {
         (self.version, self.trace) = (version, trace);
         self
     }
 
     /// How many ranges its body is made of; 0 where it lies in one piece behind the metadata.
-    pub(in crate::protocol) fn range_count(&self) -> u32 {
+    pub(crate) fn range_count(&self) -> u32 {
         self.ranges.as_ref().map_or(0, |ranges| u32::try_from(ranges.len()).unwrap_or(u32::MAX))
     }
 
     /// How many references it has.
-    pub(in crate::protocol) fn holders(&self) -> u32 {
+    pub(crate) fn holders(&self) -> u32 {
         self.refs
     }
 
     /// Whether its fetches are counted.
-    pub(in crate::protocol) fn counts_fetches(&self) -> bool {
+    pub(crate) fn counts_fetches(&self) -> bool {
         matches!(self.retention.until, Until::Fetched(_))
     }
 
     /// What a transfer of it gathers behind its header.
-    pub(in crate::protocol) fn body(&self) -> GatherList {
+    pub(crate) fn body(&self) -> GatherList {
         let (first, rest) = match &self.ranges {
             Some(ranges) => (self.meta.body_offset(), &ranges[..]),
             None => (self.meta.len_bytes(), &[][..]),
@@ -132,12 +132,12 @@ impl Blob {
 
 impl Keys {
     /// A version.
-    pub(in crate::protocol) fn blob(&self, id: BlobId) -> Option<&Blob> {
+    pub(crate) fn blob(&self, id: BlobId) -> Option<&Blob> {
         self.blobs.get(id)
     }
 
     /// A range that somebody can reach from here on. Its one reference is the caller's.
-    pub(in crate::protocol) fn insert(&mut self, blob: Blob) -> BlobId {
+    pub(crate) fn insert(&mut self, blob: Blob) -> BlobId {
         if matches!(blob.source, Source::Arena(_)) {
             self.counted.version_came(blob.domain);
         }
@@ -145,7 +145,7 @@ impl Keys {
     }
 
     /// Workers of these tenants may read it, too.
-    pub(in crate::protocol) fn share(&mut self, id: BlobId, readers: Vec<Tenant>) {
+    pub(crate) fn share(&mut self, id: BlobId, readers: Vec<Tenant>) {
         if let Some(b) = self.blobs.get_mut(id).filter(|_| !readers.is_empty()) {
             b.is_shared = true;
             self.readers.insert(id, readers.into());
@@ -153,19 +153,19 @@ impl Keys {
     }
 
     /// Whether its push said that workers of this tenant may read it.
-    pub(in crate::protocol) fn is_shared_with(&self, id: BlobId, reader: Tenant) -> bool {
+    pub(crate) fn is_shared_with(&self, id: BlobId, reader: Tenant) -> bool {
         self.readers.get(&id).is_some_and(|readers| readers.contains(&reader))
     }
 
     /// One more reference. Returns what is held.
-    pub(in crate::protocol) fn hold(&mut self, id: BlobId) -> Option<&Blob> {
+    pub(crate) fn hold(&mut self, id: BlobId) -> Option<&Blob> {
         let b = self.blobs.get_mut(id)?;
         b.refs += 1;
         Some(b)
     }
 
     /// Takes one reference away.
-    pub(in crate::protocol) fn unhold(&mut self, id: BlobId) -> Unheld {
+    pub(crate) fn unhold(&mut self, id: BlobId) -> Unheld {
         let Some(b) = self.blobs.get_mut(id) else { return Unheld::Held };
         b.refs = b.refs.saturating_sub(1);
         match (b.refs, b.awaited) {
@@ -176,7 +176,7 @@ impl Keys {
     }
 
     /// Ends a version whoever holds it.
-    pub(in crate::protocol) fn remove(&mut self, id: BlobId) -> Option<Blob> {
+    pub(crate) fn remove(&mut self, id: BlobId) -> Option<Blob> {
         let blob = self.blobs.remove(id)?;
         if blob.is_shared {
             self.readers.remove(&id);
@@ -188,27 +188,27 @@ impl Keys {
     }
 
     /// An operation waits until nobody else holds it, or does so no more. Whether that is so already.
-    pub(in crate::protocol) fn set_awaited(&mut self, id: BlobId, by: Option<OperationId>) -> bool {
+    pub(crate) fn set_awaited(&mut self, id: BlobId, by: Option<OperationId>) -> bool {
         let Some(b) = self.blobs.get_mut(id) else { return false };
         b.awaited = by;
         b.refs == 1
     }
 
     /// Its memory goes elsewhere than was said.
-    pub(in crate::protocol) fn set_source(&mut self, id: BlobId, source: Source) {
+    pub(crate) fn set_source(&mut self, id: BlobId, source: Source) {
         if let Some(b) = self.blobs.get_mut(id) {
             b.source = source;
         }
     }
 
     /// A version is sent elsewhere under this number, which holds it.
-    pub(in crate::protocol) fn hold_as(&mut self, id: BlobId, version: Version) -> Option<&Blob> {
+    pub(crate) fn hold_as(&mut self, id: BlobId, version: Version) -> Option<&Blob> {
         self.blobs.get_mut(id)?.version = version;
         self.hold(id)
     }
 
     /// The push of a version is refused. Whether others hold it; else the refusal itself gives the range back.
-    pub(in crate::protocol) fn refuse_push(&mut self, id: BlobId) -> bool {
+    pub(crate) fn refuse_push(&mut self, id: BlobId) -> bool {
         let Some(b) = self.blobs.get_mut(id) else { return false };
         let kept = b.refs > 1;
         if !kept {

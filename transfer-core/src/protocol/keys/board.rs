@@ -86,17 +86,17 @@ pub(super) struct Boards {
 
 impl Keys {
     /// Somebody keeps a board for the workers of this user, with places for so many keys.
-    pub(in crate::protocol) fn add_board(&mut self, domain: Tenant, places: usize) {
+    pub(crate) fn add_board(&mut self, domain: Tenant, places: usize) {
         self.boards.free.insert(domain, i64::try_from(places).unwrap_or(i64::MAX));
     }
 
     /// Whether somebody keeps a board for the workers of this user.
-    pub(in crate::protocol) fn has_board(&self, domain: Tenant) -> bool {
+    pub(crate) fn has_board(&self, domain: Tenant) -> bool {
         self.boards.free.contains_key(&domain)
     }
 
     /// A worker of this sidecar has fetched the key: its newest version is worth showing from here on.
-    pub(in crate::protocol) fn want_on_board(&mut self, record: RecordId) {
+    pub(crate) fn want_on_board(&mut self, record: RecordId) {
         if let Some(r) = self.records.get_mut(record)
             && r.on_board == OnBoard::Unasked
             && !self.boards.free.is_empty()
@@ -106,7 +106,7 @@ impl Keys {
     }
 
     /// Shows the newest version of a key, where it is wanted and can be, in the place of what was shown of it before.
-    pub(in crate::protocol) fn show(&mut self, record: RecordId, actions: &mut Actions) {
+    pub(crate) fn show(&mut self, record: RecordId, actions: &mut Actions) {
         let Some(r) = self.records.get(record) else { return };
         if let Some(blob) = r.current
             && let Some((ticket, at)) = self.boards.announced.get(&blob).copied()
@@ -180,7 +180,7 @@ impl Keys {
     }
 
     /// Shows a key no more: fetches of it have to ask.
-    pub(in crate::protocol) fn hide(&mut self, record: RecordId, actions: &mut Actions) {
+    pub(crate) fn hide(&mut self, record: RecordId, actions: &mut Actions) {
         let Some(r) = self.records.get_mut(record) else { return };
         match r.on_board {
             OnBoard::Shown(ticket) => {
@@ -196,7 +196,7 @@ impl Keys {
     }
 
     /// Shows nothing any more.
-    pub(in crate::protocol) fn close_boards(&mut self, actions: &mut Actions) {
+    pub(crate) fn close_boards(&mut self, actions: &mut Actions) {
         self.boards.closed = true;
         for record in self.records.ids(|r| matches!(r.on_board, OnBoard::Shown(_) | OnBoard::Noticed)) {
             self.hide(record, actions);
@@ -220,12 +220,12 @@ impl Keys {
     }
 
     /// Nobody has marked what was shown by this ticket, and nobody can find it any more. Returns the version that it held, to be unheld.
-    pub(in crate::protocol) fn withdrawn(&mut self, ticket: u64) -> Option<BlobId> {
+    pub(crate) fn withdrawn(&mut self, ticket: u64) -> Option<BlobId> {
         self.boards.tickets.remove(&ticket)?.blob
     }
 
     /// A ticket does not fit on the board, and was not shown. Returns the version that it held, to be unheld.
-    pub(in crate::protocol) fn not_shown(&mut self, ticket: u64, actions: &mut Actions) -> Option<BlobId> {
+    pub(crate) fn not_shown(&mut self, ticket: u64, actions: &mut Actions) -> Option<BlobId> {
         let Ticket { record: Some(record), blob, domain } = *self.boards.tickets.get(&ticket)? else { return None };
         let r = self.records.get_mut(record)?;
         let is_noticed = r.on_board == OnBoard::Noticed
@@ -247,7 +247,7 @@ impl Keys {
 
     /// How many hold a published version besides its key, as far as this node knows: who found it on the board is not among them as long as
     /// it is shown.
-    pub(in crate::protocol) fn readers_of(&self, record: &Record, blob: BlobId) -> u32 {
+    pub(crate) fn readers_of(&self, record: &Record, blob: BlobId) -> u32 {
         let refs = self.blobs.get(blob).map_or(0, |b| b.holders().saturating_sub(1));
         let is_shown = match record.on_board {
             OnBoard::Shown(ticket) => self.boards.tickets.get(&ticket).is_some_and(|t| t.blob == Some(blob)),
@@ -284,7 +284,7 @@ impl Keys {
 
     /// How many tickets have not come back; for tests.
     #[cfg(test)]
-    pub(in crate::protocol) fn tickets(&self) -> usize {
+    pub(crate) fn tickets(&self) -> usize {
         self.boards.tickets.len()
     }
 }

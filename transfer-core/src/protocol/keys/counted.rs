@@ -96,38 +96,38 @@ impl Counted {
 
 impl Keys {
     /// A worker may publish from here on.
-    pub(in crate::protocol) fn session_opened(&mut self, session: SessionId, domain: Tenant) {
+    pub(crate) fn session_opened(&mut self, session: SessionId, domain: Tenant) {
         self.counted.open(session, domain);
     }
 
     /// A worker is gone; what was its own has been [let go](Keys::let_go) or [outlives](Keys::outlive) it.
-    pub(in crate::protocol) fn session_closed(&mut self, session: SessionId) {
+    pub(crate) fn session_closed(&mut self, session: SessionId) {
         self.counted.close(session);
     }
 
     /// How many keys are a worker's own.
-    pub(in crate::protocol) fn keys_of_worker(&self, session: SessionId) -> u64 {
+    pub(crate) fn keys_of_worker(&self, session: SessionId) -> u64 {
         let account = self.counted.accounts.get(&session);
         account.and_then(|account| self.counted.workers.get(account)).map_or(0, |worker| worker.keys)
     }
 
     /// How many keys all workers of a tenant own.
-    pub(in crate::protocol) fn keys_of_tenant(&self, domain: Tenant) -> u64 {
+    pub(crate) fn keys_of_tenant(&self, domain: Tenant) -> u64 {
         self.counted.keys.get(&domain).copied().unwrap_or(0)
     }
 
     /// How many versions all workers of a tenant have pushed and not got back.
-    pub(in crate::protocol) fn versions_of_tenant(&self, domain: Tenant) -> u64 {
+    pub(crate) fn versions_of_tenant(&self, domain: Tenant) -> u64 {
         self.counted.versions.get(&domain).copied().unwrap_or(0)
     }
 
     /// How often pushes were refused at a limit.
-    pub(in crate::protocol) fn limits_reached(&self) -> LimitsReached {
+    pub(crate) fn limits_reached(&self) -> LimitsReached {
         self.counted.reached
     }
 
     /// The same, to count one more.
-    pub(in crate::protocol) fn limits_reached_mut(&mut self) -> &mut LimitsReached {
+    pub(crate) fn limits_reached_mut(&mut self) -> &mut LimitsReached {
         &mut self.counted.reached
     }
 
@@ -179,7 +179,7 @@ impl Keys {
 
     /// How many versions are counted for all tenants; for tests.
     #[cfg(test)]
-    pub(in crate::protocol) fn versions_counted(&self) -> u64 {
+    pub(crate) fn versions_counted(&self) -> u64 {
         self.counted.versions.values().sum()
     }
 }

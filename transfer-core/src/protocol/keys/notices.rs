@@ -38,7 +38,7 @@ pub(super) struct Noticed {
 
 impl Keys {
     /// From here on the ticket holds what its worker has announced.
-    pub(in crate::protocol) fn hold_announced(&mut self, blob: BlobId, ticket: u64, at: NoticeAt) {
+    pub(crate) fn hold_announced(&mut self, blob: BlobId, ticket: u64, at: NoticeAt) {
         let Some(domain) = self.hold(blob).map(|b| b.domain) else { return };
         self.boards.tickets.insert(ticket, Ticket { record: None, blob: Some(blob), domain });
         self.boards.announced.insert(blob, (ticket, at));
@@ -53,7 +53,7 @@ impl Keys {
     }
 
     /// A push is refused, or its worker is gone. Its notice may show the version still: nobody is shown the way there from here on.
-    pub(in crate::protocol) fn refuse_announced(&mut self, key: &Key, blob: BlobId, actions: &mut Actions) {
+    pub(crate) fn refuse_announced(&mut self, key: &Key, blob: BlobId, actions: &mut Actions) {
         let Some((_, at)) = self.boards.announced.get(&blob).copied() else { return };
         if let Some(record) = self.find(key)
             && self.boards.noticed.get(&record).is_some_and(|noticed| noticed.at == at)
@@ -131,32 +131,32 @@ impl Keys {
     }
 
     /// Whether the worker that has just published this version is to be told that the next ones are watched.
-    pub(in crate::protocol) fn is_watched(&self, record: RecordId, blob: BlobId) -> bool {
+    pub(crate) fn is_watched(&self, record: RecordId, blob: BlobId) -> bool {
         let r = self.records.get(record).filter(|r| r.watched && r.on_board != OnBoard::Never);
         // Of a key whose versions cannot be shown it would be no use.
         r.is_some_and(|r| self.can_be_shown(r, blob, self.place_of(record, r.on_board))) && !self.is_announced(blob)
     }
 
     /// Whether there may be a newer version of this key than this node has heard of: announced, and in its owner's ring.
-    pub(in crate::protocol) fn may_be_behind(&self, record: RecordId, asks: Option<SessionId>) -> bool {
+    pub(crate) fn may_be_behind(&self, record: RecordId, asks: Option<SessionId>) -> bool {
         let r = self.records.get(record).filter(|r| r.on_board == OnBoard::Noticed);
         // Its owner's own questions are in the same ring.
         r.is_some_and(|r| !matches!(r.owner, Owner::Session(owner) if Some(owner) == asks))
     }
 
     /// Somebody waits for an answer about a key with a notice.
-    pub(in crate::protocol) fn ask_later(&mut self, record: RecordId, concerned: Concerned) {
+    pub(crate) fn ask_later(&mut self, record: RecordId, concerned: Concerned) {
         self.boards.asked.push((record, concerned));
     }
 
     /// How many questions about keys with a notice wait for an answer.
-    pub(in crate::protocol) fn asked(&self) -> usize {
+    pub(crate) fn asked(&self) -> usize {
         self.boards.asked.len()
     }
 
     /// The first `count` questions about keys with a notice, which can be answered: everything was taken that was in the workers' rings when
     /// the last of these was asked.
-    pub(in crate::protocol) fn take_asked(&mut self, count: usize) -> Vec<(RecordId, Concerned)> {
+    pub(crate) fn take_asked(&mut self, count: usize) -> Vec<(RecordId, Concerned)> {
         let count = count.min(self.boards.asked.len());
         self.boards.asked.drain(..count).collect()
     }

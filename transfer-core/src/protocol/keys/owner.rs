@@ -7,7 +7,7 @@ use crate::protocol::{Control, HostAction, SessionId, Tenant};
 use crate::tensor::{Key, Name};
 
 /// Who may publish a key here.
-pub(in crate::protocol) enum Owner {
+pub(crate) enum Owner {
     /// Nobody; somebody waits for the key.
     Nobody,
     /// The directory was asked.
@@ -20,41 +20,41 @@ pub(in crate::protocol) enum Owner {
     Outlived(Box<Outlived>),
 }
 
-pub(in crate::protocol) struct Outlived {
+pub(crate) struct Outlived {
     /// The worker that may go on with it.
-    pub(in crate::protocol) owner: Name,
-    pub(in crate::protocol) domain: Tenant,
+    pub(crate) owner: Name,
+    pub(crate) domain: Tenant,
 }
 
-pub(in crate::protocol) struct Claiming {
-    pub(in crate::protocol) owner: Name,
-    pub(in crate::protocol) tenant: Tenant,
-    pub(in crate::protocol) who: Claimant,
+pub(crate) struct Claiming {
+    pub(crate) owner: Name,
+    pub(crate) tenant: Tenant,
+    pub(crate) who: Claimant,
     /// Whether it takes the key over.
-    pub(in crate::protocol) takeover: bool,
+    pub(crate) takeover: bool,
     /// Whose it is until then, and again if the directory refuses.
-    pub(in crate::protocol) before: Option<Owner>,
+    pub(crate) before: Option<Owner>,
     /// Takeovers by others, which go on after the answer.
-    pub(in crate::protocol) behind: Vec<OperationId>,
+    pub(crate) behind: Vec<OperationId>,
     /// Pushes that wait for the answer, in order.
-    pub(in crate::protocol) pushes: Vec<OperationId>,
+    pub(crate) pushes: Vec<OperationId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::protocol) enum Claimant {
+pub(crate) enum Claimant {
     Session(SessionId),
     Flow(FlowAt),
     /// It went away before the answer came.
     Gone,
 }
 
-pub(in crate::protocol) struct Landed {
+pub(crate) struct Landed {
     /// The worker that pushes, which is of the target's tenant.
-    pub(in crate::protocol) owner: Name,
-    pub(in crate::protocol) tenant: Tenant,
-    pub(in crate::protocol) target: SessionId,
+    pub(crate) owner: Name,
+    pub(crate) tenant: Tenant,
+    pub(crate) target: SessionId,
     /// `None` once the link is lost: what has landed stays.
-    pub(in crate::protocol) flow: Option<FlowAt>,
+    pub(crate) flow: Option<FlowAt>,
 }
 
 impl Owner {
@@ -75,19 +75,19 @@ impl Owner {
     }
 
     /// Whether it is this worker of this sidecar.
-    pub(in crate::protocol) fn is(&self, session: SessionId) -> bool {
+    pub(crate) fn is(&self, session: SessionId) -> bool {
         matches!(self, Owner::Session(owner) if *owner == session)
     }
 
     /// Whether this flow brings the key's versions.
-    pub(in crate::protocol) fn lands_by(&self, flow: FlowAt) -> bool {
+    pub(crate) fn lands_by(&self, flow: FlowAt) -> bool {
         matches!(self, Owner::Landed(landed) if landed.flow == Some(flow))
     }
 }
 
 impl Claiming {
     /// A claim by that worker.
-    pub(in crate::protocol) fn new((owner, tenant): (Name, Tenant), who: Claimant, takeover: bool) -> Claiming {
+    pub(crate) fn new((owner, tenant): (Name, Tenant), who: Claimant, takeover: bool) -> Claiming {
         Claiming { owner, tenant, who, takeover, before: None, behind: Vec::new(), pushes: Vec::new() }
     }
 }
@@ -129,13 +129,7 @@ impl Keys {
     }
 
     /// Asks the directory for a key. What is published stays whose it is until the answer. `tenant` is what the claimant's is called.
-    pub(in crate::protocol) fn claim(
-        &mut self,
-        id: RecordId,
-        mut claiming: Claiming,
-        tenant: Name,
-        actions: &mut Actions,
-    ) {
+    pub(crate) fn claim(&mut self, id: RecordId, mut claiming: Claiming, tenant: Name, actions: &mut Actions) {
         let (owner, takeover) = (claiming.owner.clone(), claiming.takeover);
         let resident = matches!(claiming.who, Claimant::Session(_));
         self.change_owner(id, |current| {
@@ -154,7 +148,7 @@ impl Keys {
     }
 
     /// The directory has answered a claim. Returns what waited for that; the key stays claimed until it is [given](Keys::give).
-    pub(in crate::protocol) fn answer_claim(&mut self, id: RecordId) -> Option<Claiming> {
+    pub(crate) fn answer_claim(&mut self, id: RecordId) -> Option<Claiming> {
         self.change_claim(id, |c| Claiming {
             before: c.before.take(),
             behind: std::mem::take(&mut c.behind),
@@ -164,7 +158,7 @@ impl Keys {
     }
 
     /// A worker's push waits for the answer to its claim.
-    pub(in crate::protocol) fn join_claim(&mut self, id: RecordId, session: SessionId, push: OperationId) {
+    pub(crate) fn join_claim(&mut self, id: RecordId, session: SessionId, push: OperationId) {
         self.change_claim(id, |claiming| {
             claiming.who = Claimant::Session(session);
             claiming.pushes.push(push);
@@ -172,44 +166,39 @@ impl Keys {
     }
 
     /// Another worker's takeover goes on after the answer. `false` where nobody claims the key.
-    pub(in crate::protocol) fn wait_behind_claim(&mut self, id: RecordId, takeover: OperationId) -> bool {
+    pub(crate) fn wait_behind_claim(&mut self, id: RecordId, takeover: OperationId) -> bool {
         self.change_claim(id, |claiming| claiming.behind.push(takeover)).is_some()
     }
 
     /// Another one claims a key under the same name. Returns who did.
-    pub(in crate::protocol) fn set_claimant(&mut self, id: RecordId, who: Claimant) -> Option<Claimant> {
+    pub(crate) fn set_claimant(&mut self, id: RecordId, who: Claimant) -> Option<Claimant> {
         self.change_claim(id, |claiming| std::mem::replace(&mut claiming.who, who))
     }
 
     /// A key that is being claimed does not go back to whoever had it. Returns who that was.
-    pub(in crate::protocol) fn no_former_owner(&mut self, id: RecordId) -> Option<Owner> {
+    pub(crate) fn no_former_owner(&mut self, id: RecordId) -> Option<Owner> {
         self.change_claim(id, |claiming| claiming.before.take()).flatten()
     }
 
     /// The owner of a key that another is taking over is gone before the directory has answered; this is left of it.
-    pub(in crate::protocol) fn former_owner_left(
-        &mut self,
-        id: RecordId,
-        left: Option<Outlived>,
-        actions: &mut Actions,
-    ) {
+    pub(crate) fn former_owner_left(&mut self, id: RecordId, left: Option<Outlived>, actions: &mut Actions) {
         self.hide(id, actions);
         self.change_claim(id, |claiming| claiming.before = left.map(|left| Owner::Outlived(Box::new(left))));
     }
 
     /// A key is somebody's, with whom a new epoch begins. Returns whose it was.
-    pub(in crate::protocol) fn give(&mut self, id: RecordId, owner: Owner) -> Option<Owner> {
+    pub(crate) fn give(&mut self, id: RecordId, owner: Owner) -> Option<Owner> {
         self.begin_epoch(id);
         self.set_owner(id, owner)
     }
 
     /// The directory has refused a claim: the key is whose it was before.
-    pub(in crate::protocol) fn claim_refused(&mut self, id: RecordId, before: Option<Owner>) {
+    pub(crate) fn claim_refused(&mut self, id: RecordId, before: Option<Owner>) {
         self.set_owner(id, before.unwrap_or(Owner::Nobody));
     }
 
     /// The owner of a key is gone, and what it published outlives it. Returns who that was.
-    pub(in crate::protocol) fn outlive(&mut self, id: RecordId, owner: Name, actions: &mut Actions) -> Option<Owner> {
+    pub(crate) fn outlive(&mut self, id: RecordId, owner: Name, actions: &mut Actions) -> Option<Owner> {
         let domain = self.blobs.get(self.records.get(id)?.newest()?)?.domain;
         let before = self.give(id, Owner::Outlived(Box::new(Outlived { owner, domain })));
         self.hide(id, actions);
@@ -218,7 +207,7 @@ impl Keys {
 
     /// A key is nobody's any more. Returns whose it was. `None` where it is claimed: the answer has to be awaited, or the entry would stay
     /// in the directory for ever.
-    pub(in crate::protocol) fn let_go(&mut self, id: RecordId) -> Option<Owner> {
+    pub(crate) fn let_go(&mut self, id: RecordId) -> Option<Owner> {
         self.records.get_mut(id)?.next_version = 0;
         let abandoned = self.change_claim(id, |claiming| {
             let was = std::mem::replace(&mut claiming.who, Claimant::Gone);
@@ -229,7 +218,7 @@ impl Keys {
     }
 
     /// A worker pushes a key to another target here, or over another link. Returns the flow by which it came before.
-    pub(in crate::protocol) fn land_for(&mut self, id: RecordId, target: SessionId, flow: FlowAt) -> Option<FlowAt> {
+    pub(crate) fn land_for(&mut self, id: RecordId, target: SessionId, flow: FlowAt) -> Option<FlowAt> {
         let change = |owner: &mut Owner| {
             let Owner::Landed(landed) = owner else { return None };
             landed.target = target;
@@ -239,7 +228,7 @@ impl Keys {
     }
 
     /// A flow brings no more of a key. Returns which that was.
-    pub(in crate::protocol) fn detach_flow(&mut self, id: RecordId) -> Option<FlowAt> {
+    pub(crate) fn detach_flow(&mut self, id: RecordId) -> Option<FlowAt> {
         match &mut self.records.get_mut(id)?.owner {
             Owner::Landed(landed) => landed.flow.take(),
             _ => None,
@@ -248,12 +237,12 @@ impl Keys {
 
     /// The keys that the end of a session concerns: it publishes or claims them, others push them to it, or another worker is taking
     /// them over.
-    pub(in crate::protocol) fn keys_of(&self, session: SessionId) -> Vec<RecordId> {
+    pub(crate) fn keys_of(&self, session: SessionId) -> Vec<RecordId> {
         self.keys_of.get(&session).map_or_else(Vec::new, |keys| keys.iter().copied().collect())
     }
 
     /// Who may publish a key, where somebody may or waits for it.
-    pub(in crate::protocol) fn owner(&self, key: &Key) -> Option<&Owner> {
+    pub(crate) fn owner(&self, key: &Key) -> Option<&Owner> {
         self.find(key).and_then(|id| self.records.get(id)).map(Record::owner)
     }
 

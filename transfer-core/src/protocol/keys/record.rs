@@ -13,7 +13,7 @@ use hashbrown::hash_table::Entry;
 use std::hash::BuildHasher;
 
 /// A key.
-pub(in crate::protocol) struct Record {
+pub(crate) struct Record {
     pub(super) key: Key,
     /// Changed by the methods of `owner` alone, where other sessions are concerned afterwards.
     pub(super) owner: Owner,
@@ -37,35 +37,35 @@ pub(in crate::protocol) struct Record {
 }
 
 impl Record {
-    pub(in crate::protocol) fn key(&self) -> &Key {
+    pub(crate) fn key(&self) -> &Key {
         &self.key
     }
 
-    pub(in crate::protocol) fn owner(&self) -> &Owner {
+    pub(crate) fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    pub(in crate::protocol) fn is_owned(&self) -> bool {
+    pub(crate) fn is_owned(&self) -> bool {
         !matches!(self.owner, Owner::Nobody)
     }
 
     /// The lowest version that may be published next.
-    pub(in crate::protocol) fn next_version(&self) -> u64 {
+    pub(crate) fn next_version(&self) -> u64 {
         self.next_version
     }
 
     /// What was published last and is there.
-    pub(in crate::protocol) fn newest(&self) -> Option<BlobId> {
+    pub(crate) fn newest(&self) -> Option<BlobId> {
         self.current.or_else(|| self.older.as_ref()?.newest())
     }
 
     /// All versions that are there.
-    pub(in crate::protocol) fn versions(&self) -> impl Iterator<Item = BlobId> + Clone + '_ {
+    pub(crate) fn versions(&self) -> impl Iterator<Item = BlobId> + Clone + '_ {
         self.older.iter().flat_map(|older| older.iter()).chain(self.current)
     }
 
     /// How many versions are there.
-    pub(in crate::protocol) fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         let older = self.older.as_ref().map_or(0, |o| o.len());
         u32::try_from(older + usize::from(self.current.is_some())).unwrap_or(u32::MAX)
     }
@@ -99,18 +99,18 @@ impl Record {
 
 impl Keys {
     /// A key.
-    pub(in crate::protocol) fn record(&self, id: RecordId) -> Option<&Record> {
+    pub(crate) fn record(&self, id: RecordId) -> Option<&Record> {
         self.records.get(id)
     }
 
     /// The record of a key, where somebody owns it or waits for it.
-    pub(in crate::protocol) fn find(&self, key: &Key) -> Option<RecordId> {
+    pub(crate) fn find(&self, key: &Key) -> Option<RecordId> {
         let hash = self.hasher.hash_one(key.as_str());
         self.index.find(hash, |id| self.records.get(*id).is_some_and(|r| r.key == *key)).copied()
     }
 
     /// The record of a key. Somebody is about to own it or to wait for it.
-    pub(in crate::protocol) fn find_or_make(&mut self, key: &Key) -> RecordId {
+    pub(crate) fn find_or_make(&mut self, key: &Key) -> RecordId {
         let Keys { index, hasher, records, .. } = self;
         let hash = hasher.hash_one(key.as_str());
         let same = |id: &RecordId| records.get(*id).is_some_and(|r| r.key == *key);
@@ -138,7 +138,7 @@ impl Keys {
     }
 
     /// Drops a record that nobody owns, reads or waits for.
-    pub(in crate::protocol) fn tidy(&mut self, id: RecordId, actions: &mut Actions) {
+    pub(crate) fn tidy(&mut self, id: RecordId, actions: &mut Actions) {
         let Some(record) = self.records.get(id).filter(|record| !record.is_needed()) else { return };
         let hash = self.hasher.hash_one(record.key.as_str());
         if let Ok(entry) = self.index.find_entry(hash, |other| *other == id) {
@@ -152,14 +152,14 @@ impl Keys {
     }
 
     /// The same, of a key that may be known.
-    pub(in crate::protocol) fn tidy_key(&mut self, key: &Key, actions: &mut Actions) {
+    pub(crate) fn tidy_key(&mut self, key: &Key, actions: &mut Actions) {
         if let Some(id) = self.find(key) {
             self.tidy(id, actions);
         }
     }
 
     /// Asks the directory where a key is, unless it is being asked. Only entries newer than `newer_than` count.
-    pub(in crate::protocol) fn resolve(&mut self, id: RecordId, newer_than: u64, actions: &mut Actions) {
+    pub(crate) fn resolve(&mut self, id: RecordId, newer_than: u64, actions: &mut Actions) {
         if let Some(r) = self.records.get_mut(id)
             && !std::mem::replace(&mut r.resolving, true)
         {
@@ -168,28 +168,28 @@ impl Keys {
     }
 
     /// The directory has answered where a key is.
-    pub(in crate::protocol) fn resolved(&mut self, id: RecordId) {
+    pub(crate) fn resolved(&mut self, id: RecordId) {
         if let Some(r) = self.records.get_mut(id) {
             r.resolving = false;
         }
     }
 
     /// The directory is another one: it is asked anew.
-    pub(in crate::protocol) fn resolve_all(&self, actions: &mut Actions) {
+    pub(crate) fn resolve_all(&self, actions: &mut Actions) {
         for (_, r) in self.records.iter().filter(|(_, r)| r.resolving) {
             actions.push(HostAction::Control(Control::Resolve { key: r.key.clone(), newer_than: 0 }));
         }
     }
 
     /// Somebody waits for a version.
-    pub(in crate::protocol) fn wait(&mut self, id: RecordId, waiter: Waiter, select: Select) {
+    pub(crate) fn wait(&mut self, id: RecordId, waiter: Waiter, select: Select) {
         if let Some(r) = self.records.get_mut(id) {
             r.waiters.get_or_insert_default().add(waiter, select);
         }
     }
 
     /// Somebody waits for a key no more.
-    pub(in crate::protocol) fn forget_waiter(&mut self, key: &Key, waiter: Waiter, actions: &mut Actions) {
+    pub(crate) fn forget_waiter(&mut self, key: &Key, waiter: Waiter, actions: &mut Actions) {
         if let Some(id) = self.find(key) {
             self.take_waiter(id, waiter);
             self.tidy(id, actions);
@@ -197,20 +197,20 @@ impl Keys {
     }
 
     /// The same, where the key is still needed.
-    pub(in crate::protocol) fn take_waiter(&mut self, id: RecordId, waiter: Waiter) {
+    pub(crate) fn take_waiter(&mut self, id: RecordId, waiter: Waiter) {
         if let Some(r) = self.records.get_mut(id) {
             r.forget_waiter(waiter);
         }
     }
 
     /// All who wait, who have to look elsewhere.
-    pub(in crate::protocol) fn take_waiters(&mut self, id: RecordId) -> Vec<Waiter> {
+    pub(crate) fn take_waiters(&mut self, id: RecordId) -> Vec<Waiter> {
         let waiters = self.records.get_mut(id).and_then(|r| r.waiters.take());
         waiters.map_or_else(Vec::new, |waiters| waiters.into_all())
     }
 
     /// A worker would have waited for the key's next version by itself.
-    pub(in crate::protocol) fn watch(&mut self, key: &Key) {
+    pub(crate) fn watch(&mut self, key: &Key) {
         if let Some(r) = self.find(key).and_then(|id| self.records.get_mut(id)) {
             r.watched = true;
         }

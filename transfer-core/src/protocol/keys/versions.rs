@@ -11,7 +11,7 @@ use crate::tensor::{Key, Life, Select, Until, Version};
 
 /// What there is for a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::protocol) enum Picked {
+pub(crate) enum Picked {
     /// This version.
     Blob(BlobId),
     /// Nothing any more: the key is at this version.
@@ -22,7 +22,7 @@ pub(in crate::protocol) enum Picked {
 
 impl Keys {
     /// The newest version that answers `select`.
-    pub(in crate::protocol) fn pick(&self, record: RecordId, select: Select) -> Picked {
+    pub(crate) fn pick(&self, record: RecordId, select: Select) -> Picked {
         let Some(r) = self.records.get(record) else { return Picked::NotYet };
         // Where others are fetching all that there are, one comes back if they fail.
         let mut promised = false;
@@ -53,7 +53,7 @@ impl Keys {
     }
 
     /// The newest version of a key, if it is published still.
-    pub(in crate::protocol) fn current(&self, record: RecordId) -> Option<&Blob> {
+    pub(crate) fn current(&self, record: RecordId) -> Option<&Blob> {
         self.blobs.get(self.records.get(record)?.current?)
     }
 
@@ -67,7 +67,7 @@ impl Keys {
 
     /// Makes a blob the newest version of its key. The caller's reference becomes the publication's. Returns the versions that end with
     /// it, to be unheld before those who wait are served.
-    pub(in crate::protocol) fn publish(
+    pub(crate) fn publish(
         &mut self,
         record: RecordId,
         blob: BlobId,
@@ -111,7 +111,7 @@ impl Keys {
     }
 
     /// A version that was [taken](Keys::take_version) is published again, if it still can be.
-    pub(in crate::protocol) fn publish_again(&mut self, record: RecordId, blob: BlobId, owner: SessionId) -> bool {
+    pub(crate) fn publish_again(&mut self, record: RecordId, blob: BlobId, owner: SessionId) -> bool {
         let (Some(r), Some(b)) = (self.records.get_mut(record), self.blobs.get(blob)) else { return false };
         // Else the key has ended meanwhile, or is another's.
         if !r.owner.is(owner) {
@@ -130,7 +130,7 @@ impl Keys {
     }
 
     /// Somebody else publishes this key from here on, at whatever version.
-    pub(in crate::protocol) fn begin_epoch(&mut self, record: RecordId) {
+    pub(crate) fn begin_epoch(&mut self, record: RecordId) {
         if let Some(r) = self.records.get_mut(record) {
             r.next_version = 0;
             r.epoch_begins = true;
@@ -139,7 +139,7 @@ impl Keys {
 
     /// Takes a version out of its key, with the reference that publishing it was. `false` where it had ended before. Its readers go on
     /// reading.
-    pub(in crate::protocol) fn take_version(&mut self, record: RecordId, blob: BlobId, actions: &mut Actions) -> bool {
+    pub(crate) fn take_version(&mut self, record: RecordId, blob: BlobId, actions: &mut Actions) -> bool {
         let Some(r) = self.records.get_mut(record) else { return false };
         if r.current == Some(blob) {
             r.current = None;
@@ -158,7 +158,7 @@ impl Keys {
     }
 
     /// All versions of a key, or all but those that outlive their worker; and whether some are left.
-    pub(in crate::protocol) fn versions_to_end(&self, record: RecordId, but_outliving: bool) -> (Vec<BlobId>, bool) {
+    pub(crate) fn versions_to_end(&self, record: RecordId, but_outliving: bool) -> (Vec<BlobId>, bool) {
         let all = self.records.get(record).into_iter().flat_map(|r| r.versions());
         let stays = |id: &BlobId| self.blobs.get(*id).is_some_and(|b| b.retention.life == Life::Sidecar);
         let (left, ending): (Vec<_>, _) = all.partition(|id| but_outliving && stays(id));
@@ -166,7 +166,7 @@ impl Keys {
     }
 
     /// Somebody is about to get it: where fetches are counted, nobody else gets this one.
-    pub(in crate::protocol) fn fetch_begins(&mut self, key: &Key, blob: BlobId) {
+    pub(crate) fn fetch_begins(&mut self, key: &Key, blob: BlobId) {
         if let Some(b) = self.blobs.get_mut(blob).filter(|b| b.counts_fetches()) {
             b.fetches_left = b.fetches_left.saturating_sub(1);
             b.under_way += 1;
@@ -180,7 +180,7 @@ impl Keys {
 
     /// The end of what [`Keys::fetch_begins`] began: counted where it went `well`, else others may have it. Returns the version, if that
     /// concerns those who wait for it, and whether it has ended, and is to be unheld before they are served.
-    pub(in crate::protocol) fn fetch_ends(
+    pub(crate) fn fetch_ends(
         &mut self,
         record: RecordId,
         blob: BlobId,
@@ -213,17 +213,17 @@ impl Keys {
     // ---- who waits ----
 
     /// Whether somebody waits for a version of this key.
-    pub(in crate::protocol) fn is_awaited(&self, record: RecordId) -> bool {
+    pub(crate) fn is_awaited(&self, record: RecordId) -> bool {
         self.records.get(record).is_some_and(|r| r.waiters.is_some())
     }
 
     /// What somebody waits for.
-    pub(in crate::protocol) fn select_of(&self, record: RecordId, waiter: Waiter) -> Option<Select> {
+    pub(crate) fn select_of(&self, record: RecordId, waiter: Waiter) -> Option<Select> {
         self.records.get(record)?.waiters.as_ref()?.select(waiter)
     }
 
     /// The versions of which [`Keys::first_exactly`] may find somebody whom this event concerns.
-    pub(in crate::protocol) fn exactly_awaited(&mut self, record: RecordId, concerned: Concerned) -> Vec<Version> {
+    pub(crate) fn exactly_awaited(&mut self, record: RecordId, concerned: Concerned) -> Vec<Version> {
         let newest = self.newest_version(record);
         let waiters = self.records.get_mut(record).and_then(|r| r.waiters.as_mut());
         match (concerned, waiters, newest) {
@@ -234,12 +234,12 @@ impl Keys {
     }
 
     /// The first one that waits for this version and takes no other.
-    pub(in crate::protocol) fn first_exactly(&self, record: RecordId, version: Version) -> Option<Waiter> {
+    pub(crate) fn first_exactly(&self, record: RecordId, version: Version) -> Option<Waiter> {
         self.records.get(record)?.waiters.as_ref()?.first_exactly(version)
     }
 
     /// The first one that takes the newest version there is, and would take a later one as well.
-    pub(in crate::protocol) fn first_rising(&self, record: RecordId) -> Option<Waiter> {
+    pub(crate) fn first_rising(&self, record: RecordId) -> Option<Waiter> {
         let Picked::Blob(blob) = self.pick(record, Select::Latest) else { return None };
         let version = self.blobs.get(blob)?.version;
         self.records.get(record)?.waiters.as_ref()?.first_rising(version)

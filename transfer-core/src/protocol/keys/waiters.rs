@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// Who waits for a version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::protocol) enum Waiter {
+pub(crate) enum Waiter {
     Local(OperationId),
     /// The request of this index of that link's peer.
     Remote(LinkId, u32),
@@ -22,7 +22,7 @@ pub(in crate::protocol) enum Waiter {
 
 /// Which waiters an event concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::protocol) enum Concerned {
+pub(crate) enum Concerned {
     /// All whose version is there, or can never be.
     All,
     /// This one has just come.

@@ -3,12 +3,10 @@
 //! Whoever waits for room asks what could be called back. The answer is kept as it changes, for one peer may have thousands of slots and
 //! thousands of requests. A flow that an event has changed is *touched*; before anybody asks, what touched flows have is counted again.
 
-use super::Tenant;
-use super::ids::{FlowAt, InFlowId};
-use super::link::{Link, SlotState};
-use super::node::Node;
-use super::push_in::InState;
+use super::{InState, Landing, OfLink, SlotState};
 use crate::fabric::LinkId;
+use crate::protocol::Tenant;
+use crate::protocol::ids::{FlowAt, InFlowId};
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +22,7 @@ struct Share {
 }
 
 #[derive(Default, PartialEq, Eq, Debug)]
-struct OfLink {
+struct Spare {
     spare: BTreeSet<(u64, InFlowId)>,
     reclaiming: u32,
 }
@@ -32,7 +30,7 @@ struct OfLink {
 #[derive(Default, PartialEq, Eq, Debug)]
 struct OfPool {
     bytes: u64,
-    links: BTreeMap<LinkId, OfLink>,
+    links: BTreeMap<LinkId, Spare>,
 }
 
 #[derive(Default)]
@@ -44,9 +42,9 @@ pub(super) struct Idle {
 
 impl Idle {
     /// An event has changed a flow or one of its slots.
-    pub(super) fn touch(&mut self, link: LinkId, flow: InFlowId) {
-        if self.touched.last() != Some(&(link, flow)) {
-            self.touched.push((link, flow));
+    pub(super) fn touch(&mut self, flow: FlowAt) {
+        if self.touched.last() != Some(&flow) {
+            self.touched.push(flow);
         }
     }
 
@@ -59,7 +57,7 @@ impl Idle {
     /// Of each link that is not asked for room already: the flow that was used longest ago, `but` left out.
     pub(super) fn to_ask(&self, domain: Tenant, but: Option<FlowAt>) -> Vec<FlowAt> {
         let links = self.pools.get(&domain).into_iter().flat_map(|pool| &pool.links);
-        let first = |(link, of): (&LinkId, &OfLink)| {
+        let first = |(link, of): (&LinkId, &Spare)| {
             of.spare.iter().map(|(_, flow)| (*link, *flow)).find(|flow| Some(*flow) != but)
         };
         links.filter(|(_, of)| of.reclaiming == 0).filter_map(first).collect()
@@ -81,7 +79,7 @@ impl Idle {
             if let Some(of) = pool.links.get_mut(&link) {
                 of.spare.remove(&(used, id));
                 of.reclaiming -= u32::from(reclaiming);
-                if *of == OfLink::default() {
+                if *of == Spare::default() {
                     pool.links.remove(&link);
                 }
             }
@@ -101,10 +99,10 @@ impl Idle {
     }
 }
 
-impl Link {
+impl OfLink {
     /// What a flow has that its sender does not write into. `None` where it has nothing and is asked for nothing.
     fn idle_share(&self, id: InFlowId) -> Option<Share> {
-        let flow = self.flows_in.get(id)?;
+        let flow = self.flows.get(id)?;
         let reclaiming = match flow.state {
             InState::Ready => false,
             InState::Reclaiming => true,
@@ -119,9 +117,9 @@ impl Link {
     }
 }
 
-impl Node {
+impl Landing {
     /// Counts again what the touched flows have.
-    pub(super) fn settle_idle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         while let Some(flow) = self.idle.touched.pop() {
             self.step();
             let share = self.links.get(&flow.0).and_then(|l| l.idle_share(flow.1));
@@ -129,12 +127,17 @@ impl Node {
         }
     }
 
+    /// Of each link that is not asked for room already: the flow that was used longest ago, `but` left out.
+    pub(crate) fn to_ask(&self, domain: Tenant, but: Option<FlowAt>) -> Vec<FlowAt> {
+        self.idle.to_ask(domain, but)
+    }
+
     /// What has to hold of these numbers; for tests.
     #[cfg(test)]
-    pub(super) fn check_idle_slots(&self) -> Result<(), String> {
+    pub(super) fn check_idle(&self) -> Result<(), String> {
         let mut anew = Idle::default();
         for (link, l) in &self.links {
-            for (id, _) in l.flows_in.iter() {
+            for (id, _) in l.flows.iter() {
                 anew.set((*link, id), l.idle_share(id));
             }
         }
