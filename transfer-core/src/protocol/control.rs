@@ -2,7 +2,9 @@
 
 use super::{SessionId, Vouches};
 use crate::fabric::{FabricKind, LinkId};
-use crate::tensor::{Key, Name};
+use crate::op::Failure;
+use crate::tensor::{Key, Name, TensorMeta};
+use crate::wire::landing::SlotGrant;
 
 /// What a side tells about itself when a link is made, besides the fabric's own offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,3 +153,29 @@ pub enum Control {
         why: String,
     },
 }
+
+/// One of the requests of a `PrepareBuffers` call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BufferAsk {
+    /// The sender's number of the flow.
+    pub flow: u32,
+    /// The key.
+    pub key: Key,
+    /// What will be sent. In the flow's landing headers this description has the number [`PREPARED_METADATA_ID`].
+    pub meta: TensorMeta,
+    /// The worker for whom it is.
+    pub target: Name,
+    /// The worker whose it is.
+    pub owner: Name,
+    /// That worker's tenant.
+    pub tenant: Name,
+}
+
+/// The answer to one of them: the flow, and its slots or why there are none.
+pub type BufferAnswer = (u32, Result<Vec<SlotGrant>, Failure>);
+
+/// The number of the description that a flow begins with when it was prepared.
+pub const PREPARED_METADATA_ID: u32 = 1;
+
+/// The most requests in one call.
+pub const MAX_ASKS: usize = 1024;

@@ -11,34 +11,14 @@
 //! else: no versions that are counted, none of many ranges, none whose push told its trace, none that a peer lands in, where "the
 //! newest" takes a question.
 
-use super::notices::{NoticeAt, Noticed};
+use super::notices::Noticed;
 use super::{Concerned, Keys, Owner, Record, Source};
 use crate::memory::LocalSlice;
 use crate::protocol::action::Actions;
 use crate::protocol::ids::{BlobId, RecordId};
-use crate::protocol::{HostAction, Tenant};
-use crate::tensor::{Key, TensorMeta, Version};
+use crate::protocol::{HostAction, NoticeAt, Shown, Tenant};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
-
-/// A version to be shown on a board, or where its owner shows it and those that follow.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
-    /// On the board of which user.
-    pub domain: Tenant,
-    /// Names this showing of this version. Never 0, and never used again.
-    pub ticket: u64,
-    /// Its key. What was shown under the same key before is to be shown no more from the same moment on.
-    pub key: Key,
-    /// Which version it is.
-    pub version: Version,
-    /// Element type and shape.
-    pub meta: TensorMeta,
-    /// Where it lies.
-    pub slice: LocalSlice,
-    /// Whose notice is to be shown in its place, where its owner announces its versions: workers look there for the newest one.
-    pub notice: Option<NoticeAt>,
-}
 
 /// Whether a key's newest version is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,18 +1,10 @@
 //! How many keys and versions a worker, a tenant and the whole node have, in numbers that are kept as these come and go.
 
 use super::{Claimant, Keys, Owner};
+use crate::protocol::LimitsReached;
 use crate::protocol::ids::RecordId;
 use crate::protocol::{SessionId, Tenant};
 use hashbrown::HashMap;
-
-/// How often pushes were refused at a limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LimitsReached {
-    /// At a limit of keys.
-    pub keys: u64,
-    /// At a limit of versions.
-    pub versions: u64,
-}
 
 /// Who is counted for a key: a session, in a form that a record has room for. 0: nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

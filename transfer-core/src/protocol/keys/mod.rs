@@ -21,9 +21,6 @@ mod versions;
 mod waiters;
 
 pub(super) use blob::{Blob, Lent, Source, Unheld};
-pub use board::Shown;
-pub use counted::LimitsReached;
-pub use notices::NoticeAt;
 pub(super) use owner::{Claimant, Claiming, Landed, Outlived, Owner};
 pub(super) use record::Record;
 pub(super) use versions::Picked;

@@ -14,17 +14,8 @@ use super::board::{OnBoard, Ticket};
 use super::{Concerned, Keys, Owner};
 use crate::protocol::action::Actions;
 use crate::protocol::ids::{BlobId, RecordId};
-use crate::protocol::{SessionId, Tenant};
+use crate::protocol::{NoticeAt, SessionId, Tenant};
 use crate::tensor::Key;
-
-/// A notice: whose it is, and which.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoticeAt {
-    /// The worker that writes it.
-    pub session: SessionId,
-    /// Its number among those of that worker.
-    pub notice: u16,
-}
 
 /// A notice that the board names.
 pub(super) struct Noticed {
