@@ -1,6 +1,8 @@
 //! What the state machine wants done.
 
-use super::{Control, SessionId, Tenant};
+use super::control::Control;
+use super::ids::SessionId;
+use super::tenant::Tenant;
 use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::Reply;
@@ -139,7 +141,7 @@ pub enum HostAction {
         segment: SegmentId,
     },
     /// Show a version on its user's board, before anything that follows is done. Where it does not fit, [`super::Node::not_shown`].
-    Show(Box<super::Shown>),
+    Show(Box<super::action::Shown>),
     /// Show no more what this ticket named, before anything that follows is done, and call [`super::Node::withdrawn`] as soon as
     /// no worker has marked it as read.
     Withdraw {
@@ -162,7 +164,7 @@ pub enum HostAction {
         /// The call.
         token: u64,
         /// One for each request, in any order.
-        answers: Vec<super::BufferAnswer>,
+        answers: Vec<super::control::BufferAnswer>,
     },
     /// Find out whether anybody still reads that segment over a link that is lost, and tell [`super::Node::readers_answered`].
     AskReaders {

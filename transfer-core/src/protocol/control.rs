@@ -1,6 +1,7 @@
 //! What the state machine and the control plane say to each other.
 
-use super::{SessionId, Vouches};
+use super::ids::SessionId;
+use super::tenant::Vouches;
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::Failure;
 use crate::tensor::{Key, Name, TensorMeta};
@@ -101,7 +102,7 @@ pub enum Control {
         /// The node.
         peer: Name,
         /// The requests, at most [`super::MAX_ASKS`].
-        asks: Vec<super::BufferAsk>,
+        asks: Vec<super::control::BufferAsk>,
     },
     /// A link can be used.
     LinkUp {
@@ -142,7 +143,7 @@ pub enum Control {
         why: String,
     },
     /// Something that whoever runs the sidecar may want to know.
-    Event(super::NodeEvent),
+    Event(super::events::NodeEvent),
     /// A worker is gone, or was thrown out.
     SessionClosed {
         /// The session.

@@ -1,7 +1,7 @@
 //! What a node tells without being asked, for whoever watches it: rare things, each at most so often. Nothing of it is on the way of
 //! a transfer that goes well.
 
-use super::Tenant;
+use super::tenant::Tenant;
 use crate::op::Failure;
 use crate::tensor::{Key, Name};
 use std::time::Duration;

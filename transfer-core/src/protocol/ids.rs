@@ -6,6 +6,10 @@
 use super::slab::Id;
 use crate::fabric::LinkId;
 
+/// A worker's connection, as the state machine numbers it. Never reused within one incarnation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
 /// Markers: one for each table.
 pub(super) mod of {
     #[derive(Debug)]

@@ -45,6 +45,7 @@ pub use control::{
     BufferAnswer, BufferAsk, ClaimRefused, Control, MAX_ASKS, PREPARED_METADATA_ID, PassedOver, PeerInfo,
 };
 pub use events::NodeEvent;
+pub use ids::SessionId;
 pub use limits::{Limits, LimitsReached};
 pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, WaitMeter};
 pub use node::{
@@ -52,7 +53,7 @@ pub use node::{
     Unfinished,
 };
 pub use snapshot::{
-    Carried, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus, SessionId,
-    SessionStatus, Snapshot, TensorStatus, TransferStatus,
+    Carried, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus, SessionStatus,
+    Snapshot, TensorStatus, TransferStatus,
 };
 pub use tenant::{InvalidTenant, Tenant, Tenants, Vouches};

@@ -1,14 +1,13 @@
 //! What a node shows of itself: the values behind the admin calls.
 
-use super::{LimitsReached, PassedOver, Tenant};
+use super::control::PassedOver;
+use super::ids::SessionId;
+use super::limits::LimitsReached;
+use super::tenant::Tenant;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::LocalSlice;
 use crate::tensor::{Key, Name, Retention, TensorMeta, Version};
 use std::time::Duration;
-
-/// A worker's connection, as the state machine numbers it. Never reused within one incarnation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(pub u64);
 
 /// The node at a glance. It takes as long with a million tensors as with one: what there may be many of is listed in pages, see
 /// [`Page`].

@@ -6,8 +6,9 @@ use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
 use crate::op::OpId;
 use crate::plan::GatherList;
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, SlotId};
-use crate::protocol::{SessionId, Tenant};
+use crate::protocol::tenant::Tenant;
 use crate::tensor::{Retention, TensorMeta, Until, Version};
 use crate::trace::TraceContext;
 

@@ -15,8 +15,9 @@ use super::notices::Noticed;
 use super::{Concerned, Keys, Owner, Record, Source};
 use crate::memory::LocalSlice;
 use crate::protocol::action::Actions;
+use crate::protocol::action::{HostAction, NoticeAt, Shown};
 use crate::protocol::ids::{BlobId, RecordId};
-use crate::protocol::{HostAction, NoticeAt, Shown, Tenant};
+use crate::protocol::tenant::Tenant;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 

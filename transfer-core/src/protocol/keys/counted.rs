@@ -1,9 +1,10 @@
 //! How many keys and versions a worker, a tenant and the whole node have, in numbers that are kept as these come and go.
 
 use super::{Claimant, Keys, Owner};
-use crate::protocol::LimitsReached;
 use crate::protocol::ids::RecordId;
-use crate::protocol::{SessionId, Tenant};
+use crate::protocol::ids::SessionId;
+use crate::protocol::limits::LimitsReached;
+use crate::protocol::tenant::Tenant;
 use hashbrown::HashMap;
 
 /// Who is counted for a key: a session, in a form that a record has room for. 0: nobody.

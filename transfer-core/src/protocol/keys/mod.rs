@@ -26,9 +26,9 @@ pub(super) use record::Record;
 pub(super) use versions::Picked;
 pub(super) use waiters::{Concerned, Waiter};
 
-use super::SessionId;
-use super::ids::{BlobId, RecordId, of};
+use super::ids::{BlobId, RecordId, SessionId, of};
 use super::slab::Slab;
+use super::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use board::Boards;
 use counted::Counted;
@@ -58,7 +58,7 @@ pub(super) struct Keys {
     records: Slab<Record, of::Record>,
     blobs: Slab<Blob, of::Blob>,
     /// Which other tenants may read a version, of those that some may.
-    readers: HashMap<BlobId, Box<[super::Tenant]>>,
+    readers: HashMap<BlobId, Box<[Tenant]>>,
     /// The keys that the end of a session concerns.
     keys_of: HashMap<SessionId, BTreeSet<RecordId>>,
     /// How many records have a published version.

@@ -13,8 +13,10 @@
 use super::board::{OnBoard, Ticket};
 use super::{Concerned, Keys, Owner};
 use crate::protocol::action::Actions;
+use crate::protocol::action::NoticeAt;
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
-use crate::protocol::{NoticeAt, SessionId, Tenant};
+use crate::protocol::tenant::Tenant;
 use crate::tensor::Key;
 
 /// A notice that the board names.

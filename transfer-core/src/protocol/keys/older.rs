@@ -98,8 +98,8 @@ impl Older {
 mod tests {
     use super::*;
     use crate::memory::{LocalSlice, SegmentId};
-    use crate::protocol::Tenant;
     use crate::protocol::keys::Source;
+    use crate::protocol::tenant::Tenant;
     use crate::tensor::{DType, Shape, TensorMeta};
 
     fn id(n: u64) -> BlobId {

@@ -2,8 +2,11 @@
 
 use super::{Keys, Record};
 use crate::protocol::action::Actions;
+use crate::protocol::action::HostAction;
+use crate::protocol::control::Control;
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{FlowAt, OperationId, RecordId};
-use crate::protocol::{Control, HostAction, SessionId, Tenant};
+use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
 
 /// Who may publish a key here.

@@ -4,8 +4,10 @@ use super::*;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::OpId;
 use crate::protocol::action::Actions;
+use crate::protocol::action::{Action, HostAction};
+use crate::protocol::control::Control;
 use crate::protocol::ids::OperationId;
-use crate::protocol::{Action, Control, HostAction, Tenant};
+use crate::protocol::tenant::Tenant;
 use crate::tensor::{DType, Retention, Select, Shape, TensorMeta, Until, Version};
 
 const USER: Tenant = Tenant::User(1);

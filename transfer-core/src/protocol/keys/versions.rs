@@ -4,8 +4,8 @@
 //! what stays of the ones before can only be asked for exactly.
 
 use super::{Blob, Concerned, Keys, Waiter};
-use crate::protocol::SessionId;
 use crate::protocol::action::Actions;
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
 use crate::tensor::{Key, Life, Select, Until, Version};
 

@@ -6,9 +6,11 @@ use crate::alloc::Allocation;
 use crate::fabric::{GrantAccess, LinkId};
 use crate::memory::LocalSlice;
 use crate::protocol::action::Actions;
+use crate::protocol::action::Post;
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, FlowAt, InFlowId, SlotId, of};
 use crate::protocol::slab::Slab;
-use crate::protocol::{Post, SessionId, Tenant};
+use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
@@ -530,7 +532,7 @@ impl Landing {
     /// See [`Broken::ReclaimsAtOnce`](crate::protocol::Broken::ReclaimsAtOnce).
     #[cfg(test)]
     pub(crate) fn reclaim_at_once(&mut self, now: Time, at: FlowAt, actions: &mut Actions) {
-        if self.broken == Some(crate::protocol::Broken::ReclaimsAtOnce) {
+        if self.broken == Some(crate::protocol::broken::Broken::ReclaimsAtOnce) {
             self.drop_idle_slots(now, at, actions);
         }
     }
@@ -546,7 +548,7 @@ impl Landing {
     ) -> Recalled {
         self.idle.touch(at);
         #[cfg(test)]
-        let mixes = self.broken == Some(crate::protocol::Broken::MixesRounds);
+        let mixes = self.broken == Some(crate::protocol::broken::Broken::MixesRounds);
         let Some(flow) = self.flow_mut(at) else { return Recalled::Nothing };
         match (why, flow.state) {
             (Recall::Ends, InState::Recalling) => return Recalled::Ends,

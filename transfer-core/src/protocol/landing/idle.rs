@@ -5,8 +5,8 @@
 
 use super::{InState, Landing, OfLink, SlotState};
 use crate::fabric::LinkId;
-use crate::protocol::Tenant;
 use crate::protocol::ids::{FlowAt, InFlowId};
+use crate::protocol::tenant::Tenant;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -17,9 +17,10 @@ pub(super) use flows::{Granted, InFlow, InState, Recalled};
 pub(super) use pool::{Pool, TIDY_AT, Want, slot_bytes};
 pub(super) use slots::{LandedTensor, Revoked, Slot, SlotState, SlotUser};
 
+use super::config::NodeConfig;
 use super::ids::{InFlowId, of};
 use super::slab::Slab;
-use super::{NodeConfig, Tenant};
+use super::tenant::Tenant;
 use crate::fabric::LinkId;
 use crate::memory::SegmentId;
 use hashbrown::HashMap;
@@ -53,7 +54,7 @@ pub(super) struct Landing {
     landings: u64,
     /// A rule to break.
     #[cfg(test)]
-    broken: Option<super::Broken>,
+    broken: Option<super::broken::Broken>,
     /// How many slots and flows were looked at, for tests that hold what an event costs.
     #[cfg(test)]
     pub(super) steps: std::cell::Cell<u64>,

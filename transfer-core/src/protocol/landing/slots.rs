@@ -5,9 +5,10 @@ use crate::alloc::Allocation;
 use crate::fabric::{GrantAccess, LinkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use crate::protocol::action::Actions;
+use crate::protocol::action::Post;
 use crate::protocol::ids::{BlobId, InFlowId, PullId, SlotId, of};
 use crate::protocol::slab::Slab;
-use crate::protocol::{Post, Tenant};
+use crate::protocol::tenant::Tenant;
 use crate::tensor::TensorMeta;
 use crate::time::Time;
 use crate::trace::TraceContext;
@@ -186,7 +187,7 @@ impl Landing {
         let header = Header::decode(bytes).map_err(|e| e.to_string())?;
         #[cfg(test)]
         let header = match self.broken {
-            Some(crate::protocol::Broken::BelievesHeaders) => {
+            Some(crate::protocol::broken::Broken::BelievesHeaders) => {
                 Header { slot: SlotNumber(value), body_len: header.body_len % (1 << 40), ..header }
             }
             _ => header,

@@ -3,8 +3,9 @@
 use super::*;
 use crate::memory::{RemoteKey, RemoteSlice};
 use crate::protocol::action::Actions;
+use crate::protocol::action::{Action, Post};
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{CopyId, FlowAt, PullId, SlotId};
-use crate::protocol::{Action, Post, SessionId};
 use crate::tensor::{DType, Key, Name, Retention, Shape, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::{HEADER_BYTES, Header, SlotNumber};

@@ -3,10 +3,12 @@
 use super::Node;
 use super::ops::Op;
 use crate::op::{Announced, Failure, FailureCode, MAX_NOTICES, Push, Reply, announced_ticket};
-use crate::protocol::NoticeAt;
+use crate::protocol::action::HostAction;
+use crate::protocol::action::NoticeAt;
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
 use crate::protocol::keys::Concerned;
-use crate::protocol::{HostAction, SessionId, Tenant};
+use crate::protocol::tenant::Tenant;
 use crate::time::Time;
 
 impl Node {
@@ -62,7 +64,7 @@ impl Node {
     /// Whether there may be a newer version of this key than this node has heard of.
     pub(super) fn may_be_behind(&self, record: RecordId, asks: Option<SessionId>) -> bool {
         #[cfg(test)]
-        if self.config.broken == Some(crate::protocol::Broken::AnswersAtOnce) {
+        if self.config.broken == Some(crate::protocol::broken::Broken::AnswersAtOnce) {
             return false;
         }
         self.keys.may_be_behind(record, asks)

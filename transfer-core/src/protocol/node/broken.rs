@@ -3,9 +3,9 @@
 use super::Node;
 use crate::fabric::LinkId;
 use crate::memory::RemoteKey;
-use crate::protocol::Broken;
+use crate::protocol::action::{Action, HostAction, Post};
+use crate::protocol::broken::Broken;
 use crate::protocol::slab::Id;
-use crate::protocol::{Action, HostAction, Post};
 use crate::time::Time;
 
 impl Node {

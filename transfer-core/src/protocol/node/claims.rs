@@ -3,9 +3,11 @@
 use super::Node;
 use super::ops::Op;
 use crate::op::{Failure, FailureCode};
+use crate::protocol::action::HostAction;
+use crate::protocol::control::Control;
+use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::RecordId;
 use crate::protocol::keys::{Claimant, Claiming, Owner, Record, Waiter};
-use crate::protocol::{Control, HostAction, NodeEvent};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 
@@ -56,7 +58,7 @@ impl Node {
     /// A key that was this node's is another owner's.
     fn taken_away(&mut self, now: Time, id: RecordId, owner: &Name) {
         #[cfg(test)]
-        if self.config.broken == Some(crate::protocol::Broken::KeepsLostKeys) {
+        if self.config.broken == Some(crate::protocol::broken::Broken::KeepsLostKeys) {
             return;
         }
         let Some(key) = self.keys.record(id).map(|r| r.key().clone()) else { return };
@@ -76,7 +78,7 @@ impl Node {
     }
 
     /// The directory answered a claim.
-    pub fn claimed(&mut self, now: Time, key: &Key, result: Result<(), crate::protocol::ClaimRefused>) {
+    pub fn claimed(&mut self, now: Time, key: &Key, result: Result<(), crate::protocol::control::ClaimRefused>) {
         if key.reserved_for().is_some() {
             return self.counter_claimed(now, key, result);
         }
@@ -90,13 +92,18 @@ impl Node {
             // It was given without the directory, or is entered again after the directory's restart: another was faster.
             Owner::Session(_) | Owner::Landed(_) | Owner::Outlived(_) => {
                 match result {
-                    Err(crate::protocol::ClaimRefused::Owned { owner, .. }) => self.taken_away(now, id, &owner),
+                    Err(crate::protocol::control::ClaimRefused::Owned { owner, .. }) => {
+                        self.taken_away(now, id, &owner)
+                    }
                     // The directory does not believe this node any more: what nobody is told of ends here, too.
-                    Err(crate::protocol::ClaimRefused::Denied(_)) => {
+                    Err(crate::protocol::control::ClaimRefused::Denied(_)) => {
                         let me = self.config.name.clone();
                         self.taken_away(now, id, &me);
                     }
-                    Err(crate::protocol::ClaimRefused::Full(_) | crate::protocol::ClaimRefused::Unreachable(_))
+                    Err(
+                        crate::protocol::control::ClaimRefused::Full(_)
+                        | crate::protocol::control::ClaimRefused::Unreachable(_),
+                    )
                     | Ok(()) => {}
                 }
                 return;
@@ -128,13 +135,17 @@ impl Node {
             }
             (Err(refused), who) => {
                 let failure = match refused {
-                    crate::protocol::ClaimRefused::Owned { owner, node } => key_owned(key, Some(&owner), &node),
-                    crate::protocol::ClaimRefused::Denied(why) => Failure::new(FailureCode::PermissionDenied, why),
-                    crate::protocol::ClaimRefused::Full(why) => {
+                    crate::protocol::control::ClaimRefused::Owned { owner, node } => {
+                        key_owned(key, Some(&owner), &node)
+                    }
+                    crate::protocol::control::ClaimRefused::Denied(why) => {
+                        Failure::new(FailureCode::PermissionDenied, why)
+                    }
+                    crate::protocol::control::ClaimRefused::Full(why) => {
                         self.keys.limits_reached_mut().keys += 1;
                         Failure::new(FailureCode::Busy, format!("key {key:?} is not entered: {why}"))
                     }
-                    crate::protocol::ClaimRefused::Unreachable(why) => Failure::new(
+                    crate::protocol::control::ClaimRefused::Unreachable(why) => Failure::new(
                         FailureCode::DirectoryUnreachable,
                         format!("the directory cannot be asked who owns key {key:?}: {why}"),
                     ),
@@ -160,7 +171,7 @@ impl Node {
     }
 
     /// The key was claimed twice, of two directories, and the answer to the other claim has ended it.
-    fn claimed_for_nobody(&mut self, key: &Key, result: &Result<(), crate::protocol::ClaimRefused>) {
+    fn claimed_for_nobody(&mut self, key: &Key, result: &Result<(), crate::protocol::control::ClaimRefused>) {
         if result.is_ok() {
             self.actions.push(HostAction::Control(Control::Unclaim { key: key.clone() }));
         }

@@ -5,8 +5,10 @@ use super::ops::{FetchStage, Op, OpKind, PushStage};
 use super::{Node, Peer};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, OpId, Prepare, Reply};
+use crate::protocol::action::HostAction;
+use crate::protocol::control::Control;
 use crate::protocol::ids::OperationId;
-use crate::protocol::{Control, HostAction, SessionId};
+use crate::protocol::ids::SessionId;
 use crate::tensor::Name;
 use crate::time::Time;
 

@@ -2,8 +2,10 @@
 
 use super::Node;
 use crate::op::{Failure, FailureCode};
-use crate::protocol::NodeEvent;
-use crate::protocol::{Control, HostAction, SessionId};
+use crate::protocol::action::HostAction;
+use crate::protocol::control::Control;
+use crate::protocol::events::NodeEvent;
+use crate::protocol::ids::SessionId;
 use crate::time::Time;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use super::Node;
 use super::ops::{FetchStage, Op, OpKind};
 use crate::op::{Failure, FailureCode, Fetch};
-use crate::protocol::SessionId;
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{OperationId, RecordId};
 use crate::protocol::keys::{Concerned, Picked, Record, Waiter};
 use crate::tensor::{Key, Name, Select, Version};

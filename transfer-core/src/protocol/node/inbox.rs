@@ -6,9 +6,10 @@ use super::references::Referred;
 use super::{Node, Peer};
 use crate::fabric::{DownReason, LinkId};
 use crate::op::{Failure, FailureCode};
+use crate::protocol::action::HostAction;
+use crate::protocol::control::Control;
 use crate::protocol::keys::Source;
 use crate::protocol::landing::SlotState;
-use crate::protocol::{Control, HostAction};
 use crate::time::Time;
 use crate::wire::message::{Body, Message, Role};
 

@@ -4,11 +4,12 @@ use super::Node;
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Failure, FailureCode, LeaseId, OpId, Reply, Report};
+use crate::protocol::action::HostAction;
 use crate::protocol::ids::BlobId;
+use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Blob, Lent, Source, Unheld};
 use crate::protocol::meters::{Operation, PathId};
 use crate::protocol::slab::Id;
-use crate::protocol::{HostAction, SessionId};
 use crate::time::Time;
 use std::time::Duration;
 
@@ -136,7 +137,7 @@ impl Node {
                 *count -= 1;
                 s.lent = s.lent.saturating_sub(1);
                 #[cfg(test)]
-                if self.config.broken == Some(crate::protocol::Broken::ForgetsReleases) && s.ops.len() > 1 {
+                if self.config.broken == Some(crate::protocol::broken::Broken::ForgetsReleases) && s.ops.len() > 1 {
                     return;
                 }
                 if *count == 0 {

@@ -2,8 +2,8 @@
 
 use super::Node;
 use crate::op::{Failure, FailureCode};
-use crate::protocol::LimitsReached;
-use crate::protocol::SessionId;
+use crate::protocol::ids::SessionId;
+use crate::protocol::limits::LimitsReached;
 
 fn beyond(whose: &str, has: u64, what: &str, setting: &str) -> Failure {
     let text = format!("{whose} has {has} {what}, which is {setting}; delete some, or raise it");

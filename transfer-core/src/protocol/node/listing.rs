@@ -6,11 +6,12 @@ use super::link::Link;
 use super::pull::PullState;
 use super::session::Session;
 use crate::fabric::LinkId;
+use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Owner, Record};
 use crate::protocol::landing::{InState, Slot, SlotState, SlotUser};
 use crate::protocol::slab::Slab;
-use crate::protocol::{
-    LinkStatus, LinkWork, Page, QuarantineStatus, SessionId, SessionStatus, TensorStatus, TransferStatus,
+use crate::protocol::snapshot::{
+    LinkStatus, LinkWork, Page, QuarantineStatus, SessionStatus, TensorStatus, TransferStatus,
 };
 use crate::tensor::Name;
 use crate::time::Time;

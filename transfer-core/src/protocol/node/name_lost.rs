@@ -7,7 +7,7 @@
 use super::Node;
 use super::ops::OpKind;
 use crate::op::{Failure, FailureCode};
-use crate::protocol::SessionId;
+use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Claimant, Owner, Record};
 use crate::tensor::{Key, Name};
 use crate::time::Time;

@@ -5,7 +5,8 @@ use crate::fabric::LinkId;
 use crate::protocol::ids::FlowAt;
 use crate::protocol::keys::Owner;
 use crate::protocol::landing::InState;
-use crate::protocol::{Page, Tenant};
+use crate::protocol::snapshot::Page;
+use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 

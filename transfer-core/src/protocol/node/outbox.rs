@@ -5,8 +5,8 @@ use super::link::{InFlight, Out, Purpose, RESERVED_CREDITS};
 use crate::fabric::{LinkId, WorkId};
 use crate::memory::LocalSlice;
 use crate::plan;
+use crate::protocol::action::{Post, Write};
 use crate::protocol::slab::Id;
-use crate::protocol::{Post, Write};
 use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
@@ -39,8 +39,8 @@ impl Node {
             let Some(l) = self.links.get_mut(&link) else { return NameRef { id: 0, generation: 0 } };
             let (number, new) = l.names_out.number(name, &names, limit);
             #[cfg(test)]
-            let new =
-                new && !(self.config.broken == Some(crate::protocol::Broken::ReusesNames) && number.generation > 0);
+            let new = new
+                && !(self.config.broken == Some(crate::protocol::broken::Broken::ReusesNames) && number.generation > 0);
             if new {
                 self.send(link, Role::Pull, 0, Body::Name { name: number, text: name.clone() });
             }
@@ -68,7 +68,7 @@ impl Node {
                             l.credits -= 1;
                             message.credits = l.take_owed();
                             #[cfg(test)]
-                            if self.config.broken == Some(crate::protocol::Broken::ForgetsCredits) {
+                            if self.config.broken == Some(crate::protocol::broken::Broken::ForgetsCredits) {
                                 message.credits = message.credits.saturating_sub(1);
                             }
                             self.actions.push(Post::Send { link, message: message.encode() });

@@ -10,8 +10,9 @@
 use super::Node;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode};
-use crate::protocol::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
-use crate::protocol::{Control, HostAction};
+use crate::protocol::action::HostAction;
+use crate::protocol::control::Control;
+use crate::protocol::control::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
 use crate::time::Time;
 use crate::wire::landing::SlotGrant;
 use crate::wire::message::{Body, Role};

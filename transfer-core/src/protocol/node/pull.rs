@@ -7,12 +7,12 @@ use super::references::Referred;
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
-use crate::protocol::Tenant;
 use crate::protocol::ids::{OperationId, PullId, SlotId, of};
 use crate::protocol::keys::{Blob, Source};
 use crate::protocol::landing::{LandedTensor, SlotUser, Want, slot_bytes};
 use crate::protocol::meters::Operation;
 use crate::protocol::slab::Slab;
+use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
@@ -421,7 +421,7 @@ impl Node {
             state @ (PullState::Asked | PullState::WaitingForRoom | PullState::Granting) => {
                 p.state = PullState::Cancelling;
                 #[cfg(test)]
-                if self.config.broken == Some(crate::protocol::Broken::SkipsQuarantine)
+                if self.config.broken == Some(crate::protocol::broken::Broken::SkipsQuarantine)
                     && let Some(slot) = slot
                 {
                     self.drop_slot(link, slot);
@@ -493,7 +493,7 @@ impl Node {
 
     fn settle_speculation(&mut self, link: LinkId, id: PullId) {
         #[cfg(test)]
-        if self.config.broken == Some(crate::protocol::Broken::KeepsSpeculation) {
+        if self.config.broken == Some(crate::protocol::broken::Broken::KeepsSpeculation) {
             return;
         }
         let Some(p) = self.pull_mut(link, id) else { return };

@@ -3,11 +3,12 @@
 use super::Node;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{FlowAt, InFlowId, RecordId, SlotId, of};
 use crate::protocol::keys::{Blob, Claimant, Claiming, Landed, Owner, Record, Source};
 use crate::protocol::landing::{InFlow, InState, LandedTensor};
 use crate::protocol::slab::Slab;
-use crate::protocol::{SessionId, Tenant};
+use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name, TensorMeta, Until, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
@@ -219,7 +220,7 @@ impl Node {
     /// The slot is closed: publishes what it holds, unless something that landed before it still waits.
     pub(super) fn deliver_flow(&mut self, now: Time, at: FlowAt, closed: SlotId) {
         #[cfg(test)]
-        if self.config.broken == Some(crate::protocol::Broken::DeliversOutOfOrder) {
+        if self.config.broken == Some(crate::protocol::broken::Broken::DeliversOutOfOrder) {
             return self.flow_landed(now, at, closed);
         }
         let _ = closed;

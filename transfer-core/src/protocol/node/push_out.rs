@@ -7,11 +7,12 @@ use super::ops::{Op, OpKind, PushStage};
 use super::publish::too_high;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Reply, Report};
+use crate::protocol::control::BufferAsk;
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, OutFlowId, of};
 use crate::protocol::landing::TIDY_AT;
 use crate::protocol::meters::Operation;
 use crate::protocol::slab::Slab;
-use crate::protocol::{BufferAsk, SessionId};
 use crate::tensor::{Key, Name, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::{Header, SlotGrant};
@@ -304,7 +305,7 @@ impl Node {
                 origin: None,
             };
             let reply = Reply::Pushed { op: op.id, version: b.version, report };
-            self.actions.push(crate::protocol::HostAction::Reply { session: op.session, reply });
+            self.actions.push(crate::protocol::action::HostAction::Reply { session: op.session, reply });
             let (path, version, trace) = (l.path, Some(b.version), b.trace);
             self.meters.finished(Operation::Push, path, &report);
             let (operation, session, key, outcome) = (Operation::Push, op.session, &op.key, Ok(report));

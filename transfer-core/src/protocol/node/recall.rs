@@ -10,9 +10,9 @@
 
 use super::Node;
 use crate::fabric::LinkId;
-use crate::protocol::Tenant;
 use crate::protocol::ids::FlowAt;
 use crate::protocol::landing::{InState, Recalled, Want};
+use crate::protocol::tenant::Tenant;
 use crate::time::Time;
 use crate::wire::message::{Body, Recall, Role};
 

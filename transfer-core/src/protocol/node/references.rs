@@ -13,11 +13,12 @@ use super::serve::Serve;
 use crate::fabric::LinkId;
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId};
 use crate::op::Report;
+use crate::protocol::action::{FabricAction, HostAction, Post};
 use crate::protocol::ids::BlobId;
 use crate::protocol::keys::{Blob, Source};
 use crate::protocol::meters::Operation;
 use crate::protocol::slab::Slab;
-use crate::protocol::{FabricAction, HostAction, Post, Tenant};
+use crate::protocol::tenant::Tenant;
 use crate::tensor::Until;
 use crate::time::Time;
 use crate::wire::message::{Body, Role};
@@ -195,7 +196,7 @@ impl Node {
         let Some(mark) = references.mark else { return };
         for (_, blob) in references.lent.iter() {
             #[cfg(test)]
-            if self.config.broken == Some(crate::protocol::Broken::ForgetsReaders) {
+            if self.config.broken == Some(crate::protocol::broken::Broken::ForgetsReaders) {
                 self.references_held -= 1;
                 self.unhold(*blob);
                 continue;
@@ -291,7 +292,7 @@ impl Node {
             foreign.blobs = foreign.blobs.saturating_sub(1);
         }
         #[cfg(test)]
-        if self.config.broken == Some(crate::protocol::Broken::KeepsReferences) {
+        if self.config.broken == Some(crate::protocol::broken::Broken::KeepsReferences) {
             return self.tidy_foreign(segment);
         }
         // Where the link is lost its owner finds out by itself.

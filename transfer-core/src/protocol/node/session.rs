@@ -3,9 +3,12 @@
 use super::Node;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, OpId, Push, Reply};
+use crate::protocol::action::HostAction;
+use crate::protocol::control::Control;
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId};
 use crate::protocol::keys::{Claimant, Owner};
-use crate::protocol::{Control, HostAction, SessionId, Tenant};
+use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 use crate::wire::ranges::{ArenaRange, table_bytes};

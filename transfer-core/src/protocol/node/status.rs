@@ -2,8 +2,9 @@
 
 use super::Node;
 use crate::fabric::FabricKind;
-use crate::protocol::Meters;
-use crate::protocol::{LinkWork, Operation, PathMeter, PathStatus, PoolStatus, PublishedStatus, Snapshot};
+use crate::protocol::meters::Meters;
+use crate::protocol::meters::{Operation, PathMeter};
+use crate::protocol::snapshot::{LinkWork, PathStatus, PoolStatus, PublishedStatus, Snapshot};
 use crate::time::Time;
 use std::collections::BTreeMap;
 

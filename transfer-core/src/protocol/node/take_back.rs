@@ -6,9 +6,10 @@
 use super::Node;
 use super::ops::{Op, OpKind};
 use crate::op::{Failure, FailureCode, Reply, TakeBack};
+use crate::protocol::action::HostAction;
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, RecordId};
 use crate::protocol::keys::{Lent, Picked, Source};
-use crate::protocol::{HostAction, SessionId};
 use crate::tensor::{Key, Select};
 use crate::time::Time;
 use std::time::Duration;

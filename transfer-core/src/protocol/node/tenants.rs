@@ -4,7 +4,7 @@ use super::Node;
 use super::session::Session;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Push};
-use crate::protocol::SessionId;
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
 use crate::protocol::keys::Owner;
 use crate::protocol::tenant::{Tenant, denied};
@@ -95,7 +95,7 @@ impl Node {
     pub(super) fn may_read(&self, reader: Tenant, key: &Key, id: BlobId) -> Result<(), Failure> {
         let Some(blob) = self.keys.blob(id) else { return Ok(()) };
         #[cfg(test)]
-        if self.config.broken == Some(crate::protocol::Broken::ServesStrangers) {
+        if self.config.broken == Some(crate::protocol::broken::Broken::ServesStrangers) {
             return Ok(());
         }
         match blob.domain == reader || self.keys.is_shared_with(id, reader) || self.config.tenants.shares(reader, key) {

@@ -2,10 +2,11 @@
 
 use super::Node;
 use super::ops::Op;
+use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
 use crate::protocol::keys::{Blob, Concerned, Outlived, Owner, Picked, Waiter};
 use crate::protocol::landing::InFlow;
-use crate::protocol::{SessionId, Tenant};
+use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name, Select, Version};
 use crate::time::Time;
 

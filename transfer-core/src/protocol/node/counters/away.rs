@@ -6,11 +6,11 @@ use super::{COUNTERS_PER_NODE, CounterStage, WORD_BYTES, changes, spoken};
 use crate::fabric::{LinkId, WorkId};
 use crate::memory::RemoteSlice;
 use crate::op::{CounterAsk, CounterPath, Failure, FailureCode};
-use crate::protocol::Post;
-use crate::protocol::Tenant;
+use crate::protocol::action::Post;
 use crate::protocol::ids::OperationId;
 use crate::protocol::node::Node;
 use crate::protocol::slab::{Id, Slab};
+use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 use crate::wire::message::{Body, Message, NameRef, Role};
@@ -339,7 +339,7 @@ impl Node {
             let what = spoken(&key);
             #[cfg(test)]
             let unsent = match self.config.broken {
-                Some(crate::protocol::Broken::DeniesLostAdds) => &HashSet::from([id.short()]),
+                Some(crate::protocol::broken::Broken::DeniesLostAdds) => &HashSet::from([id.short()]),
                 _ => unsent,
             };
             let said = call.state != CallState::Opening && !unsent.contains(&id.short());

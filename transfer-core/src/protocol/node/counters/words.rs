@@ -9,7 +9,7 @@ use super::{WORD_BYTES, changes};
 use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
 use crate::memory::LocalSlice;
 use crate::op::{CounterAsk, CounterPath, Failure, FailureCode};
-use crate::protocol::FabricAction;
+use crate::protocol::action::FabricAction;
 use crate::protocol::ids::OperationId;
 use crate::protocol::node::Node;
 use crate::protocol::slab::{Id, Slab};
