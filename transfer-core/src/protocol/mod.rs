@@ -48,12 +48,13 @@ pub use events::NodeEvent;
 pub use ids::SessionId;
 pub use limits::{Limits, LimitsReached};
 pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, WaitMeter};
-pub use node::{
-    COUNTER_WORDS_BYTES, COUNTERS_PER_NODE, Deleted, EndedTransfer, Node, NotDeleted, TensorFilter, TransferFilter,
-    Unfinished,
-};
+pub use node::Node;
+pub use node::counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
+pub use node::drain::Unfinished;
+pub use node::listing::{TensorFilter, TransferFilter};
+pub use node::operator::{Deleted, NotDeleted};
 pub use snapshot::{
-    Carried, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus, SessionStatus,
-    Snapshot, TensorStatus, TransferStatus,
+    Carried, EndedTransfer, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus,
+    SessionStatus, Snapshot, TensorStatus, TransferStatus,
 };
 pub use tenant::{InvalidTenant, Tenant, Tenants, Vouches};

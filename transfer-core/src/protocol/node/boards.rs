@@ -1,7 +1,7 @@
 //! Boards and notices: what workers find by looking, and how long a question waits for what they show each other.
 
 use super::Node;
-use super::ops::Op;
+use super::worker::Op;
 use crate::op::{Announced, Failure, FailureCode, MAX_NOTICES, Push, Reply, announced_ticket};
 use crate::protocol::action::HostAction;
 use crate::protocol::action::NoticeAt;

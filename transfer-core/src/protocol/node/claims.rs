@@ -1,7 +1,7 @@
 //! Who may publish a key: claims in the directory, their answers, and how a key ends.
 
 use super::Node;
-use super::ops::Op;
+use super::worker::Op;
 use crate::op::{Failure, FailureCode};
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;

@@ -1,7 +1,7 @@
 //! Finding the node of a worker, and the link to a node.
 
 use super::counters::CounterStage;
-use super::ops::{FetchStage, Op, OpKind, PushStage};
+use super::worker::{FetchStage, Op, OpKind, PushStage};
 use super::{Node, Peer};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, OpId, Prepare, Reply};

@@ -5,7 +5,7 @@
 //! copies a piece at a time, so that a large tensor holds up nobody.
 
 use super::Node;
-use super::ops::{FetchStage, Op, OpKind};
+use super::worker::{FetchStage, Op, OpKind};
 use crate::alloc::Allocation;
 use crate::fabric::FabricKind;
 use crate::memory::{ALIGNMENT, padded};

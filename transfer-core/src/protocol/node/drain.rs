@@ -5,7 +5,7 @@
 //! peers hear it before they write. Counters and barriers that live here go on until the end.
 
 use super::Node;
-use super::ops::{FetchStage, OpKind};
+use super::worker::{FetchStage, OpKind};
 use crate::op::{Failure, FailureCode};
 use crate::time::Time;
 

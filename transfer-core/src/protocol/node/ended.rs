@@ -1,40 +1,17 @@
 //! Transfers that have ended, one by one, for whoever traces them. Nobody does as a rule, and then nothing is kept.
 
 use super::Node;
-use super::ops::{Op, OpKind};
-use crate::fabric::{FabricKind, LinkId};
+use super::worker::{Op, OpKind};
+use crate::fabric::LinkId;
 use crate::op::{FailureCode, Report};
 use crate::protocol::ids::RecordId;
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::Owner;
 use crate::protocol::meters::{Operation, PathId};
+use crate::protocol::snapshot::EndedTransfer;
 use crate::tensor::{Key, Name, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
-use std::time::Duration;
-
-/// A push or a fetch of a worker of this node that has ended; or one of a peer's that this node had a part in, where its worker traces it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EndedTransfer {
-    /// What this node did.
-    pub operation: Operation,
-    /// The key.
-    pub key: Key,
-    /// The worker: of a peer's push the one that pushed it. `None` where a peer fetched, which does not say for whom.
-    pub worker: Option<Name>,
-    /// The version, where it came to one.
-    pub version: Option<Version>,
-    /// The other node, where one took part.
-    pub peer: Option<Name>,
-    /// How it went, where it went well; else why not.
-    pub outcome: Result<Report, FailureCode>,
-    /// When it ended.
-    pub at: Time,
-    /// How long it took.
-    pub took: Duration,
-    /// What its worker calls the span that it belongs to, where it traces.
-    pub trace: Option<TraceContext>,
-}
 
 /// What is to be noted of one.
 pub(super) struct Ending<'a> {
@@ -147,13 +124,5 @@ impl Node {
         let (now, key, trace) = (self.latest, &op.key, self.trace_of(op));
         let (session, path, outcome, since) = (op.session, PathId::HERE, Err(code), op.since);
         self.note_ended(now, Ending { operation, session, key, version, path, outcome, since, trace });
-    }
-}
-
-impl EndedTransfer {
-    /// What carried it, where it went well.
-    #[must_use]
-    pub fn fabric(&self) -> Option<FabricKind> {
-        self.outcome.as_ref().ok().map(|report| report.fabric)
     }
 }

@@ -1,7 +1,7 @@
 //! Finding what a worker asks for: here, at its known owner, in the directory.
 
 use super::Node;
-use super::ops::{FetchStage, Op, OpKind};
+use super::worker::{FetchStage, Op, OpKind};
 use crate::op::{Failure, FailureCode, Fetch};
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{OperationId, RecordId};

@@ -4,7 +4,7 @@
 use super::Node;
 use super::link::Link;
 use super::pull::PullState;
-use super::session::Session;
+use super::worker::Session;
 use crate::fabric::LinkId;
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Owner, Record};

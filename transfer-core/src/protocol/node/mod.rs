@@ -1,7 +1,7 @@
 //! The node: the machines put together, the flows that need several of them, and the ways in and out.
 //!
 //! # Layout
-//! - `session`, `ops`: workers, their operations and how those end. `waiting`: what an operation waits for, in words.
+//! - `worker`, `session`, `ops`: workers, their operations and how those end. `waiting`: what an operation waits for, in words.
 //! - `fetch`, `connect`: finding a key's owner, a worker's node, the link to a node.
 //! - `publish`, `claims`, `name_lost`: publishing, and who may. `versions`: who is served with a version, and what ends with it.
 //! - `boards`: what workers find by looking, without asking.
@@ -24,8 +24,8 @@ mod checks;
 mod claims;
 mod connect;
 mod copies;
-mod counters;
-mod drain;
+pub(super) mod counters;
+pub(super) mod drain;
 mod ended;
 mod events;
 mod fetch;
@@ -33,14 +33,14 @@ mod inbox;
 mod leases;
 mod limits;
 mod link;
-mod listing;
+pub(super) mod listing;
 mod name_lost;
-mod operator;
+pub(super) mod operator;
 mod ops;
 mod outbox;
-mod prepare;
+pub(super) mod prepare;
 mod publish;
-mod pull;
+pub(super) mod pull;
 mod push_in;
 mod push_out;
 mod recall;
@@ -53,16 +53,9 @@ mod take_back;
 mod tenants;
 mod versions;
 mod waiting;
+mod worker;
 
-pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
-pub use drain::Unfinished;
-pub use ended::EndedTransfer;
-pub use listing::{TensorFilter, TransferFilter};
-pub use operator::{Deleted, NotDeleted};
-#[cfg(test)]
-pub(super) use prepare::MAX_CALLS_PER_LINK;
-#[cfg(test)]
-pub(super) use pull::PullState;
+pub(super) use crate::protocol::snapshot::EndedTransfer;
 
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
@@ -71,6 +64,7 @@ use crate::protocol::action::Actions;
 use crate::protocol::action::{Action, FabricAction, HostAction};
 use crate::protocol::config::NodeConfig;
 use crate::protocol::control::{Control, PeerInfo};
+use crate::protocol::events::FailuresTold;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{OperationId, of};
 use crate::protocol::keys::Keys;
@@ -84,14 +78,12 @@ use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
 use copies::Copying;
 use counters::Counters;
-use events::FailuresTold;
 use hashbrown::HashMap;
 use link::Link;
-use ops::Op;
 use prepare::Call;
 use references::{Foreign, Unreturned};
-use session::{Arena, Leases, Session};
 use std::collections::{BTreeMap, BTreeSet};
+use worker::{Arena, Leases, Op, Session};
 
 /// One sidecar as a state machine: sessions of workers, published tensors, links to peers.
 ///

@@ -5,7 +5,7 @@
 //! nothing from here on.
 
 use super::Node;
-use super::ops::OpKind;
+use super::worker::OpKind;
 use crate::op::{Failure, FailureCode};
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Claimant, Owner, Record};

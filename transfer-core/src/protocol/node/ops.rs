@@ -1,110 +1,16 @@
 //! Operations of workers that have to wait, and how they end.
 
 use super::Node;
-use super::counters::CounterStage;
-use crate::fabric::{FabricKind, LinkId};
+use super::worker::{FetchStage, Op, OpKind, PushStage};
 use crate::memory::SegmentId;
-use crate::op::{CounterAsk, Failure, FailureCode, OpId, Reply};
+use crate::op::{Failure, FailureCode, OpId, Reply};
 use crate::protocol::action::HostAction;
+use crate::protocol::ids::OperationId;
 use crate::protocol::ids::SessionId;
-use crate::protocol::ids::{BlobId, CopyId, OperationId, OutFlowId, PullId};
 use crate::protocol::keys::Waiter;
-use crate::tensor::{Key, Name, Select, TensorMeta, Version};
+use crate::tensor::Name;
 use crate::time::Time;
-use crate::trace::TraceContext;
 use std::time::Duration;
-
-/// An operation of a worker that could not end at once.
-pub(crate) struct Op {
-    pub(super) session: SessionId,
-    pub(crate) id: OpId,
-    pub(super) key: Key,
-    pub(super) since: Time,
-    pub(super) deadline: Time,
-    pub(super) require: Option<FabricKind>,
-    pub(super) kind: OpKind,
-}
-
-pub(super) enum OpKind {
-    Fetch {
-        select: Select,
-        stage: FetchStage,
-        /// How often a node that was said to own the key did not.
-        astray: u32,
-        /// What asked for it, where that said so.
-        trace: Option<TraceContext>,
-    },
-    Push {
-        version: Option<Version>,
-        takeover: bool,
-        to: Option<Name>,
-        blob: BlobId,
-        stage: PushStage,
-        posted: Time,
-    },
-    /// Landing slots for a push to come.
-    Prepare {
-        to: Name,
-        meta: TensorMeta,
-        stage: PushStage,
-    },
-    /// Taking a version back; nobody finds it meanwhile.
-    TakeBack {
-        blob: BlobId,
-    },
-    /// On a counter or barrier; the operation's key is its reserved one.
-    Counter {
-        ask: CounterAsk,
-        stage: CounterStage,
-    },
-}
-
-impl Op {
-    /// The worker that a push, or the preparation of one, is for.
-    pub(super) fn target(&self) -> Option<&Name> {
-        match &self.kind {
-            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
-            OpKind::Push { to, .. } => to.as_ref(),
-            OpKind::Prepare { to, .. } => Some(to),
-        }
-    }
-
-    /// What a push, or the preparation of one, waits for.
-    pub(super) fn stage_mut(&mut self) -> Option<&mut PushStage> {
-        match &mut self.kind {
-            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
-            OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => Some(stage),
-        }
-    }
-}
-
-/// What a fetch waits for.
-#[derive(Clone, PartialEq)]
-pub(super) enum FetchStage {
-    /// The version, or the directory: it stands in the key's list of waiters.
-    Waiting,
-    /// A link to that node.
-    Connecting(Name),
-    /// The peer.
-    Pulling(LinkId, PullId),
-    /// Room for a copy, and the copy: it is another tenant's, who shares it.
-    Copying(CopyId),
-}
-
-/// What a push waits for.
-#[derive(Clone, PartialEq)]
-pub(super) enum PushStage {
-    /// The directory's answer to the claim.
-    Claiming,
-    /// The directory's answer about the worker it goes to.
-    Locating(Name),
-    /// A link to that node.
-    Connecting(Name),
-    /// A landing slot: it stands in the flow's queue.
-    Queued(LinkId, OutFlowId),
-    /// The write's completion.
-    Writing,
-}
 
 /// To the millisecond: of the time that a caller gave, some went by before the sidecar heard of it.
 fn for_people(time: Duration) -> Duration {

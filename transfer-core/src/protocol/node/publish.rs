@@ -3,7 +3,7 @@
 use super::Node;
 use super::claims::key_owned;
 use super::ended::Ending;
-use super::ops::{Op, OpKind, PushStage};
+use super::worker::{Op, OpKind, PushStage};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
 use crate::op::{Failure, FailureCode, Push, Reply, Report};

@@ -2,8 +2,8 @@
 
 use super::Node;
 use super::ended::Ending;
-use super::ops::{FetchStage, Op, OpKind};
 use super::references::Referred;
+use super::worker::{FetchStage, Op, OpKind};
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};

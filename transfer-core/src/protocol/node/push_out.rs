@@ -3,8 +3,8 @@
 use super::Node;
 use super::ended::Ending;
 use super::link::{Out, OutWrite, Purpose};
-use super::ops::{Op, OpKind, PushStage};
 use super::publish::too_high;
+use super::worker::{Op, OpKind, PushStage};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Reply, Report};
 use crate::protocol::control::BufferAsk;

@@ -1,49 +1,18 @@
 //! Workers: how their sessions begin and end, and what they command.
 
 use super::Node;
+use super::worker::{Arena, Session};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, OpId, Push, Reply};
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
 use crate::protocol::ids::SessionId;
-use crate::protocol::ids::{BlobId, OperationId};
 use crate::protocol::keys::{Claimant, Owner};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 use crate::wire::ranges::{ArenaRange, table_bytes};
 use hashbrown::HashMap;
-
-/// What a worker reads, and how often it was handed that.
-pub(super) type Leases = HashMap<BlobId, u32>;
-
-/// A connected worker.
-pub(super) struct Session {
-    pub(super) name: Name,
-    /// The node whose worker has this name by the directory's word: [`Node::name_lost`].
-    pub(super) name_at: Option<Name>,
-    pub(super) domain: Tenant,
-    pub(super) arena: SegmentId,
-    pub(super) arena_len: u64,
-    pub(super) ops: HashMap<OpId, OperationId>,
-    pub(super) leases: Leases,
-    /// How many leases that are.
-    pub(super) lent: u64,
-    /// The number of its last announcement.
-    pub(super) announced: u64,
-    /// The lowest version that may be pushed next to a worker elsewhere, where no flow has it.
-    pub(super) versions: HashMap<(Key, Name), u64>,
-}
-
-/// An arena: a segment that a worker writes. It outlives its worker while somebody reads from it.
-pub(super) struct Arena {
-    pub(super) segment: SegmentId,
-    /// Blobs that lie in it.
-    pub(super) blobs: u64,
-    /// How many ranges their bodies are made of, those of one piece not counted: what the node keeps tables of.
-    pub(super) ranges: u64,
-    pub(super) abandoned: bool,
-}
 
 impl Node {
     /// A worker connected: its arena is mapped and registered. A name that is taken must have been refused before.

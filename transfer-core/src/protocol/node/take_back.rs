@@ -4,7 +4,7 @@
 //! long, or the worker gives up, the version is published again and nothing has happened.
 
 use super::Node;
-use super::ops::{Op, OpKind};
+use super::worker::{Op, OpKind};
 use crate::op::{Failure, FailureCode, Reply, TakeBack};
 use crate::protocol::action::HostAction;
 use crate::protocol::ids::SessionId;

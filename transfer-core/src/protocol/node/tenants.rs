@@ -1,7 +1,7 @@
 //! Whose a worker, a key and a version are, and who may have to do with them.
 
 use super::Node;
-use super::session::Session;
+use super::worker::Session;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Push};
 use crate::protocol::ids::SessionId;

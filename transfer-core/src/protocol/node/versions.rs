@@ -1,7 +1,7 @@
 //! Versions that come and go: who is served with them, and what ends with them.
 
 use super::Node;
-use super::ops::Op;
+use super::worker::Op;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
 use crate::protocol::keys::{Blob, Concerned, Outlived, Owner, Picked, Waiter};

@@ -2,8 +2,8 @@
 
 use super::Node;
 use super::counters::CounterStage;
-use super::ops::{FetchStage, Op, OpKind, PushStage};
 use super::pull::PullState;
+use super::worker::{FetchStage, Op, OpKind, PushStage};
 use crate::op::CounterAsk;
 use crate::tensor::{Name, ReservedFor};
 

@@ -12,7 +12,7 @@ use crate::fabric::DownReason;
 use crate::memory::{RemoteKey, RemoteSlice};
 use crate::op::{Command, Failure, FailureCode};
 use crate::protocol::landing::SlotState;
-use crate::protocol::node::PullState;
+use crate::protocol::node::pull::PullState;
 use crate::protocol::{Control, PREPARED_METADATA_ID};
 use crate::tensor::{Retention, Select, Version};
 use crate::trace::TraceContext;

@@ -5,7 +5,7 @@ use super::solo::{LINK, SESSION, Solo};
 use crate::fabric::{Capabilities, DownReason, FabricKind, LinkId};
 use crate::memory::{RemoteKey, RemoteSlice};
 use crate::op::{Command, FailureCode, Fetch, OpId, Reply};
-use crate::protocol::node::MAX_CALLS_PER_LINK;
+use crate::protocol::node::prepare::MAX_CALLS_PER_LINK;
 use crate::protocol::{BufferAsk, PeerInfo};
 use crate::tensor::Select;
 use crate::time::Time;

@@ -16,7 +16,7 @@ mod barrier;
 mod home;
 mod words;
 
-use super::ops::{Op, OpKind};
+use super::worker::{Op, OpKind};
 use crate::fabric::{AtomicOp, FabricKind, LinkId};
 use crate::memory::LocalSlice;
 use crate::op::{CounterAsk, CounterCommand, CounterPath, CounterReport, Failure, FailureCode, Reply};
