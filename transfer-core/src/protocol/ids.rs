@@ -28,6 +28,10 @@ pub(super) mod of {
     pub(crate) enum OutFlow {}
     #[derive(Debug)]
     pub(crate) enum Copy {}
+    #[derive(Debug)]
+    pub(crate) enum CounterCall {}
+    #[derive(Debug)]
+    pub(crate) enum Running {}
 }
 
 /// A version: a range of memory that is counted by references.
@@ -46,6 +50,10 @@ pub(super) type InFlowId = Id<of::InFlow>;
 pub(super) type OutFlowId = Id<of::OutFlow>;
 /// A copy for a reader of another tenant.
 pub(super) type CopyId = Id<of::Copy>;
+/// A request of ours for a counter or barrier of the peer of a link.
+pub(super) type CounterCallId = Id<of::CounterCall>;
+/// An operation of a device on the word of a counter.
+pub(super) type RunningId = Id<of::Running>;
 
 /// A key that a peer pushes here, and the link over which it does.
 pub(super) type FlowAt = (LinkId, InFlowId);

@@ -1,6 +1,6 @@
 //! Finding the node of a worker, and the link to a node.
 
-use super::counters::CounterStage;
+use super::worker::CounterStage;
 use super::worker::{FetchStage, Op, OpKind, PushStage};
 use super::{Node, Peer};
 use crate::fabric::LinkId;

@@ -5,14 +5,14 @@
 //! copies a piece at a time, so that a large tensor holds up nobody.
 
 use super::Node;
+use super::worker::Copying;
 use super::worker::{FetchStage, Op, OpKind};
-use crate::alloc::Allocation;
 use crate::fabric::FabricKind;
-use crate::memory::{ALIGNMENT, padded};
+use crate::memory::padded;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::action::HostAction;
 use crate::protocol::ids::SessionId;
-use crate::protocol::ids::{BlobId, CopyId, OperationId};
+use crate::protocol::ids::{BlobId, CopyId};
 use crate::protocol::keys::{Blob, Source};
 use crate::protocol::landing::Want;
 use crate::protocol::meters::PathId;
@@ -21,32 +21,6 @@ use crate::protocol::tenant::Tenant;
 use crate::tensor::Key;
 use crate::time::Time;
 use std::time::Duration;
-
-/// A copy that waits for room, or is being made.
-pub(super) struct Copying {
-    /// `None` once the fetch has ended; then this only waits for the bytes to be copied.
-    op: Option<OperationId>,
-    key: Key,
-    from: BlobId,
-    /// Whose it will be.
-    reader: Tenant,
-    len: u64,
-    /// The room that it has.
-    to: Option<Allocation>,
-    /// When it got that.
-    began: Time,
-}
-
-impl Copying {
-    /// How much room it waits for. `None`: it has it.
-    pub(super) fn needs(&self) -> Option<u64> {
-        match self.to {
-            // An empty tensor takes the least that can be allocated.
-            None => padded(self.len).map(|len| len.max(ALIGNMENT)),
-            Some(_) => None,
-        }
-    }
-}
 
 impl Node {
     /// Whether a version is another tenant's than this worker's.

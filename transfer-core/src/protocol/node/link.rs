@@ -5,9 +5,11 @@ use super::pull::Pull;
 use super::push_out::OutFlow;
 use super::references::LinkReferences;
 use super::serve::Serve;
+use crate::fabric::LinkId;
 use crate::fabric::{Capabilities, FabricKind};
 use crate::op::{Failure, FailureCode};
 use crate::plan::GatherList;
+use crate::protocol::control::BufferAnswer;
 use crate::protocol::control::{BufferAsk, PeerInfo};
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, OutFlowId, of};
@@ -146,4 +148,11 @@ impl Link {
         self.owed -= u32::from(credits);
         credits
     }
+}
+
+/// A call of a peer for landing slots that is being answered.
+pub(crate) struct Call {
+    pub(super) link: LinkId,
+    pub(super) left: usize,
+    pub(super) answers: Vec<BufferAnswer>,
 }

@@ -76,14 +76,12 @@ use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
-use copies::Copying;
 use counters::Counters;
 use hashbrown::HashMap;
-use link::Link;
-use prepare::Call;
+use link::{Call, Link};
 use references::{Foreign, Unreturned};
 use std::collections::{BTreeMap, BTreeSet};
-use worker::{Arena, Leases, Op, Session};
+use worker::{Arena, Copying, Leases, Op, Session};
 
 /// One sidecar as a state machine: sessions of workers, published tensors, links to peers.
 ///

@@ -8,6 +8,7 @@
 //! until the peer has answered a PING that was sent behind the grants.
 
 use super::Node;
+use super::link::Call;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode};
 use crate::protocol::action::HostAction;
@@ -19,13 +20,6 @@ use crate::wire::message::{Body, Role};
 
 /// The most calls of one peer that are being answered. It has to answer a PING for each.
 pub(crate) const MAX_CALLS_PER_LINK: usize = 64;
-
-/// A call that is being answered.
-pub(crate) struct Call {
-    link: LinkId,
-    left: usize,
-    answers: Vec<BufferAnswer>,
-}
 
 /// The index of the PING behind the grants of a call.
 fn ping_of(token: u64) -> u32 {

@@ -1,8 +1,8 @@
 //! What an operation waits for, in words: for whoever looks at it while it waits.
 
 use super::Node;
-use super::counters::CounterStage;
 use super::pull::PullState;
+use super::worker::CounterStage;
 use super::worker::{FetchStage, Op, OpKind, PushStage};
 use crate::op::CounterAsk;
 use crate::tensor::{Name, ReservedFor};

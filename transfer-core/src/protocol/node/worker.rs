@@ -1,10 +1,10 @@
 //! A worker: its session, its arena, and its operations that wait.
 
-use super::counters::CounterStage;
+use crate::alloc::Allocation;
 use crate::fabric::{FabricKind, LinkId};
-use crate::memory::SegmentId;
+use crate::memory::{ALIGNMENT, SegmentId, padded};
 use crate::op::{CounterAsk, OpId};
-use crate::protocol::ids::{BlobId, CopyId, OperationId, OutFlowId, PullId, SessionId};
+use crate::protocol::ids::{BlobId, CopyId, CounterCallId, OperationId, OutFlowId, PullId, RunningId, SessionId};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -132,4 +132,45 @@ pub(super) enum PushStage {
     Queued(LinkId, OutFlowId),
     /// The write's completion.
     Writing,
+}
+
+/// What an operation on a counter or barrier waits for.
+#[derive(Clone)]
+pub(super) enum CounterStage {
+    /// The directory.
+    Claiming,
+    /// A link to that node.
+    Connecting(Name),
+    /// The home at the other end of that link.
+    Called(LinkId, CounterCallId),
+    /// The device that operates on the words here.
+    Running(RunningId),
+    /// The others, at a barrier here.
+    Arrived,
+}
+
+/// A copy that waits for room, or is being made.
+pub(super) struct Copying {
+    /// `None` once the fetch has ended; then this only waits for the bytes to be copied.
+    pub(super) op: Option<OperationId>,
+    pub(super) key: Key,
+    pub(super) from: BlobId,
+    /// Whose it will be.
+    pub(super) reader: Tenant,
+    pub(super) len: u64,
+    /// The room that it has.
+    pub(super) to: Option<Allocation>,
+    /// When it got that.
+    pub(super) began: Time,
+}
+
+impl Copying {
+    /// How much room it waits for. `None`: it has it.
+    pub(super) fn needs(&self) -> Option<u64> {
+        match self.to {
+            // An empty tensor takes the least that can be allocated.
+            None => padded(self.len).map(|len| len.max(ALIGNMENT)),
+            Some(_) => None,
+        }
+    }
 }

@@ -8,6 +8,7 @@ use crate::memory::RemoteSlice;
 use crate::op::{CounterAsk, CounterPath, Failure, FailureCode};
 use crate::protocol::action::Post;
 use crate::protocol::ids::OperationId;
+use crate::protocol::ids::{CounterCallId, of};
 use crate::protocol::node::Node;
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::tenant::Tenant;
@@ -20,7 +21,7 @@ use hashbrown::{HashMap, HashSet};
 #[derive(Default)]
 pub(in super::super) struct LinkCounters {
     /// Requests of ours.
-    pub(super) calls: Slab<Call>,
+    pub(super) calls: Slab<Call, of::CounterCall>,
     /// The peer's counters that were opened.
     pub(super) opened: HashMap<Key, Opened>,
     /// Requests of the peer.
@@ -69,7 +70,7 @@ impl LinkCounters {
     }
 
     /// Whether a request of ours asks for nothing but to open. `None`: there is no such request.
-    pub(super) fn is_opening(&self, call: Id<Call>) -> Option<bool> {
+    pub(super) fn is_opening(&self, call: CounterCallId) -> Option<bool> {
         self.calls.get(call).map(|c| c.state == CallState::Opening)
     }
 
@@ -135,7 +136,7 @@ impl Node {
         self.call(now, id, link, CallState::Opening, |name, tenant| Body::CounterOpen { name, tenant, wants_grant });
     }
 
-    fn begin_call(&mut self, now: Time, id: OperationId, link: LinkId, state: CallState) -> Option<Id<Call>> {
+    fn begin_call(&mut self, now: Time, id: OperationId, link: LinkId, state: CallState) -> Option<CounterCallId> {
         let (key, tenant) = (self.ops.get(id)?.key.clone(), self.counter_tenant(id)?);
         let l = self.links.get_mut(&link)?;
         let call = l.counters.calls.insert(Call { op: Some(id), key, tenant, state, posted: now });
@@ -159,7 +160,7 @@ impl Node {
     }
 
     /// The request that a peer answers by this index. A wrong one is a violation.
-    fn call_of(&mut self, link: LinkId, index: u32, what: &str, right: &[CallState]) -> Option<Id<Call>> {
+    fn call_of(&mut self, link: LinkId, index: u32, what: &str, right: &[CallState]) -> Option<CounterCallId> {
         let calls = &self.links.get(&link)?.counters.calls;
         let found = calls.lengthen(index).filter(|id| calls.get(*id).is_some_and(|c| right.contains(&c.state)));
         if found.is_none() {
@@ -168,7 +169,7 @@ impl Node {
         found
     }
 
-    fn forget_call(&mut self, link: LinkId, id: Id<Call>) -> Option<Call> {
+    fn forget_call(&mut self, link: LinkId, id: CounterCallId) -> Option<Call> {
         self.links.get_mut(&link)?.counters.calls.remove(id)
     }
 
@@ -231,7 +232,7 @@ impl Node {
         }
     }
 
-    fn call_counted(&mut self, now: Time, link: LinkId, id: Id<Call>, old: u64, path: CounterPath) {
+    fn call_counted(&mut self, now: Time, link: LinkId, id: CounterCallId, old: u64, path: CounterPath) {
         let Some(call) = self.forget_call(link, id) else { return };
         let Some(kind) = self.links.get(&link).map(|l| l.kind) else { return };
         if let Some(op) = call.op {
@@ -308,7 +309,7 @@ impl Node {
     }
 
     /// The operation has ended without an answer. A wait is withdrawn; everything else is answered some time.
-    pub(super) fn give_up_call(&mut self, link: LinkId, id: Id<Call>) {
+    pub(super) fn give_up_call(&mut self, link: LinkId, id: CounterCallId) {
         let Some(call) = self.links.get_mut(&link).and_then(|l| l.counters.calls.get_mut(id)) else { return };
         call.op = None;
         if call.state == CallState::Waiting {

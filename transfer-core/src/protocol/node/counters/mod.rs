@@ -16,6 +16,7 @@ mod barrier;
 mod home;
 mod words;
 
+use super::worker::CounterStage;
 use super::worker::{Op, OpKind};
 use crate::fabric::{AtomicOp, FabricKind, LinkId};
 use crate::memory::LocalSlice;
@@ -25,16 +26,14 @@ use crate::protocol::control::{ClaimRefused, Control};
 use crate::protocol::ids::OperationId;
 use crate::protocol::ids::SessionId;
 use crate::protocol::node::Node;
-use crate::protocol::slab::Id;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name, ReservedFor};
 use crate::time::Time;
-pub(super) use away::{Call, LinkCounters, unsent};
+pub(super) use away::{LinkCounters, unsent};
 use barrier::{Barrier, Waiter};
 use hashbrown::HashMap;
 pub(super) use home::Request;
 use std::time::Duration;
-pub(super) use words::Running;
 use words::Words;
 
 /// The most counters and barriers that live at one node, over the whole life of its sidecar.
@@ -95,21 +94,6 @@ enum What {
     /// Its place among the words.
     Counter(u32),
     Barrier(Barrier),
-}
-
-/// What an operation on a counter or barrier waits for.
-#[derive(Clone)]
-pub(super) enum CounterStage {
-    /// The directory.
-    Claiming,
-    /// A link to that node.
-    Connecting(Name),
-    /// The home at the other end of that link.
-    Called(LinkId, Id<Call>),
-    /// The device that operates on the words here.
-    Running(Id<Running>),
-    /// The others, at a barrier here.
-    Arrived,
 }
 
 /// How people call it.

@@ -11,6 +11,7 @@ use crate::memory::LocalSlice;
 use crate::op::{CounterAsk, CounterPath, Failure, FailureCode};
 use crate::protocol::action::FabricAction;
 use crate::protocol::ids::OperationId;
+use crate::protocol::ids::{RunningId, of};
 use crate::protocol::node::Node;
 use crate::protocol::slab::{Id, Slab};
 use crate::time::Time;
@@ -43,8 +44,8 @@ pub(super) struct Words {
     device: Option<(LocalSlice, FabricKind)>,
     /// By place; without a device.
     values: Vec<u64>,
-    running: Slab<Running>,
-    line: VecDeque<Id<Running>>,
+    running: Slab<Running, of::Running>,
+    line: VecDeque<RunningId>,
     posted: usize,
 }
 
@@ -80,7 +81,7 @@ impl Words {
     }
 
     /// Whoever wanted it has gone: what the device does not know yet is not done.
-    pub(super) fn forget(&mut self, id: Id<Running>) {
+    pub(super) fn forget(&mut self, id: RunningId) {
         if self.running.get(id).is_some_and(|r| !r.posted) {
             self.running.remove(id);
             self.line.retain(|other| *other != id);
@@ -94,7 +95,7 @@ impl Words {
         }
     }
 
-    pub(super) fn is_posted(&self, id: Id<Running>) -> bool {
+    pub(super) fn is_posted(&self, id: RunningId) -> bool {
         self.running.get(id).is_some_and(|r| r.posted)
     }
 
@@ -111,7 +112,7 @@ impl Words {
 
 impl Node {
     /// Operates on a word here: at once, or by the device. `None`: it is done.
-    pub(super) fn operate_word(&mut self, now: Time, who: Who, place: u32, op: AtomicOp) -> Option<Id<Running>> {
+    pub(super) fn operate_word(&mut self, now: Time, who: Who, place: u32, op: AtomicOp) -> Option<RunningId> {
         let words = &mut self.counters.words;
         if words.device.is_none() {
             let old = words.operate(place, op);
