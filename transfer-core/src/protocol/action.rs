@@ -1,10 +1,13 @@
 //! What the state machine wants done.
 
-use super::{Control, SessionId, Tenant};
+use super::control::Control;
+use super::ids::SessionId;
+use super::tenant::Tenant;
 use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::Reply;
 use crate::plan::GatherList;
+use crate::tensor::{Key, TensorMeta, Version};
 use crate::wire::landing::HEADER_BYTES;
 use std::collections::VecDeque;
 
@@ -138,7 +141,7 @@ pub enum HostAction {
         segment: SegmentId,
     },
     /// Show a version on its user's board, before anything that follows is done. Where it does not fit, [`super::Node::not_shown`].
-    Show(Box<super::Shown>),
+    Show(Box<super::action::Shown>),
     /// Show no more what this ticket named, before anything that follows is done, and call [`super::Node::withdrawn`] as soon as
     /// no worker has marked it as read.
     Withdraw {
@@ -161,7 +164,7 @@ pub enum HostAction {
         /// The call.
         token: u64,
         /// One for each request, in any order.
-        answers: Vec<super::BufferAnswer>,
+        answers: Vec<super::control::BufferAnswer>,
     },
     /// Find out whether anybody still reads that segment over a link that is lost, and tell [`super::Node::readers_answered`].
     AskReaders {
@@ -230,4 +233,32 @@ pub struct Write {
     pub remote: RemoteSlice,
     /// The immediate, on the last write of a transfer.
     pub immediate: Option<u32>,
+}
+
+/// A version to be shown on a board, or where its owner shows it and those that follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// On the board of which user.
+    pub domain: Tenant,
+    /// Names this showing of this version. Never 0, and never used again.
+    pub ticket: u64,
+    /// Its key. What was shown under the same key before is to be shown no more from the same moment on.
+    pub key: Key,
+    /// Which version it is.
+    pub version: Version,
+    /// Element type and shape.
+    pub meta: TensorMeta,
+    /// Where it lies.
+    pub slice: LocalSlice,
+    /// Whose notice is to be shown in its place, where its owner announces its versions: workers look there for the newest one.
+    pub notice: Option<NoticeAt>,
+}
+
+/// A notice: whose it is, and which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoticeAt {
+    /// The worker that writes it.
+    pub session: SessionId,
+    /// Its number among those of that worker.
+    pub notice: u16,
 }

@@ -1,12 +1,5 @@
 //! Rules that can be broken on purpose, to see that the schedules notice.
 
-use super::node::Node;
-use super::slab::Id;
-use super::{Action, Post};
-use crate::fabric::LinkId;
-use crate::memory::RemoteKey;
-use crate::time::Time;
-
 /// A rule of the protocol that a node breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Broken {
@@ -46,27 +39,4 @@ pub(crate) enum Broken {
     ServesStrangers,
     /// What is closed is found by its key, which others may have too.
     NamesSlotsByKey,
-}
-
-impl Node {
-    pub(super) fn names_slots_by_key(&self) -> bool {
-        self.config.broken == Some(Broken::NamesSlotsByKey)
-    }
-
-    /// See [`Broken::NamesSlotsByKey`].
-    pub(super) fn revoked_by_key(&mut self, now: Time, link: LinkId, key: RemoteKey) {
-        if let Some(slot) = self.links.get_mut(&link).and_then(|l| l.slot_by_key.remove(&key.0)) {
-            self.revoked(now, link, slot);
-        }
-    }
-
-    /// See [`Broken::DeliversBeforeRevoke`]: does as if the revoke that was just asked for were confirmed.
-    pub(super) fn deliver_too_early(&mut self, now: Time) {
-        if self.config.broken == Some(Broken::DeliversBeforeRevoke)
-            && let Some(Action::Post(Post::Revoke { link, tag, .. })) = self.actions.last()
-        {
-            let (link, slot) = (*link, Id::from_u64(*tag));
-            self.revoked(now, link, slot);
-        }
-    }
 }

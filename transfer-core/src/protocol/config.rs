@@ -1,6 +1,7 @@
 //! What a node is told at its start.
 
-use super::{Limits, Tenants};
+use super::limits::Limits;
+use super::tenant::Tenants;
 use crate::fabric::FabricKind;
 use crate::tensor::Name;
 
@@ -39,7 +40,7 @@ pub struct NodeConfig {
     pub timed: bool,
     /// A rule to break.
     #[cfg(test)]
-    pub(crate) broken: Option<super::Broken>,
+    pub(crate) broken: Option<super::broken::Broken>,
     /// Whether keys are watched also by who has not waited for them, so that more is announced.
     #[cfg(test)]
     pub(crate) watch_all: bool,

@@ -1,8 +1,11 @@
 //! What the state machine and the control plane say to each other.
 
-use super::{SessionId, Vouches};
+use super::ids::SessionId;
+use super::tenant::Vouches;
 use crate::fabric::{FabricKind, LinkId};
-use crate::tensor::{Key, Name};
+use crate::op::Failure;
+use crate::tensor::{Key, Name, TensorMeta};
+use crate::wire::landing::SlotGrant;
 
 /// What a side tells about itself when a link is made, besides the fabric's own offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +102,7 @@ pub enum Control {
         /// The node.
         peer: Name,
         /// The requests, at most [`super::MAX_ASKS`].
-        asks: Vec<super::BufferAsk>,
+        asks: Vec<super::control::BufferAsk>,
     },
     /// A link can be used.
     LinkUp {
@@ -140,7 +143,7 @@ pub enum Control {
         why: String,
     },
     /// Something that whoever runs the sidecar may want to know.
-    Event(super::NodeEvent),
+    Event(super::events::NodeEvent),
     /// A worker is gone, or was thrown out.
     SessionClosed {
         /// The session.
@@ -151,3 +154,29 @@ pub enum Control {
         why: String,
     },
 }
+
+/// One of the requests of a `PrepareBuffers` call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BufferAsk {
+    /// The sender's number of the flow.
+    pub flow: u32,
+    /// The key.
+    pub key: Key,
+    /// What will be sent. In the flow's landing headers this description has the number [`PREPARED_METADATA_ID`].
+    pub meta: TensorMeta,
+    /// The worker for whom it is.
+    pub target: Name,
+    /// The worker whose it is.
+    pub owner: Name,
+    /// That worker's tenant.
+    pub tenant: Name,
+}
+
+/// The answer to one of them: the flow, and its slots or why there are none.
+pub type BufferAnswer = (u32, Result<Vec<SlotGrant>, Failure>);
+
+/// The number of the description that a flow begins with when it was prepared.
+pub const PREPARED_METADATA_ID: u32 = 1;
+
+/// The most requests in one call.
+pub const MAX_ASKS: usize = 1024;

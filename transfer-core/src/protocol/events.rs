@@ -1,9 +1,8 @@
 //! What a node tells without being asked, for whoever watches it: rare things, each at most so often. Nothing of it is on the way of
 //! a transfer that goes well.
 
-use super::node::Node;
-use super::{Control, HostAction, SessionId, Tenant};
-use crate::op::{Failure, FailureCode};
+use super::tenant::Tenant;
+use crate::op::Failure;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 use std::time::Duration;
@@ -49,10 +48,7 @@ pub enum NodeEvent {
     },
 }
 
-/// A pool that is full again within this time is not told of again.
-const POOL_PAUSE: Duration = Duration::from_secs(1);
-
-/// So many failures are told in so long.
+/// At most so many failures are told within this time.
 const FAILURES: (u32, Duration) = (10, Duration::from_secs(1));
 
 /// How many failures were told of late.
@@ -65,7 +61,7 @@ pub(super) struct FailuresTold {
 
 impl FailuresTold {
     /// Whether this one may be told: then how many were not before it.
-    fn next(&mut self, now: Time) -> Option<u64> {
+    pub(super) fn next(&mut self, now: Time) -> Option<u64> {
         let (most, window) = FAILURES;
         if now.since(self.since) >= window {
             (self.since, self.told) = (now, 0);
@@ -76,53 +72,6 @@ impl FailuresTold {
         }
         self.told += 1;
         Some(std::mem::take(&mut self.untold))
-    }
-}
-
-impl Node {
-    pub(super) fn tell(&mut self, event: NodeEvent) {
-        self.actions.push(HostAction::Control(Control::Event(event)));
-    }
-
-    /// An operation of that worker has failed.
-    pub(super) fn failed(&mut self, session: SessionId, failure: &Failure) {
-        self.meters.failed(failure.code);
-        // Whoever gives something up knows.
-        if failure.code == FailureCode::Cancelled {
-            return;
-        }
-        let Some(worker) = self.sessions.get(&session).map(|s| s.name.clone()) else { return };
-        if let Some(untold) = self.failures_told.next(self.latest) {
-            self.tell(NodeEvent::Failed { worker, failure: failure.clone(), untold });
-        }
-    }
-
-    /// Somebody waits for room.
-    pub(super) fn pool_waits(&mut self, domain: Tenant) {
-        let now = self.latest;
-        let Some(pool) = self.pools.get_mut(&domain) else { return };
-        pool.full_since.get_or_insert(now);
-        if !pool.told.full && pool.told.at.is_none_or(|at| now.since(at) >= POOL_PAUSE) {
-            (pool.told.full, pool.told.at) = (true, Some(now));
-            let bytes = pool.alloc.len_bytes();
-            let tenant = self.config.tenants.name(domain);
-            self.tell(NodeEvent::PoolFull { domain, tenant, bytes });
-        }
-    }
-
-    /// Those who waited for room were served, as far as it went.
-    pub(super) fn pool_served(&mut self, domain: Tenant) {
-        let now = self.latest;
-        let Some(pool) = self.pools.get_mut(&domain) else { return };
-        if !pool.wants.is_empty() {
-            return;
-        }
-        let since = pool.full_since.take();
-        if std::mem::take(&mut pool.told.full) {
-            let after = since.map_or(Duration::ZERO, |since| now.since(since));
-            let tenant = self.config.tenants.name(domain);
-            self.tell(NodeEvent::PoolFree { domain, tenant, after });
-        }
     }
 }
 

@@ -4,7 +4,6 @@
 //! Transfers are counted by what carried them, by peer and by operation. There may be any number of peers over the years, so the first
 //! [`MAX_PATHS`] are told apart and all later ones are counted together.
 
-use super::node::Node;
 use crate::fabric::FabricKind;
 use crate::op::{CounterPath, FailureCode, Report};
 use crate::tensor::Name;
@@ -271,14 +270,6 @@ impl Meters {
 
     pub(super) fn released(&mut self) {
         self.barriers += 1;
-    }
-}
-
-impl Node {
-    /// What was counted since the start.
-    #[must_use]
-    pub fn meters(&self) -> &Meters {
-        &self.meters
     }
 }
 

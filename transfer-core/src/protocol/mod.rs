@@ -3,105 +3,58 @@
 //! [`Node`] is the whole of it: events in, [`Action`]s out. docs/protocol.md shows the messages and the states.
 //!
 //! # Layout
-//! - `node`: the parts put together; time, links, and what fabrics report.
-//! - `session`, `ops`: workers, their operations and how those end.
-//! - `fetch`, `connect`: finding a key's owner, a worker's node, the link to a node.
-//! - `publish`, `claims`, `name_lost`: publishing, and who may. `versions`: a key's versions, and how long each stays.
-//! - `board`: what workers may find by looking, without asking. `notices`: what they show each other.
-//! - `limits`: how many keys and versions a worker, a user and the node may have.
-//! - `take_back`: a version whose memory its worker wants to write again.
-//! - `store`, `leases`: what is published, and who can still reach it; how memory goes back. `waiters`: who waits for it.
-//! - `pool`, `slots`: landing memory, who waits for room in it, and the life of a landing slot.
-//! - `meters`: what is counted and timed. `ended`: transfers that have ended, for whoever traces them.
-//! - `link`, `names`, `inbox`, `outbox`: one peer: credits, numbered names, what comes in and what goes out.
-//! - `pull`, `serve`: the two sides of a fetch from another node.
-//! - `references`: the same, where the receiver reads the owner's memory.
-//! - `counters`: named counters and barriers of the job.
-//! - `status`, `listing`, `waiting`, `snapshot`: what a node shows of itself. `events`: what it tells without being asked.
-//! - `copies`: what workers of another tenant may read, copied for them.
-//! - `tenant`: whose a worker is, and whose word is taken for it.
-//! - `drain`, `operator`: taking nothing new, and what an operator ends.
-//! - `push_out`, `push_in`, `flow_slots`, `recall`: the two sides of a push to another node, and its landing slots.
+//! Arrows point down: the node knows the machines, the machines know the ground, and no machine knows another one.
+//!
+//! On top, `node`: the parts put together, and the flows that need several of them: push, pull, serve, fetch, publish, take back.
+//!
+//! Machines. Each has private fields, takes events, and can be read and tested without the others:
+//! - `keys`: what is published, who may publish it, who waits for it, and who may find it by looking.
+//! - `landing`: the memory that peers write into: pools, slots, and the flows that own slots.
+//!
+//! The ground, which all of them know:
+//! - `ids`, `slab`: names of entries, and tables of them.
+//! - `action`, `control`, `events`: what a node wants done, what it asks the control plane, and what it tells without being asked.
+//! - `config`, `limits`, `tenant`: what a node is told at its start; how much each may have; whose a worker is, and whose word is taken for it.
+//! - `meters`, `snapshot`: what is counted and timed; what a node shows of itself.
+//! - `names`: names and descriptions that both sides of a link call by number.
 
 mod action;
-mod board;
 #[cfg(test)]
 mod broken;
-#[cfg(test)]
-mod checks;
-mod claims;
 mod config;
-mod connect;
 mod control;
-mod copies;
-mod counters;
-mod drain;
-mod ended;
 mod events;
-mod fetch;
-mod flow_slots;
-mod idle;
-mod inbox;
-mod leases;
+mod ids;
+mod keys;
+mod landing;
 mod limits;
-mod link;
-mod listing;
 mod meters;
-mod name_lost;
 mod names;
 mod node;
-mod notices;
-mod older;
-mod operator;
-mod ops;
-mod outbox;
-mod pool;
-mod prepare;
-mod publish;
-mod pull;
-mod push_in;
-mod push_out;
-mod recall;
-mod references;
-mod serve;
-mod session;
 mod slab;
-mod slots;
 mod snapshot;
-mod status;
-mod store;
-mod take_back;
 mod tenant;
 #[cfg(test)]
 mod tests;
-mod versions;
-mod waiters;
-mod waiting;
 
-pub use action::{Action, FabricAction, HostAction, Post, Write};
-pub use board::Shown;
+pub use action::{Action, FabricAction, HostAction, NoticeAt, Post, Shown, Write};
 #[cfg(test)]
 pub(crate) use broken::Broken;
 pub use config::NodeConfig;
-pub use control::{ClaimRefused, Control, PassedOver, PeerInfo};
-pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
-pub use drain::Unfinished;
-pub use ended::EndedTransfer;
+pub use control::{
+    BufferAnswer, BufferAsk, ClaimRefused, Control, MAX_ASKS, PREPARED_METADATA_ID, PassedOver, PeerInfo,
+};
 pub use events::NodeEvent;
+pub use ids::SessionId;
 pub use limits::{Limits, LimitsReached};
-pub use listing::{TensorFilter, TransferFilter};
 pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, WaitMeter};
 pub use node::Node;
-pub use notices::NoticeAt;
-pub use operator::{Deleted, NotDeleted};
-pub use prepare::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
+pub use node::counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
+pub use node::drain::Unfinished;
+pub use node::listing::{TensorFilter, TransferFilter};
+pub use node::operator::{Deleted, NotDeleted};
 pub use snapshot::{
-    Carried, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus, SessionId,
+    Carried, EndedTransfer, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus,
     SessionStatus, Snapshot, TensorStatus, TransferStatus,
 };
-
 pub use tenant::{InvalidTenant, Tenant, Tenants, Vouches};
-
-use link::Slot;
-use ops::Op;
-use store::Blob;

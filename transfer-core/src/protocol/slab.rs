@@ -70,23 +70,25 @@ struct Place<T> {
     entry: Option<T>,
 }
 
-pub(crate) struct Slab<T> {
+/// Entries of `T`, named by ids of `K`: a marker, where the ids are known to those who do not know the entries.
+pub(crate) struct Slab<T, K = T> {
     places: Vec<Place<T>>,
     free: Vec<u32>,
+    ids: PhantomData<fn() -> K>,
 }
 
-impl<T> Default for Slab<T> {
+impl<T, K> Default for Slab<T, K> {
     fn default() -> Self {
-        Slab { places: Vec::new(), free: Vec::new() }
+        Slab { places: Vec::new(), free: Vec::new(), ids: PhantomData }
     }
 }
 
-impl<T> Slab<T> {
+impl<T, K> Slab<T, K> {
     pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    pub(crate) fn insert(&mut self, entry: T) -> Id<T> {
+    pub(crate) fn insert(&mut self, entry: T) -> Id<K> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place { generation: 0, entry: None });
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
@@ -96,17 +98,17 @@ impl<T> Slab<T> {
         Id { index, generation: place.generation, of: PhantomData }
     }
 
-    pub(crate) fn get(&self, id: Id<T>) -> Option<&T> {
+    pub(crate) fn get(&self, id: Id<K>) -> Option<&T> {
         let place = self.places.get(id.index as usize)?;
         if place.generation == id.generation { place.entry.as_ref() } else { None }
     }
 
-    pub(crate) fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, id: Id<K>) -> Option<&mut T> {
         let place = self.places.get_mut(id.index as usize)?;
         if place.generation == id.generation { place.entry.as_mut() } else { None }
     }
 
-    pub(crate) fn remove(&mut self, id: Id<T>) -> Option<T> {
+    pub(crate) fn remove(&mut self, id: Id<K>) -> Option<T> {
         let place = self.places.get_mut(id.index as usize)?;
         if place.generation != id.generation {
             return None;
@@ -118,8 +120,8 @@ impl<T> Slab<T> {
     }
 
     /// The full name of the entry that a peer calls by its short form.
-    pub(crate) fn lengthen(&self, short: u32) -> Option<Id<T>> {
-        let index = short & ((1 << Id::<T>::SHORT_INDEX_BITS) - 1);
+    pub(crate) fn lengthen(&self, short: u32) -> Option<Id<K>> {
+        let index = short & ((1 << Id::<K>::SHORT_INDEX_BITS) - 1);
         let place = self.places.get(index as usize)?;
         let id = Id { index, generation: place.generation, of: PhantomData };
         (place.entry.is_some() && id.short() == short).then_some(id)
@@ -127,10 +129,10 @@ impl<T> Slab<T> {
 
     /// Whether there is room for another entry whose short form is unique.
     pub(crate) fn has_short_room(&self) -> bool {
-        !self.free.is_empty() || self.places.len() < 1 << Id::<T>::SHORT_INDEX_BITS
+        !self.free.is_empty() || self.places.len() < 1 << Id::<K>::SHORT_INDEX_BITS
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id<K>, &T)> {
         self.places.iter().enumerate().filter_map(|(index, place)| {
             let index = u32::try_from(index).ok()?;
             let id = Id { index, generation: place.generation, of: PhantomData };
@@ -139,7 +141,7 @@ impl<T> Slab<T> {
     }
 
     /// The places from `begin` on, with what is in them.
-    pub(crate) fn places(&self, begin: usize) -> impl Iterator<Item = (usize, Option<(Id<T>, &T)>)> {
+    pub(crate) fn places(&self, begin: usize) -> impl Iterator<Item = (usize, Option<(Id<K>, &T)>)> {
         let rest = self.places.get(begin..).unwrap_or_default();
         rest.iter().enumerate().map(move |(i, place)| {
             let index = u32::try_from(begin + i).unwrap_or(u32::MAX);
@@ -154,7 +156,7 @@ impl<T> Slab<T> {
     }
 
     /// The names of the entries that `keep` likes, in the order of their places.
-    pub(crate) fn ids(&self, mut keep: impl FnMut(&T) -> bool) -> Vec<Id<T>> {
+    pub(crate) fn ids(&self, mut keep: impl FnMut(&T) -> bool) -> Vec<Id<K>> {
         self.iter().filter(|(_, entry)| keep(entry)).map(|(id, _)| id).collect()
     }
 }
@@ -165,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_stale_name_finds_nothing() {
-        let mut slab = Slab::default();
+        let mut slab = Slab::<char>::default();
         let a = slab.insert('a');
         assert_eq!(slab.remove(a), Some('a'));
         let b = slab.insert('b');
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_short_form_wraps_its_generation() {
-        let mut slab = Slab::default();
+        let mut slab = Slab::<()>::default();
         for _ in 0..5000 {
             let id = slab.insert(());
             assert_eq!(slab.lengthen(id.short()), Some(id));

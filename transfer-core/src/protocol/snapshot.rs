@@ -1,14 +1,17 @@
 //! What a node shows of itself: the values behind the admin calls.
 
-use super::{LimitsReached, PassedOver, Tenant};
+use super::control::PassedOver;
+use super::ids::SessionId;
+use super::limits::LimitsReached;
+use super::meters::Operation;
+use super::tenant::Tenant;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::LocalSlice;
+use crate::op::{FailureCode, Report};
 use crate::tensor::{Key, Name, Retention, TensorMeta, Version};
+use crate::time::Time;
+use crate::trace::TraceContext;
 use std::time::Duration;
-
-/// A worker's connection, as the state machine numbers it. Never reused within one incarnation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(pub u64);
 
 /// The node at a glance. It takes as long with a million tensors as with one: what there may be many of is listed in pages, see
 /// [`Page`].
@@ -289,4 +292,35 @@ pub struct QuarantineStatus {
     pub age: Duration,
     /// For what, in words.
     pub waits_for: String,
+}
+
+/// A push or a fetch of a worker of this node that has ended; or one of a peer's that this node had a part in, where its worker traces it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedTransfer {
+    /// What this node did.
+    pub operation: Operation,
+    /// The key.
+    pub key: Key,
+    /// The worker: of a peer's push the one that pushed it. `None` where a peer fetched, which does not say for whom.
+    pub worker: Option<Name>,
+    /// The version, where it came to one.
+    pub version: Option<Version>,
+    /// The other node, where one took part.
+    pub peer: Option<Name>,
+    /// How it went, where it went well; else why not.
+    pub outcome: Result<Report, FailureCode>,
+    /// When it ended.
+    pub at: Time,
+    /// How long it took.
+    pub took: Duration,
+    /// What its worker calls the span that it belongs to, where it traces.
+    pub trace: Option<TraceContext>,
+}
+
+impl EndedTransfer {
+    /// What carried it, where it went well.
+    #[must_use]
+    pub fn fabric(&self) -> Option<FabricKind> {
+        self.outcome.as_ref().ok().map(|report| report.fabric)
+    }
 }

@@ -4,16 +4,8 @@
 //! wire a tenant is a text, for two nodes number their names each for itself: the user id in digits, or the name. No name is all digits, so
 //! neither can be taken for the other.
 
-use super::SessionId;
-use super::node::Node;
-use super::session::Session;
-use super::slab::Id;
-use super::store::{Blob, Owner, Record};
-use crate::fabric::LinkId;
-use crate::op::{Failure, FailureCode, Push};
-use crate::tensor::{Key, Name, Select, Version};
-use crate::wire::message::NameRef;
-use std::collections::BTreeMap;
+use crate::op::{Failure, FailureCode};
+use crate::tensor::{Key, Name};
 use std::sync::Arc;
 
 /// Whose a worker is: workers of one tenant may read each other's tensors, others may not.
@@ -88,7 +80,7 @@ impl Tenants {
     }
 
     /// Whether a rule lets a tenant read what others publish under this key.
-    fn shares(&self, reader: Tenant, key: &Key) -> bool {
+    pub(super) fn shares(&self, reader: Tenant, key: &Key) -> bool {
         let fits =
             |(prefix, with): &(Box<str>, Vec<Tenant>)| key.as_str().starts_with(&**prefix) && with.contains(&reader);
         self.shared.iter().any(fits)
@@ -206,131 +198,8 @@ impl Vouches {
     }
 }
 
-fn denied(text: String) -> Failure {
+pub(super) fn denied(text: String) -> Failure {
     Failure::new(FailureCode::PermissionDenied, text)
-}
-
-impl Node {
-    /// Whether the peer of this link may have to do with what is this tenant's.
-    pub(super) fn vouched(&self, link: LinkId, tenant: Tenant) -> Result<(), Failure> {
-        let Some(l) = self.links.get(&link) else { return Ok(()) };
-        if l.peer.vouches.includes(tenant) {
-            return Ok(());
-        }
-        let (peer, me) = (&l.peer.name, &self.config.name);
-        let text = self.config.tenants.name(tenant);
-        Err(denied(format!(
-            "node {peer:?} may not speak for tenant {text} at node {me:?}: {}",
-            l.peer.vouches.why_not()
-        )))
-    }
-
-    /// The tenant for whom a peer asks, by the name that it gives. The outer error is what the peer broke, the inner one its answer.
-    pub(super) fn asked_for(&self, link: LinkId, name: NameRef) -> Result<Result<Tenant, Failure>, String> {
-        let Some(l) = self.links.get(&link) else { return Err("its link is gone".to_owned()) };
-        let Some(text) = l.names_in.look_up(name) else {
-            return Err(format!("it uses name {}.{}, which it never told", name.id, name.generation));
-        };
-        let Some(tenant) = self.tenant_called(text) else {
-            return Ok(Err(self.unknown_tenant(text)));
-        };
-        Ok(self.vouched(link, tenant).map(|()| tenant))
-    }
-
-    /// What a tenant is called.
-    #[must_use]
-    pub fn tenant_name(&self, tenant: Tenant) -> Name {
-        self.config.tenants.name(tenant)
-    }
-
-    /// A tenant by its text.
-    pub(super) fn tenant_called(&self, text: &Name) -> Option<Tenant> {
-        self.config.tenants.called(text.as_str())
-    }
-
-    pub(super) fn unknown_tenant(&self, text: &Name) -> Failure {
-        denied(format!(
-            "tenant {text:?} is none that node {:?} knows: give it that name by --tenants there, too",
-            self.config.name
-        ))
-    }
-
-    /// The tenant of a key's owner.
-    pub(super) fn tenant_of(sessions: &BTreeMap<SessionId, Session>, owner: &Owner) -> Option<Tenant> {
-        match owner {
-            Owner::Nobody => None,
-            Owner::Session(session) => sessions.get(session).map(|s| s.domain),
-            Owner::Claiming(claiming) => Some(claiming.tenant),
-            Owner::Landed(landed) => Some(landed.tenant),
-            Owner::Outlived(outlived) => Some(outlived.domain),
-        }
-    }
-
-    /// What to say of a key that is another tenant's. `None`: it is not.
-    pub(super) fn is_others(&self, session: SessionId, record: Id<Record>, key: &Key) -> Option<Failure> {
-        let asks = self.sessions.get(&session)?.domain;
-        let owner = Node::tenant_of(&self.sessions, &self.store.records.get(record)?.owner)?;
-        (owner != asks).then(|| self.of_another_tenant(&format!("key {key:?}"), owner, asks))
-    }
-
-    /// The tenants for whom a push says that they may read it, too.
-    pub(super) fn readers_of_push(&self, push: &Push, local: bool) -> Result<Vec<Tenant>, Failure> {
-        let invalid = |text: String| Failure::new(FailureCode::Invalid, text);
-        if !push.readable_by.is_empty() && !local {
-            let text = "who else may read a tensor counts at the sidecar where it is published: push it there first, then to the other worker";
-            return Err(invalid(text.to_owned()));
-        }
-        let one = |text: &Name| {
-            let node = &self.config.name;
-            let unknown =
-                || invalid(format!("{text:?} is neither a user id nor a tenant of --tenants at node {node:?}"));
-            self.tenant_called(text).ok_or_else(unknown)
-        };
-        push.readable_by.iter().map(one).collect()
-    }
-
-    /// Whether workers of a tenant may be given a version of a key.
-    pub(super) fn may_read(&self, reader: Tenant, key: &Key, id: Id<Blob>) -> Result<(), Failure> {
-        let Some(blob) = self.store.blobs.get(id) else { return Ok(()) };
-        #[cfg(test)]
-        if self.config.broken == Some(super::Broken::ServesStrangers) {
-            return Ok(());
-        }
-        let shared = || blob.is_shared && self.store.readers.get(&id).is_some_and(|readers| readers.contains(&reader));
-        match blob.domain == reader || shared() || self.config.tenants.shares(reader, key) {
-            true => Ok(()),
-            false => Err(self.of_another_tenant("the tensor", blob.domain, reader)),
-        }
-    }
-
-    /// Why a fetch cannot be answered any more. Which version another tenant's key is at is not told.
-    pub(super) fn version_gone(
-        &self,
-        record: Id<Record>,
-        reader: Tenant,
-        key: &Key,
-        select: Select,
-        newest: Version,
-    ) -> Failure {
-        let owner = self.store.records.get(record).and_then(|r| Node::tenant_of(&self.sessions, &r.owner));
-        match owner.filter(|owner| *owner != reader) {
-            Some(owner) => self.of_another_tenant(&format!("key {key:?}"), owner, reader),
-            None => Failure::new(
-                FailureCode::VersionGone,
-                format!("{select} of key {key:?} was asked for, but it is at {newest} already"),
-            ),
-        }
-    }
-
-    /// What is another tenant's is not told, but for whose it is.
-    pub(super) fn of_another_tenant(&self, what: &str, owner: Tenant, asks: Tenant) -> Failure {
-        let names = &self.config.tenants;
-        denied(format!(
-            "{what} belongs to {}, and this worker to {}: workers of another tenant may not have it",
-            names.in_words(owner),
-            names.in_words(asks)
-        ))
-    }
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use super::tables::{DOCUMENT, table};
 use crate::fabric::DownReason;
 use crate::memory::{RemoteKey, RemoteSlice};
 use crate::op::{Command, Failure, FailureCode};
-use crate::protocol::link::{AfterRevoke, SlotState};
-use crate::protocol::pull::PullState;
+use crate::protocol::landing::SlotState;
+use crate::protocol::node::pull::PullState;
 use crate::protocol::{Control, PREPARED_METADATA_ID};
 use crate::tensor::{Retention, Select, Version};
 use crate::trace::TraceContext;
@@ -72,7 +72,7 @@ fn write(solo: &mut Solo, role: Role) -> bool {
         Role::Pull => (pull(solo), 1),
         _ => (INDEX, PREPARED_METADATA_ID),
     };
-    let slots = solo.node.links[&LINK].slots.ids(|s| matches!(s.state, SlotState::Granted(_)));
+    let slots = solo.node.landing.slots_of(LINK).unwrap().ids(|s| matches!(s.state, SlotState::Granted(_)));
     let slot = SlotNumber(slots.first().map_or(12345, |id| id.short()));
     let version = Version(if role == Role::Pull { 2 } else { 1 });
     solo.land(&Header {
@@ -98,11 +98,9 @@ fn pull(solo: &Solo) -> u32 {
 fn pull_state(solo: &Solo) -> Option<String> {
     let l = solo.node.links.get(&LINK)?;
     let (_, pull) = l.pulls.iter().last()?;
-    let slot = pull.slot.and_then(|id| l.slots.get(id)).map(|s| &s.state);
+    let slot = pull.slot.and_then(|id| solo.node.landing.slots_of(LINK)?.get(id)).map(|s| &s.state);
     Some(match slot {
-        Some(SlotState::Revoking(AfterRevoke::Deliver(_))) if pull.state != PullState::Cancelling => {
-            "Landed".to_owned()
-        }
+        Some(SlotState::Revoking(Some(_))) if pull.state != PullState::Cancelling => "Landed".to_owned(),
         Some(SlotState::Granted(_)) => format!("{:?}, slot", pull.state),
         _ => format!("{:?}", pull.state),
     })
@@ -482,8 +480,8 @@ const RECEIVER: Machine = Machine {
         ("link down", link_down),
     ],
     observe: |solo| {
-        let l = solo.node.links.get(&LINK)?;
-        l.flow_in_of.get(&INDEX).and_then(|id| l.flows_in.get(*id)).map(|f| format!("{:?}", f.state))
+        let flow = solo.node.landing.flow_of(LINK, INDEX)?;
+        solo.node.landing.flow((LINK, flow)).map(|f| format!("{:?}", f.state))
     },
 };
 

@@ -5,7 +5,7 @@ use super::solo::{LINK, SESSION, Solo};
 use crate::fabric::{Capabilities, DownReason, FabricKind, LinkId};
 use crate::memory::{RemoteKey, RemoteSlice};
 use crate::op::{Command, FailureCode, Fetch, OpId, Reply};
-use crate::protocol::prepare::MAX_CALLS_PER_LINK;
+use crate::protocol::node::prepare::MAX_CALLS_PER_LINK;
 use crate::protocol::{BufferAsk, PeerInfo};
 use crate::tensor::Select;
 use crate::time::Time;
@@ -231,8 +231,9 @@ fn a_queue_whose_first_waits_long_does_not_grow_with_those_that_give_up() {
 fn a_line_for_room_does_not_grow_with_those_that_give_up() {
     let mut solo = Solo::new(|_| {});
     // Nobody else gets room while this flow is first in line: its slots together are the whole pool.
-    let fill = solo.node.pools[&crate::protocol::Tenant::User(0)].alloc.len_bytes();
-    let taken = solo.node.pools.get_mut(&crate::protocol::Tenant::User(0)).unwrap().alloc.allocate(fill).unwrap();
+    let user = crate::protocol::Tenant::User(0);
+    let fill = solo.node.landing.pool_bytes(user);
+    let (taken, _) = solo.node.landing.allocate(user, fill).unwrap();
     for n in 0..1000 {
         let op = solo.fetch(Select::Latest);
         let index = solo.last("TENSOR_REQUEST").index;
@@ -244,8 +245,7 @@ fn a_line_for_room_does_not_grow_with_those_that_give_up() {
         }
     }
     assert!(solo.node.longest_queue() <= 65, "{}", solo.node.longest_queue());
-    let pool = solo.node.pools.get_mut(&crate::protocol::Tenant::User(0)).unwrap();
-    pool.alloc.free(taken).unwrap();
+    solo.node.landing.free(user, taken);
     solo.node.session_closed(solo.now, SESSION, "the end");
     solo.drain();
 }

@@ -159,14 +159,15 @@ impl Solo {
 
     /// Takes the whole pool, or gives it back.
     pub(super) fn fill_pool(&mut self) {
-        if let Some(pool) = self.node.pools.get_mut(&Tenant::User(0)) {
-            self.taken = pool.alloc.allocate(pool.alloc.largest_free()).ok();
+        let most = self.node.landing.pools().get(&Tenant::User(0)).map_or(0, |pool| pool.alloc().largest_free());
+        if let Some((range, _)) = self.node.landing.allocate(Tenant::User(0), most) {
+            self.taken = Some(range);
         }
     }
 
     pub(super) fn free_pool(&mut self) -> bool {
         let Some(range) = self.taken.take() else { return false };
-        self.node.free_range(Tenant::User(0), range);
+        self.node.landing.free(Tenant::User(0), range);
         self.drain();
         true
     }

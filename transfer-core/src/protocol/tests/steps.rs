@@ -20,9 +20,10 @@ const FEW: u64 = 8;
 impl Solo {
     /// How many steps `what` takes.
     fn steps(&mut self, what: impl FnOnce(&mut Solo)) -> u64 {
-        let before = self.node.steps.get();
+        let taken = |solo: &Solo| solo.node.steps.get() + solo.node.landing.steps.get();
+        let before = taken(self);
         what(self);
-        self.node.steps.get() - before
+        taken(self) - before
     }
 
     fn ask(&mut self, index: u32, select: Select) {

@@ -4,7 +4,7 @@ use super::machines::{INDEX, ready};
 use super::pair::{Pair, bytes, name};
 use super::solo::Solo;
 use crate::op::{FailureCode, Reply, Report};
-use crate::protocol::link::SlotState;
+use crate::protocol::landing::SlotState;
 use crate::protocol::{EndedTransfer, Operation, PREPARED_METADATA_ID};
 use crate::tensor::{Retention, Select, Version};
 use crate::trace::TraceContext;
@@ -123,7 +123,8 @@ fn a_trace_is_of_the_version_that_it_names() {
             let body = Body::Trace { version: Version(*version), context: context(*span).unwrap() };
             solo.hear(Role::Push, INDEX, body);
         }
-        let slots = solo.node.links[&super::solo::LINK].slots.ids(|s| matches!(s.state, SlotState::Granted(_)));
+        let slots =
+            solo.node.landing.slots_of(super::solo::LINK).unwrap().ids(|s| matches!(s.state, SlotState::Granted(_)));
         solo.land(&Header {
             slot: SlotNumber(slots[0].short()),
             index: INDEX,

@@ -4,12 +4,12 @@ use super::machines::{INDEX, ready};
 use super::solo::{LINK, Solo};
 use crate::op::Reply;
 use crate::protocol::PREPARED_METADATA_ID;
-use crate::protocol::link::SlotState;
+use crate::protocol::landing::SlotState;
 use crate::tensor::{Retention, Select, Version};
 use crate::wire::landing::{Header, SlotNumber};
 
 fn land(solo: &mut Solo, version: u64) {
-    let open = solo.node.links[&LINK].slots.ids(|s| matches!(s.state, SlotState::Granted(_)));
+    let open = solo.node.landing.slots_of(LINK).unwrap().ids(|s| matches!(s.state, SlotState::Granted(_)));
     solo.land(&Header {
         slot: SlotNumber(open[0].short()),
         index: INDEX,

@@ -1,0 +1,234 @@
+//! A key, and the table of all keys.
+
+use super::board::OnBoard;
+use super::counted::Account;
+use super::older::Older;
+use super::waiters::{Waiter, Waiters};
+use super::{Blob, Keys, Owner};
+use crate::protocol::action::Actions;
+use crate::protocol::action::HostAction;
+use crate::protocol::control::Control;
+use crate::protocol::ids::{BlobId, RecordId};
+use crate::tensor::{Key, Select};
+use hashbrown::hash_table::Entry;
+use std::hash::BuildHasher;
+
+/// A key.
+pub(crate) struct Record {
+    pub(super) key: Key,
+    /// Changed by the methods of `owner` alone, where other sessions are concerned afterwards.
+    pub(super) owner: Owner,
+    /// The newest version.
+    pub(super) current: Option<BlobId>,
+    /// Versions that stay beside it; never empty. Boxed, as below.
+    pub(super) older: Option<Box<Older>>,
+    /// The lowest version that may be published next.
+    pub(super) next_version: u64,
+    /// The next version is the first of an epoch.
+    pub(super) epoch_begins: bool,
+    /// The owner publishes its versions again, and the newest is still to come: see [`crate::op::Push::more_follow`].
+    pub(super) more_follow: bool,
+    /// Boxed, for most keys have none most of the time and there may be millions of keys.
+    pub(super) waiters: Option<Box<Waiters>>,
+    /// The directory was asked where the key is.
+    pub(super) resolving: bool,
+    /// A worker here would watch a notice of its next versions.
+    pub(super) watched: bool,
+    pub(super) on_board: OnBoard,
+    /// For whom it is counted.
+    pub(super) account: Account,
+}
+
+impl Record {
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    pub(crate) fn is_owned(&self) -> bool {
+        !matches!(self.owner, Owner::Nobody)
+    }
+
+    /// The lowest version that may be published next.
+    pub(crate) fn next_version(&self) -> u64 {
+        self.next_version
+    }
+
+    /// What was published last and is there.
+    pub(crate) fn newest(&self) -> Option<BlobId> {
+        self.current.or_else(|| self.older.as_ref()?.newest())
+    }
+
+    /// All versions that are there.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = BlobId> + Clone + '_ {
+        self.older.iter().flat_map(|older| older.iter()).chain(self.current)
+    }
+
+    /// How many versions are there.
+    pub(crate) fn count(&self) -> u32 {
+        let older = self.older.as_ref().map_or(0, |o| o.len());
+        u32::try_from(older + usize::from(self.current.is_some())).unwrap_or(u32::MAX)
+    }
+
+    /// A version stays beside the newest one. Returns one that had the same number.
+    pub(super) fn stays_beside(&mut self, id: BlobId, blob: &Blob) -> Option<BlobId> {
+        self.older.get_or_insert_default().insert(id, blob)
+    }
+
+    /// Gives back the memory of a table without entries.
+    pub(super) fn tidy_older(&mut self) {
+        if self.older.as_ref().is_some_and(|older| older.is_empty()) {
+            self.older = None;
+        }
+    }
+
+    /// Somebody waits no more.
+    pub(super) fn forget_waiter(&mut self, waiter: Waiter) {
+        if let Some(waiters) = &mut self.waiters {
+            waiters.remove(waiter);
+            if waiters.is_empty() {
+                self.waiters = None;
+            }
+        }
+    }
+
+    fn is_needed(&self) -> bool {
+        self.is_owned() || self.current.is_some() || self.older.is_some() || self.waiters.is_some()
+    }
+}
+
+impl Keys {
+    /// A key.
+    pub(crate) fn record(&self, id: RecordId) -> Option<&Record> {
+        self.records.get(id)
+    }
+
+    /// The record of a key, where somebody owns it or waits for it.
+    pub(crate) fn find(&self, key: &Key) -> Option<RecordId> {
+        let hash = self.hasher.hash_one(key.as_str());
+        self.index.find(hash, |id| self.records.get(*id).is_some_and(|r| r.key == *key)).copied()
+    }
+
+    /// The record of a key. Somebody is about to own it or to wait for it.
+    pub(crate) fn find_or_make(&mut self, key: &Key) -> RecordId {
+        let Keys { index, hasher, records, .. } = self;
+        let hash = hasher.hash_one(key.as_str());
+        let same = |id: &RecordId| records.get(*id).is_some_and(|r| r.key == *key);
+        let rehash = |id: &RecordId| records.get(*id).map_or(0, |r| hasher.hash_one(r.key.as_str()));
+        match index.entry(hash, same, rehash) {
+            Entry::Occupied(e) => *e.get(),
+            Entry::Vacant(e) => {
+                let id = records.insert(Record {
+                    key: key.clone(),
+                    owner: Owner::Nobody,
+                    current: None,
+                    older: None,
+                    next_version: 0,
+                    epoch_begins: false,
+                    more_follow: false,
+                    waiters: None,
+                    resolving: false,
+                    watched: false,
+                    on_board: OnBoard::default(),
+                    account: Account::default(),
+                });
+                e.insert(id);
+                id
+            }
+        }
+    }
+
+    /// Drops a record that nobody owns, reads or waits for.
+    pub(crate) fn tidy(&mut self, id: RecordId, actions: &mut Actions) {
+        let Some(record) = self.records.get(id).filter(|record| !record.is_needed()) else { return };
+        let hash = self.hasher.hash_one(record.key.as_str());
+        if let Ok(entry) = self.index.find_entry(hash, |other| *other == id) {
+            entry.remove();
+        }
+        let Some(record) = self.records.remove(id) else { return };
+        self.counted.move_key(record.account, Account::default());
+        if record.resolving {
+            actions.push(HostAction::Control(Control::StopResolve { key: record.key }));
+        }
+    }
+
+    /// The same, of a key that may be known.
+    pub(crate) fn tidy_key(&mut self, key: &Key, actions: &mut Actions) {
+        if let Some(id) = self.find(key) {
+            self.tidy(id, actions);
+        }
+    }
+
+    /// Asks the directory where a key is, unless it is being asked. Only entries newer than `newer_than` count.
+    pub(crate) fn resolve(&mut self, id: RecordId, newer_than: u64, actions: &mut Actions) {
+        if let Some(r) = self.records.get_mut(id)
+            && !std::mem::replace(&mut r.resolving, true)
+        {
+            actions.push(HostAction::Control(Control::Resolve { key: r.key.clone(), newer_than }));
+        }
+    }
+
+    /// The directory has answered where a key is.
+    pub(crate) fn resolved(&mut self, id: RecordId) {
+        if let Some(r) = self.records.get_mut(id) {
+            r.resolving = false;
+        }
+    }
+
+    /// The directory is another one: it is asked anew.
+    pub(crate) fn resolve_all(&self, actions: &mut Actions) {
+        for (_, r) in self.records.iter().filter(|(_, r)| r.resolving) {
+            actions.push(HostAction::Control(Control::Resolve { key: r.key.clone(), newer_than: 0 }));
+        }
+    }
+
+    /// Somebody waits for a version.
+    pub(crate) fn wait(&mut self, id: RecordId, waiter: Waiter, select: Select) {
+        if let Some(r) = self.records.get_mut(id) {
+            r.waiters.get_or_insert_default().add(waiter, select);
+        }
+    }
+
+    /// Somebody waits for a key no more.
+    pub(crate) fn forget_waiter(&mut self, key: &Key, waiter: Waiter, actions: &mut Actions) {
+        if let Some(id) = self.find(key) {
+            self.take_waiter(id, waiter);
+            self.tidy(id, actions);
+        }
+    }
+
+    /// The same, where the key is still needed.
+    pub(crate) fn take_waiter(&mut self, id: RecordId, waiter: Waiter) {
+        if let Some(r) = self.records.get_mut(id) {
+            r.forget_waiter(waiter);
+        }
+    }
+
+    /// All who wait, who have to look elsewhere.
+    pub(crate) fn take_waiters(&mut self, id: RecordId) -> Vec<Waiter> {
+        let waiters = self.records.get_mut(id).and_then(|r| r.waiters.take());
+        waiters.map_or_else(Vec::new, |waiters| waiters.into_all())
+    }
+
+    /// A worker would have waited for the key's next version by itself.
+    pub(crate) fn watch(&mut self, key: &Key) {
+        if let Some(r) = self.find(key).and_then(|id| self.records.get_mut(id)) {
+            r.watched = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There may be millions of each. docs/performance.md says how much memory a published tensor takes.
+    #[test]
+    fn a_key_and_its_version_take_280_bytes_in_the_store() {
+        assert!(size_of::<Blob>() <= 184, "{}", size_of::<Blob>());
+        assert!(size_of::<Record>() <= 96, "{}", size_of::<Record>());
+    }
+}

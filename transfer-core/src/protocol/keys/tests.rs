@@ -1,0 +1,172 @@
+//! The keys by themselves: no node, no link, no session but its number.
+
+use super::*;
+use crate::memory::{LocalSlice, SegmentId};
+use crate::op::OpId;
+use crate::protocol::action::Actions;
+use crate::protocol::action::{Action, HostAction};
+use crate::protocol::control::Control;
+use crate::protocol::ids::OperationId;
+use crate::protocol::tenant::Tenant;
+use crate::tensor::{DType, Retention, Select, Shape, TensorMeta, Until, Version};
+
+const USER: Tenant = Tenant::User(1);
+const OWNER: SessionId = SessionId(7);
+
+/// Keys with a worker and a board.
+fn keys() -> (Keys, Actions) {
+    let mut keys = Keys::default();
+    keys.session_opened(OWNER, USER);
+    keys.add_board(USER, 8);
+    (keys, Actions::default())
+}
+
+fn key(text: &str) -> Key {
+    Key::new(text).unwrap()
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// A tensor that the owner has pushed.
+fn tensor(offset: u64) -> Blob {
+    let slice = LocalSlice { segment: SegmentId(1), offset, len: 64 };
+    let meta = TensorMeta::new(DType::U8, Shape::new(&[64]).unwrap()).unwrap();
+    Blob::new(slice, meta, USER, Source::Arena(Some(Lent { session: OWNER, pushed: OpId(offset) })))
+}
+
+/// A key that is the owner's.
+fn owned(keys: &mut Keys, text: &str) -> RecordId {
+    let id = keys.find_or_make(&key(text));
+    keys.give(id, Owner::Session(OWNER));
+    id
+}
+
+/// What comes out, in one word each.
+fn out(actions: &mut Actions) -> Vec<&'static str> {
+    let word = |action| match action {
+        Action::Host(HostAction::Show(_)) => "show",
+        Action::Host(HostAction::Withdraw { .. }) => "withdraw",
+        Action::Host(HostAction::Control(Control::Claim { .. })) => "claim",
+        Action::Host(HostAction::Control(Control::Resolve { .. })) => "resolve",
+        Action::Host(HostAction::Control(Control::StopResolve { .. })) => "stop",
+        _ => "another",
+    };
+    std::iter::from_fn(|| actions.pop()).map(word).collect()
+}
+
+#[test]
+fn a_version_ends_when_it_is_replaced_and_its_readers_are_done() {
+    let (mut keys, mut actions) = keys();
+    let record = owned(&mut keys, "k");
+    let first = keys.insert(tensor(0));
+    assert_eq!(keys.publish(record, first, Version(1), &mut actions), []);
+    keys.hold(first);
+    let second = keys.insert(tensor(64));
+    assert_eq!(keys.publish(record, second, Version(2), &mut actions), [first]);
+    assert!(matches!(keys.unhold(first), Unheld::Held), "a reader has it");
+    let Unheld::Ended(ended) = keys.unhold(first) else { panic!("nobody holds it") };
+    assert!(matches!(ended.source, Source::Arena(Some(lent)) if lent.pushed == OpId(0)));
+    assert_eq!((keys.blobs().len(), keys.published_count(), keys.versions_of_tenant(USER)), (1, 1, 1));
+    keys.check().unwrap();
+}
+
+#[test]
+fn a_claim_is_answered_once_and_a_refusal_gives_the_key_back() {
+    let (mut keys, mut actions) = keys();
+    let record = owned(&mut keys, "k");
+    let other = SessionId(8);
+    keys.session_opened(other, USER);
+    let claiming = Claiming::new((name("other"), USER), Claimant::Session(other), true);
+    keys.claim(record, claiming, name("1"), &mut actions);
+    assert_eq!(out(&mut actions), ["claim"]);
+    assert_eq!((keys.keys_of(OWNER), keys.keys_of(other)), (vec![record], vec![record]), "both ends concern it");
+    assert_eq!((keys.keys_of_worker(OWNER), keys.keys_of_worker(other)), (1, 0), "counted for who has it");
+    let push = OperationId::from_u64(3);
+    keys.join_claim(record, other, push);
+    let answered = keys.answer_claim(record).unwrap();
+    assert_eq!(answered.pushes, [push]);
+    keys.claim_refused(record, answered.before);
+    assert!(keys.record(record).unwrap().owner().is(OWNER));
+    assert!(keys.answer_claim(record).is_none());
+    assert!(keys.keys_of(other).is_empty());
+    keys.check().unwrap();
+}
+
+#[test]
+fn an_abandoned_claim_waits_for_its_answer() {
+    let (mut keys, mut actions) = keys();
+    let record = keys.find_or_make(&key("k"));
+    let claiming = Claiming::new((name("owner"), USER), Claimant::Session(OWNER), false);
+    keys.claim(record, claiming, name("1"), &mut actions);
+    assert!(keys.let_go(record).is_none());
+    assert!(matches!(keys.record(record).unwrap().owner(), Owner::Claiming(c) if c.who == Claimant::Gone));
+    assert!(keys.let_go(record).is_some(), "the answer has come");
+    keys.tidy(record, &mut actions);
+    assert_eq!((keys.find(&key("k")), keys.records().len()), (None, 0));
+}
+
+#[test]
+fn a_key_that_nobody_waits_for_is_asked_for_no_more() {
+    let (mut keys, mut actions) = keys();
+    let record = keys.find_or_make(&key("k"));
+    let waiter = Waiter::Local(OperationId::from_u64(1));
+    keys.wait(record, waiter, Select::Latest);
+    keys.resolve(record, 0, &mut actions);
+    keys.resolve(record, 0, &mut actions);
+    keys.forget_waiter(&key("k"), waiter, &mut actions);
+    assert_eq!(out(&mut actions), ["resolve", "stop"]);
+    assert_eq!(keys.records().len(), 0);
+}
+
+#[test]
+fn a_failed_fetch_gives_a_counted_version_back() {
+    let (mut keys, mut actions) = keys();
+    let record = owned(&mut keys, "k");
+    let once = Retention { until: Until::Fetched(std::num::NonZeroU32::MIN), ..Retention::default() };
+    let blob = keys.insert(tensor(0).retained(once));
+    keys.publish(record, blob, Version(1), &mut actions);
+    keys.fetch_begins(&key("k"), blob);
+    assert_eq!(keys.pick(record, Select::Latest), Picked::NotYet, "it may come back");
+    assert_eq!(keys.fetch_ends(record, blob, false, &mut actions), Some((Version(1), false)));
+    assert_eq!(keys.pick(record, Select::Latest), Picked::Blob(blob));
+    keys.fetch_begins(&key("k"), blob);
+    assert_eq!(keys.fetch_ends(record, blob, true, &mut actions), Some((Version(1), true)));
+    assert_eq!(keys.pick(record, Select::Exactly(Version(1))), Picked::Gone(Version(1)));
+}
+
+#[test]
+fn a_fetched_key_is_shown_and_its_showing_holds_the_version() {
+    let (mut keys, mut actions) = keys();
+    let record = owned(&mut keys, "k");
+    let first = keys.insert(tensor(0));
+    keys.publish(record, first, Version(1), &mut actions);
+    assert_eq!(out(&mut actions), [""; 0], "nobody has fetched it");
+    keys.want_on_board(record);
+    keys.show(record, &mut actions);
+    let second = keys.insert(tensor(64));
+    assert_eq!(keys.publish(record, second, Version(2), &mut actions), [first]);
+    assert_eq!(out(&mut actions), ["show", "show", "withdraw"]);
+    assert!(matches!(keys.unhold(first), Unheld::Held), "somebody may have marked it");
+    assert_eq!((keys.withdrawn(1), keys.withdrawn(1)), (Some(first), None));
+    assert!(matches!(keys.unhold(first), Unheld::Ended(_)));
+    keys.close_boards(&mut actions);
+    assert_eq!(out(&mut actions), ["withdraw"]);
+    keys.check().unwrap();
+}
+
+#[test]
+fn a_version_that_outlives_its_owner_stays_counted_for_it() {
+    let (mut keys, mut actions) = keys();
+    let record = owned(&mut keys, "k");
+    let blob = keys.insert(tensor(0));
+    keys.publish(record, blob, Version(4), &mut actions);
+    assert!(matches!(keys.outlive(record, name("owner"), &mut actions), Some(Owner::Session(OWNER))));
+    keys.session_closed(OWNER);
+    assert_eq!(keys.keys_of_tenant(USER), 1);
+    assert!(keys.keys_of(OWNER).is_empty());
+    assert_eq!(keys.record(record).unwrap().next_version(), 0, "who goes on with it begins anew");
+    keys.let_go(record);
+    assert_eq!(keys.keys_of_tenant(USER), 0);
+}

@@ -1,0 +1,286 @@
+//! Landing slots: opening and closing them, and what lands in them.
+
+use super::{Landing, OfLink};
+use crate::alloc::Allocation;
+use crate::fabric::{GrantAccess, LinkId};
+use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
+use crate::protocol::action::Actions;
+use crate::protocol::action::Post;
+use crate::protocol::ids::{BlobId, InFlowId, PullId, SlotId, of};
+use crate::protocol::slab::Slab;
+use crate::protocol::tenant::Tenant;
+use crate::tensor::TensorMeta;
+use crate::time::Time;
+use crate::trace::TraceContext;
+use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
+
+/// A landing slot of ours.
+pub(crate) struct Slot {
+    pub(crate) range: Allocation,
+    pub(crate) domain: Tenant,
+    pub(super) capacity: u64,
+    pub(crate) state: SlotState,
+    pub(crate) user: SlotUser,
+    /// Since when nobody has a use for it, where that is so.
+    pub(crate) since: Time,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SlotUser {
+    Pull(PullId),
+    /// And in which round of its requests.
+    Flow(InFlowId, u32),
+    /// Whoever it was for is gone: it goes back to the pool as soon as no write can reach it.
+    Nobody,
+}
+
+/// The life of a slot. Its range goes back to the pool, or to a reader, only from states in which no write can reach it.
+pub(crate) enum SlotState {
+    /// The fabric was asked to open it.
+    Granting,
+    /// The peer may write there.
+    Granted(RemoteSlice),
+    /// The fabric was asked to close it; then what has landed is delivered, unless nobody wants it.
+    Revoking(Option<Box<LandedTensor>>),
+    /// Closed, and what has landed is delivered once what came before it is.
+    Closed(Box<LandedTensor>),
+    /// Closed, and its bytes are being read.
+    Held(BlobId),
+}
+
+/// A tensor that has landed.
+pub(crate) struct LandedTensor {
+    pub(crate) header: Header,
+    /// As it was described when it landed. What comes next may look different.
+    pub(crate) meta: TensorMeta,
+    /// Bytes that a CPU copied on this side.
+    pub(crate) copied: u64,
+    /// Push: what pushed it, where the peer said so, and when it did.
+    pub(crate) trace: Option<(TraceContext, Time)>,
+}
+
+/// What is to be done about a slot that is closed.
+pub(crate) enum Revoked {
+    Nothing,
+    /// This request has its tensor.
+    Pull(PullId, LandedTensor),
+    /// This flow has a version to deliver, if it is the next.
+    Flow(InFlowId),
+}
+
+impl SlotState {
+    /// Whether readers or what has landed hold it, and no peer.
+    pub(super) fn is_used(&self) -> bool {
+        matches!(self, SlotState::Held(_) | SlotState::Closed(_) | SlotState::Revoking(Some(_)))
+    }
+}
+
+impl OfLink {
+    /// Takes a slot out of the table, and from its flow.
+    pub(super) fn remove_slot(&mut self, id: SlotId) -> Option<Slot> {
+        self.disown_slot(id);
+        self.slots.remove(id)
+    }
+
+    /// A slot has no use any more.
+    fn disown_slot(&mut self, id: SlotId) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        if let SlotUser::Flow(flow, _) = slot.user
+            && let Some(flow) = self.flows.get_mut(flow)
+        {
+            flow.slots.remove(&id);
+        }
+    }
+
+    /// What the peer is told of an open slot.
+    pub(super) fn grant_of(&self, id: SlotId) -> Option<SlotGrant> {
+        let slot = self.slots.get(id)?;
+        let SlotState::Granted(remote) = slot.state else { return None };
+        Some(SlotGrant { number: SlotNumber(id.short()), capacity: slot.capacity, remote })
+    }
+}
+
+impl Landing {
+    /// The slots of all links.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (LinkId, &Slab<Slot, of::Slot>)> {
+        self.links.iter().map(|(link, l)| (*link, &l.slots))
+    }
+
+    /// The slots of a link.
+    pub(crate) fn slots_of(&self, link: LinkId) -> Option<&Slab<Slot, of::Slot>> {
+        self.links.get(&link).map(|l| &l.slots)
+    }
+
+    /// What the peer is told of an open slot.
+    pub(crate) fn grant_of(&self, link: LinkId, id: SlotId) -> Option<SlotGrant> {
+        self.links.get(&link)?.grant_of(id)
+    }
+
+    /// Whether something has landed in this slot that is not delivered.
+    pub(crate) fn has_landed(&self, link: LinkId, slot: Option<SlotId>) -> bool {
+        let slots = self.slots_of(link);
+        let state = slots.zip(slot).and_then(|(slots, id)| slots.get(id)).map(|s| &s.state);
+        matches!(state, Some(SlotState::Revoking(Some(_))))
+    }
+
+    /// Where the header of an open slot lies.
+    pub(crate) fn header_of(&self, link: LinkId, immediate: u32) -> Option<LocalSlice> {
+        let l = self.links.get(&link)?;
+        let slot = l.slots.get(l.slots.lengthen(immediate)?)?;
+        let SlotState::Granted(_) = slot.state else { return None };
+        self.slice(slot.domain, &slot.range)?.sub(0, HEADER_BYTES)
+    }
+
+    /// Opens a range to a peer.
+    pub(crate) fn open_slot(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        (domain, capacity, range): (Tenant, u64, Allocation),
+        user: SlotUser,
+        actions: &mut Actions,
+    ) -> Option<SlotId> {
+        let slice = self.slice(domain, &range)?;
+        let l = self.links.get_mut(&link)?;
+        let id = l.slots.insert(Slot { range, domain, capacity, state: SlotState::Granting, user, since: now });
+        if let SlotUser::Flow(flow, _) = user
+            && let Some(flow) = l.flows.get_mut(flow)
+        {
+            flow.slots.insert(id);
+        }
+        actions.push(Post::Grant { link, range: slice, access: GrantAccess::Write, tag: id.to_u64() });
+        Some(id)
+    }
+
+    /// The fabric has opened a slot. Returns for whom.
+    pub(crate) fn granted(&mut self, link: LinkId, id: SlotId, remote: RemoteSlice) -> Option<SlotUser> {
+        let l = self.links.get_mut(&link)?;
+        let slot = l.slots.get_mut(id)?;
+        #[cfg(test)]
+        l.slot_by_key.insert(remote.key().0, id);
+        slot.state = SlotState::Granted(remote);
+        if let SlotUser::Flow(flow, _) = slot.user {
+            self.idle.touch((link, flow));
+        }
+        Some(slot.user)
+    }
+
+    /// Holds a landed header against what was granted. Nothing in it is believed before. Returns the slot, its key, and for whom the header is.
+    pub(crate) fn check(
+        &self,
+        link: LinkId,
+        value: u32,
+        header: Option<&[u8; HEADER_BYTES as usize]>,
+    ) -> Result<(SlotId, RemoteKey, SlotUser, Header), String> {
+        let l = self.links.get(&link).ok_or("the link is gone")?;
+        let id = l.slots.lengthen(value);
+        let slot = id.and_then(|id| Some((id, l.slots.get(id)?)));
+        let Some((id, slot)) = slot else {
+            return Err(format!("immediate {value:#x} names no slot that is open to it"));
+        };
+        let Some(bytes) = header else {
+            return Err(format!("immediate {value:#x} came without a header"));
+        };
+        let SlotState::Granted(remote) = &slot.state else {
+            return Err(format!("immediate {value:#x} names a slot that is not open to it"));
+        };
+        let header = Header::decode(bytes).map_err(|e| e.to_string())?;
+        #[cfg(test)]
+        let header = match self.broken {
+            Some(crate::protocol::broken::Broken::BelievesHeaders) => {
+                Header { slot: SlotNumber(value), body_len: header.body_len % (1 << 40), ..header }
+            }
+            _ => header,
+        };
+        if header.slot.0 != value {
+            return Err(format!("the header names {}, the immediate {value:#x}", header.slot));
+        }
+        if header.body_len > slot.capacity {
+            return Err(format!("the header says {} bytes, the slot has {}", header.body_len, slot.capacity));
+        }
+        Ok((id, remote.key(), slot.user, header))
+    }
+
+    /// What was checked has landed, unless nobody wants it any more: its slot is closed.
+    pub(crate) fn landed(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        (id, key): (SlotId, RemoteKey),
+        mut landed: Option<LandedTensor>,
+        actions: &mut Actions,
+    ) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(slot) = l.slots.get_mut(id) else { return };
+        if let SlotUser::Flow(flow, _) = slot.user {
+            if let (Some(landed), Some(flow)) = (&mut landed, l.flows.get_mut(flow)) {
+                self.landings += 1;
+                flow.used = self.landings;
+                landed.trace = flow.has_landed(id, landed.header.version);
+            }
+            self.idle.touch((link, flow));
+        }
+        slot.since = now;
+        slot.state = SlotState::Revoking(landed.map(Box::new));
+        actions.push(Post::Revoke { link, key, tag: id.to_u64() });
+    }
+
+    /// The fabric has closed a slot.
+    pub(crate) fn revoked(&mut self, link: LinkId, id: SlotId) -> Revoked {
+        let Some(l) = self.links.get_mut(&link) else { return Revoked::Nothing };
+        let Some(slot) = l.slots.get_mut(id) else { return Revoked::Nothing };
+        let SlotState::Revoking(landed) = &mut slot.state else { return Revoked::Nothing };
+        match (landed.take(), slot.user) {
+            (Some(landed), SlotUser::Pull(pull)) => return Revoked::Pull(pull, *landed),
+            (Some(landed), SlotUser::Flow(flow, _)) if l.flows.get(flow).is_some() => {
+                slot.state = SlotState::Closed(landed);
+                return Revoked::Flow(flow);
+            }
+            _ => {}
+        }
+        self.free_slot(link, id);
+        Revoked::Nothing
+    }
+
+    /// The range of a slot that is closed goes back to its pool.
+    pub(crate) fn free_slot(&mut self, link: LinkId, id: SlotId) {
+        if let Some(slot) = self.take_slot(link, id) {
+            self.free(slot.domain, slot.range);
+        }
+    }
+
+    /// A slot that is closed, whose range is somebody's from here on.
+    pub(crate) fn take_slot(&mut self, link: LinkId, id: SlotId) -> Option<Slot> {
+        self.links.get_mut(&link)?.remove_slot(id)
+    }
+
+    /// The slot is not wanted any more, and the peer will not write to it (it was never told of it, or has said so, or has
+    /// written). Its range goes back to the pool once that is certain.
+    pub(crate) fn drop_slot(&mut self, now: Time, link: LinkId, id: SlotId, actions: &mut Actions) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        l.disown_slot(id);
+        let Some(slot) = l.slots.get_mut(id) else { return };
+        if let SlotUser::Flow(flow, _) = slot.user {
+            self.idle.touch((link, flow));
+        }
+        slot.user = SlotUser::Nobody;
+        slot.since = now;
+        match &mut slot.state {
+            SlotState::Granted(remote) => {
+                let key = remote.key();
+                slot.state = SlotState::Revoking(None);
+                actions.push(Post::Revoke { link, key, tag: id.to_u64() });
+            }
+            SlotState::Revoking(landed) => *landed = None,
+            // `granted` comes back here; a reader's end frees it.
+            SlotState::Granting | SlotState::Held(_) => {}
+            SlotState::Closed(_) => self.free_slot(link, id),
+        }
+    }
+
+    /// A slot by the key that it has, or had: see [`Broken::NamesSlotsByKey`](crate::protocol::Broken::NamesSlotsByKey).
+    #[cfg(test)]
+    pub(crate) fn slot_of_key(&mut self, link: LinkId, key: RemoteKey) -> Option<SlotId> {
+        self.links.get_mut(&link)?.slot_by_key.remove(&key.0)
+    }
+}

@@ -1,0 +1,176 @@
+//! Landing memory by itself: no node, no session, no key but by name.
+
+use super::*;
+use crate::memory::{RemoteKey, RemoteSlice};
+use crate::protocol::action::Actions;
+use crate::protocol::action::{Action, Post};
+use crate::protocol::ids::SessionId;
+use crate::protocol::ids::{CopyId, FlowAt, PullId, SlotId};
+use crate::tensor::{DType, Key, Name, Retention, Shape, TensorMeta, Version};
+use crate::time::Time;
+use crate::wire::landing::{HEADER_BYTES, Header, SlotNumber};
+use crate::wire::message::Recall;
+
+const USER: Tenant = Tenant::User(1);
+const LINK: LinkId = LinkId(3);
+const NOW: Time = Time(0);
+
+/// Landing memory with room for a number of slots of 64 bytes, and a link.
+fn landing(slots: u64) -> (Landing, Actions) {
+    let mut landing = Landing::new(&NodeConfig::new(Name::new("node").unwrap(), 1));
+    landing.add_pool(USER, SegmentId(1), slots * 128);
+    landing.link_up(LINK);
+    (landing, Actions::default())
+}
+
+/// A flow of tensors of 64 bytes.
+fn flow(landing: &mut Landing, index: u32) -> FlowAt {
+    let meta = TensorMeta::new(DType::U8, Shape::new(&[64]).unwrap()).unwrap();
+    let flow = InFlow::new(NOW, index, Key::new("k").unwrap(), (SessionId(1), USER), (1, meta));
+    (LINK, landing.insert_flow(LINK, flow).unwrap())
+}
+
+/// Does as a fabric would, and says what the peer is told.
+fn run(landing: &mut Landing, actions: &mut Actions) -> Vec<Granted> {
+    let mut told = Vec::new();
+    while let Some(action) = actions.pop() {
+        match action {
+            Action::Post(Post::Grant { range, tag, .. }) => {
+                let slot = SlotId::from_u64(tag);
+                let remote = RemoteSlice::new(range.offset, range.len, RemoteKey(7));
+                if let Some(SlotUser::Flow(flow, round)) = landing.granted(LINK, slot, remote) {
+                    told.push(landing.flow_granted(NOW, (LINK, flow), round, slot, actions));
+                }
+            }
+            Action::Post(Post::Revoke { tag, .. }) => drop(landing.revoked(LINK, SlotId::from_u64(tag))),
+            other => panic!("{other:?}"),
+        }
+    }
+    landing.settle();
+    landing.check_all().unwrap();
+    told
+}
+
+/// A flow with all its slots.
+fn ready(landing: &mut Landing, actions: &mut Actions, index: u32) -> (FlowAt, Vec<u32>) {
+    let at = flow(landing, index);
+    landing.wants_slots(at);
+    assert!(landing.try_slots(NOW, USER, at, actions));
+    let told = run(landing, actions);
+    let Some(Granted::All(_, slots)) = told.into_iter().last() else { panic!("the answer is the last grant's") };
+    (at, slots.iter().map(|slot| slot.number.0).collect())
+}
+
+fn header(slot: u32, index: u32, version: u64) -> [u8; HEADER_BYTES as usize] {
+    let header = Header {
+        slot: SlotNumber(slot),
+        index,
+        metadata_id: 1,
+        version: Version(version),
+        body_len: 64,
+        pieces: 1,
+        waited_us: 0,
+        name: 0,
+        retention: Retention::default(),
+    };
+    header.encode()
+}
+
+fn used(landing: &Landing) -> u64 {
+    landing.pools()[&USER].alloc().used_bytes()
+}
+
+#[test]
+fn a_flow_gets_all_its_slots_or_none() {
+    let (mut landing, mut actions) = landing(3);
+    ready(&mut landing, &mut actions, 1);
+    let second = flow(&mut landing, 2);
+    landing.wants_slots(second);
+    assert!(!landing.try_slots(NOW, USER, second, &mut actions), "there is room for one");
+    assert_eq!(used(&landing), 2 * 128);
+}
+
+#[test]
+fn what_lands_is_held_against_its_grant_and_published_in_order() {
+    let (mut landing, mut actions) = landing(2);
+    let (at, slots) = ready(&mut landing, &mut actions, 9);
+    let land = |landing: &mut Landing, actions: &mut Actions, slot: u32, version| {
+        let (id, key, _, header) = landing.check(LINK, slot, Some(&header(slot, 9, version)))?;
+        let meta = landing.check_flow(at, &header)?.unwrap();
+        landing.landed(NOW, LINK, (id, key), Some(LandedTensor { header, meta, copied: 0, trace: None }), actions);
+        Ok::<_, String>(id)
+    };
+    assert!(landing.check(LINK, slots[0], Some(&header(slots[1], 9, 1))).is_err(), "it names another slot");
+    let first = land(&mut landing, &mut actions, slots[0], 1).unwrap();
+    let second = land(&mut landing, &mut actions, slots[1], 2).unwrap();
+    assert!(landing.check(LINK, slots[0], Some(&header(slots[0], 9, 3))).is_err(), "it is being closed");
+    assert!(matches!(landing.revoked(LINK, second), Revoked::Flow(_)));
+    assert_eq!(landing.next_landed(at), None, "what landed before it is not closed yet");
+    assert!(matches!(landing.revoked(LINK, first), Revoked::Flow(_)));
+    assert_eq!([landing.next_landed(at), landing.next_landed(at)], [Some(first), Some(second)]);
+}
+
+#[test]
+fn a_recalled_slot_is_used_again_only_behind_the_word_of_its_sender() {
+    let (mut landing, mut actions) = landing(2);
+    let (at, _) = ready(&mut landing, &mut actions, 1);
+    assert_eq!(landing.to_ask(USER, None), [at]);
+    assert!(landing.idle_would_do(USER, 256, None) && !landing.idle_would_do(USER, 257, None));
+    let (_, round) = landing.recall_room(NOW, at).unwrap();
+    run(&mut landing, &mut actions);
+    assert_eq!(used(&landing), 2 * 128, "the sender may be writing");
+    assert!(landing.to_ask(USER, None).is_empty(), "it was asked");
+    assert!(matches!(landing.recalled(NOW, at, Recall::Ends, round, &mut actions), Recalled::Violation));
+    landing.recalled(NOW, at, Recall::Room, round + 1, &mut actions);
+    run(&mut landing, &mut actions);
+    assert_eq!(used(&landing), 2 * 128, "another round's");
+    landing.recalled(NOW, at, Recall::Room, round, &mut actions);
+    run(&mut landing, &mut actions);
+    assert_eq!(used(&landing), 0);
+}
+
+#[test]
+fn a_slot_that_nobody_wants_is_closed_once_it_is_open() {
+    let (mut landing, mut actions) = landing(1);
+    let range = landing.room_for_slot(USER, 64).unwrap();
+    let pull = PullId::from_u64(1);
+    let slot = landing.open_slot(NOW, LINK, (USER, 64, range), SlotUser::Pull(pull), &mut actions).unwrap();
+    landing.drop_slot(NOW, LINK, slot, &mut actions);
+    assert_eq!(used(&landing), 128, "the fabric was asked to open it");
+    let remote = RemoteSlice::new(0, 128, RemoteKey(7));
+    assert_eq!(landing.granted(LINK, slot, remote), Some(SlotUser::Nobody));
+    landing.drop_slot(NOW, LINK, slot, &mut actions);
+    assert!(matches!(landing.revoked(LINK, slot), Revoked::Nothing));
+    assert_eq!(used(&landing), 0);
+}
+
+#[test]
+fn a_full_pool_is_told_of_once_and_served_in_order() {
+    let (mut landing, mut actions) = landing(2);
+    let (at, _) = ready(&mut landing, &mut actions, 1);
+    let wants = [1, 2].map(|n| Want::Copy(CopyId::from_u64(n)));
+    let told = wants.map(|want| landing.want(NOW, USER, want, |_| true));
+    assert_eq!(told, [Some(256), None]);
+    landing.take_to_serve();
+    landing.end_flow(NOW, at, &mut actions);
+    run(&mut landing, &mut actions);
+    assert_eq!(landing.take_to_serve(), [USER]);
+    for want in wants {
+        assert_eq!(landing.first(USER), Some(want));
+        assert_eq!(landing.served(Time(5), USER), None, "somebody waits");
+        landing.pop_first(USER);
+    }
+    assert_eq!(landing.served(Time(5), USER), Some(std::time::Duration::from_nanos(5)));
+}
+
+#[test]
+fn a_lost_link_gives_its_slots_back() {
+    let (mut landing, mut actions) = landing(2);
+    ready(&mut landing, &mut actions, 1);
+    let (slots, flows) = landing.link_down(LINK);
+    assert_eq!((slots.len(), flows.len()), (2, 1));
+    slots.into_iter().for_each(|slot| landing.free(slot.domain, slot.range));
+    landing.settle();
+    landing.check_all().unwrap();
+    assert_eq!(used(&landing), 0);
+}

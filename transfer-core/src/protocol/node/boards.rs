@@ -1,0 +1,91 @@
+//! Boards and notices: what workers find by looking, and how long a question waits for what they show each other.
+
+use super::Node;
+use super::worker::Op;
+use crate::op::{Announced, Failure, FailureCode, MAX_NOTICES, Push, Reply, announced_ticket};
+use crate::protocol::action::HostAction;
+use crate::protocol::action::NoticeAt;
+use crate::protocol::ids::SessionId;
+use crate::protocol::ids::{BlobId, RecordId};
+use crate::protocol::keys::Concerned;
+use crate::protocol::tenant::Tenant;
+use crate::time::Time;
+
+impl Node {
+    /// Somebody keeps a board for the workers of this user, with places for so many keys.
+    pub fn add_board(&mut self, domain: Tenant, places: usize) {
+        self.keys.add_board(domain, places);
+    }
+
+    /// Nobody has marked what was shown by this ticket, and nobody can find it any more. Follows each [`HostAction::Withdraw`], once.
+    pub fn withdrawn(&mut self, ticket: u64) {
+        if let Some(blob) = self.keys.withdrawn(ticket) {
+            self.unhold(blob);
+        }
+    }
+
+    /// What [`HostAction::Show`] asked for does not fit on the board, and was not shown: the key's description is too long, or the places that
+    /// it could have are taken.
+    pub fn not_shown(&mut self, ticket: u64) {
+        if let Some(blob) = self.keys.not_shown(ticket, &mut self.actions) {
+            self.unhold(blob);
+        }
+    }
+
+    /// The ticket of what a push says that it has announced, and where.
+    pub(super) fn announced(&mut self, session: SessionId, push: &Push) -> Result<Option<(u64, NoticeAt)>, Failure> {
+        let Some(Announced { notice, count }) = push.announced else { return Ok(None) };
+        let Some(s) = self.sessions.get_mut(&session) else { return Ok(None) };
+        let invalid = |text: String| Err(Failure::new(FailureCode::Invalid, text));
+        let Some(ticket) = announced_ticket(session.0, count).filter(|_| count > s.announced) else {
+            return invalid(format!("announcement {count} of this worker does not follow {}", s.announced));
+        };
+        s.announced = count;
+        if notice >= MAX_NOTICES {
+            return invalid(format!("notice {notice} is none: a worker has {MAX_NOTICES}"));
+        }
+        if !self.keys.has_board(s.domain) {
+            return invalid("a version is announced, and this sidecar has no board".to_owned());
+        }
+        if push.ranges > 0 || push.to.is_some() {
+            return invalid("only a tensor of one range that stays at its own sidecar can be announced".to_owned());
+        }
+        Ok(Some((ticket, NoticeAt { session, notice })))
+    }
+
+    /// Tells a worker that the next versions of what it has just published are watched.
+    pub(super) fn tell_watched(&mut self, record: RecordId, op: &Op, blob: BlobId) {
+        if self.keys.is_watched(record, blob) {
+            let reply = Reply::Watched { pushed: op.id };
+            self.actions.push(HostAction::Reply { session: op.session, reply });
+        }
+    }
+
+    /// Whether there may be a newer version of this key than this node has heard of.
+    pub(super) fn may_be_behind(&self, record: RecordId, asks: Option<SessionId>) -> bool {
+        #[cfg(test)]
+        if self.config.broken == Some(crate::protocol::broken::Broken::AnswersAtOnce) {
+            return false;
+        }
+        self.keys.may_be_behind(record, asks)
+    }
+
+    /// How many questions about keys with a notice wait for an answer.
+    #[must_use]
+    pub fn asked(&self) -> usize {
+        self.keys.asked()
+    }
+
+    /// Answers the first `count` questions about keys with a notice. To be called when everything has been taken that was in the workers' rings
+    /// when the last of these was asked.
+    pub fn answer_asked(&mut self, now: Time, count: usize) {
+        for (record, concerned) in self.keys.take_asked(count) {
+            self.serve_now(now, record, concerned);
+        }
+    }
+
+    /// Whom an event concerns is answered after a look at what the key's owner has said.
+    pub(super) fn ask_later(&mut self, record: RecordId, concerned: Concerned) {
+        self.keys.ask_later(record, concerned);
+    }
+}

@@ -1,0 +1,60 @@
+//! What has to hold whenever a node has nothing left to do; for tests.
+
+use super::Node;
+use crate::fabric::LinkId;
+
+impl Node {
+    /// What has to hold whenever no action is left.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (domain, pool) in self.landing.pools() {
+            let Some(front) = pool.wants().front() else { continue };
+            match self.room_for(*front) {
+                None => return Err(format!("{domain:?}: the first in the queue for room is gone: {front:?}")),
+                Some(need) if need <= pool.alloc().largest_free() => {
+                    return Err(format!("{domain:?}: {front:?} waits for {need} bytes, which are there"));
+                }
+                Some(_) => {}
+            }
+            if self.idle_would_do(*domain, *front)
+                && let Some((link, _)) = self.landing.to_ask(*domain, front.flow()).first()
+            {
+                return Err(format!(
+                    "{domain:?}: {front:?} waits for room, and flows of {link} hold some that they do not use"
+                ));
+            }
+        }
+        self.check_limits()?;
+        self.landing.check_all()?;
+        self.keys.check()
+    }
+
+    /// What has to hold when all sessions are gone and nothing is under way.
+    pub(crate) fn check_idle(&self) -> Result<(), String> {
+        let speculative: u64 = self.landing.pools().values().map(|p| p.speculative()).sum();
+        let records = self.keys.records().len();
+        let (timers, cells) = (self.timers.len(), self.headers.len / 64 - self.free_cells.len() as u64);
+        let (arenas, flights) = (self.arenas.len(), self.links.values().map(|l| l.in_flight.len()).sum::<usize>());
+        let left = (speculative, records, timers, cells, arenas, flights, self.counters_busy(), self.keys.tickets());
+        if !self.evicted.is_empty() {
+            return Err(format!("{:?} are thrown out and have not gone", self.evicted.keys()));
+        }
+        if self.references() != (0, 0) || self.unreturned.look_at().is_some() {
+            return Err(format!("references here and there: {:?}", self.references()));
+        }
+        if left != (0, 0, 0, 0, 0, 0, 0, 0) {
+            return Err(format!("speculative, records, timers, cells, arenas, flights, counters, tickets: {left:?}"));
+        }
+        Ok(())
+    }
+
+    /// The longest of the queues in which those that have ended may still stand.
+    pub(crate) fn longest_queue(&self) -> usize {
+        let flows = self.links.values().map(|l| l.flows_out.iter().map(|(_, f)| f.queued()).max().unwrap_or(0));
+        flows.chain(self.landing.pools().values().map(|p| p.wants().len())).max().unwrap_or(0)
+    }
+
+    /// Credits here, receive slots owed to the peer, and how many the peer has in all.
+    pub(crate) fn credits(&self, link: LinkId) -> Option<(u32, u32, u32)> {
+        self.links.get(&link).map(|l| (l.credits, l.owed, l.peer.receive_slots))
+    }
+}

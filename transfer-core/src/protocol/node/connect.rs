@@ -1,0 +1,136 @@
+//! Finding the node of a worker, and the link to a node.
+
+use super::worker::CounterStage;
+use super::worker::{FetchStage, Op, OpKind, PushStage};
+use super::{Node, Peer};
+use crate::fabric::LinkId;
+use crate::op::{Failure, FailureCode, OpId, Prepare, Reply};
+use crate::protocol::action::HostAction;
+use crate::protocol::control::Control;
+use crate::protocol::ids::OperationId;
+use crate::protocol::ids::SessionId;
+use crate::tensor::Name;
+use crate::time::Time;
+
+impl Node {
+    /// The link to a node. Where there is none, one is asked for and the operation waits for it.
+    pub(super) fn connect_for(&mut self, id: OperationId, node: &Name) -> Option<LinkId> {
+        match self.peers.get_mut(node) {
+            Some(Peer::Up(link)) => return Some(*link),
+            Some(Peer::Connecting(waiting)) => waiting.push(id),
+            None => {
+                self.peers.insert(node.clone(), Peer::Connecting(vec![id]));
+                self.actions.push(HostAction::Control(Control::Connect { peer: node.clone() }));
+            }
+        }
+        None
+    }
+
+    pub(super) fn go_on_with_link(&mut self, now: Time, id: OperationId, link: LinkId) {
+        match self.ops.get(id).map(|op| &op.kind) {
+            Some(OpKind::Fetch { stage: FetchStage::Connecting(_), .. }) => self.start_pull(now, id, link),
+            Some(
+                OpKind::Push { stage: PushStage::Connecting(_), .. }
+                | OpKind::Prepare { stage: PushStage::Connecting(_), .. },
+            ) => self.enqueue_push(now, id, link),
+            Some(OpKind::Counter { stage: CounterStage::Connecting(_), .. }) => self.counter_connected(now, id, link),
+            _ => {}
+        }
+    }
+
+    /// Sends a tensor to the sidecar of another worker.
+    pub(super) fn push_there(&mut self, now: Time, op: Op) {
+        let Some(to) = op.target().cloned() else { return };
+        let id = self.keep_op(op);
+        match self.worker_locations.get(&to).cloned() {
+            Some(node) => self.push_to_node(now, id, &node),
+            None => {
+                self.push_stage(id, PushStage::Locating(to.clone()));
+                let waiting = self.worker_waiting.entry(to.clone()).or_default();
+                waiting.push(id);
+                if waiting.len() == 1 {
+                    self.actions.push(HostAction::Control(Control::ResolveWorker { worker: to }));
+                }
+            }
+        }
+    }
+
+    pub(super) fn push_to_node(&mut self, now: Time, id: OperationId, node: &Name) {
+        if *node == self.config.name {
+            let Some(to) = self.ops.get(id).and_then(Op::target) else { return };
+            if !self.workers.contains_key(to) {
+                let text = format!("worker {to:?} has just left node {node:?}");
+                return self.fail_op(id, Failure::new(FailureCode::UnknownWorker, text));
+            }
+            // It connected here meanwhile.
+            let may = self.ops.get(id).map_or(Ok(()), |op| self.may_push(op.session, &op.key, op.target()));
+            if let Err(failure) = may {
+                return self.fail_op(id, failure);
+            }
+            if let Some(op) = self.finish_op(id) {
+                match op.kind {
+                    OpKind::Prepare { .. } => self.prepared(op.session, op.id),
+                    _ => self.push_here(now, op),
+                }
+            }
+            return;
+        }
+        match self.connect_for(id, node) {
+            Some(link) => self.enqueue_push(now, id, link),
+            None => self.push_stage(id, PushStage::Connecting(node.clone())),
+        }
+    }
+
+    /// A node cannot be reached: what an operation looks for there may be elsewhere when it is asked for again.
+    pub(super) fn forget_node_of(&mut self, id: OperationId) {
+        let Some(op) = self.ops.get(id) else { return };
+        if op.key.reserved_for().is_some() {
+            let key = op.key.clone();
+            return self.forget_home_of(&key);
+        }
+        match op.target() {
+            Some(to) => drop(self.worker_locations.remove(to)),
+            None => drop(self.keys.forget_location(&op.key)),
+        }
+    }
+
+    /// Gets landing slots before the first push needs them.
+    pub(super) fn prepare(&mut self, now: Time, session: SessionId, prepare: Prepare) {
+        if let Some(failure) = self.is_busy(session).or_else(|| self.no_name(session, &prepare.key)) {
+            return self.refuse(session, prepare.op, failure);
+        }
+        if let Err(failure) = self.may_push(session, &prepare.key, Some(&prepare.to)) {
+            return self.refuse(session, prepare.op, failure);
+        }
+        if self.workers.contains_key(&prepare.to) {
+            // It will be handed over by reference.
+            return self.prepared(session, prepare.op);
+        }
+        let Prepare { op, key, meta, to, timeout } = prepare;
+        let kind = OpKind::Prepare { to, meta, stage: PushStage::Claiming };
+        let op = Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind };
+        self.push_there(now, op);
+    }
+
+    pub(super) fn prepared(&mut self, session: SessionId, op: OpId) {
+        self.actions.push(HostAction::Reply { session, reply: Reply::Prepared { op } });
+    }
+
+    /// The directory said where a worker is.
+    pub fn worker_located(&mut self, now: Time, worker: &Name, node: Option<&Name>) {
+        if let Some(node) = node
+            && *node != self.config.name
+        {
+            self.worker_locations.insert(worker.clone(), node.clone());
+        }
+        for id in self.worker_waiting.remove(worker).unwrap_or_default() {
+            match node {
+                Some(node) => self.push_to_node(now, id, node),
+                None => {
+                    let text = format!("no worker of the name {worker:?} is connected to any sidecar");
+                    self.fail_op(id, Failure::new(FailureCode::UnknownWorker, text));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Tensors that workers of another tenant may read, on the node where they lie.
+//!
+//! Who is passed a segment can read all of it, so nothing of one tenant's memory is passed to another: the bytes are copied once, into the
+//! reader's own landing pool, and the reader gets a lease on the copy. Room is waited for like that of a landing slot. Whoever drives the node
+//! copies a piece at a time, so that a large tensor holds up nobody.
+
+use super::Node;
+use super::worker::Copying;
+use super::worker::{FetchStage, Op, OpKind};
+use crate::fabric::FabricKind;
+use crate::memory::padded;
+use crate::op::{Failure, FailureCode, Report};
+use crate::protocol::action::HostAction;
+use crate::protocol::ids::SessionId;
+use crate::protocol::ids::{BlobId, CopyId};
+use crate::protocol::keys::{Blob, Source};
+use crate::protocol::landing::Want;
+use crate::protocol::meters::PathId;
+use crate::protocol::slab::Id;
+use crate::protocol::tenant::Tenant;
+use crate::tensor::Key;
+use crate::time::Time;
+use std::time::Duration;
+
+impl Node {
+    /// Whether a version is another tenant's than this worker's.
+    pub(super) fn is_of_another(&self, session: SessionId, blob: BlobId) -> bool {
+        let reader = self.sessions.get(&session).map(|s| s.domain);
+        self.keys.blob(blob).is_some_and(|b| reader.is_some_and(|reader| reader != b.domain))
+    }
+
+    /// Answers a fetch of what belongs to another tenant: by a copy, if that one shares it.
+    pub(super) fn hand_over_copy(&mut self, now: Time, op: Op, blob: BlobId) {
+        let Some(reader) = self.sessions.get(&op.session).map(|s| s.domain) else { return };
+        match self.may_read(reader, &op.key, blob) {
+            Ok(()) => self.fetch_copy(now, op, blob),
+            Err(failure) => self.refuse(op.session, op.id, failure),
+        }
+    }
+
+    /// Answers a fetch of what belongs to another tenant, who shares it: by a copy.
+    fn fetch_copy(&mut self, now: Time, mut op: Op, blob: BlobId) {
+        let (session, id) = (op.session, op.id);
+        let Some(reader) = self.sessions.get(&session).map(|s| s.domain) else { return };
+        if let Some(kind) = op.require.filter(|kind| *kind != FabricKind::Local) {
+            let text = format!("{kind} is required, but the tensor lies at this worker's own sidecar, which copies it");
+            return self.refuse(session, id, Failure::new(FailureCode::RequireUnmet, text));
+        }
+        let Some(len) = self.keys.blob(blob).map(|b| b.meta.len_bytes()) else { return };
+        let room = self.landing.pool_bytes(reader);
+        if padded(len).is_none_or(|len| len > room) {
+            let whose = self.config.tenants.in_words(reader);
+            let text = format!("key {:?} has {len} bytes, the landing pool of {whose} only {room}", op.key);
+            return self.refuse(session, id, Failure::new(FailureCode::TooLarge, text));
+        }
+        self.keys.hold(blob);
+        let key = op.key.clone();
+        self.keys.fetch_begins(&key, blob);
+        let copying = self.copies.insert(Copying { op: None, key, from: blob, reader, len, to: None, began: now });
+        if let OpKind::Fetch { stage, .. } = &mut op.kind {
+            *stage = FetchStage::Copying(copying);
+        }
+        let op = self.keep_op(op);
+        if let Some(c) = self.copies.get_mut(copying) {
+            c.op = Some(op);
+        }
+        if self.landing.is_contended(reader) || !self.try_copy(reader, copying) {
+            self.want(reader, Want::Copy(copying));
+        }
+    }
+
+    /// Takes room for a copy, and has it made. `true` where it has it, or does not need it any more.
+    pub(super) fn try_copy(&mut self, reader: Tenant, id: CopyId) -> bool {
+        let Some(copying) = self.copies.get_mut(id).filter(|c| c.to.is_none()) else { return true };
+        let len = padded(copying.len).unwrap_or(u64::MAX);
+        let Some((range, to)) = self.landing.allocate(reader, len) else { return false };
+        copying.to = Some(range);
+        copying.began = self.latest;
+        if let Some(from) = self.keys.blob(copying.from).map(Blob::body) {
+            self.actions.push(HostAction::Copy { from, to, tag: id.to_u64() });
+        }
+        true
+    }
+
+    /// The fetch that wants it has ended.
+    pub(super) fn copy_unwanted(&mut self, id: CopyId) {
+        let Some(copying) = self.copies.get_mut(id) else { return };
+        copying.op = None;
+        if copying.to.is_none()
+            && let Some(Copying { key, from, reader, .. }) = self.copies.remove(id)
+        {
+            self.copied_from(self.latest, &key, from, false);
+            self.landing.serve_later(reader);
+        }
+    }
+
+    /// The answer to [`HostAction::Copy`]: all of it is there.
+    pub fn copied(&mut self, now: Time, tag: u64) {
+        self.latest = now;
+        let Some(Copying { op, key, from, reader, len, to: Some(range), began }) =
+            self.copies.remove(Id::from_u64(tag))
+        else {
+            return;
+        };
+        let op = op.and_then(|op| self.finish_op(op));
+        let made = op.zip(self.keys.blob(from).map(|b| (b.meta.clone(), b.version, b.trace)));
+        let Some((op, (meta, version, trace))) = made else {
+            self.landing.free(reader, range);
+            return self.copied_from(now, &key, from, false);
+        };
+        let Some(slice) = self.landing.slice(reader, &range) else { return };
+        let blob = Blob::new(slice, meta, reader, Source::Pool(Box::new(range))).at(version, trace);
+        let blob = self.keys.insert(blob);
+        let report = Report {
+            fabric: FabricKind::Local,
+            bytes: len,
+            copied: len,
+            queued: Duration::ZERO,
+            waited: began.since(op.since),
+            flew: now.since(began),
+            origin: trace,
+        };
+        match self.lend(op.session, op.id, blob, PathId::HERE, report) {
+            Ok(()) => {
+                let asked = self.trace_of(&op);
+                self.note_handed_over(now, op.session, &op.key, version, report, asked);
+                self.copied_from(now, &key, from, true);
+            }
+            Err(failure) => {
+                self.refuse(op.session, op.id, failure);
+                self.copied_from(now, &key, from, false);
+            }
+        }
+        // The lease has a reference of its own.
+        self.unhold(blob);
+    }
+
+    /// Nothing more is read of what was copied, which counts as a fetch where that went `well`.
+    fn copied_from(&mut self, now: Time, key: &Key, from: BlobId, well: bool) {
+        self.fetch_of_ends(now, key, from, well);
+        self.unhold(from);
+    }
+}

@@ -1,0 +1,128 @@
+//! Transfers that have ended, one by one, for whoever traces them. Nobody does as a rule, and then nothing is kept.
+
+use super::Node;
+use super::worker::{Op, OpKind};
+use crate::fabric::LinkId;
+use crate::op::{FailureCode, Report};
+use crate::protocol::ids::RecordId;
+use crate::protocol::ids::SessionId;
+use crate::protocol::keys::Owner;
+use crate::protocol::meters::{Operation, PathId};
+use crate::protocol::snapshot::EndedTransfer;
+use crate::tensor::{Key, Name, Version};
+use crate::time::Time;
+use crate::trace::TraceContext;
+
+/// What is to be noted of one.
+pub(super) struct Ending<'a> {
+    pub(super) operation: Operation,
+    pub(super) session: SessionId,
+    pub(super) key: &'a Key,
+    pub(super) version: Option<Version>,
+    pub(super) path: PathId,
+    pub(super) outcome: Result<Report, FailureCode>,
+    pub(super) since: Time,
+    pub(super) trace: Option<TraceContext>,
+}
+
+/// The same of a transfer that a peer began.
+pub(super) struct PeersTransfer<'a> {
+    pub(super) operation: Operation,
+    pub(super) key: &'a Key,
+    pub(super) worker: Option<Name>,
+    pub(super) version: Version,
+    pub(super) report: Report,
+    pub(super) since: Time,
+    pub(super) trace: Option<TraceContext>,
+}
+
+impl Node {
+    /// Whether to note transfers that end, from here on.
+    pub fn trace(&mut self, on: bool) {
+        if on != self.ended.is_some() {
+            self.ended = on.then(Vec::new);
+        }
+    }
+
+    /// Those that have ended since this was called last.
+    pub fn take_ended(&mut self) -> impl Iterator<Item = EndedTransfer> {
+        self.ended.iter_mut().flat_map(|ended| ended.drain(..))
+    }
+
+    pub(super) fn note_ended(&mut self, now: Time, ending: Ending<'_>) {
+        let Some(ended) = &mut self.ended else { return };
+        let Ending { operation, session, key, version, path, outcome, since, trace } = ending;
+        let Some(worker) = self.sessions.get(&session).map(|s| Some(s.name.clone())) else { return };
+        let peer = self.meters.peer_of(path).cloned();
+        let (key, took) = (key.clone(), now.since(since));
+        ended.push(EndedTransfer { operation, key, worker, version, peer, outcome, at: now, took, trace });
+    }
+
+    /// The same for a transfer that a peer began. Only where its worker traces it: else it is the peer's alone.
+    pub(super) fn note_for_peer(&mut self, now: Time, link: LinkId, transfer: PeersTransfer<'_>) {
+        let PeersTransfer { operation, key, worker, version, report, since, trace } = transfer;
+        let (Some(ended), Some(_)) = (&mut self.ended, trace) else { return };
+        let peer = self.links.get(&link).map(|l| l.peer.name.clone());
+        let (key, version, outcome, took) = (key.clone(), Some(version), Ok(report), now.since(since));
+        ended.push(EndedTransfer { operation, key, worker, version, peer, outcome, at: now, took, trace });
+    }
+
+    /// The same for a peer's push that has landed here. It was on its way since its TRACE was heard.
+    pub(super) fn note_landed(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        record: RecordId,
+        version: Version,
+        report: Report,
+        (context, told): (TraceContext, Time),
+    ) {
+        if self.ended.is_none() {
+            return;
+        }
+        let Some(record) = self.keys.record(record) else { return };
+        let key = record.key().clone();
+        let worker = match record.owner() {
+            Owner::Landed(landed) => Some(landed.owner.clone()),
+            _ => None,
+        };
+        let (operation, key, trace) = (Operation::Land, &key, Some(context));
+        self.note_for_peer(now, link, PeersTransfer { operation, key, worker, version, report, since: told, trace });
+    }
+
+    /// What the worker of an operation calls the span that it belongs to.
+    pub(super) fn trace_of(&self, op: &Op) -> Option<TraceContext> {
+        match &op.kind {
+            OpKind::Push { blob, .. } => self.keys.blob(*blob)?.trace,
+            OpKind::Fetch { trace, .. } => *trace,
+            OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
+        }
+    }
+
+    /// The same for one that was handed over within this node.
+    pub(super) fn note_handed_over(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        key: &Key,
+        version: Version,
+        report: Report,
+        trace: Option<TraceContext>,
+    ) {
+        let since = Time(now.0.saturating_sub(u64::try_from(report.waited.as_nanos()).unwrap_or(u64::MAX)));
+        let (operation, path, outcome) = (Operation::Fetch, PathId::HERE, Ok(report));
+        self.note_ended(now, Ending { operation, session, key, version: Some(version), path, outcome, since, trace });
+    }
+
+    /// The same for an operation that has failed, where it was a transfer.
+    pub(super) fn note_failed(&mut self, op: &Op, code: FailureCode) {
+        let (operation, version) = match &op.kind {
+            OpKind::Push { version, .. } => (Operation::Push, *version),
+            OpKind::Fetch { .. } => (Operation::Fetch, None),
+            OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => return,
+        };
+        let (now, key, trace) = (self.latest, &op.key, self.trace_of(op));
+        let (session, path, outcome, since) = (op.session, PathId::HERE, Err(code), op.since);
+        self.note_ended(now, Ending { operation, session, key, version, path, outcome, since, trace });
+    }
+}

@@ -1,0 +1,161 @@
+//! Finding what a worker asks for: here, at its known owner, in the directory.
+
+use super::Node;
+use super::worker::{FetchStage, Op, OpKind};
+use crate::op::{Failure, FailureCode, Fetch};
+use crate::protocol::ids::SessionId;
+use crate::protocol::ids::{OperationId, RecordId};
+use crate::protocol::keys::{Concerned, Picked, Record, Waiter};
+use crate::tensor::{Key, Name, Select, Version};
+use crate::time::Time;
+
+/// How often a fetch follows a key that is not where the directory said.
+pub(super) const MOST_ASTRAY: u32 = 16;
+
+impl Node {
+    pub(super) fn fetch(&mut self, now: Time, session: SessionId, mut fetch: Fetch) {
+        if let Some(failure) = self.is_busy(session) {
+            return self.refuse(session, fetch.op, failure);
+        }
+        let found = self.keys.find(&fetch.key);
+        #[cfg(test)]
+        if self.config.watch_all && fetch.watches {
+            self.keys.watch(&fetch.key);
+        }
+        let behind = found.filter(|record| self.may_be_behind(*record, Some(session)));
+        // The usual case needs no operation: it is published here.
+        if let Some(record) = found.filter(|_| behind.is_none()) {
+            fetch.select = self.resolve_latest(record, fetch.select);
+            match self.keys.pick(record, fetch.select) {
+                Picked::Blob(blob) if self.is_of_another(session, blob) => {
+                    let Fetch { op, key, select, timeout, require, trace, .. } = fetch;
+                    let kind = OpKind::Fetch { select, stage: FetchStage::Waiting, astray: 0, trace };
+                    let op = Op { session, id: op, key, since: now, deadline: now + timeout, require, kind };
+                    return self.hand_over_copy(now, op, blob);
+                }
+                Picked::Blob(blob) => {
+                    return match self.hand_over(now, session, fetch.op, blob, fetch.require, now) {
+                        Ok(report) => {
+                            let version = self.keys.blob(blob).map_or(Version(0), |b| b.version);
+                            self.note_handed_over(now, session, &fetch.key, version, report, fetch.trace);
+                            self.keys.want_on_board(record);
+                            self.keys.show(record, &mut self.actions);
+                            self.fetched_here(now, record, blob);
+                        }
+                        Err(failure) => self.refuse(session, fetch.op, failure),
+                    };
+                }
+                Picked::Gone(newest) => {
+                    let Some(reader) = self.sessions.get(&session).map(|s| s.domain) else { return };
+                    let failure = self.version_gone(record, reader, &fetch.key, fetch.select, newest);
+                    return self.refuse(session, fetch.op, failure);
+                }
+                Picked::NotYet => {}
+            }
+        }
+        let key = fetch.key.clone();
+        let id = self.keep_op(Op {
+            session,
+            id: fetch.op,
+            key: fetch.key,
+            since: now,
+            deadline: now + fetch.timeout,
+            require: fetch.require,
+            kind: OpKind::Fetch { select: fetch.select, stage: FetchStage::Waiting, astray: 0, trace: fetch.trace },
+        });
+        match behind {
+            Some(record) => {
+                self.keys.wait(record, Waiter::Local(id), fetch.select);
+                self.keys.ask_later(record, Concerned::One(Waiter::Local(id)));
+            }
+            None => self.start_fetch(now, id),
+        }
+        if fetch.watches {
+            self.keys.watch(&key);
+        }
+    }
+
+    /// Looks for the key: here, at its known owner, in the directory.
+    pub(super) fn start_fetch(&mut self, now: Time, id: OperationId) {
+        let Some(op) = self.ops.get_mut(id) else { return };
+        let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
+        *stage = FetchStage::Waiting;
+        let (key, select) = (op.key.clone(), *select);
+        let record_id = self.keys.find_or_make(&key);
+        let is_owned = self.keys.record(record_id).is_some_and(Record::is_owned);
+        if !is_owned && let Some(node) = self.keys.location(&key).cloned() {
+            self.keys.tidy(record_id, &mut self.actions);
+            return self.fetch_from(now, id, &node);
+        }
+        self.wait_here(now, id, record_id, select, 0);
+    }
+
+    pub(super) fn fetch_from(&mut self, now: Time, id: OperationId, node: &Name) {
+        match self.connect_for(id, node) {
+            Some(link) => self.start_pull(now, id, link),
+            None => {
+                if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(id) {
+                    *stage = FetchStage::Connecting(node.clone());
+                }
+            }
+        }
+    }
+
+    /// The directory found a key.
+    pub fn located(&mut self, now: Time, key: &Key, node: &Name, sequence: u64) {
+        let mine = *node == self.config.name;
+        if !mine {
+            self.keys.remember_location(key, node, sequence);
+        }
+        let Some(id) = self.keys.find(key) else { return };
+        self.keys.resolved(id);
+        if self.keys.record(id).is_none_or(Record::is_owned) {
+            return;
+        }
+        if mine {
+            // The entry is our own and on its way out.
+            return self.keys.resolve(id, sequence, &mut self.actions);
+        }
+        for waiter in self.keys.take_waiters(id) {
+            match waiter {
+                Waiter::Local(op) => self.fetch_from(now, op, node),
+                Waiter::Remote(link, index) => self.not_owner(now, link, index, key),
+            }
+        }
+        self.keys.tidy(id, &mut self.actions);
+    }
+
+    /// A node that was said to own the key does not. The directory is asked for a newer entry, but not for ever: two that each say it
+    /// is the other's would keep a fetch going until its deadline, and be asked all the while.
+    pub(super) fn wrong_owner(&mut self, now: Time, id: OperationId, why: Failure) {
+        let Some(Op { kind: OpKind::Fetch { astray, stage, .. }, .. }) = self.ops.get_mut(id) else { return };
+        *astray += 1;
+        if *astray <= MOST_ASTRAY {
+            return self.look_again(now, id);
+        }
+        *stage = FetchStage::Waiting;
+        let text =
+            format!("{}; that was the answer {MOST_ASTRAY} times, each after asking the directory anew", why.text);
+        self.fail_op(id, Failure::new(FailureCode::NotOwner, text));
+    }
+
+    /// The remembered owner of a key was the wrong one: ask the directory for a newer entry.
+    fn look_again(&mut self, now: Time, id: OperationId) {
+        let Some(op) = self.ops.get_mut(id) else { return };
+        let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
+        *stage = FetchStage::Waiting;
+        let (key, select) = (op.key.clone(), *select);
+        let newer_than = self.keys.forget_location(&key);
+        let record = self.keys.find_or_make(&key);
+        self.wait_here(now, id, record, select, newer_than);
+    }
+
+    /// A fetch waits for a version of a key that is owned here, or for the directory to say where it is.
+    fn wait_here(&mut self, now: Time, id: OperationId, record: RecordId, select: Select, newer_than: u64) {
+        self.keys.wait(record, Waiter::Local(id), select);
+        match self.keys.record(record).is_some_and(Record::is_owned) {
+            true => self.serve(now, record, Concerned::One(Waiter::Local(id))),
+            false => self.keys.resolve(record, newer_than, &mut self.actions),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What comes in: messages, and the end of a link.
+
+use super::counters::{Request, unsent};
+use super::link::{Out, Purpose};
+use super::references::Referred;
+use super::{Node, Peer};
+use crate::fabric::{DownReason, LinkId};
+use crate::op::{Failure, FailureCode};
+use crate::protocol::action::HostAction;
+use crate::protocol::control::Control;
+use crate::protocol::keys::Source;
+use crate::protocol::landing::SlotState;
+use crate::time::Time;
+use crate::wire::message::{Body, Message, Role};
+
+impl Node {
+    /// One of our receive slots was used. `false`: the peer used more than it has, and the link ends.
+    pub(super) fn consume_receive_slot(&mut self, link: LinkId) -> bool {
+        let Some(l) = self.links.get_mut(&link) else { return false };
+        if l.ending {
+            return false;
+        }
+        if l.owed >= l.limits.receive_slots {
+            let what = format!("it used more than its {} receive slots", l.limits.receive_slots);
+            self.violation(link, &what);
+            return false;
+        }
+        l.owed += 1;
+        if l.owed >= l.ack_threshold() {
+            self.mark_dirty(link);
+        }
+        true
+    }
+
+    pub(super) fn message(&mut self, now: Time, link: LinkId, message: Message) {
+        if !self.consume_receive_slot(link) {
+            return;
+        }
+        let Some(l) = self.links.get_mut(&link) else { return };
+        l.credits = l.credits.saturating_add(u32::from(message.credits));
+        if l.credits > l.peer.receive_slots {
+            let what = format!("it gave back {} credits, more than its {}", l.credits, l.peer.receive_slots);
+            return self.violation(link, &what);
+        }
+        if message.credits > 0 {
+            self.mark_dirty(link);
+        }
+        let (role, index) = (message.role, message.index);
+        match message.body {
+            Body::Name { name, text } => {
+                let limit = self.config.max_names_per_link;
+                let Some(l) = self.links.get_mut(&link) else { return };
+                if let Err(what) = l.names_in.enter(name, text, limit) {
+                    self.violation(link, &what);
+                }
+            }
+            Body::TensorRequest { key, tenant, select, metadata_id, slot, trace } => {
+                self.tensor_request(now, link, index, key, tenant, select, metadata_id, slot, trace);
+            }
+            Body::ByReference { lease, segment, offset, version, waited_us, meta } => {
+                let referred = Referred { lease, segment, offset };
+                self.pull_referred(now, link, index, referred, version, waited_us, meta);
+            }
+            Body::ReleaseReference { lease } => self.reference_released(link, lease),
+            Body::TensorReRequest { slot } => self.tensor_re_request(link, index, slot),
+            Body::MetaDataUpdate { version, metadata_id, meta } => match role {
+                Role::Pull => self.pull_described(now, link, index, version, metadata_id, meta),
+                Role::Push => self.flow_described(link, index, metadata_id, meta),
+                Role::Counter => self.violation(link, "META_DATA_UPDATE about a counter"),
+            },
+            Body::Trace { version, context } => match role {
+                Role::Pull => self.pull_traced(link, index, version, context),
+                Role::Push => self.flow_traced(now, link, index, version, context),
+                Role::Counter => self.violation(link, "TRACE about a counter"),
+            },
+            Body::ErrorStatus(failure) => match role {
+                Role::Pull => self.pull_failed(now, link, index, failure),
+                Role::Push => self.flow_refused(link, index, &failure),
+                Role::Counter => self.counter_refused(now, link, index, failure),
+            },
+            Body::BufferRequest { key, target, owner, tenant, metadata_id, meta } => {
+                self.buffer_request(link, index, [key, target, owner, tenant], metadata_id, meta);
+            }
+            Body::BufferResponse { slots } => self.buffer_response(now, link, index, slots),
+            Body::BufferIdle { slot } => self.buffer_idle(now, link, index, slot),
+            Body::BufferRecall { why, round } => self.buffer_recall(now, link, index, why, round),
+            Body::Recalled { why, round } => self.recalled(now, link, index, why, round),
+            Body::BufferRelease => self.flow_ended(now, link, index),
+            Body::Cancel if role == Role::Counter => self.cancel_wait(link, index),
+            Body::Cancelled if role == Role::Counter => self.wait_cancelled(link, index),
+            Body::Cancel => self.cancel_serve(now, link, index),
+            Body::Cancelled => self.pull_cancelled(link, index),
+            Body::CounterOpen { name, tenant, wants_grant } => {
+                self.counter_asked(now, link, index, (name, tenant), Request::Open { wants_grant });
+            }
+            Body::BarrierWait { name, tenant, members } => {
+                self.counter_asked(now, link, index, (name, tenant), Request::Wait { members });
+            }
+            Body::CounterOp { name, tenant, identity, op } => {
+                self.counter_op(now, link, index, (name, tenant), identity, op);
+            }
+            Body::CounterOpened { identity, word } => self.counter_opened(now, link, index, identity, word),
+            Body::CounterResult { old } => self.counter_result(now, link, index, old),
+            Body::BarrierReleased { round, leader } => self.barrier_released(now, link, index, round, leader),
+            Body::CounterEnded { name } => self.counter_ended_there(link, name),
+            Body::Ping => self.send(link, role, index, Body::Pong),
+            Body::Pong => self.pong(link, index),
+            Body::Ack => {}
+            Body::Goodbye { text } => self.disconnect(link, DownReason::PeerClosed(text)),
+        }
+    }
+
+    pub(super) fn link_down(&mut self, now: Time, link: LinkId, reason: &DownReason) {
+        let Some(mut l) = self.links.remove(&link) else { return };
+        let peer = l.peer.name.clone();
+        if matches!(self.peers.get(&peer), Some(Peer::Up(current)) if *current == link) {
+            self.peers.remove(&peer);
+        }
+        let lost = |what: &str| Failure::new(FailureCode::PeerLost, format!("{what} node {peer:?} was lost: {reason}"));
+        // The link is drained: no write of the peer can arrive any more, and none of ours reads our memory.
+        let (slots, flows_in) = self.landing.link_down(link);
+        for slot in slots {
+            match slot.state {
+                SlotState::Held(blob) if self.keys.blob(blob).is_some() => {
+                    self.keys.set_source(blob, Source::Pool(Box::new(slot.range)));
+                }
+                _ => self.landing.free(slot.domain, slot.range),
+            }
+        }
+        for id in l.in_flight.ids(|_| true) {
+            if let Some(flight) = l.in_flight.remove(id) {
+                self.free_cells.push(flight.cell);
+                for starved in std::mem::take(&mut self.starved) {
+                    self.mark_dirty(starved);
+                }
+                if let Purpose::Push(op) = flight.purpose {
+                    self.fail_op(op, lost("while the tensor was being written, the link to"));
+                }
+                self.unhold(flight.blob);
+            }
+        }
+        let unsent = unsent(&l.outbox);
+        for out in std::mem::take(&mut l.outbox) {
+            if let Out::Write(write) = out {
+                if let Purpose::Push(op) = write.purpose {
+                    self.fail_op(op, lost("before the tensor could be written, the link to"));
+                }
+                self.unhold(write.blob);
+            }
+        }
+        self.calls_lost(link);
+        self.counters_lost(link, &peer, std::mem::take(&mut l.counters), &unsent, &reason.to_string());
+        self.references_lost(now, l.references);
+        self.serves_lost(now, link, l.serves);
+        self.flows_in_lost(now, link, &flows_in);
+        self.flows_out_lost(&l.flows_out, &lost("the link to"));
+        self.pulls_lost(&l.pulls, &lost("the link to"));
+        self.landing.serve_all_later();
+        self.actions.push(HostAction::Control(Control::LinkDown { link, peer, why: reason.to_string() }));
+    }
+
+    /// The fabric sees to what was under way on that rail.
+    pub(super) fn rail_down(&mut self, link: LinkId, rail: usize, reason: &DownReason, left: usize) {
+        if let Some(l) = self.links.get(&link) {
+            let (peer, why) = (l.peer.name.clone(), reason.to_string());
+            self.actions.push(HostAction::Control(Control::RailDown { link, peer, rail, left, why }));
+        }
+    }
+}

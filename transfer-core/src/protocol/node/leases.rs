@@ -1,0 +1,154 @@
+//! References to memory: handing a tensor over, and giving its memory back.
+
+use super::Node;
+use crate::fabric::FabricKind;
+use crate::memory::{LocalSlice, SegmentId};
+use crate::op::{Failure, FailureCode, LeaseId, OpId, Reply, Report};
+use crate::protocol::action::HostAction;
+use crate::protocol::ids::BlobId;
+use crate::protocol::ids::SessionId;
+use crate::protocol::keys::{Blob, Lent, Source, Unheld};
+use crate::protocol::meters::{Operation, PathId};
+use crate::protocol::slab::Id;
+use crate::time::Time;
+use std::time::Duration;
+
+impl Node {
+    /// Takes one reference away. The last one gives the memory back to where it came from.
+    pub(super) fn unhold(&mut self, id: BlobId) {
+        let blob = match self.keys.unhold(id) {
+            Unheld::Held => return,
+            Unheld::Sole(op) => return self.taken_back(op, id),
+            Unheld::Ended(blob) => *blob,
+        };
+        match blob.source {
+            Source::Arena(lent) => self.leave_arena(&blob, lent),
+            Source::Pool(range) => self.landing.free(blob.domain, *range),
+            Source::Slot(link, slot) => self.landing.slot_read(link, slot, &mut self.actions),
+            Source::Reference { link, lease } => self.return_reference(link, lease, blob.slice.segment),
+        }
+    }
+
+    pub(super) fn leave_arena(&mut self, blob: &Blob, lent: Option<Lent>) {
+        let slice = blob.slice;
+        if let Some(Lent { session, pushed }) = lent
+            && self.sessions.contains_key(&session)
+        {
+            let reply = Reply::Returned { pushed, offset: slice.offset };
+            self.actions.push(HostAction::Reply { session, reply });
+        }
+        if let Some(arena) = self.arenas.get_mut(&slice.segment) {
+            arena.blobs = arena.blobs.saturating_sub(1);
+            arena.ranges = arena.ranges.saturating_sub(blob.range_count().into());
+        }
+        self.tidy_arena(slice.segment);
+    }
+
+    /// Of an arena: how many ranges of it somebody can still reach, and whether its worker is gone.
+    #[must_use]
+    pub fn arena_reach(&self, segment: SegmentId) -> Option<(u64, bool)> {
+        self.arenas.get(&segment).map(|arena| (arena.blobs, arena.abandoned))
+    }
+
+    pub(super) fn tidy_arena(&mut self, segment: SegmentId) {
+        if let Some(arena) = self.arenas.get(&segment)
+            && arena.abandoned
+            && arena.blobs == 0
+        {
+            let segment = arena.segment;
+            self.arenas.remove(&segment);
+            self.unshare(segment);
+            self.actions.push(HostAction::SegmentUnused { segment });
+        }
+    }
+
+    /// Gives a worker a lease on a blob.
+    pub(super) fn hand_over(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        op: OpId,
+        blob: BlobId,
+        require: Option<FabricKind>,
+        since: Time,
+    ) -> Result<Report, Failure> {
+        if let Some(kind) = require
+            && kind != FabricKind::Local
+        {
+            let text = format!(
+                "{kind} is required, but the tensor lies at this worker's own sidecar, which hands it over by reference"
+            );
+            return Err(Failure::new(FailureCode::RequireUnmet, text));
+        }
+        let (bytes, origin) = self.keys.blob(blob).map_or((0, None), |b| (b.meta.len_bytes(), b.trace));
+        let waited = now.since(since);
+        let report = Report {
+            fabric: FabricKind::Local,
+            bytes,
+            copied: 0,
+            queued: Duration::ZERO,
+            waited,
+            flew: Duration::ZERO,
+            origin,
+        };
+        self.lend(session, op, blob, PathId::HERE, report)?;
+        Ok(report)
+    }
+
+    /// Gives a worker a lease on a blob, with the report of what brought it, and over which path.
+    pub(super) fn lend(
+        &mut self,
+        session: SessionId,
+        op: OpId,
+        blob: BlobId,
+        path: PathId,
+        report: Report,
+    ) -> Result<(), Failure> {
+        let gone = || Failure::new(FailureCode::Cancelled, "the worker is gone");
+        let (Some(s), Some(b)) = (self.sessions.get(&session), self.keys.blob(blob)) else { return Err(gone()) };
+        if s.domain != b.domain {
+            return Err(self.of_another_tenant("the tensor", b.domain, s.domain));
+        }
+        let (Some(s), Some(b)) = (self.sessions.get_mut(&session), self.keys.hold(blob)) else { return Err(gone()) };
+        s.lent += 1;
+        *s.leases.entry(blob).or_insert(0) += 1;
+        let reply = Reply::Fetched {
+            op,
+            lease: LeaseId(blob.to_u64()),
+            version: b.version,
+            meta: b.meta.clone(),
+            slice: match b.ranges {
+                Some(_) => b.slice,
+                None => LocalSlice { len: b.meta.len_bytes(), ..b.slice },
+            },
+            ranges: b.range_count(),
+            report,
+        };
+        self.actions.push(HostAction::Reply { session, reply });
+        self.meters.finished(Operation::Fetch, path, &report);
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, session: SessionId, lease: LeaseId) {
+        let blob = Id::from_u64(lease.0);
+        let Some(s) = self.sessions.get_mut(&session) else { return };
+        match s.leases.get_mut(&blob) {
+            Some(count) => {
+                *count -= 1;
+                s.lent = s.lent.saturating_sub(1);
+                #[cfg(test)]
+                if self.config.broken == Some(crate::protocol::broken::Broken::ForgetsReleases) && s.ops.len() > 1 {
+                    return;
+                }
+                if *count == 0 {
+                    s.leases.remove(&blob);
+                }
+                self.unhold(blob);
+            }
+            None => {
+                let why = format!("it released lease {}, which it does not hold", lease.0);
+                self.actions.push(HostAction::CloseSession { session, why });
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Why a worker, a tenant or the node cannot have one more key or version.
+
+use super::Node;
+use crate::op::{Failure, FailureCode};
+use crate::protocol::ids::SessionId;
+use crate::protocol::limits::LimitsReached;
+
+fn beyond(whose: &str, has: u64, what: &str, setting: &str) -> Failure {
+    let text = format!("{whose} has {has} {what}, which is {setting}; delete some, or raise it");
+    Failure::new(FailureCode::Busy, text)
+}
+
+impl Node {
+    /// Why a worker cannot have one more key.
+    pub(super) fn too_many_keys(&mut self, session: SessionId) -> Option<Failure> {
+        let limits = self.config.limits;
+        let s = self.sessions.get(&session)?;
+        let (own, user) = (self.keys.keys_of_worker(session), self.keys.keys_of_tenant(s.domain));
+        let failure = if own >= limits.keys_per_worker {
+            Some(beyond(&format!("worker {}", s.name), own, "keys", "limits.keys_per_worker"))
+        } else if user >= limits.keys_per_user {
+            Some(beyond(&self.config.tenants.in_words(s.domain), user, "keys", "limits.keys_per_user"))
+        } else {
+            None
+        };
+        if failure.is_some() {
+            self.keys.limits_reached_mut().keys += 1;
+        }
+        failure.or_else(|| self.node_has_too_many_keys())
+    }
+
+    /// Why the node cannot have one more key than those that it has; of these one is the newcomer.
+    pub(super) fn node_has_too_many_keys(&mut self) -> Option<Failure> {
+        let (has, limit) = (self.keys.records().len() as u64, self.config.limits.keys_per_node);
+        (has > limit).then(|| {
+            self.keys.limits_reached_mut().keys += 1;
+            beyond(&format!("node {}", self.config.name), has - 1, "keys", "limits.keys_per_node")
+        })
+    }
+
+    /// Why a worker cannot publish one more version.
+    pub(super) fn too_many_versions(&mut self, session: SessionId) -> Option<Failure> {
+        let limits = self.config.limits;
+        let s = self.sessions.get(&session)?;
+        let own = self.arenas.get(&s.arena).map_or(0, |arena| arena.blobs);
+        let user = self.keys.versions_of_tenant(s.domain);
+        let all = self.keys.blobs().len() as u64;
+        let what = "versions published or read";
+        let failure = if own >= limits.versions_per_worker {
+            beyond(&format!("worker {}", s.name), own, what, "limits.versions_per_worker")
+        } else if user >= limits.versions_per_user {
+            beyond(&self.config.tenants.in_words(s.domain), user, what, "limits.versions_per_user")
+        } else if all >= limits.versions_per_node {
+            beyond(&format!("node {}", self.config.name), all, what, "limits.versions_per_node")
+        } else {
+            return None;
+        };
+        self.keys.limits_reached_mut().versions += 1;
+        Some(failure)
+    }
+
+    /// How often pushes were refused at a limit.
+    #[must_use]
+    pub fn limits_reached(&self) -> LimitsReached {
+        self.keys.limits_reached()
+    }
+
+    /// What has to hold of these numbers; for tests.
+    #[cfg(test)]
+    pub(super) fn check_limits(&self) -> Result<(), String> {
+        let versions = self.keys.versions_counted();
+        let blobs: u64 = self.arenas.values().map(|arena| arena.blobs).sum();
+        match blobs == versions {
+            true => Ok(()),
+            false => Err(format!("{versions} versions, and {blobs} in arenas")),
+        }
+    }
+}

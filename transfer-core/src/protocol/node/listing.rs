@@ -1,0 +1,264 @@
+//! Listings of what there may be many of, page after page: a call looks at a bounded number of places, whatever there is and whatever
+//! is asked for. So a page is in the order in which things lie, and a filter may leave it short or empty before the last.
+
+use super::Node;
+use super::link::Link;
+use super::pull::PullState;
+use super::worker::Session;
+use crate::fabric::LinkId;
+use crate::protocol::ids::SessionId;
+use crate::protocol::keys::{Owner, Record};
+use crate::protocol::landing::{InState, Slot, SlotState, SlotUser};
+use crate::protocol::slab::Slab;
+use crate::protocol::snapshot::{
+    LinkStatus, LinkWork, Page, QuarantineStatus, SessionStatus, TensorStatus, TransferStatus,
+};
+use crate::tensor::Name;
+use crate::time::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Which tensors to list. Empty texts stand for all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TensorFilter {
+    /// How the key starts.
+    pub prefix: String,
+    /// The owner's name.
+    pub owner: String,
+}
+
+/// Which transfers in flight to list. Empty texts stand for all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TransferFilter {
+    /// How the key starts.
+    pub prefix: String,
+    /// The worker's name.
+    pub worker: String,
+    /// The other node's name.
+    pub peer: String,
+    /// What began longer ago than this.
+    pub older_than: Duration,
+}
+
+/// A page of a table: what `show` makes of the entries from that place on.
+fn page_of<T, K, S>(table: &Slab<T, K>, from: u64, limit: usize, mut show: impl FnMut(&T) -> Option<S>) -> Page<S> {
+    let limit = limit.clamp(1, Page::<S>::MOST_ENTRIES);
+    let mut entries = Vec::new();
+    let begin = usize::try_from(from).unwrap_or(usize::MAX);
+    for (place, found) in table.places(begin).take(Page::<S>::MOST_STEPS) {
+        if entries.len() == limit {
+            return Page { entries, next: Some(place as u64) };
+        }
+        entries.extend(found.and_then(|(_, entry)| show(entry)));
+    }
+    let end = begin.saturating_add(Page::<S>::MOST_STEPS);
+    Page { entries, next: (end < table.end()).then_some(end as u64) }
+}
+
+/// The same of a map, whose keys are `number`s.
+fn page_of_map<K: Ord, T, S>(
+    map: &BTreeMap<K, T>,
+    from: K,
+    limit: usize,
+    number: impl Fn(&K) -> u64,
+    mut show: impl FnMut(&K, &T) -> Option<S>,
+) -> Page<S> {
+    let limit = limit.clamp(1, Page::<S>::MOST_ENTRIES);
+    let mut entries = Vec::new();
+    for (steps, (key, entry)) in map.range(from..).enumerate() {
+        if entries.len() == limit || steps == Page::<S>::MOST_STEPS {
+            return Page { entries, next: Some(number(key)) };
+        }
+        entries.extend(show(key, entry));
+    }
+    Page { entries, next: None }
+}
+
+impl Node {
+    /// Connected workers whose name starts so, in the order in which they came.
+    #[must_use]
+    pub fn sessions(&self, prefix: &str, from: u64, limit: usize) -> Page<SessionStatus> {
+        let show = |id: &SessionId, s: &Session| {
+            s.name.as_str().starts_with(prefix).then(|| SessionStatus {
+                session: *id,
+                name: s.name.clone(),
+                domain: s.domain,
+                tenant: self.config.tenants.name(s.domain),
+                arena_bytes: s.arena_len,
+                leases: s.lent,
+                operations: s.ops.len() as u64,
+            })
+        };
+        page_of_map(&self.sessions, SessionId(from), limit, |id| id.0, show)
+    }
+
+    /// Links to peers of that name, or to all where it is empty, in the order in which they were made. Only
+    /// [`crate::drive::Driver::links`] knows their rails; here each has one.
+    #[must_use]
+    pub fn links(&self, peer: &str, from: u64, limit: usize) -> Page<LinkStatus> {
+        let show = |id: &LinkId, l: &Link| {
+            (peer.is_empty() || l.peer.name.as_str() == peer).then(|| LinkStatus {
+                link: *id,
+                peer: l.peer.name.clone(),
+                incarnation: l.peer.incarnation,
+                fabric: l.kind,
+                passed_over: l.peer.passed_over.clone(),
+                rails: 1,
+                rails_live: 1,
+                credits: l.credits,
+                work: self.work_of(*id, l),
+                outward: l.outward,
+                inward: l.inward,
+            })
+        };
+        let from = LinkId(u32::try_from(from).unwrap_or(u32::MAX));
+        page_of_map(&self.links, from, limit, |id| id.0.into(), show)
+    }
+
+    /// Published tensors.
+    #[must_use]
+    pub fn tensors(&self, filter: &TensorFilter, from: u64, limit: usize) -> Page<TensorStatus> {
+        page_of(self.keys.records(), from, limit, |record| {
+            let wanted = record.newest().is_some() && record.key().as_str().starts_with(&filter.prefix);
+            if !wanted { None } else { self.tensor(record, &filter.owner) }
+        })
+    }
+
+    fn tensor(&self, record: &Record, owner: &str) -> Option<TensorStatus> {
+        let id = record.newest()?;
+        let blob = self.keys.blob(id)?;
+        let name = self.owner_name(record.owner())?;
+        (owner.is_empty() || name.as_str() == owner).then(|| TensorStatus {
+            key: record.key().clone(),
+            owner: name.clone(),
+            tenant: self.config.tenants.name(blob.domain),
+            version: blob.version,
+            meta: blob.meta.clone(),
+            slice: blob.slice,
+            readers: self.keys.readers_of(record, id),
+            retention: blob.retention,
+            older: record.count() - 1,
+        })
+    }
+
+    /// The worker that publishes a key.
+    pub(super) fn owner_name<'a>(&'a self, owner: &'a Owner) -> Option<&'a Name> {
+        match owner {
+            Owner::Session(s) => self.sessions.get(s).map(|s| &s.name),
+            Owner::Landed(l) => Some(&l.owner),
+            Owner::Outlived(o) => Some(&o.owner),
+            Owner::Claiming(c) => Some(&c.owner),
+            Owner::Nobody => None,
+        }
+    }
+
+    /// Operations of workers that have not ended.
+    #[must_use]
+    pub fn transfers(&self, now: Time, filter: &TransferFilter, from: u64, limit: usize) -> Page<TransferStatus> {
+        page_of(&self.ops, from, limit, |op| {
+            let age = now.since(op.since);
+            let (operation, key) = op.spoken();
+            let Session { name: worker, domain, .. } = self.sessions.get(&op.session)?;
+            let peer = self.other_node(op);
+            let wanted = key.starts_with(&filter.prefix)
+                && (filter.worker.is_empty() || worker.as_str() == filter.worker)
+                && (filter.peer.is_empty() || peer.is_some_and(|peer| peer.as_str() == filter.peer))
+                && age >= filter.older_than;
+            wanted.then(|| TransferStatus {
+                operation,
+                key: key.to_owned(),
+                worker: worker.clone(),
+                tenant: self.config.tenants.name(*domain),
+                session: op.session,
+                peer: peer.cloned(),
+                len_bytes: self.length_of(op),
+                age,
+                left: op.deadline.since(now),
+                waits_for: self.waits_for(op),
+            })
+        })
+    }
+
+    /// Landing slots of links to peers of that name, or of all where it is empty, that wait until no write can reach them any more.
+    #[must_use]
+    pub fn quarantine(&self, now: Time, peer: &str, from: u64, limit: usize) -> Page<QuarantineStatus> {
+        let (mut entries, mut steps) = (Vec::new(), 0);
+        let limit = limit.clamp(1, Page::<QuarantineStatus>::MOST_ENTRIES);
+        let place_of = |link: LinkId, place: usize| u64::from(link.0) << 32 | place as u64;
+        let (first, mut begin) = (from >> 32, from as u32 as usize);
+        for (link, l) in self.links.range(LinkId(u32::try_from(first).unwrap_or(u32::MAX))..) {
+            let Some(slots) = self.landing.slots_of(*link) else { continue };
+            if u64::from(link.0) != first {
+                begin = 0;
+            }
+            // A link counts as a step, for there may be thousands without any slot.
+            steps += 1;
+            if !peer.is_empty() && l.peer.name.as_str() != peer {
+                if steps > Page::<QuarantineStatus>::MOST_STEPS {
+                    return Page { entries, next: Some(place_of(*link, begin)) };
+                }
+                continue;
+            }
+            for (place, found) in slots.places(begin) {
+                if entries.len() == limit || steps > Page::<QuarantineStatus>::MOST_STEPS {
+                    return Page { entries, next: Some(place_of(*link, place)) };
+                }
+                steps += 1;
+                entries.extend(found.and_then(|(_, slot)| self.quarantined(now, *link, l, slot)));
+            }
+        }
+        Page { entries, next: None }
+    }
+
+    /// What waits or is under way on a link.
+    pub(super) fn work_of(&self, link: LinkId, l: &Link) -> LinkWork {
+        LinkWork {
+            queued: l.outbox.len() as u64,
+            pulls: l.pulls.len() as u64,
+            serves: l.serves.len() as u64,
+            flows_out: l.flows_out.len() as u64,
+            flows_in: self.landing.flow_count(link) as u64,
+        }
+    }
+
+    /// Whether a slot is in quarantine, and why.
+    fn quarantined(&self, now: Time, link: LinkId, l: &Link, slot: &Slot) -> Option<QuarantineStatus> {
+        let peer = &l.peer.name;
+        let (key, since, waits_for) = match (&slot.user, &slot.state) {
+            (_, SlotState::Held(_) | SlotState::Closed(_) | SlotState::Revoking(Some(_))) => return None,
+            (_, SlotState::Revoking(None)) => {
+                (None, slot.since, format!("the {} fabric to close it to node {peer:?}", l.kind))
+            }
+            (SlotUser::Nobody, SlotState::Granting) => (None, slot.since, format!("the {} fabric to open it", l.kind)),
+            (SlotUser::Pull(id), SlotState::Granted(_)) => {
+                let pull = l.pulls.get(*id).filter(|p| p.state == PullState::Cancelling)?;
+                let what =
+                    format!("node {peer:?} to confirm that a fetch was given up, behind whatever it has sent for it");
+                (Some(&pull.key), pull.asked, what)
+            }
+            (SlotUser::Flow(id, _), SlotState::Granted(_)) => {
+                let flow = self.landing.flow((link, *id))?;
+                let what = match flow.state {
+                    InState::Recalling => format!("node {peer:?} to confirm that it pushes the key here no more"),
+                    InState::Reclaiming => format!("node {peer:?} to give it back, for others wait for the room"),
+                    _ => return None,
+                };
+                (Some(&flow.key), flow.recalled, what)
+            }
+            (SlotUser::Nobody, SlotState::Granted(_))
+            | (SlotUser::Pull(_) | SlotUser::Flow(..), SlotState::Granting) => {
+                return None;
+            }
+        };
+        Some(QuarantineStatus {
+            link,
+            peer: peer.clone(),
+            domain: slot.domain,
+            tenant: self.config.tenants.name(slot.domain),
+            key: key.cloned(),
+            bytes: slot.range.len(),
+            age: now.since(since),
+            waits_for,
+        })
+    }
+}

@@ -1,0 +1,209 @@
+//! Operations of workers that have to wait, and how they end.
+
+use super::Node;
+use super::worker::{FetchStage, Op, OpKind, PushStage};
+use crate::memory::SegmentId;
+use crate::op::{Failure, FailureCode, OpId, Reply};
+use crate::protocol::action::HostAction;
+use crate::protocol::ids::OperationId;
+use crate::protocol::ids::SessionId;
+use crate::protocol::keys::Waiter;
+use crate::tensor::Name;
+use crate::time::Time;
+use std::time::Duration;
+
+/// To the millisecond: of the time that a caller gave, some went by before the sidecar heard of it.
+fn for_people(time: Duration) -> Duration {
+    let millis = (time + Duration::from_micros(500)).as_millis();
+    if millis == 0 { time } else { Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)) }
+}
+
+impl Node {
+    pub(super) fn refuse(&mut self, session: SessionId, op: OpId, failure: Failure) {
+        self.failed(session, &failure);
+        self.actions.push(HostAction::Reply { session, reply: Reply::Failed { op, failure, kept: false } });
+    }
+
+    /// Why an operation cannot begin whose number another one has that is under way: the limit of those counts numbers.
+    pub(super) fn is_under_way(&self, session: SessionId, op: OpId) -> Option<Failure> {
+        self.sessions.get(&session)?.ops.contains_key(&op).then(|| {
+            let text = format!(
+                "operation {} of this worker is under way; each needs a number of its own until it has ended",
+                op.0
+            );
+            Failure::new(FailureCode::Invalid, text)
+        })
+    }
+
+    pub(super) fn is_busy(&self, session: SessionId) -> Option<Failure> {
+        let waiting = self.sessions.get(&session)?.ops.len();
+        (waiting >= self.config.max_ops_per_session).then(|| {
+            Failure::new(FailureCode::Busy, format!("this worker has {waiting} operations waiting, the limit"))
+        })
+    }
+
+    /// Whether the tables of a worker's tensors would be too long, with one more of so many ranges.
+    pub(super) fn too_many_ranges(&self, arena: SegmentId, more: u32) -> Option<Failure> {
+        let (kept, most) = (self.arenas.get(&arena)?.ranges, self.config.max_ranges_per_session);
+        (more > 0 && kept + u64::from(more) > most).then(|| {
+            let text = format!(
+                "what this worker has pushed and not got back is made of {kept} ranges of its arena; {more} more would be above the \
+                 limit of {most}"
+            );
+            Failure::new(FailureCode::Busy, text)
+        })
+    }
+
+    /// Keeps an operation that has to wait. Its number is its own: [`Node::is_under_way`].
+    pub(super) fn keep_op(&mut self, op: Op) -> OperationId {
+        let (session, name, deadline) = (op.session, op.id, op.deadline);
+        let id = self.ops.insert(op);
+        self.timers.insert((deadline, id));
+        if let Some(s) = self.sessions.get_mut(&session) {
+            s.ops.insert(name, id);
+        }
+        id
+    }
+
+    /// Ends an operation that has succeeded: it stands in no list any more.
+    pub(super) fn finish_op(&mut self, id: OperationId) -> Option<Op> {
+        let op = self.ops.remove(id)?;
+        self.timers.remove(&(op.deadline, id));
+        if let Some(s) = self.sessions.get_mut(&op.session) {
+            s.ops.remove(&op.id);
+        }
+        Some(op)
+    }
+
+    pub(super) fn push_stage(&mut self, id: OperationId, next: PushStage) {
+        if let Some(stage) = self.ops.get_mut(id).and_then(Op::stage_mut) {
+            *stage = next;
+        }
+    }
+
+    /// An operation's time is over: it fails, and says what it was waiting for.
+    pub(super) fn deadline(&mut self, now: Time, id: OperationId) {
+        let Some(op) = self.ops.get(id) else { return };
+        let after = for_people(op.deadline.since(op.since));
+        let key = &op.key;
+        let failure = match &op.kind {
+            OpKind::Fetch { select, stage, .. } => match stage {
+                FetchStage::Waiting => {
+                    let newest = self.keys.find(key).and_then(|record| self.keys.current(record));
+                    match newest {
+                        Some(newest) => Failure::new(
+                            FailureCode::Deadline,
+                            format!(
+                                "key {key:?} is at {}; {select} was not published within {after:?}",
+                                newest.version
+                            ),
+                        ),
+                        None => Failure::new(
+                            FailureCode::UnknownKey,
+                            format!("nobody published key {key:?} within {after:?}"),
+                        ),
+                    }
+                }
+                FetchStage::Connecting(node) => Failure::new(
+                    FailureCode::PeerUnreachable,
+                    format!("key {key:?} is owned by node {node:?}, to which no link came up within {after:?}"),
+                ),
+                FetchStage::Pulling(link, pull) => self.pull_deadline(*link, *pull, key, *select, after),
+                FetchStage::Copying(_) => Failure::new(
+                    FailureCode::PoolFull,
+                    format!(
+                        "there was no room in this worker's landing pool for a copy of key {key:?} within {after:?}"
+                    ),
+                ),
+            },
+            OpKind::TakeBack { blob } => self.still_read(key, *blob, after),
+            OpKind::Counter { ask, stage } => self.counter_deadline(op, ask, stage, after),
+            OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => {
+                let to = op.target().map_or("", Name::as_str);
+                match stage {
+                    PushStage::Claiming => Failure::new(
+                        FailureCode::DirectoryUnreachable,
+                        format!("the directory did not say within {after:?} who owns key {key:?}"),
+                    ),
+                    PushStage::Locating(worker) => Failure::new(
+                        FailureCode::DirectoryUnreachable,
+                        format!("the directory did not say within {after:?} where worker {worker:?} is"),
+                    ),
+                    PushStage::Connecting(node) => Failure::new(
+                        FailureCode::PeerUnreachable,
+                        format!("no link to node {node:?}, where worker {to:?} is, came up within {after:?}"),
+                    ),
+                    PushStage::Queued(..) => Failure::new(
+                        FailureCode::PoolFull,
+                        format!(
+                            "no landing slot for key {key:?} came free at the sidecar of {to:?} within {after:?}: its pool is \
+                             full, or the versions before this one are still being read"
+                        ),
+                    ),
+                    PushStage::Writing => Failure::new(
+                        FailureCode::Deadline,
+                        format!(
+                            "key {key:?} did not land at the sidecar of {to:?} within {after:?}; it may still do so"
+                        ),
+                    ),
+                }
+            }
+        };
+        self.give_up(now, id, failure);
+    }
+
+    /// Ends an operation with a failure, whatever it was waiting for.
+    pub(super) fn fail_op(&mut self, id: OperationId, failure: Failure) {
+        if let Some(op) = self.detach_op(id) {
+            if !matches!(op.kind, OpKind::Push { .. }) {
+                self.note_failed(&op, failure.code);
+            }
+            match op.kind {
+                OpKind::Fetch { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => {
+                    self.refuse(op.session, op.id, failure);
+                }
+                OpKind::Push { .. } => self.end_push_with_failure(&op, failure),
+            }
+        }
+    }
+
+    /// Ends an operation whose worker is gone.
+    pub(super) fn drop_op(&mut self, id: OperationId) {
+        if let Some(Op { kind: OpKind::Push { blob, .. } | OpKind::TakeBack { blob }, key, .. }) = self.detach_op(id) {
+            self.keys.refuse_announced(&key, blob, &mut self.actions);
+            self.unhold(blob);
+        }
+    }
+
+    /// Takes an operation out of whatever list it stands in. Lists that are gone through in order drop it when they come to it.
+    pub(super) fn detach_op(&mut self, id: OperationId) -> Option<Op> {
+        let op = self.finish_op(id)?;
+        match &op.kind {
+            OpKind::Fetch { stage: FetchStage::Waiting, .. } => {
+                self.keys.forget_waiter(&op.key, Waiter::Local(id), &mut self.actions);
+            }
+            OpKind::Fetch { stage: FetchStage::Pulling(link, pull), .. } => self.cancel_pull(*link, *pull),
+            OpKind::Fetch { stage: FetchStage::Copying(copying), .. } => self.copy_unwanted(*copying),
+            OpKind::TakeBack { blob } => {
+                self.keys.set_awaited(*blob, None);
+            }
+            OpKind::Counter { stage, .. } => self.detach_counter(id, &op.key, stage),
+            OpKind::Fetch { stage: FetchStage::Connecting(_), .. } | OpKind::Push { .. } | OpKind::Prepare { .. } => {}
+        }
+        Some(op)
+    }
+
+    pub(super) fn end_push_with_failure(&mut self, op: &Op, failure: Failure) {
+        let OpKind::Push { blob, more_follow, .. } = op.kind else { return };
+        self.note_failed(op, failure.code);
+        let kept = self.keys.refuse_push(blob);
+        self.failed(op.session, &failure);
+        self.actions.push(HostAction::Reply { session: op.session, reply: Reply::Failed { op: op.id, failure, kept } });
+        self.keys.refuse_announced(&op.key, blob, &mut self.actions);
+        self.unhold(blob);
+        if !more_follow {
+            self.no_more_follow(op.session, &op.key);
+        }
+        self.keys.tidy_key(&op.key, &mut self.actions);
+    }
+}

@@ -1,0 +1,145 @@
+//! What goes out: messages and writes in order, as credits and header cells allow.
+
+use super::Node;
+use super::link::{InFlight, Out, Purpose, RESERVED_CREDITS};
+use crate::fabric::{LinkId, WorkId};
+use crate::memory::LocalSlice;
+use crate::plan;
+use crate::protocol::action::{Post, Write};
+use crate::protocol::slab::Id;
+use crate::tensor::Name;
+use crate::time::Time;
+use crate::wire::landing::HEADER_BYTES;
+use crate::wire::message::{Body, Message, NameRef, Role};
+
+impl Node {
+    pub(crate) fn send(&mut self, link: LinkId, role: Role, index: u32, body: Body) {
+        self.post(link, Out::Message(Message::new(role, index, body)));
+    }
+
+    pub(super) fn post(&mut self, link: LinkId, out: Out) {
+        let limit = self.config.max_queued_per_link;
+        if let Some(l) = self.links.get_mut(&link) {
+            l.outbox.push_back(out);
+            if l.outbox.len() > limit {
+                self.violation(link, &format!("it takes nothing: {limit} messages and writes wait for it, the limit"));
+                return;
+            }
+            if !l.dirty {
+                l.dirty = true;
+                self.dirty.push(link);
+            }
+        }
+    }
+
+    /// The numbers of the names of one message on a link; the peer is told where it has to be.
+    pub(super) fn number<const N: usize>(&mut self, link: LinkId, names: [&Name; N]) -> [NameRef; N] {
+        let limit = self.config.max_names_per_link;
+        names.map(|name| {
+            let Some(l) = self.links.get_mut(&link) else { return NameRef { id: 0, generation: 0 } };
+            let (number, new) = l.names_out.number(name, &names, limit);
+            #[cfg(test)]
+            let new = new
+                && !(self.config.broken == Some(crate::protocol::broken::Broken::ReusesNames) && number.generation > 0);
+            if new {
+                self.send(link, Role::Pull, 0, Body::Name { name: number, text: name.clone() });
+            }
+            number
+        })
+    }
+
+    /// How many header cells one link may have: a part for each, and one is left for who comes next. So a peer that takes what it is sent
+    /// as slowly as it likes leaves others theirs.
+    fn cells_of_one(&self) -> usize {
+        let all = usize::try_from(self.headers.len / HEADER_BYTES).unwrap_or(usize::MAX);
+        (all / (self.links.len() + 1)).max(1)
+    }
+
+    /// Posts what credits and header cells allow.
+    pub(super) fn flush(&mut self) {
+        let share = self.cells_of_one();
+        for link in std::mem::take(&mut self.dirty) {
+            if let Some(l) = self.links.get_mut(&link) {
+                l.dirty = false;
+                while l.credits > RESERVED_CREDITS {
+                    match l.outbox.pop_front() {
+                        None => break,
+                        Some(Out::Message(mut message)) => {
+                            l.credits -= 1;
+                            message.credits = l.take_owed();
+                            #[cfg(test)]
+                            if self.config.broken == Some(crate::protocol::broken::Broken::ForgetsCredits) {
+                                message.credits = message.credits.saturating_sub(1);
+                            }
+                            self.actions.push(Post::Send { link, message: message.encode() });
+                        }
+                        Some(Out::Write(write)) => {
+                            let own = l.in_flight.len() < share;
+                            let Some(cell) = own.then(|| self.free_cells.pop()).flatten() else {
+                                l.outbox.push_front(Out::Write(write));
+                                self.starved.push(link);
+                                break;
+                            };
+                            l.credits -= 1;
+                            let offset = u64::from(cell) * HEADER_BYTES;
+                            let header = LocalSlice {
+                                segment: self.headers.segment,
+                                offset: self.headers.offset + offset,
+                                len: HEADER_BYTES,
+                            };
+                            let pieces =
+                                plan::pieces(header, &write.body, write.slot.remote, &l.limits).unwrap_or_default();
+                            let flight = InFlight { blob: write.blob, cell, purpose: write.purpose };
+                            let work = WorkId(l.in_flight.insert(flight).to_u64());
+                            let mut bytes = write.header;
+                            bytes.pieces = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+                            let last = pieces.len().saturating_sub(1);
+                            for (i, piece) in pieces.into_iter().enumerate() {
+                                let is_last = i == last;
+                                self.actions.push(Post::Write(Box::new(Write {
+                                    link,
+                                    work: if is_last { work } else { WorkId(u64::MAX) },
+                                    header: is_last.then(|| (header, bytes.encode())),
+                                    sgl: piece.sgl,
+                                    remote: piece.remote,
+                                    immediate: is_last.then_some(write.slot.number.0),
+                                })));
+                            }
+                        }
+                    }
+                }
+                if l.owed >= l.ack_threshold() && l.credits > 0 {
+                    l.credits -= 1;
+                    let mut ack = Message::new(Role::Pull, 0, Body::Ack);
+                    ack.credits = l.take_owed();
+                    self.actions.push(Post::Send { link, message: ack.encode() });
+                }
+            }
+        }
+    }
+
+    pub(super) fn mark_dirty(&mut self, link: LinkId) {
+        if let Some(l) = self.links.get_mut(&link)
+            && !l.dirty
+        {
+            l.dirty = true;
+            self.dirty.push(link);
+        }
+    }
+
+    pub(super) fn write_done(&mut self, now: Time, link: LinkId, work: WorkId) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(flight) = l.in_flight.remove(Id::from_u64(work.0)) else { return };
+        self.free_cells.push(flight.cell);
+        for starved in std::mem::take(&mut self.starved) {
+            self.mark_dirty(starved);
+        }
+        match flight.purpose {
+            Purpose::Serve(index) => {
+                self.serve_written(now, link, index);
+                self.unhold(flight.blob);
+            }
+            Purpose::Push(op) => self.push_landed(now, link, op, flight.blob),
+        }
+    }
+}

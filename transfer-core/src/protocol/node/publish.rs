@@ -1,0 +1,279 @@
+//! Publishing: what a worker pushes becomes a version of its key, if it may.
+
+use super::Node;
+use super::claims::key_owned;
+use super::ended::Ending;
+use super::worker::{Op, OpKind, PushStage};
+use crate::fabric::{FabricKind, LinkId};
+use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
+use crate::op::{Failure, FailureCode, Push, Reply, Report};
+use crate::protocol::action::HostAction;
+use crate::protocol::ids::RecordId;
+use crate::protocol::ids::SessionId;
+use crate::protocol::keys::{Blob, Claimant, Claiming, Lent, Owner, Record, Source};
+use crate::protocol::meters::{Operation, PathId};
+use crate::tensor::{Key, Name, Version};
+use crate::time::Time;
+use crate::wire::message::{Body, Role};
+use crate::wire::ranges::{ArenaRange, table_bytes};
+use std::time::Duration;
+
+/// Why a version cannot be pushed, where there is no number above it that the next one could have.
+pub(super) fn too_high(key: &Key, version: Version) -> Option<Failure> {
+    let text =
+        || format!("key {key:?} cannot be at {version}: the last version that can be pushed is {}", Version::LAST);
+    (version > Version::LAST).then(|| Failure::new(FailureCode::Invalid, text()))
+}
+
+impl Node {
+    /// A worker pushes. `ranges` are those of a body that lies in several, copied out of their table by whoever can read the arena.
+    pub(super) fn push(&mut self, now: Time, session: SessionId, push: Push, ranges: &[ArenaRange]) {
+        let Some(s) = self.sessions.get(&session) else { return };
+        let slice = match pushed_slice(s.arena, s.arena_len, &push, ranges) {
+            Ok(slice) => slice,
+            Err(failure) => return self.refuse_push(session, &push, failure),
+        };
+        let announced = match self.announced(session, &push) {
+            Ok(announced) => announced,
+            Err(failure) => return self.refuse_push(session, &push, failure),
+        };
+        let unwelcome = self.draining.then(|| self.is_draining()).or_else(|| self.no_name(session, &push.key));
+        let unwelcome = unwelcome.or_else(|| self.may_push(session, &push.key, push.to.as_ref()).err());
+        let unwelcome = unwelcome.or_else(|| push.version.and_then(|version| too_high(&push.key, version)));
+        let busy = || self.is_busy(session).or_else(|| self.too_many_ranges(slice.segment, push.ranges));
+        // What is pushed to a key that is the worker's own waits for nothing.
+        let is_own = || self.keys.owner(&push.key).is_some_and(|owner| owner.is(session));
+        let failure = unwelcome.or_else(|| if announced.is_some() && is_own() { None } else { busy() });
+        let failure = failure.or_else(|| self.too_many_versions(session));
+        // What is announced may be read already.
+        if announced.is_none()
+            && let Some(failure) = failure
+        {
+            return self.refuse_push(session, &push, failure);
+        }
+        let local = push.to.as_ref().is_none_or(|to| self.workers.contains_key(to));
+        if push.takeover && !local {
+            let text = "a push that takes a key over publishes it at its own sidecar: push it there first, then to the other worker";
+            return self.refuse_push(session, &push, Failure::new(FailureCode::Invalid, text));
+        }
+        let readers = match self.readers_of_push(&push, local) {
+            Ok(readers) => readers,
+            Err(failure) => return self.refuse_push(session, &push, failure),
+        };
+        let Some(s) = self.sessions.get(&session) else { return };
+        let lent = Lent { session, pushed: push.op };
+        let mut blob = Blob::new(slice, push.meta, s.domain, Source::Arena(Some(lent))).retained(push.retention);
+        blob.trace = push.trace;
+        if push.ranges > 0 {
+            blob.ranges = Some(ranges.iter().map(|r| r.within(slice.segment)).collect());
+        }
+        if let Some(arena) = self.arenas.get_mut(&slice.segment) {
+            arena.blobs += 1;
+            arena.ranges += u64::from(push.ranges);
+        }
+        let blob = self.keys.insert(blob);
+        self.keys.share(blob, readers);
+        let op = Op {
+            session,
+            id: push.op,
+            key: push.key,
+            since: now,
+            deadline: now + push.timeout,
+            require: push.require,
+            kind: OpKind::Push {
+                version: push.version,
+                takeover: push.takeover,
+                more_follow: push.more_follow,
+                to: push.to,
+                blob,
+                stage: PushStage::Claiming,
+                posted: Time::NEVER,
+            },
+        };
+        if let Some((ticket, at)) = announced {
+            self.keys.hold_announced(blob, ticket, at);
+            if let Some(failure) = failure {
+                return self.end_push_with_failure(&op, failure);
+            }
+        }
+        if local { self.push_here(now, op) } else { self.push_there(now, op) }
+    }
+
+    /// Refuses a push before it is an operation.
+    fn refuse_push(&mut self, session: SessionId, push: &Push, failure: Failure) {
+        self.refuse(session, push.op, failure);
+        if !push.more_follow {
+            self.no_more_follow(session, &push.key);
+        }
+    }
+
+    /// The last push of those that publish a key again has failed: the newest version is the highest of the others.
+    pub(super) fn no_more_follow(&mut self, session: SessionId, key: &Key) {
+        if let Some(record) = self.keys.no_more_follow(key, session, &mut self.actions) {
+            self.serve_waiters(self.latest, record);
+        }
+    }
+
+    /// Publishes at this sidecar, where the tensor lies already.
+    pub(super) fn push_here(&mut self, now: Time, op: Op) {
+        let record_id = self.keys.find_or_make(&op.key);
+        let Some(owner) = self.keys.record(record_id).map(Record::owner) else { return };
+        let Some(session) = self.sessions.get(&op.session) else { return };
+        let (name, tenant) = (&session.name, session.domain);
+        let takes_over = matches!(op.kind, OpKind::Push { takeover: true, .. });
+        match owner {
+            owner if owner.is(op.session) => self.publish_op(now, record_id, op),
+            Owner::Claiming(claiming)
+                if claiming.who == Claimant::Session(op.session)
+                    || claiming.who == Claimant::Gone && (&claiming.owner, claiming.tenant) == (name, tenant) =>
+            {
+                let session = op.session;
+                let id = self.keep_op(op);
+                self.keys.join_claim(record_id, session, id);
+            }
+            Owner::Nobody => {
+                let owner = (name.clone(), tenant);
+                if let Some(failure) = self.too_many_keys(op.session) {
+                    return self.end_push_with_failure(&op, failure);
+                }
+                let who = Claimant::Session(op.session);
+                let id = self.keep_op(op);
+                self.claim(record_id, Claiming { pushes: vec![id], ..Claiming::new(owner, who, takes_over) });
+            }
+            // The same worker pushed from another node before; it has come to this one.
+            Owner::Landed(landed) if (&landed.owner, landed.tenant) == (name, tenant) => {
+                let flow = landed.flow;
+                self.keys.give(record_id, Owner::Session(op.session));
+                if let Some(flow) = flow {
+                    self.recall(flow);
+                }
+                self.publish_op(now, record_id, op);
+            }
+            // The directory has the key under this worker's name still.
+            Owner::Outlived(outlived) if (&outlived.owner, outlived.domain) == (name, tenant) => {
+                self.keys.give(record_id, Owner::Session(op.session));
+                self.publish_op(now, record_id, op);
+            }
+            owner if takes_over => {
+                let before = Node::tenant_of(&self.sessions, owner);
+                match before.filter(|before| *before != tenant) {
+                    Some(before) => {
+                        let failure = self.of_another_tenant(&format!("key {:?}", op.key), before, tenant);
+                        self.end_push_with_failure(&op, failure);
+                    }
+                    None => self.take_over(record_id, op),
+                }
+            }
+            owner => {
+                let failure = key_owned(&op.key, self.owner_name(owner), &self.config.name);
+                self.end_push_with_failure(&op, failure);
+            }
+        }
+    }
+
+    /// Whether a worker may own this key, and push it to that worker, where that one is here.
+    pub(super) fn may_push(&self, session: SessionId, key: &Key, to: Option<&Name>) -> Result<(), Failure> {
+        let Some(tenant) = self.sessions.get(&session).map(|s| s.domain) else { return Ok(()) };
+        self.config.tenants.may_own(tenant, key)?;
+        match to.and_then(|to| Some((to, self.sessions.get(self.workers.get(to)?)?.domain))) {
+            Some((to, other)) if other != tenant => {
+                Err(self.of_another_tenant(&format!("worker {to:?}"), other, tenant))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Publishes an operation's tensor, or says why not, and ends the operation.
+    pub(super) fn publish_op(&mut self, now: Time, record: RecordId, op: Op) {
+        let OpKind::Push { version, blob, to, more_follow, .. } = &op.kind else { return };
+        let (blob, more_follow) = (*blob, *more_follow);
+        let Some(next) = self.keys.record(record).map(Record::next_version) else { return };
+        let version = version.unwrap_or(Version(next.max(1)));
+        if let Some(failure) = too_high(&op.key, version) {
+            return self.end_push_with_failure(&op, failure);
+        }
+        if version.0 < next {
+            let last = Version(next - 1);
+            let text = format!("key {:?} is at {last}; {version} would not be above it", op.key);
+            return self.end_push_with_failure(&op, Failure::new(FailureCode::VersionNotRising, text));
+        }
+        if let Some(kind) = op.require
+            && kind != FabricKind::Local
+        {
+            let target = to.as_ref().map_or("nobody else", Name::as_str);
+            let text = format!("{kind} is required, but the tensor goes to {target:?} and stays at this sidecar");
+            return self.end_push_with_failure(&op, Failure::new(FailureCode::RequireUnmet, text));
+        }
+        let bytes = self.keys.blob(blob).map_or(0, |b| b.meta.len_bytes());
+        let queued = now.since(op.since);
+        let report = Report {
+            fabric: FabricKind::Local,
+            bytes,
+            copied: 0,
+            queued,
+            waited: Duration::ZERO,
+            flew: Duration::ZERO,
+            origin: None,
+        };
+        let reply = Reply::Pushed { op: op.id, version, report };
+        self.keys.set_more_follow(record, more_follow);
+        // The operation's reference becomes the publication's. Those who wait are served first: they wait longer than the pusher.
+        self.publish(now, record, blob, version);
+        let (operation, session, path) = (Operation::Push, op.session, PathId::HERE);
+        self.meters.finished(operation, path, &report);
+        let (key, version, outcome, since, trace) = (&op.key, Some(version), Ok(report), op.since, self.trace_of(&op));
+        self.note_ended(now, Ending { operation, session, key, version, path, outcome, since, trace });
+        self.actions.push(HostAction::Reply { session, reply });
+        if to.is_none() {
+            self.tell_watched(record, &op, blob);
+        }
+    }
+
+    pub(super) fn not_owner(&mut self, now: Time, link: LinkId, index: u32, key: &Key) {
+        let text = format!("node {:?} does not own key {key:?}", self.config.name);
+        self.end_serve(now, link, index, Failure::new(FailureCode::NotOwner, text));
+    }
+
+    pub(super) fn end_serve(&mut self, now: Time, link: LinkId, index: u32, failure: Failure) {
+        if let Some(serve) = self.links.get_mut(&link).and_then(|l| l.serves.remove(&index)) {
+            self.serve_ended(now, &serve, false);
+        }
+        self.send(link, Role::Pull, index, Body::ErrorStatus(failure));
+    }
+}
+
+/// What a push publishes: the tensor, or its metadata and the table of the ranges that its body is made of.
+fn pushed_slice(arena: SegmentId, arena_len: u64, push: &Push, ranges: &[ArenaRange]) -> Result<LocalSlice, Failure> {
+    let invalid = |text: String| Err(Failure::new(FailureCode::Invalid, text));
+    let len = match push.ranges {
+        0 => push.meta.len_bytes(),
+        n => push.meta.body_offset() + table_bytes(n),
+    };
+    let end = padded(len).and_then(|n| n.checked_add(push.offset));
+    if !push.offset.is_multiple_of(ALIGNMENT) || end.is_none_or(|end| end > arena_len) {
+        return invalid(format!(
+            "the pushed range starts at {} and has {len} bytes; it must start at a multiple of {ALIGNMENT} and end within the arena \
+             of {arena_len} bytes",
+            push.offset
+        ));
+    }
+    if ranges.len() as u64 != u64::from(push.ranges) {
+        return invalid(format!(
+            "the push names a table of {} ranges, of which {} were read",
+            push.ranges,
+            ranges.len()
+        ));
+    }
+    if let Some(r) = ranges.iter().find(|r| r.end().is_none_or(|end| end > arena_len)) {
+        return invalid(format!(
+            "{} bytes at {} of the body do not lie within the arena of {arena_len} bytes",
+            r.len, r.offset
+        ));
+    }
+    let body_len = push.meta.len_bytes() - push.meta.body_offset();
+    let sum = ranges.iter().try_fold(0_u64, |sum, r| sum.checked_add(r.len));
+    if push.ranges > 0 && sum != Some(body_len) {
+        return invalid(format!("the ranges of the body come to {sum:?} bytes, and the description says {body_len}"));
+    }
+    Ok(LocalSlice { segment: arena, offset: push.offset, len })
+}

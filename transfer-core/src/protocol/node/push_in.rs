@@ -1,0 +1,321 @@
+//! Pushing, the receiver's side: grant slots, publish what lands in them, give them back when it has been read.
+
+use super::Node;
+use crate::fabric::LinkId;
+use crate::op::{Failure, FailureCode, Report};
+use crate::protocol::ids::SessionId;
+use crate::protocol::ids::{FlowAt, InFlowId, RecordId, SlotId, of};
+use crate::protocol::keys::{Blob, Claimant, Claiming, Landed, Owner, Record, Source};
+use crate::protocol::landing::{InFlow, InState, LandedTensor};
+use crate::protocol::slab::Slab;
+use crate::protocol::tenant::Tenant;
+use crate::tensor::{Key, Name, TensorMeta, Until, Version};
+use crate::time::Time;
+use crate::trace::TraceContext;
+use crate::wire::message::NameRef;
+use std::time::Duration;
+
+impl Node {
+    /// BUFFER_REQUEST: the first, one for larger slots, or one for another worker of ours.
+    pub(super) fn buffer_request(
+        &mut self,
+        link: LinkId,
+        index: u32,
+        names: [NameRef; 4],
+        metadata_id: u32,
+        meta: TensorMeta,
+    ) {
+        let Some(l) = self.links.get(&link) else { return };
+        let look_up = |n: NameRef| l.names_in.look_up(n).cloned();
+        let [Some(key), Some(target), Some(owner), Some(tenant)] = names.map(look_up) else {
+            return self.violation(link, "BUFFER_REQUEST uses a name that it never told");
+        };
+        let key = Key::from(key);
+        if key.reserved_for().is_some() {
+            return self.violation(link, "BUFFER_REQUEST for the key of a counter or barrier");
+        }
+        self.flow_requested(link, index, key, &target, (owner, &tenant), metadata_id, meta);
+    }
+
+    /// A peer wants slots, by message or by call.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn flow_requested(
+        &mut self,
+        link: LinkId,
+        index: u32,
+        key: Key,
+        target: &Name,
+        (owner, tenant): (Name, &Name),
+        metadata_id: u32,
+        meta: TensorMeta,
+    ) {
+        if !self.links.contains_key(&link) {
+            return;
+        }
+        let capacity = meta.len_bytes();
+        let known = self.landing.flow_of(link, index);
+        let full = self.landing.flow_count(link) >= self.config.max_requests_per_link;
+        let found = match self.workers.get(target).and_then(|s| Some((*s, self.sessions.get(s)?.domain))) {
+            _ if self.draining => Err(self.is_draining()),
+            None => Err(Failure::new(
+                FailureCode::UnknownWorker,
+                format!("no worker {target:?} is connected to node {:?}", self.config.name),
+            )),
+            Some((session, domain)) => self
+                .may_land(link, &key, target, tenant, domain)
+                .and_then(|()| self.check_room(&key, domain, capacity))
+                .map(|()| (session, domain)),
+        };
+        if let Some(id) = known {
+            return self.other_slots((link, id), &key, found, (metadata_id, meta));
+        }
+        let (session, domain) = match found {
+            Ok(found) => found,
+            Err(failure) => return self.answer_flow(link, index, Err(failure)),
+        };
+        if full {
+            let (node, limit) = (&self.config.name, self.config.max_requests_per_link);
+            let text = format!("node {node:?} takes at most {limit} keys at a time from one peer");
+            return self.answer_flow(link, index, Err(Failure::new(FailureCode::Busy, text)));
+        }
+        let flow = InFlow::new(self.latest, index, key.clone(), (session, domain), (metadata_id, meta));
+        let Some(id) = self.landing.insert_flow(link, flow) else { return };
+        self.own_flow(link, id, key, owner);
+    }
+
+    /// Whether a peer may push this key for a worker of the tenant that it names to one of ours.
+    fn may_land(&self, link: LinkId, key: &Key, target: &Name, tenant: &Name, own: Tenant) -> Result<(), Failure> {
+        let pusher = self.tenant_called(tenant).ok_or_else(|| self.unknown_tenant(tenant))?;
+        self.vouched(link, pusher)?;
+        if pusher != own {
+            return Err(self.of_another_tenant(&format!("worker {target:?}"), own, pusher));
+        }
+        self.config.tenants.may_own(own, key)
+    }
+
+    fn check_room(&self, key: &Key, domain: Tenant, capacity: u64) -> Result<(), Failure> {
+        let slots = self.config.slots_per_flow as u64;
+        if self.landing.could_hold(domain, capacity, slots) {
+            return Ok(());
+        }
+        let (node, has) = (&self.config.name, self.landing.pool_bytes(domain));
+        let text =
+            format!("key {key:?} needs {slots} landing slots of {capacity} bytes, the pool at node {node:?} has {has}");
+        Err(Failure::new(FailureCode::TooLarge, text))
+    }
+
+    /// Makes the key the sender's, if it may have it.
+    fn own_flow(&mut self, link: LinkId, id: InFlowId, key: Key, owner: Name) {
+        let Some((target, tenant)) = self.landing.flow((link, id)).map(|f| (f.target, f.domain)) else { return };
+        let record_id = self.keys.find_or_make(&key);
+        let Some(before) = self.keys.record(record_id).map(Record::owner) else { return };
+        match before {
+            Owner::Nobody => match self.node_has_too_many_keys() {
+                None => self.claim(record_id, Claiming::new((owner, tenant), Claimant::Flow((link, id)), false)),
+                Some(failure) => self.refuse_flow(link, id, failure),
+            },
+            // The same worker, come back over another link: a new epoch, which may start from a lower version.
+            Owner::Landed(landed) if (&landed.owner, landed.tenant) == (&owner, tenant) => {
+                self.keys.begin_epoch(record_id);
+                if let Some(old) = self.keys.land_for(record_id, target, (link, id)) {
+                    // It has not said that it will not write any more.
+                    self.recall(old);
+                }
+                self.give_room((link, id));
+            }
+            Owner::Outlived(outlived) if (&outlived.owner, outlived.domain) == (&owner, tenant) => {
+                let landed = Landed { owner, tenant, target, flow: Some((link, id)) };
+                self.keys.give(record_id, Owner::Landed(Box::new(landed)));
+                self.give_room((link, id));
+            }
+            Owner::Claiming(c)
+                if (&c.owner, c.tenant) == (&owner, tenant) && !matches!(c.who, Claimant::Session(_)) =>
+            {
+                let before = self.keys.set_claimant(record_id, Claimant::Flow((link, id)));
+                if let Some(Claimant::Flow(old)) = before {
+                    self.recall(old);
+                }
+            }
+            before => {
+                let failure = super::claims::key_owned(&key, self.owner_name(before), &self.config.name);
+                self.refuse_flow(link, id, failure);
+            }
+        }
+    }
+
+    /// The directory has entered the key for this flow.
+    pub(super) fn flow_claimed(&mut self, now: Time, link: LinkId, id: InFlowId, record: RecordId, owner: Name) {
+        let flow = self.landing.flow((link, id));
+        let target = flow.filter(|f| f.state != InState::Recalling).map(|f| (f.target, f.domain));
+        match target {
+            Some((target, tenant)) => {
+                let landed = Landed { owner, tenant, target, flow: Some((link, id)) };
+                self.keys.give(record, Owner::Landed(Box::new(landed)));
+                self.give_room((link, id));
+            }
+            // Sender, target or link went away meanwhile.
+            None => {
+                self.keys.set_claimant(record, Claimant::Gone);
+                self.end_key(now, record);
+            }
+        }
+    }
+
+    /// The flow does not get its key. One that is called back already ends with RECALLED.
+    pub(super) fn refuse_flow(&mut self, link: LinkId, id: InFlowId, failure: Failure) {
+        let Some(flow) = self.landing.refuse_flow((link, id)) else { return };
+        self.answer_flow(link, flow.index, Err(failure));
+        self.keys.tidy_key(&flow.key, &mut self.actions);
+    }
+
+    /// The sender has no use for its slots and wants others: larger ones, or for another worker of ours.
+    fn other_slots(
+        &mut self,
+        at: FlowAt,
+        key: &Key,
+        found: Result<(SessionId, Tenant), Failure>,
+        described: (u32, TensorMeta),
+    ) {
+        // That one is answered by the end of the flow.
+        if self.landing.flow(at).is_none_or(|flow| flow.state == InState::Recalling) {
+            return;
+        }
+        let Some(index) = self.landing.request_others(at, key, described).map(|flow| flow.index) else {
+            return self.violation(at.0, "BUFFER_REQUEST for a flow that is for another key, or has no answer yet");
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(failure) => {
+                self.landing.refuse_others(self.latest, at, &mut self.actions);
+                return self.answer_flow(at.0, index, Err(failure));
+            }
+        };
+        let is_another = self.landing.retarget(self.latest, at, found, &mut self.actions);
+        let record = self.keys.find(key);
+        if let Some(record) = record.filter(|record| is_another && self.lands_by(*record, at)) {
+            self.keys.land_for(record, found.0, at);
+        }
+        self.give_room(at);
+    }
+
+    /// META_DATA_UPDATE of a flow: what follows looks different and fits.
+    pub(super) fn flow_described(&mut self, link: LinkId, index: u32, metadata_id: u32, meta: TensorMeta) {
+        if let Err(what) = self.landing.describe(link, index, (metadata_id, meta)) {
+            self.violation(link, &what);
+        }
+    }
+
+    /// TRACE of a flow: what pushed the version that is about to land.
+    pub(super) fn flow_traced(&mut self, now: Time, link: LinkId, index: u32, version: Version, context: TraceContext) {
+        if let Err(what) = self.landing.trace(now, link, index, (version, context)) {
+            self.violation(link, &what);
+        }
+    }
+
+    /// Whether the versions of a key land by this flow.
+    fn lands_by(&self, record: RecordId, flow: FlowAt) -> bool {
+        self.keys.record(record).is_some_and(|r| r.owner().lands_by(flow))
+    }
+
+    /// The slot is closed: publishes what it holds, unless something that landed before it still waits.
+    pub(super) fn deliver_flow(&mut self, now: Time, at: FlowAt, closed: SlotId) {
+        #[cfg(test)]
+        if self.config.broken == Some(crate::protocol::broken::Broken::DeliversOutOfOrder) {
+            return self.flow_landed(now, at, closed);
+        }
+        let _ = closed;
+        while let Some(first) = self.landing.next_landed(at) {
+            self.flow_landed(now, at, first);
+        }
+    }
+
+    /// A version is here, and nobody can write to it any more: publish it.
+    fn flow_landed(&mut self, now: Time, at: FlowAt, slot: SlotId) {
+        let link = at.0;
+        let record = self.landing.flow(at).and_then(|flow| self.keys.find(&flow.key));
+        let Some(record) = record.filter(|record| self.lands_by(*record, at)) else {
+            // The key ended meanwhile, or is another's.
+            return self.drop_slot(link, slot);
+        };
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some((domain, slice, LandedTensor { header, meta, copied, trace })) = self.landing.closed(link, slot)
+        else {
+            return;
+        };
+        let (version, retention, copied, trace, bytes) = (header.version, header.retention, *copied, *trace, slice.len);
+        let mut blob = Blob::new(slice, meta.clone(), domain, Source::Slot(link, slot)).retained(retention);
+        blob.trace = trace.map(|(context, _)| context);
+        let blob = self.keys.insert(blob);
+        self.landing.hold(link, slot, blob);
+        l.inward.add(bytes);
+        let copied = copied + bytes * u64::from(l.limits.sender_copies);
+        self.meters.landed(l.path, bytes, copied);
+        if let Some((context, told)) = trace {
+            let report = Report {
+                fabric: l.kind,
+                bytes,
+                copied,
+                queued: Duration::ZERO,
+                waited: Duration::ZERO,
+                flew: now.since(told),
+                origin: None,
+            };
+            self.note_landed(now, link, record, version, report, (context, told));
+        }
+        if retention.until != Until::Replaced {
+            self.keep_slot(link, slot, blob);
+        }
+        self.publish(now, record, blob, version);
+    }
+
+    /// The sender will not write any more, and the flow ends.
+    pub(super) fn flow_ended(&mut self, now: Time, link: LinkId, index: u32) {
+        let Some(id) = self.landing.flow_of(link, index) else { return };
+        let Some(key) = self.landing.flow((link, id)).map(|f| f.key.clone()) else { return };
+        self.cut_call(link, index);
+        self.landing.end_flow(self.latest, (link, id), &mut self.actions);
+        if let Some(record) = self.keys.find(&key) {
+            match self.keys.record(record).map(Record::owner) {
+                Some(Owner::Landed(l)) if l.flow == Some((link, id)) => {
+                    let owner = l.owner.clone();
+                    self.owner_left(now, record, owner);
+                }
+                Some(Owner::Claiming(c)) if c.who == Claimant::Flow((link, id)) => self.end_key(now, record),
+                _ => {}
+            }
+        }
+    }
+
+    /// A key that landed here ends: its flow's slots are called back.
+    pub(super) fn landed_key_ended(&mut self, landed: &Landed) {
+        if let Some(flow) = landed.flow {
+            self.recall(flow);
+        }
+    }
+
+    /// A worker of ours is gone, and with it what others push to it.
+    pub(super) fn flows_in_target_gone(&mut self, session: SessionId) {
+        for flow in self.landing.flows_where(|flow| flow.target == session) {
+            self.recall(flow);
+        }
+    }
+
+    /// The link is gone. What has landed stays, until its owner comes back or its target goes.
+    pub(super) fn flows_in_lost(&mut self, now: Time, link: LinkId, flows: &Slab<InFlow, of::InFlow>) {
+        for (id, flow) in flows.iter() {
+            let Some(record) = self.keys.find(&flow.key) else { continue };
+            match self.keys.record(record).map(|r| (r.owner(), r.newest())) {
+                Some((Owner::Landed(landed), newest)) if landed.flow == Some((link, id)) => {
+                    self.keys.detach_flow(record);
+                    if newest.is_none() {
+                        self.end_key(now, record);
+                    }
+                }
+                Some((Owner::Claiming(c), _)) if c.who == Claimant::Flow((link, id)) => {
+                    self.keys.set_claimant(record, Claimant::Gone);
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Workers: how their sessions begin and end, and what they command.
+
+use super::Node;
+use super::worker::{Arena, Session};
+use crate::memory::{LocalSlice, SegmentId};
+use crate::op::{Command, Failure, FailureCode, OpId, Push, Reply};
+use crate::protocol::action::HostAction;
+use crate::protocol::control::Control;
+use crate::protocol::ids::SessionId;
+use crate::protocol::keys::{Claimant, Owner};
+use crate::protocol::tenant::Tenant;
+use crate::tensor::{Key, Name};
+use crate::time::Time;
+use crate::wire::ranges::{ArenaRange, table_bytes};
+use hashbrown::HashMap;
+
+impl Node {
+    /// A worker connected: its arena is mapped and registered. A name that is taken must have been refused before.
+    pub fn session_opened(&mut self, session: SessionId, name: Name, domain: Tenant, arena: SegmentId, arena_len: u64) {
+        self.workers.insert(name.clone(), session);
+        self.arenas.insert(arena, Arena { segment: arena, blobs: 0, ranges: 0, abandoned: false });
+        let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (lent, announced) = (0, 0);
+        self.keys.session_opened(session, domain);
+        self.sessions.insert(
+            session,
+            Session { name, name_at: None, domain, arena, arena_len, ops, leases, lent, announced, versions },
+        );
+    }
+
+    /// A worker is gone, and reads nothing any more. What it published ends with it, except for those who are reading it; its leases and
+    /// operations end. Of one that was [evicted](Node::session_evicted) before, the leases are left to end.
+    pub fn session_closed(&mut self, now: Time, session: SessionId, why: &str) {
+        self.session_evicted(now, session, why);
+        let mut leases: Vec<_> = self.evicted.remove(&session).unwrap_or_default().into_iter().collect();
+        leases.sort_unstable_by_key(|(blob, _)| *blob);
+        for (blob, count) in leases {
+            for _ in 0..count {
+                self.unhold(blob);
+            }
+        }
+    }
+
+    /// A worker is thrown out, and its process may live. Its session ends, but for its leases: it may be reading still.
+    /// [`Node::session_closed`] follows, once it says that it does not, or its process has ended.
+    pub fn session_evicted(&mut self, now: Time, session: SessionId, why: &str) {
+        self.latest = now;
+        let Some(mut gone) = self.sessions.remove(&session) else { return };
+        if self.workers.get(&gone.name) == Some(&session) {
+            self.workers.remove(&gone.name);
+        }
+        let mut ops: Vec<_> = std::mem::take(&mut gone.ops).into_values().collect();
+        ops.sort_unstable();
+        for id in ops {
+            self.drop_op(id);
+        }
+        self.evicted.insert(session, std::mem::take(&mut gone.leases));
+        self.flows_out_abandoned(session);
+        self.flows_in_target_gone(session);
+        for record in self.keys.keys_of(session) {
+            self.step();
+            let owner = match self.keys.record(record).map(|r| r.owner()) {
+                Some(Owner::Landed(landed)) => landed.owner.clone(),
+                Some(Owner::Claiming(c)) if c.who != Claimant::Session(session) => {
+                    self.former_owner_left(record, gone.name.clone(), gone.domain);
+                    continue;
+                }
+                _ => gone.name.clone(),
+            };
+            self.owner_left(now, record, owner);
+        }
+        self.keys.session_closed(session);
+        if let Some(arena) = self.arenas.get_mut(&gone.arena) {
+            arena.abandoned = true;
+        }
+        self.tidy_arena(gone.arena);
+        let why = why.to_owned();
+        self.actions.push(HostAction::Control(Control::SessionClosed { session, worker: gone.name, why }));
+    }
+
+    /// Where the table of a push lies, if its body is made of several ranges: whoever can read the arena copies it out, and hands the
+    /// push to [`Node::push_ranges`].
+    #[must_use]
+    pub fn table_of(&self, session: SessionId, push: &Push) -> Option<LocalSlice> {
+        let s = self.sessions.get(&session).filter(|_| push.ranges > 0)?;
+        let offset = push.offset.checked_add(push.meta.body_offset())?;
+        Some(LocalSlice { segment: s.arena, offset, len: table_bytes(push.ranges) })
+    }
+
+    /// A worker pushes a body that is made of these ranges of its arena, in order.
+    pub fn push_ranges(&mut self, now: Time, session: SessionId, push: Push, ranges: &[ArenaRange]) {
+        self.latest = now;
+        if let Some(failure) = self.is_under_way(session, push.op) {
+            return self.refuse(session, push.op, failure);
+        }
+        self.push(now, session, push, ranges);
+    }
+
+    /// A worker's request.
+    pub fn command(&mut self, now: Time, session: SessionId, command: Command) {
+        self.latest = now;
+        if self.draining
+            && let Some(op) = command.begins()
+        {
+            return self.refuse(session, op, self.is_draining());
+        }
+        if let Some(op) = command.op()
+            && let Some(failure) = self.is_under_way(session, op)
+        {
+            return self.refuse(session, op, failure);
+        }
+        match command {
+            Command::Push(push) => self.push(now, session, push, &[]),
+            Command::Fetch(fetch) => self.fetch(now, session, fetch),
+            Command::Prepare(prepare) => self.prepare(now, session, prepare),
+            Command::Release { lease } => self.release(session, lease),
+            Command::Cancel { op } => {
+                if let Some(id) = self.sessions.get(&session).and_then(|s| s.ops.get(&op)).copied() {
+                    let text = "given up by its caller";
+                    self.give_up(now, id, Failure::new(FailureCode::Cancelled, text));
+                }
+            }
+            Command::TakeBack(command) => self.take_back(now, session, command),
+            Command::Delete { op, key } => self.delete(now, session, op, &key),
+            Command::Counter(command) => self.counter(now, session, command),
+            // For whoever keeps the board, who looks whether it can say that it is withdrawn.
+            Command::Unmarked { .. } => {}
+        }
+    }
+
+    pub(super) fn delete(&mut self, now: Time, session: SessionId, op: OpId, key: &Key) {
+        let record = self.keys.find(key);
+        let mine = record.and_then(|id| self.keys.record(id)).is_some_and(|r| match r.owner() {
+            Owner::Session(s) => *s == session,
+            Owner::Outlived(outlived) => self.is_heir(session, outlived),
+            Owner::Nobody | Owner::Claiming(_) | Owner::Landed(_) => false,
+        });
+        match record {
+            Some(id) if mine => {
+                self.end_key(now, id);
+                self.actions.push(HostAction::Reply { session, reply: Reply::Deleted { op } });
+            }
+            record => {
+                if let Some(failure) = record.and_then(|id| self.is_others(session, id, key)) {
+                    return self.refuse(session, op, failure);
+                }
+                let text = format!("key {key:?} is not owned by this worker at this sidecar");
+                self.refuse(session, op, Failure::new(FailureCode::NotOwner, text));
+            }
+        }
+    }
+}

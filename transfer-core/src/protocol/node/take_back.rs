@@ -1,0 +1,98 @@
+//! Taking a published version back: nobody gets it any more, and once its readers are done its memory is its worker's to write.
+//!
+//! This is what weights that are updated in place stand on. Fetches meanwhile wait for the next version; where the readers take too
+//! long, or the worker gives up, the version is published again and nothing has happened.
+
+use super::Node;
+use super::worker::{Op, OpKind};
+use crate::op::{Failure, FailureCode, Reply, TakeBack};
+use crate::protocol::action::HostAction;
+use crate::protocol::ids::SessionId;
+use crate::protocol::ids::{BlobId, OperationId, RecordId};
+use crate::protocol::keys::{Lent, Picked, Source};
+use crate::tensor::{Key, Select};
+use crate::time::Time;
+use std::time::Duration;
+
+impl Node {
+    pub(super) fn take_back(&mut self, now: Time, session: SessionId, command: TakeBack) {
+        let TakeBack { op, key, version, timeout } = command;
+        if let Some(failure) = self.is_busy(session) {
+            return self.refuse(session, op, failure);
+        }
+        let (record, blob) =
+            match self.find_to_take_back(session, &key, version.map_or(Select::Latest, Select::Exactly)) {
+                Ok(found) => found,
+                Err(failure) => return self.refuse(session, op, failure),
+            };
+        self.keys.take_version(record, blob, &mut self.actions);
+        let kind = OpKind::TakeBack { blob };
+        let id = self.keep_op(Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind });
+        if self.keys.set_awaited(blob, Some(id)) {
+            self.taken_back(id, blob);
+        }
+    }
+
+    fn find_to_take_back(&self, session: SessionId, key: &Key, select: Select) -> Result<(RecordId, BlobId), Failure> {
+        let owns = |r: &RecordId| self.keys.record(*r).is_some_and(|r| r.owner().is(session));
+        let Some(record) = self.keys.find(key).filter(owns) else {
+            let text = format!("key {key:?} is not owned by this worker at this sidecar");
+            return Err(Failure::new(FailureCode::NotOwner, text));
+        };
+        let Picked::Blob(blob) = self.keys.pick(record, select) else {
+            let text = format!("{select} of key {key:?} is not published any more");
+            return Err(Failure::new(FailureCode::VersionGone, text));
+        };
+        match self.keys.blob(blob).map(|b| &b.source) {
+            Some(Source::Arena(Some(lent))) if lent.session == session => Ok((record, blob)),
+            _ => {
+                let text = format!(
+                    "{select} of key {key:?} does not lie in this worker's arena: an earlier session pushed it"
+                );
+                Err(Failure::new(FailureCode::Invalid, text))
+            }
+        }
+    }
+
+    /// Nobody but the operation holds it any more.
+    pub(super) fn taken_back(&mut self, op: OperationId, id: BlobId) {
+        let (Some(op), Some(blob)) = (self.finish_op(op), self.keys.remove(id)) else { return };
+        let Source::Arena(Some(Lent { pushed, .. })) = blob.source else { return };
+        // No word of its return: the reply is that.
+        self.leave_arena(&blob, None);
+        let reply = Reply::TakenBack { op: op.id, version: blob.version, pushed, offset: blob.slice.offset };
+        self.actions.push(HostAction::Reply { session: op.session, reply });
+    }
+
+    /// Why a version could not be taken back in time.
+    pub(super) fn still_read(&self, key: &Key, blob: BlobId, after: Duration) -> Failure {
+        let (version, readers) = self.keys.blob(blob).map_or((0, 0), |b| (b.version.0, b.holders() - 1));
+        let text = format!(
+            "version {version} of key {key:?} is still being read in {readers} places after {after:?}; it is published again"
+        );
+        Failure::new(FailureCode::Deadline, text)
+    }
+
+    /// Ends an operation that takes too long, or that its caller does not want any more.
+    pub(super) fn give_up(&mut self, now: Time, id: OperationId, failure: Failure) {
+        let taking = match self.ops.get(id) {
+            Some(Op { kind: OpKind::TakeBack { blob }, key, session, .. }) => Some((*blob, key.clone(), *session)),
+            _ => None,
+        };
+        self.fail_op(id, failure);
+        if let Some((blob, key, session)) = taking {
+            self.publish_again(now, blob, &key, session);
+        }
+    }
+
+    fn publish_again(&mut self, now: Time, blob: BlobId, key: &Key, session: SessionId) {
+        let record = self.keys.find(key);
+        match record.filter(|id| self.keys.publish_again(*id, blob, session)) {
+            Some(id) => {
+                self.keys.show(id, &mut self.actions);
+                self.serve_waiters(now, id);
+            }
+            None => self.unhold(blob),
+        }
+    }
+}

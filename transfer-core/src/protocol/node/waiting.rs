@@ -1,0 +1,118 @@
+//! What an operation waits for, in words: for whoever looks at it while it waits.
+
+use super::Node;
+use super::pull::PullState;
+use super::worker::CounterStage;
+use super::worker::{FetchStage, Op, OpKind, PushStage};
+use crate::op::CounterAsk;
+use crate::tensor::{Name, ReservedFor};
+
+impl Op {
+    /// What it is, and what it is about, as people call both.
+    pub(super) fn spoken(&self) -> (&'static str, &str) {
+        let key = self.key.reserved_for();
+        let operation = match (&self.kind, key) {
+            (OpKind::Fetch { .. }, _) => "fetch",
+            (OpKind::Push { .. }, _) => "push",
+            (OpKind::Prepare { .. }, _) => "prepare",
+            (OpKind::TakeBack { .. }, _) => "take back",
+            (OpKind::Counter { .. }, Some((ReservedFor::Barrier, _))) => "barrier",
+            (OpKind::Counter { .. }, _) => "counter",
+        };
+        (operation, key.map_or(self.key.as_str(), |(_, name)| name))
+    }
+}
+
+impl Node {
+    /// The other node that takes part in an operation by now.
+    pub(super) fn other_node<'a>(&'a self, op: &'a Op) -> Option<&'a Name> {
+        let at = |link| self.links.get(link).map(|l| &l.peer.name);
+        match &op.kind {
+            OpKind::Fetch { stage, .. } => match stage {
+                FetchStage::Waiting | FetchStage::Copying(_) => None,
+                FetchStage::Connecting(node) => Some(node),
+                FetchStage::Pulling(link, _) => at(link),
+            },
+            OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => match stage {
+                PushStage::Connecting(node) => Some(node),
+                PushStage::Queued(link, _) => at(link),
+                PushStage::Writing => op.target().and_then(|to| self.worker_locations.get(to)),
+                PushStage::Claiming | PushStage::Locating(_) => None,
+            },
+            OpKind::Counter { stage, .. } => match stage {
+                CounterStage::Connecting(node) => Some(node),
+                CounterStage::Called(link, _) => at(link),
+                CounterStage::Claiming | CounterStage::Running(_) | CounterStage::Arrived => None,
+            },
+            OpKind::TakeBack { .. } => None,
+        }
+    }
+
+    /// How many bytes an operation is about, where that is known by now.
+    pub(super) fn length_of(&self, op: &Op) -> Option<u64> {
+        match &op.kind {
+            OpKind::Push { blob, .. } | OpKind::TakeBack { blob } => self.keys.blob(*blob).map(|b| b.meta.len_bytes()),
+            OpKind::Prepare { meta, .. } => Some(meta.len_bytes()),
+            OpKind::Fetch { stage: FetchStage::Pulling(link, pull), .. } => {
+                let pull = self.links.get(link)?.pulls.get(*pull)?;
+                pull.described.as_ref().map(|(_, meta)| meta.len_bytes())
+            }
+            OpKind::Fetch { .. } | OpKind::Counter { .. } => None,
+        }
+    }
+
+    /// What an operation waits for now.
+    pub(super) fn waits_for(&self, op: &Op) -> String {
+        let to = op.target().map_or("", Name::as_str);
+        match &op.kind {
+            OpKind::Fetch { select, stage, .. } => match stage {
+                FetchStage::Waiting => {
+                    let record = self.keys.find(&op.key).and_then(|r| self.keys.record(r));
+                    match record.and_then(|r| self.owner_name(r.owner())) {
+                        Some(owner) => format!("worker {owner:?} to publish {select} here"),
+                        None => "the directory to say who owns the key: nobody has published it yet".to_owned(),
+                    }
+                }
+                FetchStage::Connecting(node) => format!("a link to node {node:?}, which owns the key"),
+                FetchStage::Copying(_) => "a copy out of another tenant's memory, or room for it".to_owned(),
+                FetchStage::Pulling(link, pull) => {
+                    let l = self.links.get(link);
+                    let peer = l.map_or("", |l| l.peer.name.as_str());
+                    match l.and_then(|l| l.pulls.get(*pull)).map(|p| p.state) {
+                        Some(PullState::WaitingForRoom) => "room in the landing pool".to_owned(),
+                        Some(PullState::Preparing | PullState::Granting) => "a landing slot to be opened".to_owned(),
+                        _ => format!("node {peer:?} to send {select}"),
+                    }
+                }
+            },
+            OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => match stage {
+                PushStage::Claiming => "the directory to enter the key for its owner".to_owned(),
+                PushStage::Locating(worker) => format!("the directory to say where worker {worker:?} is"),
+                PushStage::Connecting(node) => format!("a link to node {node:?}, where worker {to:?} is"),
+                PushStage::Queued(..) => format!("a landing slot at the sidecar of worker {to:?}"),
+                PushStage::Writing => format!("the bytes to land at the sidecar of worker {to:?}"),
+            },
+            OpKind::TakeBack { blob } => {
+                let readers = self.keys.blob(*blob).map_or(0, |b| b.holders().saturating_sub(1));
+                format!("{readers} readers to release the version")
+            }
+            OpKind::Counter { ask, stage } => match (stage, ask) {
+                (CounterStage::Claiming, _) => "the directory to say where it lives".to_owned(),
+                (CounterStage::Connecting(node), _) => format!("a link to node {node:?}, where it lives"),
+                (CounterStage::Called(link, _), ask) => {
+                    let home = self.links.get(link).map_or("", |l| l.peer.name.as_str());
+                    match ask {
+                        CounterAsk::Wait { members } => format!("{members} members to arrive at it, at node {home:?}"),
+                        _ => format!("node {home:?} to answer for it"),
+                    }
+                }
+                (CounterStage::Running(_), _) => "the device that operates on its word".to_owned(),
+                (CounterStage::Arrived, CounterAsk::Wait { members }) => format!(
+                    "{} of {members} members to arrive at it",
+                    members.saturating_sub(u32::try_from(self.barrier_arrived(&op.key)).unwrap_or(u32::MAX))
+                ),
+                (CounterStage::Arrived, _) => "its turn".to_owned(),
+            },
+        }
+    }
+}
