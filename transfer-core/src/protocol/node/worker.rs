@@ -17,7 +17,7 @@ pub(super) type Leases = HashMap<BlobId, u32>;
 /// A connected worker.
 pub(super) struct Session {
     pub(super) name: Name,
-    /// The node whose worker has this name by the directory's word: [`Node::name_lost`].
+    /// The node whose worker has this name by the directory's word: [`Node::name_lost`](super::Node::name_lost).
     pub(super) name_at: Option<Name>,
     pub(super) domain: Tenant,
     pub(super) arena: SegmentId,
