@@ -45,14 +45,16 @@ fn every_link_leads_to_a_file_and_a_heading_that_exist() {
 
 #[test]
 fn files_that_are_named_exist() {
-    let page = std::fs::read_to_string(root().join("CONTRIBUTING.md")).expect("it is there");
-    // In code: `scripts/setup.sh`, and the first word of an indented line.
-    let spans = page.split('`').skip(1).step_by(2).chain(page.lines().filter(|line| line.starts_with("    ")));
-    let words = spans.flat_map(|span| span.split([' ', '\n', ':', ';', '(', ')', ',']));
-    let named: Vec<_> = words.filter(|word| word.contains('/') && !word.starts_with(['/', '-'])).collect();
-    assert!(named.len() > 10, "only {named:?} were found");
-    let missing: Vec<_> = named.iter().filter(|path| !root().join(path).exists()).collect();
-    assert!(missing.is_empty(), "CONTRIBUTING.md names these, and they are not there: {missing:#?}");
+    for name in ["CONTRIBUTING.md", "docs/how-to-add.md"] {
+        let page = std::fs::read_to_string(root().join(name)).expect("it is there");
+        // In code: `scripts/setup.sh`, and the first word of an indented line.
+        let spans = page.split('`').skip(1).step_by(2).chain(page.lines().filter(|line| line.starts_with("    ")));
+        let words = spans.flat_map(|span| span.split([' ', '\n', ':', ';', '(', ')', ',', '`']));
+        let named: Vec<_> = words.filter(|word| word.contains('/') && !word.starts_with(['/', '-'])).collect();
+        assert!(named.len() > 10, "{name}: only {named:?} were found");
+        let missing: Vec<_> = named.iter().filter(|path| !root().join(path).exists()).collect();
+        assert!(missing.is_empty(), "{name} names these, and they are not there: {missing:#?}");
+    }
 }
 
 fn markdown(folder: &Path) -> Vec<PathBuf> {
