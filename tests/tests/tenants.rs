@@ -154,7 +154,10 @@ fn what_is_shared_on_purpose_is_read_as_a_copy() {
         for (key, seed) in [("models/w", 1), ("w", 2)] {
             let fetched = reader.fetch(key).hold(key).get();
             assert_eq!(fetched.sum, spec(seed).sum());
-            assert!(fetched.report.copied >= 3_000_001, "{}", fetched.report.text);
+            // A device writes into the reader's own pool, and no CPU copies.
+            let by_a_device = node == 1 && !matches!(carrier, Carrier::Tcp | Carrier::Shm);
+            let least = if by_a_device { 0 } else { 3_000_001 };
+            assert!(fetched.report.copied >= least, "{}", fetched.report.text);
             stranger.fetch(key).trouble().expect("PermissionDenied", &["user id 0"]);
             // Its owner goes on, and the copy stays.
             owner.push(key, spec(9)).get();
