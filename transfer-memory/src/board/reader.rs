@@ -14,7 +14,7 @@ use std::sync::Arc;
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::tensor::{DType, Key, TensorMeta, Version};
 
-/// Looks into a board, and marks what it reads. Thread-safe.
+/// The reader of a board. It sets hazard pointers to what it reads. Thread-safe.
 #[derive(Debug)]
 pub struct BoardReader {
     board: Words,
@@ -22,7 +22,7 @@ pub struct BoardReader {
     marks: Words,
 }
 
-/// What a board shows of a key. It may be gone before it is [held](BoardReader::hold).
+/// What a board shows of a key. It may be withdrawn before it is [held](BoardReader::hold).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// Which version it is.
