@@ -1,18 +1,19 @@
-//! Noticing that this process is the forked child of the one that something belongs to.
+//! Detects that this process is a forked child of the owner of some resource.
 //!
-//! A child has copies of its parent's memory, and shares what the parent shares with others: were it to go on, it would write into its
-//! parent's rings, clear its parent's marks and read its parent's socket. A process id does not tell the two apart at no cost, and comes
-//! again. So whatever must stay with one process keeps a page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14).
+//! A child has copies of its parent's memory, and shares what the parent shares with others. If it went on, it would
+//! write into its parent's rings, clear its parent's hazard pointers and read its parent's socket. Reading the process
+//! id costs a system call, and process ids are reused. So a resource that must stay with one process keeps a page that
+//! the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14).
 
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The page, of which one byte is used. As short as a page may be; the kernel rounds it up.
+/// The length of the page in bytes. One byte is used; the kernel rounds the length up to whole pages.
 const LEN: usize = 4096;
 
-/// Belongs to the process that made it, and knows a forked child.
+/// A guard of the process that made it. It detects that it is used in a forked child.
 #[derive(Debug)]
 pub struct ForkGuard {
     page: NonNull<AtomicU8>,
@@ -24,10 +25,10 @@ unsafe impl Send for ForkGuard {}
 unsafe impl Sync for ForkGuard {}
 
 impl ForkGuard {
-    /// For this process.
+    /// Makes a guard for this process.
     ///
     /// # Errors
-    /// What the kernel says: ENOMEM.
+    /// The kernel's error, such as ENOMEM.
     pub fn new() -> Result<ForkGuard, crate::Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choosing disturbs no memory that Rust knows of.
@@ -45,7 +46,7 @@ impl ForkGuard {
         unsafe { self.page.as_ref() }
     }
 
-    /// Whether this process is a child of the one that made this, and has it by a fork.
+    /// Whether this process is a forked child of the one that made this guard.
     #[must_use]
     pub fn is_forked(&self) -> bool {
         self.here().load(Ordering::Relaxed) == 0

@@ -6,7 +6,7 @@ use crate::view::{Bytes, Element, ViewError, cast, cast_mut};
 use std::sync::Arc;
 use transfer_core::memory::LocalSlice;
 
-/// A range of the arena with one owner, who may write it. Freed on drop.
+/// A range of the arena with one owner, which may write it. Freed on drop.
 #[derive(Debug)]
 pub struct Block {
     arena: Arena,
@@ -15,7 +15,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// The caller has recorded that the allocation of `len` bytes at `offset` has a writer: this.
+    /// Makes a block. The caller has recorded that the allocation of `len` bytes at `offset` has a writer.
     pub(super) fn new(arena: Arena, offset: u64, len: u64) -> Block {
         Block { arena, offset, len }
     }
@@ -47,7 +47,7 @@ impl Block {
         unsafe { std::slice::from_raw_parts(self.pointer(), self.len as usize) }
     }
 
-    /// The bytes, to be written.
+    /// The bytes, writable.
     #[must_use]
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_bytes`, and `self` is borrowed mutably, so nobody in this process reads them; other
@@ -58,13 +58,13 @@ impl Block {
     /// The bytes as elements.
     ///
     /// # Errors
-    /// [`ViewError::WrongSize`] where they are no whole number of elements, [`ViewError::InvalidValue`] for a `bool`
-    /// that is neither 0 nor 1.
+    /// [`ViewError::WrongSize`] where the length is no multiple of the element size, [`ViewError::InvalidValue`] for a
+    /// `bool` that is neither 0 nor 1.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], ViewError> {
         cast(self.as_bytes())
     }
 
-    /// The bytes as elements, to be written.
+    /// The bytes as writable elements.
     ///
     /// # Errors
     /// As [`Block::as_slice`]. A block fresh from [`Arena::allocate`] may contain bytes that are no `bool`: fill it
@@ -86,16 +86,16 @@ impl Block {
         self.arena.0.mapping.copy_in_parallel(self.offset + at, bytes, threads)
     }
 
-    /// Hands the range to the sidecar. It is freed, or its owner's again, when the sidecar says so.
+    /// Hands the range to the sidecar. The sidecar later says whether the range is freed or returned to its owner.
     #[must_use = "the range stays allocated until the sidecar, who must be told, gives it back"]
     pub fn lend(self) -> LocalSlice {
-        // The sidecar holds it before this block, on its way out, ceases to.
+        // The sidecar becomes a holder before this block is dropped at the end of this function.
         self.arena.hand_over(self.offset, Here::Writer, true);
         self.slice()
     }
 
-    /// Gives up writing for good: a view that can be cloned, sliced and turned into Arrow arrays. The range is freed
-    /// with the last view, and the last time the sidecar returns it.
+    /// Makes the block immutable. The view can be cloned, sliced and turned into Arrow arrays. The range is freed when
+    /// the last view is dropped and the sidecar has returned it as often as it was shared.
     #[must_use]
     pub fn freeze(self) -> Bytes {
         self.arena.hand_over(self.offset, Here::Readers, false);

@@ -1,8 +1,7 @@
 //! A worker's allocations in the segment that it writes.
 //!
-//! The worker allocates by itself, without asking the sidecar; the records lie in the worker's own memory. Every
-//! allocation starts at a multiple of 64 bytes and is padded to one with zeros, so that what lies in the arena can be
-//! gathered by a NIC as it is.
+//! The worker allocates without asking the sidecar; the records lie in the worker's own memory. Every allocation starts
+//! at a multiple of 64 bytes and is padded to one with zeros, so that a NIC can gather it in place.
 //!
 //! An allocation has up to three kinds of holders, and its range is free again when none is left:
 //!
@@ -46,7 +45,7 @@ unsafe impl Sync for Inner {}
 #[derive(Debug)]
 struct State {
     allocator: Allocator,
-    /// What is allocated, by offset.
+    /// The allocations by offset.
     entries: BTreeMap<u64, Entry>,
 }
 
@@ -54,7 +53,7 @@ struct State {
 struct Entry {
     allocation: Allocation,
     here: Here,
-    /// How often the sidecar holds it.
+    /// The number of times that the sidecar holds it.
     lent: u32,
 }
 
@@ -66,7 +65,8 @@ enum Here {
     Readers,
 }
 
-/// The sidecar returned, or was asked for, an allocation that it does not hold, or not alone. Nothing has changed.
+/// The sidecar returned, or was asked for, an allocation that it does not hold, or that others hold as well. Nothing
+/// has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no allocation at offset {offset} of {arena} is lent to the sidecar in that way")]
 pub struct NotLent {
@@ -76,19 +76,20 @@ pub struct NotLent {
     pub offset: u64,
 }
 
-/// A range of the arena that was added to what the sidecar holds.
+/// A range of the arena that the sidecar holds as well, after [`Arena::share`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shared {
     /// The range.
     pub slice: LocalSlice,
-    /// Where the allocation that it lies in starts: what [`Arena::give_back`] wants. Bytes from the arena's start.
+    /// The start of the allocation that contains the range, as [`Arena::give_back`] takes it. Bytes from the arena's
+    /// start.
     pub allocation: u64,
-    /// Where that allocation ends, padding included. Bytes from the arena's start.
+    /// The end of that allocation, padding included. Bytes from the arena's start.
     pub allocation_end: u64,
 }
 
 impl Arena {
-    /// An arena in all of `mapping`, in which nothing is allocated.
+    /// Makes an arena of all of `mapping`, with nothing allocated.
     ///
     /// # Errors
     /// [`MapError::ReadOnly`].
@@ -99,11 +100,11 @@ impl Arena {
         Ok(Arena(Arc::new(Inner { id, mapping, base, state })))
     }
 
-    /// Allocates `len` bytes. What they contain is left over from earlier use; the padding behind them is zero.
+    /// Allocates `len` bytes. Their contents are left over from earlier use; the padding behind them is zero.
     ///
     /// # Errors
-    /// [`AllocError::NoRoom`], which may pass when something is freed, with the free bytes and the longest free range;
-    /// [`AllocError::TooLong`], which never passes.
+    /// [`AllocError::NoRoom`], with the free bytes and the longest free range: a later call may succeed once something
+    /// is freed. [`AllocError::TooLong`]: no later call succeeds.
     pub fn allocate(&self, len: u64) -> Result<Block, AllocError> {
         let mut state = self.0.state.lock();
         let allocation = state.allocator.allocate(len)?;
@@ -117,9 +118,9 @@ impl Arena {
         Ok(Block::new(self.clone(), offset, len))
     }
 
-    /// Adds `len` bytes at `pointer` to what the sidecar holds, if they lie within one allocation that was frozen and
-    /// that somebody in this process still reads. `None` where they do not: then they have to be copied into an
-    /// allocation of their own.
+    /// Adds `len` bytes at `pointer` to what the sidecar holds. The bytes must lie within one frozen allocation that
+    /// still has a reader in this process. `None` where they do not: the caller has to copy them into an allocation of
+    /// their own.
     #[must_use]
     pub fn share(&self, pointer: *const u8, len: u64) -> Option<Shared> {
         let offset = self.0.mapping.offset_of(pointer)?;
@@ -134,7 +135,8 @@ impl Arena {
         Some(Shared { slice: LocalSlice { segment: self.0.id, offset, len }, allocation: *start, allocation_end })
     }
 
-    /// The sidecar is done with the allocation that starts at `offset`; once for each time that it was lent or shared.
+    /// Records that the sidecar returned the allocation that starts at `offset`. Call it once for each time that it was
+    /// lent or shared.
     ///
     /// # Errors
     /// [`NotLent`] where it is not lent.
@@ -148,11 +150,11 @@ impl Arena {
         Ok(())
     }
 
-    /// The sidecar hands back the allocation that starts at `offset`, for its one owner to write again: the end of a
-    /// fetch into it, or of a push that failed.
+    /// Takes the allocation that starts at `offset` back from the sidecar, with one owner that may write it: at the end
+    /// of a fetch into it, or of a push that failed.
     ///
     /// # Errors
-    /// [`NotLent`] where the sidecar does not hold it, or somebody else does, too.
+    /// [`NotLent`] where the sidecar does not hold it, or is not its only holder.
     pub fn take_back(&self, offset: u64) -> Result<Block, NotLent> {
         let mut state = self.0.state.lock();
         match state.entries.get_mut(&offset) {
@@ -183,13 +185,13 @@ impl Arena {
         self.0.state.lock().allocator.used_bytes()
     }
 
-    /// Bytes free, in however many pieces.
+    /// Bytes free, in all free ranges together.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.0.state.lock().allocator.free_bytes()
     }
 
-    /// Passes what a holder in this process holds on to the sidecar (`lend`), to other holders, or to nobody.
+    /// Records who holds the allocation in this process from now on, and whether the sidecar holds it too (`lend`).
     fn hand_over(&self, offset: u64, here: Here, lend: bool) {
         let mut state = self.0.state.lock();
         if let Some(entry) = state.entries.get_mut(&offset) {

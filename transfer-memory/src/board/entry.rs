@@ -1,66 +1,67 @@
-//! One entry: a sequence and a body, written by one and read by many that do not wait.
+//! A seqlock entry: a sequence and a body, with one writer and many readers that never wait.
 //!
-//! All words are atomics, so that a reader that comes in between reads old and new ones and nothing worse; it finds that out by the
-//! sequence, and takes nothing of it.
+//! All words are atomics, so a reader that races with the writer reads a mixture of old and new words and nothing
+//! worse. The sequence tells it so, and it discards what it read.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Writes an entry's body, or the beginning of it. There is one writer.
+/// Writes an entry's body, or the first words of it. There is one writer.
 pub(crate) fn write(entry: &[AtomicU64], body: &[u64]) {
     open(entry);
     close(entry, body);
 }
 
-/// Nobody finds what stands there, from here until [`close`]. What is open already stays so.
+/// Makes the sequence odd: readers ignore the entry until [`close`]. An entry that is open already stays open.
 pub(crate) fn open(entry: &[AtomicU64]) {
     let Some(sequence) = entry.first() else { return };
     let before = sequence.load(Ordering::Relaxed);
     sequence.store(before | 1, Ordering::Relaxed);
-    // Who reads a word that is written from here on finds the odd sequence.
+    // A reader of any word that is written from here on sees the odd sequence.
     fence(Ordering::Release);
 }
 
-/// Writes the body of an entry that is open, or the beginning of it, and shows it.
+/// Writes the body of an open entry, or the first words of it, and makes the sequence even.
 pub(crate) fn close(entry: &[AtomicU64], body: &[u64]) {
     let Some((sequence, words)) = entry.split_first() else { return };
     for (word, value) in words.iter().zip(body) {
         word.store(*value, Ordering::Relaxed);
     }
     let before = sequence.load(Ordering::Relaxed);
-    // Release: who reads this sequence reads these words, and the tensor's bytes that they name.
+    // Release: a reader of this sequence reads these words, and the tensor's bytes that they name.
     sequence.store(before.wrapping_add(1), Ordering::Release);
 }
 
-/// The sequence of an entry that is not being written.
+/// The sequence of an entry. `None` while it is being written.
 pub(crate) fn begin(entry: &[AtomicU64]) -> Option<u64> {
     let sequence = entry.first()?.load(Ordering::Acquire);
     sequence.is_multiple_of(2).then_some(sequence)
 }
 
-/// A word of the body. Whether it belongs to the others, [`is_whole`] says.
+/// A word of the body. [`is_whole`] tells whether it is consistent with the others.
 pub(crate) fn word(entry: &[AtomicU64], at: usize) -> u64 {
     entry.get(at + 1).map_or(0, |word| word.load(Ordering::Relaxed))
 }
 
-/// Whether all words that were read since [`begin`] belong together.
+/// Whether all words that were read since [`begin`] are consistent.
 pub(crate) fn is_whole(entry: &[AtomicU64], sequence: u64) -> bool {
     fence(Ordering::Acquire);
     entry.first().is_some_and(|word| word.load(Ordering::Relaxed) == sequence)
 }
 
-/// Whether the entry is as it was, asked by a reader after it has marked what it found there, or has cleared its mark.
+/// Whether the entry still has this sequence. A reader asks after it has set or cleared a hazard pointer.
 pub(crate) fn is_unchanged(entry: &[AtomicU64], sequence: u64) -> bool {
-    // Pairs with the one in `changed`.
+    // Pairs with the fence in `changed`.
     fence(Ordering::SeqCst);
     entry.first().is_some_and(|word| word.load(Ordering::Relaxed) == sequence)
 }
 
-/// The same of a second entry, asked behind [`is_unchanged`] of the first.
+/// Whether a second entry still has this sequence. Call it after [`is_unchanged`] of the first, whose fence it relies
+/// on.
 pub(crate) fn is_at(entry: &[AtomicU64], sequence: u64) -> bool {
     entry.first().is_some_and(|word| word.load(Ordering::Relaxed) == sequence)
 }
 
-/// To be called by the writer after it has changed entries, before it looks for marks.
+/// The fence between a change of entries and the search for hazard pointers. The writer calls it.
 pub(crate) fn changed() {
     fence(Ordering::SeqCst);
 }

@@ -1,5 +1,5 @@
-//! Sleeping until one of several words changes, and waking who sleeps: [futex(2)](https://man7.org/linux/man-pages/man2/futex.2.html) and
-//! `futex_waitv`, which Linux has from 5.16 on.
+//! Sleeping until one of several words changes, and waking the sleepers:
+//! [futex(2)](https://man7.org/linux/man-pages/man2/futex.2.html) and `futex_waitv` (Linux 5.16).
 
 use crate::sync::AtomicU64;
 use rustix::io::Errno;
@@ -10,35 +10,35 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-/// Whether this system lets a thread wait for several words at once.
+/// Whether this system has `futex_waitv`.
 pub(super) fn is_there() -> bool {
     static IS_THERE: OnceLock<bool> = OnceLock::new();
-    // For nothing at all nobody can wait: who knows the call says so.
+    // Probe: zero waiters return EINVAL where the call exists.
     *IS_THERE.get_or_init(|| futex::waitv(&[], WaitvFlags::empty(), None, ClockId::Monotonic) == Err(Errno::INVAL))
 }
 
-/// The lower half of a word, which is what the kernel looks at. A sequence is as good as that to a thread that sleeps: it would have to sleep
-/// through four thousand million changes.
+/// The lower half of a word: the 32 bits that the kernel compares. A sleeper misses a change of a sequence only if
+/// exactly 2^32 of its values, or a multiple, pass while it sleeps.
 fn half(word: &AtomicU64) -> *mut u32 {
     word.as_ptr().cast::<u32>().wrapping_add(usize::from(cfg!(target_endian = "big")))
 }
 
-/// Wakes everybody, in whatever process, who sleeps until the first of these words changes.
+/// Wakes every thread, in any process, that sleeps until the first of these words changes.
 pub(super) fn wake_all(words: &[AtomicU64]) {
     if let Some(word) = words.first() {
         // SAFETY: the pointer is into that word, which lives as long as `words`, and is aligned. Nobody loads or stores by way of it, which
         // may be memory that is mapped read-only: the kernel takes its address alone.
         let half = unsafe { AtomicU32::from_ptr(half(word)) };
-        // Fails for no address that is mapped.
+        // It succeeds for every mapped address.
         let _ = futex::wake(half, Flags::empty(), i32::MAX as u32);
     }
 }
 
-/// How many words a thread can wait for here.
+/// The most words that a thread can wait for here.
 const MOST: usize = 8;
 
-/// Sleeps until one of `words`, which others write, is not what was read there any more, until the word of this process is not 0 any more, or
-/// `until`. Whether that came first. It may wake up for nothing.
+/// Sleeps until one of `words`, which others write, differs from the value that was read, until the word of this
+/// process is not 0, or until `until`. Returns whether `until` came first. Spurious wake-ups are possible.
 pub(super) fn wait(words: &[(&AtomicU64, u64)], own: &AtomicU32, until: Instant) -> bool {
     let mut waits = [Wait::new(); MOST];
     let count = words.len().min(MOST - 1);
@@ -54,7 +54,7 @@ pub(super) fn wait(words: &[(&AtomicU64, u64)], own: &AtomicU32, until: Instant)
     matches!(ended, Err(Errno::TIMEDOUT))
 }
 
-/// The moment in that time, on the clock by which the kernel waits. `None`: never, in any life of a machine.
+/// The moment `left` from now, on the clock that the kernel waits by. `None` where it is too far off to express.
 fn after(left: Duration) -> Option<Timespec> {
     let now = clock_gettime(ClockId::Monotonic);
     let now = Duration::new(u64::try_from(now.tv_sec).ok()?, u32::try_from(now.tv_nsec).ok()?);

@@ -43,23 +43,23 @@ pub enum LivenessError {
         /// The system's words.
         why: std::io::Error,
     },
-    /// This C library's robust mutexes look otherwise than the kernel's futexes.
+    /// This C library does not lay out a robust mutex as the kernel's futexes are.
     #[error(
         "the liveness of the board's sidecar: this C library keeps the owner of a mutex elsewhere than in its first word"
     )]
     OtherLayout,
 }
 
-/// Shows that the thread that made it runs. It ends with the thread, or when it is dropped.
+/// Shows that the thread that made it runs, until the thread ends or this is dropped.
 #[derive(Debug)]
 pub struct Liveness {
     mutex: *mut libc::pthread_mutex_t,
-    /// Keeps the memory mapped, which the kernel will look at when the thread ends.
+    /// Keeps the memory mapped: the kernel looks at it when the thread ends.
     _mapping: Arc<Mapping>,
 }
 
 impl Liveness {
-    /// Shows at the beginning of this board that the calling thread lives. Nobody has done so there before.
+    /// Shows at the beginning of this board that the calling thread lives. Call it once for each board.
     ///
     /// # Errors
     /// [`LivenessError`].
@@ -89,7 +89,7 @@ impl Liveness {
         let life = Liveness { mutex, _mapping: mapping.clone() };
         // SAFETY: the mutex's first word, valid while the mapping lives and aligned; the C library and the kernel access it atomically.
         let word = unsafe { AtomicU32::from_ptr(mutex.cast()) };
-        // Those who wait are readers, who cannot say so here.
+        // Sets the waiters bit for the readers, which map the board read-only and cannot set it.
         let word = word.fetch_or(WAITERS, Ordering::Relaxed);
         match rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs() == word & TID_MASK {
             true => Ok(life),

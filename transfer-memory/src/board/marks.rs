@@ -1,24 +1,25 @@
-//! Marks: which tickets a session's worker reads.
+//! Hazard pointers: the tickets that a session's worker reads.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Marks a ticket in its bucket. `None` where the bucket is full.
+/// Sets a hazard pointer to a ticket, in the ticket's bucket. `None` where the bucket is full.
 pub(crate) fn mark(bucket: &[AtomicU64], ticket: u64) -> Option<usize> {
     bucket.iter().position(|word| {
         word.load(Ordering::Relaxed) == 0
-            // Other threads of the worker mark as well.
+            // Other threads of the worker set hazard pointers here as well.
             && word.compare_exchange(0, ticket, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     })
 }
 
-/// Clears a mark. Release: what was read comes before.
+/// Clears a hazard pointer. Release: the reads that it protected come before.
 pub(crate) fn clear(word: &AtomicU64) {
     word.store(0, Ordering::Release);
 }
 
-/// Whether a ticket is marked in its bucket.
+/// Whether a hazard pointer to this ticket is set in its bucket.
 pub(crate) fn is_marked(bucket: &[AtomicU64], ticket: u64) -> bool {
-    // Acquire: what was read under a mark that is cleared by now was read before this. All words are looked at for that.
+    // Acquire: reads under a hazard pointer that is cleared by now come before this. So every word of the bucket is
+    // loaded.
     bucket.iter().fold(false, |found, word| found | (word.load(Ordering::Acquire) == ticket))
 }
 
@@ -41,7 +42,7 @@ mod session {
         MARKS_HEADER_WORDS + (ticket % BUCKETS as u64) as usize * BUCKET_MARKS
     }
 
-    /// A session's marks, as its sidecar sees them.
+    /// A session's hazard pointers, as its sidecar sees them.
     #[derive(Debug)]
     pub struct SessionMarks {
         words: Words,
@@ -56,7 +57,7 @@ mod session {
             Ok(SessionMarks { words: Words::to_write(mapping, offset, (MARKS_BYTES / 8) as usize)? })
         }
 
-        /// Tells the worker whether its marks are honoured from here on.
+        /// Tells the worker whether the sidecar honours its hazard pointers from now on.
         pub fn set_open(&self, open: bool) {
             if let Some(word) = self.words.all().get(line::OPEN) {
                 word.store(u64::from(open), Ordering::SeqCst);

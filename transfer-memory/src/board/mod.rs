@@ -1,12 +1,14 @@
-//! Boards: what is published on a host, as a table in shared memory in which its workers look by themselves.
+//! Boards: tables in shared memory of what is published on a host. Workers read them without asking their sidecar.
 //!
-//! A sidecar has one board for each user id. Its data plane alone writes there; the workers of that user map it read-only. Who finds a
-//! tensor there *marks* it as read, in words of its own session that only it writes, and the sidecar reads. So a fetch of what is there
-//! asks nobody: no system call, no doorbell, no copy.
+//! A sidecar has one board for each user id. Only its data plane writes there; the workers of that user map it
+//! read-only. A worker that finds a tensor sets a *hazard pointer* to it, also called a mark, in words of its own
+//! session. Only that worker writes these words, and the sidecar reads them. So a fetch of a version on the board needs
+//! no system call, no doorbell and no copy.
 //!
 //! # The board
-//! A page whose first bytes are the liveness of the sidecar: a word that tells whether it runs, and then entries of [`ENTRY_BYTES`], of which there are a power of two. A
-//! key has its entry in one of the [`PROBES`] places from its [hash](hash_of) on; a key that finds none is not shown.
+//! A page that begins with the liveness word, which tells whether the sidecar runs; then a power of two of entries of
+//! [`ENTRY_BYTES`] each. The entry of a key is one of the [`PROBES`] entries that start at its [hash](hash_of). A key
+//! that finds none of them free is not shown.
 //!
 //! | word of an entry | field |
 //! |---|---|
@@ -19,23 +21,25 @@
 //! | 6 | dimensions, one word each, and then the key's bytes, padded with zeros |
 //!
 //! # Marks
-//! A line of [`MARKS_HEADER_BYTES`] (word 0: the sidecar honours the marks; word 1 and 2: fetches that found something, and their
-//! bytes), and then [`BUCKETS`] lines of [`BUCKET_MARKS`] words: each 0, or a ticket that is being read. A ticket is marked in the
-//! bucket of its number alone. So whoever asks whether a ticket is marked looks at one line for each session.
+//! A header of [`MARKS_HEADER_BYTES`] (word 0: the sidecar honours the marks; words 1 and 2: successful fetches, and
+//! their bytes), and then [`BUCKETS`] cache lines of [`BUCKET_MARKS`] words. Each word is 0, or a ticket that is being
+//! read. A ticket is marked only in the bucket of its number, so a search for it reads one cache line of each session.
 //!
 //! # No memory is given back under a reader
-//! By Dekker's argument, as in the [rings](crate::ring). A reader *marks the ticket, fences, and looks whether the entry's sequence is
-//! the one that it has read*; only then it reads the tensor. The sidecar *changes the entry, fences, and looks for marks*; only where
-//! there is none it gives the memory back. One of the fences comes first. If the reader's does, the sidecar finds the mark. If the
-//! sidecar's does, the reader finds another sequence, and takes its mark away.
+//! By Dekker's argument, as in the [rings](crate::ring). A reader *marks the ticket, fences, and checks that the
+//! entry's sequence is the one that it has read*; only then does it read the tensor. The sidecar *changes the entry,
+//! fences, and looks for marks*; it frees the memory only where there is none. One of the fences comes first. If the
+//! reader's does, the sidecar finds the mark. If the sidecar's does, the reader finds another sequence, and clears its
+//! mark.
 //!
-//! The way back is the same: the reader *clears its mark, fences, and looks at the sequence*. Where that has changed the sidecar may have seen
-//! the mark and be waiting, so the reader tells it, which looks for marks again.
+//! A release works the same way: the reader *clears its mark, fences, and checks the sequence*. If the sequence has
+//! changed, the sidecar may have seen the mark and be waiting. So the reader tells the sidecar, which looks for marks
+//! again.
 //!
 //! # Notices
-//! A key that workers wait for is shown by its owner itself. The entry names a *notice* then, in the place of a tensor: element type 0xff, the
-//! segment of its owner's notices, the offset in there, and, as its one dimension, the number of its owner's arena. A notice is
-//! [`NOTICE_BYTES`] long and written as an entry is, by the worker alone:
+//! The owner of a key that workers wait for shows its versions itself. The board's entry then names a *notice* in place
+//! of a tensor: element type 0xff, the segment of the owner's notices, the offset in it, and, as the one dimension, the
+//! number of the owner's arena. A notice is [`NOTICE_BYTES`] long. It is a seqlock entry that the worker alone writes:
 //!
 //! | word of a notice | field |
 //! |---|---|
@@ -46,18 +50,20 @@
 //! | 4 | where the tensor begins in the arena, in bytes |
 //! | 5 | dimensions, one word each |
 //!
-//! The worker *takes the notice down, shows the push to the sidecar, puts the notice up, and wakes who waits for it*. The argument above holds as
-//! it stands: the sidecar looks for marks of the version before after it has heard of the push, and so after the notice was down. Because it is
-//! up only when the push is in the ring, the sidecar finds there what anybody has found in the notice. A reader looks at both sequences, so
-//! the sidecar ends what a notice shows by changing its own entry.
+//! The worker *takes the notice down, shows the push to the sidecar, puts the notice up, and wakes the waiters*. The
+//! argument above still holds: the sidecar looks for marks of the previous version after it has heard of the push, and
+//! so after the notice was down. The notice is up only when the push is in the ring, so the sidecar finds in the ring
+//! whatever a reader has found in the notice. A reader checks both sequences, so the sidecar withdraws what a notice
+//! shows by changing its own entry.
 //!
-//! Who waits sleeps on all the words at once that may tell it more: the sequence of the notice, that of the entry, the sidecar's life, the word by
-//! which its own marks are honoured, and one of its own process.
+//! A waiter sleeps on five words at once: the sequence of the notice, the sequence of the entry, the sidecar's
+//! liveness, the word that says whether its own marks are honoured, and one of its own process.
 //!
 //! # Trust
-//! Workers trust their sidecar. What a notice says is its worker's word, who could as well write what it likes into its tensors: it is looked at
-//! for what would lead a reader out of that worker's arena, and harms no other. A sidecar compares what a worker writes with tickets, and shows its counts: one that writes nonsense there
-//! keeps memory from being used again, as it could by keeping leases, and only until its session ends.
+//! Workers trust their sidecar. A notice is its worker's word, and that worker could as well write anything into its
+//! tensors. Readers check only that a notice does not lead them out of that worker's arena, so it harms no other. A
+//! sidecar compares the words of a worker's marks with tickets, and reports its counts. A worker that writes nonsense
+//! there keeps memory from being reused, as it could by keeping leases, and only until its session ends.
 
 mod entry;
 mod futex;

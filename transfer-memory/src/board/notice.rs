@@ -1,4 +1,4 @@
-//! Notices: entries that a worker itself writes, one for each key that it announces; see the [module](super).
+//! Notices: seqlock entries that a worker writes, one for each key that it announces; see the [module](super).
 
 use super::layout::{NOTICE_WORDS, NOTICES_BYTES, notice};
 use super::reader::{BoardReader, Seen};
@@ -11,14 +11,14 @@ use std::time::Instant;
 use transfer_core::memory::{ALIGNMENT, LocalSlice, SegmentId};
 use transfer_core::tensor::{DType, TensorMeta, Version};
 
-/// A worker's notices, as it writes them. One thread at a time.
+/// The writer of a worker's notices. One thread at a time may use it.
 #[derive(Debug)]
 pub struct NoticeWriter {
     words: Words,
 }
 
 impl NoticeWriter {
-    /// Over the segment that the sidecar has made for them, which can be written.
+    /// Makes a writer over the writable segment that the sidecar has made for the notices.
     ///
     /// # Errors
     /// [`MapError`].
@@ -26,14 +26,14 @@ impl NoticeWriter {
         Ok(NoticeWriter { words: Words::to_write(mapping, 0, (NOTICES_BYTES / 8) as usize)? })
     }
 
-    /// Whether a notice can describe such a tensor: 11 dimensions at most.
+    /// Whether a notice can describe such a tensor: one of at most 11 dimensions, without metadata.
     #[must_use]
     pub fn fits(meta: &TensorMeta) -> bool {
         meta.metadata_bytes() == 0 && meta.shape().dims().len() <= notice::WORDS - notice::DIMS
     }
 
-    /// What it shows is found no more, from here until it is [put up](NoticeWriter::put_up) again. To be called before the sidecar hears of what
-    /// follows.
+    /// Hides the notice until it is [put up](NoticeWriter::put_up) again. Call it before the sidecar hears of the next
+    /// push.
     pub fn take_down(&self, notice: u16) {
         entry::open(self.at(notice));
     }
@@ -57,7 +57,7 @@ impl NoticeWriter {
         entry::close(self.at(notice), &[0]);
     }
 
-    /// Wakes who sleeps until this notice changes.
+    /// Wakes the waiters that sleep until this notice changes.
     pub fn wake(&self, notice: u16) {
         futex::wake_all(self.at(notice));
     }
@@ -67,19 +67,19 @@ impl NoticeWriter {
     }
 }
 
-/// What a thread that sleeps on notices is woken by, besides: see [`Alarm::ring`].
+/// A way to wake the threads of this process that sleep on notices: see [`Alarm::ring`].
 #[derive(Debug, Default)]
 pub struct Alarm(AtomicU32);
 
 impl Alarm {
-    /// Wakes all threads of this process that [wait](Watch::wait), and lets none sleep from here on.
+    /// Wakes all threads of this process that [wait](Watch::wait). No thread sleeps on it from then on.
     pub fn ring(&self) {
         self.0.store(1, Ordering::SeqCst);
         futex::wake_own(&self.0);
     }
 }
 
-/// A notice, as a board has named it to a reader.
+/// A notice that an entry of a board has named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watch {
     pub(super) entry: usize,
@@ -88,10 +88,10 @@ pub struct Watch {
     arena: SegmentId,
 }
 
-/// What a notice shows, at one moment.
+/// What a notice shows at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoticeState {
-    /// `None`: nothing, or it was being written.
+    /// The version. `None` where the notice shows nothing valid, or was being written.
     pub seen: Option<Seen>,
     sequence: u64,
 }
@@ -104,7 +104,7 @@ impl NoticeState {
     }
 }
 
-/// A notice and the sequence that was read there.
+/// A notice, and its sequence when it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct InNotice {
     words: Words,
@@ -112,20 +112,21 @@ pub(super) struct InNotice {
 }
 
 impl InNotice {
-    /// To be asked behind a fence.
+    /// Whether the notice still has that sequence. Call it after a fence.
     pub(super) fn is_unchanged(&self) -> bool {
         entry::is_at(self.words.all(), self.sequence)
     }
 }
 
 impl Watch {
-    /// Whether this system lets a thread wait for a notice. Where not, whoever waits asks its sidecar.
+    /// Whether this system lets a thread wait for a notice. If not, a waiter asks its sidecar.
     #[must_use]
     pub fn is_possible() -> bool {
         futex::is_there()
     }
 
-    /// As the entry `at` names it: at `offset` of the notices in `mapping`, of the worker that owns `arena`.
+    /// Makes a watch of the notice that the entry `at` names: the one at `offset` of `mapping`, of the worker that owns
+    /// `arena`.
     pub(super) fn new(
         (entry, sequence): (usize, u64),
         mapping: Arc<Mapping>,
@@ -149,7 +150,8 @@ impl Watch {
         NoticeState { seen: self.read(sequence), sequence }
     }
 
-    /// All that a worker says here is looked at, for it may be any: what it names has to lie in its own arena, which the caller's mapping says.
+    /// Checks what the notice says, since its worker may write anything there. The caller's mapping of the arena bounds
+    /// the range that it names.
     fn read(&self, sequence: u64) -> Option<Seen> {
         let words = self.words.all();
         let [ticket, version, shape, offset] =
@@ -175,14 +177,14 @@ impl Watch {
         entry::is_at(board.entry(self.entry), self.sequence)
     }
 
-    /// Whether it shows what it showed in that look.
+    /// Whether it still shows what it showed in that look.
     #[must_use]
     pub fn is_as(&self, look: &NoticeState) -> bool {
         entry::is_at(self.words.all(), look.sequence)
     }
 
-    /// Sleeps until it shows something else than in that look, until the board names it no more, until the sidecar or the session has ended,
-    /// until the alarm rings, or `until`. It may wake up for nothing. `false`: `until` came first.
+    /// Sleeps until the notice changes from that look, the board no longer names it, the sidecar or the session has
+    /// ended, the alarm rings, or `until`. Spurious wake-ups are possible. Returns `false` where `until` came first.
     #[must_use]
     pub fn wait(&self, board: &BoardReader, look: &NoticeState, alarm: &Alarm, until: Instant) -> bool {
         let (notice, entry) = (self.words.all().first(), board.entry(self.entry).first());
@@ -190,7 +192,7 @@ impl Watch {
         let words = [(notice, look.sequence), (entry, self.sequence), life, open];
         let is_late = futex::wait(&words, &alarm.0, until);
         if board.honoured().is_none() {
-            // The kernel has woken one of those who wait for the sidecar's end.
+            // The kernel wakes one waiter when the sidecar ends; wake the others.
             futex::wake_all(std::slice::from_ref(life.0));
         }
         !is_late

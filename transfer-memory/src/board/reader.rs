@@ -14,7 +14,7 @@ use std::sync::Arc;
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::tensor::{DType, Key, TensorMeta, Version};
 
-/// Looks into a board, and marks what it reads. Thread-safe.
+/// The reader of a board. It sets hazard pointers to what it reads. Thread-safe.
 #[derive(Debug)]
 pub struct BoardReader {
     board: Words,
@@ -22,7 +22,7 @@ pub struct BoardReader {
     marks: Words,
 }
 
-/// What a board shows of a key. It may be gone before it is [held](BoardReader::hold).
+/// What a board shows of a key. It may be withdrawn before it is [held](BoardReader::hold).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// Which version it is.
@@ -50,16 +50,16 @@ impl Seen {
     }
 }
 
-/// What a board says of a key.
+/// What a board shows under a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// Its newest version.
     Version(Seen),
-    /// Where its owner shows that.
+    /// The notice in which its owner shows the newest version.
     Notice(Watch),
 }
 
-/// A mark: what was found stays as it is until [`BoardReader::release`].
+/// A hazard pointer that is set: what was found stays unchanged until [`BoardReader::release`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "what is marked is kept until it is released"]
 pub struct Mark {
@@ -71,29 +71,29 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// What the sidecar calls it.
+    /// The sidecar's name of what is held.
     #[must_use]
     pub fn ticket(&self) -> u64 {
         self.ticket
     }
 }
 
-/// What was seen cannot be held.
+/// The reason why what was seen cannot be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the sidecar may wait for it"]
 pub enum NotHeld {
-    /// There is no free mark for it.
+    /// Its bucket has no free hazard pointer.
     NoMark,
-    /// It is shown no more, or the sidecar does not honour marks any more. Where there is a ticket, the sidecar is to be told that it is
-    /// not marked.
+    /// The entry has changed, or the sidecar no longer honours hazard pointers. Where there is a ticket, the worker has
+    /// to tell the sidecar that it does not hold the ticket.
     Gone {
-        /// To be told.
+        /// The ticket to tell the sidecar about.
         tell: Option<u64>,
     },
 }
 
 impl BoardReader {
-    /// Over a mapped board, and the marks at `offset` of the session's own memory, which can be written.
+    /// Makes a reader of a mapped board, with the hazard pointers at `offset` of the session's own, writable memory.
     ///
     /// # Errors
     /// [`MapError`].
@@ -106,7 +106,7 @@ impl BoardReader {
         })
     }
 
-    /// What the board says of this key. Notices are found in segments that are mapped by then.
+    /// What the board shows under this key. `segments` returns the mapping of a segment of notices, if it is mapped.
     #[must_use]
     pub fn find(&self, key: &Key, segments: impl Fn(SegmentId) -> Option<Arc<Mapping>>) -> Option<Found> {
         let hash = hash_of(key.as_str());
@@ -157,7 +157,7 @@ impl BoardReader {
         Some(Found::Version(Seen { version, meta, slice, ticket, entry: at, sequence, notice: None }))
     }
 
-    /// Marks what was seen as read. From here on it stays as it is.
+    /// Sets a hazard pointer to what was seen. It stays unchanged until the hazard pointer is cleared.
     ///
     /// # Errors
     /// [`NotHeld`].
@@ -174,13 +174,13 @@ impl BoardReader {
         Err(NotHeld::Gone { tell: self.release(&mark).then_some(ticket) })
     }
 
-    /// Whether what was marked is found still, in the board and in the notice that this names.
+    /// Whether what is held is still shown, in the board and in the notice that the entry names.
     fn is_unchanged(&self, mark: &Mark) -> bool {
         entry::is_unchanged(self.entry(mark.entry), mark.sequence)
             && mark.notice.as_ref().is_none_or(InNotice::is_unchanged)
     }
 
-    /// Takes a mark away. Whether the sidecar is to be told, for it may wait for that.
+    /// Clears a hazard pointer. Returns whether the sidecar has to be told, since it may wait for that.
     #[must_use]
     pub fn release(&self, mark: &Mark) -> bool {
         if let Some(word) = self.marks.all().get(mark.word) {
@@ -189,7 +189,7 @@ impl BoardReader {
         !self.is_unchanged(mark)
     }
 
-    /// Counts a fetch that found what it looked for: the sidecar shows the sums.
+    /// Counts a fetch that found its version on the board. The sidecar reports the sums.
     pub fn count(&self, bytes: u64) {
         for (at, n) in [(line::HITS, 1), (line::BYTES, bytes)] {
             if let Some(word) = self.marks.all().get(at) {
@@ -198,13 +198,14 @@ impl BoardReader {
         }
     }
 
-    /// Whether the sidecar lives and looks at this session's marks: else nothing is held, and nothing worth waiting for.
+    /// Whether the sidecar lives and honours this session's hazard pointers. If not, nothing can be held and waiting is
+    /// useless.
     #[must_use]
     pub fn is_honoured(&self) -> bool {
         self.honoured().is_some()
     }
 
-    /// If it does: the words that say so, and what they say.
+    /// The words that say that it does, with their values. `None` where it does not.
     pub(super) fn honoured(&self) -> Option<[(&AtomicU64, u64); 2]> {
         let (life, open) = (self.board.all().first()?, self.marks.all().get(line::OPEN)?);
         let (is_life, is_open) = (life.load(Ordering::Relaxed), open.load(Ordering::Relaxed));

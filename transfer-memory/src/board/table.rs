@@ -9,16 +9,16 @@ use std::sync::Arc;
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::tensor::{Key, TensorMeta, Version};
 
-/// A version has no place on the board: its key and shape are too long for an entry, or all places that it could have are taken.
+/// The board has no entry for a version: its key and shape are too long, or all entries that its key may use are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the board has no place for it")]
 pub struct NoRoom;
 
-/// Writes a board. There is one for each.
+/// The writer of a board. Each board has one.
 #[derive(Debug)]
 pub struct BoardWriter {
     words: Words,
-    /// What each entry shows: kept here, for what is in shared memory is only for others.
+    /// What each entry shows. Kept in private memory; the entries in shared memory are for the readers.
     places: Vec<Option<Place>>,
     tickets: HashMap<u64, usize>,
 }
@@ -32,7 +32,7 @@ struct Place {
 }
 
 impl BoardWriter {
-    /// Over a segment that can be written, and is all zeros.
+    /// Makes a board in a writable segment that is all zeros.
     ///
     /// # Errors
     /// [`MapError`].
@@ -42,16 +42,16 @@ impl BoardWriter {
         Ok(BoardWriter { words, places: vec![None; entries], tickets: HashMap::new() })
     }
 
-    /// How many keys it can show at most.
+    /// The most keys that it can show.
     #[must_use]
     pub fn entries(&self) -> usize {
         self.places.len()
     }
 
-    /// Shows a version, in the place of what was shown under its key.
+    /// Shows a version. It replaces what was shown under its key.
     ///
     /// # Errors
-    /// [`NoRoom`]: what was shown under its key still is.
+    /// [`NoRoom`]: the entry of its key is unchanged.
     pub fn show(
         &mut self,
         key: &Key,
@@ -66,11 +66,11 @@ impl BoardWriter {
         self.put(key, hash, Place { key: key.clone(), ticket, is_watched: false }, &written)
     }
 
-    /// Names a notice of the worker that owns that arena, in the place of what was shown under its key. `notices` is the segment of that
-    /// worker's notices.
+    /// Names a notice of the worker that owns `arena`. It replaces what was shown under the key. `notices` is the
+    /// segment of that worker's notices.
     ///
     /// # Errors
-    /// [`NoRoom`]: what was shown under its key still is.
+    /// [`NoRoom`]: the entry of its key is unchanged.
     pub fn show_notice(
         &mut self,
         key: &Key,
@@ -106,11 +106,11 @@ impl BoardWriter {
         Ok(())
     }
 
-    /// Shows a ticket no more, if it is shown.
+    /// Unlinks the entry of a ticket, if it is shown.
     pub fn hide(&mut self, ticket: u64) {
         if let Some(at) = self.tickets.remove(&ticket) {
             let before = self.places.get_mut(at).and_then(Option::take);
-            // Hash and ticket are enough: no ticket, nothing shown.
+            // Hash and ticket are enough: readers ignore an entry without a ticket.
             self.write(at, &[0, 0], before);
         }
     }
@@ -123,15 +123,15 @@ impl BoardWriter {
         }
     }
 
-    /// To be called before marks are looked for of what is shown no more.
+    /// Call this after entries were unlinked, before looking for hazard pointers to their tickets.
     pub fn settle(&self) {
         entry::changed();
     }
 }
 
-/// The places that a key of this hash can have.
+/// The entries that a key of this hash may use.
 pub(super) fn probes(hash: u64, entries: usize) -> impl Iterator<Item = usize> {
-    // A power of two, or 0 of which there are none.
+    // `entries` is a power of two, or 0; then the range below is empty.
     let mask = entries.wrapping_sub(1);
     (0..PROBES.min(entries)).map(move |i| (hash as usize).wrapping_add(i) & mask)
 }
@@ -141,7 +141,7 @@ struct Body {
     len: usize,
 }
 
-/// The words of an entry. To those at the beginning it adds how many dimensions there are, and how long the key is.
+/// The words of an entry. It adds the number of dimensions and the length of the key to `shape`.
 fn encode(key: &Key, [hash, ticket, version, shape, offset]: [u64; 5], dims: &[u64]) -> Option<Body> {
     let text = key.as_str().as_bytes();
     let mut words = [0; body::WORDS];

@@ -20,7 +20,7 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Words that are only read: nobody may store to them.
+    /// Words that are only read. The caller does not store to them.
     pub(super) fn to_read(mapping: Arc<Mapping>, offset: u64, len: usize) -> Result<Words, MapError> {
         let start = mapping.ptr_at(offset, bytes(len))?;
         Words::at(mapping, start, offset, len)

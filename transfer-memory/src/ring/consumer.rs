@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 /// The reading end of a ring.
 ///
-/// [`try_pop`](Consumer::try_pop) until there is nothing, ring the producer's doorbell if
-/// [`should_wake`](Consumer::should_wake) says so, then [`prepare_sleep`](Consumer::prepare_sleep); if that says that
-/// the ring is really empty, sleep until the doorbell rings, and say [`awake`](Consumer::awake).
+/// Call [`try_pop`](Consumer::try_pop) until the ring is empty, and ring the producer's doorbell if
+/// [`should_wake`](Consumer::should_wake) returns true. Then call [`prepare_sleep`](Consumer::prepare_sleep). If the
+/// ring is still empty, sleep until the doorbell rings, and call [`awake`](Consumer::awake).
 #[derive(Debug)]
 pub struct Consumer {
     region: Region,
-    /// Bytes ever consumed: this side's truth.
+    /// Bytes ever consumed. This side trusts only its own count.
     head: u64,
-    /// The last plausible word of the producer's.
+    /// The last valid tail that the producer published.
     tail: u64,
 }
 
@@ -82,8 +82,8 @@ impl Consumer {
         Ok(self.tail)
     }
 
-    /// Announces that this side will sleep. `true` where the ring is really empty: sleep until the producer rings.
-    /// `false` where there is something by now: pop again.
+    /// Announces that this side will sleep. Returns `true` where the ring is still empty: sleep until the producer
+    /// rings. Returns `false` where a record has arrived: pop again.
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
         self.region.header().consumer_sleeps.0.store(1, Ordering::Relaxed);
@@ -97,19 +97,19 @@ impl Consumer {
         empty
     }
 
-    /// Takes the announcement back.
+    /// Withdraws the announcement of [`Consumer::prepare_sleep`].
     pub fn awake(&mut self) {
         self.region.header().consumer_sleeps.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the producer sleeps because the ring was full, and must be woken. To be asked after records were
-    /// popped; says yes once for each sleep.
+    /// Whether the producer sleeps because the ring was full, and must be woken. Call it after popping records; it
+    /// returns true once for each sleep.
     #[must_use]
     pub fn should_wake(&self) -> bool {
         let flag = &self.region.header().producer_sleeps.0;
         // Pairs with the fence in `Producer::prepare_wait`.
         fence(Ordering::SeqCst);
-        // Any value but 0 asks: whoever writes nonsense there is woken too often, and not never.
+        // Any value but 0 asks: a producer that writes nonsense there is woken too often rather than never.
         let asks = flag.load(Ordering::Relaxed);
         asks != 0 && flag.compare_exchange(asks, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }

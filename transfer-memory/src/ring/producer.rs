@@ -14,11 +14,11 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Producer {
     region: Region,
-    /// Bytes ever written: this side's truth.
+    /// Bytes ever written. This side trusts only its own count.
     tail: u64,
-    /// Bytes ever published: what the consumer has been told.
+    /// Bytes ever published, as the consumer sees them.
     published: u64,
-    /// The last plausible word of the consumer's.
+    /// The last valid head that the consumer published.
     head: u64,
 }
 
@@ -60,24 +60,24 @@ impl Producer {
     /// Shows the consumer everything that was pushed.
     pub fn publish(&mut self) {
         self.published = self.tail;
-        // Release: whoever reads this tail sees the records before it.
+        // Release: a reader of this tail sees the records before it.
         self.region.header().tail.0.store(self.tail, Ordering::Release);
     }
 
-    /// Whether the consumer sleeps and must be woken. To be asked after each [`Producer::publish`]; says yes once for
-    /// each sleep.
+    /// Whether the consumer sleeps and must be woken. Call it after each [`Producer::publish`]; it returns true once
+    /// for each sleep.
     #[must_use]
     pub fn should_wake(&self) -> bool {
         let flag = &self.region.header().consumer_sleeps.0;
         // Pairs with the fence in `Consumer::prepare_sleep`.
         fence(Ordering::SeqCst);
-        // Any value but 0 asks: whoever writes nonsense there is woken too often, and not never.
+        // Any value but 0 asks: a consumer that writes nonsense there is woken too often rather than never.
         let asks = flag.load(Ordering::Relaxed);
         asks != 0 && flag.compare_exchange(asks, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Publishes, and announces that this side will sleep until there is room for a record of `len` bytes. `false`
-    /// where there is room by now: do not sleep. After the sleep, or instead of it, just push again.
+    /// Publishes, and announces that this side will sleep until there is room for a record of `len` bytes. Returns
+    /// `false` where there is room by now: do not sleep. After the sleep, or instead of it, push again.
     ///
     /// # Errors
     /// [`RingError::TooLong`], [`RingError::AbsurdHead`].

@@ -1,4 +1,4 @@
-//! The bound of pinned memory.
+//! The limit on pinned memory.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;

@@ -34,7 +34,7 @@ pub struct Mapping {
     access: Access,
     /// What this mapping pins stays counted until it is unmapped.
     _pinned: Option<Reservation>,
-    /// The open file that marks it as read.
+    /// The open file whose lock marks the segment as read.
     _mark: Option<OwnedFd>,
 }
 

@@ -1,4 +1,4 @@
-//! Marks of readers, in the kernel's keeping.
+//! Reader marks: file locks by which the kernel records who reads a segment.
 //!
 //! A sidecar knows who reads what. When it dies, that knowledge dies with it, while its workers go on reading what they had fetched. So
 //! each process that maps a segment also *marks* it, with the incarnation of the sidecar that passed it: a shared lock of its open
@@ -38,7 +38,7 @@ fn call(fd: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> Res
     })
 }
 
-/// Another open file of the same memfd, for reading.
+/// Opens the same memfd again, for reading: a new open file description.
 pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd, crate::Errno> {
     open(format!("/proc/self/fd/{}", fd.as_raw_fd()), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
@@ -51,7 +51,7 @@ pub(super) fn mark(fd: BorrowedFd<'_>, incarnation: u64) -> Result<(), crate::Er
 /// Whether somebody has marked the memfd `fd`, by another open file than this one, as read in that incarnation.
 ///
 /// # Errors
-/// What the kernel says. It does not know, then.
+/// The kernel's error; whether the memfd is marked is then unknown.
 pub fn is_marked(fd: impl AsFd, incarnation: u64) -> Result<bool, crate::Errno> {
     let mut lock = lock_of(libc::F_WRLCK, incarnation);
     call(fd.as_fd(), libc::F_OFD_GETLK, &mut lock)?;

@@ -6,7 +6,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, MemfdFlags, SealFlags};
 use std::sync::Arc;
 
-/// What memory a segment lies in.
+/// The kind of memory that a segment lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryKind {
@@ -14,28 +14,28 @@ pub enum MemoryKind {
     Host,
 }
 
-/// Which pages to ask for.
+/// The kind of pages to ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
     /// The kernel's ordinary pages.
     Base,
-    /// Huge pages out of the host's hugetlb pool; where it has none to give, ordinary pages, with a wish for
-    /// transparent huge ones. [`Achieved`] tells.
+    /// Huge pages from the host's hugetlb pool. Where the pool is empty: ordinary pages, with a request for transparent
+    /// huge ones. [`Achieved`] tells which.
     Huge,
 }
 
 /// Whether to lock a segment's pages in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lock {
-    /// Do not.
+    /// Do not lock.
     No,
-    /// Where the kernel allows it; [`Achieved`] tells.
+    /// Lock where the kernel allows it; [`Achieved`] tells.
     Try,
-    /// Or fail with [`SegmentError::NotLocked`].
+    /// Lock, or fail with [`SegmentError::NotLocked`].
     Require,
 }
 
-/// What to make.
+/// The size, pages and locking of a segment to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentOptions {
     /// The length in bytes, rounded up to whole pages.
@@ -58,7 +58,7 @@ pub enum PageKind {
     },
 }
 
-/// What was reached of what was asked for.
+/// The pages and locking that a segment got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Achieved {
     /// The pages.
@@ -128,7 +128,7 @@ impl Segment {
         let mapping = Mapping::map(fd.as_fd(), len, Access::ReadWrite, Some(pinned))?;
         let pages = if huge { PageKind::Huge { page_bytes } } else { PageKind::Base };
         if options.pages == Pages::Huge && !huge {
-            // Only a wish, and kernels without transparent huge pages refuse it.
+            // Only a request: kernels without transparent huge pages refuse it.
             let _ = mapping.prefer_huge();
         }
         mapping.prefault()?;
@@ -145,7 +145,7 @@ impl Segment {
         Ok(Segment { fd, mapping: Arc::new(mapping), achieved, references: None })
     }
 
-    /// Maps a memfd that came from another process, and fills the page tables of the mapping. Who made the segment
+    /// Maps a memfd that came from another process, and fills the page tables of the mapping. The maker of the segment
     /// counts and locks its pages; this mapping does neither.
     ///
     /// # Errors
@@ -205,8 +205,9 @@ impl Segment {
         }
     }
 
-    /// Maps the arena of a worker that had it from another incarnation of this sidecar, read-only, which is all that the seals allow and
-    /// all that is needed: it is locked and counted in `budget`, as one that is made here.
+    /// Maps the arena of a worker that got it from another incarnation of this sidecar. The mapping is read-only:
+    /// the seals allow no other, and none is needed. It is locked and counted in `budget`, like an arena that is made
+    /// here.
     ///
     /// # Errors
     /// As [`Segment::adopt`] and [`Segment::create`]; [`SegmentError::StillWritable`] where others than the worker could map it for
@@ -231,9 +232,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Seals the segment against every further writer: from now on it can be mapped read-only and no other way, by
-    /// anybody, however they got hold of the descriptor. Mappings that exist already keep their access. Call it once
-    /// every writer has mapped it.
+    /// Seals the segment against further writers: from now on every new mapping is read-only, however its process got
+    /// the descriptor. Existing mappings keep their access. Call it once every writer has mapped the segment.
     ///
     /// # Errors
     /// [`SegmentError::System`].

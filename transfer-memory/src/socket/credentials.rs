@@ -1,4 +1,4 @@
-//! Who the peer is, in the kernel's word.
+//! The identity of the peer, as the kernel reports it.
 //!
 //! `getsockopt` is called directly here: rustix's `UCred` holds a `Pid`, which cannot be 0, and 0 is what the kernel
 //! says of a peer in another pid namespace; and it has no `SO_PEERPIDFD`.

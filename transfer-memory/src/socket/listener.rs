@@ -51,7 +51,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The next connection, waited for until `deadline`.
+    /// Waits for the next connection until `deadline`.
     ///
     /// # Errors
     /// [`SocketError::TimedOut`]; [`SocketError::System`], for instance when there are no more descriptors.
