@@ -1,10 +1,11 @@
 //! The liveness of a board's sidecar. A reader of the board sees it without a call.
 //!
-//! A killed process cannot say that it has ended, and its board would go on showing old versions. So the sidecar's data-plane thread holds
-//! a *robust* mutex at the beginning of the board. When that thread ends, for whatever reason, the kernel marks the word of the mutex. It does
-//! so before it closes the sockets of the process: a worker that has seen its socket close finds the mark too. Readers never lock the mutex.
-//! They read its first 32 bits, which hold the thread id of a living owner. A reader that sleeps until something changes waits for this word as
-//! well: the kernel wakes one such reader, which wakes the others.
+//! A killed process cannot say that it has ended, and its board would go on showing old versions. So the sidecar's
+//! data-plane thread holds a *robust* mutex at the beginning of the board. When that thread ends, for whatever reason,
+//! the kernel marks the word of the mutex. It does so before it closes the sockets of the process: a worker that has
+//! seen its socket close finds the mark too. Readers never lock the mutex. They read its first 32 bits, which hold the
+//! thread id of a living owner. A reader that sleeps until something changes waits for this word as well: the kernel
+//! wakes one such reader, which wakes the others.
 
 use super::HEADER_BYTES;
 use crate::segment::{MapError, Mapping};

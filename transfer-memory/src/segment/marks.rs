@@ -1,13 +1,14 @@
 //! Reader marks: file locks by which the kernel records who reads a segment.
 //!
-//! A sidecar knows who reads what. When it dies, that knowledge dies with it, while its workers go on reading what they had fetched. So
-//! each process that maps a segment also *marks* it, with the incarnation of the sidecar that passed it: a shared lock of its open
-//! file on one byte of the memfd, whose number is the incarnation. The kernel takes the lock back when the last descriptor of that open
-//! file is closed, which a process does when it drops its mapping, and at the latest when it dies. So the worker that writes the
-//! segment can ask whether somebody still reads what was published in an earlier incarnation; nobody has to be awake for that.
+//! A sidecar knows which workers read which segments. When it dies, that knowledge dies with it, while its workers go
+//! on reading what they have fetched. So each process that maps a segment also *marks* it, with the incarnation of the
+//! sidecar that passed it: a shared lock of its open file on one byte of the memfd, whose number is the incarnation.
+//! The kernel drops the lock when the last descriptor of that open file is closed. A process closes it when it drops
+//! its mapping, and at the latest when it dies. So the worker that writes the segment can ask whether anyone still
+//! reads what was published in an earlier incarnation. No other process has to answer.
 //!
-//! Descriptors that were passed share their open file, and with it the lock. A sidecar therefore passes each reader an open file of its
-//! own ([`reopen`]).
+//! Descriptors that were passed share their open file, and with it the lock. A sidecar therefore passes each reader an
+//! open file of its own ([`reopen`]).
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};

@@ -1,7 +1,7 @@
 //! Segments that another sidecar of this host reads.
 //!
-//! The other sidecar is trusted with nothing. Whatever it passes must not be able to kill who maps it, now or later, nor make it pay for
-//! memory: its size is sealed, no hole can be punched into it any more, and all its pages are there.
+//! The other sidecar is not trusted. What it passes must not be able to kill a process that maps it, now or later, nor
+//! make that process pay for memory: its size is sealed, no hole can be punched into it, and all its pages are present.
 
 use super::{Access, ReferenceMarks, Segment, SegmentError, marks};
 use rustix::fd::{AsFd, OwnedFd};
@@ -11,8 +11,8 @@ use rustix::fs;
 const BLOCK_BYTES: u64 = 512;
 
 impl Segment {
-    /// What another sidecar is passed, to map it read-only: an open file of its own, so that the mark on it ends with its mapping. Everybody
-    /// who may write the segment must have mapped it: it is sealed now, if it was not before.
+    /// The descriptor to pass to another sidecar, to map read-only: an open file of its own, so that the mark on it
+    /// ends with its mapping. Every writer of the segment must have mapped it: it is sealed now, if it was not before.
     ///
     /// # Errors
     /// [`SegmentError::System`].

@@ -1,7 +1,7 @@
 //! Segments of another sidecar of this host that workers here read by reference.
 //!
-//! Their owner has to know when the last of them has stopped, whoever of all processes between them dies first. So who maps such a segment
-//! marks it (see [`is_marked`]) with three numbers:
+//! The owner of such a segment has to know when its last reader has stopped, in whatever order the processes between
+//! them die. So each process that maps the segment marks it (see [`is_marked`]) with three numbers:
 //!
 //! | mark | set by | until | for |
 //! |---|---|---|---|
@@ -9,15 +9,16 @@
 //! | keeper | the sidecar that was passed the segment, before it says that it has it | it needs the segment no more | the reader, and the owner |
 //! | reader | each worker that is passed it on | its mapping ends | the owner, after the link's end |
 //!
-//! A worker sets its marks, and *then* looks whether the keeper's is still there; only then it reads. The owner of a link that has ended
-//! finds the keeper's mark gone, and *then* looks for readers'. The keeper's mark does not come back, so whoever reads had marked the
-//! segment before the owner looked: no time-out is needed, and no process has to be awake.
+//! A worker sets its marks, *then* checks that the keeper's mark is still set, and only then reads. The owner of a link
+//! that has ended finds the keeper's mark gone, and *then* looks for readers' marks. The keeper's mark does not come
+//! back, so every reader had marked the segment before the owner looked. No time-out is needed, and no process has to
+//! be awake.
 
 use super::{Mapping, Segment, SegmentError, is_marked, marks};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// What a segment that is read by reference is marked with.
+/// The numbers that mark a segment that is read by reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReferenceMarks {
     /// The incarnation of the sidecar that owns the segment.

@@ -1,14 +1,14 @@
 //! Copying past the cache.
 //!
-//! A copy that is larger than the last cache reads each line of its target only to overwrite it, and drives out of the cache what others
-//! use. Non-temporal stores do neither: measured here, 8 GB/s against 5 for 64 MiB and more, and 11 against 20 for what fits the cache
-//! (docs/performance.md). So whoever knows how large the whole is chooses.
+//! A copy that is larger than the last-level cache reads each line of its target only to overwrite it, and evicts what
+//! others use. Non-temporal stores do neither: measured here, 8 GB/s against 5 for 64 MiB and more, and 11 against 20
+//! for what fits the cache (docs/performance.md). So the caller, which knows the size of the whole, chooses.
 
 use super::{MapError, Mapping};
 
 impl Mapping {
-    /// As [`Mapping::copy_from`], with stores that go past the cache, where the processor has such. The two ranges must not overlap: if
-    /// they do, the bytes are some mixture.
+    /// As [`Mapping::copy_from`], with stores that bypass the cache, where the processor has them. The two ranges must
+    /// not overlap: if they do, the result is a mixture of bytes.
     ///
     /// # Errors
     /// [`MapError::OutOfBounds`] of either range, [`MapError::ReadOnly`]; then nothing is written.

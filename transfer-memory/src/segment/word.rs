@@ -1,10 +1,11 @@
-//! One word that two processes tell each other something by.
+//! One word in shared memory, by which two processes signal each other.
 
 use super::{MapError, Mapping};
 use std::sync::atomic::AtomicU32;
 
 impl Mapping {
-    /// The word at `offset`, a multiple of 4, of a mapping that can be written. The other side may write anything there at any time.
+    /// The word at `offset`, a multiple of 4, of a writable mapping. The other side may write any value there at any
+    /// time.
     ///
     /// # Errors
     /// [`MapError::OutOfBounds`], also for an offset that is no multiple of 4; [`MapError::ReadOnly`].
