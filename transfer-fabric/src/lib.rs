@@ -7,6 +7,7 @@
 //! - [`verbs`]: the fabric over RDMA.
 //! - `conformance`: the tests that every fabric has to pass; with the feature of that name.
 //! - `poller`: what a fabric that has sockets waits on.
+//! - `peer_watch`: whether the peer of a link still runs.
 //! - `pending`: connections that have not sent their Hello yet.
 //! - `token`: what proves that whoever connects was told to.
 //! - `regions`: registered segments and grants, for the fabrics that place bytes themselves.
@@ -14,6 +15,7 @@
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod engine;
+mod peer_watch;
 mod pending;
 mod poller;
 mod regions;

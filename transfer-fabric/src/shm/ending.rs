@@ -17,36 +17,24 @@ impl ShmFabric {
         at
     }
 
-    /// Has it noticed when the peer of a link does nothing with what was posted. Once it is set, this costs nothing until it is due.
+    /// Begins to watch the peer of a link, unless it is watched. Costs nothing more until the watch is due.
     pub(super) fn watch(&mut self, id: LinkId) {
-        if self.links.get(&id).is_some_and(|link| link.watch.is_none()) {
-            let at = self.deadline_after(self.config.peer_timeout);
+        if self.links.get(&id).is_some_and(|link| link.watch.is_off()) {
+            let due = self.deadline_after(self.config.peer_timeout);
             if let Some(link) = self.links.get_mut(&id) {
-                link.watch = Some((at, link.signs()));
+                link.watch.begin(due, link.signs());
             }
         }
     }
 
-    /// Looks after the peers of links whose watch is due.
     fn check_watches(&mut self, now: Instant) {
-        let due = |link: &&mut super::Link| link.is_up() && link.watch.is_some_and(|(at, _)| at <= now);
-        let mut silent = Vec::new();
-        for link in self.links.values_mut().filter(due) {
-            let (signs, before) = (link.signs(), link.watch.map(|(_, before)| before));
-            if link.in_flight.is_empty() {
-                link.watch = None;
-            } else if before == Some(signs) {
-                silent.push((link.id, link.in_flight.len()));
-            } else {
-                link.watch = Some((now + self.config.peer_timeout, signs));
-            }
+        let mut lost = Vec::new();
+        for link in self.links.values_mut().filter(|link| link.is_up()) {
+            let why = link.watch.check(now, link.in_flight.len(), link.signs(), self.config.peer_timeout);
+            lost.extend(why.map(|why| (link.id, why)));
         }
-        for (id, works) in silent {
-            let long = self.config.peer_timeout.as_secs();
-            self.end(
-                id,
-                DownReason::Lost(format!("the peer has done nothing for {long} s, with {works} works posted to it")),
-            );
+        for (id, why) in lost {
+            self.end(id, why);
         }
     }
 
@@ -150,7 +138,7 @@ impl ShmFabric {
         });
         let links = self.links.values().filter_map(|link| match link.stage {
             Stage::Greeting { deadline, .. } => Some(deadline),
-            Stage::Up => link.watch.map(|(at, _)| at),
+            Stage::Up => link.watch.due(),
             Stage::Ending { .. } => None,
         });
         let pending = self.pending.iter().map(|connection| connection.deadline);

@@ -7,6 +7,7 @@ use super::note::{Nonce, Note};
 use super::quota::Mapped;
 use super::record::{Element, Encoded, Record, Write};
 use super::shared::Shared;
+use crate::peer_watch::PeerWatch;
 use crate::regions::Regions;
 use crate::token::Token;
 use hashbrown::{HashMap, HashSet};
@@ -80,7 +81,7 @@ pub(super) struct Link {
     /// It was announced that this side sleeps.
     pub(super) asleep: bool,
     /// When to look whether the peer has done anything, and what it had done when this was set.
-    pub(super) watch: Option<(Instant, Signs)>,
+    pub(super) watch: PeerWatch<Signs>,
     /// The peer's last word, or its silence.
     pub(super) farewell: Option<DownReason>,
 }
@@ -129,7 +130,7 @@ impl Link {
             copied: 0,
             unpublished: false,
             asleep: false,
-            watch: None,
+            watch: PeerWatch::off(),
             farewell: None,
         }
     }

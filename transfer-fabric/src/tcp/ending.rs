@@ -40,29 +40,11 @@ impl TcpFabric {
         at
     }
 
-    /// Has it noticed when the peer of a link does nothing with what was posted. Once it is set, this costs nothing until it is due.
+    /// Begins to watch the peer of a link. Costs nothing more until the watch is due.
     pub(super) fn watch(&mut self, id: LinkId) {
-        if self.links.get(&id).is_some_and(|link| link.watch.is_none()) {
-            let at = self.deadline_after(self.config.peer_timeout);
-            if let Some(link) = self.links.get_mut(&id) {
-                link.watch = Some((at, link.signs));
-            }
-        }
-    }
-
-    /// Looks after the peer of a link whose watch is due. The kernel of one that is stopped takes bytes for it as long as its buffers have room.
-    fn check_watch(&mut self, id: LinkId, now: Instant) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let before = link.watch.take().map(|(_, before)| before);
-        let works = link.in_flight.len();
-        if works > 0 && before == Some(link.signs) {
-            let long = self.config.peer_timeout.as_secs();
-            self.end(
-                id,
-                DownReason::Lost(format!("the peer has done nothing for {long} s, with {works} works posted to it")),
-            );
-        } else if works > 0 {
-            link.watch = Some((now + self.config.peer_timeout, link.signs));
+        let due = self.deadline_after(self.config.peer_timeout);
+        if let Some(link) = self.links.get_mut(&id) {
+            link.watch.begin(due, link.signs);
         }
     }
 
@@ -175,12 +157,15 @@ impl TcpFabric {
         {
             self.reports.push_back(Report::Down { link, reason: late("the peer did not come") });
         }
-        let (mut late_to_greet, mut late_to_end, mut watched) = (Vec::new(), Vec::new(), Vec::new());
-        for link in self.links.values() {
+        let (mut late_to_greet, mut late_to_end, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        for link in self.links.values_mut() {
             match link.stage {
                 _ if link.deadline().is_none_or(|deadline| now < deadline) => {}
                 Stage::Ending { .. } => late_to_end.push(link.id),
-                Stage::Up => watched.push(link.id),
+                Stage::Up => {
+                    let why = link.watch.check(now, link.in_flight.len(), link.signs, self.config.peer_timeout);
+                    lost.extend(why.map(|why| (link.id, why)));
+                }
                 _ => late_to_greet.push(link.id),
             }
         }
@@ -190,8 +175,8 @@ impl TcpFabric {
         for id in late_to_end {
             self.ended(id);
         }
-        for id in watched {
-            self.check_watch(id, now);
+        for (id, why) in lost {
+            self.end(id, why);
         }
         self.alarm = self.next_deadline();
     }

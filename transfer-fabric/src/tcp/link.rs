@@ -5,6 +5,7 @@ use super::inbox::{Arrival, Inbox};
 use super::outbox::{Body, Outbox};
 use super::tls::{Session, Tokens};
 use super::wire::Wire;
+use crate::peer_watch::PeerWatch;
 use crate::regions::Regions;
 use crate::token::Token;
 use rustix::fd::OwnedFd;
@@ -40,8 +41,7 @@ pub(super) struct Link {
     done: u64,
     /// How often the peer has shown that it runs: by bytes, or by room for more. That its kernel takes bytes says nothing.
     pub(super) signs: u64,
-    /// Until when the peer has to show that it runs, and how often it had before. `None` where nothing was posted.
-    pub(super) watch: Option<(Instant, u64)>,
+    pub(super) watch: PeerWatch<u64>,
     /// The socket took no more.
     pub(super) blocked: bool,
     /// The socket is watched for room.
@@ -62,7 +62,7 @@ impl Link {
             in_flight: VecDeque::new(),
             done: 0,
             signs: 0,
-            watch: None,
+            watch: PeerWatch::off(),
             blocked: false,
             watched: false,
             listed: false,
@@ -82,7 +82,7 @@ impl Link {
     /// When it has to be connected, or have ended, or its peer have shown that it runs.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Up => self.watch.map(|(at, _)| at),
+            Stage::Up => self.watch.due(),
             Stage::Securing { deadline, .. }
             | Stage::Greeting { deadline, .. }
             | Stage::Proving { deadline, .. }

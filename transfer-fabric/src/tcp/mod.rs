@@ -201,8 +201,11 @@ impl TcpFabric {
     }
 
     fn post(&mut self, link: LinkId, work: WorkId, header: Header, body: Body) -> Result<(), PostError> {
-        self.up(link)?.post(work, header, body);
-        self.watch(link);
+        let found = self.up(link)?;
+        found.post(work, header, body);
+        if found.watch.is_off() {
+            self.watch(link);
+        }
         self.list(link);
         Ok(())
     }
