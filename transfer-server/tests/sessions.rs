@@ -69,6 +69,30 @@ fn memory_is_bounded() {
     wait_for("its memory is back", || connect("x", 1 << 20).is_ok());
 }
 
+/// One that is thrown out may be reading still, so it counts until it lets go.
+#[test]
+fn sessions_of_a_user_are_bounded() {
+    let a = Node::try_start("a", |c| c.limits.limits = vec!["sessions_per_user=2".parse().unwrap()]).unwrap();
+    let mut thrown_out = a.worker("thrown-out").unwrap();
+    let other = a.worker("other").unwrap();
+    let full = |worker| {
+        let (code, text) = refused(a.worker(worker));
+        assert_eq!(code, RefusalCode::TooManySessions, "{text}");
+        assert!(text.contains("has 2 sessions") && text.contains("limits.sessions_per_user"), "{text}");
+    };
+    full("third");
+    thrown_out.talks_nonsense();
+    // Its name is free, and its place is not.
+    full("thrown-out");
+    drop(thrown_out);
+    wait_for("its place is free", || a.worker("third").is_ok());
+    let third = a.worker("third").unwrap();
+    full("fourth");
+    drop(other);
+    wait_for("the other's place is free", || a.worker("fourth").is_ok());
+    drop(third);
+}
+
 /// Its name is this node's to give, until the directory is heard.
 #[test]
 fn without_the_directory_a_worker_comes_in() {

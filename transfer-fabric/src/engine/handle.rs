@@ -4,6 +4,7 @@
 //! out through the [`ControlSink`] given at its start. Neither side ever waits for the other inside a call.
 
 use super::listing::{Listing, PageFrom};
+use std::any::Any;
 use std::sync::Arc;
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
 use transfer_core::memory::SegmentId;
@@ -50,6 +51,8 @@ pub enum EngineCommand {
         end: Box<SidecarEnd>,
         /// Its tenant.
         domain: Tenant,
+        /// Dropped when the session's socket is let go: for a worker that was thrown out, at the end of its process.
+        place: Box<dyn Any + Send>,
     },
     /// The directory's answer to [`ControlRequest::Resolve`]; may come again when the key moves.
     Located {

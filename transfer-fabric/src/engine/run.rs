@@ -13,6 +13,7 @@ use super::workers::{Ends, Take, Workers};
 use super::{BoxedFabric, COUNTER_SEGMENT, EngineError};
 use crossbeam_channel::Receiver;
 use hashbrown::HashMap;
+use std::any::Any;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -369,7 +370,7 @@ impl Run {
                     self.add_board(domain, board, kept);
                 }
             }
-            EngineCommand::OpenSession { end, domain } => self.open_session(*end, domain),
+            EngineCommand::OpenSession { end, domain, place } => self.open_session(*end, domain, place),
             EngineCommand::Located { key, node, sequence } => driver.node.located(now, &key, &node, sequence),
             EngineCommand::WorkerLocated { worker, node } => driver.node.worker_located(now, &worker, node.as_ref()),
             EngineCommand::Claimed { key, result } => driver.node.claimed(now, &key, result),
@@ -469,14 +470,14 @@ impl Run {
         }
     }
 
-    fn open_session(&mut self, end: SidecarEnd, domain: Tenant) {
+    fn open_session(&mut self, end: SidecarEnd, domain: Tenant, place: Box<dyn Any + Send>) {
         let SidecarEnd {
             socket, pidfd, name, session, submission, completion, marks, arena_id, arena, notices, ..
         } = end;
         let (session, len, arena) = (SessionId(session), arena.len(), Arc::new(arena));
         let notices = notices.map(|(id, segment)| (id, Arc::new(segment)));
         let noticed = notices.as_ref().map(|(id, _)| *id);
-        let ends = Ends { socket, pidfd, submission, completion, notices };
+        let ends = Ends { socket, pidfd, place, submission, completion, notices };
         if let Err(e) = self.workers.add(session, ends, arena_id, &self.sleeper) {
             tracing::error!(worker = %name, error = %e, "the session cannot be waited for and is closed");
             return self.never_opened(session, name, &e.to_string());

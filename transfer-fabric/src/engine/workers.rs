@@ -4,6 +4,7 @@ use super::memory::Memory;
 use super::meters::EngineMeters;
 use super::wait::Sleeper;
 use rustix::io::Errno;
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -24,6 +25,9 @@ const BATCH: usize = 256;
 /// How many replies to one worker may wait while its records are taken all the same.
 const MAX_BACKLOG: usize = 4096;
 
+/// Says, when it is dropped, that the sidecar holds nothing of the session any more.
+type Place = Box<dyn Any + Send>;
+
 type Notices = HashMap<SegmentId, (SegmentId, Arc<Segment>)>;
 
 /// How far the rings are gone through.
@@ -40,6 +44,7 @@ pub(super) enum Take {
 pub(super) struct Worker {
     socket: SidecarSocket,
     pidfd: Option<OwnedFd>,
+    place: Place,
     submission: Consumer,
     completion: Producer,
     /// Segments that this worker can map.
@@ -61,12 +66,14 @@ pub(super) struct Worker {
 struct Evicted {
     socket: SidecarSocket,
     pidfd: Option<OwnedFd>,
+    _place: Place,
 }
 
 /// The sidecar's ends of a session, as the handshake left them.
 pub(super) struct Ends {
     pub(super) socket: SidecarSocket,
     pub(super) pidfd: Option<OwnedFd>,
+    pub(super) place: Place,
     pub(super) submission: Consumer,
     pub(super) completion: Producer,
     pub(super) notices: Option<(SegmentId, Arc<Segment>)>,
@@ -88,15 +95,26 @@ pub(super) struct Workers {
 impl Workers {
     /// Takes a worker up. `arena` is the segment that it has mapped already.
     pub(super) fn add(&mut self, id: SessionId, ends: Ends, arena: SegmentId, sleeper: &Sleeper) -> Result<(), Errno> {
-        let Ends { socket, pidfd, submission, completion, notices } = ends;
+        let Ends { socket, pidfd, place, submission, completion, notices } = ends;
         sleeper.add_socket(socket.as_fd(), id.0)?;
         if let Some(pidfd) = &pidfd {
             sleeper.add_process(pidfd.as_fd(), id.0)?;
         }
         let (known, backlog) = (HashSet::from([arena]), VecDeque::new());
         let (unpublished, commanded, short) = (false, false, false);
-        let worker =
-            Worker { socket, pidfd, submission, completion, known, backlog, unpublished, commanded, arena, short };
+        let worker = Worker {
+            socket,
+            pidfd,
+            place,
+            submission,
+            completion,
+            known,
+            backlog,
+            unpublished,
+            commanded,
+            arena,
+            short,
+        };
         self.by_id.insert(id, worker);
         self.notices.extend(notices.map(|notices| (arena, notices)));
         Ok(())
@@ -113,7 +131,7 @@ impl Workers {
     /// Lets a worker go that reads nothing any more.
     pub(super) fn remove(&mut self, id: SessionId, sleeper: &Sleeper) {
         self.evict(id);
-        if let Some(Evicted { socket, pidfd }) = self.evicted.remove(&id) {
+        if let Some(Evicted { socket, pidfd, .. }) = self.evicted.remove(&id) {
             sleeper.remove(socket.as_fd());
             if let Some(pidfd) = &pidfd {
                 sleeper.remove(pidfd.as_fd());
@@ -123,9 +141,9 @@ impl Workers {
 
     /// Throws a worker out. Its end is waited for still.
     pub(super) fn evict(&mut self, id: SessionId) {
-        let Some(Worker { socket, pidfd, arena, .. }) = self.by_id.remove(&id) else { return };
+        let Some(Worker { socket, pidfd, place, arena, .. }) = self.by_id.remove(&id) else { return };
         socket.hang_up();
-        self.evicted.insert(id, Evicted { socket, pidfd });
+        self.evicted.insert(id, Evicted { socket, pidfd, _place: place });
         if let Some((notices, _)) = self.notices.remove(&arena) {
             self.retire(notices);
         }

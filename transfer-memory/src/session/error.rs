@@ -149,6 +149,8 @@ pub enum RefusalCode {
     BadArena,
     /// 9: the sidecar takes no new workers, for it is about to leave.
     Draining,
+    /// 10: the user, or the node, has as many sessions as it may have; another worker's end frees a place.
+    TooManySessions,
     /// A number that this version does not know.
     Other(u16),
 }
@@ -165,6 +167,7 @@ impl RefusalCode {
             RefusalCode::Internal => 7,
             RefusalCode::BadArena => 8,
             RefusalCode::Draining => 9,
+            RefusalCode::TooManySessions => 10,
             RefusalCode::Other(n) => n,
         }
     }
@@ -180,6 +183,7 @@ impl RefusalCode {
             7 => RefusalCode::Internal,
             8 => RefusalCode::BadArena,
             9 => RefusalCode::Draining,
+            10 => RefusalCode::TooManySessions,
             n => RefusalCode::Other(n),
         }
     }
@@ -187,7 +191,10 @@ impl RefusalCode {
     /// Whether the same worker may have more luck later, with nothing changed.
     #[must_use]
     pub fn is_temporary(self) -> bool {
-        matches!(self, RefusalCode::NameTaken | RefusalCode::NoMemory | RefusalCode::Draining)
+        matches!(
+            self,
+            RefusalCode::NameTaken | RefusalCode::NoMemory | RefusalCode::Draining | RefusalCode::TooManySessions
+        )
     }
 }
 

@@ -42,6 +42,23 @@ pub struct AllLimits {
     pub node: Limits,
     /// Those of the directory, where this node hosts it.
     pub directory: DirectoryLimits,
+    /// Those of sessions.
+    pub sessions: SessionLimits,
+}
+
+/// How many sessions there may be, those of workers that were thrown out and whose processes live too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Those of one user.
+    pub per_user: u64,
+    /// Those of the node.
+    pub per_node: u64,
+}
+
+impl Default for SessionLimits {
+    fn default() -> SessionLimits {
+        SessionLimits { per_user: 1 << 10, per_node: 1 << 12 }
+    }
 }
 
 /// Limits of the directory.
@@ -60,7 +77,7 @@ impl Default for DirectoryLimits {
 type Place = fn(&mut AllLimits) -> &mut u64;
 
 /// Each limit's name, and where it is.
-const LIMITS: [(&str, Place); 7] = [
+const LIMITS: [(&str, Place); 9] = [
     ("keys_per_worker", |all| &mut all.node.keys_per_worker),
     ("keys_per_user", |all| &mut all.node.keys_per_user),
     ("keys_per_node", |all| &mut all.node.keys_per_node),
@@ -68,6 +85,8 @@ const LIMITS: [(&str, Place); 7] = [
     ("versions_per_user", |all| &mut all.node.versions_per_user),
     ("versions_per_node", |all| &mut all.node.versions_per_node),
     ("directory_keys_per_node", |all| &mut all.directory.keys_per_node),
+    ("sessions_per_user", |all| &mut all.sessions.per_user),
+    ("sessions_per_node", |all| &mut all.sessions.per_node),
 ];
 
 fn names() -> String {
@@ -98,7 +117,7 @@ impl fmt::Display for Limit {
 /// The limits that differ from the defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct LimitsConfig {
-    /// How many keys and versions there may be; pushes beyond fail with Busy. keys_per_worker (1048576), keys_per_user (2097152) and keys_per_node (4194304) count keys; versions_per_worker (2097152), versions_per_user (4194304) and versions_per_node (8388608) versions that are published or still read; directory_keys_per_node (4194304) the keys of one node in the directory, where this node hosts it. In the file a table named limits
+    /// How many keys, versions and sessions there may be; pushes beyond fail with Busy, and workers beyond are turned away. keys_per_worker (1048576), keys_per_user (2097152) and keys_per_node (4194304) count keys; versions_per_worker (2097152), versions_per_user (4194304) and versions_per_node (8388608) versions that are published or still read; directory_keys_per_node (4194304) the keys of one node in the directory, where this node hosts it; sessions_per_user (1024) and sessions_per_node (4096) sessions of workers, those too that were thrown out and whose processes live. In the file a table named limits
     #[arg(id = "limits", long = "limits", env = "TRANSFER_LIMITS", value_name = "NAME=N", value_delimiter = ',')]
     pub limits: Vec<Limit>,
 }

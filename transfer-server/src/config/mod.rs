@@ -17,7 +17,7 @@ pub use error::ConfigError;
 pub use file::FileError;
 pub use flags::Flags;
 pub(crate) use flags::address;
-pub use limits::{AllLimits, DirectoryLimits, Limit, LimitsConfig, NotALimit};
+pub use limits::{AllLimits, DirectoryLimits, Limit, LimitsConfig, NotALimit, SessionLimits};
 pub use security::{NamePattern, NotAPattern, SecurityConfig};
 pub use shm::{ShmConfig, UseReferences, UseShm};
 pub use size::{NotASize, Size};

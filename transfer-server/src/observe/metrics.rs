@@ -58,10 +58,11 @@ fn of_sidecar(f: &mut Families, watched: &Observer, look: &Observation) {
     let reached = look.measured.snapshot.limits_reached;
     f.counter(
         "transfer_limits_reached_total",
-        "Pushes that were refused at a limit of --limits, by what there was too much of.",
+        "Pushes and sessions that were refused at a limit of --limits, by what there was too much of.",
     )
     .number(&[("of", "keys")], reached.keys)
-    .number(&[("of", "versions")], reached.versions);
+    .number(&[("of", "versions")], reached.versions)
+    .number(&[("of", "sessions")], look.sessions_refused);
     f.counter(
         "transfer_log_lines_dropped_total",
         "Log lines that were not written, for their place had written enough.",

@@ -7,6 +7,7 @@ use crate::observe::logging::LogControl;
 use crate::peering::Identity;
 use crate::poll::PollControl;
 use crate::security::{Security, TlsState};
+use crate::sessions::Sessions;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Mutex;
@@ -74,6 +75,7 @@ pub(crate) struct ObserverParts {
     pub(crate) directory: DirectoryClient,
     pub(crate) records: Records,
     pub(crate) security: Security,
+    pub(crate) sessions: Sessions,
 }
 
 /// The sidecar at one moment.
@@ -88,6 +90,8 @@ pub(crate) struct Observation {
     pub(crate) directory: DirectoryState,
     /// Where it is hosted here.
     pub(crate) hosted: Option<Counts>,
+    /// How often somebody was refused a session since there were too many.
+    pub(crate) sessions_refused: u64,
     pub(crate) log_lines_dropped: u64,
     pub(crate) spans_dropped: u64,
     /// Where there are certificates.
@@ -120,7 +124,7 @@ impl Observer {
     }
 
     async fn look_now(&self) -> Result<Observation, EngineError> {
-        let ObserverParts { budget, engine, directory, records, security, .. } = self.parts();
+        let ObserverParts { budget, engine, directory, records, security, sessions, .. } = self.parts();
         let measured = engine.measure().await?;
         let links = |answer| Listing::Links { peer: String::new(), answer };
         let links = self.pages(MAX_PATHS, links).await?;
@@ -136,6 +140,7 @@ impl Observer {
             pinned_limit: budget.limit(),
             directory: directory.state(),
             hosted,
+            sessions_refused: sessions.refused_for_number(),
             log_lines_dropped: LogControl::installed().map_or(0, LogControl::dropped),
             spans_dropped: records.dropped.get(),
             tls: security.tls_state(),

@@ -1,10 +1,11 @@
 //! Workers that connect: the handshake, away from the data plane and from the runtime's thread.
 
 mod acceptor;
+mod places;
 
 pub(crate) use acceptor::Acceptor;
 
-use crate::config::Tenancy;
+use crate::config::{SessionLimits, Tenancy};
 use crate::directory::{Ask, DirectoryClient};
 use crate::drain::Drain;
 use crate::engine::{EngineClient, EngineCommand};
@@ -12,6 +13,7 @@ use crate::events::Events;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use parking_lot::{Condvar, Mutex};
+use places::{Place, Places};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -40,13 +42,15 @@ const WORKER_PATIENCE: Duration = Duration::from_millis(250);
 /// How long an applicant waits for the name of a worker whose process has ended. The engine will notice that, however busy it is.
 const DEAD_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How the memory of a tenant is made.
+/// What the tenants of a node are given.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Made {
-    /// Its landing pool.
+pub(crate) struct Granted {
+    /// The landing pool of each.
     pub(crate) pool: SegmentOptions,
-    /// How many keys its board can show; 0: it has none.
+    /// How many keys the board of each can show; 0: it has none.
     pub(crate) board_entries: u32,
+    /// How many sessions there may be.
+    pub(crate) sessions: SessionLimits,
 }
 
 /// Gives workers their sessions. Cheap to clone.
@@ -67,6 +71,7 @@ struct Shared {
     workers: Mutex<HashMap<Name, Held>>,
     /// A name is free, or an applicant has become a worker.
     changed: Condvar,
+    places: Arc<Places>,
     /// Whose workers are whose.
     tenancy: Arc<Tenancy>,
     /// The tenants that have a landing pool, with their boards. Locked while one is made, for two workers may come at once.
@@ -141,14 +146,14 @@ impl Sessions {
     /// No sessions yet. Segments are numbered from 1 on: 0 is the engine's own.
     pub(crate) fn new(
         policy: SidecarPolicy,
-        made: Made,
+        granted: Granted,
         tenancy: Arc<Tenancy>,
         engine: EngineClient,
         directory: DirectoryClient,
         events: Events,
         drain: Drain,
     ) -> Sessions {
-        let Made { pool, board_entries } = made;
+        let Granted { pool, board_entries, sessions } = granted;
         Sessions(Arc::new(Shared {
             budget: policy.budget.clone(),
             policy,
@@ -159,6 +164,7 @@ impl Sessions {
             drain,
             workers: Mutex::default(),
             changed: Condvar::new(),
+            places: Places::new(sessions),
             tenancy,
             pools: Mutex::default(),
             board_entries,
@@ -170,14 +176,15 @@ impl Sessions {
     /// Gives a worker that has just connected its session. Blocks for as long as the worker takes, within its deadline.
     pub(crate) fn handshake(&self, socket: Socket) {
         let shared = &*self.0;
-        let mut reserved = None;
+        let mut admitted = None;
         let accepted = SidecarEnd::accept(socket, &shared.policy, |applicant| {
-            let (admission, reservation) = shared.admit(applicant)?;
-            reserved = Some(reservation);
+            let (admission, reserved, place) = shared.admit(applicant)?;
+            admitted = Some((reserved, place));
             Ok(admission)
         });
         match accepted {
             Ok(end) => {
+                let Some((reserved, place)) = admitted else { return };
                 let end = Box::new(end);
                 let domain = shared.tenancy.of(end.peer.uid, end.peer.gid);
                 // Where there is no descriptor left, the name is only waited for as long as that of a living worker.
@@ -191,9 +198,7 @@ impl Sessions {
                 // Before the engine has it: its end must not be told first.
                 let text = format!("worker {} has connected, as session {}", opened.worker, opened.session);
                 shared.events.tell(text, What::SessionOpened(opened));
-                if shared.engine.send(EngineCommand::OpenSession { end, domain }).is_ok()
-                    && let Some(reserved) = reserved
-                {
+                if shared.engine.send(EngineCommand::OpenSession { end, domain, place: Box::new(place) }).is_ok() {
                     reserved.keep(process);
                 }
             }
@@ -217,6 +222,11 @@ impl Sessions {
         }
     }
 
+    /// How often somebody was refused a session since there were too many.
+    pub(crate) fn refused_for_number(&self) -> u64 {
+        self.0.places.refused()
+    }
+
     /// A worker is gone.
     pub(crate) fn closed(&self, session: SessionId, worker: &Name) {
         self.0.release(worker, session.0);
@@ -229,18 +239,20 @@ impl Shared {
         let _ = self.engine.send(EngineCommand::NameLost { session: SessionId(session), node });
     }
 
-    fn admit(&self, applicant: &Applicant) -> Result<(Admission, Reserved<'_>), Refusal> {
+    fn admit(&self, applicant: &Applicant) -> Result<(Admission, Reserved<'_>, Place), Refusal> {
         let worker = &applicant.name;
         if self.drain.is_under_way() {
             let text = "the sidecar is draining: it takes no new workers, for it is about to leave".to_owned();
             return Err(Refusal { code: RefusalCode::Draining, text });
         }
+        let tenant = self.tenancy.of(applicant.peer.uid, applicant.peer.gid);
+        // First of all: who is refused here has asked nobody else for anything.
+        let place = self.places.take(tenant, &self.tenancy.tenants().name(tenant))?;
         let session = self.next_session.fetch_add(1, Ordering::Relaxed);
         let reserved = self.reserve(worker, session)?;
         Handle::current()
             .block_on(self.directory.worker_up(worker, DIRECTORY_DEADLINE))
             .map_err(|e| Refusal { code: RefusalCode::NameTaken, text: e.to_string() })?;
-        let tenant = self.tenancy.of(applicant.peer.uid, applicant.peer.gid);
         let board = self.pool_for(tenant).map_err(|e| {
             let code = match e {
                 SegmentError::Budget(_) | SegmentError::NotLocked { .. } => RefusalCode::NoMemory,
@@ -252,7 +264,7 @@ impl Shared {
             }
         })?;
         let (arena, notices) = (self.next_segment(), self.next_segment());
-        Ok((Admission { session, arena, arena_bytes: applicant.wanted_arena_bytes, board, notices }, reserved))
+        Ok((Admission { session, arena, arena_bytes: applicant.wanted_arena_bytes, board, notices }, reserved, place))
     }
 
     /// Takes a name. Its holder may be about to lose it: an applicant who is refused may come again at once, and so may a worker whose

@@ -1,7 +1,7 @@
 //! What a sidecar is made of, as far as it is made before its threads run: everything that can fail for the user's reasons.
 
 use super::{Addresses, StartError, required, shm, verbs};
-use crate::config::{Config, DirectoryLimits, DirectoryPlace, Locking};
+use crate::config::{AllLimits, Config, DirectoryPlace, Locking};
 use crate::engine::ControlRequest;
 use crate::observe::{self, Records};
 use crate::peering::{FORM_DEADLINE, Identity};
@@ -40,7 +40,7 @@ pub(super) struct Parts {
     pub(super) advertised: Arc<str>,
     pub(super) directory: DirectoryPlace,
     pub(super) replace: bool,
-    pub(super) directory_limits: DirectoryLimits,
+    pub(super) limits: AllLimits,
     pub(super) policy: SidecarPolicy,
     pub(super) pool: SegmentOptions,
     pub(super) board_entries: u32,
@@ -149,7 +149,7 @@ impl Parts {
             advertised,
             directory: config.directory,
             replace: config.replace,
-            directory_limits: config.limits.all().directory,
+            limits: config.limits.all(),
             policy,
             pool,
             board_entries: config.board_entries,

@@ -15,7 +15,7 @@ use crate::peering::{Links, PeeringService};
 use crate::poll::PollControl;
 use crate::reload::Live;
 use crate::security;
-use crate::sessions::{Acceptor, Made, Sessions};
+use crate::sessions::{Acceptor, Granted, Sessions};
 use crate::text;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
@@ -85,8 +85,7 @@ impl Running {
     async fn start(parts: Parts) -> Result<Running, StartError> {
         let Parts { addresses, identity, advertised, directory, replace, policy, pool, board_entries, workers, .. } =
             parts;
-        let Parts { grpc, admin, siblings, http, engine, records, poll, requests, security, directory_limits, .. } =
-            parts;
+        let Parts { grpc, admin, siblings, http, engine, records, poll, requests, security, limits, .. } = parts;
         let export = records.export.clone();
         let budget = policy.budget.clone();
         let handle = engine.handle().clone();
@@ -101,7 +100,7 @@ impl Running {
             DirectoryPlace::Embedded => {
                 let tenants = security.tenancy().tenants().clone();
                 let hosted = Directory::with(identity.node.clone(), local.clone(), tenants);
-                hosted.limit_keys(directory_limits.keys_per_node);
+                hosted.limit_keys(limits.directory.keys_per_node);
                 (Place::Here(hosted.clone()), Some(hosted))
             }
             DirectoryPlace::At(url) => {
@@ -125,7 +124,7 @@ impl Running {
         let links = Links::new(identity.clone(), client.clone(), directory.clone(), drain.clone(), security.clone());
         let sessions = Sessions::new(
             policy,
-            Made { pool, board_entries },
+            Granted { pool, board_entries, sessions: limits.sessions },
             security.tenancy().clone(),
             client.clone(),
             directory.clone(),
@@ -152,6 +151,7 @@ impl Running {
             directory: directory.clone(),
             records,
             security: security.clone(),
+            sessions: sessions.clone(),
         });
         let (stop, stopping) = watch::channel(false);
         let shown = AdminState {

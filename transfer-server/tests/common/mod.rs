@@ -94,6 +94,16 @@ impl Worker {
         Ok(Worker { end: WorkerEnd::connect(socket, &options)?, next_op: 1, next_offset: 0 })
     }
 
+    /// Breaks the rules, and waits until it is thrown out for that.
+    pub fn talks_nonsense(&mut self) {
+        assert!(self.end.submission.try_push(&[0xff; 16]).unwrap());
+        self.end.submission.publish();
+        self.end.socket.ring().unwrap();
+        let deadline = Instant::now() + SOON;
+        while self.end.socket.receive(deadline).is_ok() {}
+        assert!(Instant::now() < deadline, "it was not thrown out");
+    }
+
     fn submit(&mut self, command: &Command) {
         let mut record = Writer::new();
         write_command(&mut record, command);
