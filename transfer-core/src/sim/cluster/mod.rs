@@ -8,6 +8,7 @@
 //! - `counting`: counters and barriers, and what must be true of them.
 //! - `directory`: a small model of the directory, with delays.
 //! - `peering`: how links are made.
+//! - `end`: what has to hold once everybody has gone.
 //! - `references`: who reads what by reference.
 //! - `misfortune`: sidecars and directories that are started again, clocks that jump, links that are made twice.
 //!
@@ -18,6 +19,7 @@ mod calls;
 mod content;
 mod counting;
 mod directory;
+mod end;
 mod misfortune;
 mod notices;
 mod peering;
@@ -549,61 +551,6 @@ impl Cluster {
                 self.tell_directory(node, directory::Said::Claim(key, owner, resident));
             }
             Control::Unclaim { key } => self.tell_directory(node, directory::Said::Unclaim(key)),
-        }
-        Ok(())
-    }
-
-    /// After everybody has gone, nothing may be left.
-    fn check_end(&self) -> Result<(), String> {
-        for w in &self.workers {
-            w.check_gone()?;
-        }
-        for n in &self.nodes {
-            let s = n.driver.node.snapshot(Time(0));
-            let left = (s.tensors, s.blobs, s.leases, s.operations, s.slots, s.sessions);
-            if left != (0, 0, 0, 0, 0, 0) {
-                return Err(format!("node {} is left with {s:?}", n.name));
-            }
-            if let Some(p) = s.pools.iter().find(|p| p.used > 0 || p.waiting > 0) {
-                return Err(format!("node {} is left with {p:?}", n.name));
-            }
-            if s.on_links.sum() > 0 {
-                return Err(format!("node {} is left with {:?}", n.name, s.on_links));
-            }
-            n.driver.node.check_idle().map_err(|e| format!("node {}: {e}", n.name))?;
-            // What is left are pools.
-            let arenas = n.segments.len() - n.kept.len() - s.pools.len();
-            if arenas > 0 {
-                return Err(format!("node {} is left with {arenas} arenas", n.name));
-            }
-        }
-        if !self.directory.is_empty() {
-            return Err(format!("the directory is left with {:?}", self.directory));
-        }
-        let believed = self.world.lies_believed();
-        if !believed.is_empty() {
-            return Err(format!("over {believed:?} a header lied, and was believed"));
-        }
-        self.check_counting()?;
-        self.check_credits()
-    }
-
-    /// What one side may send is what the other has free.
-    fn check_credits(&self) -> Result<(), String> {
-        for a in &self.nodes {
-            for (link, peer) in &a.links {
-                let b = &self.nodes[self.node_named(peer)];
-                let back: Vec<_> = b.links.iter().filter(|(_, name)| **name == a.name).map(|(link, _)| *link).collect();
-                let [back] = back[..] else { return Err(format!("{} has {link} to {peer}, it has {back:?}", a.name)) };
-                let (credits, _, slots) = a.driver.node.credits(*link).unwrap();
-                let (_, owed, _) = b.driver.node.credits(back).unwrap();
-                if credits + owed != slots {
-                    return Err(format!(
-                        "{} has {credits} credits at {peer}, which owes {owed}; there are {slots}",
-                        a.name
-                    ));
-                }
-            }
         }
         Ok(())
     }
