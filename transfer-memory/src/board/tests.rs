@@ -222,6 +222,42 @@ fn scribbles_over_the_marks_are_marks_or_nothing() {
     let _ = s.reader.hold(&s.find(&key("k")).unwrap()).unwrap();
 }
 
+/// Every word of an entry changes from version to version, so a mixture of two versions shows.
+#[test]
+fn an_entry_that_is_read_while_it_is_written_is_found_whole_or_not_at_all() {
+    const VERSIONS: u64 = 20_000;
+    let mut s = scene(8);
+    let of = |version: u64| {
+        let meta = meta(&vec![version % 7 + 1; (version % 5) as usize]);
+        let slice = LocalSlice { segment: SegmentId(version as u32), offset: version * 64, len: meta.len_bytes() };
+        (Version(version), meta, slice)
+    };
+    let (stop, found) = (AtomicBool::new(false), AtomicU64::new(0));
+    let reader = &s.reader;
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let Some(seen) = version(reader.find(&key("layer0/weights"), |_| None)) else { continue };
+                        assert_eq!((seen.version, seen.meta, seen.slice), of(seen.version.0));
+                        found.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let mut next = 1;
+        // On a machine of one core the readers may not have come to anything by then. One that has ended has found a mixture.
+        let enough = || found.load(Ordering::Relaxed) >= 1000 || readers.iter().any(|reader| reader.is_finished());
+        while next <= VERSIONS || !enough() {
+            let (version, meta, slice) = of(next);
+            s.writer.show(&key("layer0/weights"), next, version, &meta, slice).unwrap();
+            next += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
 /// One thread shows version after version and uses the memory of each again as soon as it may; others look up, and what they hold must stay
 /// as it is.
 #[test]
