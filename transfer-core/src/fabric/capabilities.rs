@@ -78,8 +78,8 @@ pub struct Capabilities {
     pub checks_bounds: bool,
     /// What one grant opens.
     pub isolation: Isolation,
-    /// Whether peers can change words of this side's memory with no help of its processor: [`super::Fabric::post_atomic`]. Where it
-    /// is so, this side must use [`super::Fabric::post_local_atomic`] on those words.
+    /// Whether peers can change words of this side's memory with no help of its processor: [`super::Atomics::post_atomic`]. Where it
+    /// is so, this side must use [`super::Atomics::post_local_atomic`] on those words.
     pub atomics: bool,
     /// Whether a device acknowledges a write to its sender before this side's [`super::Fabric::poll`] has reported the immediate. It
     /// is there to be polled by then.

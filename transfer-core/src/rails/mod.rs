@@ -42,8 +42,9 @@
 //! - `offer`, `frame`: what the two sides tell each other.
 //! - `rail`: one rail as its sender sees it; `inbound`: the receiver's order; `grants`: grants over all rails.
 //! - `link`: a link of several rails; `links`: all links, and whose events are whose.
-//! - `fabric`: the [`Fabric`](crate::fabric::Fabric) over the inner ones.
+//! - `fabric`: the [`Fabric`](crate::fabric::Fabric) over the inner ones; `atomics`: operations on words over it.
 
+mod atomics;
 mod broken;
 mod config;
 mod fabric;
