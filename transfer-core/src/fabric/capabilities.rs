@@ -26,6 +26,10 @@ impl FabricKind {
     pub const ALL: [FabricKind; 5] =
         [FabricKind::Local, FabricKind::Tcp, FabricKind::Shm, FabricKind::Verbs, FabricKind::Sim];
 
+    /// The kinds that links between nodes are made over, the preferred one first. Shared memory is there only between two nodes of
+    /// one host, and nothing is faster.
+    pub const BEST_FIRST: [FabricKind; 3] = [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
+
     /// The kind with this number on the wire.
     #[must_use]
     pub fn from_wire(n: u8) -> Option<FabricKind> {
