@@ -92,7 +92,7 @@ pub(super) fn socket_name(node: &str, suffix: &str) -> String {
     if legible == node {
         format!("{node}{suffix}")
     } else {
-        format!("{legible}-{:08x}{SOCKET_SUFFIX}", crc32c(node.as_bytes()))
+        format!("{legible}-{:08x}{suffix}", crc32c(node.as_bytes()))
     }
 }
 
@@ -103,6 +103,7 @@ mod tests {
     #[test]
     fn each_node_has_a_name_of_its_own() {
         assert_eq!(socket_name("node-a", ".shm"), "node-a.shm");
+        assert_ne!(socket_name("a/b", ".peers"), socket_name("a/b", ".shm"));
         let odd = ["a/b", "a b", "..", "ä", &"n".repeat(512), &"n".repeat(41)].map(|node| socket_name(node, ".shm"));
         for (i, name) in odd.iter().enumerate() {
             assert!(name.len() <= 60 && !name.contains('/') && !name.starts_with('.'), "{name}");
