@@ -7,7 +7,7 @@
 //! What it does not show: that the two ends are in two processes, and that one of them may be hostile. Other tests do.
 //!
 //! # Layout
-//! - `ring`, `budget`, `entry`, `marks`: transfer-memory's. - [`region`], [`segment`], [`sync`]: what they stand on here. - `tests`: the models.
+//! - `ring`, `budget`, `entry`, `hazards`: transfer-memory's. - [`region`], [`segment`], [`sync`]: what they stand on here. - `tests`: the models.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), allow(dead_code, reason = "only the models use it"))]
 
@@ -15,8 +15,8 @@
 pub mod budget;
 #[path = "../../transfer-memory/src/board/entry.rs"]
 pub mod entry;
-#[path = "../../transfer-memory/src/board/marks.rs"]
-pub mod marks;
+#[path = "../../transfer-memory/src/board/hazards.rs"]
+pub mod hazards;
 pub mod region;
 #[path = "../../transfer-memory/src/ring/mod.rs"]
 pub mod ring;

@@ -2,7 +2,7 @@
 
 use crate::budget::PinnedBudget;
 use crate::entry;
-use crate::marks;
+use crate::hazards;
 use crate::region::Memory;
 use crate::ring::{Consumer, MAX_RECORD_BYTES, MIN_CAPACITY, Producer, RingRange};
 use crate::segment::Mapping;
@@ -141,12 +141,12 @@ fn words(n: usize) -> Vec<AtomicU64> {
     (0..n).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// A reader looks up what a writer replaces, which uses its memory again as soon as it may.
+/// A writer replaces a version while a reader looks it up, and reuses the memory as soon as no hazard pointer names it.
 fn board(with_release: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
-        // An entry of a sequence, a ticket and a version; a bucket of two marks; and the tensor of ticket 1.
+        // An entry of a sequence, a ticket and a version; a bucket of two hazard pointers; and the tensor of ticket 1.
         let shared = Arc::new((words(3), words(2), AtomicU64::new(11)));
         entry::write(&shared.0, &[1, 11]);
         let theirs = shared.clone();
@@ -158,7 +158,7 @@ fn board(with_release: bool) {
                 return None;
             }
             assert!(matches!((ticket, version), (1, 11) | (2, 22)), "torn: {ticket}, {version}");
-            let mark = marks::mark(bucket, ticket).expect("one of two is free");
+            let hazard = hazards::protect(bucket, ticket).expect("one of two is free");
             let is_held = entry::is_unchanged(entry, sequence);
             if is_held && ticket == 1 {
                 assert_eq!(tensor.load(Ordering::Relaxed), 11, "used again under a reader");
@@ -166,56 +166,56 @@ fn board(with_release: bool) {
             if !with_release {
                 return Some((ticket, is_held, false));
             }
-            marks::clear(&bucket[mark]);
+            hazards::clear(&bucket[hazard]);
             let tells = !entry::is_unchanged(entry, sequence);
             Some((ticket, is_held, tells))
         });
         let (entry, bucket, tensor) = &*shared;
         entry::write(entry, &[2, 22]);
         entry::changed();
-        let is_marked = marks::is_marked(bucket, 1);
-        if !is_marked {
+        let is_protected = hazards::is_protected(bucket, 1);
+        if !is_protected {
             tensor.store(99, Ordering::Relaxed);
         }
         let found = reader.join().expect("it ends");
         if with_release && let Some((1, _, tells)) = found {
             // Either the writer has seen that nobody reads it, or it will be told.
-            assert!(!is_marked || tells, "the writer waits for ever");
-            assert!(!marks::is_marked(bucket, 1));
+            assert!(!is_protected || tells, "the writer waits for ever");
+            assert!(!hazards::is_protected(bucket, 1));
         }
     });
 }
 
 #[test]
-fn what_a_reader_holds_is_not_used_again() {
+fn held_version_is_not_overwritten() {
     board(false);
 }
 
 #[test]
-fn who_waits_for_a_mark_is_told_when_it_goes() {
+fn writer_is_told_when_a_hazard_pointer_is_cleared() {
     board(true);
 }
 
-/// Two threads of one worker take different marks.
+/// Two threads of one worker take different hazard pointers.
 #[test]
-fn a_mark_is_one_reader_s() {
+fn hazard_pointers_belong_to_one_reader_each() {
     loom::model(|| {
         let bucket = Arc::new(words(2));
         let other = bucket.clone();
-        let there = thread::spawn(move || marks::mark(&other, 7));
-        let here = marks::mark(&bucket, 7);
+        let there = thread::spawn(move || hazards::protect(&other, 7));
+        let here = hazards::protect(&bucket, 7);
         let there = there.join().expect("it ends");
         assert!(here.is_some() && there.is_some() && here != there);
     });
 }
 
-/// A worker shows in a notice what replaces a version; its sidecar hears of that by the ring, and uses the memory again as soon as it may. A
-/// reader looks up.
+/// A worker replaces a version in a notice. Its sidecar reads that in the ring, and reuses the memory as soon as no
+/// hazard pointer names it. A reader looks the version up meanwhile.
 fn notice(with_release: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
-        // The sidecar's entry, of a sequence alone; a notice of a sequence, a ticket and a version; a bucket of two marks; the tensor of
+        // The sidecar's entry, of a sequence alone; a notice of a sequence, a ticket and a version; a bucket of two hazard pointers; the tensor of
         // ticket 1; and the newest ticket in the ring.
         let shared = Arc::new((words(1), words(3), words(2), AtomicU64::new(11), AtomicU64::new(1)));
         entry::write(&shared.1, &[1, 11]);
@@ -237,7 +237,7 @@ fn notice(with_release: bool) {
             }
             assert!(matches!((ticket, version), (1, 11) | (2, 22)), "torn: {ticket}, {version}");
             assert!(ring.load(Ordering::Relaxed) >= ticket, "it is found before the sidecar can hear of it");
-            let mark = marks::mark(bucket, ticket).expect("one of two is free");
+            let hazard = hazards::protect(bucket, ticket).expect("one of two is free");
             let is_held = entry::is_unchanged(entry, in_entry) && entry::is_at(notice, sequence);
             if is_held && ticket == 1 {
                 assert_eq!(tensor.load(Ordering::Relaxed), 11, "used again under a reader");
@@ -245,33 +245,33 @@ fn notice(with_release: bool) {
             if !with_release {
                 return Some((ticket, false));
             }
-            marks::clear(&bucket[mark]);
+            hazards::clear(&bucket[hazard]);
             let tells = !(entry::is_unchanged(entry, in_entry) && entry::is_at(notice, sequence));
             Some((ticket, tells))
         });
         let (_, _, bucket, tensor, ring) = &*shared;
         let is_pushed = ring.load(Ordering::Acquire) == 2;
         entry::changed();
-        let is_marked = is_pushed && marks::is_marked(bucket, 1);
-        if is_pushed && !is_marked {
+        let is_protected = is_pushed && hazards::is_protected(bucket, 1);
+        if is_pushed && !is_protected {
             tensor.store(99, Ordering::Relaxed);
         }
         worker.join().expect("it ends");
         let found = reader.join().expect("it ends");
         if with_release && let Some((1, tells)) = found {
             // Either the sidecar has seen that nobody reads it, or it will be told.
-            assert!(!is_marked || tells, "the sidecar waits for ever");
-            assert!(!marks::is_marked(bucket, 1));
+            assert!(!is_protected || tells, "the sidecar waits for ever");
+            assert!(!hazards::is_protected(bucket, 1));
         }
     });
 }
 
 #[test]
-fn what_a_notice_shows_is_not_used_again_while_it_is_held() {
+fn held_version_of_a_notice_is_not_overwritten() {
     notice(false);
 }
 
 #[test]
-fn who_waits_for_a_mark_of_a_notice_is_told_when_it_goes() {
+fn sidecar_is_told_when_a_hazard_pointer_to_a_notice_is_cleared() {
     notice(true);
 }

@@ -38,6 +38,7 @@ pub mod http;
 pub mod not_run;
 pub mod order;
 pub mod pattern;
+pub mod port;
 pub mod process;
 pub mod programs;
 pub mod scene;

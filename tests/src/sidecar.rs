@@ -1,6 +1,7 @@
 //! A sidecar: `transferd` in a process of its own.
 
 use crate::container::{self, Container, SHARED};
+use crate::port::ReservedPort;
 use crate::process::{Process, Start};
 use crate::status::{Admin, Counts, Seen};
 use crate::witness::Witness;
@@ -24,6 +25,8 @@ pub struct Sidecar {
     /// The line that says "ready".
     ready: String,
     _witness: Witness,
+    /// Where it listens, also after a restart.
+    _port: Option<ReservedPort>,
 }
 
 impl Sidecar {
@@ -61,7 +64,14 @@ impl Sidecar {
         name: &str,
         arguments: &[&str],
     ) -> Sidecar {
-        let arguments: Vec<String> = arguments.iter().map(|&a| a.to_owned()).collect();
+        let mut arguments: Vec<String> = arguments.iter().map(|&a| a.to_owned()).collect();
+        // Ports of a container are its own.
+        let any_port = arguments.windows(2).position(|pair| pair == ["--listen", "127.0.0.1:0"]);
+        let _port = any_port.filter(|_| container.is_none()).map(|at| {
+            let port = ReservedPort::any();
+            arguments[at + 1] = port.address().to_string();
+            port
+        });
         let (process, ready) = run(container, uid, folder, name, &arguments);
         let admin = Admin::at(admin_socket(folder, name));
         let _witness = Witness::at(admin_socket(folder, name));
@@ -75,6 +85,7 @@ impl Sidecar {
             admin,
             ready,
             _witness,
+            _port,
         }
     }
 

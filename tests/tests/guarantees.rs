@@ -9,7 +9,7 @@ fn each_promise_has_a_test_that_exists() {
     let (promised, _) = text.split_once("## What is not promised").expect("two parts");
     let mut missing = Vec::new();
     let mut named = 0;
-    for row in promised.lines().filter(|line| line.starts_with("| ") && !line.contains("held by")) {
+    for row in promised.lines().filter(|line| line.starts_with("| ") && !line.contains("tested by")) {
         let tests: Vec<_> = row.split('`').filter_map(|word| word.split_once(".rs::")).collect();
         assert!(!tests.is_empty(), "no test holds this: {row}");
         for (path, name) in tests {
@@ -40,7 +40,7 @@ fn each_promise_was_broken_on_purpose() {
         let rows = text.lines().filter(|line| line.starts_with("| ") && !line.contains(head));
         rows.map(str::to_owned).collect()
     };
-    let (promised, broken) = (rows("held by", promised), rows("what failed", broken));
+    let (promised, broken) = (rows("tested by", promised), rows("what failed", broken));
     assert_eq!(promised.len(), broken.len(), "one line for each promise");
     for (promise, broken) in promised.iter().zip(&broken) {
         let (_, failed) = broken.trim_end_matches(" |").rsplit_once(" | ").expect("three columns");

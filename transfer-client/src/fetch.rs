@@ -144,7 +144,7 @@ impl<T> FetchCall<T> {
         let (Some(Ok(key)), None) = (&self.key, trace) else { return None };
         let started = Instant::now();
         match self.session.watch(key, select, require, (started, timeout)) {
-            WaitEnd::Found(mark, landed) => Some((self.take)(Lease::looked_up(&self.session, mark), landed)),
+            WaitEnd::Found(hazard, landed) => Some((self.take)(Lease::looked_up(&self.session, hazard), landed)),
             WaitEnd::TimedOut(failure) => Some(Err(failure.into())),
             WaitEnd::Ask { waited } => {
                 self.options.timeout = timeout.saturating_sub(waited);
@@ -195,8 +195,8 @@ pub(crate) fn look_up<T>(
     if options.trace.is_some() {
         return None;
     }
-    let (mark, landed) = session.look_up(key, options.select, options.require)?;
-    Some(take(Lease::looked_up(session, mark), landed))
+    let (hazard, landed) = session.look_up(key, options.select, options.require)?;
+    Some(take(Lease::looked_up(session, hazard), landed))
 }
 
 /// What a fetch ended with.

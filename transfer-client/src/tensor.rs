@@ -7,7 +7,7 @@ use std::sync::Arc;
 use transfer_core::memory::LocalSlice;
 use transfer_core::op::{LeaseId, Report};
 use transfer_core::tensor::{DType, TensorMeta, Version};
-use transfer_memory::board::Mark;
+use transfer_memory::board::HazardPointer;
 use transfer_memory::view::{Bytes, Element};
 
 /// A fetched tensor: read-only, and where the sidecar has it. Cheap to clone; all clones, and the Arrow arrays made of it, share its memory,
@@ -33,8 +33,8 @@ pub(crate) struct Lease {
 enum Hold {
     /// The sidecar has handed it out.
     Lease(LeaseId),
-    /// It was found on the board, and is marked there.
-    Mark(Mark),
+    /// It was found on the board, and a hazard pointer protects it.
+    HazardPointer(HazardPointer),
 }
 
 impl Lease {
@@ -42,8 +42,8 @@ impl Lease {
         Arc::new(Lease { session: session.clone(), hold: Hold::Lease(id) })
     }
 
-    pub(crate) fn looked_up(session: &Arc<Session>, mark: Mark) -> Arc<Lease> {
-        Arc::new(Lease { session: session.clone(), hold: Hold::Mark(mark) })
+    pub(crate) fn looked_up(session: &Arc<Session>, hazard: HazardPointer) -> Arc<Lease> {
+        Arc::new(Lease { session: session.clone(), hold: Hold::HazardPointer(hazard) })
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -55,7 +55,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         match &self.hold {
             Hold::Lease(id) => self.session.release(*id),
-            Hold::Mark(mark) => self.session.unmark(mark),
+            Hold::HazardPointer(hazard) => self.session.clear_hazard(hazard),
         }
     }
 }

@@ -7,7 +7,9 @@ mod posts;
 
 pub use posts::PostMeter;
 
-use crate::fabric::{DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, Offer, PostError, WorkId};
+use crate::fabric::{
+    DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, LinkRails, Offer, PostError, WorkId,
+};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::Command;
 use crate::protocol::{
@@ -156,7 +158,7 @@ impl<M> Driver<M> {
     #[must_use]
     pub fn snapshot(&self, now: Time) -> Snapshot {
         let up = self.links.iter().filter(|(_, state)| state.pending.is_none());
-        let rails = up.map(|(link, state)| self.fabrics[state.fabric].rails(*link));
+        let rails = up.map(|(link, state)| rails_of(&*self.fabrics[state.fabric], *link));
         let impaired = rails.filter(|rails| rails.live < rails.all).count() as u64;
         Snapshot { impaired, ..self.node.snapshot(now) }
     }
@@ -167,7 +169,7 @@ impl<M> Driver<M> {
         let mut page = self.node.links(peer, from, limit);
         for link in &mut page.entries {
             if let Some(state) = self.links.get(&link.link) {
-                let rails = self.fabrics[state.fabric].rails(link.link);
+                let rails = rails_of(&*self.fabrics[state.fabric], link.link);
                 (link.rails, link.rails_live) = (rails.all, rails.live);
             }
         }
@@ -312,8 +314,8 @@ impl<M> Driver<M> {
                 }
                 Action::Fabric(FabricAction::LocalAtomic { work, word, op }) => {
                     let fabric = self.atomics.and_then(|i| self.fabrics.get_mut(i));
-                    let posted = match fabric {
-                        Some(fabric) => fabric.post_local_atomic(work, word, op).map_err(|e| e.to_string()),
+                    let posted = match fabric.and_then(|fabric| fabric.atomics()) {
+                        Some(atomics) => atomics.post_local_atomic(work, word, op).map_err(|e| e.to_string()),
                         None => Err("no fabric has atomic operations".to_owned()),
                     };
                     if let Err(why) = posted {
@@ -337,7 +339,7 @@ impl<M> Driver<M> {
     fn keep(&mut self, link: LinkId, handle: u32) -> Option<Work<M>> {
         let state = self.links.get(&link)?;
         let next = self.next_foreign.checked_sub(1)?;
-        let (memory, len) = self.fabrics[state.fabric].keep(link, handle)?;
+        let (memory, len) = self.fabrics[state.fabric].sharing()?.keep(link, handle)?;
         let segment = SegmentId(std::mem::replace(&mut self.next_foreign, next));
         self.node.keep_segment(link, handle, segment, len).then_some(Work::SegmentKept { segment, memory })
     }
@@ -385,6 +387,10 @@ fn refused<M>(node: &mut Node, fabric: &mut dyn Fabric<Memory = M>, post: &Post,
     }
 }
 
+fn rails_of<M>(fabric: &dyn Fabric<Memory = M>, link: LinkId) -> LinkRails {
+    fabric.rails().map_or(LinkRails::ONE, |rails| rails.rails_of(link))
+}
+
 fn try_post<M>(
     fabric: &mut dyn Fabric<Memory = M>,
     post: &Post,
@@ -394,8 +400,14 @@ fn try_post<M>(
         Post::Send { link, message } => fabric.post_send(*link, WorkId(u64::MAX), message),
         Post::Grant { link, range, access, tag } => fabric.grant(*link, *range, *access, *tag),
         Post::Revoke { link, key, tag } => fabric.revoke(*link, *key, *tag),
-        Post::Share { link, segment } => fabric.share(*link, *segment),
-        Post::Atomic { link, work, remote, op } => fabric.post_atomic(*link, *work, *remote, *op),
+        Post::Share { link, segment } => match fabric.sharing() {
+            Some(sharing) => sharing.share(*link, *segment),
+            None => Err(PostError::Unsupported { link: *link, what: "refer to memory" }),
+        },
+        Post::Atomic { link, work, remote, op } => match fabric.atomics() {
+            Some(atomics) => atomics.post_atomic(*link, *work, *remote, *op),
+            None => Err(PostError::Unsupported { link: *link, what: "operate on words of the peer" }),
+        },
         Post::Write(write) => {
             let Write { link, work, header, sgl, remote, immediate } = &**write;
             if let Some((cell, bytes)) = header

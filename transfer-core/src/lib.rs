@@ -3,7 +3,7 @@
 //!
 //! Nothing here touches memory that it does not own, opens a file, starts a thread or reads a clock: time comes in as a
 //! parameter ([`time::Time`]), memory is only ever *named* ([`memory::LocalSlice`]), and randomness is a seed. That is what lets
-//! the simulated fabric in [`sim`] run a whole cluster in one thread, one schedule per seed.
+//! the simulated fabric in `sim` run a whole cluster in one thread, one schedule per seed.
 //!
 //! # Layout
 //! - [`memory`]: names of memory: segments, local slices, remote slices.
@@ -19,7 +19,7 @@
 //! - [`rails`]: one link made of several: queue pairs, devices, sockets.
 //! - [`silent`]: connections that have not said anything yet, and which of them has to go.
 //! - [`trace`]: the trace context that travels with a transfer.
-//! - [`sim`]: the simulated fabric and its seeded schedules.
+//! - `sim`: the simulated fabric and its seeded schedules; with the feature of that name.
 #![forbid(unsafe_code)]
 
 pub mod alloc;
@@ -31,6 +31,7 @@ pub mod plan;
 pub mod protocol;
 pub mod rails;
 pub mod silent;
+#[cfg(any(test, feature = "sim"))]
 pub mod sim;
 pub mod tensor;
 pub mod text;

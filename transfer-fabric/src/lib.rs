@@ -18,6 +18,7 @@ pub mod engine;
 mod peer_watch;
 mod pending;
 mod poller;
+mod random;
 mod regions;
 pub mod shm;
 pub mod tcp;

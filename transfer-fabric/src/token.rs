@@ -1,6 +1,8 @@
 //! What proves to a fabric that whoever connects was told to by the control plane.
 
+use crate::random;
 use std::fmt;
+use transfer_core::fabric::FabricError;
 
 /// The length of a token.
 pub(crate) const TOKEN_BYTES: usize = 16;
@@ -10,8 +12,10 @@ pub(crate) const TOKEN_BYTES: usize = 16;
 pub(crate) struct Token(pub(crate) [u8; TOKEN_BYTES]);
 
 impl Token {
-    pub(crate) fn random() -> Token {
-        Token(rand::random())
+    /// # Errors
+    /// Where the operating system has no random bytes.
+    pub(crate) fn random() -> Result<Token, FabricError> {
+        random::bytes().map(Token)
     }
 
     /// The token that these bytes are.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Command, Report};
 use transfer_core::tensor::{Key, Select};
-use transfer_memory::board::{Found, Mark, NotHeld, NoticeState, Watch, hash_of};
+use transfer_memory::board::{HazardPointer, Lookup, NotHeld, NoticeState, Watch, hash_of};
 
 /// How often a fetch looks, where what it found is replaced meanwhile. Then it asks.
 const TRIES: usize = 3;
@@ -54,8 +54,8 @@ impl Changes {
 
 /// What looking for a key has brought.
 pub(crate) enum Looked {
-    /// It stays as it is until [`Session::unmark`].
-    Found(Mark, Landed),
+    /// It stays as it is until [`Session::clear_hazard`].
+    Found(HazardPointer, Landed),
     /// Its owner announces it, and what it has announced is older than what is wanted, or is about to change.
     Watch(Watch, NoticeState),
     /// The sidecar knows.
@@ -63,10 +63,15 @@ pub(crate) enum Looked {
 }
 
 impl Session {
-    /// What the board shows, or a notice that it names, where that is an answer to this fetch. It stays as it is until [`Session::unmark`].
-    pub(crate) fn look_up(&self, key: &Key, select: Select, require: Option<FabricKind>) -> Option<(Mark, Landed)> {
+    /// What the board shows, or a notice that it names, where that is an answer to this fetch. It stays as it is until [`Session::clear_hazard`].
+    pub(crate) fn look_up(
+        &self,
+        key: &Key,
+        select: Select,
+        require: Option<FabricKind>,
+    ) -> Option<(HazardPointer, Landed)> {
         match self.look(key, select, require) {
-            Looked::Found(mark, landed) => Some((mark, landed)),
+            Looked::Found(hazard, landed) => Some((hazard, landed)),
             Looked::Watch(..) | Looked::Nothing => None,
         }
     }
@@ -81,11 +86,13 @@ impl Session {
             return Looked::Nothing;
         }
         for _ in 0..TRIES {
-            let seen = match board.find(key, |segment| self.segments.get(segment)) {
-                Some(Found::Version(seen)) => seen,
-                Some(Found::Notice(watch)) => match watch.look() {
-                    NoticeState { seen: Some(seen), .. } if select.takes(seen.version) => seen,
-                    look if look.is_open() || look.seen.as_ref().is_some_and(|seen| select.awaits(seen.version)) => {
+            let snapshot = match board.find(key, |segment| self.segments.get(segment)) {
+                Some(Lookup::Version(snapshot)) => snapshot,
+                Some(Lookup::Notice(watch)) => match watch.look() {
+                    NoticeState { snapshot: Some(snapshot), .. } if select.takes(snapshot.version) => snapshot,
+                    look if look.is_open()
+                        || look.snapshot.as_ref().is_some_and(|snapshot| select.awaits(snapshot.version)) =>
+                    {
                         return Looked::Watch(watch, look);
                     }
                     _ => return Looked::Nothing,
@@ -93,38 +100,38 @@ impl Session {
                 None => return Looked::Nothing,
             };
             // Where its memory is not known here the sidecar passes it, with the answer to a question.
-            let known = self.segments.get(seen.slice.segment);
-            let is_there = known.is_some_and(|memory| memory.ptr_at(seen.slice.offset, seen.slice.len).is_ok());
-            if !is_there || !select.takes(seen.version) {
+            let known = self.segments.get(snapshot.slice.segment);
+            let is_there = known.is_some_and(|memory| memory.ptr_at(snapshot.slice.offset, snapshot.slice.len).is_ok());
+            if !is_there || !select.takes(snapshot.version) {
                 return Looked::Nothing;
             }
-            match board.hold(&seen) {
-                Ok(mark) => {
-                    let bytes = seen.slice.len;
+            match board.hold(&snapshot) {
+                Ok(hazard) => {
+                    let bytes = snapshot.slice.len;
                     board.count(bytes);
                     let [queued, waited, flew] = [Duration::ZERO; 3];
                     let report =
                         Report { fabric: FabricKind::Local, bytes, copied: 0, queued, waited, flew, origin: None };
-                    let (version, meta, slice) = (seen.version, seen.meta, seen.slice);
-                    return Looked::Found(mark, Landed { version, meta, slice, ranges: 0, report });
+                    let (version, meta, slice) = (snapshot.version, snapshot.meta, snapshot.slice);
+                    return Looked::Found(hazard, Landed { version, meta, slice, ranges: 0, report });
                 }
-                Err(NotHeld::NoMark) => return Looked::Nothing,
-                Err(NotHeld::Gone { tell }) => self.tell_unmarked(tell),
+                Err(NotHeld::NoHazardPointer) => return Looked::Nothing,
+                Err(NotHeld::Gone { tell }) => self.tell_cleared(tell),
             }
         }
         Looked::Nothing
     }
 
     /// What was looked up is not read any more.
-    pub(crate) fn unmark(&self, mark: &Mark) {
+    pub(crate) fn clear_hazard(&self, hazard: &HazardPointer) {
         if self.is_forked() {
             return;
         }
-        let waits = self.board.as_ref().is_some_and(|board| board.release(mark));
-        self.tell_unmarked(waits.then_some(mark.ticket()));
+        let waits = self.board.as_ref().is_some_and(|board| board.release(hazard));
+        self.tell_cleared(waits.then_some(hazard.ticket()));
     }
 
-    fn tell_unmarked(&self, ticket: Option<u64>) {
+    fn tell_cleared(&self, ticket: Option<u64>) {
         if let Some(ticket) = ticket {
             self.say(std::iter::once(Command::Unmarked { ticket }));
             self.wait_for_backlog();

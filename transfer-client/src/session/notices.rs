@@ -1,8 +1,8 @@
-//! What this worker announces: versions of keys that others of its user wait for, shown to them before the sidecar has heard of the push. See
-//! `transfer_memory::board` for how.
+//! The notices of this worker: they announce new versions to waiting workers of the same user before the sidecar has read
+//! the push. `transfer_memory::board` explains how.
 //!
-//! A push is announced where its version is known beforehand: nothing else that changes the key may be under way, and it stays here, in one
-//! piece, until it is replaced or deleted.
+//! A push is announced only where its version is known in advance: no other command that changes the key may be under
+//! way, and the version must stay on this node, in one piece, until it is replaced or deleted.
 
 use super::look_up::Changes;
 use parking_lot::{Mutex, MutexGuard};
@@ -34,26 +34,26 @@ struct Notice {
     at: u16,
     /// The lowest version that the next push may have.
     next: u64,
-    /// Announced, and not answered yet.
+    /// The number of announced pushes that have no answer yet.
     under_way: u32,
-    /// Somebody waits for it, as far as is known.
+    /// Whether a worker waits for the key, as far as is known.
     is_wanted: bool,
 }
 
 impl Notice {
-    /// A push has got this version. What is announced and not answered may be above it.
+    /// A push has got this version. Announced pushes without an answer may have higher ones.
     fn comes_after(&mut self, version: Version) {
         let next = version.0.saturating_add(1);
         self.next = if self.under_way == 0 { next } else { self.next.max(next) };
     }
 }
 
-/// What changes in a notice, together with what is shown to the sidecar.
+/// A change of a notice, made together with a command to the sidecar.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// It shows this version.
+    /// The notice shows this version.
     Show { at: u16, ticket: u64, version: Version, meta: TensorMeta, offset: u64 },
-    /// It shows nothing.
+    /// The notice shows no version.
     Clear { at: u16 },
 }
 
@@ -65,12 +65,12 @@ impl Change {
     }
 }
 
-/// Notices that are down until this is [finished](Down::finish).
+/// Notices whose update has begun. [`NoticeUpdate::finish`] ends it.
 #[must_use]
-pub(crate) struct Down<'a> {
+pub(crate) struct NoticeUpdate<'a> {
     writer: &'a NoticeWriter,
     changes: SmallVec<[Change; 1]>,
-    /// Nobody else changes a notice meanwhile.
+    /// No other thread changes a notice meanwhile.
     _state: MutexGuard<'a, State>,
 }
 
@@ -79,8 +79,8 @@ impl Notices {
         Notices { session, writer, state: Mutex::default() }
     }
 
-    /// Announces a push that is about to be written into the ring, where that can be. Its version is set then. What it answers is to be shown
-    /// with it, or to be [taken back](Notices::forget).
+    /// Announces a push that is about to be written into the ring, if that is possible, and sets its version. The caller
+    /// makes the returned change together with the push, or calls [`Notices::forget`].
     pub(crate) fn announce(&self, push: &mut Push, changes: &Changes) -> Option<Change> {
         push.announced = None;
         self.writer.as_ref()?;
@@ -110,7 +110,7 @@ impl Notices {
         Some(Change::Show { at, ticket, version, meta: push.meta.clone(), offset: push.offset })
     }
 
-    /// A push that was to be announced, of which `version` was asked, was not written into the ring.
+    /// Undoes [`Notices::announce`]: the push was not written into the ring. `version` is what its caller had asked for.
     pub(crate) fn forget(&self, push: &mut Push, version: Option<Version>) {
         if push.announced.take().is_some() {
             push.version = version;
@@ -120,7 +120,7 @@ impl Notices {
         }
     }
 
-    /// It is in the ring, and will be shown.
+    /// Records that the push is in the ring.
     pub(crate) fn written(&self, push: &Push) {
         if push.announced.is_some()
             && let Some(version) = push.version
@@ -130,7 +130,7 @@ impl Notices {
         }
     }
 
-    /// Something else that changes a key is about to be written into the ring.
+    /// Returns the change for another command that changes a key and is about to be written into the ring.
     pub(crate) fn change(&self, command: &Command) -> Option<Change> {
         let (key, ends) = match command {
             Command::Delete { key, .. } => (key, true),
@@ -147,8 +147,8 @@ impl Notices {
         Some(Change::Clear { at: notice.at })
     }
 
-    /// Takes down what is about to change, before the sidecar sees why.
-    pub(crate) fn take_down(&self, changes: &mut SmallVec<[Change; 1]>) -> Option<Down<'_>> {
+    /// Begins the update of all notices that are about to change, before the sidecar can read the commands.
+    pub(crate) fn begin_update(&self, changes: &mut SmallVec<[Change; 1]>) -> Option<NoticeUpdate<'_>> {
         let writer = self.writer.as_ref().filter(|_| !changes.is_empty())?;
         let state = self.state.lock();
         let mut changes = std::mem::take(changes);
@@ -159,21 +159,21 @@ impl Notices {
             if changes[i + 1..].iter().any(|later| later.at() == at) {
                 changes.remove(i);
             } else {
-                writer.take_down(at);
+                writer.begin_update(at);
                 i += 1;
             }
         }
-        Some(Down { writer, changes, _state: state })
+        Some(NoticeUpdate { writer, changes, _state: state })
     }
 
-    /// Wakes who waits for these notices.
+    /// Wakes the waiters of these notices.
     pub(crate) fn wake(&self, notices: &[u16]) {
         if let Some(writer) = &self.writer {
             notices.iter().for_each(|at| writer.wake(*at));
         }
     }
 
-    /// A push has got its version.
+    /// Records the version that a push has got.
     pub(crate) fn pushed(&self, push: &Push, version: Version) {
         if self.writer.is_some()
             && let Some(notice) = self.state.lock().by_key.get_mut(&push.key)
@@ -183,7 +183,7 @@ impl Notices {
         }
     }
 
-    /// A push has failed. What it has announced is found no more.
+    /// Withdraws the announcement of a push that has failed.
     pub(crate) fn failed(&self, push: &Push) {
         if push.announced.is_none() {
             return;
@@ -193,13 +193,13 @@ impl Notices {
         if let Some(notice) = state.by_key.get_mut(&push.key) {
             notice.under_way = notice.under_way.saturating_sub(1);
             notice.is_wanted = false;
-            writer.take_down(notice.at);
+            writer.begin_update(notice.at);
             writer.clear(notice.at);
             writer.wake(notice.at);
         }
     }
 
-    /// Somebody waits for what comes after this push.
+    /// Records that a worker waits for the version after this push.
     pub(crate) fn watched(&self, push: &Push) {
         let (Some(_), Some(version)) = (&self.writer, push.version) else { return };
         let mut state = self.state.lock();
@@ -214,13 +214,13 @@ impl Notices {
     }
 }
 
-impl Down<'_> {
-    /// The sidecar can see it now: so does everybody else. Answers the notices whose readers are to be woken.
+impl NoticeUpdate<'_> {
+    /// Publishes the changes, now that the sidecar can read the commands. Returns the notices whose waiters are to be woken.
     pub(crate) fn finish(self) -> SmallVec<[u16; 1]> {
         for change in &self.changes {
             match change {
                 Change::Show { at, ticket, version, meta, offset } => {
-                    self.writer.put_up(*at, *ticket, *version, meta, *offset);
+                    self.writer.publish(*at, *ticket, *version, meta, *offset);
                 }
                 Change::Clear { at } => self.writer.clear(*at),
             }

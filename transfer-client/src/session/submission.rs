@@ -1,7 +1,7 @@
 //! Asking the sidecar.
 
 use super::look_up::Changes;
-use super::notices::{Change, Down, Notices};
+use super::notices::{Change, NoticeUpdate, Notices};
 use super::table::{Kind, Table};
 use super::{Gone, Held};
 use smallvec::SmallVec;
@@ -169,7 +169,7 @@ impl Submission {
     /// Shows the sidecar everything that was written. With `want_room`, asks it to ring when there is room for the command that did
     /// not fit.
     pub(crate) fn finish(&mut self, want_room: bool) -> Result<Finish, Gone> {
-        let down = self.notices.take_down(&mut self.notices_change);
+        let update = self.notices.begin_update(&mut self.notices_change);
         let full = match want_room {
             // The record that did not fit was the last one encoded.
             true => self.producer.prepare_wait(self.record.len())?,
@@ -178,7 +178,7 @@ impl Submission {
                 false
             }
         };
-        let wake = down.map_or_else(SmallVec::new, Down::finish);
+        let wake = update.map_or_else(SmallVec::new, NoticeUpdate::finish);
         Ok(Finish { wake, ring: self.producer.should_wake(), full })
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Failure, FailureCode};
 use transfer_core::tensor::{Key, Select};
-use transfer_memory::board::{Mark, NoticeState, Watch};
+use transfer_memory::board::{HazardPointer, NoticeState, Watch};
 
 /// How long a thread sleeps on a notice before it looks whether all is well. Whatever changes wakes it, but for one case: of those who sleep
 /// when a sidecar is killed the kernel wakes one, who wakes the others, and may have been stopped.
@@ -19,8 +19,8 @@ const DOWN: Duration = Duration::from_millis(10);
 /// How a wait ended.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and the usual end is the largest")]
 pub(crate) enum WaitEnd {
-    /// It is there, and stays as it is until [`Session::unmark`].
-    Found(Mark, Landed),
+    /// It is there, and stays as it is until [`Session::clear_hazard`].
+    Found(HazardPointer, Landed),
     /// It did not come in time.
     TimedOut(Failure),
     /// The sidecar is to be asked, after so long.
@@ -47,16 +47,16 @@ impl Session {
         let mut waited = Duration::ZERO;
         loop {
             let (watch, look) = match self.look(key, select, require) {
-                Looked::Found(mark, mut landed) => {
+                Looked::Found(hazard, mut landed) => {
                     landed.report.waited = started.elapsed();
-                    return WaitEnd::Found(mark, landed);
+                    return WaitEnd::Found(hazard, landed);
                 }
                 // What waits for room in the ring is written by whoever reads the socket, which nobody does who sleeps here.
                 Looked::Watch(watch, look) if self.watches() && !self.backlog.load(Ordering::SeqCst) => (watch, look),
                 Looked::Watch(..) | Looked::Nothing => return WaitEnd::Ask { waited },
             };
             if is_late {
-                let Some(newest) = &look.seen else { return WaitEnd::Ask { waited } };
+                let Some(newest) = &look.snapshot else { return WaitEnd::Ask { waited } };
                 let text =
                     format!("key {key:?} is at {}; {select} was not published within {timeout:?}", newest.version);
                 return WaitEnd::TimedOut(Failure::new(FailureCode::Deadline, text));

@@ -26,6 +26,10 @@ impl FabricKind {
     pub const ALL: [FabricKind; 5] =
         [FabricKind::Local, FabricKind::Tcp, FabricKind::Shm, FabricKind::Verbs, FabricKind::Sim];
 
+    /// The kinds that links between nodes are made over, the preferred one first. Shared memory is there only between two nodes of
+    /// one host, and nothing is faster.
+    pub const BEST_FIRST: [FabricKind; 3] = [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
+
     /// The kind with this number on the wire.
     #[must_use]
     pub fn from_wire(n: u8) -> Option<FabricKind> {
@@ -78,8 +82,8 @@ pub struct Capabilities {
     pub checks_bounds: bool,
     /// What one grant opens.
     pub isolation: Isolation,
-    /// Whether peers can change words of this side's memory with no help of its processor: [`super::Fabric::post_atomic`]. Where it
-    /// is so, this side must use [`super::Fabric::post_local_atomic`] on those words.
+    /// Whether peers can change words of this side's memory with no help of its processor: [`super::Atomics::post_atomic`]. Where it
+    /// is so, this side must use [`super::Atomics::post_local_atomic`] on those words.
     pub atomics: bool,
     /// Whether a device acknowledges a write to its sender before this side's [`super::Fabric::poll`] has reported the immediate. It
     /// is there to be polled by then.

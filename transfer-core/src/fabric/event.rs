@@ -84,10 +84,10 @@ pub enum FabricEvent<'a> {
     References {
         /// The link.
         link: LinkId,
-        /// The link's number, the same on both sides, by which readers mark what they read: see [`super::Fabric::share`].
+        /// The link's number, the same on both sides, by which readers mark what they read: see [`super::Sharing::share`].
         mark: u64,
     },
-    /// The peer has passed a segment: [`super::Fabric::keep`] takes it. Only on links with references.
+    /// The peer has passed a segment: [`super::Sharing::keep`] takes it. Only on links with references.
     SegmentCame {
         /// The link.
         link: LinkId,

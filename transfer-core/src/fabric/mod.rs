@@ -29,13 +29,19 @@
 //! 7. **Memory outlives use.** A registered segment stays mapped until it is deregistered, and deregistering takes its grants back
 //!    first.
 
+mod atomics;
 mod capabilities;
 mod error;
 mod event;
+mod rails;
+mod sharing;
 
+pub use atomics::{AtomicOp, Atomics};
 pub use capabilities::{Capabilities, FabricKind, Isolation};
 pub use error::{DownReason, FabricError, PostError};
 pub use event::FabricEvent;
+pub use rails::{LinkRails, Rails};
+pub use sharing::Sharing;
 
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use std::fmt;
@@ -54,38 +60,13 @@ impl fmt::Display for LinkId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkId(pub u64);
 
-/// How many rails a link has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LinkRails {
-    /// With how many it was made.
-    pub all: usize,
-    /// How many of them carry something still.
-    pub live: usize,
-}
-
 /// What a grant lets the peer do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GrantAccess {
     /// Write the range.
     Write,
-    /// Operate on the range's words: [`Fabric::post_atomic`]. The range starts at a multiple of 8 and is as long.
+    /// Operate on the range's words: [`Atomics::post_atomic`]. The range starts at a multiple of 8 and is as long.
     Atomic,
-}
-
-/// An operation on one word: a `u64` in the granting machine's byte order, at a multiple of 8 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AtomicOp {
-    /// Read it (on verbs: RDMA READ).
-    Load,
-    /// Add to it, and wrap (FETCH_ADD).
-    FetchAdd(u64),
-    /// Replace it where it is what is expected (CMP_AND_SWP).
-    CompareSwap {
-        /// What it must be.
-        expected: u64,
-        /// What it becomes.
-        new: u64,
-    },
 }
 
 /// What one side must know of the other to connect: opaque bytes of the fabric's own layout, carried by the gRPC `Connect` call.
@@ -93,6 +74,8 @@ pub enum AtomicOp {
 pub struct Offer(pub Vec<u8>);
 
 /// Moves bytes between registered memory of two sidecars. See the module's rules.
+///
+/// What only some fabrics do is in traits of its own: [`Atomics`], [`Sharing`], [`Rails`].
 ///
 /// # Order of calls
 /// *Memory*: [`register`](Fabric::register) a segment before a slice of it is posted or granted.
@@ -123,15 +106,12 @@ pub trait Fabric: Send {
     /// [`FabricError::UnknownSegment`].
     fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError>;
 
-    /// Whether a slice can be posted from. For who posts parts of a list one by one ([`crate::rails`]): where a fabric does not tell, the
-    /// post of a part is refused when others are under way, and that ends the link.
+    /// Checks that a slice can be posted from. [`crate::rails`] posts the parts of a list one by one, and asks for all of them
+    /// before the first.
     ///
     /// # Errors
     /// [`PostError::BadLocalSlice`].
-    fn check_slice(&self, slice: &LocalSlice) -> Result<(), PostError> {
-        let _ = slice;
-        Ok(())
-    }
+    fn check_slice(&self, slice: &LocalSlice) -> Result<(), PostError>;
 
     /// Begins a link as its initiator: what the peer has to know.
     ///
@@ -150,12 +130,6 @@ pub trait Fabric: Send {
     /// # Errors
     /// [`FabricError::BadOffer`], or what the device says.
     fn connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError>;
-
-    /// The rails of a link. One, but for [`crate::rails::MultiRail`].
-    fn rails(&self, link: LinkId) -> LinkRails {
-        let _ = link;
-        LinkRails { all: 1, live: 1 }
-    }
 
     /// Ends a link. [`FabricEvent::LinkDown`] follows, here and at the peer. Unknown and dead links are ignored.
     fn disconnect(&mut self, link: LinkId, reason: DownReason);
@@ -197,40 +171,18 @@ pub trait Fabric: Send {
     /// [`PostError`]; nothing was posted then. [`PostError::Full`] passes by itself.
     fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError>;
 
-    /// Does `op` to the word `remote` of the peer, atomically to all that comes over fabrics of the granting side.
-    /// [`FabricEvent::AtomicDone`] follows.
-    ///
-    /// # Errors
-    /// [`PostError`]; nothing was posted then. [`PostError::Unsupported`] where the capabilities say that there is none.
-    fn post_atomic(&mut self, link: LinkId, work: WorkId, remote: RemoteSlice, op: AtomicOp) -> Result<(), PostError> {
-        let (_, _, _) = (work, remote, op);
-        Err(PostError::Unsupported { link, what: "operate on words of the peer" })
+    /// Its operations on words of memory, where [`Capabilities::atomics`] says that it has them.
+    fn atomics(&mut self) -> Option<&mut dyn Atomics> {
+        None
     }
 
-    /// The same for a word of this side's own registered memory, by the device that does it for peers: a device's atomic
-    /// operations and a processor's are not atomic to each other. [`FabricEvent::LocalAtomicDone`] follows.
-    ///
-    /// # Errors
-    /// [`FabricError`]; nothing was posted then. A fabric whose capabilities say that there is none always refuses.
-    fn post_local_atomic(&mut self, work: WorkId, word: LocalSlice, op: AtomicOp) -> Result<(), FabricError> {
-        let (_, _, _) = (work, word, op);
-        Err(FabricError::Device { what: "a device's atomic operation", why: "this fabric has none".to_owned() })
+    /// Its way to pass segments to a peer, for a fabric whose links can report [`FabricEvent::References`].
+    fn sharing(&mut self) -> Option<&mut dyn Sharing<Memory = Self::Memory>> {
+        None
     }
 
-    /// Passes a segment to the peer, if it was not before, for its workers to read by reference. [`FabricEvent::SegmentKept`] follows once the
-    /// peer has marked it as kept. Only on links of which [`FabricEvent::References`] was reported.
-    ///
-    /// # Errors
-    /// [`PostError`]. [`PostError::Full`] passes by itself.
-    fn share(&mut self, link: LinkId, segment: SegmentId) -> Result<(), PostError> {
-        let _ = segment;
-        Err(PostError::Unsupported { link, what: "refer to memory" })
-    }
-
-    /// Takes a segment of which [`FabricEvent::SegmentCame`] was reported, with its length in bytes, and tells the peer. `None` where the link
-    /// has ended, or the peer has taken it back.
-    fn keep(&mut self, link: LinkId, handle: u32) -> Option<(Self::Memory, u64)> {
-        let (_, _) = (link, handle);
+    /// The rails of its links, where they may have more than one.
+    fn rails(&self) -> Option<&dyn Rails> {
         None
     }
 

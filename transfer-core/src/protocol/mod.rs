@@ -10,13 +10,13 @@
 //! Machines. Each has private fields, takes events, and can be read and tested without the others:
 //! - `keys`: what is published, who may publish it, who waits for it, and who may find it by looking.
 //! - `landing`: the memory that peers write into: pools, slots, and the flows that own slots.
+//! - `links`: what one link consists of: credits, what waits to be posted, names and descriptions that both ends number.
 //!
 //! The ground, which all of them know:
 //! - `ids`, `slab`: names of entries, and tables of them.
 //! - `action`, `control`, `events`: what a node wants done, what it asks the control plane, and what it tells without being asked.
 //! - `config`, `limits`, `tenant`: what a node is told at its start; how much each may have; whose a worker is, and whose word is taken for it.
 //! - `meters`, `snapshot`: what is counted and timed; what a node shows of itself.
-//! - `names`: names and descriptions that both sides of a link call by number.
 
 mod action;
 #[cfg(test)]
@@ -28,8 +28,8 @@ mod ids;
 mod keys;
 mod landing;
 mod limits;
+mod links;
 mod meters;
-mod names;
 mod node;
 mod slab;
 mod snapshot;

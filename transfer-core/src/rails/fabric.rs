@@ -1,5 +1,6 @@
 //! The fabric over inner fabrics.
 
+use super::atomics::NO_ATOMICS;
 #[cfg(test)]
 use super::broken::Broken;
 use super::frame::Frame;
@@ -9,16 +10,14 @@ use super::offer;
 use super::rail::{Chore, Entry, Item, Rail};
 use super::{Out, RailsConfig, RailsError};
 use crate::fabric::{
-    AtomicOp, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, LinkId, LinkRails,
-    Offer, PostError, WorkId,
+    Atomics, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, LinkId, LinkRails,
+    Offer, PostError, Rails, WorkId,
 };
 use crate::memory::{ALIGNMENT, LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::plan::{GatherList, stripe};
 
 /// How many grants and revokes may wait for room on a rail before the link is full.
 const MAX_CHORES: usize = 256;
-
-const NO_ATOMICS: &str = "operate on words: no rail over the first device is up";
 
 type Inner<M> = Box<dyn Fabric<Memory = M>>;
 
@@ -27,8 +26,8 @@ pub struct MultiRail<M> {
     config: RailsConfig,
     kind: FabricKind,
     capabilities: Capabilities,
-    inner: Vec<Inner<M>>,
-    links: Links,
+    pub(super) inner: Vec<Inner<M>>,
+    pub(super) links: Links,
 }
 
 impl<M> std::fmt::Debug for MultiRail<M> {
@@ -306,7 +305,7 @@ fn of_link(error: FabricError, link: LinkId) -> FabricError {
 }
 
 /// The same for a post.
-fn of_post(error: PostError, link: LinkId) -> PostError {
+pub(super) fn of_post(error: PostError, link: LinkId) -> PostError {
     match error {
         PostError::Full(_) => PostError::Full(link),
         PostError::LinkDown(_) => PostError::LinkDown(link),
@@ -342,6 +341,10 @@ impl<M: Clone> Fabric for MultiRail<M> {
     fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError> {
         let results: Vec<_> = self.inner.iter_mut().map(|fabric| fabric.deregister(segment)).collect();
         results.into_iter().collect()
+    }
+
+    fn check_slice(&self, slice: &LocalSlice) -> Result<(), PostError> {
+        self.inner.iter().try_for_each(|fabric| fabric.check_slice(slice))
     }
 
     fn offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
@@ -389,14 +392,6 @@ impl<M: Clone> Fabric for MultiRail<M> {
             return Err(of_link(refused.unwrap_or_else(died), link));
         }
         Ok(())
-    }
-
-    fn rails(&self, link: LinkId) -> LinkRails {
-        self.links.links.get(&link).map_or(LinkRails { all: 0, live: 0 }, |link| {
-            // Of a link of one rail nothing is told but its end.
-            let live = link.rails.iter().filter(|rail| link.is_single() || rail.is_up()).count();
-            LinkRails { all: link.rails.len(), live }
-        })
     }
 
     fn disconnect(&mut self, link: LinkId, reason: DownReason) {
@@ -511,40 +506,12 @@ impl<M: Clone> Fabric for MultiRail<M> {
         self.post_in_order(link, work, WorkKind::Send, Item::Message(Frame::User(message).encode()))
     }
 
-    /// Over a rail of the first fabric, for its device is the one that operates on words here. In no order with writes and messages.
-    fn post_atomic(&mut self, link: LinkId, work: WorkId, remote: RemoteSlice, op: AtomicOp) -> Result<(), PostError> {
-        let MultiRail { inner, links, .. } = self;
-        let found = links.links.get_mut(&link).ok_or(PostError::LinkDown(link))?;
-        if let [rail] = &found.rails[..] {
-            let posted = inner[rail.fabric].post_atomic(rail.inner, work, remote, op);
-            return posted.map_err(|error| of_post(error, link));
-        }
-        if found.phase != Phase::Up {
-            return Err(PostError::LinkDown(link));
-        }
-        let entry = Entry { item: Item::Atomic, work: Some(found.next_work()) };
-        let mut rails = found.rails.iter_mut().enumerate();
-        let usable = rails.find_map(|(number, rail)| {
-            let key = remote.keys.rail(number).filter(|_| rail.is_up() && rail.fabric == 0)?;
-            Some((rail, key))
-        });
-        let (rail, key) = usable.ok_or(PostError::Unsupported { link, what: NO_ATOMICS })?;
-        let remote = RemoteSlice::new(remote.address, remote.len, key);
-        let posted = inner[rail.fabric].post_atomic(rail.inner, work, remote, op);
-        posted.map_err(|error| match of_post(error, link) {
-            PostError::LinkDown(_) => PostError::Full(link),
-            error => error,
-        })?;
-        rail.note_posted(entry);
-        found.add_work(work, WorkKind::Atomic(0), 1);
-        Ok(())
+    fn atomics(&mut self) -> Option<&mut dyn Atomics> {
+        if self.capabilities.atomics { Some(self) } else { None }
     }
 
-    fn post_local_atomic(&mut self, work: WorkId, word: LocalSlice, op: AtomicOp) -> Result<(), FabricError> {
-        match self.inner.first_mut() {
-            Some(fabric) => fabric.post_local_atomic(work, word, op),
-            None => Err(FabricError::Device { what: "a device's atomic operation", why: "there is no fabric".into() }),
-        }
+    fn rails(&self) -> Option<&dyn Rails> {
+        Some(self)
     }
 
     fn describe(&self) -> Vec<(&'static str, String)> {
@@ -582,5 +549,15 @@ impl<M: Clone> Fabric for MultiRail<M> {
 
     fn wait_fds(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
         self.inner.iter().flat_map(|fabric| fabric.wait_fds()).collect()
+    }
+}
+
+impl<M: Clone> Rails for MultiRail<M> {
+    fn rails_of(&self, link: LinkId) -> LinkRails {
+        self.links.links.get(&link).map_or(LinkRails { all: 0, live: 0 }, |link| {
+            // Of a link of one rail nothing is told but its end.
+            let live = link.rails.iter().filter(|rail| link.is_single() || rail.is_up()).count();
+            LinkRails { all: link.rails.len(), live }
+        })
     }
 }

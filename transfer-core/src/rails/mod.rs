@@ -42,8 +42,9 @@
 //! - `offer`, `frame`: what the two sides tell each other.
 //! - `rail`: one rail as its sender sees it; `inbound`: the receiver's order; `grants`: grants over all rails.
 //! - `link`: a link of several rails; `links`: all links, and whose events are whose.
-//! - `fabric`: the [`Fabric`](crate::fabric::Fabric) over the inner ones.
+//! - `fabric`: the [`Fabric`](crate::fabric::Fabric) over the inner ones; `atomics`: operations on words over it.
 
+mod atomics;
 mod broken;
 mod config;
 mod fabric;
@@ -62,7 +63,6 @@ pub use fabric::MultiRail;
 
 use crate::fabric::{DownReason, FabricEvent, LinkId, WorkId};
 use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
-use frame::Frame;
 use link::WorkKind;
 use std::collections::VecDeque;
 
@@ -114,9 +114,10 @@ struct Out {
 }
 
 /// What a message of a rail is, for people who read a trace: a message of the link's user, or a word between the rails.
+#[cfg(any(test, feature = "sim"))]
 pub(crate) fn spoken(bytes: &[u8]) -> Option<Result<&[u8], String>> {
-    Some(match Frame::decode(bytes)? {
-        Frame::User(message) => Ok(message),
+    Some(match frame::Frame::decode(bytes)? {
+        frame::Frame::User(message) => Ok(message),
         word => Err(format!("{word:?}")),
     })
 }

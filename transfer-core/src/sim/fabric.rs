@@ -7,8 +7,8 @@ use super::transit::{address_of, digest_of};
 use super::world::{Endpoint, Happening, Inner, MemoryId, World};
 use crate::drive::{HeaderBytes, HeaderMemory};
 use crate::fabric::{
-    AtomicOp, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, Isolation, LinkId,
-    Offer, PostError, WorkId,
+    AtomicOp, Atomics, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, Isolation,
+    LinkId, Offer, PostError, Sharing, WorkId,
 };
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::plan::GatherList;
@@ -330,52 +330,12 @@ impl Fabric for SimFabric {
         Ok(())
     }
 
-    fn post_atomic(&mut self, link: LinkId, work: WorkId, remote: RemoteSlice, op: AtomicOp) -> Result<(), PostError> {
-        if !self.capabilities.atomics {
-            return Err(PostError::Unsupported { link, what: "operate on words of the peer" });
-        }
-        if remote.len != 8 {
-            return Err(PostError::Limit { what: "bytes of a word", value: remote.len, limit: 8 });
-        }
-        let mut w = self.world.lock();
-        let (connection, side) = w.side(self.endpoint, link)?;
-        w.note(|| format!("{} does {op:?} over {link} to {:#x}", self.endpoint.0, remote.address));
-        w.enter(connection, side, Work { id: work, kind: WorkKind::Atomic { remote, op, old: 0 } });
-        Ok(())
+    fn atomics(&mut self) -> Option<&mut dyn Atomics> {
+        if self.capabilities.atomics { Some(self) } else { None }
     }
 
-    fn post_local_atomic(&mut self, work: WorkId, word: LocalSlice, op: AtomicOp) -> Result<(), FabricError> {
-        let refused = |why: &str| FabricError::Device { what: "an atomic operation", why: why.to_owned() };
-        if !self.capabilities.atomics {
-            return Err(refused("this world has none"));
-        }
-        if word.len != 8 || !word.offset.is_multiple_of(8) {
-            return Err(refused("it is not on a word"));
-        }
-        let mut w = self.world.lock();
-        if w.slice(self.endpoint.0, word).is_none() {
-            return Err(refused("the word is not in registered memory"));
-        }
-        let at = w.soon();
-        w.schedule(at, Happening::LocalAtomic { endpoint: self.endpoint.0, work, word, op });
-        Ok(())
-    }
-
-    fn share(&mut self, link: LinkId, segment: SegmentId) -> Result<(), PostError> {
-        let mut w = self.world.lock();
-        let (connection, side) = w.side(self.endpoint, link)?;
-        w.tell(connection, 1 - side, |link| Event::SegmentCame(link, segment.0));
-        Ok(())
-    }
-
-    fn keep(&mut self, link: LinkId, handle: u32) -> Option<(MemoryId, u64)> {
-        let mut w = self.world.lock();
-        let (connection, side) = w.side_of(self.endpoint, link)?;
-        let segment = SegmentId(handle);
-        let owner = w.connections[connection].sides[1 - side].as_ref()?.endpoint;
-        let memory = *w.endpoints[owner].segments.get(&segment)?;
-        w.tell(connection, 1 - side, |link| Event::SegmentKept(link, segment));
-        Some((memory, w.memories[memory.0].len() as u64))
+    fn sharing(&mut self) -> Option<&mut dyn Sharing<Memory = MemoryId>> {
+        Some(self)
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
@@ -413,6 +373,54 @@ impl Fabric for SimFabric {
 
     fn wait_fds(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
         Vec::new()
+    }
+}
+
+impl Atomics for SimFabric {
+    fn post_atomic(&mut self, link: LinkId, work: WorkId, remote: RemoteSlice, op: AtomicOp) -> Result<(), PostError> {
+        if remote.len != 8 {
+            return Err(PostError::Limit { what: "bytes of a word", value: remote.len, limit: 8 });
+        }
+        let mut w = self.world.lock();
+        let (connection, side) = w.side(self.endpoint, link)?;
+        w.note(|| format!("{} does {op:?} over {link} to {:#x}", self.endpoint.0, remote.address));
+        w.enter(connection, side, Work { id: work, kind: WorkKind::Atomic { remote, op, old: 0 } });
+        Ok(())
+    }
+
+    fn post_local_atomic(&mut self, work: WorkId, word: LocalSlice, op: AtomicOp) -> Result<(), FabricError> {
+        let refused = |why: &str| FabricError::Device { what: "an atomic operation", why: why.to_owned() };
+        if word.len != 8 || !word.offset.is_multiple_of(8) {
+            return Err(refused("it is not on a word"));
+        }
+        let mut w = self.world.lock();
+        if w.slice(self.endpoint.0, word).is_none() {
+            return Err(refused("the word is not in registered memory"));
+        }
+        let at = w.soon();
+        w.schedule(at, Happening::LocalAtomic { endpoint: self.endpoint.0, work, word, op });
+        Ok(())
+    }
+}
+
+impl Sharing for SimFabric {
+    type Memory = MemoryId;
+
+    fn share(&mut self, link: LinkId, segment: SegmentId) -> Result<(), PostError> {
+        let mut w = self.world.lock();
+        let (connection, side) = w.side(self.endpoint, link)?;
+        w.tell(connection, 1 - side, |link| Event::SegmentCame(link, segment.0));
+        Ok(())
+    }
+
+    fn keep(&mut self, link: LinkId, handle: u32) -> Option<(MemoryId, u64)> {
+        let mut w = self.world.lock();
+        let (connection, side) = w.side_of(self.endpoint, link)?;
+        let segment = SegmentId(handle);
+        let owner = w.connections[connection].sides[1 - side].as_ref()?.endpoint;
+        let memory = *w.endpoints[owner].segments.get(&segment)?;
+        w.tell(connection, 1 - side, |link| Event::SegmentKept(link, segment));
+        Some((memory, w.memories[memory.0].len() as u64))
     }
 }
 

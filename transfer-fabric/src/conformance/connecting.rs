@@ -16,7 +16,7 @@ pub fn connects_in_both_directions<R: Rig>(rig: R) {
     pair.works(b);
     pair.works(a);
     for side in [0, 1] {
-        let rails = pair.fabric(side).rails(a.0[side]);
+        let rails = pair.rails(side, a.0[side]);
         assert_eq!((rails.live, rails.all > 0), (rails.all, true));
     }
 }

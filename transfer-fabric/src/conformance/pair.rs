@@ -2,7 +2,9 @@
 
 use super::{Memory, Rig};
 use std::time::{Duration, Instant};
-use transfer_core::fabric::{DownReason, Fabric, FabricEvent, GrantAccess, LinkId, PostError, WorkId};
+use transfer_core::fabric::{
+    Atomics, DownReason, Fabric, FabricEvent, GrantAccess, LinkId, LinkRails, PostError, WorkId,
+};
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 
 /// A test that makes no progress for so long hangs.
@@ -105,6 +107,16 @@ impl<R: Rig> Pair<R> {
         });
         let sides = sides.collect();
         Pair { rig, sides, links: 0, works: 0, tags: Vec::new() }
+    }
+
+    /// The operations on words of a side that has them.
+    pub fn atomics(&mut self, side: usize) -> &mut dyn Atomics {
+        self.fabric(side).atomics().expect("it operates on words")
+    }
+
+    /// The rails of a side's link.
+    pub fn rails(&mut self, side: usize, link: LinkId) -> LinkRails {
+        self.fabric(side).rails().map_or(LinkRails::ONE, |rails| rails.rails_of(link))
     }
 
     pub fn fabric(&mut self, side: usize) -> &mut R::Fabric {

@@ -1,5 +1,5 @@
-//! The boards of this sidecar: what the state machine wants shown is shown, and what it wants withdrawn is given back to it as soon as no
-//! worker reads it. See [`transfer_memory::board`] for how that is known.
+//! The boards of this sidecar. They publish and withdraw versions as the state machine asks, and tell it when no worker
+//! reads a withdrawn version any longer. [`transfer_memory::board`] explains how that is known.
 
 use super::looked_up::LookedUp;
 use hashbrown::{HashMap, HashSet};
@@ -8,26 +8,26 @@ use std::sync::Arc;
 use std::time::Instant;
 use transfer_core::memory::SegmentId;
 use transfer_core::protocol::{SessionId, Shown, Tenant};
-use transfer_memory::board::{BoardWriter, Liveness, LivenessError, SessionMarks};
+use transfer_memory::board::{BoardWriter, Liveness, LivenessError, SessionHazards};
 use transfer_memory::segment::{MapError, Segment};
 
-/// What was looked up on boards.
+/// The counts of look-ups on boards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BoardMeters {
-    /// Fetches that found what they looked for, as the workers say, and as can be.
+    /// Fetches that found their version, as the workers report them, up to what is plausible.
     pub hits: u64,
-    /// Their length in bytes, all together.
+    /// The sum of their lengths, in bytes.
     pub bytes: u64,
-    /// Marks of what workers read.
-    pub marks: u64,
-    /// Versions that are shown.
+    /// Hazard pointers that workers have set.
+    pub hazards: u64,
+    /// Versions that are published on boards.
     pub shown: u64,
-    /// Versions that are shown no more and that workers still read.
+    /// Withdrawn versions that workers still read.
     pub pending: u64,
 }
 
 struct Reader {
-    marks: SessionMarks,
+    hazards: SessionHazards,
     looked_up: LookedUp,
 }
 
@@ -35,16 +35,16 @@ struct Reader {
 struct Board {
     writer: Option<BoardWriter>,
     readers: BTreeMap<SessionId, Reader>,
-    /// No tensor that was shown is longer, in bytes.
+    /// An upper bound of the length of every published tensor, in bytes.
     longest: u64,
     shown: HashSet<u64>,
-    /// Withdrawn, and marked by somebody.
+    /// Withdrawn tickets that a hazard pointer still names.
     pending: HashSet<u64>,
 }
 
 impl Board {
-    fn is_marked(&self, ticket: u64) -> bool {
-        self.readers.values().any(|reader| reader.marks.is_marked(ticket))
+    fn is_protected(&self, ticket: u64) -> bool {
+        self.readers.values().any(|reader| reader.hazards.is_protected(ticket))
     }
 }
 
@@ -55,13 +55,13 @@ pub(super) struct Boards {
     domains: HashMap<SessionId, Tenant>,
     /// The segments of the sessions' notices.
     notices: HashMap<SessionId, SegmentId>,
-    /// What workers have found, by the last look at what they say.
+    /// The fetches that workers have reported so far, and their bytes.
     hits: u64,
     bytes: u64,
 }
 
 impl Boards {
-    /// Takes a board up: how many keys it can show, and what has to live as long as this thread runs.
+    /// Adds a board. Returns its number of entries, and its liveness word, which this thread has to keep as long as it runs.
     pub(super) fn add(&mut self, domain: Tenant, segment: &Segment) -> Result<(usize, Liveness), BoardError> {
         let writer = BoardWriter::new(segment.mapping().clone())?;
         let life = Liveness::begin(segment.mapping())?;
@@ -70,53 +70,60 @@ impl Boards {
         Ok((entries, life))
     }
 
-    /// From here on this session's marks are honoured.
-    pub(super) fn open(&mut self, session: SessionId, domain: Tenant, marks: SessionMarks, notices: Option<SegmentId>) {
-        marks.set_open(true);
+    /// Honours this session's hazard pointers from now on.
+    pub(super) fn open(
+        &mut self,
+        session: SessionId,
+        domain: Tenant,
+        hazards: SessionHazards,
+        notices: Option<SegmentId>,
+    ) {
+        hazards.set_open(true);
         self.notices.extend(notices.map(|segment| (session, segment)));
         self.domains.insert(session, domain);
-        let reader = Reader { marks, looked_up: LookedUp::new(Instant::now()) };
+        let reader = Reader { hazards, looked_up: LookedUp::new(Instant::now()) };
         self.by_domain.entry(domain).or_default().readers.insert(session, reader);
     }
 
-    /// The session is over, and its worker may be reading still: nothing is looked up any more, and what is marked stays.
+    /// The session has ended, and its worker may still read: it can look nothing up, and its hazard pointers still count.
     pub(super) fn evict(&mut self, session: SessionId) {
         self.notices.remove(&session);
         let board = self.domains.get(&session).and_then(|domain| self.by_domain.get(domain));
         if let Some(reader) = board.and_then(|board| board.readers.get(&session)) {
-            reader.marks.set_open(false);
+            reader.hazards.set_open(false);
         }
     }
 
-    /// The session is over, and its marks with it. What nobody has marked now is to be handed to
+    /// The session has ended, and its hazard pointers count no longer. Returns the tickets that are free now, for
     /// [`withdrawn`](transfer_core::protocol::Node::withdrawn).
     pub(super) fn close(&mut self, session: SessionId) -> Vec<u64> {
         self.notices.remove(&session);
         let board = self.domains.remove(&session).and_then(|domain| self.by_domain.get_mut(&domain));
         let Some(board) = board else { return Vec::new() };
         let Some(mut reader) = board.readers.remove(&session) else { return Vec::new() };
-        reader.marks.set_open(false);
-        let (hits, bytes) = reader.looked_up.take(Instant::now(), reader.marks.hits(), board.longest);
+        reader.hazards.set_open(false);
+        let (hits, bytes) = reader.looked_up.take(Instant::now(), reader.hazards.hits(), board.longest);
         (self.hits, self.bytes) = (self.hits.saturating_add(hits), self.bytes.saturating_add(bytes));
-        // All that is waited for, and not only what it has marked: it may have died between clearing a mark and saying so.
-        let free: Vec<u64> = board.pending.iter().copied().filter(|ticket| !board.is_marked(*ticket)).collect();
+        // Check all pending tickets, not only those that it protects: it may have died between clearing a hazard pointer
+        // and saying so.
+        let free: Vec<u64> = board.pending.iter().copied().filter(|ticket| !board.is_protected(*ticket)).collect();
         for ticket in &free {
             board.pending.remove(ticket);
         }
         free
     }
 
-    /// Shows a version. `false` where it does not fit. `reach_bytes`: the length of the segment that it and those that follow lie in.
+    /// Publishes a version. `false` where it does not fit. `reach_bytes` is the length of the segment that contains it
+    /// and the versions that follow.
     pub(super) fn show(&mut self, shown: &Shown, reach_bytes: u64) -> bool {
         let Some(board) = self.by_domain.get_mut(&shown.domain) else { return false };
         let Some(writer) = &mut board.writer else { return false };
         let Shown { key, ticket, version, meta, slice, notice, .. } = shown;
         let is_shown = match notice {
-            None => writer.show(key, *ticket, *version, meta, *slice).is_ok(),
-            Some(at) => self
-                .notices
-                .get(&at.session)
-                .is_some_and(|notices| writer.show_notice(key, *ticket, (*notices, at.notice), slice.segment).is_ok()),
+            None => writer.publish(key, *ticket, *version, meta, *slice).is_ok(),
+            Some(at) => self.notices.get(&at.session).is_some_and(|notices| {
+                writer.publish_notice(key, *ticket, (*notices, at.notice), slice.segment).is_ok()
+            }),
         };
         if is_shown {
             board.shown.insert(shown.ticket);
@@ -125,41 +132,42 @@ impl Boards {
         is_shown
     }
 
-    /// Shows it no more. Whether nobody has marked it.
+    /// Withdraws a version. Returns whether no hazard pointer names it.
     pub(super) fn withdraw(&mut self, domain: Tenant, ticket: u64) -> bool {
         let Some(board) = self.by_domain.get_mut(&domain) else { return true };
         board.shown.remove(&ticket);
         if let Some(writer) = &mut board.writer {
-            writer.hide(ticket);
-            writer.settle();
+            writer.unlink(ticket);
+            writer.fence_before_scan();
         }
-        let is_marked = board.is_marked(ticket);
-        if is_marked {
+        let is_protected = board.is_protected(ticket);
+        if is_protected {
             board.pending.insert(ticket);
         }
-        !is_marked
+        !is_protected
     }
 
-    /// A worker says that it reads it no more. Whether nobody does now, and it waited for that.
-    pub(super) fn unmarked(&mut self, session: SessionId, ticket: u64) -> bool {
+    /// A worker has cleared a hazard pointer to a withdrawn version. Returns whether the version was pending, and is free
+    /// now.
+    pub(super) fn hazard_cleared(&mut self, session: SessionId, ticket: u64) -> bool {
         let Some(board) = self.domains.get(&session).and_then(|domain| self.by_domain.get_mut(domain)) else {
             return false;
         };
-        board.pending.contains(&ticket) && !board.is_marked(ticket) && board.pending.remove(&ticket)
+        board.pending.contains(&ticket) && !board.is_protected(ticket) && board.pending.remove(&ticket)
     }
 
-    /// How many marks a session has set.
-    pub(super) fn marks_of(&self, session: SessionId) -> u64 {
+    /// The number of hazard pointers that a session has set.
+    pub(super) fn hazards_of(&self, session: SessionId) -> u64 {
         let board = self.domains.get(&session).and_then(|domain| self.by_domain.get(domain));
-        board.and_then(|board| board.readers.get(&session)).map_or(0, |reader| reader.marks.count())
+        board.and_then(|board| board.readers.get(&session)).map_or(0, |reader| reader.hazards.count())
     }
 
-    /// Takes up what workers have counted.
+    /// Reads the workers' counts.
     fn count(&mut self) {
         let now = Instant::now();
         for board in self.by_domain.values_mut() {
             for reader in board.readers.values_mut() {
-                let (hits, bytes) = reader.looked_up.take(now, reader.marks.hits(), board.longest);
+                let (hits, bytes) = reader.looked_up.take(now, reader.hazards.hits(), board.longest);
                 (self.hits, self.bytes) = (self.hits.saturating_add(hits), self.bytes.saturating_add(bytes));
             }
         }
@@ -171,25 +179,25 @@ impl Boards {
         for board in self.by_domain.values() {
             sum.shown += board.shown.len() as u64;
             sum.pending += board.pending.len() as u64;
-            sum.marks += board.readers.values().map(|reader| reader.marks.count()).sum::<u64>();
+            sum.hazards += board.readers.values().map(|reader| reader.hazards.count()).sum::<u64>();
         }
         sum
     }
 }
 
-/// A board cannot be used.
+/// The reason why a board cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum BoardError {
-    /// It is too small for one, or cannot be written.
+    /// The segment is too small for a board, or not writable.
     #[error("the board: {0}")]
     Map(#[from] MapError),
-    /// Its readers could not see whether this sidecar lives.
+    /// The liveness word cannot be set up.
     #[error(transparent)]
     Liveness(#[from] LivenessError),
 }
 
-/// What keeps a board going: the memory, and the life that is shown in it.
+/// Keeps a board in use: its memory and its liveness word.
 pub(super) struct Kept {
     _life: Liveness,
     _segment: Arc<Segment>,

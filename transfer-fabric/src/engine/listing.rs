@@ -111,7 +111,7 @@ impl Run {
             Listing::Sessions { prefix, answer } => {
                 let mut page = node.sessions(&prefix, place, limit);
                 for session in &mut page.entries {
-                    session.leases += self.boards.marks_of(session.session);
+                    session.leases += self.boards.hazards_of(session.session);
                 }
                 answer(page);
             }

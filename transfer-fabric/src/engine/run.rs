@@ -201,7 +201,7 @@ impl Run {
         let take = |session, command| match command {
             Command::Push(push) if push.ranges > 0 => tables.push(driver, now, session, push, memory),
             Command::Unmarked { ticket } => {
-                if boards.unmarked(session, ticket) {
+                if boards.hazard_cleared(session, ticket) {
                     driver.node.withdrawn(ticket);
                 }
             }
@@ -442,8 +442,8 @@ impl Run {
     /// The node at a glance, with what its workers have looked up.
     fn snapshot(&mut self, now: Time) -> Snapshot {
         let mut snapshot = self.driver.snapshot(now);
-        let BoardMeters { hits, bytes, marks, .. } = self.boards.meters();
-        snapshot.add_looked_up(hits, bytes, marks);
+        let BoardMeters { hits, bytes, hazards, .. } = self.boards.meters();
+        snapshot.add_looked_up(hits, bytes, hazards);
         snapshot
     }
 
@@ -472,7 +472,7 @@ impl Run {
 
     fn open_session(&mut self, end: SidecarEnd, domain: Tenant, place: Box<dyn Any + Send>) {
         let SidecarEnd {
-            socket, pidfd, name, session, submission, completion, marks, arena_id, arena, notices, ..
+            socket, pidfd, name, session, submission, completion, hazards, arena_id, arena, notices, ..
         } = end;
         let (session, len, arena) = (SessionId(session), arena.len(), Arc::new(arena));
         let notices = notices.map(|(id, segment)| (id, Arc::new(segment)));
@@ -490,7 +490,7 @@ impl Run {
         self.memory.insert(arena_id, arena, SegmentRole::Arena(domain, name.clone()));
         tracing::info!(worker = %name, session = session.0, arena_bytes = len, "session open");
         self.driver.node.session_opened(session, name, domain, arena_id, len);
-        self.boards.open(session, domain, marks, noticed);
+        self.boards.open(session, domain, hazards, noticed);
         self.workers.greet(session);
     }
 

@@ -5,6 +5,7 @@ use super::note::{Nonce, Note};
 use super::shared::Shared;
 use super::{Report, ShmFabric, offer};
 use crate::poller::Source;
+use crate::random;
 use crate::token::Token;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
@@ -61,7 +62,7 @@ impl ShmFabric {
 
     pub(super) fn begin_offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
         self.expect_new(link, "offer")?;
-        let expect = Token::random();
+        let expect = Token::random()?;
         self.waiting.insert(link, Waiting::ForAnswer { expect, arrived: None });
         Ok(offer::encode_initiator(&expect, &self.config.name))
     }
@@ -84,14 +85,14 @@ impl ShmFabric {
             ))
         })?;
         check_user(&socket).map_err(failed)?;
-        let nonce: Nonce = rand::random();
+        let nonce: Nonce = random::bytes()?;
         let (shared, fd) = Shared::make(&self.links_budget, &nonce)?;
         let hello = Note::Hello { token: show, incarnation: self.config.incarnation, namespace: self.namespace };
         let hello = hello.encode();
         let sent = socket.send(&hello, &super::lent(&fd), Instant::now());
         sent.map_err(|error| failed(error.to_string()))?;
         self.poller.add(&socket, Source::Link(link))?;
-        let expect = Token::random();
+        let expect = Token::random()?;
         let deadline = self.deadline_after(self.config.handshake_timeout);
         self.links
             .insert(link, Link::new(link, socket, shared, Stage::Greeting { expect, nonce, deadline }, self.namespace));

@@ -65,7 +65,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::{
     Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, LinkId, Offer, PostError,
-    WorkId,
+    Sharing, WorkId,
 };
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use transfer_memory::segment::{PinnedBudget, Segment};
@@ -354,19 +354,8 @@ impl Fabric for ShmFabric {
         Ok(())
     }
 
-    fn share(&mut self, link: LinkId, segment: SegmentId) -> Result<(), PostError> {
-        if self.up(link)?.mark.is_none() {
-            return Err(PostError::Unsupported { link, what: "refer to memory" });
-        }
-        self.passing(link, |link, regions| link.pass(segment, regions))
-    }
-
-    fn keep(&mut self, link: LinkId, handle: u32) -> Option<(Arc<Segment>, u64)> {
-        let link = self.up(link).ok().filter(|link| link.mark.is_some())?;
-        let (theirs, len) = link.theirs.get(&handle)?;
-        let (segment, len) = (theirs.get()?.as_ref().ok()?.clone(), *len);
-        link.push(&Record::Kept(handle), &[]);
-        Some((segment, len))
+    fn sharing(&mut self) -> Option<&mut dyn Sharing<Memory = Arc<Segment>>> {
+        Some(self)
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
@@ -395,6 +384,25 @@ impl Fabric for ShmFabric {
             ("copy threads", threads),
             ("references", references.into()),
         ]
+    }
+}
+
+impl Sharing for ShmFabric {
+    type Memory = Arc<Segment>;
+
+    fn share(&mut self, link: LinkId, segment: SegmentId) -> Result<(), PostError> {
+        if self.up(link)?.mark.is_none() {
+            return Err(PostError::Unsupported { link, what: "refer to memory" });
+        }
+        self.passing(link, |link, regions| link.pass(segment, regions))
+    }
+
+    fn keep(&mut self, link: LinkId, handle: u32) -> Option<(Arc<Segment>, u64)> {
+        let link = self.up(link).ok().filter(|link| link.mark.is_some())?;
+        let (theirs, len) = link.theirs.get(&handle)?;
+        let (segment, len) = (theirs.get()?.as_ref().ok()?.clone(), *len);
+        link.push(&Record::Kept(handle), &[]);
+        Some((segment, len))
     }
 }
 

@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn offers_survive_and_lies_do_not() {
-        let token = Token::random();
+        let token = Token::random().unwrap();
         let offer = encode_initiator(&token, "a-1.shm");
         assert_eq!(decode_initiator(&offer), Ok((token, "a-1.shm")));
         assert_eq!(decode_acceptor(&encode_acceptor(&token)), Ok(token));

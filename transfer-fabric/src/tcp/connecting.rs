@@ -49,7 +49,7 @@ impl TcpFabric {
 
     pub(super) fn begin_offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
         self.expect_new(link, "offer")?;
-        let token = Token::random();
+        let token = Token::random()?;
         self.waiting.insert(link, Waiting::ForAnswer(token));
         Ok(offer::encode_initiator(&token, self.encryption()))
     }
@@ -58,7 +58,7 @@ impl TcpFabric {
         self.expect_new(link, "accept")?;
         let bad = |why: &str| FabricError::BadOffer { link, why: why.into() };
         let show = offer::decode_initiator(peer, self.encryption()).map_err(bad)?;
-        let expect = Token::random();
+        let expect = Token::random()?;
         let deadline = self.deadline_after(self.config.handshake_timeout);
         self.waiting.insert(link, Waiting::ForSocket { expect, show, deadline });
         Ok(offer::encode_acceptor(&expect, self.address, self.encryption()))

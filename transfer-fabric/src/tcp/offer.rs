@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn offers_come_back() {
-        let token = Token::random();
+        let token = Token::random().unwrap();
         for encryption in [Encryption::None, Encryption::Tls] {
             assert_eq!(decode_initiator(&encode_initiator(&token, encryption), encryption), Ok(token));
         }
@@ -116,7 +116,7 @@ mod tests {
             assert_eq!(decode_acceptor(&encode_acceptor(&token, address, Tls), Tls), Ok((token, address)));
         }
         assert!(decode_acceptor(&encode_initiator(&token, None), None).is_err());
-        assert!(token.is(&token) && !token.is(&Token::random()));
+        assert!(token.is(&token) && !token.is(&Token::random().unwrap()));
     }
 
     #[test]

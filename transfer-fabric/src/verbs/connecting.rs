@@ -15,6 +15,7 @@ use super::offer::{self, Endpoint, OfferError, Role};
 use super::send_queue::SendQueue;
 use super::windows::Windows;
 use super::{Report, SPARE_RECEIVES, VerbsFabric};
+use crate::random;
 use crate::token::Token;
 use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
 use transfer_verbs::{Data, Init, QueuePair, ReceiveList, Reset, SendKind, SendList};
@@ -34,7 +35,7 @@ impl VerbsFabric {
     pub(super) fn begin_offer(&mut self, id: LinkId) -> Result<Offer, FabricError> {
         self.expect_new(id, "offer")?;
         if self.manager.is_some() {
-            let token = Token::random();
+            let token = Token::random()?;
             self.waiting.insert(id, Waiting::Answer(token));
             return Ok(offer::encode_cm_initiator(&token));
         }
@@ -130,6 +131,7 @@ impl VerbsFabric {
         receives: u32,
         init: impl FnOnce(QueuePair<Reset>, &Device) -> Result<QueuePair<Init>, FabricError>,
     ) -> Result<Link, FabricError> {
+        let packet_number = u32::from_ne_bytes(random::bytes()?) & PACKET_NUMBERS;
         let domain = self.regions.domain();
         let area = Area::new(domain, receives, self.send_slots())?;
         let need = sends + receives;
@@ -150,7 +152,7 @@ impl VerbsFabric {
             at: At::Init(queue_pair),
             area,
             completions: (number, need),
-            packet_number: rand::random::<u32>() & PACKET_NUMBERS,
+            packet_number,
             sends: SendQueue::new(sends, self.config.signaled_every),
             list: SendList::new(),
             reposts: ReceiveList::new(),

@@ -109,7 +109,7 @@ impl VerbsFabric {
     /// Waits, as the acceptor, for a request.
     pub(super) fn expect_guest(&mut self, id: LinkId, show: Token) -> Result<Offer, FabricError> {
         let Some(manager) = &self.manager else { return Err(FabricError::WrongState { link: id, what: "accept" }) };
-        let expect = Token::random();
+        let expect = Token::random()?;
         let answer = offer::encode_cm_acceptor(&expect, manager.address);
         let deadline = self.clock.deadline_after(self.config.handshake_timeout);
         self.waiting.insert(id, Waiting::Request { expect, show, deadline });

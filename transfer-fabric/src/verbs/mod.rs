@@ -62,8 +62,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::{
-    AtomicOp, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, Isolation, LinkId,
-    Offer, PostError, WorkId,
+    AtomicOp, Atomics, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, Isolation,
+    LinkId, Offer, PostError, WorkId,
 };
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use transfer_memory::segment::Segment;
@@ -354,31 +354,6 @@ impl Fabric for VerbsFabric {
         self.send(link, work, message)
     }
 
-    fn post_atomic(&mut self, link: LinkId, work: WorkId, remote: RemoteSlice, op: AtomicOp) -> Result<(), PostError> {
-        self.operate(link, work, remote, op)
-    }
-
-    fn post_local_atomic(&mut self, work: WorkId, word: LocalSlice, op: AtomicOp) -> Result<(), FabricError> {
-        let what = "an operation on an own word";
-        let refuse = |why: String| Err(FabricError::Device { what, why });
-        if let Some(why) = &self.broken {
-            return refuse(why.clone());
-        }
-        if !self.capabilities.atomics {
-            return refuse(format!("{} has no atomic operations", self.device_name()));
-        }
-        let found = self.regions.find_writable(&word).map_err(device_error(what))?;
-        if word.len != 8 || !word.offset.is_multiple_of(8) {
-            return refuse(format!("{word} is no word of 8 bytes at a multiple of 8"));
-        }
-        let segment = found.segment.clone();
-        if self.loopback.is_none() {
-            self.loopback = Some(Loopback::new(&self.device)?);
-            self.waking.queue_made();
-        }
-        self.loopback.as_mut().map_or(Ok(()), |loopback| loopback.post(work, &segment, word, op))
-    }
-
     fn describe(&self) -> Vec<(&'static str, String)> {
         let (device, capabilities) = (&self.device, &self.capabilities);
         let gid = device
@@ -426,6 +401,10 @@ impl Fabric for VerbsFabric {
 
     /// Reports, then rings, then takes completions. A poll that had something to report only does that, so that what is posted in answer
     /// leaves with the same doorbell as what was reported.
+    fn atomics(&mut self) -> Option<&mut dyn Atomics> {
+        if self.capabilities.atomics { Some(self) } else { None }
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
         if self.report(sink) && !std::mem::replace(&mut self.only_reported, true) {
             return true;
@@ -451,5 +430,29 @@ impl Fabric for VerbsFabric {
         let mut fds = vec![self.device.channel.as_fd(), self.async_events.as_fd(), self.clock.fd()];
         fds.extend(self.manager.as_ref().map(Manager::fd));
         fds
+    }
+}
+
+impl Atomics for VerbsFabric {
+    fn post_atomic(&mut self, link: LinkId, work: WorkId, remote: RemoteSlice, op: AtomicOp) -> Result<(), PostError> {
+        self.operate(link, work, remote, op)
+    }
+
+    fn post_local_atomic(&mut self, work: WorkId, word: LocalSlice, op: AtomicOp) -> Result<(), FabricError> {
+        let what = "an operation on an own word";
+        let refuse = |why: String| Err(FabricError::Device { what, why });
+        if let Some(why) = &self.broken {
+            return refuse(why.clone());
+        }
+        let found = self.regions.find_writable(&word).map_err(device_error(what))?;
+        if word.len != 8 || !word.offset.is_multiple_of(8) {
+            return refuse(format!("{word} is no word of 8 bytes at a multiple of 8"));
+        }
+        let segment = found.segment.clone();
+        if self.loopback.is_none() {
+            self.loopback = Some(Loopback::new(&self.device)?);
+            self.waking.queue_made();
+        }
+        self.loopback.as_mut().map_or(Ok(()), |loopback| loopback.post(work, &segment, word, op))
     }
 }

@@ -242,7 +242,7 @@ mod tests {
         let infiniband = Endpoint { kind: GidKind::InfiniBand, gid: Gid([0; 16]), lid: 3, ..ours };
         let offer = infiniband.encode(Role::Acceptor);
         assert_eq!(Endpoint::decode(&offer, Role::Acceptor, GidKind::InfiniBand), Ok(infiniband));
-        let token = Token::random();
+        let token = Token::random().unwrap();
         assert_eq!(decode_cm_initiator(&encode_cm_initiator(&token)), Ok(token));
         for address in ["10.77.0.1:4791", "[fe80::1]:1"] {
             let address = address.parse().unwrap();
@@ -283,7 +283,7 @@ mod tests {
         for cut in 0..good.0.len() {
             assert!(decode(&Offer(good.0[..cut].to_vec())).is_err(), "cut to {cut}");
         }
-        let token = Token::random();
+        let token = Token::random().unwrap();
         assert_eq!(
             decode(&encode_cm_initiator(&token)).unwrap_err(),
             "the peer connects by rdma_cm, this side by queue-pair data: both need the same setting"

@@ -206,9 +206,8 @@ impl VerbsFabric {
         remote: RemoteSlice,
         op: AtomicOp,
     ) -> Result<(), PostError> {
-        let able = self.capabilities.atomics;
         let link = self.up_with_room(id)?;
-        if !able || !link.reads {
+        if !link.reads {
             return Err(PostError::Unsupported { link: id, what: "operate on words of the peer" });
         }
         if remote.len != WORD {

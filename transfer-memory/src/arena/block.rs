@@ -1,6 +1,6 @@
 //! A range of the arena with one owner.
 
-use super::{Arena, Here};
+use super::{Arena, LocalHolder};
 use crate::segment::MapError;
 use crate::view::{Bytes, Element, ViewError, cast, cast_mut};
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Block {
     #[must_use = "the range stays allocated until the sidecar, who must be told, gives it back"]
     pub fn lend(self) -> LocalSlice {
         // The sidecar becomes a holder before this block is dropped at the end of this function.
-        self.arena.hand_over(self.offset, Here::Writer, true);
+        self.arena.hand_over(self.offset, LocalHolder::Writer, true);
         self.slice()
     }
 
@@ -98,7 +98,7 @@ impl Block {
     /// the last view is dropped and the sidecar has returned it as often as it was shared.
     #[must_use]
     pub fn freeze(self) -> Bytes {
-        self.arena.hand_over(self.offset, Here::Readers, false);
+        self.arena.hand_over(self.offset, LocalHolder::Readers, false);
         let (pointer, len) = (self.pointer(), self.len as usize);
         // SAFETY: the bytes stay mapped and allocated while the block, now only the views' owner, lives. It gives out
         // no more references, since it is in their common box; nobody writes the bytes any more, as in `as_bytes`.
@@ -108,6 +108,6 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.arena.hand_over(self.offset, Here::Nobody, false);
+        self.arena.hand_over(self.offset, LocalHolder::Nobody, false);
     }
 }

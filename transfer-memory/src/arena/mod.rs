@@ -52,14 +52,14 @@ struct State {
 #[derive(Debug)]
 struct Entry {
     allocation: Allocation,
-    here: Here,
+    holder: LocalHolder,
     /// The number of times that the sidecar holds it.
     lent: u32,
 }
 
 /// Who holds an allocation in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Here {
+enum LocalHolder {
     Nobody,
     Writer,
     Readers,
@@ -110,7 +110,7 @@ impl Arena {
         let allocation = state.allocator.allocate(len)?;
         let offset = allocation.offset();
         let padding = allocation.padded_len() - len;
-        state.entries.insert(offset, Entry { allocation, here: Here::Writer, lent: 0 });
+        state.entries.insert(offset, Entry { allocation, holder: LocalHolder::Writer, lent: 0 });
         drop(state);
         // SAFETY: the allocator's region is the mapping, so the allocation with its padding lies in it; it is this
         // thread's alone until the block is returned.
@@ -127,7 +127,7 @@ impl Arena {
         let mut state = self.0.state.lock();
         let (start, entry) = state.entries.range_mut(..=offset).next_back()?;
         let inside = offset.checked_add(len)? <= start + entry.allocation.len();
-        if !inside || entry.here != Here::Readers {
+        if !inside || entry.holder != LocalHolder::Readers {
             return None;
         }
         entry.lent = entry.lent.checked_add(1)?;
@@ -158,9 +158,9 @@ impl Arena {
     pub fn take_back(&self, offset: u64) -> Result<Block, NotLent> {
         let mut state = self.0.state.lock();
         match state.entries.get_mut(&offset) {
-            Some(entry) if entry.lent == 1 && entry.here == Here::Nobody => {
+            Some(entry) if entry.lent == 1 && entry.holder == LocalHolder::Nobody => {
                 entry.lent = 0;
-                entry.here = Here::Writer;
+                entry.holder = LocalHolder::Writer;
                 Ok(Block::new(self.clone(), offset, entry.allocation.len()))
             }
             _ => Err(NotLent { arena: self.0.id, offset }),
@@ -192,10 +192,10 @@ impl Arena {
     }
 
     /// Records who holds the allocation in this process from now on, and whether the sidecar holds it too (`lend`).
-    fn hand_over(&self, offset: u64, here: Here, lend: bool) {
+    fn hand_over(&self, offset: u64, holder: LocalHolder, lend: bool) {
         let mut state = self.0.state.lock();
         if let Some(entry) = state.entries.get_mut(&offset) {
-            entry.here = here;
+            entry.holder = holder;
             entry.lent += u32::from(lend);
         }
         state.free_if_unheld(offset);
@@ -204,7 +204,7 @@ impl Arena {
 
 impl State {
     fn free_if_unheld(&mut self, offset: u64) {
-        if self.entries.get(&offset).is_some_and(|entry| entry.here == Here::Nobody && entry.lent == 0)
+        if self.entries.get(&offset).is_some_and(|entry| entry.holder == LocalHolder::Nobody && entry.lent == 0)
             && let Some(entry) = self.entries.remove(&offset)
             && let Err(e) = self.allocator.free(entry.allocation)
         {

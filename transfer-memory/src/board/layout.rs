@@ -15,13 +15,13 @@ pub const PROBES: usize = 8;
 pub const BUCKETS: usize = 256;
 
 /// The number of hazard pointers in a bucket.
-pub const BUCKET_MARKS: usize = 8;
+pub const BUCKET_HAZARDS: usize = 8;
 
 /// The size of the header in front of a session's hazard pointers, in bytes.
-pub const MARKS_HEADER_BYTES: u64 = 128;
+pub const HAZARDS_HEADER_BYTES: u64 = 128;
 
 /// The size of a session's hazard pointers, header included, in bytes.
-pub const MARKS_BYTES: u64 = MARKS_HEADER_BYTES + (BUCKETS * BUCKET_MARKS * 8) as u64;
+pub const HAZARDS_BYTES: u64 = HAZARDS_HEADER_BYTES + (BUCKETS * BUCKET_HAZARDS * 8) as u64;
 
 /// The size of a notice, in bytes.
 pub const NOTICE_BYTES: u64 = 128;
@@ -32,7 +32,7 @@ pub const NOTICES_BYTES: u64 = MAX_NOTICES as u64 * NOTICE_BYTES;
 pub(super) const NOTICE_WORDS: usize = (NOTICE_BYTES / 8) as usize;
 pub(super) const HEADER_WORDS: usize = (HEADER_BYTES / 8) as usize;
 pub(super) const ENTRY_WORDS: usize = (ENTRY_BYTES / 8) as usize;
-pub(super) const MARKS_HEADER_WORDS: usize = (MARKS_HEADER_BYTES / 8) as usize;
+pub(super) const HAZARDS_HEADER_WORDS: usize = (HAZARDS_HEADER_BYTES / 8) as usize;
 
 /// The words of an entry behind its sequence, by index.
 pub(super) mod body {

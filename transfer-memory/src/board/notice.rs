@@ -1,7 +1,7 @@
 //! Notices: seqlock entries that a worker writes, one for each key that it announces; see the [module](super).
 
 use super::layout::{NOTICE_WORDS, NOTICES_BYTES, notice};
-use super::reader::{BoardReader, Seen};
+use super::reader::{BoardReader, Snapshot};
 use super::words::Words;
 use super::{entry, futex};
 use crate::segment::{MapError, Mapping};
@@ -32,14 +32,14 @@ impl NoticeWriter {
         meta.metadata_bytes() == 0 && meta.shape().dims().len() <= notice::WORDS - notice::DIMS
     }
 
-    /// Hides the notice until it is [put up](NoticeWriter::put_up) again. Call it before the sidecar hears of the next
-    /// push.
-    pub fn take_down(&self, notice: u16) {
+    /// Opens the notice for writing: readers see nothing in it until it is [published](NoticeWriter::publish) or
+    /// [cleared](NoticeWriter::clear). Call it before the sidecar hears of the next push.
+    pub fn begin_update(&self, notice: u16) {
         entry::open(self.at(notice));
     }
 
-    /// Shows a version, in a notice that is down.
-    pub fn put_up(&self, notice: u16, ticket: u64, version: Version, meta: &TensorMeta, offset: u64) {
+    /// Publishes a version, after [`NoticeWriter::begin_update`].
+    pub fn publish(&self, notice: u16, ticket: u64, version: Version, meta: &TensorMeta, offset: u64) {
         let dims = meta.shape().dims();
         let mut words = [0; notice::WORDS];
         words[notice::TICKET] = ticket;
@@ -52,7 +52,7 @@ impl NoticeWriter {
         entry::close(self.at(notice), &words[..(notice::DIMS + dims.len()).min(notice::WORDS)]);
     }
 
-    /// Shows nothing, in a notice that is down.
+    /// Publishes no version, after [`NoticeWriter::begin_update`].
     pub fn clear(&self, notice: u16) {
         entry::close(self.at(notice), &[0]);
     }
@@ -88,30 +88,30 @@ pub struct Watch {
     arena: SegmentId,
 }
 
-/// What a notice shows at one moment.
+/// What a notice says at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoticeState {
-    /// The version. `None` where the notice shows nothing valid, or was being written.
-    pub seen: Option<Seen>,
+    /// The version. `None` where the notice names no valid version, or was being written.
+    pub snapshot: Option<Snapshot>,
     sequence: u64,
 }
 
 impl NoticeState {
-    /// Whether it was being written, and is about to show something.
+    /// Whether it was being written. A version may follow at once.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.sequence.is_multiple_of(2)
     }
 }
 
-/// A notice, and its sequence when it was read.
+/// A notice and the sequence that it had when it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct InNotice {
+pub(super) struct NoticeSnapshot {
     words: Words,
     sequence: u64,
 }
 
-impl InNotice {
+impl NoticeSnapshot {
     /// Whether the notice still has that sequence. Call it after a fence.
     pub(super) fn is_unchanged(&self) -> bool {
         entry::is_at(self.words.all(), self.sequence)
@@ -137,22 +137,22 @@ impl Watch {
         Some(Watch { entry, sequence, words, arena: SegmentId(u32::try_from(arena).ok()?) })
     }
 
-    /// What it shows now.
+    /// Reads the notice.
     #[must_use]
     pub fn look(&self) -> NoticeState {
         let words = self.words.all();
         let Some(sequence) = entry::begin(words) else {
             return NoticeState {
-                seen: None,
+                snapshot: None,
                 sequence: words.first().map_or(1, |word| word.load(Ordering::Relaxed)) | 1,
             };
         };
-        NoticeState { seen: self.read(sequence), sequence }
+        NoticeState { snapshot: self.read(sequence), sequence }
     }
 
     /// Checks what the notice says, since its worker may write anything there. The caller's mapping of the arena bounds
     /// the range that it names.
-    fn read(&self, sequence: u64) -> Option<Seen> {
+    fn read(&self, sequence: u64) -> Option<Snapshot> {
         let words = self.words.all();
         let [ticket, version, shape, offset] =
             [notice::TICKET, notice::VERSION, notice::SHAPE, notice::OFFSET].map(|w| entry::word(words, w));
@@ -167,8 +167,8 @@ impl Watch {
         }
         let meta = TensorMeta::of(DType::from_wire(shape as u8)?, dims).ok()?;
         let slice = LocalSlice { segment: self.arena, offset, len: meta.len_bytes() };
-        let in_notice = InNotice { words: self.words.clone(), sequence };
-        Some(Seen::noticed(Version(version), meta, slice, ticket, (self.entry, self.sequence), in_notice))
+        let in_notice = NoticeSnapshot { words: self.words.clone(), sequence };
+        Some(Snapshot::noticed(Version(version), meta, slice, ticket, (self.entry, self.sequence), in_notice))
     }
 
     /// Whether the board still names this notice.
@@ -177,7 +177,7 @@ impl Watch {
         entry::is_at(board.entry(self.entry), self.sequence)
     }
 
-    /// Whether it still shows what it showed in that look.
+    /// Whether the notice is unchanged since that look.
     #[must_use]
     pub fn is_as(&self, look: &NoticeState) -> bool {
         entry::is_at(self.words.all(), look.sequence)

@@ -13,7 +13,7 @@ use transfer_core::tensor::{DType, TensorMeta, Version};
 
 const NOTICES: SegmentId = SegmentId(20);
 const ARENA: SegmentId = SegmentId(21);
-/// The one that is looked at.
+/// The notice under test.
 const NOTICE: u16 = 3;
 
 /// A worker's notices, as it writes them and as others map them.
@@ -33,24 +33,24 @@ impl Notices {
     fn find(&self, reader: &BoardReader, text: &str) -> Option<Watch> {
         let found = reader.find(&key(text), |segment| (segment == NOTICES).then(|| self.others.clone()))?;
         match found {
-            Found::Notice(watch) => Some(watch),
-            Found::Version(seen) => panic!("{seen:?}"),
+            Lookup::Notice(watch) => Some(watch),
+            Lookup::Version(snapshot) => panic!("{snapshot:?}"),
         }
     }
 
     fn announce(&self, ticket: u64) {
-        self.writer.take_down(NOTICE);
-        self.put_up(ticket);
+        self.writer.begin_update(NOTICE);
+        self.publish(ticket);
     }
 
-    fn put_up(&self, ticket: u64) {
-        self.writer.put_up(NOTICE, ticket, Version(ticket + 100), &meta(&[2, 3]), ticket * 64);
+    fn publish(&self, ticket: u64) {
+        self.writer.publish(NOTICE, ticket, Version(ticket + 100), &meta(&[2, 3]), ticket * 64);
         self.writer.wake(NOTICE);
     }
 }
 
 fn name(board: &mut BoardWriter, text: &str, ticket: u64) {
-    board.show_notice(&key(text), ticket, (NOTICES, NOTICE), ARENA).unwrap();
+    board.publish_notice(&key(text), ticket, (NOTICES, NOTICE), ARENA).unwrap();
 }
 
 /// A board whose only entry, of ticket 1, names a notice that shows nothing yet.
@@ -62,76 +62,76 @@ fn named() -> (Scene, Notices, Watch) {
 }
 
 #[test]
-fn what_a_notice_shows_is_found_whole_and_held() {
+fn published_notice_is_found_whole_and_can_be_held() {
     let (mut s, n, watch) = named();
-    assert_eq!((watch.look().seen, watch.look().is_open()), (None, false));
+    assert_eq!((watch.look().snapshot, watch.look().is_open()), (None, false));
     n.announce(5);
     let look = watch.look();
-    let seen = look.seen.clone().unwrap();
-    assert_eq!((seen.version, &seen.meta), (Version(105), &meta(&[2, 3])));
-    assert_eq!(seen.slice, LocalSlice { segment: ARENA, offset: 320, len: 24 });
+    let snapshot = look.snapshot.clone().unwrap();
+    assert_eq!((snapshot.version, &snapshot.meta), (Version(105), &meta(&[2, 3])));
+    assert_eq!(snapshot.slice, LocalSlice { segment: ARENA, offset: 320, len: 24 });
     assert!(watch.is_as(&look) && watch.is_named(&s.reader) && !look.is_open());
-    let mark = s.reader.hold(&seen).unwrap();
-    assert_eq!(mark.ticket(), 5);
-    s.writer.settle();
-    assert!(s.marks.is_marked(5));
-    assert!(!s.reader.release(&mark), "it is shown still: nobody waits for that");
-    assert!(!s.marks.is_marked(5));
+    let hazard = s.reader.hold(&snapshot).unwrap();
+    assert_eq!(hazard.ticket(), 5);
+    s.writer.fence_before_scan();
+    assert!(s.hazards.is_protected(5));
+    assert!(!s.reader.release(&hazard), "it is still published, so the sidecar does not wait");
+    assert!(!s.hazards.is_protected(5));
     n.announce(6);
     assert!(!watch.is_as(&look));
-    assert_eq!(watch.look().seen.unwrap().version, Version(106));
-    s.writer.hide(1);
+    assert_eq!(watch.look().snapshot.unwrap().version, Version(106));
+    s.writer.unlink(1);
     assert!(!watch.is_named(&s.reader));
 }
 
 type End = fn(&mut Scene, &Notices);
 
 #[test]
-fn what_a_notice_has_shown_is_held_until_the_worker_or_the_sidecar_ends_it() {
+fn withdrawn_version_of_a_notice_stays_protected_while_it_is_held() {
     let ends: [(&str, End); 6] = [
-        ("taken down", |_, n| n.writer.take_down(NOTICE)),
+        ("being updated", |_, n| n.writer.begin_update(NOTICE)),
         ("replaced", |_, n| n.announce(6)),
         ("cleared", |_, n| {
-            n.writer.take_down(NOTICE);
+            n.writer.begin_update(NOTICE);
             n.writer.clear(NOTICE);
         }),
-        ("hidden", |s, _| s.writer.hide(1)),
-        ("a version in its place", |s, _| show(&mut s.writer)),
+        ("unlinked", |s, _| s.writer.unlink(1)),
+        ("a version in its place", |s, _| publish_version(&mut s.writer)),
         ("named again", |s, _| name(&mut s.writer, "k", 2)),
     ];
     for (what, end) in ends {
         let (mut s, n, watch) = named();
         n.announce(5);
-        let seen = watch.look().seen.unwrap();
-        let mark = s.reader.hold(&seen).unwrap();
+        let snapshot = watch.look().snapshot.unwrap();
+        let hazard = s.reader.hold(&snapshot).unwrap();
         end(&mut s, &n);
-        s.writer.settle();
-        assert!(s.marks.is_marked(5), "{what}");
-        assert_eq!(s.reader.hold(&seen), Err(NotHeld::Gone { tell: Some(5) }), "{what}: too late");
-        assert!(s.reader.release(&mark), "{what}: the sidecar waits for that");
-        assert!(!s.marks.is_marked(5), "{what}");
+        s.writer.fence_before_scan();
+        assert!(s.hazards.is_protected(5), "{what}");
+        assert_eq!(s.reader.hold(&snapshot), Err(NotHeld::Gone { tell: Some(5) }), "{what}: too late");
+        assert!(s.reader.release(&hazard), "{what}: the sidecar waits for that");
+        assert!(!s.hazards.is_protected(5), "{what}");
     }
 }
 
-fn show(board: &mut BoardWriter) {
+fn publish_version(board: &mut BoardWriter) {
     let slice = LocalSlice { segment: ARENA, offset: 0, len: 24 };
-    board.show(&key("k"), 2, Version(2), &meta(&[2, 3]), slice).unwrap();
+    board.publish(&key("k"), 2, Version(2), &meta(&[2, 3]), slice).unwrap();
 }
 
 #[test]
-fn a_notice_that_is_down_shows_nothing_and_is_about_to() {
+fn notice_shows_no_version_during_an_update() {
     let (_, n, watch) = named();
     n.announce(5);
-    n.writer.take_down(NOTICE);
+    n.writer.begin_update(NOTICE);
     let down = watch.look();
-    assert_eq!((&down.seen, down.is_open(), watch.is_as(&down)), (&None, true, true));
-    n.writer.take_down(NOTICE);
-    assert!(watch.is_as(&down), "it is down already");
+    assert_eq!((&down.snapshot, down.is_open(), watch.is_as(&down)), (&None, true, true));
+    n.writer.begin_update(NOTICE);
+    assert!(watch.is_as(&down), "an update has already begun");
     n.writer.clear(NOTICE);
     let cleared = watch.look();
-    assert_eq!((&cleared.seen, cleared.is_open(), watch.is_as(&down)), (&None, false, false));
+    assert_eq!((&cleared.snapshot, cleared.is_open(), watch.is_as(&down)), (&None, false, false));
     n.announce(6);
-    assert_eq!(watch.look().seen.unwrap().version, Version(106));
+    assert_eq!(watch.look().snapshot.unwrap().version, Version(106));
 }
 
 #[test]
@@ -140,20 +140,20 @@ fn eleven_dimensions_fit_a_notice_and_twelve_do_not() {
     for rank in [0, 1, 11] {
         let meta = TensorMeta::of(DType::C64, &(1..=rank).collect::<Vec<u64>>()).unwrap();
         assert!(NoticeWriter::fits(&meta));
-        n.writer.take_down(NOTICE);
-        n.writer.put_up(NOTICE, 5, Version(u64::MAX), &meta, 64);
-        let seen = watch.look().seen.unwrap();
-        assert_eq!((seen.slice.len, seen.meta, seen.version), (meta.len_bytes(), meta, Version(u64::MAX)));
+        n.writer.begin_update(NOTICE);
+        n.writer.publish(NOTICE, 5, Version(u64::MAX), &meta, 64);
+        let snapshot = watch.look().snapshot.unwrap();
+        assert_eq!((snapshot.slice.len, snapshot.meta, snapshot.version), (meta.len_bytes(), meta, Version(u64::MAX)));
     }
     assert!(!NoticeWriter::fits(&meta(&[1; 12])));
     assert!(!NoticeWriter::fits(&meta(&[1]).with_metadata(1).unwrap()));
 }
 
 #[test]
-fn notices_are_beside_each_other_and_nowhere_else() {
+fn notices_do_not_overlap_and_stay_within_their_segment() {
     let (mut s, n) = (scene(8), notices());
     let mut find = |segment, notice, ticket| {
-        s.writer.show_notice(&key("k"), ticket, (segment, notice), ARENA).unwrap();
+        s.writer.publish_notice(&key("k"), ticket, (segment, notice), ARENA).unwrap();
         n.find(&s.reader, "k")
     };
     let watches: Vec<Watch> = (0..MAX_NOTICES).map(|i| find(NOTICES, i, u64::from(i) + 1).unwrap()).collect();
@@ -162,11 +162,14 @@ fn notices_are_beside_each_other_and_nowhere_else() {
     assert_eq!(find(ARENA, 0, 1002), None, "a segment that is not mapped");
     let meta = meta(&[1; 11]);
     for i in 0..=MAX_NOTICES {
-        n.writer.take_down(i);
-        n.writer.put_up(i, 1, Version(i.into()), &meta, 0);
+        n.writer.begin_update(i);
+        n.writer.publish(i, 1, Version(i.into()), &meta, 0);
     }
     for (i, watch) in watches.iter().enumerate() {
-        assert_eq!(watch.look().seen.map(|seen| (seen.version, seen.meta)), Some((Version(i as u64), meta.clone())));
+        assert_eq!(
+            watch.look().snapshot.map(|snapshot| (snapshot.version, snapshot.meta)),
+            Some((Version(i as u64), meta.clone()))
+        );
     }
 }
 
@@ -177,13 +180,13 @@ fn scribble(n: &Notices, words: &[u64]) {
 }
 
 #[test]
-fn what_is_no_tensor_of_the_arena_is_not_seen() {
+fn notice_that_names_no_tensor_of_the_arena_is_ignored() {
     let (_, n, watch) = named();
     let f32 = DType::F32 as u64;
     // Sequence, ticket, version, shape, offset, two dimensions.
     let sees = |words: [u64; 7]| {
         scribble(&n, &words);
-        watch.look().seen.is_some()
+        watch.look().snapshot.is_some()
     };
     assert!(sees([2, 5, 7, f32 | 2 << 8, 64, 2, 3]));
     for (what, words) in [
@@ -208,25 +211,25 @@ fn hostile_word() -> impl Strategy<Value = u64> {
 
 proptest! {
     #[test]
-    fn whatever_a_worker_writes_is_a_tensor_of_its_arena_or_nothing(
+    fn notice_with_random_words_names_a_tensor_of_the_arena_or_nothing(
         words in prop::collection::vec(hostile_word(), NOTICE_BYTES as usize / 8),
     ) {
         let (s, n, watch) = named();
         scribble(&n, &words);
         let look = watch.look();
         prop_assert_eq!(look.is_open(), words[0] % 2 == 1);
-        if let Some(seen) = look.seen {
+        if let Some(snapshot) = look.snapshot {
             prop_assert!(words[0].is_multiple_of(2) && words[1] != 0);
-            prop_assert_eq!((seen.slice.segment, seen.slice.offset % 64), (ARENA, 0));
-            prop_assert_eq!(seen.slice.len, seen.meta.len_bytes());
-            prop_assert!(seen.meta.shape().dims().len() <= 11);
-            let mark = s.reader.hold(&seen).unwrap();
-            prop_assert!(!s.reader.release(&mark));
+            prop_assert_eq!((snapshot.slice.segment, snapshot.slice.offset % 64), (ARENA, 0));
+            prop_assert_eq!(snapshot.slice.len, snapshot.meta.len_bytes());
+            prop_assert!(snapshot.meta.shape().dims().len() <= 11);
+            let hazard = s.reader.hold(&snapshot).unwrap();
+            prop_assert!(!s.reader.release(&hazard));
         }
     }
 }
 
-/// Later than any test waits for what comes.
+/// A deadline that no test reaches.
 fn far() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
@@ -239,7 +242,7 @@ fn can_wait() -> bool {
     can
 }
 
-/// A thread that waits for several words, and is seen to sleep by now.
+/// Starts a thread that waits on several words. Returns once it sleeps.
 fn asleep<'s>(scope: &'s Scope<'s, '_>, wait: impl FnOnce() -> bool + Send + 's) -> ScopedJoinHandle<'s, bool> {
     let (tell, told) = mpsc::channel();
     let waiter = scope.spawn(move || {
@@ -248,17 +251,17 @@ fn asleep<'s>(scope: &'s Scope<'s, '_>, wait: impl FnOnce() -> bool + Send + 's)
     });
     let path = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
     let call = libc::SYS_futex_waitv.to_string();
-    // Where it has ended instead, there is no such file.
+    // If it has ended instead, there is no such file.
     while std::fs::read_to_string(&path).unwrap().split_whitespace().next() != Some(&call) {
         thread::yield_now();
     }
     waiter
 }
 
-/// All that a waiting thread has to be woken by.
+/// Everything that must wake a waiting thread.
 struct Wakers<'a> {
     board: &'a mut BoardWriter,
-    marks: &'a SessionMarks,
+    hazards: &'a SessionHazards,
     notices: &'a Notices,
     alarm: &'a Alarm,
 }
@@ -266,54 +269,54 @@ struct Wakers<'a> {
 type Wake = fn(Wakers<'_>);
 
 #[test]
-fn a_thread_that_sleeps_is_woken_by_whatever_may_tell_it_more() {
+fn sleeping_waiter_is_woken_by_every_relevant_change() {
     let all: [(&str, bool, Wake); 9] = [
         ("replaced", false, |w| w.notices.announce(6)),
         ("cleared", false, |w| {
-            w.notices.writer.take_down(NOTICE);
+            w.notices.writer.begin_update(NOTICE);
             w.notices.writer.clear(NOTICE);
             w.notices.writer.wake(NOTICE);
         }),
-        ("put up", true, |w| w.notices.put_up(6)),
-        ("hidden while it is down", true, |w| w.board.hide(1)),
-        ("hidden", false, |w| w.board.hide(1)),
-        ("a version in its place", false, |w| show(w.board)),
+        ("published", true, |w| w.notices.publish(6)),
+        ("unlinked during an update", true, |w| w.board.unlink(1)),
+        ("unlinked", false, |w| w.board.unlink(1)),
+        ("a version in its place", false, |w| publish_version(w.board)),
         ("named again", false, |w| name(w.board, "k", 2)),
         ("the alarm", false, |w| w.alarm.ring()),
-        ("marks are honoured no more", false, |w| w.marks.set_open(false)),
+        ("hazard pointers no longer honoured", false, |w| w.hazards.set_open(false)),
     ];
-    for (what, is_down, wake) in all {
+    for (what, is_updating, wake) in all {
         if !can_wait() {
             return;
         }
         let (mut s, n, watch) = named();
         let alarm = Alarm::default();
         n.announce(5);
-        if is_down {
-            n.writer.take_down(NOTICE);
+        if is_updating {
+            n.writer.begin_update(NOTICE);
         }
         let look = watch.look();
-        assert_eq!(look.is_open(), is_down);
+        assert_eq!(look.is_open(), is_updating);
         let reader = &s.reader;
         let wait = || watch.wait(reader, &look, &alarm, far());
         thread::scope(|scope| {
             let waiters = [asleep(scope, wait), asleep(scope, wait)];
-            wake(Wakers { board: &mut s.writer, marks: &s.marks, notices: &n, alarm: &alarm });
+            wake(Wakers { board: &mut s.writer, hazards: &s.hazards, notices: &n, alarm: &alarm });
             for waiter in waiters {
-                assert!(waiter.join().unwrap(), "{what}: nobody has woken it");
+                assert!(waiter.join().unwrap(), "{what}: it was not woken");
             }
         });
-        assert!(wait(), "{what}: who comes later would sleep");
+        assert!(wait(), "{what}: a later waiter would sleep");
     }
 }
 
 type EndLife = fn(Option<Liveness>);
 
-/// The kernel wakes one of them alone.
+/// The kernel wakes only one of them; that one wakes the others.
 #[test]
-fn all_who_sleep_are_woken_when_the_sidecar_s_thread_ends() {
-    // As of a process that is killed: nothing is dropped, nothing unlocked.
-    let ends: [(&str, EndLife); 2] = [("without a word", mem::forget), ("in order", drop)];
+fn all_sleeping_waiters_are_woken_when_the_sidecar_s_thread_ends() {
+    // `mem::forget`: as in a process that is killed, the mutex is not unlocked.
+    let ends: [(&str, EndLife); 2] = [("killed", mem::forget), ("in order", drop)];
     for (how, end_life) in ends {
         if !can_wait() {
             return;
@@ -337,9 +340,9 @@ fn all_who_sleep_are_woken_when_the_sidecar_s_thread_ends() {
                 let waiters: Vec<_> = (0..3).map(|_| asleep(scope, wait)).collect();
                 drop(end);
                 for waiter in waiters {
-                    assert!(waiter.join().unwrap(), "{how}: nobody has woken it");
+                    assert!(waiter.join().unwrap(), "{how}: it was not woken");
                 }
-                assert!(wait(), "{how}: who comes later would sleep");
+                assert!(wait(), "{how}: a later waiter would sleep");
             });
             sidecar.join().unwrap();
         });
@@ -347,7 +350,7 @@ fn all_who_sleep_are_woken_when_the_sidecar_s_thread_ends() {
 }
 
 #[test]
-fn who_waits_for_what_does_not_come_is_told_so() {
+fn waiter_returns_at_its_deadline() {
     if !can_wait() {
         return;
     }
@@ -360,7 +363,7 @@ fn who_waits_for_what_does_not_come_is_told_so() {
 }
 
 #[test]
-fn who_waits_for_each_version_finds_each() {
+fn waiter_finds_each_version() {
     const VERSIONS: u64 = 5_000;
     if !can_wait() {
         return;
@@ -373,10 +376,10 @@ fn who_waits_for_each_version_finds_each() {
             for ticket in 1..=VERSIONS {
                 loop {
                     let look = watch.look();
-                    if look.seen.as_ref().is_some_and(|seen| seen.version == Version(ticket + 100)) {
+                    if look.snapshot.as_ref().is_some_and(|snapshot| snapshot.version == Version(ticket + 100)) {
                         break;
                     }
-                    assert!(watch.wait(reader, &look, &alarm, far()), "nobody has woken it for {ticket}");
+                    assert!(watch.wait(reader, &look, &alarm, far()), "it was not woken for {ticket}");
                 }
                 found.store(ticket, Ordering::Relaxed);
             }
@@ -390,10 +393,10 @@ fn who_waits_for_each_version_finds_each() {
     });
 }
 
-/// A worker announces version after version, and the sidecar gives it the memory of each again as soon as it may; others look, and what
-/// they hold must stay as it is.
+/// A worker announces versions, and the sidecar returns the memory of each as soon as no hazard pointer names it. Other
+/// threads look them up. What they hold must not change.
 #[test]
-fn what_is_held_of_a_notice_is_never_written_again() {
+fn held_version_of_a_notice_is_never_overwritten() {
     const SLOTS: u64 = 4;
     const VERSIONS: u64 = 20_000;
     let (s, n, watch) = named();
@@ -406,20 +409,20 @@ fn what_is_held_of_a_notice_is_never_written_again() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let Some(seen) = watch.look().seen else {
+                    let Some(snapshot) = watch.look().snapshot else {
                         thread::yield_now();
                         continue;
                     };
-                    // It may be gone by then.
+                    // It may be replaced by then.
                     thread::yield_now();
-                    let Ok(mark) = reader.hold(&seen) else { continue };
-                    let slot = &memory[seen.slice.offset as usize / 64];
+                    let Ok(hazard) = reader.hold(&snapshot) else { continue };
+                    let slot = &memory[snapshot.slice.offset as usize / 64];
                     for _ in 0..3 {
-                        assert_eq!(slot.load(Ordering::Relaxed), seen.version.0, "it changed while it was held");
+                        assert_eq!(slot.load(Ordering::Relaxed), snapshot.version.0, "it changed while it was held");
                         thread::yield_now();
                     }
                     held.fetch_add(1, Ordering::Relaxed);
-                    let _ = reader.release(&mark);
+                    let _ = reader.release(&hazard);
                 }
             });
         }
@@ -427,11 +430,11 @@ fn what_is_held_of_a_notice_is_never_written_again() {
         scope.spawn(move || {
             for (ticket, slot) in (1..=VERSIONS).zip((0..SLOTS).chain(given_back)) {
                 memory[slot as usize].store(ticket, Ordering::Relaxed);
-                n.writer.take_down(NOTICE);
+                n.writer.begin_update(NOTICE);
                 push.send((ticket, slot)).unwrap();
-                // The sidecar may well be the faster.
+                // Let the sidecar be faster.
                 thread::yield_now();
-                n.writer.put_up(NOTICE, ticket, Version(ticket), &meta(&[2]), slot * 64);
+                n.writer.publish(NOTICE, ticket, Version(ticket), &meta(&[2]), slot * 64);
                 n.writer.wake(NOTICE);
             }
         });
@@ -441,21 +444,21 @@ fn what_is_held_of_a_notice_is_never_written_again() {
             match pushed.try_recv() {
                 Ok(new) => {
                     pending.extend(newest.replace(new));
-                    s.writer.settle();
+                    s.writer.fence_before_scan();
                 }
                 Err(mpsc::TryRecvError::Empty) => thread::yield_now(),
                 Err(mpsc::TryRecvError::Disconnected) => break,
             }
             pending.retain(|(ticket, slot)| {
-                let is_marked = s.marks.is_marked(*ticket);
-                if !is_marked {
-                    // The worker may have announced all that it will.
+                let is_protected = s.hazards.is_protected(*ticket);
+                if !is_protected {
+                    // The worker may have finished.
                     let _ = give_back.send(*slot);
                 }
-                is_marked
+                is_protected
             });
         }
-        // On a machine of one core the readers may not have come to anything yet.
+        // On one core the readers may not have run yet.
         while held.load(Ordering::Relaxed) == 0 {
             thread::yield_now();
         }

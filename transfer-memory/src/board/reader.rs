@@ -1,10 +1,10 @@
 //! A worker's end of a board.
 
+use super::hazards::{self, bucket_of};
 use super::layout::{
-    BUCKET_MARKS, ENTRY_WORDS, HEADER_WORDS, MARKS_BYTES, NAMES_A_NOTICE, body, entries_of, hash_of, line,
+    BUCKET_HAZARDS, ENTRY_WORDS, HAZARDS_BYTES, HEADER_WORDS, NAMES_A_NOTICE, body, entries_of, hash_of, line,
 };
-use super::marks::{self, bucket_of};
-use super::notice::{InNotice, Watch};
+use super::notice::{NoticeSnapshot, Watch};
 use super::table::probes;
 use super::words::Words;
 use super::{entry, liveness};
@@ -19,71 +19,72 @@ use transfer_core::tensor::{DType, Key, TensorMeta, Version};
 pub struct BoardReader {
     board: Words,
     entries: usize,
-    marks: Words,
+    hazards: Words,
 }
 
-/// What a board shows of a key. It may be withdrawn before it is [held](BoardReader::hold).
+/// A version as a board's entry, or a notice, described it at one moment. It may be withdrawn before it is
+/// [held](BoardReader::hold).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    /// Which version it is.
+pub struct Snapshot {
+    /// The version.
     pub version: Version,
     /// Element type and shape.
     pub meta: TensorMeta,
-    /// Where it lies.
+    /// The memory of the tensor.
     pub slice: LocalSlice,
     ticket: u64,
     entry: usize,
     sequence: u64,
-    notice: Option<InNotice>,
+    notice: Option<NoticeSnapshot>,
 }
 
-impl Seen {
+impl Snapshot {
     pub(super) fn noticed(
         version: Version,
         meta: TensorMeta,
         slice: LocalSlice,
         ticket: u64,
         (entry, sequence): (usize, u64),
-        notice: InNotice,
-    ) -> Seen {
-        Seen { version, meta, slice, ticket, entry, sequence, notice: Some(notice) }
+        notice: NoticeSnapshot,
+    ) -> Snapshot {
+        Snapshot { version, meta, slice, ticket, entry, sequence, notice: Some(notice) }
     }
 }
 
-/// What a board shows under a key.
+/// The result of a look-up of a key on a board.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum Lookup {
     /// Its newest version.
-    Version(Seen),
+    Version(Snapshot),
     /// The notice in which its owner shows the newest version.
     Notice(Watch),
 }
 
-/// A hazard pointer that is set: what was found stays unchanged until [`BoardReader::release`].
+/// A hazard pointer that is set: the version that it names stays unchanged until [`BoardReader::release`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "what is marked is kept until it is released"]
-pub struct Mark {
+#[must_use = "the version is kept until the hazard pointer is released"]
+pub struct HazardPointer {
     ticket: u64,
     entry: usize,
     sequence: u64,
-    notice: Option<InNotice>,
+    notice: Option<NoticeSnapshot>,
     word: usize,
 }
 
-impl Mark {
-    /// The sidecar's name of what is held.
+impl HazardPointer {
+    /// The ticket of the version that is held.
     #[must_use]
     pub fn ticket(&self) -> u64 {
         self.ticket
     }
 }
 
-/// The reason why what was seen cannot be held.
+/// The reason why a snapshot cannot be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the sidecar may wait for it"]
 pub enum NotHeld {
     /// Its bucket has no free hazard pointer.
-    NoMark,
+    NoHazardPointer,
     /// The entry has changed, or the sidecar no longer honours hazard pointers. Where there is a ticket, the worker has
     /// to tell the sidecar that it does not hold the ticket.
     Gone {
@@ -102,13 +103,13 @@ impl BoardReader {
         Ok(BoardReader {
             board: Words::to_read(board, 0, HEADER_WORDS + entries * ENTRY_WORDS)?,
             entries,
-            marks: Words::to_write(own, offset, (MARKS_BYTES / 8) as usize)?,
+            hazards: Words::to_write(own, offset, (HAZARDS_BYTES / 8) as usize)?,
         })
     }
 
     /// What the board shows under this key. `segments` returns the mapping of a segment of notices, if it is mapped.
     #[must_use]
-    pub fn find(&self, key: &Key, segments: impl Fn(SegmentId) -> Option<Arc<Mapping>>) -> Option<Found> {
+    pub fn find(&self, key: &Key, segments: impl Fn(SegmentId) -> Option<Arc<Mapping>>) -> Option<Lookup> {
         let hash = hash_of(key.as_str());
         probes(hash, self.entries).find_map(|at| self.read(at, hash, key.as_str().as_bytes(), &segments))
     }
@@ -123,7 +124,7 @@ impl BoardReader {
         hash: u64,
         key: &[u8],
         segments: impl Fn(SegmentId) -> Option<Arc<Mapping>>,
-    ) -> Option<Found> {
+    ) -> Option<Lookup> {
         let words = self.entry(at);
         let sequence = entry::begin(words)?;
         if entry::word(words, body::HASH) != hash {
@@ -148,51 +149,51 @@ impl BoardReader {
         let segment = SegmentId(shape as u32);
         if (shape >> 32) as u8 == NAMES_A_NOTICE {
             let arena = dims.first().copied()?;
-            return Watch::new((at, sequence), segments(segment)?, offset, arena).map(Found::Notice);
+            return Watch::new((at, sequence), segments(segment)?, offset, arena).map(Lookup::Notice);
         }
         let dtype = DType::from_wire((shape >> 32) as u8)?;
         let meta = TensorMeta::of(dtype, dims).ok()?;
         let slice = LocalSlice { segment, offset, len: meta.len_bytes() };
         let version = Version(version);
-        Some(Found::Version(Seen { version, meta, slice, ticket, entry: at, sequence, notice: None }))
+        Some(Lookup::Version(Snapshot { version, meta, slice, ticket, entry: at, sequence, notice: None }))
     }
 
-    /// Sets a hazard pointer to what was seen. It stays unchanged until the hazard pointer is cleared.
+    /// Sets a hazard pointer to the version of a snapshot. The tensor stays unchanged until the hazard pointer is cleared.
     ///
     /// # Errors
     /// [`NotHeld`].
-    pub fn hold(&self, seen: &Seen) -> Result<Mark, NotHeld> {
-        let bucket = bucket_of(seen.ticket);
-        let Some(i) = marks::mark(self.marks.part(bucket, BUCKET_MARKS), seen.ticket) else {
-            return Err(NotHeld::NoMark);
+    pub fn hold(&self, snapshot: &Snapshot) -> Result<HazardPointer, NotHeld> {
+        let bucket = bucket_of(snapshot.ticket);
+        let Some(i) = hazards::protect(self.hazards.part(bucket, BUCKET_HAZARDS), snapshot.ticket) else {
+            return Err(NotHeld::NoHazardPointer);
         };
-        let Seen { ticket, entry, sequence, ref notice, .. } = *seen;
-        let mark = Mark { ticket, entry, sequence, notice: notice.clone(), word: bucket + i };
-        if self.is_unchanged(&mark) && self.is_honoured() {
-            return Ok(mark);
+        let Snapshot { ticket, entry, sequence, ref notice, .. } = *snapshot;
+        let hazard = HazardPointer { ticket, entry, sequence, notice: notice.clone(), word: bucket + i };
+        if self.is_unchanged(&hazard) && self.is_honoured() {
+            return Ok(hazard);
         }
-        Err(NotHeld::Gone { tell: self.release(&mark).then_some(ticket) })
+        Err(NotHeld::Gone { tell: self.release(&hazard).then_some(ticket) })
     }
 
-    /// Whether what is held is still shown, in the board and in the notice that the entry names.
-    fn is_unchanged(&self, mark: &Mark) -> bool {
-        entry::is_unchanged(self.entry(mark.entry), mark.sequence)
-            && mark.notice.as_ref().is_none_or(InNotice::is_unchanged)
+    /// Whether the version is still published, on the board and in the notice that the entry names.
+    fn is_unchanged(&self, hazard: &HazardPointer) -> bool {
+        entry::is_unchanged(self.entry(hazard.entry), hazard.sequence)
+            && hazard.notice.as_ref().is_none_or(NoticeSnapshot::is_unchanged)
     }
 
-    /// Clears a hazard pointer. Returns whether the sidecar has to be told, since it may wait for that.
+    /// Clears a hazard pointer. Returns whether the sidecar has to be told, because it may wait for that.
     #[must_use]
-    pub fn release(&self, mark: &Mark) -> bool {
-        if let Some(word) = self.marks.all().get(mark.word) {
-            marks::clear(word);
+    pub fn release(&self, hazard: &HazardPointer) -> bool {
+        if let Some(word) = self.hazards.all().get(hazard.word) {
+            hazards::clear(word);
         }
-        !self.is_unchanged(mark)
+        !self.is_unchanged(hazard)
     }
 
     /// Counts a fetch that found its version on the board. The sidecar reports the sums.
     pub fn count(&self, bytes: u64) {
         for (at, n) in [(line::HITS, 1), (line::BYTES, bytes)] {
-            if let Some(word) = self.marks.all().get(at) {
+            if let Some(word) = self.hazards.all().get(at) {
                 word.fetch_add(n, Ordering::Relaxed);
             }
         }
@@ -205,9 +206,9 @@ impl BoardReader {
         self.honoured().is_some()
     }
 
-    /// The words that say that it does, with their values. `None` where it does not.
+    /// The two words that [`BoardReader::is_honoured`] reads, with their values. `None` where it returns `false`.
     pub(super) fn honoured(&self) -> Option<[(&AtomicU64, u64); 2]> {
-        let (life, open) = (self.board.all().first()?, self.marks.all().get(line::OPEN)?);
+        let (life, open) = (self.board.all().first()?, self.hazards.all().get(line::OPEN)?);
         let (is_life, is_open) = (life.load(Ordering::Relaxed), open.load(Ordering::Relaxed));
         (liveness::is_alive(is_life) && is_open == 1).then_some([(life, is_life), (open, is_open)])
     }

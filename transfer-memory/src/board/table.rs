@@ -18,7 +18,7 @@ pub struct NoRoom;
 #[derive(Debug)]
 pub struct BoardWriter {
     words: Words,
-    /// What each entry shows. Kept in private memory; the entries in shared memory are for the readers.
+    /// What each entry holds. Kept in private memory; the entries in shared memory are for the readers.
     places: Vec<Option<Place>>,
     tickets: HashMap<u64, usize>,
 }
@@ -42,17 +42,17 @@ impl BoardWriter {
         Ok(BoardWriter { words, places: vec![None; entries], tickets: HashMap::new() })
     }
 
-    /// The most keys that it can show.
+    /// The number of entries.
     #[must_use]
     pub fn entries(&self) -> usize {
         self.places.len()
     }
 
-    /// Shows a version. It replaces what was shown under its key.
+    /// Publishes a version. It replaces the entry of its key.
     ///
     /// # Errors
     /// [`NoRoom`]: the entry of its key is unchanged.
-    pub fn show(
+    pub fn publish(
         &mut self,
         key: &Key,
         ticket: u64,
@@ -66,12 +66,12 @@ impl BoardWriter {
         self.put(key, hash, Place { key: key.clone(), ticket, is_watched: false }, &written)
     }
 
-    /// Names a notice of the worker that owns `arena`. It replaces what was shown under the key. `notices` is the
-    /// segment of that worker's notices.
+    /// Publishes a notice of the worker that owns `arena`. It replaces the entry of the key. `notices` is the segment of
+    /// that worker's notices.
     ///
     /// # Errors
     /// [`NoRoom`]: the entry of its key is unchanged.
-    pub fn show_notice(
+    pub fn publish_notice(
         &mut self,
         key: &Key,
         ticket: u64,
@@ -106,8 +106,8 @@ impl BoardWriter {
         Ok(())
     }
 
-    /// Unlinks the entry of a ticket, if it is shown.
-    pub fn hide(&mut self, ticket: u64) {
+    /// Unlinks the entry of a ticket, if it is on the board.
+    pub fn unlink(&mut self, ticket: u64) {
         if let Some(at) = self.tickets.remove(&ticket) {
             let before = self.places.get_mut(at).and_then(Option::take);
             // Hash and ticket are enough: readers ignore an entry without a ticket.
@@ -123,8 +123,8 @@ impl BoardWriter {
         }
     }
 
-    /// Call this after entries were unlinked, before looking for hazard pointers to their tickets.
-    pub fn settle(&self) {
+    /// Orders the unlinking of entries before the search for hazard pointers to their tickets. Call it between the two.
+    pub fn fence_before_scan(&self) {
         entry::changed();
     }
 }

@@ -190,14 +190,14 @@ impl Segment {
         Ok(Segment { fd, mapping: Arc::new(mapping), achieved, references: None })
     }
 
-    /// Maps what a sidecar passed to a reader, and marks it as read in that incarnation for as long as the mapping lives; see
+    /// Maps a segment that a sidecar passed to a reader, and marks it as read in that incarnation while the mapping lives; see
     /// [`is_marked`](super::is_marked).
     ///
     /// # Errors
     /// As [`Segment::adopt`].
     pub fn adopt_to_read(fd: OwnedFd, expected_len: u64, incarnation: u64) -> Result<Arc<Mapping>, SegmentError> {
         let failed = |source| SegmentError::System { step: "mark", len: expected_len, source };
-        super::marks::mark(fd.as_fd(), incarnation).map_err(failed)?;
+        super::reader_locks::mark(fd.as_fd(), incarnation).map_err(failed)?;
         let Segment { fd, mapping, .. } = Segment::adopt(fd, Access::ReadOnly, expected_len)?;
         match Arc::try_unwrap(mapping) {
             Ok(mapping) => Ok(Arc::new(mapping.marked_by(fd))),

@@ -15,9 +15,9 @@ mod budget;
 mod copy;
 mod error;
 mod mapping;
-mod marks;
 mod memfd;
 mod peer;
+mod reader_locks;
 mod reference;
 mod stream;
 mod word;
@@ -25,9 +25,9 @@ mod word;
 pub use budget::{BudgetExceeded, PinnedBudget, Reservation};
 pub use error::{MapError, SegmentError};
 pub use mapping::{Access, Mapping};
-pub use marks::is_marked;
-pub(crate) use marks::reopen;
 pub use memfd::{Achieved, Lock, MemoryKind, PageKind, Pages, Segment, SegmentOptions};
+pub use reader_locks::is_marked;
+pub(crate) use reader_locks::reopen;
 pub use reference::ReferenceMarks;
 
 #[cfg(test)]

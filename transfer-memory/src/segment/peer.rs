@@ -3,7 +3,7 @@
 //! The other sidecar is not trusted. What it passes must not be able to kill a process that maps it, now or later, nor
 //! make that process pay for memory: its size is sealed, no hole can be punched into it, and all its pages are present.
 
-use super::{Access, ReferenceMarks, Segment, SegmentError, marks};
+use super::{Access, ReferenceMarks, Segment, SegmentError, reader_locks};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs;
 
@@ -11,8 +11,8 @@ use rustix::fs;
 const BLOCK_BYTES: u64 = 512;
 
 impl Segment {
-    /// The descriptor to pass to another sidecar, to map read-only: an open file of its own, so that the mark on it
-    /// ends with its mapping. Every writer of the segment must have mapped it: it is sealed now, if it was not before.
+    /// The descriptor to pass to another sidecar, which maps it read-only. It is an open file of its own, so that its mark
+    /// ends with that mapping. Every writer of the segment must have mapped it: it is sealed now, if it was not before.
     ///
     /// # Errors
     /// [`SegmentError::System`].
@@ -21,12 +21,12 @@ impl Segment {
             self.seal_writers()?;
         }
         let failed = |source| SegmentError::System { step: "open anew", len: self.len(), source };
-        marks::reopen(self.fd()).map_err(failed)
+        reader_locks::reopen(self.fd()).map_err(failed)
     }
 
-    /// Maps what another sidecar has passed, read-only, and marks it as read in that one's incarnation for as long as the mapping lives: a
-    /// worker that outlives its sidecar does not write over what is being copied from here. With the number of a `link` it is kept for
-    /// workers who read it by reference, too: see [`ReferenceMarks`].
+    /// Maps a segment that another sidecar has passed, read-only, and marks it as read in that sidecar's incarnation for
+    /// as long as the mapping lives. So a worker that outlives its sidecar does not overwrite a segment that is copied
+    /// here. With the number of a `link` it is also kept for workers that read it by reference: see [`ReferenceMarks`].
     ///
     /// # Errors
     /// As [`Segment::adopt`]; [`SegmentError::StillWritable`] where a hole could be punched into it, [`SegmentError::Sparse`].
@@ -37,22 +37,22 @@ impl Segment {
         link: Option<u64>,
     ) -> Result<Segment, SegmentError> {
         let system = |step| move |source| SegmentError::System { step, len: expected_len, source };
-        // Seals cannot be taken back. So what is found of the pages after them is final.
+        // Seals are permanent. So pages that are present after sealing stay present.
         let seals = fs::fcntl_get_seals(&fd).map_err(|source| SegmentError::NotMemfd { source })?;
         if !seals.contains(super::memfd::WRITER_SEALS) {
             return Err(SegmentError::StillWritable);
         }
         let stat = fs::fstat(fd.as_fd()).map_err(system("examine"))?;
         let pages = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES);
-        // Pages may lie beyond the end, FALLOC_FL_KEEP_SIZE: so the first hole counts, too. Where the file system of huge pages knows of
-        // none, it says the end.
+        // Pages may lie beyond the end (FALLOC_FL_KEEP_SIZE), so the first hole counts too. hugetlbfs, which reports no
+        // holes, returns the end.
         let hole = fs::seek(fd.as_fd(), fs::SeekFrom::Hole(0)).map_err(system("look for holes in"))?;
         let found = pages.min(hole);
         if found < expected_len {
             return Err(SegmentError::Sparse { found, expected: expected_len });
         }
         let references = link.map(|link| ReferenceMarks { owner: incarnation, link });
-        let marked = references.map_or_else(|| marks::mark(fd.as_fd(), incarnation), |marks| marks.keep(&fd));
+        let marked = references.map_or_else(|| reader_locks::mark(fd.as_fd(), incarnation), |marks| marks.keep(&fd));
         marked.map_err(system("mark"))?;
         Segment::adopt(fd, Access::ReadOnly, expected_len)?.of_peer(references).map_err(system("keep"))
     }

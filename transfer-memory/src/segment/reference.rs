@@ -14,16 +14,16 @@
 //! back, so every reader had marked the segment before the owner looked. No time-out is needed, and no process has to
 //! be awake.
 
-use super::{Mapping, Segment, SegmentError, is_marked, marks};
+use super::{Mapping, Segment, SegmentError, is_marked, reader_locks};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// The numbers that mark a segment that is read by reference.
+/// The numbers by which a segment that is read by reference is marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReferenceMarks {
     /// The incarnation of the sidecar that owns the segment.
     pub owner: u64,
-    /// The number that the two sidecars have given to their link: another one for each.
+    /// The number that the two sidecars have given to their link. Each link has another one.
     pub link: u64,
 }
 
@@ -38,14 +38,14 @@ impl ReferenceMarks {
 
     /// Marks a segment as its keeper does.
     pub(super) fn keep(self, fd: impl AsFd) -> Result<(), crate::Errno> {
-        marks::mark(fd.as_fd(), self.owner)?;
-        marks::mark(fd.as_fd(), self.keeper())
+        reader_locks::mark(fd.as_fd(), self.owner)?;
+        reader_locks::mark(fd.as_fd(), self.keeper())
     }
 }
 
 impl Segment {
-    /// Maps what a worker's sidecar has passed on of another sidecar's, read-only, and marks it as read for as long as the mapping lives.
-    /// `None` where that sidecar keeps it no more: then nobody may read it.
+    /// Maps a segment of another sidecar that this worker's sidecar has passed on, read-only, and marks it as read for as
+    /// long as the mapping lives. `None` where this worker's sidecar no longer keeps it: then no worker may read it.
     ///
     /// # Errors
     /// As [`Segment::adopt`].
@@ -55,16 +55,17 @@ impl Segment {
         marks: ReferenceMarks,
     ) -> Result<Option<Arc<Mapping>>, SegmentError> {
         let failed = |source| SegmentError::System { step: "mark", len: expected_len, source };
-        marks::mark(fd.as_fd(), marks.owner).map_err(failed)?;
-        marks::mark(fd.as_fd(), marks.reader()).map_err(failed)?;
-        // Not before: see the module.
+        reader_locks::mark(fd.as_fd(), marks.owner).map_err(failed)?;
+        reader_locks::mark(fd.as_fd(), marks.reader()).map_err(failed)?;
+        // Only after both marks are set: see the module.
         if !is_marked(&fd, marks.keeper()).map_err(failed)? {
             return Ok(None);
         }
         Segment::adopt_to_read(fd, expected_len, marks.owner).map(Some)
     }
 
-    /// Whether somebody at the other end of that link may still read this segment by reference. Where the kernel does not say, somebody may.
+    /// Whether a process at the other end of that link may still read this segment by reference. `true` also where the
+    /// kernel does not say.
     #[must_use]
     pub fn is_referenced(&self, link: u64) -> bool {
         let marks = ReferenceMarks { owner: 0, link };

@@ -72,8 +72,8 @@ pub enum SessionError {
         /// What is wrong with it.
         source: MapError,
     },
-    /// The board, or the marks of what is read of it, do not lie in the memory that was passed for them.
-    #[error("the board or its marks: {source}")]
+    /// The board or the hazard pointers do not lie in the memory that was passed for them.
+    #[error("the board or its hazard pointers: {source}")]
     BadMarks {
         /// What is wrong with them.
         source: MapError,

@@ -6,10 +6,10 @@
 //! | kind | message | fields | descriptors |
 //! |---|---|---|---|
 //! | 1 | Hello | wanted arena bytes u64, worker's name | |
-//! | 2 | Welcome | session u64, incarnation u64, arena u32, arena bytes u64, rings bytes u64, submission and completion ring each as offset u64, capacity u32; where the marks lie behind them u64; board bytes u64; notices u32 and their bytes u64; node's name | rings, arena, and board and notices where they have any bytes |
+//! | 2 | Welcome | session u64, incarnation u64, arena u32, arena bytes u64, rings bytes u64, submission and completion ring each as offset u64, capacity u32; offset of the hazard pointers behind them u64; board bytes u64; notices u32 and their bytes u64; node's name | rings, arena, and board and notices where they have any bytes |
 //! | 3 | Refused | code u16, text | |
 //! | 4 | Mapped | session u64 | |
-//! | 5 | SegmentPassed | segment u32, bytes u64; of another sidecar's the marks of its readers, else 0: its owner u64, the link u64 | the segment |
+//! | 5 | SegmentPassed | segment u32, bytes u64; reader marks of another sidecar's segment, else 0: owner u64, link u64 | the segment |
 //! | 6 | SegmentRetired | segment u32 | |
 //! | 7 | Return | incarnation u64 that it had a session with, arena bytes u64, worker's name | its arena |
 
@@ -36,7 +36,7 @@ pub(super) struct Welcome {
     pub(super) rings_len: u64,
     pub(super) submission: RingRange,
     pub(super) completion: RingRange,
-    pub(super) marks: u64,
+    pub(super) hazards: u64,
     /// 0: there is none.
     pub(super) board_len: u64,
     /// Of no bytes where there is no board.
@@ -88,7 +88,7 @@ impl SessionMessage {
                     out.u64(ring.offset);
                     out.u32(ring.capacity);
                 }
-                out.u64(w.marks);
+                out.u64(w.hazards);
                 out.u64(w.board_len);
                 out.u32(w.notices.0.0);
                 out.u64(w.notices.1);
@@ -155,7 +155,7 @@ impl SessionMessage {
                 rings_len: r.u64()?,
                 submission: r.ring()?,
                 completion: r.ring()?,
-                marks: r.u64()?,
+                hazards: r.u64()?,
                 board_len: r.u64()?,
                 notices: (SegmentId(r.u32()?), r.u64()?),
                 node: Name::from_bytes(r.text()?)?,
@@ -257,7 +257,7 @@ mod tests {
                 rings_len: 5,
                 submission: ring(0),
                 completion: ring(8704),
-                marks: 1 << 15,
+                hazards: 1 << 15,
                 board_len: 1 << 20,
                 notices: (SegmentId(9), 1 << 15),
                 node: Name::new("node-ä").unwrap(),

@@ -2,7 +2,7 @@
 
 use super::message::{SessionMessage, Welcome};
 use super::{MessageError, PROTOCOL_VERSION, Refusal, RefusalCode, SessionError};
-use crate::board::{MARKS_BYTES, NOTICES_BYTES, SessionMarks};
+use crate::board::{HAZARDS_BYTES, NOTICES_BYTES, SessionHazards};
 use crate::ring::{Consumer, Producer, RingRange};
 use crate::segment::{Lock, Pages, PinnedBudget, Segment, SegmentError, SegmentOptions, reopen};
 use crate::socket::{Credentials, Message, Socket};
@@ -81,7 +81,7 @@ pub struct SidecarEnd {
     /// What the sidecar answers.
     pub completion: Producer,
     /// What the worker reads of what it has found on the board. Not honoured yet.
-    pub marks: SessionMarks,
+    pub hazards: SessionHazards,
     /// The number of the arena.
     pub arena_id: SegmentId,
     /// The memory that the worker writes, sealed against everybody else.
@@ -161,7 +161,7 @@ struct Prepared {
     offered: bool,
     submission: Consumer,
     completion: Producer,
-    marks: SessionMarks,
+    hazards: SessionHazards,
 }
 
 fn admit(
@@ -186,8 +186,8 @@ fn admit(
 
     let submission = RingRange { offset: 0, capacity: policy.submission_capacity };
     let completion = RingRange { offset: submission.len_bytes(), capacity: policy.completion_capacity };
-    let marks = submission.len_bytes() + completion.len_bytes();
-    let rings_len = marks + MARKS_BYTES;
+    let hazards = submission.len_bytes() + completion.len_bytes();
+    let rings_len = hazards + HAZARDS_BYTES;
     let label = |what| format!("transfer-{what}:{}", applicant.name);
     let options = SegmentOptions { len: rings_len, pages: Pages::Base, lock: policy.lock };
     let rings = Segment::create(&label("rings"), &options, &policy.budget)?;
@@ -208,7 +208,7 @@ fn admit(
         rings_len: rings.len(),
         submission,
         completion,
-        marks,
+        hazards,
         board_len: admission.board.as_ref().map_or(0, |board| board.len()),
         notices: (admission.notices, notices.as_ref().map_or(0, Segment::len)),
         node: policy.node.clone(),
@@ -216,9 +216,9 @@ fn admit(
     let submission = Consumer::new(rings.mapping().clone(), submission)?;
     let completion = Producer::new(rings.mapping().clone(), completion)?;
     let failed = |source| SessionError::BadMarks { source };
-    let marks = SessionMarks::new(rings.mapping().clone(), marks).map_err(failed)?;
+    let hazards = SessionHazards::new(rings.mapping().clone(), hazards).map_err(failed)?;
     let offered = is_offered;
-    Ok(Prepared { applicant, admission, welcome, rings, arena, notices, offered, submission, completion, marks })
+    Ok(Prepared { applicant, admission, welcome, rings, arena, notices, offered, submission, completion, hazards })
 }
 
 impl Prepared {
@@ -250,7 +250,7 @@ impl Prepared {
             session,
             submission: self.submission,
             completion: self.completion,
-            marks: self.marks,
+            hazards: self.hazards,
             arena_id: self.admission.arena,
             arena: self.arena,
             notices: self.notices.map(|segment| (self.admission.notices, segment)),

@@ -107,7 +107,7 @@ fn both_sides_agree_after_a_handshake_over_a_path() {
     assert!(sidecar.pidfd.is_some());
     assert_eq!(
         policy.budget.used(),
-        8192 + (2 * 512 + 3 * 8192_u64 + crate::board::MARKS_BYTES).next_multiple_of(4096)
+        8192 + (2 * 512 + 3 * 8192_u64 + crate::board::HAZARDS_BYTES).next_multiple_of(4096)
     );
 
     worker.arena.copy_in(4000, b"tensor").unwrap();
@@ -269,7 +269,7 @@ fn a_worker_does_not_wait_for_a_silent_sidecar_and_understands_a_wrong_one() {
         rings_len: 1,
         submission: ring,
         completion: ring,
-        marks: 0,
+        hazards: 0,
         board_len: 0,
         notices: (SegmentId(0), 0),
         node: name("n"),
@@ -277,10 +277,10 @@ fn a_worker_does_not_wait_for_a_silent_sidecar_and_understands_a_wrong_one() {
     assert_eq!(e, SessionError::Descriptors { message: "Welcome", expected: 2, found: 0 });
 }
 
-/// What is shown on the board that came with the handshake is found, and marked where the sidecar looks.
+/// A worker finds what the board of its handshake shows, and sets its hazard pointers where the sidecar looks for them.
 #[test]
 fn a_board_comes_with_the_session_and_can_only_be_read() {
-    use crate::board::{BoardWriter, Found, Liveness, NotHeld, board_bytes};
+    use crate::board::{BoardWriter, Liveness, Lookup, NotHeld, board_bytes};
     use transfer_core::tensor::{DType, Key, TensorMeta, Version};
     let options = SegmentOptions { len: board_bytes(64), pages: Pages::Base, lock: Lock::No };
     let board = Arc::new(Segment::create("board", &options, &PinnedBudget::new(BUDGET)).unwrap());
@@ -295,16 +295,16 @@ fn a_board_comes_with_the_session_and_can_only_be_read() {
     let _life = Liveness::begin(board.mapping()).unwrap();
     let (key, meta) = (Key::new("k").unwrap(), TensorMeta::of(DType::U8, &[9]).unwrap());
     let slice = LocalSlice { segment: ARENA, offset: 64, len: 9 };
-    writer.show(&key, 1, Version(5), &meta, slice).unwrap();
+    writer.publish(&key, 1, Version(5), &meta, slice).unwrap();
     let reader = worker.board.unwrap();
-    let Some(Found::Version(seen)) = reader.find(&key, |_| None) else { panic!() };
-    assert_eq!((seen.version, seen.slice), (Version(5), slice));
-    assert_eq!(reader.hold(&seen), Err(NotHeld::Gone { tell: None }), "nobody honours the marks yet");
-    sidecar.marks.set_open(true);
-    let mark = reader.hold(&seen).unwrap();
-    writer.hide(1);
-    writer.settle();
-    assert!(sidecar.marks.is_marked(1) && reader.release(&mark) && !sidecar.marks.is_marked(1));
+    let Some(Lookup::Version(snapshot)) = reader.find(&key, |_| None) else { panic!() };
+    assert_eq!((snapshot.version, snapshot.slice), (Version(5), slice));
+    assert_eq!(reader.hold(&snapshot), Err(NotHeld::Gone { tell: None }), "the hazard pointers are not honoured yet");
+    sidecar.hazards.set_open(true);
+    let hazard = reader.hold(&snapshot).unwrap();
+    writer.unlink(1);
+    writer.fence_before_scan();
+    assert!(sidecar.hazards.is_protected(1) && reader.release(&hazard) && !sidecar.hazards.is_protected(1));
     // As any segment that is sealed.
     let again = board.fd().try_clone_to_owned().unwrap();
     assert!(Segment::adopt(again, crate::segment::Access::ReadWrite, board.len()).is_err());

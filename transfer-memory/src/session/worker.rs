@@ -131,7 +131,7 @@ impl WorkerEnd {
             Some([board, notices]) => {
                 let bad = |source| SessionError::BadMarks { source };
                 let board = Segment::adopt(board, Access::ReadOnly, welcome.board_len)?;
-                let reader = BoardReader::new(board.mapping().clone(), rings.mapping().clone(), welcome.marks);
+                let reader = BoardReader::new(board.mapping().clone(), rings.mapping().clone(), welcome.hazards);
                 let notices = Segment::adopt(notices, Access::ReadWrite, welcome.notices.1)?;
                 let writer = NoticeWriter::new(notices.mapping().clone());
                 (Some(reader.map_err(bad)?), Some(writer.map_err(bad)?))

@@ -141,8 +141,7 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn fabric(text: &str) -> Result<FabricKind, String> {
-    let network = [FabricKind::Tcp, FabricKind::Shm, FabricKind::Verbs];
-    network
+    FabricKind::BEST_FIRST
         .into_iter()
         .find(|kind| kind.name() == text)
         .ok_or_else(|| "a fabric between nodes is tcp, shm or verbs".to_owned())

@@ -5,7 +5,6 @@ use super::item::{Answer, Hello, NodeAt, NodeItem};
 use super::ledger::{Ask, Ledger, News, Next};
 use super::line::{Line, NoLine, Place};
 use crate::events::Events;
-use rand::Rng;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -236,7 +235,7 @@ impl Actor {
                 s.failures += 1;
                 s.why_not.clone_from(&why);
             });
-            let jitter = rand::rng().random_range(0.5..1.0);
+            let jitter = 0.5 + fastrand::f64() / 2.0;
             self.meanwhile(tokio::time::sleep(pause.mul_f64(jitter))).await?;
             pause = (pause * 2).min(BACKOFF.1);
         }

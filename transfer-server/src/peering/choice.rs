@@ -12,9 +12,6 @@ use transfer_core::protocol::PassedOver;
 use transfer_core::tensor::Name;
 use transfer_proto::v1;
 
-/// What is preferred: shared memory is there only for two of one host, and nothing is faster.
-const BEST_FIRST: [FabricKind; 3] = [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
-
 /// How many reasons a peer may give; more are not kept.
 const MOST_REASONS: usize = FabricKind::ALL.len();
 
@@ -76,7 +73,7 @@ impl Identity {
     /// The fabrics that are better than `chosen` and cannot or may not be used by this side.
     pub(super) fn passed_over(&self, chosen: FabricKind) -> Vec<PassedOver> {
         let known = |kind: &FabricKind| self.fabrics.contains(kind) || self.lacking.iter().any(|l| l.fabric == *kind);
-        let kinds = BEST_FIRST.into_iter().take_while(|kind| *kind != chosen).filter(known);
+        let kinds = FabricKind::BEST_FIRST.into_iter().take_while(|kind| *kind != chosen).filter(known);
         let reason = |fabric| self.agree(fabric).err().map(|why| PassedOver { fabric, why });
         kinds.filter_map(reason).collect()
     }

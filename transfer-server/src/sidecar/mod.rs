@@ -4,14 +4,15 @@
 //! a thread each for as long as they last.
 
 mod error;
+mod fabrics;
 mod parts;
-mod required;
 mod run;
 mod shm;
+mod tcp;
 mod verbs;
 
 pub use error::StartError;
-pub(crate) use required::check as check_required;
+pub(crate) use fabrics::check as check_required;
 
 use crate::config::{Config, Loaded};
 use crate::reload::{Live, ReloadError, Reloaded};

@@ -1,10 +1,11 @@
 //! What a sidecar is made of, as far as it is made before its threads run: everything that can fail for the user's reasons.
 
-use super::{Addresses, StartError, required, shm, verbs};
+use super::fabrics::{Fabrics, Start};
+use super::{Addresses, StartError, shm};
 use crate::config::{AllLimits, Config, DirectoryPlace, Locking};
 use crate::engine::ControlRequest;
 use crate::observe::{self, Records};
-use crate::peering::{FORM_DEADLINE, Identity};
+use crate::peering::Identity;
 use crate::poll;
 use crate::security::{Prepared, Security};
 use crate::unix::{self, SocketPath};
@@ -14,11 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
-use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::NodeConfig;
-use transfer_core::rails::{MultiRail, RailsConfig, inner_slots};
-use transfer_fabric::engine::{BoxedFabric, Engine, EngineConfig, PollStrategy};
-use transfer_fabric::tcp::{TcpConfig, TcpFabric};
+use transfer_fabric::engine::{Engine, EngineConfig, PollStrategy};
 use transfer_memory::segment::{Lock, Pages, PinnedBudget, SegmentOptions};
 use transfer_memory::session::SidecarPolicy;
 use transfer_memory::socket::Listener;
@@ -86,9 +84,9 @@ impl Parts {
         let admin = admin.transpose()?;
         let siblings = siblings(&config, &security);
         let http = config.watch.http_listen.map(|address| listen("--http-listen", address)).transpose()?;
-        let tcp = config.data_address().map(|address| tcp_fabric(&config, address, &security)).transpose()?;
 
         let incarnation = incarnation();
+        let fabrics = Fabrics::make(&Start { config: &config, security: &security, incarnation })?;
         let addresses = Addresses {
             node: config.node.clone(),
             incarnation,
@@ -96,19 +94,10 @@ impl Parts {
             grpc: grpc.as_ref().map(|(_, bound)| *bound),
             admin_socket: config.admin_socket.clone(),
             http: http.as_ref().map(|(_, bound)| *bound),
-            data: tcp.as_ref().map(|(_, address)| *address),
+            data: fabrics.data,
         };
-        // The best first.
-        let (mut fabrics, mut lacking) = (Vec::<BoxedFabric>::new(), Vec::new());
-        for made in [shm::fabric(&config, incarnation)?, verbs::fabric(&config)?] {
-            match made {
-                Ok(fabric) => fabrics.push(fabric),
-                Err(why_not) => lacking.push(why_not),
-            }
-        }
-        fabrics.extend(tcp.map(|(tcp, _)| tcp));
-        let kinds: Vec<FabricKind> = fabrics.iter().map(|fabric| fabric.kind()).collect();
-        required::held(config.require, &kinds, &lacking)?;
+        let kinds = fabrics.kinds();
+        let Fabrics { fabrics, lacking, .. } = fabrics;
         let (node, require) = (config.node.clone(), config.require);
         let identity = Identity { node, incarnation, fabrics: kinds, lacking, require };
         let policy = SidecarPolicy {
@@ -211,24 +200,4 @@ fn listen(flag: &'static str, address: SocketAddr) -> Result<(TcpListener, Socke
     listener.set_nonblocking(true).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
-}
-
-/// The fabric, with its rails, and where it listens. One rail is one of several as far as peers can tell, so nodes with different
-/// numbers understand each other.
-fn tcp_fabric(
-    config: &Config,
-    address: SocketAddr,
-    security: &Security,
-) -> Result<(BoxedFabric, SocketAddr), StartError> {
-    let mut tcp = TcpConfig::new(address);
-    tcp.advertise = config.data_advertise.map(|ip| SocketAddr::new(ip, 0));
-    tcp.tls = security.for_data().filter(|_| config.security.encrypts_data());
-    // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
-    tcp.handshake_timeout = FORM_DEADLINE - Duration::from_secs(1);
-    let rails = vec![0; usize::from(config.tcp_rails)];
-    tcp.receive_slots = inner_slots(tcp.receive_slots, rails.len());
-    let tcp = TcpFabric::new(tcp).map_err(|source| StartError::Fabric { address, source })?;
-    let bound = tcp.address();
-    let rails = MultiRail::new(vec![Box::new(tcp)], RailsConfig::new(&rails));
-    Ok((Box::new(rails.map_err(StartError::Rails)?), bound))
 }

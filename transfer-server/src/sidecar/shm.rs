@@ -1,6 +1,7 @@
 //! The fabric through shared memory: made where the configuration and the directory allow it, and otherwise the reason why not.
 
 use super::StartError;
+use super::fabrics::{Made, Possible, Start};
 use super::parts::make_directory;
 use crate::config::{Config, ConfigError, UseReferences, UseShm};
 use crate::peering::FORM_DEADLINE;
@@ -20,19 +21,23 @@ const LEGIBLE_BYTES: usize = 40;
 ///
 /// # Errors
 /// [`ConfigError::NoShm`] where there must be one; a directory that was named and cannot be made.
-pub(super) fn fabric(config: &Config, incarnation: u64) -> Result<Result<BoxedFabric, PassedOver>, StartError> {
+pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
+    let config = start.config;
     if let (Some(directory), None) = (&config.shm.directory, not_wanted(config)) {
         make_directory(directory)?;
     }
-    Ok(wanted(config, |config| make(config, incarnation))?)
+    Ok(match wanted(config, |config| make(config, start.incarnation))? {
+        Ok(fabric) => Made::Fabric(fabric, None),
+        Err(why_not) => Made::No(why_not),
+    })
 }
 
 /// Whether there could be one, as far as that is to be seen without making it.
 ///
 /// # Errors
 /// [`ConfigError::NoShm`] where there must be one.
-pub(super) fn look(config: &Config) -> Result<Result<(), PassedOver>, ConfigError> {
-    wanted(config, |config| {
+pub(super) fn look(config: &Config) -> Result<Possible, ConfigError> {
+    let possible = wanted(config, |config| {
         let directory = config.shm.directory(&config.socket);
         let may = Access::WRITE_OK | Access::EXEC_OK;
         match rustix::fs::access(directory.join("."), may) {
@@ -40,7 +45,8 @@ pub(super) fn look(config: &Config) -> Result<Result<(), PassedOver>, ConfigErro
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(format!("--shm-dir {}: {}", directory.display(), std::io::Error::from(e))),
         }
-    })
+    });
+    Ok(possible?.map_or_else(Possible::No, |()| Possible::Yes))
 }
 
 fn not_wanted(config: &Config) -> Option<&'static str> {
@@ -86,7 +92,7 @@ pub(super) fn socket_name(node: &str, suffix: &str) -> String {
     if legible == node {
         format!("{node}{suffix}")
     } else {
-        format!("{legible}-{:08x}{SOCKET_SUFFIX}", crc32c(node.as_bytes()))
+        format!("{legible}-{:08x}{suffix}", crc32c(node.as_bytes()))
     }
 }
 
@@ -97,6 +103,7 @@ mod tests {
     #[test]
     fn each_node_has_a_name_of_its_own() {
         assert_eq!(socket_name("node-a", ".shm"), "node-a.shm");
+        assert_ne!(socket_name("a/b", ".peers"), socket_name("a/b", ".shm"));
         let odd = ["a/b", "a b", "..", "ä", &"n".repeat(512), &"n".repeat(41)].map(|node| socket_name(node, ".shm"));
         for (i, name) in odd.iter().enumerate() {
             assert!(name.len() <= 60 && !name.contains('/') && !name.starts_with('.'), "{name}");

@@ -1,5 +1,7 @@
 //! The fabric over RDMA verbs: made where the host and the configuration allow it, and otherwise the reason why not.
 
+use super::StartError;
+use super::fabrics::{Made, Possible, Start};
 use crate::config::{Config, ConfigError, DeviceName, IsolationChoice, Size, UseVerbs, VerbsConnect};
 use crate::locked;
 use crate::peering::FORM_DEADLINE;
@@ -16,16 +18,20 @@ use transfer_verbs::choose::{self, Wanted};
 ///
 /// # Errors
 /// [`ConfigError::NoVerbs`] where there must be one.
-pub(super) fn fabric(config: &Config) -> Result<Result<BoxedFabric, PassedOver>, ConfigError> {
-    wanted(config, make)
+pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
+    Ok(match wanted(start.config, make)? {
+        Ok(fabric) => Made::Fabric(fabric, None),
+        Err(why_not) => Made::No(why_not),
+    })
 }
 
 /// Whether there could be one, as far as that is to be seen without making it.
 ///
 /// # Errors
 /// [`ConfigError::NoVerbs`] where there must be one.
-pub(super) fn look(config: &Config) -> Result<Result<(), PassedOver>, ConfigError> {
-    wanted(config, |config| usable(config).map(drop))
+pub(super) fn look(config: &Config) -> Result<Possible, ConfigError> {
+    let possible = wanted(config, |config| usable(config).map(drop))?;
+    Ok(possible.map_or_else(Possible::No, |()| Possible::Yes))
 }
 
 fn wanted<T>(

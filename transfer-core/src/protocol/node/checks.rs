@@ -32,7 +32,7 @@ impl Node {
     pub(crate) fn check_idle(&self) -> Result<(), String> {
         let speculative: u64 = self.landing.pools().values().map(|p| p.speculative()).sum();
         let records = self.keys.records().len();
-        let (timers, cells) = (self.timers.len(), self.headers.len / 64 - self.free_cells.len() as u64);
+        let (timers, cells) = (self.timers.len(), self.cells.in_use() as u64);
         let (arenas, flights) = (self.arenas.len(), self.links.values().map(|l| l.in_flight.len()).sum::<usize>());
         let left = (speculative, records, timers, cells, arenas, flights, self.counters_busy(), self.keys.tickets());
         if !self.evicted.is_empty() {
@@ -55,6 +55,6 @@ impl Node {
 
     /// Credits here, receive slots owed to the peer, and how many the peer has in all.
     pub(crate) fn credits(&self, link: LinkId) -> Option<(u32, u32, u32)> {
-        self.links.get(&link).map(|l| (l.credits, l.owed, l.peer.receive_slots))
+        self.links.get(&link).map(|l| (l.credits.free(), l.credits.owed(), l.peer.receive_slots))
     }
 }

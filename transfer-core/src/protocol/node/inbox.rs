@@ -1,7 +1,6 @@
 //! What comes in: messages, and the end of a link.
 
 use super::counters::{Request, unsent};
-use super::link::{Out, Purpose};
 use super::references::Referred;
 use super::{Node, Peer};
 use crate::fabric::{DownReason, LinkId};
@@ -10,6 +9,7 @@ use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
 use crate::protocol::keys::Source;
 use crate::protocol::landing::SlotState;
+use crate::protocol::links::{Out, Purpose};
 use crate::time::Time;
 use crate::wire::message::{Body, Message, Role};
 
@@ -20,14 +20,13 @@ impl Node {
         if l.ending {
             return false;
         }
-        if l.owed >= l.limits.receive_slots {
-            let what = format!("it used more than its {} receive slots", l.limits.receive_slots);
-            self.violation(link, &what);
-            return false;
-        }
-        l.owed += 1;
-        if l.owed >= l.ack_threshold() {
-            self.mark_dirty(link);
+        match l.credits.slot_used() {
+            Ok(true) => self.mark_dirty(link),
+            Ok(false) => {}
+            Err(what) => {
+                self.violation(link, &what);
+                return false;
+            }
         }
         true
     }
@@ -37,9 +36,7 @@ impl Node {
             return;
         }
         let Some(l) = self.links.get_mut(&link) else { return };
-        l.credits = l.credits.saturating_add(u32::from(message.credits));
-        if l.credits > l.peer.receive_slots {
-            let what = format!("it gave back {} credits, more than its {}", l.credits, l.peer.receive_slots);
+        if let Err(what) = l.credits.given_back(message.credits) {
             return self.violation(link, &what);
         }
         if message.credits > 0 {
@@ -50,7 +47,7 @@ impl Node {
             Body::Name { name, text } => {
                 let limit = self.config.max_names_per_link;
                 let Some(l) = self.links.get_mut(&link) else { return };
-                if let Err(what) = l.names_in.enter(name, text, limit) {
+                if let Err(what) = l.numbers.names_in.enter(name, text, limit) {
                     self.violation(link, &what);
                 }
             }
@@ -129,18 +126,16 @@ impl Node {
         }
         for id in l.in_flight.ids(|_| true) {
             if let Some(flight) = l.in_flight.remove(id) {
-                self.free_cells.push(flight.cell);
-                for starved in std::mem::take(&mut self.starved) {
-                    self.mark_dirty(starved);
-                }
+                self.free_cell(flight.cell);
                 if let Purpose::Push(op) = flight.purpose {
                     self.fail_op(op, lost("while the tensor was being written, the link to"));
                 }
                 self.unhold(flight.blob);
             }
         }
-        let unsent = unsent(&l.outbox);
-        for out in std::mem::take(&mut l.outbox) {
+        let waiting = l.outbox.take_all();
+        let unsent = unsent(&waiting);
+        for out in waiting {
             if let Out::Write(write) = out {
                 if let Purpose::Push(op) = write.purpose {
                     self.fail_op(op, lost("before the tensor could be written, the link to"));

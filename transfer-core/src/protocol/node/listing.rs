@@ -105,10 +105,10 @@ impl Node {
                 passed_over: l.peer.passed_over.clone(),
                 rails: 1,
                 rails_live: 1,
-                credits: l.credits,
+                credits: l.credits.free(),
                 work: self.work_of(*id, l),
-                outward: l.outward,
-                inward: l.inward,
+                outward: l.traffic.outward,
+                inward: l.traffic.inward,
             })
         };
         let from = LinkId(u32::try_from(from).unwrap_or(u32::MAX));

@@ -69,6 +69,7 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{OperationId, of};
 use crate::protocol::keys::Keys;
 use crate::protocol::landing::Landing;
+use crate::protocol::links::HeaderCells;
 use crate::protocol::meters::Meters;
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::tenant::Tenant;
@@ -111,10 +112,7 @@ pub struct Node {
     timers: BTreeSet<(Time, OperationId)>,
     actions: Actions,
     dirty: Vec<LinkId>,
-    headers: LocalSlice,
-    free_cells: Vec<u32>,
-    /// Links that wait for a free cell, or for one of their own share.
-    starved: Vec<LinkId>,
+    cells: HeaderCells,
     /// Links over which flows ask for slots with the next call.
     asking: Vec<LinkId>,
     /// Calls of peers for slots that are being answered.
@@ -154,7 +152,6 @@ impl Node {
     /// A node. `headers` is registered memory for outgoing landing headers: one of [`HEADER_BYTES`] for each transfer in flight.
     #[must_use]
     pub fn new(config: NodeConfig, headers: LocalSlice) -> Node {
-        let cells = u32::try_from(headers.len / HEADER_BYTES).unwrap_or(u32::MAX);
         let meters = Meters::new(config.timed);
         let landing = Landing::new(&config);
         Node {
@@ -173,9 +170,7 @@ impl Node {
             timers: BTreeSet::new(),
             actions: Actions::default(),
             dirty: Vec::new(),
-            headers,
-            free_cells: (0..cells).rev().collect(),
-            starved: Vec::new(),
+            cells: HeaderCells::new(headers),
             asking: Vec::new(),
             calls: BTreeMap::new(),
             counters: Counters::default(),

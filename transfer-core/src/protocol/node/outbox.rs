@@ -1,15 +1,13 @@
 //! What goes out: messages and writes in order, as credits and header cells allow.
 
 use super::Node;
-use super::link::{InFlight, Out, Purpose, RESERVED_CREDITS};
 use crate::fabric::{LinkId, WorkId};
-use crate::memory::LocalSlice;
 use crate::plan;
 use crate::protocol::action::{Post, Write};
+use crate::protocol::links::{InFlight, Out, Purpose};
 use crate::protocol::slab::Id;
 use crate::tensor::Name;
 use crate::time::Time;
-use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::{Body, Message, NameRef, Role};
 
 impl Node {
@@ -20,13 +18,12 @@ impl Node {
     pub(super) fn post(&mut self, link: LinkId, out: Out) {
         let limit = self.config.max_queued_per_link;
         if let Some(l) = self.links.get_mut(&link) {
-            l.outbox.push_back(out);
+            l.outbox.push(out);
             if l.outbox.len() > limit {
                 self.violation(link, &format!("it takes nothing: {limit} messages and writes wait for it, the limit"));
                 return;
             }
-            if !l.dirty {
-                l.dirty = true;
+            if l.outbox.list() {
                 self.dirty.push(link);
             }
         }
@@ -37,7 +34,7 @@ impl Node {
         let limit = self.config.max_names_per_link;
         names.map(|name| {
             let Some(l) = self.links.get_mut(&link) else { return NameRef { id: 0, generation: 0 } };
-            let (number, new) = l.names_out.number(name, &names, limit);
+            let (number, new) = l.numbers.names_out.number(name, &names, limit);
             #[cfg(test)]
             let new = new
                 && !(self.config.broken == Some(crate::protocol::broken::Broken::ReusesNames) && number.generation > 0);
@@ -48,25 +45,18 @@ impl Node {
         })
     }
 
-    /// How many header cells one link may have: a part for each, and one is left for who comes next. So a peer that takes what it is sent
-    /// as slowly as it likes leaves others theirs.
-    fn cells_of_one(&self) -> usize {
-        let all = usize::try_from(self.headers.len / HEADER_BYTES).unwrap_or(usize::MAX);
-        (all / (self.links.len() + 1)).max(1)
-    }
-
     /// Posts what credits and header cells allow.
     pub(super) fn flush(&mut self) {
-        let share = self.cells_of_one();
+        let share = self.cells.share(self.links.len());
         for link in std::mem::take(&mut self.dirty) {
             if let Some(l) = self.links.get_mut(&link) {
-                l.dirty = false;
-                while l.credits > RESERVED_CREDITS {
-                    match l.outbox.pop_front() {
+                l.outbox.unlist();
+                while l.credits.may_post() {
+                    match l.outbox.pop() {
                         None => break,
                         Some(Out::Message(mut message)) => {
-                            l.credits -= 1;
-                            message.credits = l.take_owed();
+                            l.credits.spend();
+                            message.credits = l.credits.take_owed();
                             #[cfg(test)]
                             if self.config.broken == Some(crate::protocol::broken::Broken::ForgetsCredits) {
                                 message.credits = message.credits.saturating_sub(1);
@@ -74,19 +64,12 @@ impl Node {
                             self.actions.push(Post::Send { link, message: message.encode() });
                         }
                         Some(Out::Write(write)) => {
-                            let own = l.in_flight.len() < share;
-                            let Some(cell) = own.then(|| self.free_cells.pop()).flatten() else {
-                                l.outbox.push_front(Out::Write(write));
-                                self.starved.push(link);
+                            let Some(cell) = self.cells.take(link, l.in_flight.len(), share) else {
+                                l.outbox.put_back(Out::Write(write));
                                 break;
                             };
-                            l.credits -= 1;
-                            let offset = u64::from(cell) * HEADER_BYTES;
-                            let header = LocalSlice {
-                                segment: self.headers.segment,
-                                offset: self.headers.offset + offset,
-                                len: HEADER_BYTES,
-                            };
+                            l.credits.spend();
+                            let header = self.cells.slice(cell);
                             let pieces =
                                 plan::pieces(header, &write.body, write.slot.remote, &l.limits).unwrap_or_default();
                             let flight = InFlight { blob: write.blob, cell, purpose: write.purpose };
@@ -108,10 +91,10 @@ impl Node {
                         }
                     }
                 }
-                if l.owed >= l.ack_threshold() && l.credits > 0 {
-                    l.credits -= 1;
+                if l.credits.is_ack_due() {
+                    l.credits.spend();
                     let mut ack = Message::new(Role::Pull, 0, Body::Ack);
-                    ack.credits = l.take_owed();
+                    ack.credits = l.credits.take_owed();
                     self.actions.push(Post::Send { link, message: ack.encode() });
                 }
             }
@@ -120,20 +103,23 @@ impl Node {
 
     pub(super) fn mark_dirty(&mut self, link: LinkId) {
         if let Some(l) = self.links.get_mut(&link)
-            && !l.dirty
+            && l.outbox.list()
         {
-            l.dirty = true;
             self.dirty.push(link);
+        }
+    }
+
+    /// A write no longer needs its header. Links that waited for a cell go on.
+    pub(super) fn free_cell(&mut self, cell: u32) {
+        for starved in self.cells.give_back(cell) {
+            self.mark_dirty(starved);
         }
     }
 
     pub(super) fn write_done(&mut self, now: Time, link: LinkId, work: WorkId) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(flight) = l.in_flight.remove(Id::from_u64(work.0)) else { return };
-        self.free_cells.push(flight.cell);
-        for starved in std::mem::take(&mut self.starved) {
-            self.mark_dirty(starved);
-        }
+        self.free_cell(flight.cell);
         match flight.purpose {
             Purpose::Serve(index) => {
                 self.serve_written(now, link, index);

@@ -32,8 +32,8 @@ impl Node {
     /// Notes that a flow asks for its first slots with the next call.
     pub(super) fn ask_by_call(&mut self, link: LinkId, ask: BufferAsk) {
         if let Some(l) = self.links.get_mut(&link) {
-            l.asks.push(ask);
-            if l.asks.len() == 1 {
+            l.slot_calls.asks.push(ask);
+            if l.slot_calls.asks.len() == 1 {
                 self.asking.push(link);
             }
         }
@@ -44,7 +44,7 @@ impl Node {
         for link in std::mem::take(&mut self.asking) {
             let Some(l) = self.links.get_mut(&link) else { continue };
             let peer = l.peer.name.clone();
-            let mut asks = std::mem::take(&mut l.asks);
+            let mut asks = std::mem::take(&mut l.slot_calls.asks);
             while !asks.is_empty() {
                 let rest = asks.split_off(asks.len().min(MAX_ASKS));
                 let peer = peer.clone();
@@ -98,12 +98,12 @@ impl Node {
         }
         for ask in asks {
             let Some(l) = self.links.get_mut(&link) else { return };
-            if self.landing.flow_of(link, ask.flow).is_some() || l.called.contains_key(&ask.flow) {
+            if self.landing.flow_of(link, ask.flow).is_some() || l.slot_calls.answering.contains_key(&ask.flow) {
                 let text = format!("flow {:#x} is known already", ask.flow);
                 self.answer_call(token, ask.flow, Err(Failure::new(FailureCode::Invalid, text)));
                 continue;
             }
-            l.called.insert(ask.flow, token);
+            l.slot_calls.answering.insert(ask.flow, token);
             self.flow_requested(
                 link,
                 ask.flow,
@@ -118,7 +118,7 @@ impl Node {
 
     /// Answers a request for slots the way it was made.
     pub(super) fn answer_flow(&mut self, link: LinkId, flow: u32, answer: Result<Vec<SlotGrant>, Failure>) {
-        match self.links.get_mut(&link).and_then(|l| l.called.remove(&flow)) {
+        match self.links.get_mut(&link).and_then(|l| l.slot_calls.answering.remove(&flow)) {
             Some(token) => self.answer_call(token, flow, answer),
             None => {
                 let body = match answer {
@@ -132,7 +132,7 @@ impl Node {
 
     /// The flow ends before its request was answered.
     pub(super) fn cut_call(&mut self, link: LinkId, flow: u32) {
-        if let Some(token) = self.links.get_mut(&link).and_then(|l| l.called.remove(&flow)) {
+        if let Some(token) = self.links.get_mut(&link).and_then(|l| l.slot_calls.answering.remove(&flow)) {
             let failure = Failure::new(FailureCode::UnknownWorker, "a worker left while landing slots were prepared");
             self.answer_call(token, flow, Err(failure));
         }

@@ -88,7 +88,7 @@ impl Node {
             );
             return self.fail_op(op_id, Failure::new(FailureCode::Busy, text));
         }
-        let described = l.meta_in.get(&key).cloned();
+        let described = l.numbers.descriptions.heard(&key).cloned();
         let early = described.as_ref().and_then(|(_, meta)| {
             let (range, bytes) = self.landing.speculate(domain, meta.len_bytes())?;
             Some((range, meta.len_bytes(), bytes))
@@ -182,7 +182,7 @@ impl Node {
         let limit = self.config.max_names_per_link;
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(p) = l.pulls.get_mut(id) else { return };
-        l.meta_in.set(&p.key, metadata_id, meta.clone(), limit);
+        l.numbers.descriptions.hear(&p.key, metadata_id, meta.clone(), limit);
         if p.state == PullState::Cancelling {
             return;
         }
@@ -283,7 +283,7 @@ impl Node {
         let waited = Duration::from_micros(u64::from(header.waited_us));
         let (kind, path, sender_copies) = (l.kind, l.path, u64::from(l.limits.sender_copies));
         let bytes = meta.len_bytes();
-        l.inward.add(bytes);
+        l.traffic.inward.add(bytes);
         let Some(mut slice) = self.landing.slice(slot.domain, &slot.range) else { return };
         slice.offset += HEADER_BYTES;
         slice.len = bytes;
@@ -340,9 +340,9 @@ impl Node {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(p) = l.pulls.remove(id) else { return };
         // The next one of this key needs no slot, either.
-        l.meta_in.forget(&p.key);
+        l.numbers.descriptions.forget(&p.key);
         let (bytes, kind, path) = (slice.len, l.kind, l.path);
-        l.inward.add(bytes);
+        l.traffic.inward.add(bytes);
         if let Some(slot) = p.slot {
             self.drop_slot(link, slot);
         }

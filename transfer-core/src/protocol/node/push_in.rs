@@ -26,7 +26,7 @@ impl Node {
         meta: TensorMeta,
     ) {
         let Some(l) = self.links.get(&link) else { return };
-        let look_up = |n: NameRef| l.names_in.look_up(n).cloned();
+        let look_up = |n: NameRef| l.numbers.names_in.look_up(n).cloned();
         let [Some(key), Some(target), Some(owner), Some(tenant)] = names.map(look_up) else {
             return self.violation(link, "BUFFER_REQUEST uses a name that it never told");
         };
@@ -247,7 +247,7 @@ impl Node {
         blob.trace = trace.map(|(context, _)| context);
         let blob = self.keys.insert(blob);
         self.landing.hold(link, slot, blob);
-        l.inward.add(bytes);
+        l.traffic.inward.add(bytes);
         let copied = copied + bytes * u64::from(l.limits.sender_copies);
         self.meters.landed(l.path, bytes, copied);
         if let Some((context, told)) = trace {

@@ -2,21 +2,21 @@
 
 use super::Node;
 use super::ended::Ending;
-use super::link::{Out, OutWrite, Purpose};
 use super::publish::too_high;
 use super::worker::{Op, OpKind, PushStage};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Reply, Report};
 use crate::protocol::control::BufferAsk;
-use crate::protocol::ids::SessionId;
-use crate::protocol::ids::{BlobId, OperationId, OutFlowId, of};
+use crate::protocol::ids::{BlobId, OperationId, OutFlowId, SessionId, of};
 use crate::protocol::landing::TIDY_AT;
+use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
 use crate::protocol::slab::Slab;
 use crate::tensor::{Key, Name, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::{Body, Recall, Role};
+use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -50,6 +50,60 @@ enum FlowState {
     Ready,
 }
 
+/// The flows of a link to its peer.
+#[derive(Default)]
+pub(crate) struct OutFlows {
+    flows: Slab<OutFlow, of::OutFlow>,
+    by_key: HashMap<(SessionId, Key), OutFlowId>,
+}
+
+impl OutFlows {
+    pub(super) fn len(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Whether one more can be named in 32 bits.
+    fn has_room(&self) -> bool {
+        self.flows.has_short_room()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (OutFlowId, &OutFlow)> {
+        self.flows.iter()
+    }
+
+    /// The flow of a worker's key.
+    fn of(&self, session: SessionId, key: &Key) -> Option<OutFlowId> {
+        self.by_key.get(&(session, key.clone())).copied()
+    }
+
+    /// The flow that the peer names.
+    fn named(&self, index: u32) -> Option<OutFlowId> {
+        self.flows.lengthen(index)
+    }
+
+    fn of_session(&self, session: SessionId) -> Vec<OutFlowId> {
+        self.flows.ids(|flow| flow.session == session)
+    }
+
+    fn get_mut(&mut self, id: OutFlowId) -> Option<&mut OutFlow> {
+        self.flows.get_mut(id)
+    }
+
+    fn insert(&mut self, flow: OutFlow) -> OutFlowId {
+        let key = (flow.session, flow.key.clone());
+        let id = self.flows.insert(flow);
+        self.by_key.insert(key, id);
+        id
+    }
+
+    /// Returns whether it was there.
+    fn remove(&mut self, id: OutFlowId) -> bool {
+        let Some(flow) = self.flows.remove(id) else { return false };
+        self.by_key.remove(&(flow.session, flow.key));
+        true
+    }
+}
+
 #[cfg(test)]
 impl OutFlow {
     pub(crate) fn state(&self) -> String {
@@ -77,32 +131,28 @@ impl Node {
             return self.fail_op(id, failure);
         }
         let Some(l) = self.links.get_mut(&link) else { return };
-        let flow = match l.flow_of.get(&(session, key.clone())) {
-            Some(flow) => *flow,
-            None if !l.flows_out.has_short_room() => {
+        let flow = match l.flows_out.of(session, &key) {
+            Some(flow) => flow,
+            None if !l.flows_out.has_room() => {
                 let text =
                     format!("{} keys are pushed to node {:?} already, the limit", l.flows_out.len(), l.peer.name);
                 return self.fail_op(id, Failure::new(FailureCode::Busy, text));
             }
-            None => {
-                let flow = l.flows_out.insert(OutFlow {
-                    key: key.clone(),
-                    target: target.clone(),
-                    session,
-                    state: FlowState::New,
-                    calling: false,
-                    capacity: 0,
-                    name: 0,
-                    metadata_id: 0,
-                    meta,
-                    idle: VecDeque::new(),
-                    queue: VecDeque::new(),
-                    tidy_at: TIDY_AT,
-                    next_version: 0,
-                });
-                l.flow_of.insert((session, key), flow);
-                flow
-            }
+            None => l.flows_out.insert(OutFlow {
+                key: key.clone(),
+                target: target.clone(),
+                session,
+                state: FlowState::New,
+                calling: false,
+                capacity: 0,
+                name: 0,
+                metadata_id: 0,
+                meta,
+                idle: VecDeque::new(),
+                queue: VecDeque::new(),
+                tidy_at: TIDY_AT,
+                next_version: 0,
+            }),
         };
         if let Some(f) = l.flows_out.get_mut(flow) {
             if f.queue.len() >= f.tidy_at {
@@ -294,7 +344,7 @@ impl Node {
             && let (Some(l), Some(b)) = (self.links.get_mut(&link), self.keys.blob(blob))
         {
             let bytes = b.meta.len_bytes();
-            l.outward.add(bytes);
+            l.traffic.outward.add(bytes);
             let report = Report {
                 fabric: l.kind,
                 bytes,
@@ -317,7 +367,7 @@ impl Node {
 
     /// The flow that a peer calls by this index. One that has ended meanwhile is no fault of the peer's.
     fn flow_named(&self, link: LinkId, index: u32) -> Option<OutFlowId> {
-        self.links.get(&link)?.flows_out.lengthen(index)
+        self.links.get(&link)?.flows_out.named(index)
     }
 
     /// The answer to a call. One that was called back meanwhile has no use for it, and goes on with what was pushed since.
@@ -348,9 +398,8 @@ impl Node {
         };
         self.flow_refused(link, index, failure);
         if let Some(l) = self.links.get_mut(&link)
-            && let Some(flow) = l.flows_out.remove(id)
+            && l.flows_out.remove(id)
         {
-            l.flow_of.remove(&(flow.session, flow.key));
             self.send(link, Role::Push, index, Body::BufferRelease);
         }
     }
@@ -426,10 +475,11 @@ impl Node {
         let links: Vec<_> = self.links.keys().copied().collect();
         for link in links {
             let Some(l) = self.links.get_mut(&link) else { continue };
-            for id in l.flows_out.ids(|f| f.session == session) {
+            for id in l.flows_out.of_session(session) {
                 let Some(l) = self.links.get_mut(&link) else { continue };
-                let Some(flow) = l.flows_out.remove(id) else { continue };
-                l.flow_of.remove(&(session, flow.key));
+                if !l.flows_out.remove(id) {
+                    continue;
+                }
                 // Also where it has no slots: the peer may still have what landed before. One that does not know the flow has
                 // nothing to release.
                 self.send(link, Role::Push, id.short(), Body::BufferRelease);
@@ -437,7 +487,7 @@ impl Node {
         }
     }
 
-    pub(super) fn flows_out_lost(&mut self, flows: &Slab<OutFlow, of::OutFlow>, failure: &Failure) {
+    pub(super) fn flows_out_lost(&mut self, flows: &OutFlows, failure: &Failure) {
         for (_, flow) in flows.iter() {
             // Its worker may be found elsewhere when it is asked for again.
             self.worker_locations.remove(&flow.target);

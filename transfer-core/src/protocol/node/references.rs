@@ -156,7 +156,7 @@ impl Node {
             waited_us,
             meta: b.meta.clone(),
         };
-        l.outward.add(bytes);
+        l.traffic.outward.add(bytes);
         let (fabric, waited) = (l.kind, Duration::from_micros(waited_us.into()));
         let took = now.since(since).saturating_sub(waited);
         self.meters.served(path, bytes, 0, took);

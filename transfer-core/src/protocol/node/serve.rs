@@ -2,11 +2,11 @@
 
 use super::Node;
 use super::ended::PeersTransfer;
-use super::link::{Out, OutWrite, Purpose};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::ids::BlobId;
 use crate::protocol::keys::{Concerned, Record, Waiter};
+use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Retention, Select};
@@ -74,7 +74,7 @@ impl Node {
             return self.send(link, Role::Pull, index, Body::ErrorStatus(self.is_draining()));
         }
         let Some(l) = self.links.get(&link) else { return };
-        let Some(key) = l.names_in.look_up(name).cloned().map(Key::from) else {
+        let Some(key) = l.numbers.names_in.look_up(name).cloned().map(Key::from) else {
             return self.violation(link, &format!("it uses name {}.{}, which it never told", name.id, name.generation));
         };
         let reader = match self.asked_for(link, tenant) {
@@ -139,20 +139,12 @@ impl Node {
         }
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(serve) = l.serves.get_mut(&index) else { return };
-        let known = match l.meta_out.get(&serve.key) {
-            Some((id, known)) if *known == meta => Some(*id),
-            _ => None,
-        };
+        let known = l.numbers.descriptions.told(&serve.key, &meta);
         let fits = serve.slot.as_ref().is_some_and(|s| s.capacity >= meta.len_bytes());
         if fits && known == Some(serve.metadata_id) {
             return self.write_served(link, index);
         }
-        let metadata_id = known.unwrap_or_else(|| {
-            let id = l.next_metadata_id;
-            l.next_metadata_id = id.wrapping_add(1).max(1);
-            l.meta_out.set(&serve.key, id, meta.clone(), limit);
-            id
-        });
+        let metadata_id = known.unwrap_or_else(|| l.numbers.descriptions.tell(&serve.key, &meta, limit));
         serve.metadata_id = metadata_id;
         serve.slot = None;
         self.send(link, Role::Pull, index, Body::MetaDataUpdate { version, metadata_id, meta });
@@ -237,7 +229,7 @@ impl Node {
             let (path, copies) = (l.path, u64::from(l.limits.sender_copies + l.limits.receiver_copies));
             if let Some(blob) = serve.fetching.filter(|_| !serve.cancelled).and_then(|b| self.keys.blob(b)) {
                 let bytes = blob.meta.len_bytes();
-                l.outward.add(bytes);
+                l.traffic.outward.add(bytes);
                 let waited = Duration::from_micros(serve.waited_us.into());
                 let took = now.since(serve.since).saturating_sub(waited);
                 self.meters.served(path, bytes, bytes * copies, took);

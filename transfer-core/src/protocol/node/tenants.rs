@@ -30,7 +30,7 @@ impl Node {
     /// The tenant for whom a peer asks, by the name that it gives. The outer error is what the peer broke, the inner one its answer.
     pub(super) fn asked_for(&self, link: LinkId, name: NameRef) -> Result<Result<Tenant, Failure>, String> {
         let Some(l) = self.links.get(&link) else { return Err("its link is gone".to_owned()) };
-        let Some(text) = l.names_in.look_up(name) else {
+        let Some(text) = l.numbers.names_in.look_up(name) else {
             return Err(format!("it uses name {}.{}, which it never told", name.id, name.generation));
         };
         let Some(tenant) = self.tenant_called(text) else {

@@ -48,7 +48,7 @@ fn begin(fabric: &mut ShmFabric, link: LinkId) -> (Socket, Shared) {
     let nonce: Nonce = rand::random();
     let (shared, fd) = Shared::make(&PinnedBudget::new(1 << 30), &nonce).unwrap();
     socket.send(&Note::Hello { token, incarnation: 9, namespace: 0 }.encode(), &lent(&fd), now()).unwrap();
-    let show = Token::random();
+    let show = Token::random().unwrap();
     fabric.connect(link, &offer::encode_acceptor(&show)).unwrap();
     until(fabric, |event| matches!(event, FabricEvent::Connected { .. }).then_some(()));
     let own = fabric.config.incarnation;
@@ -212,7 +212,7 @@ fn what_is_taken_back_counts_until_it_is_unmapped() {
 #[test]
 fn notes_that_do_not_belong_there() {
     let mut scene = Scene::new();
-    let (token, incarnation) = (Token::random(), 1);
+    let (token, incarnation) = (Token::random().unwrap(), 1);
     for (bytes, words) in [
         (Note::Hello { token, incarnation, namespace: 0 }.encode(), "does not belong"),
         (Note::Welcome { token, nonce: Nonce::default(), incarnation, namespace: 0 }.encode(), "does not belong"),
@@ -267,7 +267,7 @@ fn guests_are_checked() {
     let (token, _) = offer::decode_initiator(&offer).unwrap();
     let (_, good) = Shared::make(&PinnedBudget::new(1 << 30), &Nonce::default()).unwrap();
     let hello = |token| Note::Hello { token, incarnation: 1, namespace: 0 }.encode();
-    let wrong = refused(&mut fabric, &hello(Token::random()), &lent(&good));
+    let wrong = refused(&mut fabric, &hello(Token::random().unwrap()), &lent(&good));
     assert!(wrong.contains("unknown, used or too late"), "{wrong}");
     assert!(refused(&mut fabric, &hello(token), &[]).contains("without its memory"));
     let small = memfd(4096, SealFlags::SHRINK | SealFlags::GROW);
@@ -281,7 +281,7 @@ fn guests_are_checked() {
     // None of them has used the token up.
     let again = Socket::connect(fabric.path(), now()).unwrap();
     again.send(&hello(token), &lent(&good), now()).unwrap();
-    fabric.connect(LINK, &offer::encode_acceptor(&Token::random())).unwrap();
+    fabric.connect(LINK, &offer::encode_acceptor(&Token::random().unwrap())).unwrap();
     until(&mut fabric, |event| matches!(event, FabricEvent::Connected { .. }).then_some(()));
 }
 
@@ -292,7 +292,7 @@ fn a_welcome_must_prove_that_the_memory_is_shared() {
     let mut fabric = rig.fabric();
     for (honest, words) in [(false, "does not read the same memory"), (true, "wrong token")] {
         let listener = Listener::bind(&rig.directory.path().join("peer.shm"), 0o600).unwrap();
-        let offer = offer::encode_initiator(&Token::random(), "peer.shm");
+        let offer = offer::encode_initiator(&Token::random().unwrap(), "peer.shm");
         let answer = fabric.accept(LINK, &offer).unwrap();
         let show = offer::decode_acceptor(&answer).unwrap();
         let socket = listener.accept(now()).unwrap();
@@ -300,7 +300,7 @@ fn a_welcome_must_prove_that_the_memory_is_shared() {
             panic!("no hello")
         };
         let (_, nonce) = Shared::adopt(descriptors.pop().unwrap()).unwrap();
-        let (token, nonce) = if honest { (Token::random(), nonce) } else { (show, Nonce::default()) };
+        let (token, nonce) = if honest { (Token::random().unwrap(), nonce) } else { (show, Nonce::default()) };
         socket.send(&Note::Welcome { token, nonce, incarnation: 1, namespace: 0 }.encode(), &[], now()).unwrap();
         let reason = down(&mut fabric);
         assert!(reason.to_string().contains(words), "{reason}");

@@ -25,10 +25,10 @@ fn referring() -> (Pair<ShmRig>, Link, u64) {
 fn kept(pair: &mut Pair<ShmRig>, link: Link) -> [Arc<Segment>; 2] {
     let own = pair.rig.memory(8192);
     pair.fabric(0).register(EXTRA, own.clone()).unwrap();
-    pair.fabric(0).share(link.0[0], EXTRA).unwrap();
+    pair.fabric(0).sharing().unwrap().share(link.0[0], EXTRA).unwrap();
     let came = |h: &Heard| matches!(h, Heard::SegmentCame(_, 2)).then_some(());
     pair.hear(1, "SegmentCame", came);
-    let (theirs, len) = pair.fabric(1).keep(link.0[1], EXTRA.0).unwrap();
+    let (theirs, len) = pair.fabric(1).sharing().unwrap().keep(link.0[1], EXTRA.0).unwrap();
     assert_eq!(len, 8192);
     let kept = |h: &Heard| matches!(h, Heard::SegmentKept(_, EXTRA)).then_some(());
     pair.hear(0, "SegmentKept", kept);
@@ -61,7 +61,7 @@ fn a_segment_that_ends_is_taken_back() {
     let gone = |h: &Heard| matches!(h, Heard::SegmentGone(_, 2)).then_some(());
     pair.hear(1, "SegmentGone", gone);
     assert!(own.is_referenced(mark), "who keeps it decides");
-    assert!(pair.fabric(1).keep(link.0[1], EXTRA.0).is_none());
+    assert!(pair.fabric(1).sharing().unwrap().keep(link.0[1], EXTRA.0).is_none());
     drop(theirs);
     pair.until("the peer to let go", |_| !own.is_referenced(mark));
 }
@@ -75,13 +75,13 @@ fn where_one_does_not_want_it_there_is_none() {
         pair.fabric(1).namespace = theirs;
         let link = pair.connect(0);
         let segment = Pair::<ShmRig>::SEGMENT;
-        let refused = pair.fabric(0).share(link.0[0], segment).unwrap_err();
+        let refused = pair.fabric(0).sharing().unwrap().share(link.0[0], segment).unwrap_err();
         assert!(matches!(refused, PostError::Unsupported { .. }), "{refused}");
         // A segment that is passed for copies is no reference.
         let remote = pair.grant(1, link, Pair::<ShmRig>::slice(0, 64));
         let work = pair.post_write(0, link, &[Pair::<ShmRig>::slice(64, 64)], remote, None).unwrap();
         pair.write_done(0, link, work);
-        assert!(pair.fabric(1).keep(link.0[1], segment.0).is_none());
+        assert!(pair.fabric(1).sharing().unwrap().keep(link.0[1], segment.0).is_none());
         assert!(pair.sides.iter().all(|side| !side.heard.iter().any(|h| matches!(h, Heard::References(..)))));
     }
 }

@@ -209,7 +209,7 @@ fn both_sides_have_to_encrypt() {
 fn what_is_no_tls_ends_the_link() {
     let authority = Authority::new();
     let mut fabric = encrypting(authority.identity(&authority));
-    let answer = fabric.accept(LINK, &offer::encode_initiator(&Token::random(), Encryption::Tls)).unwrap();
+    let answer = fabric.accept(LINK, &offer::encode_initiator(&Token::random().unwrap(), Encryption::Tls)).unwrap();
     let (token, address) = offer::decode_acceptor(&answer, Encryption::Tls).unwrap();
     let mut peer = TcpStream::connect(address).unwrap();
     peer.write_all(&[&Header::new(Kind::Hello, 16).encode()[..], token.bytes()].concat()).unwrap();

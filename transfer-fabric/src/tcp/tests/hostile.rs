@@ -25,7 +25,7 @@ fn hello(token: &Token) -> Vec<u8> {
 fn accepting(config: TcpConfig) -> (TcpFabric, Token, Token) {
     let mut fabric = TcpFabric::new(config).unwrap();
     fabric.register(SEGMENT, Arc::new(segment(4096))).unwrap();
-    let theirs = Token::random();
+    let theirs = Token::random().unwrap();
     let answer = fabric.accept(LINK, &offer::encode_initiator(&theirs, offer::Encryption::None)).unwrap();
     let (token, address) = offer::decode_acceptor(&answer, offer::Encryption::None).unwrap();
     assert_eq!(address, fabric.address());
@@ -72,7 +72,7 @@ fn a_token_is_good_for_one_socket() {
     let mut first = TcpStream::connect(fabric.address()).unwrap();
     first.write_all(&hello(&token)).unwrap();
     until(&mut fabric, |event| matches!(event, FabricEvent::Connected { .. }).then_some(()));
-    for wrong in [token, Token::random()] {
+    for wrong in [token, Token::random().unwrap()] {
         let mut second = TcpStream::connect(fabric.address()).unwrap();
         second.write_all(&hello(&wrong)).unwrap();
         let (kind, text) = receive(&mut fabric, &mut second).unwrap();
@@ -154,7 +154,7 @@ fn sockets_that_are_let_go_are_bounded() {
     let mut refused = Vec::new();
     for n in 0..3 * MAX_PARTINGS {
         let mut peer = TcpStream::connect(fabric.address()).unwrap();
-        peer.write_all(&hello(&Token::random())).unwrap();
+        peer.write_all(&hello(&Token::random().unwrap())).unwrap();
         refused.push(peer);
         heard(&mut fabric, |fabric| fabric.pending.seen() > n as u64 && fabric.pending.is_empty());
         assert!(fabric.partings.len() <= MAX_PARTINGS, "{}", fabric.partings.len());
@@ -260,7 +260,7 @@ fn a_grant_that_is_taken_back_while_it_is_written_ends_the_link() {
 fn an_acceptor_that_is_absent_silent_or_an_imposter() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let answer = offer::encode_acceptor(&Token::random(), address, offer::Encryption::None);
+    let answer = offer::encode_acceptor(&Token::random().unwrap(), address, offer::Encryption::None);
     let config = TcpConfig { handshake_timeout: Duration::from_millis(200), ..local() };
     let begin = |config: &TcpConfig| {
         let mut fabric = TcpFabric::new(config.clone()).unwrap();
@@ -272,7 +272,7 @@ fn an_acceptor_that_is_absent_silent_or_an_imposter() {
     let _silent = listener.accept().unwrap();
     let early = Header { remote: RemoteSlice::new(0, 0, RemoteKey(0)), ..Header::new(Kind::Write, 0) };
     for (bytes, expected) in [
-        (frame(Header::new(Kind::Welcome, 16), Token::random().bytes()), "wrong token"),
+        (frame(Header::new(Kind::Welcome, 16), Token::random().unwrap().bytes()), "wrong token"),
         (frame(early, &[]), "before the welcome"),
         (frame(Header::new(Kind::Refuse, 4), b"full"), "full"),
     ] {

@@ -55,7 +55,8 @@ fn fuzz_tcp_stream() {
         let (fabric, links) = &mut *fabric.borrow_mut();
         *links += 1;
         let link = LinkId(*links);
-        let answer = fabric.accept(link, &offer::encode_initiator(&Token::random(), offer::Encryption::None)).unwrap();
+        let answer =
+            fabric.accept(link, &offer::encode_initiator(&Token::random().unwrap(), offer::Encryption::None)).unwrap();
         let (token, address) = offer::decode_acceptor(&answer, offer::Encryption::None).unwrap();
         let mut peer = TcpStream::connect(address).unwrap();
         peer.write_all(&frame(Header::new(Kind::Hello, 16), token.bytes())).unwrap();

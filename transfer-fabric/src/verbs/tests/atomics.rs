@@ -9,7 +9,7 @@ fn word(offset: u64) -> LocalSlice {
 }
 
 fn local_op(pair: &mut Pair<VerbsRig>, word: LocalSlice, op: AtomicOp) -> u64 {
-    pair.fabric(1).post_local_atomic(WorkId(6), word, op).unwrap();
+    pair.atomics(1).post_local_atomic(WorkId(6), word, op).unwrap();
     pair.hear(1, "LocalAtomicDone", |heard| match heard {
         Heard::LocalAtomicDone(WorkId(6), old) => Some(old.clone().unwrap()),
         _ => None,
@@ -28,11 +28,11 @@ fn a_grant_opens_what_it_is_for() {
         let id = link.0[0];
         match case {
             0 => pair.fabric(0).post_write(id, WorkId(1), &[word(0)], words, None).unwrap(),
-            1 => pair.fabric(0).post_atomic(id, WorkId(1), range, AtomicOp::FetchAdd(1)).unwrap(),
-            2 => pair.fabric(0).post_atomic(id, WorkId(1), range, AtomicOp::Load).unwrap(),
+            1 => pair.atomics(0).post_atomic(id, WorkId(1), range, AtomicOp::FetchAdd(1)).unwrap(),
+            2 => pair.atomics(0).post_atomic(id, WorkId(1), range, AtomicOp::Load).unwrap(),
             _ => {
                 pair.revoke(1, link, words);
-                pair.fabric(0).post_atomic(id, WorkId(1), words, AtomicOp::FetchAdd(1)).unwrap();
+                pair.atomics(0).post_atomic(id, WorkId(1), words, AtomicOp::FetchAdd(1)).unwrap();
             }
         }
         let reason = pair.dead(link)[0].clone();
@@ -47,7 +47,7 @@ fn words_of_a_segment_that_is_gone_are_refused() {
     let mut pair = Pair::new(VerbsRig(config()), LEN);
     assert_eq!(local_op(&mut pair, word(0), AtomicOp::FetchAdd(3)), 0);
     pair.fabric(1).deregister(Pair::<VerbsRig>::SEGMENT).unwrap();
-    assert!(pair.fabric(1).post_local_atomic(WorkId(1), word(0), AtomicOp::Load).is_err());
+    assert!(pair.atomics(1).post_local_atomic(WorkId(1), word(0), AtomicOp::Load).is_err());
     let memory = pair.sides[1].memory.clone();
     pair.fabric(1).register(Pair::<VerbsRig>::SEGMENT, memory).unwrap();
     assert_eq!(local_op(&mut pair, word(0), AtomicOp::Load), 3);

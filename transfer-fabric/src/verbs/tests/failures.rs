@@ -112,7 +112,7 @@ fn a_device_that_fails() {
     let (link, offered) = (pair.connect(0), pair.new_link());
     pair.works(link);
     pair.fabric(0).offer(offered.0[0]).unwrap();
-    pair.fabric(0).post_local_atomic(WorkId(9), slice(0, 8), AtomicOp::Load).unwrap();
+    pair.atomics(0).post_local_atomic(WorkId(9), slice(0, 8), AtomicOp::Load).unwrap();
     let fatal = AsyncEvent { source: AsyncSource::Device, code: 8 };
     pair.fabric(0).device_says(fatal);
     pair.fabric(0).device_says(fatal);
@@ -129,7 +129,7 @@ fn a_device_that_fails() {
     let refused = [
         fabric.offer(LinkId(77)).unwrap_err(),
         fabric.register(SegmentId(9), Arc::new(segment(4096))).unwrap_err(),
-        fabric.post_local_atomic(WorkId(1), slice(0, 8), AtomicOp::Load).unwrap_err(),
+        fabric.atomics().unwrap().post_local_atomic(WorkId(1), slice(0, 8), AtomicOp::Load).unwrap_err(),
     ];
     assert!(refused.iter().all(|error| error.to_string().contains(&why)), "{refused:?}");
     assert!(fabric.describe().contains(&("broken", why)));

@@ -21,7 +21,7 @@ fn only_who_was_told_can_connect_and_once() {
     let (_, address) = offer::decode_cm_acceptor(&answer).unwrap();
     let stranger = pair.new_link();
     pair.fabric(0).offer(stranger.0[0]).unwrap();
-    let guessed = offer::encode_cm_acceptor(&crate::token::Token::random(), address);
+    let guessed = offer::encode_cm_acceptor(&crate::token::Token::random().unwrap(), address);
     pair.fabric(0).connect(stranger.0[0], &guessed).unwrap();
     let reason = down(&mut pair, 0);
     assert!(matches!(&reason, DownReason::NotConnected(why) if why.contains("the token is unknown")), "{reason:?}");
@@ -49,7 +49,7 @@ fn the_step_that_failed_is_named() {
     let manager = pair.fabric(0).manager.as_ref().unwrap().address();
     // Nobody listens there.
     let nobody = SocketAddr::new(manager.ip(), if manager.port() == 1 { 2 } else { 1 });
-    let answer = offer::encode_cm_acceptor(&crate::token::Token::random(), nobody);
+    let answer = offer::encode_cm_acceptor(&crate::token::Token::random().unwrap(), nobody);
     pair.fabric(0).connect(link.0[0], &answer).unwrap();
     let reason = down(&mut pair, 0);
     assert!(matches!(&reason, DownReason::NotConnected(why) if why.starts_with("rdma_cm, ")), "{reason:?}");

@@ -201,7 +201,7 @@ fn with_all_rails(pair: &mut OverRails, initiator: usize) -> Link {
     let start = Instant::now();
     loop {
         let link = pair.connect(initiator);
-        if [0, 1].iter().all(|side| pair.fabric(*side).rails(link.0[*side]) == LinkRails { all: 2, live: 2 }) {
+        if [0, 1].iter().all(|side| pair.rails(*side, link.0[*side]) == LinkRails { all: 2, live: 2 }) {
             return link;
         }
         assert!(start.elapsed() < Duration::from_secs(20), "the port does not come back");
@@ -249,7 +249,7 @@ fn two_devices_of_which_one_goes_down() {
             assert!(began.elapsed() < Duration::from_secs(60), "{death}: {heard:?}, {:?}", stream.slots);
         }
         for side in 0..2 {
-            assert_eq!(pair.fabric(side).rails(link.0[side]), LinkRails { all: 2, live: 1 });
+            assert_eq!(pair.rails(side, link.0[side]), LinkRails { all: 2, live: 1 });
         }
         assert_eq!(stream.arrived, stream.posted);
         networks[victim].set(true);
@@ -270,7 +270,7 @@ fn two_devices_of_which_one_is_down_from_the_beginning() {
         let begun = Instant::now();
         let link = loop {
             let link = pair.connect(victim);
-            if [0, 1].iter().all(|side| pair.fabric(*side).rails(link.0[*side]).live == 1) {
+            if [0, 1].iter().all(|side| pair.rails(*side, link.0[*side]).live == 1) {
                 break link;
             }
             assert!(begun.elapsed() < Duration::from_secs(20), "the port does not go down");

@@ -6,7 +6,7 @@
 
 use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
-use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
 use std::time::{Instant, SystemTime};
 use transfer_core::protocol::{EndedTransfer, Operation};
 use transfer_core::trace::TraceContext;
@@ -30,7 +30,7 @@ impl Spans {
         let parent = ended.trace.or(origin);
         let collected = match parent {
             Some(parent) => parent.is_sampled(),
-            None => self.sample > 0 && rand::random_range(0..self.sample) == 0,
+            None => self.sample > 0 && fastrand::u32(0..self.sample) == 0,
         };
         if !collected {
             return None;
@@ -69,9 +69,9 @@ impl Spans {
 fn own(parent: Option<TraceContext>) -> SpanContext {
     let trace = match parent {
         Some(parent) => TraceId::from_bytes(parent.trace_id()),
-        None => TraceId::from(rand::random_range(1..=u128::MAX)),
+        None => RandomIdGenerator::default().new_trace_id(),
     };
-    let span = SpanId::from(rand::random_range(1..=u64::MAX));
+    let span = RandomIdGenerator::default().new_span_id();
     SpanContext::new(trace, span, TraceFlags::SAMPLED, false, TraceState::NONE)
 }
 

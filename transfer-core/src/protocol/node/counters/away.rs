@@ -1,6 +1,5 @@
 //! What lives elsewhere: requests to peers, and operations on their words.
 
-use super::super::link::Out;
 use super::home::{Serve, WordGrant};
 use super::{COUNTERS_PER_NODE, CounterStage, WORD_BYTES, changes, spoken};
 use crate::fabric::{LinkId, WorkId};
@@ -9,6 +8,7 @@ use crate::op::{CounterAsk, CounterPath, Failure, FailureCode};
 use crate::protocol::action::Post;
 use crate::protocol::ids::OperationId;
 use crate::protocol::ids::{CounterCallId, of};
+use crate::protocol::links::Out;
 use crate::protocol::node::Node;
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::tenant::Tenant;
@@ -294,7 +294,7 @@ impl Node {
     /// COUNTER_ENDED: it has lost its name; what was granted is of no use.
     pub(in super::super) fn counter_ended_there(&mut self, link: LinkId, name: NameRef) {
         let Some(l) = self.links.get_mut(&link) else { return };
-        let Some(key) = l.names_in.look_up(name).cloned().map(Key::from) else {
+        let Some(key) = l.numbers.names_in.look_up(name).cloned().map(Key::from) else {
             return self.violation(link, &format!("it uses name {}.{}, which it never told", name.id, name.generation));
         };
         self.forget_opened(link, &key);

@@ -134,7 +134,7 @@ impl Node {
     ) -> Option<(Key, Tenant)> {
         let limit = self.config.max_requests_per_link;
         let l = self.links.get_mut(&link)?;
-        let Some(key) = l.names_in.look_up(name).cloned().map(Key::from) else {
+        let Some(key) = l.numbers.names_in.look_up(name).cloned().map(Key::from) else {
             self.violation(link, &format!("it uses name {}.{}, which it never told", name.id, name.generation));
             return None;
         };

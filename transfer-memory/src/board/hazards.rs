@@ -3,7 +3,7 @@
 use crate::sync::{AtomicU64, Ordering};
 
 /// Sets a hazard pointer to a ticket, in the ticket's bucket. `None` where the bucket is full.
-pub(crate) fn mark(bucket: &[AtomicU64], ticket: u64) -> Option<usize> {
+pub(crate) fn protect(bucket: &[AtomicU64], ticket: u64) -> Option<usize> {
     bucket.iter().position(|word| {
         word.load(Ordering::Relaxed) == 0
             // Other threads of the worker set hazard pointers here as well.
@@ -17,21 +17,21 @@ pub(crate) fn clear(word: &AtomicU64) {
 }
 
 /// Whether a hazard pointer to this ticket is set in its bucket.
-pub(crate) fn is_marked(bucket: &[AtomicU64], ticket: u64) -> bool {
+pub(crate) fn is_protected(bucket: &[AtomicU64], ticket: u64) -> bool {
     // Acquire: reads under a hazard pointer that is cleared by now come before this. So every word of the bucket is
     // loaded.
     bucket.iter().fold(false, |found, word| found | (word.load(Ordering::Acquire) == ticket))
 }
 
 #[cfg(not(loom))]
-pub use session::SessionMarks;
+pub use session::SessionHazards;
 #[cfg(not(loom))]
 pub(super) use session::bucket_of;
 
 #[cfg(not(loom))]
 mod session {
     use super::super::futex;
-    use super::super::layout::{BUCKET_MARKS, BUCKETS, MARKS_BYTES, MARKS_HEADER_WORDS, line};
+    use super::super::layout::{BUCKET_HAZARDS, BUCKETS, HAZARDS_BYTES, HAZARDS_HEADER_WORDS, line};
     use super::super::words::Words;
     use crate::segment::{MapError, Mapping};
     use crate::sync::Ordering;
@@ -39,22 +39,22 @@ mod session {
 
     /// Where the bucket of a ticket begins.
     pub(in super::super) fn bucket_of(ticket: u64) -> usize {
-        MARKS_HEADER_WORDS + (ticket % BUCKETS as u64) as usize * BUCKET_MARKS
+        HAZARDS_HEADER_WORDS + (ticket % BUCKETS as u64) as usize * BUCKET_HAZARDS
     }
 
     /// A session's hazard pointers, as its sidecar sees them.
     #[derive(Debug)]
-    pub struct SessionMarks {
+    pub struct SessionHazards {
         words: Words,
     }
 
-    impl SessionMarks {
+    impl SessionHazards {
         /// Those at `offset` of a mapping that can be written.
         ///
         /// # Errors
         /// [`MapError`].
-        pub fn new(mapping: Arc<Mapping>, offset: u64) -> Result<SessionMarks, MapError> {
-            Ok(SessionMarks { words: Words::to_write(mapping, offset, (MARKS_BYTES / 8) as usize)? })
+        pub fn new(mapping: Arc<Mapping>, offset: u64) -> Result<SessionHazards, MapError> {
+            Ok(SessionHazards { words: Words::to_write(mapping, offset, (HAZARDS_BYTES / 8) as usize)? })
         }
 
         /// Tells the worker whether the sidecar honours its hazard pointers from now on.
@@ -62,27 +62,27 @@ mod session {
             if let Some(word) = self.words.all().get(line::OPEN) {
                 word.store(u64::from(open), Ordering::SeqCst);
                 if !open {
-                    // It may sleep until something changes on the board.
+                    // The worker may sleep until something changes on the board.
                     futex::wake_all(std::slice::from_ref(word));
                 }
             }
         }
 
-        /// Whether the worker reads what that ticket named. To be asked after the ticket is shown no more, and after
-        /// [`BoardWriter::settle`](super::super::BoardWriter::settle).
+        /// Whether a hazard pointer to that ticket is set. Call it after the ticket was unlinked, and after
+        /// [`BoardWriter::fence_before_scan`](super::super::BoardWriter::fence_before_scan).
         #[must_use]
-        pub fn is_marked(&self, ticket: u64) -> bool {
-            super::is_marked(self.words.part(bucket_of(ticket), BUCKET_MARKS), ticket)
+        pub fn is_protected(&self, ticket: u64) -> bool {
+            super::is_protected(self.words.part(bucket_of(ticket), BUCKET_HAZARDS), ticket)
         }
 
-        /// How many marks are set.
+        /// How many hazard pointers are set.
         #[must_use]
         pub fn count(&self) -> u64 {
-            let marks = self.words.part(MARKS_HEADER_WORDS, BUCKETS * BUCKET_MARKS);
-            marks.iter().filter(|word| word.load(Ordering::Relaxed) != 0).count() as u64
+            let hazards = self.words.part(HAZARDS_HEADER_WORDS, BUCKETS * BUCKET_HAZARDS);
+            hazards.iter().filter(|word| word.load(Ordering::Relaxed) != 0).count() as u64
         }
 
-        /// How many fetches found what they looked for, and how many bytes that was, as the worker says.
+        /// The number of fetches that found their version, and the sum of its bytes, as the worker reports them.
         #[must_use]
         pub fn hits(&self) -> (u64, u64) {
             let count = |at: usize| self.words.all().get(at).map_or(0, |word| word.load(Ordering::Relaxed));

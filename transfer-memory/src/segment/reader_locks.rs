@@ -1,8 +1,9 @@
-//! Reader marks: file locks by which the kernel records who reads a segment.
+//! Reader locks: file locks by which the kernel records which processes read a segment.
 //!
 //! A sidecar knows which workers read which segments. When it dies, that knowledge dies with it, while its workers go
-//! on reading what they have fetched. So each process that maps a segment also *marks* it, with the incarnation of the
-//! sidecar that passed it: a shared lock of its open file on one byte of the memfd, whose number is the incarnation.
+//! on reading what they have fetched. So each process that maps a segment also *marks* it as read in the incarnation
+//! of the sidecar that passed it. A mark is a shared lock of an open file on one byte of the memfd: the byte whose number
+//! is the incarnation.
 //! The kernel drops the lock when the last descriptor of that open file is closed. A process closes it when it drops
 //! its mapping, and at the latest when it dies. So the worker that writes the segment can ask whether anyone still
 //! reads what was published in an earlier incarnation. No other process has to answer.
@@ -14,7 +15,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use std::io;
 
-/// The byte that stands for an incarnation. Locks reach beyond the end of a file.
+/// The byte that stands for an incarnation. It may lie beyond the end of the file; locks work there too.
 fn byte_of(incarnation: u64) -> libc::off_t {
     (incarnation & (i64::MAX as u64 >> 1)) as libc::off_t
 }
@@ -49,7 +50,7 @@ pub(super) fn mark(fd: BorrowedFd<'_>, incarnation: u64) -> Result<(), crate::Er
     call(fd, libc::F_OFD_SETLK, &mut lock_of(libc::F_RDLCK, incarnation))
 }
 
-/// Whether somebody has marked the memfd `fd`, by another open file than this one, as read in that incarnation.
+/// Whether another open file than `fd` marks this memfd as read in that incarnation.
 ///
 /// # Errors
 /// The kernel's error; whether the memfd is marked is then unknown.

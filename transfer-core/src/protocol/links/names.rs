@@ -1,6 +1,6 @@
-//! What both sides of a link call by number: names, and descriptions of tensors.
+//! The names that the two ends of a link call by number.
 
-use crate::tensor::{Key, Name, TensorMeta};
+use crate::tensor::Name;
 use crate::wire::message::NameRef;
 use hashbrown::HashMap;
 
@@ -9,7 +9,7 @@ const MIN_NAMES: usize = 4;
 
 /// The names that this side has numbered for the peer.
 #[derive(Default)]
-pub(super) struct NamesOut {
+pub(in crate::protocol) struct NamesOut {
     numbers: HashMap<Name, NameRef>,
     places: Vec<(Name, u32)>,
     next: usize,
@@ -18,7 +18,7 @@ pub(super) struct NamesOut {
 impl NamesOut {
     /// The number of a name, and whether the peer has to be told. With a full table the oldest number gets a new meaning: what was
     /// sent before is in order before that. `together` are the names of the same message, whose numbers stay.
-    pub(super) fn number(&mut self, name: &Name, together: &[&Name], limit: usize) -> (NameRef, bool) {
+    pub(in crate::protocol) fn number(&mut self, name: &Name, together: &[&Name], limit: usize) -> (NameRef, bool) {
         if let Some(n) = self.numbers.get(name) {
             return (*n, false);
         }
@@ -45,14 +45,14 @@ impl NamesOut {
 
 /// The names that the peer has numbered for us.
 #[derive(Default)]
-pub(super) struct NamesIn {
+pub(in crate::protocol) struct NamesIn {
     places: Vec<(u32, Name)>,
 }
 
 impl NamesIn {
     /// Enters a name, in the next free place or with the next generation of one that is taken: a number gets a new meaning only by
     /// this message, behind which nothing uses the old one. The error says what is wrong with it.
-    pub(super) fn enter(&mut self, name: NameRef, text: Name, limit: usize) -> Result<(), String> {
+    pub(in crate::protocol) fn enter(&mut self, name: NameRef, text: Name, limit: usize) -> Result<(), String> {
         let NameRef { id, generation } = name;
         let (place, used) = (id as usize, self.places.len());
         let right = match self.places.get(place) {
@@ -73,32 +73,9 @@ impl NamesIn {
         Ok(())
     }
 
-    pub(super) fn look_up(&self, name: NameRef) -> Option<&Name> {
+    pub(in crate::protocol) fn look_up(&self, name: NameRef) -> Option<&Name> {
         let (generation, text) = self.places.get(name.id as usize)?;
         (*generation == name.generation).then_some(text)
-    }
-}
-
-/// Descriptions of tensors that both sides know by number. When full it forgets them all, which costs a round trip each.
-#[derive(Default)]
-pub(super) struct MetaCache {
-    known: HashMap<Key, (u32, TensorMeta)>,
-}
-
-impl MetaCache {
-    pub(super) fn get(&self, key: &Key) -> Option<&(u32, TensorMeta)> {
-        self.known.get(key)
-    }
-
-    pub(super) fn forget(&mut self, key: &Key) {
-        self.known.remove(key);
-    }
-
-    pub(super) fn set(&mut self, key: &Key, id: u32, meta: TensorMeta, limit: usize) {
-        if self.known.len() >= limit && !self.known.contains_key(key) {
-            self.known.clear();
-        }
-        self.known.insert(key.clone(), (id, meta));
     }
 }
 

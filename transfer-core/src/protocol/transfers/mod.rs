@@ -1,0 +1,199 @@
+//! Transfers between nodes that are under way: what this node asked of its peers, what they asked of it, and what it pushes to them.
+//!
+//! # Layout
+//! - `pull`: a request of ours. `serve`: a request of a peer. `push`: a key that is pushed to a peer.
+//! - `calls`: landing slots for many keys at once: what is collected for a call, and the calls of peers that are being answered.
+
+mod calls;
+mod pull;
+mod push;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+pub(super) use calls::MAX_CALLS_PER_LINK;
+pub(super) use pull::{Pull, PullState};
+pub(super) use push::{FlowState, OutFlow};
+pub(super) use serve::Serve;
+
+use super::control::BufferAsk;
+use super::ids::{OutFlowId, PullId, SessionId, of};
+use super::slab::Slab;
+use crate::fabric::LinkId;
+use crate::tensor::Key;
+use calls::Call;
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
+
+/// The transfers between a node and its peers, as tables by link.
+///
+/// It knows links, operations, versions and slots by their ids, and nothing else of them. Whoever holds it
+/// - hands it **events**: a link comes or goes ([`link_up`](Transfers::link_up), [`link_down`](Transfers::link_down)), a transfer begins
+///   ([`begin_pull`](Transfers::begin_pull), [`begin_serve`](Transfers::begin_serve), [`begin_flow`](Transfers::begin_flow)) or ends
+///   ([`end_pull`](Transfers::end_pull), [`end_serve`](Transfers::end_serve), [`end_flow`](Transfers::end_flow)), a peer calls for slots
+///   ([`begin_call`](Transfers::begin_call)) and its flows are answered ([`answer_call`](Transfers::answer_call));
+/// - collects **what goes out** by a call: [`ask_by_call`](Transfers::ask_by_call), then [`take_asks`](Transfers::take_asks).
+///
+/// **Getters** hand out [`Pull`]s, [`Serve`]s and [`OutFlow`]s. Each says itself which step may follow in its state.
+#[derive(Default)]
+pub(super) struct Transfers {
+    links: BTreeMap<LinkId, OfLink>,
+    /// Links over which flows ask for slots with the next call.
+    asking: Vec<LinkId>,
+    /// Calls of peers for slots that are being answered.
+    calls: BTreeMap<u64, Call>,
+}
+
+/// The transfers of one link.
+#[derive(Default)]
+pub(super) struct OfLink {
+    pulls: Slab<Pull, of::Pull>,
+    serves: HashMap<u32, Serve>,
+    flows: Slab<OutFlow, of::OutFlow>,
+    flow_of: HashMap<(SessionId, Key), OutFlowId>,
+    /// Flows that ask for slots with the next call.
+    asks: Vec<BufferAsk>,
+    /// Flows whose slots the peer asked for by a call, and the call.
+    called: HashMap<u32, u64>,
+}
+
+impl OfLink {
+    /// Requests of ours.
+    pub(super) fn pulls(&self) -> &Slab<Pull, of::Pull> {
+        &self.pulls
+    }
+
+    /// Requests of the peer.
+    pub(super) fn serves(&self) -> &HashMap<u32, Serve> {
+        &self.serves
+    }
+
+    /// Keys that are pushed to the peer.
+    pub(super) fn flows(&self) -> &Slab<OutFlow, of::OutFlow> {
+        &self.flows
+    }
+
+    /// Takes out the requests of the peer, in the order of their indices.
+    pub(super) fn take_serves(&mut self) -> Vec<(u32, Serve)> {
+        let mut serves: Vec<_> = self.serves.drain().collect();
+        serves.sort_unstable_by_key(|(index, _)| *index);
+        serves
+    }
+}
+
+impl Transfers {
+    /// A link came up.
+    pub(super) fn link_up(&mut self, link: LinkId) {
+        self.links.insert(link, OfLink::default());
+    }
+
+    /// A link is down. Returns what was under way on it.
+    pub(super) fn link_down(&mut self, link: LinkId) -> OfLink {
+        self.links.remove(&link).unwrap_or_default()
+    }
+
+    /// What is under way on a link.
+    pub(super) fn of(&self, link: LinkId) -> Option<&OfLink> {
+        self.links.get(&link)
+    }
+
+    /// A request of ours.
+    pub(super) fn pull(&self, link: LinkId, id: PullId) -> Option<&Pull> {
+        self.links.get(&link)?.pulls.get(id)
+    }
+
+    /// A request of ours, to change.
+    pub(super) fn pull_mut(&mut self, link: LinkId, id: PullId) -> Option<&mut Pull> {
+        self.links.get_mut(&link)?.pulls.get_mut(id)
+    }
+
+    /// The request of ours that a peer calls by this index.
+    pub(super) fn pull_named(&self, link: LinkId, index: u32) -> Option<PullId> {
+        self.links.get(&link)?.pulls.lengthen(index)
+    }
+
+    /// Begins a request of ours.
+    pub(super) fn begin_pull(&mut self, link: LinkId, pull: Pull) -> Option<PullId> {
+        Some(self.links.get_mut(&link)?.pulls.insert(pull))
+    }
+
+    /// Ends a request of ours.
+    pub(super) fn end_pull(&mut self, link: LinkId, id: PullId) -> Option<Pull> {
+        self.links.get_mut(&link)?.pulls.remove(id)
+    }
+
+    /// A request of a peer.
+    pub(super) fn serve(&self, link: LinkId, index: u32) -> Option<&Serve> {
+        self.links.get(&link)?.serves.get(&index)
+    }
+
+    /// A request of a peer, to change.
+    pub(super) fn serve_mut(&mut self, link: LinkId, index: u32) -> Option<&mut Serve> {
+        self.links.get_mut(&link)?.serves.get_mut(&index)
+    }
+
+    /// Begins a request of a peer.
+    pub(super) fn begin_serve(&mut self, link: LinkId, index: u32, serve: Serve) {
+        if let Some(l) = self.links.get_mut(&link) {
+            l.serves.insert(index, serve);
+        }
+    }
+
+    /// Ends a request of a peer.
+    pub(super) fn end_serve(&mut self, link: LinkId, index: u32) -> Option<Serve> {
+        self.links.get_mut(&link)?.serves.remove(&index)
+    }
+
+    /// Requests of a peer whose version is not there yet, and their keys, in the order of their indices.
+    pub(super) fn waiting_serves(&self, link: LinkId) -> Vec<(u32, Key)> {
+        let serves = self.links.get(&link).into_iter().flat_map(|l| &l.serves);
+        let waiting = serves.filter(|(_, serve)| !serve.is_published()).map(|(index, serve)| (*index, serve.key().clone()));
+        let mut waiting: Vec<_> = waiting.collect();
+        waiting.sort_unstable_by_key(|(index, _)| *index);
+        waiting
+    }
+
+    /// A key that is pushed to a peer.
+    pub(super) fn flow(&self, link: LinkId, id: OutFlowId) -> Option<&OutFlow> {
+        self.links.get(&link)?.flows.get(id)
+    }
+
+    /// A key that is pushed to a peer, to change.
+    pub(super) fn flow_mut(&mut self, link: LinkId, id: OutFlowId) -> Option<&mut OutFlow> {
+        self.links.get_mut(&link)?.flows.get_mut(id)
+    }
+
+    /// The flow that a peer calls by this index.
+    pub(super) fn flow_named(&self, link: LinkId, index: u32) -> Option<OutFlowId> {
+        self.links.get(&link)?.flows.lengthen(index)
+    }
+
+    /// The flow of a worker's key over this link.
+    pub(super) fn flow_of(&self, link: LinkId, of: &(SessionId, Key)) -> Option<OutFlowId> {
+        self.links.get(&link)?.flow_of.get(of).copied()
+    }
+
+    /// Begins a flow. `None` where no index is free: then how many there are is the limit.
+    pub(super) fn begin_flow(&mut self, link: LinkId, flow: OutFlow) -> Option<OutFlowId> {
+        let l = self.links.get_mut(&link).filter(|l| l.flows.has_short_room())?;
+        let of = flow.of();
+        let id = l.flows.insert(flow);
+        l.flow_of.insert(of, id);
+        Some(id)
+    }
+
+    /// Ends a flow. Whether there was one.
+    pub(super) fn end_flow(&mut self, link: LinkId, id: OutFlowId) -> bool {
+        let Some(l) = self.links.get_mut(&link) else { return false };
+        let ended = l.flows.remove(id);
+        ended.is_some_and(|flow| l.flow_of.remove(&flow.of()).is_some())
+    }
+
+    /// The flows of a worker.
+    pub(super) fn flows_of(&self, session: SessionId) -> Vec<(LinkId, OutFlowId)> {
+        let of_link = |(link, l): (&LinkId, &OfLink)| {
+            l.flows.ids(|flow| flow.session == session).into_iter().map(|id| (*link, id)).collect::<Vec<_>>()
+        };
+        self.links.iter().flat_map(of_link).collect()
+    }
+}

@@ -1,0 +1,42 @@
+//! The fabric over TCP: made where the sidecar has an address for other nodes.
+
+use super::StartError;
+use super::fabrics::{Made, Possible, Start};
+use crate::config::{Config, ConfigError};
+use crate::peering::FORM_DEADLINE;
+use std::net::SocketAddr;
+use std::time::Duration;
+use transfer_core::rails::{MultiRail, RailsConfig, inner_slots};
+use transfer_fabric::tcp::{TcpConfig, TcpFabric};
+
+/// The reason for its lack, where it is required.
+pub(super) const NOT_ASKED: &str = "the tcp fabric needs --listen, or --data-listen";
+
+/// The fabric, with its rails, and where it listens. One rail is one of several as far as peers can tell, so nodes with different
+/// numbers understand each other.
+///
+/// # Errors
+/// Where it cannot listen.
+pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
+    let Start { config, security, .. } = start;
+    let Some(address) = config.data_address() else { return Ok(Made::NotAsked) };
+    let mut tcp = TcpConfig::new(address);
+    tcp.advertise = config.data_advertise.map(|ip| SocketAddr::new(ip, 0));
+    tcp.tls = security.for_data().filter(|_| config.security.encrypts_data());
+    // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
+    tcp.handshake_timeout = FORM_DEADLINE - Duration::from_secs(1);
+    let rails = vec![0; usize::from(config.tcp_rails)];
+    tcp.receive_slots = inner_slots(tcp.receive_slots, rails.len());
+    let tcp = TcpFabric::new(tcp).map_err(|source| StartError::Fabric { address, source })?;
+    let bound = tcp.address();
+    let rails = MultiRail::new(vec![Box::new(tcp)], RailsConfig::new(&rails)).map_err(StartError::Rails)?;
+    Ok(Made::Fabric(Box::new(rails), Some(bound)))
+}
+
+/// Whether there would be one.
+///
+/// # Errors
+/// None.
+pub(super) fn look(config: &Config) -> Result<Possible, ConfigError> {
+    Ok(if config.data_address().is_some() { Possible::Yes } else { Possible::NotAsked })
+}
