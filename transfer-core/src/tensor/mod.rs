@@ -8,4 +8,4 @@ mod shape;
 pub use dtype::DType;
 pub use key::{InvalidName, Key, MAX_COUNTER_NAME_BYTES, MAX_KEY_BYTES, Name, ReservedFor, Select, Version};
 pub use retention::{Life, Retention, Until};
-pub use shape::{InvalidShape, MAX_METADATA_BYTES, MAX_RANK, Shape, TensorMeta};
+pub use shape::{InvalidShape, MAX_METADATA_BYTES, MAX_RANK, MetaParts, Shape, TensorMeta};

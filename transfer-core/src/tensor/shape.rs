@@ -122,6 +122,22 @@ impl TensorMeta {
         Ok(TensorMeta { dtype, shape, metadata_bytes })
     }
 
+    /// The tensor that these parts describe.
+    ///
+    /// # Errors
+    /// Any [`InvalidShape`].
+    pub fn from_parts(parts: &MetaParts<'_>) -> Result<TensorMeta, InvalidShape> {
+        let MetaParts { dtype, dims, metadata_bytes } = *parts;
+        TensorMeta::of(dtype, dims)?.with_metadata(metadata_bytes)
+    }
+
+    /// All that the description says.
+    #[must_use]
+    pub fn parts(&self) -> MetaParts<'_> {
+        let TensorMeta { dtype, shape, metadata_bytes } = self;
+        MetaParts { dtype: *dtype, dims: shape.dims(), metadata_bytes: *metadata_bytes }
+    }
+
     /// How many bytes of metadata lie in front of the body, without padding.
     #[must_use]
     pub fn metadata_bytes(&self) -> u32 {
@@ -151,6 +167,18 @@ impl TensorMeta {
     pub fn len_bytes(&self) -> u64 {
         self.body_offset() + checked_len(self.dtype, &self.shape).unwrap_or(0)
     }
+}
+
+/// All that a [`TensorMeta`] says. Who packs descriptions takes this apart and puts it together by name, in the messages between
+/// sidecars and workers, on boards, and in notices: a field that is added fails to compile where it would be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MetaParts<'a> {
+    /// The element type.
+    pub dtype: DType,
+    /// The dimensions, the slowest first.
+    pub dims: &'a [u64],
+    /// How many bytes of metadata lie in front of the body, without padding.
+    pub metadata_bytes: u32,
 }
 
 /// The room that so much metadata takes.

@@ -1,6 +1,6 @@
 //! Writing and reading little-endian fields.
 
-use crate::tensor::{DType, InvalidName, InvalidShape, MAX_RANK, Shape, TensorMeta};
+use crate::tensor::{DType, InvalidName, InvalidShape, MAX_RANK, MetaParts, TensorMeta};
 
 /// Bytes from outside that cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -117,14 +117,15 @@ impl Writer {
 
     /// Element type, rank, dimensions; then how much metadata lies in front of the body, where there is some.
     pub fn meta(&mut self, v: &TensorMeta) -> &mut Writer {
-        let metadata = if v.metadata_bytes() > 0 { WITH_METADATA } else { 0 };
-        self.u8(v.dtype() as u8);
-        self.u8(u8::try_from(v.shape().dims().len()).unwrap_or(u8::MAX) | metadata);
-        for d in v.shape().dims() {
+        let MetaParts { dtype, dims, metadata_bytes } = v.parts();
+        let metadata = if metadata_bytes > 0 { WITH_METADATA } else { 0 };
+        self.u8(dtype as u8);
+        self.u8(u8::try_from(dims.len()).unwrap_or(u8::MAX) | metadata);
+        for d in dims {
             self.u64(*d);
         }
-        if v.metadata_bytes() > 0 {
-            self.u32(v.metadata_bytes());
+        if metadata_bytes > 0 {
+            self.u32(metadata_bytes);
         }
         self
     }
@@ -271,17 +272,12 @@ impl<'a> Reader<'a> {
         for d in &mut dims[..rank] {
             *d = self.u64()?;
         }
-        let meta = TensorMeta::new(dtype, Shape::new(&dims[..rank])?)?;
-        if !has_metadata {
-            return Ok(meta);
+        let metadata_bytes = if has_metadata { self.u32()? } else { 0 };
+        if has_metadata && metadata_bytes == 0 {
+            let what = "length of the metadata in front of a tensor";
+            return Err(WireError::Value { what, value: 0, expected: "above 0, or not there" });
         }
-        match self.u32()? {
-            0 => {
-                let what = "length of the metadata in front of a tensor";
-                Err(WireError::Value { what, value: 0, expected: "above 0, or not there" })
-            }
-            bytes => Ok(meta.with_metadata(bytes)?),
-        }
+        Ok(TensorMeta::from_parts(&MetaParts { dtype, dims: &dims[..rank], metadata_bytes })?)
     }
 
     /// What is left.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 use transfer_core::memory::{ALIGNMENT, LocalSlice, SegmentId};
-use transfer_core::tensor::{DType, TensorMeta, Version};
+use transfer_core::tensor::{DType, MetaParts, TensorMeta, Version};
 
 /// The writer of a worker's notices. One thread at a time may use it.
 #[derive(Debug)]
@@ -29,7 +29,8 @@ impl NoticeWriter {
     /// Whether a notice can describe such a tensor: one of at most 11 dimensions, without metadata.
     #[must_use]
     pub fn fits(meta: &TensorMeta) -> bool {
-        meta.metadata_bytes() == 0 && meta.shape().dims().len() <= notice::WORDS - notice::DIMS
+        let MetaParts { dtype: _, dims, metadata_bytes } = meta.parts();
+        metadata_bytes == 0 && dims.len() <= notice::WORDS - notice::DIMS
     }
 
     /// Opens the notice for writing: readers see nothing in it until it is [published](NoticeWriter::publish) or
@@ -40,11 +41,12 @@ impl NoticeWriter {
 
     /// Publishes a version, after [`NoticeWriter::begin_update`].
     pub fn publish(&self, notice: u16, ticket: u64, version: Version, meta: &TensorMeta, offset: u64) {
-        let dims = meta.shape().dims();
+        // [`NoticeWriter::fits`]: there is no metadata.
+        let MetaParts { dtype, dims, metadata_bytes: _ } = meta.parts();
         let mut words = [0; notice::WORDS];
         words[notice::TICKET] = ticket;
         words[notice::VERSION] = version.0;
-        words[notice::SHAPE] = meta.dtype() as u64 | (dims.len() as u64) << 8;
+        words[notice::SHAPE] = dtype as u64 | (dims.len() as u64) << 8;
         words[notice::OFFSET] = offset;
         for (word, dim) in words[notice::DIMS..].iter_mut().zip(dims) {
             *word = *dim;
@@ -165,7 +167,8 @@ impl Watch {
         if !is_one || !entry::is_whole(words, sequence) {
             return None;
         }
-        let meta = TensorMeta::of(DType::from_wire(shape as u8)?, dims).ok()?;
+        let dtype = DType::from_wire(shape as u8)?;
+        let meta = TensorMeta::from_parts(&MetaParts { dtype, dims, metadata_bytes: 0 }).ok()?;
         let slice = LocalSlice { segment: self.arena, offset, len: meta.len_bytes() };
         let in_notice = NoticeSnapshot { words: self.words.clone(), sequence };
         Some(Snapshot::noticed(Version(version), meta, slice, ticket, (self.entry, self.sequence), in_notice))

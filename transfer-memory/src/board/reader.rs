@@ -12,7 +12,7 @@ use crate::segment::{MapError, Mapping};
 use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
 use transfer_core::memory::{LocalSlice, SegmentId};
-use transfer_core::tensor::{DType, Key, TensorMeta, Version};
+use transfer_core::tensor::{DType, Key, MetaParts, TensorMeta, Version};
 
 /// The reader of a board. It sets hazard pointers to what it reads. Thread-safe.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl BoardReader {
             return Watch::new((at, sequence), segments(segment)?, offset, arena).map(Lookup::Notice);
         }
         let dtype = DType::from_wire((shape >> 32) as u8)?;
-        let meta = TensorMeta::of(dtype, dims).ok()?;
+        let meta = TensorMeta::from_parts(&MetaParts { dtype, dims, metadata_bytes: 0 }).ok()?;
         let slice = LocalSlice { segment, offset, len: meta.len_bytes() };
         let version = Version(version);
         Some(Lookup::Version(Snapshot { version, meta, slice, ticket, entry: at, sequence, notice: None }))

@@ -7,7 +7,7 @@ use crate::segment::{MapError, Mapping};
 use std::collections::HashMap;
 use std::sync::Arc;
 use transfer_core::memory::{LocalSlice, SegmentId};
-use transfer_core::tensor::{Key, TensorMeta, Version};
+use transfer_core::tensor::{Key, MetaParts, TensorMeta, Version};
 
 /// The board has no entry for a version: its key and shape are too long, or all entries that its key may use are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -61,8 +61,10 @@ impl BoardWriter {
         slice: LocalSlice,
     ) -> Result<(), NoRoom> {
         let hash = hash_of(key.as_str());
-        let shape = u64::from(slice.segment.0) | (meta.dtype() as u64) << 32;
-        let written = encode(key, [hash, ticket, version.0, shape, slice.offset], meta.shape().dims()).ok_or(NoRoom)?;
+        // An entry has no field for metadata: such a tensor is not shown.
+        let MetaParts { dtype, dims, metadata_bytes: 0 } = meta.parts() else { return Err(NoRoom) };
+        let shape = u64::from(slice.segment.0) | (dtype as u64) << 32;
+        let written = encode(key, [hash, ticket, version.0, shape, slice.offset], dims).ok_or(NoRoom)?;
         self.put(key, hash, Place { key: key.clone(), ticket, is_watched: false }, &written)
     }
 

@@ -106,6 +106,15 @@ fn long_keys_and_shapes_fit_up_to_the_size_of_an_entry() {
 }
 
 #[test]
+fn a_tensor_with_metadata_has_no_place_in_an_entry() {
+    let mut s = scene(64);
+    let slice = LocalSlice { segment: SegmentId(1), offset: 0, len: 128 };
+    let meta = meta(&[4]).with_metadata(64).unwrap();
+    assert!(s.writer.publish(&key("k"), 1, Version(1), &meta, slice).is_err());
+    assert_eq!(s.find(&key("k")), None);
+}
+
+#[test]
 fn keys_with_colliding_hashes_are_told_apart_until_no_entry_is_free() {
     let mut s = scene(16);
     // Keys whose hashes all select the first entry.
