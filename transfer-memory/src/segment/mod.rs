@@ -27,6 +27,7 @@ pub use error::{MapError, SegmentError};
 pub use mapping::{Access, Mapping};
 pub use marks::is_marked;
 pub(crate) use marks::reopen;
+pub(crate) use memfd::has_huge_pages;
 pub use memfd::{Achieved, Lock, MemoryKind, PageKind, Pages, Segment, SegmentOptions};
 pub use reference::ReferenceMarks;
 
