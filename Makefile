@@ -56,6 +56,9 @@ test-host: setup test-tools ## Those tests that need no RDMA device
 	CARGO="$(CARGO)" scripts/host-tests.sh $(addsuffix ::,$(SHM_SUITES))
 	scripts/test-python.sh
 
+wheel: setup ## Builds the Python package's wheel into target/wheels, and tries it in an empty environment
+	scripts/wheel.sh
+
 test-python: setup ## Those of the Python package: pytest, its types, its stub
 	$(CARGO) build --workspace
 	scripts/test-python.sh

@@ -9,7 +9,7 @@
 //! - `memory`: what an export keeps, in which process; `buffer`, `tensor`: the two kinds of it that Python sees; `report`: how a call went.
 //! - `dlpack`, `pybuffer`, `table`: memory given away and taken by DLPack, by the buffer protocol, and as Arrow's C structs. Unsafe code is
 //!   there, and in no other file. `strided`: copies what does not lie in one piece.
-//! - `dtype`: names of element types; `errors`: the classes that are raised; `counters`, `in_place`, `streams`: what their names say.
+//! - `dtype`: names of element types; `errors`: the classes that are raised; `programs`: transferd and transferctl; `counters`, `in_place`, `streams`: what their names say.
 
 #![deny(unsafe_code)]
 
@@ -24,6 +24,7 @@ mod in_place;
 mod memory;
 mod options;
 mod pending;
+mod programs;
 mod pybuffer;
 mod report;
 mod streams;
@@ -53,5 +54,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table::Rows>()?;
     module.add_class::<table::Table>()?;
     module.add_class::<tensor::Tensor>()?;
+    module.add_function(wrap_pyfunction!(programs::transferd, module)?)?;
+    module.add_function(wrap_pyfunction!(programs::transferctl, module)?)?;
     module.add_function(wrap_pyfunction!(client::embedded_socket, module)?)
 }

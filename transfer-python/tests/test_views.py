@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -238,6 +239,7 @@ keep = [tensor, tensor.numpy(), np.from_dlpack(tensor), memoryview(tensor), cons
 pending = c.fetch_later("never")
 cycle = [c, keep]
 cycle.append(cycle)
+print(c.path)
 {ending}
 """
 
@@ -250,4 +252,6 @@ def test_an_interpreter_ends_with_open_sessions(sidecar, ending, embedded):
     script = AT_EXIT.format(tests=str(Path(__file__).parent), path="" if embedded else sidecar.path, ending=ending)
     done = subprocess.run([sys.executable, "-X", "dev", "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+    # A sidecar of the process's own leaves no folder behind.
+    assert os.path.exists(os.path.dirname(done.stdout.strip())) != embedded
     until("its session is over", lambda: sidecar.counters()["sessions"] == 0)

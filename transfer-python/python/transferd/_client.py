@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -159,6 +161,13 @@ class Client(_native.Client):
     def two_buffers(self, key: str, shape: Sequence[int], dtype: object = "float32") -> TwoBuffers:
         """Two buffers that take turns under `key`: while readers have the one, the other is written."""
         return TwoBuffers(self._two_buffers(key, list(shape), dtype))
+
+
+@atexit.register
+def _leave_no_folder() -> None:
+    """Removes the socket of this process's sidecar, which ends with the process where something still holds it."""
+    if (socket := _native._embedded_socket()) is not None:
+        shutil.rmtree(os.path.dirname(socket), ignore_errors=True)
 
 
 def _again(arguments: tuple[str, dict[str, Any]] | None) -> Client:

@@ -29,11 +29,15 @@ __all__ = [
     "TwoBuffers",
     "__version__",
     "_embedded_socket",
+    "_transferctl",
+    "_transferd",
 ]
 
 __version__: str
 
 def _embedded_socket() -> str | None: ...
+def _transferd(words: Sequence[str]) -> int: ...
+def _transferctl(words: Sequence[str]) -> int: ...
 
 @disjoint_base
 class Client:
