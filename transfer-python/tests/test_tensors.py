@@ -116,6 +116,7 @@ def test_views_of_any_layout_are_pushed_as_numpy_sees_them(c):
         "fortran": np.asfortranarray(base),
         "transposed": base.transpose(2, 0, 3, 1),
         "reversed": base[::-1, :, ::-2],
+        "backwards": base[..., ::-1],
         "columns": base[..., 1:4:2],
         "broadcast": np.broadcast_to(base[:1], (3, 3, 4, 5)),
         "one": base[1:2, :, 2:3],
