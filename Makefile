@@ -24,7 +24,7 @@ export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # What the demo's programs are built with (Cargo.toml).
 DEMO_PROFILE := demo
 .DEFAULT_GOAL := help
-.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
+.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python wheel soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,14 @@ check: ## Checks what has changed since the last commit, and the end-to-end test
 test-host: setup test-tools ## Those tests that need no RDMA device
 	$(CARGO) build --workspace --all-targets
 	CARGO="$(CARGO)" scripts/host-tests.sh $(addsuffix ::,$(SHM_SUITES))
+	scripts/test-python.sh
+
+wheel: setup ## Builds the Python package's wheel into target/wheels, and tries it in an empty environment
+	scripts/wheel.sh
+
+test-python: setup ## Those of the Python package: pytest, its types, its stub
+	$(CARGO) build --workspace
+	scripts/test-python.sh
 
 test-tools:
 	@scripts/test-tools.sh

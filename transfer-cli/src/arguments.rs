@@ -81,10 +81,15 @@ pub enum Command {
 /// The command line of this process. What is wrong with it is printed, and ends the process.
 #[must_use]
 pub fn parse() -> Arguments {
-    let words: Vec<OsString> = std::env::args_os().collect();
-    match Arguments::try_parse_from(&words) {
+    parse_from(&std::env::args_os().collect::<Vec<_>>())
+}
+
+/// These words as a command line, the first of which is the program's name. What is wrong with it is printed, and ends the process.
+#[must_use]
+pub fn parse_from(words: &[OsString]) -> Arguments {
+    match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
-        Err(error) => match of_environment(&error, &words) {
+        Err(error) => match of_environment(&error, words) {
             None => error.exit(),
             Some(text) => {
                 eprintln!("transferctl: {text}");

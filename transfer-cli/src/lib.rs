@@ -22,6 +22,18 @@ use error::Error;
 use files::error::FilesError;
 use transfer_terminal::shells;
 
+/// Does what the command line says, and prints what goes wrong. Answers the exit status.
+#[must_use]
+pub fn main(arguments: Arguments) -> u8 {
+    match run(arguments) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprint!("{}", error.for_people());
+            error.exit_code()
+        }
+    }
+}
+
 /// Does what the command line says.
 ///
 /// # Errors

@@ -2,14 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
-use transfer_cli::arguments;
 
 fn main() -> ExitCode {
-    match transfer_cli::run(arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprint!("{}", error.for_people());
-            ExitCode::from(error.exit_code())
-        }
-    }
+    ExitCode::from(transfer_cli::main(transfer_cli::arguments::parse()))
 }

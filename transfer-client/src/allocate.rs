@@ -16,7 +16,7 @@ use transfer_core::tensor::TensorMeta;
 #[derive(Debug)]
 #[must_use = "nothing is allocated before `.await` or `.call()`"]
 pub struct AllocateWait<F> {
-    call: AllocateCall,
+    pub(crate) call: AllocateCall,
     face: PhantomData<F>,
 }
 
@@ -49,7 +49,7 @@ impl AllocateWait<Blocking> {
 /// An allocation under way.
 #[derive(Debug)]
 pub struct AllocateCall {
-    session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     meta: Option<Result<TensorMeta, Error>>,
     timeout: Duration,
     started: Option<Instant>,

@@ -19,7 +19,7 @@ use transfer_core::tensor::Name;
 #[derive(Debug)]
 #[must_use = "a call is made by `.await`, or by `.call()`"]
 pub struct Counting<F, T> {
-    call: CountingCall<T>,
+    pub(crate) call: CountingCall<T>,
     face: PhantomData<F>,
 }
 
@@ -68,7 +68,7 @@ impl<T> Counting<Blocking, T> {
 
 /// A call under way.
 pub struct CountingCall<T> {
-    session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     asked: Option<Result<(Name, CounterAsk), Error>>,
     timeout: Duration,
     calls: Option<Calls>,

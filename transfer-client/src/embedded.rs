@@ -17,6 +17,14 @@ struct Running {
     guard: Option<ForkGuard>,
 }
 
+/// Where other processes of this user connect to the sidecar of this process. `None` where none runs, or in a forked child.
+#[must_use]
+pub fn embedded_socket() -> Option<PathBuf> {
+    let running = RUNNING.lock();
+    let is_ours = running.guard.as_ref().is_some_and(|guard| !guard.is_forked());
+    running.sidecar.upgrade().filter(|_| is_ours).map(|sidecar| sidecar.addresses().socket.clone())
+}
+
 /// The process's sidecar, started where there is none yet, and where to connect to it. It stops with the last holder.
 pub(crate) fn sidecar() -> Result<(Arc<Sidecar>, PathBuf), Error> {
     let mut running = RUNNING.lock();

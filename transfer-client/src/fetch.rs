@@ -88,7 +88,7 @@ pub(crate) use fetch_options;
 #[derive(Debug)]
 #[must_use = "a fetch is made by `.await`, or by `.call()`"]
 pub struct Fetch<F, T = Tensor> {
-    call: FetchCall<T>,
+    pub(crate) call: FetchCall<T>,
     face: PhantomData<F>,
 }
 
@@ -130,7 +130,7 @@ impl<T> Fetch<Blocking, T> {
 /// A fetch under way.
 #[derive(Debug)]
 pub struct FetchCall<T = Tensor> {
-    session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     key: Option<Result<Key, Error>>,
     options: FetchOptions,
     take: Take<T>,

@@ -25,6 +25,10 @@ impl Frozen {
         Frozen { bytes, meta }
     }
 
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
     /// The element type.
     #[must_use]
     pub fn dtype(&self) -> DType {

@@ -19,7 +19,7 @@ use transfer_core::tensor::{Key, TensorMeta, Version};
 #[derive(Debug)]
 #[must_use = "nothing is taken back before `.await` or `.call()`"]
 pub struct Gate<F> {
-    call: GateCall,
+    pub(crate) call: GateCall,
     face: PhantomData<F>,
 }
 
@@ -78,7 +78,7 @@ impl Gate<Blocking> {
 /// A version that is being taken back.
 #[derive(Debug)]
 pub struct GateCall {
-    session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     timeout: Duration,
     started: Option<Instant>,
     stage: Stage,

@@ -80,6 +80,7 @@
 //! - [`Handle`]: the client; [`Client`] and [`BlockingClient`] are its two faces.
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a tensor that is written, that is written no more, that was fetched.
 //! - [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`Order`], [`AllocateWait`], [`Connect`]: calls to be made.
+//! - [`Begun`], [`Doorbell`]: calls that are begun now and waited for later, for bindings to other languages.
 //! - [`BatchBuilder`], [`ColumnMut`], [`FetchedBatch`], [`FetchedTable`], [`BatchStream`], [`BatchStreamReader`], [`FixedShapeTensor`],
 //!   [`BatchError`]: record batches.
 //! - [`Counter`], [`Barrier`], [`Counting`]: counters and barriers of the job, and calls about them.
@@ -89,6 +90,7 @@
 mod allocate;
 mod barrier;
 mod batch;
+mod begun;
 mod calls;
 mod connect;
 mod connection;
@@ -119,10 +121,14 @@ pub use allocate::AllocateWait;
 pub use barrier::{Barrier, Round};
 pub use batch::{
     BatchBuilder, BatchError, BatchStream, BatchStreamReader, ColumnMut, FetchedBatch, FetchedTable, FixedShapeTensor,
+    NextBatch,
 };
+pub use begun::{Begun, Doorbell};
 pub use connect::Connect;
 pub use counter::{Counted, Counter, Swapped};
 pub use counting::{Counting, CountingCall};
+#[cfg(feature = "embedded")]
+pub use embedded::embedded_socket;
 pub use error::{Error, Fault, PushError};
 pub use face::{Async, Blocking, Face, Running};
 pub use fetch::Fetch;
@@ -145,4 +151,4 @@ pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Re
 pub use transfer_core::tensor::{DType, Key, Life, Retention, TensorMeta, Until};
 pub use transfer_core::trace::{InvalidTraceContext, TraceContext};
 pub use transfer_memory::socket::Socket;
-pub use transfer_memory::view::{Bytes, Element, F8E4M3, F8E5M2, ViewError};
+pub use transfer_memory::view::{Bytes, Element, F8E4M3, F8E5M2, NotPrivate, PrivateBytes, ViewError};

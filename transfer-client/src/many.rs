@@ -111,7 +111,7 @@ impl Call for PushManyCall {
 #[derive(Debug)]
 #[must_use = "fetches are made by `.await`, or by `.call()`"]
 pub struct FetchMany<F> {
-    call: FetchManyCall,
+    pub(crate) call: FetchManyCall,
     face: PhantomData<F>,
 }
 
@@ -144,7 +144,7 @@ impl FetchMany<Blocking> {
 /// A batch of fetches under way.
 #[derive(Debug)]
 pub struct FetchManyCall {
-    session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     options: FetchOptions,
     keys: Vec<Result<Key, Error>>,
     /// Those that are not sent, because they cannot be or were found without, by their place in the batch.

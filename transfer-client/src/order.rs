@@ -17,7 +17,7 @@ use transfer_core::op::Command;
 #[derive(Debug)]
 #[must_use = "a call is made by `.await`, or by `.call()`"]
 pub struct Order<F> {
-    call: OrderCall,
+    pub(crate) call: OrderCall,
     face: PhantomData<F>,
 }
 
@@ -58,7 +58,7 @@ impl Order<Blocking> {
 /// A call under way.
 #[derive(Debug)]
 pub struct OrderCall {
-    session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     command: Option<Result<Command, Error>>,
     timeout: Duration,
     calls: Option<Calls>,

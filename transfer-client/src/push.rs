@@ -53,7 +53,7 @@ impl Prepared {
 #[derive(Debug)]
 #[must_use = "a push is made by `.await`, or by `.call()`"]
 pub struct Push<'a, F> {
-    call: PushCall<'a>,
+    pub(crate) call: PushCall<'a>,
     face: PhantomData<F>,
 }
 
@@ -100,7 +100,7 @@ impl Push<'_, Blocking> {
 /// A push under way.
 #[derive(Debug)]
 pub struct PushCall<'a> {
-    session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     key: Option<Key>,
     source: Option<Source<'a>>,
     options: PushOptions,

@@ -8,7 +8,7 @@ use transfer_core::memory::LocalSlice;
 use transfer_core::op::{LeaseId, Report};
 use transfer_core::tensor::{DType, TensorMeta, Version};
 use transfer_memory::board::HazardPointer;
-use transfer_memory::view::{Bytes, Element};
+use transfer_memory::view::{Bytes, Element, NotPrivate, PrivateBytes};
 
 /// A fetched tensor: read-only, and where the sidecar has it. Cheap to clone; all clones, and the Arrow arrays made of it, share its memory,
 /// which is released with the last of them.
@@ -129,6 +129,14 @@ impl Tensor {
     /// [`Error::View`] where Arrow has no such array.
     pub fn to_array(&self) -> Result<ArrayRef, Error> {
         self.view.to_array()
+    }
+
+    /// A private, writable mapping of the tensor's pages, which shows the same bytes; what is written there is seen there alone.
+    ///
+    /// # Errors
+    /// [`NotPrivate`]: copy the bytes.
+    pub fn map_privately(&self) -> Result<PrivateBytes, NotPrivate> {
+        self.view.bytes().map_privately()
     }
 
     /// The same memory without the tensor around it; it is released with the last view of it.

@@ -1,9 +1,11 @@
 //! A tensor that is being written.
 
 use crate::{Error, Frozen};
+use std::sync::Arc;
 use transfer_core::memory::LocalSlice;
 use transfer_core::tensor::{DType, TensorMeta};
 use transfer_memory::arena::Block;
+use transfer_memory::segment::Mapping;
 use transfer_memory::view::Element;
 
 /// A tensor in the arena, writable by its one owner until it is pushed. Its memory is freed when it is dropped.
@@ -51,6 +53,12 @@ impl TensorMut {
     #[must_use]
     pub fn slice(&self) -> LocalSlice {
         self.block.slice()
+    }
+
+    /// The arena's memory, which stays mapped with this.
+    #[must_use]
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        self.block.arena().mapping()
     }
 
     /// The bytes, row-major.

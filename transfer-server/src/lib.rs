@@ -11,6 +11,7 @@
 //! - `security`: certificates, names, roles.
 //! - `locked`: how much memory it may lock.
 //! - `reload`: what can be changed while it runs.
+//! - [`program`]: `transferd` as a process, from its command line to its exit status.
 //! - `poll`: how the data plane waits, and how that is changed.
 //! - [`observe`]: the log, and what those see who watch it. `page`: the status page's files.
 //! - `admin`, `grpc`: what it shows of itself, and how all services are served.
@@ -33,6 +34,7 @@ pub mod observe;
 mod page;
 mod peering;
 mod poll;
+pub mod program;
 mod reload;
 mod security;
 mod sessions;

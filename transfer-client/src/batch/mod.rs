@@ -34,7 +34,7 @@ pub use calls::{FetchedBatch, FetchedTable};
 pub(crate) use encode::Encoded;
 pub use error::BatchError;
 pub(crate) use gather::gather;
-pub use stream::{BatchStream, BatchStreamReader};
+pub use stream::{BatchStream, BatchStreamReader, NextBatch};
 pub use tensors::FixedShapeTensor;
 
 /// Every buffer of a body starts at a multiple of this.

@@ -12,7 +12,7 @@ use crate::options::DEFAULT_TIMEOUT;
 use crate::push::Push;
 use crate::session::Landed;
 use crate::tensor::Lease;
-use crate::{Error, Handle};
+use crate::{Begun, Error, Handle};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use std::num::NonZeroU32;
@@ -95,15 +95,21 @@ impl<F> std::fmt::Debug for BatchStream<F> {
     }
 }
 
-/// What was fetched, before it is looked at.
-pub(super) struct Raw {
+/// The next batch of a stream, before it is looked at; see [`BatchStreamReader::begin`].
+pub struct NextBatch {
     body: Body,
     version: u64,
     report: Report,
 }
 
-fn take_raw(lease: Arc<Lease>, landed: Landed) -> Result<Raw, Error> {
-    Ok(Raw { body: Body::new(lease, &landed)?, version: landed.version.0, report: landed.report })
+impl std::fmt::Debug for NextBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NextBatch").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+fn take_raw(lease: Arc<Lease>, landed: Landed) -> Result<NextBatch, Error> {
+    Ok(NextBatch { body: Body::new(lease, &landed)?, version: landed.version.0, report: landed.report })
 }
 
 impl<F: Face> BatchStreamReader<F> {
@@ -114,14 +120,18 @@ impl<F: Face> BatchStreamReader<F> {
         self
     }
 
-    fn fetch(&self) -> Fetch<F, Raw> {
+    fn fetch(&self) -> Fetch<F, NextBatch> {
         Fetch::new(self.client.session(), self.key.clone(), take_raw).exactly(self.next).timeout(self.timeout)
     }
 
-    fn take(&mut self, raw: Raw) -> Result<Option<FetchedBatch>, Error> {
+    /// Looks at what was fetched; `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Batch`].
+    pub fn take(&mut self, raw: NextBatch) -> Result<Option<FetchedBatch>, Error> {
         // It has been fetched, whatever is in it.
         self.next += 1;
-        let Raw { body, version, report } = raw;
+        let NextBatch { body, version, report } = raw;
         let decoded = self.decoder.decode(&body)?;
         self.ended = decoded.ended;
         match decoded.ended && decoded.batches.is_empty() {
@@ -146,6 +156,18 @@ impl BatchStreamReader<Async> {
 }
 
 impl BatchStreamReader<Blocking> {
+    /// Begins to fetch the next batch. [`BatchStreamReader::take`] is to be called with what it brings, before the next one is begun. At the end
+    /// of the stream there is none, and a fetch waits for its deadline.
+    pub fn begin(&self) -> Begun<'static, Result<NextBatch, Error>> {
+        self.fetch().begin()
+    }
+
+    /// Whether the end was read.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// The next batch; `None` at the end.
     ///
     /// # Errors

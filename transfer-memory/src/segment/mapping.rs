@@ -2,7 +2,7 @@
 
 use super::{MapError, Reservation, SegmentError};
 use memmap2::{Advice, MmapOptions, MmapRaw};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
 use std::ptr;
@@ -34,8 +34,8 @@ pub struct Mapping {
     access: Access,
     /// What this mapping pins stays counted until it is unmapped.
     _pinned: Option<Reservation>,
-    /// The open file whose lock marks the segment as read.
-    _mark: Option<OwnedFd>,
+    /// The segment's open file, whose lock marks it as read in a reader.
+    file: Option<OwnedFd>,
 }
 
 /// The system's error of a call that memmap2 made.
@@ -61,13 +61,18 @@ impl Mapping {
             Access::ReadWrite => options.map_raw(&fd),
         };
         let raw = raw.map_err(|source| SegmentError::System { step: "map", len, source: errno(&source) })?;
-        Ok(Mapping { raw, access, _pinned: pinned, _mark: None })
+        Ok(Mapping { raw, access, _pinned: pinned, file: None })
     }
 
     /// The same mapping, which keeps the open file that marks it.
     pub(super) fn marked_by(mut self, mark: OwnedFd) -> Mapping {
-        self._mark = Some(mark);
+        self.file = Some(mark);
         self
+    }
+
+    /// The segment's open file, where this mapping keeps it.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     /// Fills the page tables, and the pages themselves where the mapping is writable, so that no later access faults.

@@ -180,10 +180,8 @@ impl Segment {
         }
         let mapping = Mapping::map(fd.as_fd(), expected_len, access, pinned)?;
         mapping.prefault()?;
-        let pages = match fs::fstatfs(&fd) {
-            Ok(file_system) if file_system.f_type as u64 & 0xffff_ffff == HUGETLBFS_MAGIC => {
-                PageKind::Huge { page_bytes: stat.st_blksize as u64 }
-            }
+        let pages = match has_huge_pages(fd.as_fd()) {
+            Ok(true) => PageKind::Huge { page_bytes: stat.st_blksize as u64 },
             _ => PageKind::Base,
         };
         let achieved = Achieved { pages, huge_refused: None, locked: false, lock_refused: None };
@@ -203,6 +201,15 @@ impl Segment {
             Ok(mapping) => Ok(Arc::new(mapping.marked_by(fd))),
             Err(shared) => Ok(shared),
         }
+    }
+
+    /// Maps a worker's own arena, and keeps its file: for [`Bytes::map_privately`](crate::view::Bytes::map_privately).
+    ///
+    /// # Errors
+    /// As [`Segment::adopt`].
+    pub fn adopt_to_write(fd: OwnedFd, expected_len: u64) -> Result<Segment, SegmentError> {
+        let failed = |source| SegmentError::System { step: "duplicate the descriptor of", len: expected_len, source };
+        Segment::adopt(fd, Access::ReadWrite, expected_len)?.of_peer(None).map_err(failed)
     }
 
     /// Maps the arena of a worker that got it from another incarnation of this sidecar. The mapping is read-only:
@@ -316,6 +323,11 @@ impl Segment {
     pub fn achieved(&self) -> &Achieved {
         &self.achieved
     }
+}
+
+/// Whether a memfd has pages of the hugetlb pool.
+pub(crate) fn has_huge_pages(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    Ok(fs::fstatfs(fd)?.f_type as u64 & 0xffff_ffff == HUGETLBFS_MAGIC)
 }
 
 /// An empty memfd that can be sealed, cannot be executed where the kernel knows how to say so, and is closed on exec.

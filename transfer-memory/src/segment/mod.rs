@@ -25,6 +25,7 @@ mod word;
 pub use budget::{BudgetExceeded, PinnedBudget, Reservation};
 pub use error::{MapError, SegmentError};
 pub use mapping::{Access, Mapping};
+pub(crate) use memfd::has_huge_pages;
 pub use memfd::{Achieved, Lock, MemoryKind, PageKind, Pages, Segment, SegmentOptions};
 pub use reader_locks::is_marked;
 pub(crate) use reader_locks::reopen;

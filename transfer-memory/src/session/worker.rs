@@ -93,7 +93,7 @@ impl WorkerEnd {
             Err(e) => return Err(e.into()),
         }
         let (welcome, [rings, arena], shown) = receive_welcome(&socket, deadline)?;
-        let arena = Segment::adopt(arena, Access::ReadWrite, welcome.arena_len)?;
+        let arena = Segment::adopt_to_write(arena, welcome.arena_len)?;
         let mapping = arena.mapping().clone();
         WorkerEnd::finish(socket, welcome, rings, shown, (mapping, arena.into_fd()), deadline)
     }

@@ -65,6 +65,11 @@ impl Bytes {
         cast(self)
     }
 
+    /// The mapping that the bytes lie in, where [`Bytes::of_mapping`] made this of one.
+    pub(super) fn mapping(&self) -> Option<&Arc<Mapping>> {
+        self.owner.downcast_ref::<(Owner, Arc<Mapping>)>().map(|(_, mapping)| mapping)
+    }
+
     pub(super) fn owner(&self) -> &Owner {
         &self.owner
     }

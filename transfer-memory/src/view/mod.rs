@@ -3,17 +3,20 @@
 //!
 //! [`Bytes`] is the view; [`Element`] binds Rust types to element types, for typed slices; [`arrow_type`] and the
 //! `to_arrow` methods turn a view into Arrow arrays. None of them copies a byte.
+//! [`PrivateBytes`] is the same memory for those who may write: a private mapping of it.
 
 mod arrow;
 mod bytes;
 mod element;
 mod error;
+mod private;
 
 pub use arrow::arrow_type;
 pub use bytes::{Bytes, Owner};
 pub use element::{Element, F8E4M3, F8E5M2};
 pub(crate) use element::{cast, cast_mut};
 pub use error::ViewError;
+pub use private::{NotPrivate, PrivateBytes};
 
 #[cfg(test)]
 mod tests;

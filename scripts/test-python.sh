@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Tests the Python package: pytest with real sidecars, the examples, its types with mypy, and its stub against the module. The module and the
+# programs are those that `cargo build --workspace` has made. Its arguments are pytest's: scripts/test-python.sh -k fork
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+venv=$(scripts/python-venv.sh)
+package=$target/python/package
+
+rm -rf "$package"
+mkdir -p "$package"
+cp -r transfer-python/python/transferd "$package/transferd"
+rm -f "$package"/transferd/*.so
+cp "$target/debug/libtransferd_native.so" "$package/transferd/_native.abi3.so"
+export PYTHONPATH=$package TRANSFERD=$target/debug/transferd PYTHONDONTWRITEBYTECODE=1
+
+"$venv/bin/python" -m pytest --quiet -p no:cacheprovider transfer-python/tests "$@"
+cd transfer-python
+export MYPY_CACHE_DIR=$target/python/mypy
+"$venv/bin/python" -m mypy --config-file pyproject.toml python
+MYPYPATH=$package "$venv/bin/python" -m mypy.stubtest --mypy-config-file pyproject.toml --allowlist tests/stub-allowlist.txt \
+    --ignore-unused-allowlist transferd

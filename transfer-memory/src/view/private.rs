@@ -1,0 +1,140 @@
+//! Private, writable mappings of bytes that nobody may change.
+//!
+//! Some libraries have no read-only arrays, and a write to a read-only page kills the process. They get a mapping of their own of the pages
+//! that the bytes lie in (`MAP_PRIVATE`): it shows the same bytes with no copy, and the kernel copies a page when it is written. Such a write
+//! reaches nobody else. The seal `F_SEAL_FUTURE_WRITE` allows this, also through a descriptor that is read-only.
+
+use super::Bytes;
+use crate::Errno;
+use rustix::mm::{self, MapFlags, ProtFlags};
+use std::fmt;
+use std::ptr::{self, NonNull};
+
+/// Bytes in a private mapping: writable, and what is written there is seen there alone. Keeps the bytes that it shows.
+pub struct PrivateBytes {
+    pages: NonNull<u8>,
+    pages_len: usize,
+    skip: usize,
+    shown: Bytes,
+}
+
+// SAFETY: the pages are this value's alone, which hands out their address and no reference; what it keeps is Send and Sync itself.
+unsafe impl Send for PrivateBytes {}
+// SAFETY: as above.
+unsafe impl Sync for PrivateBytes {}
+
+/// Why there is no private mapping of some bytes: copy them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotPrivate {
+    /// They are none of a segment that is mapped here with its file.
+    #[error("the bytes do not lie in a segment whose file is open here")]
+    NoFile,
+    /// A private copy of one page of them would take a huge page.
+    #[error("the bytes lie in huge pages")]
+    HugePages,
+    /// The kernel refused.
+    #[error("the kernel maps no private pages: {source}")]
+    System {
+        /// Its error.
+        source: Errno,
+    },
+}
+
+impl Bytes {
+    /// Maps the pages of these bytes once more, privately and writable.
+    ///
+    /// # Errors
+    /// [`NotPrivate`].
+    pub fn map_privately(&self) -> Result<PrivateBytes, NotPrivate> {
+        let mapping = self.mapping().ok_or(NotPrivate::NoFile)?;
+        let (file, offset) = (mapping.file().ok_or(NotPrivate::NoFile)?, mapping.offset_of(self.as_ptr()));
+        let offset = offset.ok_or(NotPrivate::NoFile)?;
+        let system = |source| NotPrivate::System { source };
+        if crate::segment::has_huge_pages(file).map_err(system)? {
+            return Err(NotPrivate::HugePages);
+        }
+        let page_bytes = rustix::param::page_size();
+        let skip = (offset % page_bytes as u64) as usize;
+        let pages_len = (skip + self.len()).max(1).next_multiple_of(page_bytes);
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping at an address of the kernel's choosing disturbs no memory that Rust knows of. The file's size is sealed, so no
+        // page of it can vanish.
+        let pages = unsafe { mm::mmap(ptr::null_mut(), pages_len, protection, flags, file, offset - skip as u64) };
+        let pages = NonNull::new(pages.map_err(system)?.cast()).ok_or(system(Errno::NOMEM))?;
+        Ok(PrivateBytes { pages, pages_len, skip, shown: self.clone() })
+    }
+}
+
+impl PrivateBytes {
+    /// Where the bytes begin. Valid for reads and writes of [`PrivateBytes::len`] bytes until this is dropped.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: the bytes begin in the first of the pages.
+        unsafe { self.pages.add(self.skip).as_ptr() }
+    }
+
+    /// How many there are.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks whether there are none")]
+    pub fn len(&self) -> usize {
+        self.shown.len()
+    }
+}
+
+impl Drop for PrivateBytes {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that was mapped; whoever was told its address may not use it any more.
+        let _ = unsafe { mm::munmap(self.pages.as_ptr().cast(), self.pages_len) };
+    }
+}
+
+impl fmt::Debug for PrivateBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrivateBytes({:?}..+{})", self.as_ptr(), self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::{Access, Lock, Pages, PinnedBudget, Segment, SegmentOptions};
+    use std::sync::Arc;
+
+    #[test]
+    fn what_is_written_privately_is_seen_there_alone_and_the_owner_is_kept() {
+        let options = SegmentOptions { len: 3 * 4096, pages: Pages::Base, lock: Lock::No };
+        let segment = Segment::create("private", &options, &PinnedBudget::new(options.len)).unwrap();
+        segment.mapping().copy_in(5000, b"0123456789").unwrap();
+        segment.seal_writers().unwrap();
+        let fd = segment.fd().try_clone_to_owned().unwrap();
+        let mapping = Segment::adopt_to_read(fd, segment.len(), 7).unwrap();
+        assert_eq!(mapping.access(), Access::ReadOnly);
+        let lease = Arc::new(());
+        let watch = Arc::downgrade(&lease);
+        // SAFETY: nobody writes the segment from here on.
+        let bytes = unsafe { Bytes::of_mapping(&mapping, 5000, 10, lease) }.unwrap();
+        let private = bytes.map_privately().unwrap();
+        let again = bytes.map_privately().unwrap();
+        // SAFETY: ten bytes of a mapping of its own.
+        let (here, there) = unsafe {
+            private.as_ptr().write_bytes(b'x', 3);
+            let read = |p: &PrivateBytes| std::slice::from_raw_parts(p.as_ptr(), p.len()).to_vec();
+            (read(&private), read(&again))
+        };
+        assert_eq!((&here[..], &there[..], &bytes[..]), (&b"xxx3456789"[..], &b"0123456789"[..], &b"0123456789"[..]));
+        drop((bytes, again));
+        assert!(watch.upgrade().is_some());
+        drop(private);
+        assert!(watch.upgrade().is_none());
+    }
+
+    #[test]
+    fn bytes_of_no_file_are_to_be_copied() {
+        let options = SegmentOptions { len: 4096, pages: Pages::Base, lock: Lock::No };
+        let segment = Segment::create("private", &options, &PinnedBudget::new(4096)).unwrap();
+        // SAFETY: nobody writes it.
+        let bytes = unsafe { Bytes::of_mapping(segment.mapping(), 0, 10, Arc::new(())) }.unwrap();
+        assert_eq!(bytes.map_privately().unwrap_err(), NotPrivate::NoFile);
+    }
+}

@@ -1,0 +1,70 @@
+"""Moves tensors between the processes of a distributed training job, with no copy on one host.
+
+    import transferd as td
+
+    c = td.connect("/run/transfer/worker.sock", name="trainer-0", arena="4GiB")   # or td.embedded()
+    w = c.empty((4096, 4096), "bfloat16")        # td.Buffer: memory of the arena, writable
+    w.torch().normal_()                          # DLPack, no copy
+    c.push("layer0/w", w, version=1)             # takes w, by reference
+    v = c.fetch("layer0/w", at_least=1)          # td.Tensor: read-only, also at another node
+    v.numpy(), v.torch(), v.report.copied
+
+What is published never changes. A fetched tensor and all its views keep its memory. Every wait has a deadline, 30 s where nothing is said, lets go
+of the interpreter's lock, and ends with Ctrl-C. In a forked child an inherited client raises `Forked`: connect anew there.
+
+`transferd.aio` has the same for asyncio. docs/python.md has recipes.
+"""
+
+from . import aio
+from ._calls import FetchOptions, PushOptions
+from ._client import Barrier, BatchReader, BatchWriter, Client, Counter, Producing, TwoBuffers, connect, embedded
+from ._errors import (
+    ArenaFull,
+    Error,
+    Forked,
+    Invalid,
+    KeyOwned,
+    PeerLost,
+    PermissionDenied,
+    RequireUnmet,
+    SidecarGone,
+    StillExported,
+    Timeout,
+    VersionGone,
+)
+from ._native import Buffer, Pending, Pushed, Report, Round, Table, Tensor, __version__
+
+__all__ = [
+    "ArenaFull",
+    "Barrier",
+    "BatchReader",
+    "BatchWriter",
+    "Buffer",
+    "Client",
+    "Counter",
+    "Error",
+    "FetchOptions",
+    "Forked",
+    "Invalid",
+    "KeyOwned",
+    "Pending",
+    "PeerLost",
+    "PermissionDenied",
+    "Producing",
+    "PushOptions",
+    "Pushed",
+    "Report",
+    "RequireUnmet",
+    "Round",
+    "SidecarGone",
+    "StillExported",
+    "Table",
+    "Tensor",
+    "Timeout",
+    "TwoBuffers",
+    "VersionGone",
+    "__version__",
+    "aio",
+    "connect",
+    "embedded",
+]

@@ -1,0 +1,131 @@
+"""The calls of a client, each a generator: it yields what it waits for, and is sent what that brings.
+
+`transferd.Client` waits on its thread, and `transferd.aio.Client` in its event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Literal, TypedDict, TypeVar
+
+from . import _native
+from ._arrays import foreign
+from ._native import Buffer, Pending, Pushed
+
+T = TypeVar("T")
+Call = Generator[Pending[Any], Any, T]
+Aliases = Literal["refuse", "allow"]
+
+
+class PushOptions(TypedDict, total=False):
+    """What every push can be told."""
+
+    version: int | None
+    """The version that it shall have, above the key's last one. Without it: the last one plus one."""
+    to: str | None
+    """Where it shall land before the push is done: at the sidecar of that worker."""
+    timeout: float | None
+    """How many seconds it may take, 30 where nothing is said. None is for ever."""
+    require: str | None
+    """The fabric that has to carry it: "local", "shm", "tcp", "verbs"."""
+    keep: str | int | None
+    """Until what the version stays: "replaced" (by a newer one, as if nothing were said), "deleted", or a number of fetches."""
+    outlive: bool
+    """The version outlives this worker, and stays until its sidecar ends."""
+    takeover: bool
+    """Takes the key from the worker that owns it."""
+    readable_by: Sequence[str]
+    """Other tenants that may fetch it."""
+    trace: str | None
+    """The trace context of this push, as a traceparent."""
+
+
+class FetchOptions(TypedDict, total=False):
+    """What every fetch can be told."""
+
+    at_least: int | None
+    """The newest version, once it is this one or later."""
+    exactly: int | None
+    """This version and no other."""
+    timeout: float | None
+    """How many seconds it may take, the wait for the version included; 30 where nothing is said. None is for ever."""
+    require: str | None
+    """The fabric that has to carry it."""
+    trace: str | None
+    """The trace context of this fetch, as a traceparent."""
+
+
+def allocate(client: _native.Client, shape: int | Sequence[int], dtype: object, timeout: float | None) -> Call[Buffer]:
+    dims = [shape] if isinstance(shape, int) else list(shape)
+    buffer: Buffer = yield client._allocate(dims, dtype, timeout)
+    return buffer
+
+
+def push(client: _native.Client, key: str, value: object, aliases: Aliases, options: PushOptions) -> Call[Pushed]:
+    if aliases not in ("refuse", "allow"):
+        raise ValueError(f'aliases is "refuse" or "allow", not {aliases!r}')
+    copied = 0
+    if isinstance(value, Buffer):
+        buffer = value
+    else:
+        buffer, copied = yield from _copied(client, value, options.get("timeout", 30.0))
+    pushed: Pushed = yield client._push(key, buffer, aliases == "allow", copied, dict(options))
+    return pushed
+
+
+def _copied(client: _native.Client, value: object, timeout: float | None) -> Call[tuple[Buffer, int]]:
+    memory = foreign(value)
+    buffer: Buffer = yield client._allocate(memory.shape, memory.dtype, timeout)
+    return buffer, memory.copy_to(buffer)
+
+
+def push_snapshot(client: _native.Client, key: str, buffer: Buffer, options: PushOptions) -> Call[Pushed]:
+    copy, copied = yield from _copied(client, buffer, options.get("timeout", 30.0))
+    pushed: Pushed = yield client._push(key, copy, False, copied, dict(options))
+    return pushed
+
+
+def push_table(client: _native.Client, key: str, table: object, options: PushOptions) -> Call[Pushed]:
+    pushed: Pushed = yield client._push_table(key, _native.Rows(table), dict(options))
+    return pushed
+
+
+def one(pending: Pending[T]) -> Call[T]:
+    """A call of one step."""
+    value: T = yield pending
+    return value
+
+
+def wait(call: Call[T]) -> T:
+    """Makes a call on this thread."""
+    try:
+        pending = next(call)
+        while True:
+            try:
+                value = pending.result()
+            except BaseException as error:
+                pending.cancel()
+                pending = call.throw(error)
+            else:
+                pending = call.send(value)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+
+
+_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def to_bytes(size: int | str | None) -> int | None:
+    """A number of bytes, or a text such as "4GiB"."""
+    if size is None or isinstance(size, int):
+        return size
+    text = size.strip()
+    digits = text.rstrip("".join(set("".join(_UNITS) + "".join(_UNITS).lower() + "iK "))).strip()
+    unit = text[len(digits) :].strip().upper()
+    try:
+        return int(float(digits) * _UNITS[unit])
+    except (KeyError, ValueError):
+        raise ValueError(f'{size!r} is no size: a number of bytes, or such as "512MiB" or "4GiB"') from None
+
+

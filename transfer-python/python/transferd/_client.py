@@ -1,0 +1,341 @@
+"""The client that waits on the thread of its caller."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from . import _calls, _native
+from ._calls import Aliases, FetchOptions, PushOptions, wait
+from ._native import Buffer, Pushed, Round, Table, Tensor
+
+Path = str | os.PathLike[str]
+
+
+class Client(_native.Client):
+    """A session with the sidecar of this node. `connect` and `embedded` make one; any number of threads may share it.
+
+    It is a context manager, which closes it. It pickles as the arguments that it was connected with.
+    """
+
+    _arguments: tuple[str, dict[str, Any]] | None
+
+    def __new__(
+        cls,
+        path: Path | None,
+        *,
+        name: str | None = None,
+        arena: int | str | None = None,
+        timeout: float | None = None,
+        spin: float | None = None,
+        come_back: bool = True,
+    ) -> Self:
+        where = None if path is None else os.fspath(path)
+        arena_bytes = _calls.to_bytes(arena)
+        self = super().__new__(
+            cls, where, name=name, arena_bytes=arena_bytes, timeout=timeout, spin=spin, come_back=come_back
+        )
+        # A sidecar of this process is found by others at its socket.
+        where = where or _native._embedded_socket()
+        arguments = {"name": name, "arena": arena, "timeout": timeout, "spin": spin, "come_back": come_back}
+        self._arguments = None if where is None else (where, arguments)
+        return self
+
+    @property
+    def path(self) -> str | None:
+        """The socket of the sidecar: other processes of this user `connect` to it."""
+        return self._arguments and self._arguments[0]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _again, (self._arguments,)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client {self.name!r} at node {self.node!r}>"
+
+    # Tensors
+
+    def empty(self, shape: int | Sequence[int], dtype: object = "float32", *, timeout: float | None = 0.0) -> Buffer:
+        """Allocates a `Buffer` in the arena: memory that the sidecar and the fabrics read as it lies.
+
+        It begins with what an earlier tensor left there. `dtype` is a name ("bfloat16") or a type of numpy, ml_dtypes or torch. Where there
+        is no room it waits up to `timeout` seconds for tensors to be replaced or dropped, and raises `ArenaFull`.
+        """
+        return wait(_calls.allocate(self, shape, dtype, timeout))
+
+    def push(self, key: str, value: object, *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]) -> Pushed:
+        """Publishes `value` under `key`, as a version that never changes again.
+
+        A `Buffer` is taken: no byte moves, until somebody fetches it elsewhere. While a view of it lives, that raises `StillExported`;
+        with `aliases="allow"` it does not, and nobody may write through the view any more. Anything else with DLPack or the buffer
+        protocol (numpy, torch and jax arrays, bytes, a fetched tensor) is copied into the arena once, which `report.copied` counts.
+
+        The options are those of `PushOptions`: `version`, `to`, `timeout`, `require`, `keep`, `outlive`, `takeover`, `readable_by`, `trace`.
+        Raises `KeyOwned`, `ArenaFull`, `Timeout`, `PeerLost`, `RequireUnmet`, `SidecarGone`, and `Error` with code "version_not_rising".
+        A buffer whose push failed is writable again, where nobody else can read it.
+        """
+        return wait(_calls.push(self, key, value, aliases, options))
+
+    def produce(
+        self,
+        key: str,
+        shape: int | Sequence[int],
+        dtype: object = "float32",
+        *,
+        room: float | None = 0.0,
+        **options: Unpack[PushOptions],
+    ) -> Producing:
+        """A context manager that gives a `Buffer`, and pushes it at the end. On an exception it is dropped.
+
+        `room` is how many seconds it waits for room in the arena; the options are those of `push`.
+        """
+        return Producing(self, key, shape, dtype, room, options)
+
+    def push_snapshot(self, key: str, buffer: Buffer, **options: Unpack[PushOptions]) -> Pushed:
+        """Publishes a copy of a buffer that stays writable. The options are those of `push`."""
+        return wait(_calls.push_snapshot(self, key, buffer, options))
+
+    def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor]:
+        """Fetches many tensors with one wait. The options are those of `fetch`; the first key that fails raises."""
+        return wait(_calls.one(self._fetch_many(list(keys), **options)))
+
+    def delete(self, key: str, *, timeout: float | None = 30.0) -> None:
+        """Ends a key of this worker's. Tensors of it that are being read stay until they are not."""
+        return wait(_calls.one(self._delete(key, timeout)))
+
+    def prepare(
+        self, key: str, shape: Sequence[int], dtype: object, to: str, *, timeout: float | None = 30.0
+    ) -> None:
+        """Gets landing slots for tensors that will be pushed under `key` to the worker `to`, so that the first push waits for nothing."""
+        return wait(_calls.one(self._prepare(key, list(shape), dtype, to, timeout)))
+
+    # Tables
+
+    def push_table(self, key: str, table: object, **options: Unpack[PushOptions]) -> Pushed:
+        """Publishes record batches under `key`: anything with Arrow's capsules (pyarrow, polars, duckdb). The options are those of `push`.
+
+        What lies elsewhere than in the arena is copied once, and the report says so.
+        """
+        return wait(_calls.push_table(self, key, table, options))
+
+    def fetch_table(self, key: str, **options: Unpack[FetchOptions]) -> Table:
+        """Fetches record batches: a `Table`, which `pyarrow.table` takes with no copy. The options are those of `fetch`."""
+        return wait(_calls.one(self._fetch_table(key, dict(options))))
+
+    def push_stream(self, key: str, schema: object, *, readers: int = 1) -> BatchWriter:
+        """Begins a stream of record batches under `key`. Each stays until `readers` have fetched it; where the arena is full, a push waits."""
+        return BatchWriter(self._push_stream(key, _native.Rows(schema), readers))
+
+    def fetch_stream(self, key: str, *, timeout: float | None = 30.0) -> BatchReader:
+        """Reads a stream of record batches from its beginning: an iterator of `Table`. Each batch may take `timeout` seconds."""
+        return BatchReader(self._fetch_stream(key, timeout))
+
+    # The job
+
+    def counter(self, name: str, *, timeout: float | None = 30.0) -> Counter:
+        """The counter of this name: the same one for every worker of the job. The first to ask makes it, with the value 0."""
+        return Counter(wait(_calls.one(self._counter(name, timeout))))
+
+    def barrier(self, name: str, members: int) -> Barrier:
+        """The barrier of this name, for as many members as the job's other callers say."""
+        return Barrier(self._barrier(name, members))
+
+    # In place
+
+    def gate(self, key: str, *, timeout: float | None = 30.0) -> Buffer:
+        """Takes the newest version of this worker's own `key` back, to be updated in place, once all who read it are done.
+
+        Fetches wait for the next push meanwhile. Where the readers take longer, it raises `Timeout`, and the version is published again.
+        """
+        return wait(_calls.one(self._gate(key, timeout)))
+
+    def two_buffers(self, key: str, shape: Sequence[int], dtype: object = "float32") -> TwoBuffers:
+        """Two buffers that take turns under `key`: while readers have the one, the other is written."""
+        return TwoBuffers(self._two_buffers(key, list(shape), dtype))
+
+
+@atexit.register
+def _leave_no_folder() -> None:
+    """Removes the socket of this process's sidecar, which ends with the process where something still holds it."""
+    if (socket := _native._embedded_socket()) is not None:
+        shutil.rmtree(os.path.dirname(socket), ignore_errors=True)
+
+
+def _again(arguments: tuple[str, dict[str, Any]] | None) -> Client:
+    if arguments is None:
+        raise ValueError("a client of a sidecar that has ended cannot be pickled")
+    path, others = arguments
+    return Client(path, **others)
+
+
+class Producing:
+    """A tensor that is being written, and is pushed at the end; see `Client.produce`."""
+
+    def __init__(
+        self,
+        client: Client,
+        key: str,
+        shape: int | Sequence[int],
+        dtype: object,
+        room: float | None,
+        options: PushOptions,
+    ) -> None:
+        self._client, self._key, self._options = client, key, options
+        self._of = (shape, dtype, room)
+        self._buffer: Buffer | None = None
+        self.pushed: Pushed | None = None
+        """How the push went, after the end."""
+
+    def __enter__(self) -> Buffer:
+        shape, dtype, room = self._of
+        self._buffer = self._client.empty(shape, dtype, timeout=room)
+        return self._buffer
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        buffer, self._buffer = self._buffer, None
+        if error is None and buffer is not None:
+            self.pushed = self._client.push(self._key, buffer, **self._options)
+
+
+class Counter:
+    """A counter that exists once in the job, from 0 to 2**64 - 1. It lives at the sidecar of the worker that first asked for it."""
+
+    def __init__(self, counter: _native.Counter) -> None:
+        self._counter = counter
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._counter.name
+
+    @property
+    def home(self) -> str:
+        """The node where it lives."""
+        return self._counter.home
+
+    def add(self, n: int = 1, *, timeout: float | None = 30.0) -> int:
+        """Adds `n`. Returns what it held before."""
+        return wait(_calls.one(self._counter._add(n, timeout)))
+
+    def get(self, *, timeout: float | None = 30.0) -> int:
+        """Reads it."""
+        return wait(_calls.one(self._counter._get(timeout)))
+
+    def compare_swap(self, expected: int, new: int, *, timeout: float | None = 30.0) -> tuple[bool, int]:
+        """Makes it `new` where it is `expected`. Returns whether it was, and what it held before."""
+        return wait(_calls.one(self._counter._compare_swap(expected, new, timeout)))
+
+
+class Barrier:
+    """A barrier that exists once in the job: who arrives waits until all have, round after round."""
+
+    def __init__(self, barrier: _native.Barrier) -> None:
+        self._barrier = barrier
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._barrier.name
+
+    @property
+    def members(self) -> int:
+        """How many have to arrive."""
+        return self._barrier.members
+
+    def wait(self, *, timeout: float | None = 30.0) -> Round:
+        """Arrives, and waits until all have. A wait that is given up does not count."""
+        return wait(_calls.one(self._barrier._wait(timeout)))
+
+
+class TwoBuffers:
+    """Two buffers of one key that take turns; see `Client.two_buffers`."""
+
+    def __init__(self, buffers: _native.TwoBuffers) -> None:
+        self._buffers = buffers
+
+    def turn(self, *, timeout: float | None = 30.0) -> Buffer:
+        """The buffer whose turn it is, once nobody reads the version that it held. It holds what was written two versions ago."""
+        return wait(_calls.one(self._buffers._turn(timeout)))
+
+    def push(self, buffer: Buffer, version: int, *, timeout: float | None = 30.0) -> Pushed:
+        """Publishes the buffer as that version. It stays until its turn comes again."""
+        return wait(_calls.one(self._buffers._push(buffer, version, timeout)))
+
+
+class BatchWriter:
+    """The writing end of a stream of record batches. As a context manager it ends the stream, but not on an exception."""
+
+    def __init__(self, stream: _native.StreamWriter) -> None:
+        self._stream = stream
+
+    def push(self, table: object) -> list[Pushed]:
+        """Pushes each batch of `table`, in order."""
+        return [wait(_calls.one(pending)) for pending in self._stream._push(_native.Rows(table))]
+
+    def finish(self) -> None:
+        """Ends the stream: its readers learn that there is no more."""
+        wait(_calls.one(self._stream._finish()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self.finish()
+
+
+class BatchReader:
+    """The reading end of a stream of record batches: an iterator."""
+
+    def __init__(self, stream: _native.StreamReader) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[Table]:
+        return self
+
+    def __next__(self) -> Table:
+        pending = self._stream._next()
+        batch = None if pending is None else wait(_calls.one(pending))
+        if batch is None:
+            raise StopIteration
+        return batch
+
+
+def connect(
+    path: Path,
+    *,
+    name: str | None = None,
+    arena: int | str | None = None,
+    timeout: float | None = None,
+    spin: float | None = None,
+    come_back: bool = True,
+) -> Client:
+    """Connects to the sidecar that listens at `path`.
+
+    `name` is this worker's, by which others push to it, and under which it owns its keys; without it a name of its own is made. `arena` is the
+    memory that it allocates tensors in, in bytes or as "4GiB"; 64 MiB where nothing is said, 0 for a worker that only fetches. `timeout` is how
+    many seconds it may take: 30, and 10 for each GiB of arena, where nothing is said. `spin` is how many seconds a call looks for its answer
+    before it sleeps. With `come_back` the client connects again by itself after a restart of the sidecar.
+
+    Raises `SidecarGone` where there is no sidecar, or where it takes no more workers.
+    """
+    return Client(path, name=name, arena=arena, timeout=timeout, spin=spin, come_back=come_back)
+
+
+def embedded(
+    *, name: str | None = None, arena: int | str | None = None, timeout: float | None = None, spin: float | None = None
+) -> Client:
+    """Connects to a sidecar inside of this process, which is started where there is none yet, and ends with its last client.
+
+    All embedded clients of a process share it; its children connect to `client.path`.
+    """
+    return Client(None, name=name, arena=arena, timeout=timeout, spin=spin)

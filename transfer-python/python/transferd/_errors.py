@@ -1,0 +1,111 @@
+"""What calls raise. Each class says what to do about it; `code` says what it was exactly."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Fault = Literal["caller", "nobody", "operator"]
+
+
+class Error(Exception):
+    """A call that failed. All errors of this package are of this class."""
+
+    code: str
+    """What failed, as one word of docs/operations.md in small letters: "key_owned", "deadline", "arena_full"."""
+    can_retry: bool
+    """Whether the same call may succeed later with nothing changed by the caller."""
+    fault: Fault
+    """Who has to change something: the "caller", the "operator" of the sidecars and the network, or "nobody"."""
+    key: str | None
+    """The key, counter or barrier that the call was about."""
+    waited: float | None
+    """How long the call took, in seconds."""
+
+    def __init__(
+        self,
+        text: str,
+        code: str = "invalid",
+        can_retry: bool = False,
+        fault: Fault = "caller",
+        key: str | None = None,
+        waited: float | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.code, self.can_retry, self.fault, self.key, self.waited = code, can_retry, fault, key, waited
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return make, (self.code, self.args[0], self.can_retry, self.fault, self.key, self.waited)
+
+
+class Timeout(Error, TimeoutError):
+    """It took longer than the call's `timeout`."""
+
+
+class ArenaFull(Error, MemoryError):
+    """No room in this worker's arena: drop or replace tensors, wait, or connect with a larger `arena`."""
+
+
+class PeerLost(Error, ConnectionError):
+    """The other node cannot be reached, or the link to it broke."""
+
+
+class SidecarGone(Error):
+    """The sidecar ended, or cannot be reached. What was fetched stays readable."""
+
+
+class VersionGone(Error):
+    """The version was replaced, deleted, or skipped."""
+
+
+class KeyOwned(Error):
+    """Another worker owns the key; see `takeover`."""
+
+
+class RequireUnmet(Error):
+    """The fabric that `require` names cannot carry it; the text says why."""
+
+
+class Forked(Error):
+    """The client, or the memory, belongs to the process that this one was forked from. Connect anew."""
+
+
+class StillExported(Error, BufferError):
+    """A view of the buffer lives, and could change what is published."""
+
+
+class PermissionDenied(Error, PermissionError):
+    """The tensor belongs to another tenant."""
+
+
+class Invalid(Error, ValueError):
+    """An argument that cannot be; the text says what would be right."""
+
+
+_CLASSES: dict[str, type[Error]] = {
+    "deadline": Timeout,
+    "no_answer": Timeout,
+    "unknown_key": Timeout,
+    "arena_full": ArenaFull,
+    "too_large_for_arena": ArenaFull,
+    "peer_lost": PeerLost,
+    "peer_unreachable": PeerLost,
+    "sidecar_gone": SidecarGone,
+    "connect": SidecarGone,
+    "not_started": SidecarGone,
+    "shutting_down": SidecarGone,
+    "version_gone": VersionGone,
+    "key_owned": KeyOwned,
+    "require_unmet": RequireUnmet,
+    "forked": Forked,
+    "still_exported": StillExported,
+    "permission_denied": PermissionDenied,
+    "invalid": Invalid,
+}
+
+
+def make(code: str, text: str, can_retry: bool, fault: Fault, key: str | None, waited: float | None) -> Error:
+    """The error with this code."""
+    return _CLASSES.get(code, Error)(text, code, can_retry, fault, key, waited)

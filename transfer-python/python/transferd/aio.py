@@ -1,0 +1,385 @@
+"""The client for asyncio: `async with transferd.aio.connect(path) as c: v = await c.fetch("layer0/w")`.
+
+It waits on the session's descriptor in the event loop; no other thread is needed. Cancelling an `await` gives the call up, and what it may still
+bring is released. A client belongs to the event loop that it was connected in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Generator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from . import _calls, _client, _native
+from ._calls import Aliases, Call, FetchOptions, PushOptions
+from ._client import Path
+from ._native import Buffer, Pending, Pushed, Round, Table, Tensor
+
+T = TypeVar("T")
+
+__all__ = ["Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Producing", "TwoBuffers", "connect", "embedded"]
+
+
+class _Waiting:
+    """A call that the event loop waits for."""
+
+    def __init__(self, pending: Pending[Any], bell: _native.Bell, future: asyncio.Future[None]) -> None:
+        self.pending, self.bell, self.future = pending, bell, future
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class _Loop:
+    """Makes calls in the event loop that it was made in."""
+
+    def __init__(self, client: _client.Client) -> None:
+        self.client, self.loop = client, asyncio.get_running_loop()
+        self._bell: _native.Bell | None = None
+        self._waiting: dict[int, _Waiting] = {}
+        self._next = 0
+
+    def _current(self) -> _native.Bell:
+        """The bell of the client's session: another one after a restart of the sidecar."""
+        if self._bell is None or self._bell.incarnation != self.client.incarnation:
+            self.detach()
+            self._bell = bell = _native.Bell(self.client)
+            for descriptor in bell.descriptors():
+                self.loop.add_reader(descriptor, self._serve, bell)
+            self._serve(bell)
+        return self._bell
+
+    def detach(self) -> None:
+        if self._bell is not None:
+            for descriptor in self._bell.descriptors():
+                self.loop.remove_reader(descriptor)
+            self._bell = None
+
+    def _serve(self, bell: _native.Bell) -> None:
+        woken, lives = bell.serve()
+        if not lives:
+            # It stays readable for ever. Calls that were under way have failed, and are among those that are woken.
+            self.loop.remove_reader(bell.descriptors()[0])
+        for number in woken:
+            self._step(number)
+
+    def _step(self, number: int) -> None:
+        waiting = self._waiting.get(number)
+        if waiting is None or waiting.future.done():
+            return
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        delay = waiting.pending._step(waiting.bell, number)
+        if delay is None:
+            waiting.future.set_result(None)
+        else:
+            waiting.timer = self.loop.call_later(delay, self._step, number)
+
+    async def wait(self, pending: Pending[T]) -> T:
+        number, self._next = self._next, self._next + 1
+        waiting = self._waiting[number] = _Waiting(pending, self._current(), self.loop.create_future())
+        try:
+            self._step(number)
+            await waiting.future
+            return pending.result(0)
+        finally:
+            del self._waiting[number]
+            if waiting.timer is not None:
+                waiting.timer.cancel()
+            pending.cancel()
+
+    async def run(self, call: Call[T]) -> T:
+        try:
+            pending = next(call)
+            while True:
+                try:
+                    value = await self.wait(pending)
+                except BaseException as error:
+                    pending = call.throw(error)
+                else:
+                    pending = call.send(value)
+        except StopIteration as ended:
+            result: T = ended.value
+            return result
+
+
+class Client:
+    """A session with the sidecar of this node, for asyncio. `connect` and `embedded` make one. The calls are those of `transferd.Client`."""
+
+    def __init__(self, client: _client.Client) -> None:
+        self._client, self._loop = client, _Loop(client)
+
+    @property
+    def name(self) -> str:
+        """This worker's name."""
+        return self._client.name
+
+    @property
+    def node(self) -> str:
+        """The name of the sidecar's node."""
+        return self._client.node
+
+    @property
+    def path(self) -> str | None:
+        """The socket of the sidecar."""
+        return self._client.path
+
+    @property
+    def arena_free_bytes(self) -> int:
+        """What is free in the arena, in bytes."""
+        return self._client.arena_free_bytes
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the session with the last call and the last fetched tensor."""
+        self._loop.detach()
+        self._client.close()
+
+    def __repr__(self) -> str:
+        return f"<aio.Client {self.name!r} at node {self.node!r}>"
+
+    async def empty(
+        self, shape: int | Sequence[int], dtype: object = "float32", *, timeout: float | None = 0.0
+    ) -> Buffer:
+        """As `transferd.Client.empty`."""
+        return await self._loop.run(_calls.allocate(self._client, shape, dtype, timeout))
+
+    async def push(
+        self, key: str, value: object, *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
+    ) -> Pushed:
+        """As `transferd.Client.push`. What has to be copied is copied in the event loop's thread."""
+        return await self._loop.run(_calls.push(self._client, key, value, aliases, options))
+
+    def produce(
+        self,
+        key: str,
+        shape: int | Sequence[int],
+        dtype: object = "float32",
+        *,
+        room: float | None = 0.0,
+        **options: Unpack[PushOptions],
+    ) -> Producing:
+        """As `transferd.Client.produce`, with `async with`."""
+        return Producing(self, key, shape, dtype, room, options)
+
+    async def push_snapshot(self, key: str, buffer: Buffer, **options: Unpack[PushOptions]) -> Pushed:
+        """As `transferd.Client.push_snapshot`."""
+        return await self._loop.run(_calls.push_snapshot(self._client, key, buffer, options))
+
+    async def fetch(self, key: str, **options: Unpack[FetchOptions]) -> Tensor:
+        """As `transferd.Client.fetch`."""
+        return await self._loop.wait(self._client.fetch_later(key, **options))
+
+    async def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor]:
+        """As `transferd.Client.fetch_many`."""
+        return await self._loop.wait(self._client._fetch_many(list(keys), **options))
+
+    async def delete(self, key: str, *, timeout: float | None = 30.0) -> None:
+        """As `transferd.Client.delete`."""
+        await self._loop.wait(self._client._delete(key, timeout))
+
+    async def prepare(
+        self, key: str, shape: Sequence[int], dtype: object, to: str, *, timeout: float | None = 30.0
+    ) -> None:
+        """As `transferd.Client.prepare`."""
+        await self._loop.wait(self._client._prepare(key, list(shape), dtype, to, timeout))
+
+    async def push_table(self, key: str, table: object, **options: Unpack[PushOptions]) -> Pushed:
+        """As `transferd.Client.push_table`."""
+        return await self._loop.run(_calls.push_table(self._client, key, table, options))
+
+    async def fetch_table(self, key: str, **options: Unpack[FetchOptions]) -> Table:
+        """As `transferd.Client.fetch_table`."""
+        return await self._loop.wait(self._client._fetch_table(key, dict(options)))
+
+    def push_stream(self, key: str, schema: object, *, readers: int = 1) -> BatchWriter:
+        """As `transferd.Client.push_stream`."""
+        return BatchWriter(self._loop, self._client._push_stream(key, _native.Rows(schema), readers))
+
+    def fetch_stream(self, key: str, *, timeout: float | None = 30.0) -> BatchReader:
+        """As `transferd.Client.fetch_stream`, with `async for`."""
+        return BatchReader(self._loop, self._client._fetch_stream(key, timeout))
+
+    async def counter(self, name: str, *, timeout: float | None = 30.0) -> Counter:
+        """As `transferd.Client.counter`."""
+        return Counter(self._loop, await self._loop.wait(self._client._counter(name, timeout)))
+
+    def barrier(self, name: str, members: int) -> Barrier:
+        """As `transferd.Client.barrier`."""
+        return Barrier(self._loop, self._client._barrier(name, members))
+
+    async def gate(self, key: str, *, timeout: float | None = 30.0) -> Buffer:
+        """As `transferd.Client.gate`."""
+        return await self._loop.wait(self._client._gate(key, timeout))
+
+    def two_buffers(self, key: str, shape: Sequence[int], dtype: object = "float32") -> TwoBuffers:
+        """As `transferd.Client.two_buffers`."""
+        return TwoBuffers(self._loop, self._client._two_buffers(key, list(shape), dtype))
+
+
+class Producing:
+    """A tensor that is being written, and is pushed at the end; see `Client.produce`."""
+
+    def __init__(
+        self,
+        client: Client,
+        key: str,
+        shape: int | Sequence[int],
+        dtype: object,
+        room: float | None,
+        options: PushOptions,
+    ) -> None:
+        self._client, self._key, self._options = client, key, options
+        self._of = (shape, dtype, room)
+        self._buffer: Buffer | None = None
+        self.pushed: Pushed | None = None
+        """How the push went, after the end."""
+
+    async def __aenter__(self) -> Buffer:
+        shape, dtype, room = self._of
+        self._buffer = await self._client.empty(shape, dtype, timeout=room)
+        return self._buffer
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        buffer, self._buffer = self._buffer, None
+        if error is None and buffer is not None:
+            self.pushed = await self._client.push(self._key, buffer, **self._options)
+
+
+class Counter:
+    """As `transferd.Counter`."""
+
+    def __init__(self, loop: _Loop, counter: _native.Counter) -> None:
+        self._loop, self._counter = loop, counter
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._counter.name
+
+    @property
+    def home(self) -> str:
+        """The node where it lives."""
+        return self._counter.home
+
+    async def add(self, n: int = 1, *, timeout: float | None = 30.0) -> int:
+        """Adds `n`. Returns what it held before. One that is cancelled may have been done."""
+        return await self._loop.wait(self._counter._add(n, timeout))
+
+    async def get(self, *, timeout: float | None = 30.0) -> int:
+        """Reads it."""
+        return await self._loop.wait(self._counter._get(timeout))
+
+    async def compare_swap(self, expected: int, new: int, *, timeout: float | None = 30.0) -> tuple[bool, int]:
+        """Makes it `new` where it is `expected`. Returns whether it was, and what it held before."""
+        return await self._loop.wait(self._counter._compare_swap(expected, new, timeout))
+
+
+class Barrier:
+    """As `transferd.Barrier`."""
+
+    def __init__(self, loop: _Loop, barrier: _native.Barrier) -> None:
+        self._loop, self._barrier = loop, barrier
+
+    async def wait(self, *, timeout: float | None = 30.0) -> Round:
+        """Arrives, and waits until all have. A wait that is cancelled does not count."""
+        return await self._loop.wait(self._barrier._wait(timeout))
+
+
+class TwoBuffers:
+    """As `transferd.TwoBuffers`."""
+
+    def __init__(self, loop: _Loop, buffers: _native.TwoBuffers) -> None:
+        self._loop, self._buffers = loop, buffers
+
+    async def turn(self, *, timeout: float | None = 30.0) -> Buffer:
+        """The buffer whose turn it is, once nobody reads the version that it held."""
+        return await self._loop.wait(self._buffers._turn(timeout))
+
+    async def push(self, buffer: Buffer, version: int, *, timeout: float | None = 30.0) -> Pushed:
+        """Publishes the buffer as that version."""
+        return await self._loop.wait(self._buffers._push(buffer, version, timeout))
+
+
+class BatchWriter:
+    """As `transferd.BatchWriter`."""
+
+    def __init__(self, loop: _Loop, stream: _native.StreamWriter) -> None:
+        self._loop, self._stream = loop, stream
+
+    async def push(self, table: object) -> list[Pushed]:
+        """Pushes each batch of `table`, in order."""
+        return [await self._loop.wait(pending) for pending in self._stream._push(_native.Rows(table))]
+
+    async def finish(self) -> None:
+        """Ends the stream."""
+        await self._loop.wait(self._stream._finish())
+
+
+class BatchReader:
+    """As `transferd.BatchReader`, for `async for`. A read that is cancelled may have taken a batch with it."""
+
+    def __init__(self, loop: _Loop, stream: _native.StreamReader) -> None:
+        self._loop, self._stream = loop, stream
+
+    def __aiter__(self) -> AsyncIterator[Table]:
+        return self
+
+    async def __anext__(self) -> Table:
+        pending = self._stream._next()
+        batch = None if pending is None else await self._loop.wait(pending)
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+
+class Connecting:
+    """A session to be begun: `await` it, or enter it with `async with`."""
+
+    def __init__(self, path: Path | None, arguments: dict[str, Any]) -> None:
+        self._path, self._arguments = path, arguments
+        self._client: Client | None = None
+
+    async def _connect(self) -> Client:
+        # The handshake waits for the sidecar to fill the arena's pages.
+        make = functools.partial(_client.Client, self._path, **self._arguments)
+        return Client(await asyncio.get_running_loop().run_in_executor(None, make))
+
+    def __await__(self) -> Generator[Any, Any, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+def connect(
+    path: Path,
+    *,
+    name: str | None = None,
+    arena: int | str | None = None,
+    timeout: float | None = None,
+    come_back: bool = True,
+) -> Connecting:
+    """As `transferd.connect`: `await connect(path)`, or `async with connect(path) as c`."""
+    return Connecting(path, {"name": name, "arena": arena, "timeout": timeout, "come_back": come_back})
+
+
+def embedded(*, name: str | None = None, arena: int | str | None = None, timeout: float | None = None) -> Connecting:
+    """As `transferd.embedded`."""
+    return Connecting(None, {"name": name, "arena": arena, "timeout": timeout})

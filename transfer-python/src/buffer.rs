@@ -1,0 +1,158 @@
+//! Memory of the arena that Python writes.
+
+use crate::errors;
+use crate::memory::{Memory, Written};
+use crate::pybuffer::{self, Raw};
+use crate::tensor::arrays;
+use crate::{dlpack, dtype};
+use parking_lot::Mutex;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::ffi::c_int;
+use std::sync::Arc;
+use transfer_client::{TensorMeta, TensorMut};
+use transfer_memory::forked::ForkGuard;
+
+/// Memory of the arena that is written: what `empty` and `produce` give. `push` takes it, by reference.
+///
+/// It begins with what an earlier tensor left there. While a view of it lives (`numpy()`, `torch()`, a memoryview), pushing it raises
+/// `StillExported`.
+#[pyclass(frozen, module = "transferd")]
+pub(crate) struct Buffer {
+    /// `None` once it was pushed. Views have clones of the `Arc`; only this one is there where there are none.
+    written: Mutex<Option<Arc<Written>>>,
+    meta: TensorMeta,
+    guard: Arc<ForkGuard>,
+}
+
+impl Buffer {
+    pub(crate) fn new(mut tensor: TensorMut, guard: Arc<ForkGuard>) -> Buffer {
+        if tensor.dtype() == transfer_client::DType::Bool {
+            // What was left there may be no bool.
+            tensor.fill_zero();
+        }
+        let meta = tensor.meta().clone();
+        Buffer { written: Mutex::new(Some(Written::new(tensor, guard.clone()))), meta, guard }
+    }
+
+    pub(crate) fn meta(&self) -> &TensorMeta {
+        &self.meta
+    }
+
+    /// The memory, kept by what is returned.
+    pub(crate) fn written(&self, py: Python<'_>) -> PyResult<Arc<Written>> {
+        let written = self.written.lock().clone();
+        written.ok_or_else(|| errors::own(py, "pushed", "this buffer was pushed: it has no memory any more"))
+    }
+
+    pub(crate) fn memory(&self, py: Python<'_>) -> PyResult<Memory> {
+        Ok(Memory::Written(self.written(py)?))
+    }
+
+    /// Takes the tensor out. With `aliases` also while there are views.
+    pub(crate) fn take(&self, py: Python<'_>, aliases: bool) -> PyResult<TensorMut> {
+        if self.guard.is_forked() {
+            return Err(errors::forked(py));
+        }
+        let mut written = self.written.lock();
+        let has_views = written.as_ref().is_some_and(|written| Arc::strong_count(written) > 1);
+        if has_views && !aliases {
+            let text = "a view of this buffer lives, and could change what is published; delete it, or push with \
+                        aliases=\"allow\"";
+            return Err(errors::own(py, "still_exported", text));
+        }
+        let tensor = written.take().and_then(|written| written.take());
+        tensor.ok_or_else(|| errors::own(py, "pushed", "this buffer was pushed already"))
+    }
+
+    /// The push failed: it is writable again.
+    pub(crate) fn put_back(&self, tensor: TensorMut) {
+        *self.written.lock() = Some(Written::new(tensor, self.guard.clone()));
+    }
+}
+
+#[pymethods]
+impl Buffer {
+    /// The dimensions, outermost first, in elements.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.meta.shape().dims())
+    }
+
+    /// The name of the element type, as numpy and ml_dtypes write it.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        dtype::name(self.meta.dtype())
+    }
+
+    /// The length in bytes.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.meta.len_bytes()
+    }
+
+    /// Whether it was pushed, and has no memory any more.
+    #[getter]
+    fn pushed(&self) -> bool {
+        self.written.lock().is_none()
+    }
+
+    /// # Safety
+    /// As Python calls it.
+    #[expect(unsafe_code, reason = "a slot of Python's")]
+    unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let memory = slf.get().memory(slf.py())?;
+        // SAFETY: Python's contract for this slot is that of `export_elements`.
+        unsafe { pybuffer::export_elements(slf.as_any(), view, flags, memory) }
+    }
+
+    /// # Safety
+    /// As Python calls it.
+    #[expect(unsafe_code, reason = "a slot of Python's")]
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: Python hands back what `__getbuffer__` has filled, once.
+        unsafe { pybuffer::release(view) };
+    }
+
+    /// Its bytes, as an object of the buffer protocol.
+    fn _raw(&self, py: Python<'_>) -> PyResult<Raw> {
+        Ok(Raw::new(self.memory(py)?))
+    }
+
+    /// A writable array of numpy that shares the memory. Needs numpy, and ml_dtypes for bfloat16 and 8-bit floats.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        arrays(slf.py())?.call_method1("view", (slf,))
+    }
+
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        arrays(slf.py())?.call_method1("array", (slf, dtype, copy))
+    }
+
+    /// A writable tensor of torch that shares the memory.
+    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
+    }
+
+    /// The device of DLPack: the host's memory.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::CPU
+    }
+
+    /// A capsule of DLPack that shares the memory.
+    #[pyo3(signature = (**asked))]
+    fn __dlpack__<'py>(&self, py: Python<'py>, asked: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
+        let asked = dlpack::Asked::read(py, asked)?;
+        dlpack::export_written(py, self.written(py)?, &self.meta, &asked)
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.pushed() { ", pushed" } else { "" };
+        format!("<Buffer {:?} {}{state}>", self.meta.shape().dims(), self.dtype())
+    }
+}

@@ -1,0 +1,470 @@
+//! The client, and its calls.
+
+use crate::buffer::Buffer;
+use crate::errors::{self, About};
+use crate::memory::Ours;
+use crate::options::{self, PushOptions};
+use crate::pending::{Pending, going, run};
+use crate::tensor::Tensor;
+use crate::{counters, dtype, in_place, streams, table};
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use transfer_client::{BlockingClient, Error, Fetch, PushError, Pushed, TensorMut};
+use transfer_memory::forked::ForkGuard;
+
+/// A session with the sidecar of this node.
+#[pyclass(frozen, subclass, module = "transferd._native")]
+pub(crate) struct Client {
+    handle: Mutex<Ours<BlockingClient>>,
+    guard: Arc<ForkGuard>,
+    #[pyo3(get)]
+    name: String,
+    #[pyo3(get)]
+    node: String,
+}
+
+/// Where processes of this user connect to the sidecar that runs in this one; None where none does.
+#[pyfunction]
+#[pyo3(name = "_embedded_socket")]
+pub(crate) fn embedded_socket() -> Option<PathBuf> {
+    transfer_client::embedded_socket()
+}
+
+impl Client {
+    /// The client of now. Errors: this is a forked child, or it was closed.
+    pub(crate) fn handle(&self, py: Python<'_>) -> PyResult<BlockingClient> {
+        if self.guard.is_forked() {
+            return Err(errors::forked(py));
+        }
+        let handle = self.handle.lock().get().cloned();
+        handle.ok_or_else(|| errors::own(py, "closed", "this client was closed; connect again"))
+    }
+
+    pub(crate) fn guard(&self) -> &Arc<ForkGuard> {
+        &self.guard
+    }
+}
+
+/// Connects on a thread of its own, so that signals are heard meanwhile.
+fn connect(py: Python<'_>, connect: transfer_client::Connect<transfer_client::Blocking>) -> PyResult<BlockingClient> {
+    let started = Instant::now();
+    let (sender, receiver) = channel();
+    let thread = std::thread::Builder::new().name("transfer-connect".into());
+    thread.spawn(move || drop(sender.send(connect.call())))?;
+    let receiver = Mutex::new(receiver);
+    loop {
+        match py.detach(|| receiver.lock().recv_timeout(Duration::from_millis(40))) {
+            Ok(Ok(handle)) => return Ok(handle),
+            Ok(Err(e)) => {
+                return Err(errors::raise(py, &e, &About { key: None, waited: Some(started.elapsed()) }));
+            }
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => return Err(errors::raise(py, &Error::Ended, &About::default())),
+        }
+    }
+}
+
+#[pymethods]
+impl Client {
+    #[new]
+    #[pyo3(signature = (path, *, name = None, arena_bytes = None, timeout = None, spin = None, come_back = true))]
+    fn new(
+        py: Python<'_>,
+        path: Option<PathBuf>,
+        name: Option<String>,
+        arena_bytes: Option<u64>,
+        timeout: Option<f64>,
+        spin: Option<f64>,
+        come_back: bool,
+    ) -> PyResult<Client> {
+        let mut begin = match path {
+            Some(path) => BlockingClient::connect(path),
+            None => BlockingClient::embedded(),
+        };
+        begin = begin.come_back(come_back);
+        if let Some(name) = name {
+            begin = begin.name(name);
+        }
+        if let Some(bytes) = arena_bytes {
+            begin = begin.arena_bytes(bytes);
+        }
+        if timeout.is_some() {
+            begin = begin.connect_timeout(options::duration(py, timeout)?);
+        }
+        if spin.is_some() {
+            begin = begin.spin(options::duration(py, spin)?);
+        }
+        let guard = ForkGuard::new().map_err(std::io::Error::from)?;
+        let (guard, handle) = (Arc::new(guard), connect(py, begin)?);
+        let (name, node) = (handle.name().to_owned(), handle.node().to_owned());
+        Ok(Client { handle: Mutex::new(Ours::new(handle, guard.clone())), guard, name, node })
+    }
+
+    /// Ends the session with the last call and the last fetched tensor. What was fetched stays readable.
+    fn close(&self, py: Python<'_>) {
+        if !self.guard.is_forked() {
+            let handle = self.handle.lock().take();
+            // A sidecar of this process ends with its last client, which takes a moment.
+            py.detach(|| drop(handle));
+        }
+    }
+
+    /// Whether `close()` was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        !self.guard.is_forked() && self.handle.lock().get().is_none()
+    }
+
+    /// Why the session is over, in words; None while the sidecar is there.
+    #[getter]
+    fn gone(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.handle(py)?.gone().map(|gone| gone.to_string()))
+    }
+
+    /// Which run of the sidecar this is a session with: another number after it was restarted.
+    #[getter]
+    fn incarnation(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.handle(py)?.incarnation())
+    }
+
+    /// The size of the arena, in bytes.
+    #[getter]
+    fn arena_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.handle(py)?.arena_bytes())
+    }
+
+    /// What is free in the arena, in however many pieces, in bytes.
+    #[getter]
+    fn arena_free_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        let handle = self.handle(py)?;
+        handle.take_answers();
+        Ok(handle.arena_free_bytes())
+    }
+
+    /// Fetches the tensor under `key`, and waits until there is one.
+    ///
+    /// Without `at_least` and `exactly` it is the newest version. `at_least` is the newest, once it is that one or later; `exactly` that one
+    /// and no other. It takes at most `timeout` seconds, the wait for the version included; None is for ever. `require` names the fabric
+    /// ("local", "shm", "tcp", "verbs") that has to carry it, `trace` is a traceparent.
+    ///
+    /// Returns a `Tensor`: read-only, and with no copy where the fabric allows. Raises `Timeout`, `VersionGone`, `PermissionDenied`,
+    /// `PeerLost`, `RequireUnmet`, `SidecarGone`, `Forked`.
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, timeout = Some(options::DEFAULT_SECONDS), require = None, trace = None),
+        text_signature = "($self, key, *, at_least=None, exactly=None, timeout=30.0, require=None, trace=None)")]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        at_least: Option<u64>,
+        exactly: Option<u64>,
+        timeout: Option<f64>,
+        require: Option<&str>,
+        trace: Option<&str>,
+    ) -> PyResult<Py<PyAny>> {
+        let which = Which { at_least, exactly, timeout, require, trace };
+        run(py, self.begin_fetch(py, key, &which)?)
+    }
+
+    /// Begins a fetch, and returns it as a `Pending`. Takes what `fetch` takes.
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, timeout = Some(options::DEFAULT_SECONDS), require = None, trace = None),
+        text_signature = "($self, key, *, at_least=None, exactly=None, timeout=30.0, require=None, trace=None)")]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
+    fn fetch_later(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        at_least: Option<u64>,
+        exactly: Option<u64>,
+        timeout: Option<f64>,
+        require: Option<&str>,
+        trace: Option<&str>,
+    ) -> PyResult<Pending> {
+        let which = Which { at_least, exactly, timeout, require, trace };
+        let pending = Pending::new(self.begin_fetch(py, key, &which)?);
+        pending.begin(py);
+        Ok(pending)
+    }
+
+    #[pyo3(signature = (keys, *, at_least = None, exactly = None, timeout = Some(options::DEFAULT_SECONDS), require = None, trace = None),
+        text_signature = "($self, keys, *, at_least=None, exactly=None, timeout=30.0, require=None, trace=None)")]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
+    fn _fetch_many(
+        &self,
+        py: Python<'_>,
+        keys: Vec<String>,
+        at_least: Option<u64>,
+        exactly: Option<u64>,
+        timeout: Option<f64>,
+        require: Option<&str>,
+        trace: Option<&str>,
+    ) -> PyResult<Pending> {
+        let (started, guard) = (Instant::now(), self.guard.clone());
+        let mut fetch = self.handle(py)?.fetch_many(&keys).timeout(options::duration(py, timeout)?);
+        if let Some(fabric) = options::fabric(py, require)? {
+            fetch = fetch.require(fabric);
+        }
+        if let Some(trace) = options::trace(py, trace)? {
+            fetch = fetch.trace(trace);
+        }
+        fetch = match (at_least, exactly) {
+            (None, None) => fetch,
+            (Some(version), None) => fetch.at_least(version),
+            (None, Some(version)) => fetch.exactly(version),
+            (Some(_), Some(_)) => return Err(both(py)),
+        };
+        Ok(Pending::new(going(fetch.begin(), move |py, results| {
+            let tensors = results.into_iter().zip(keys).map(|(result, key)| {
+                let about = About { key: Some(&key), waited: Some(started.elapsed()) };
+                let tensor = result.map_err(|e| errors::raise(py, &e, &about))?;
+                Py::new(py, Tensor::new(tensor, guard.clone(), key))
+            });
+            Ok(PyList::new(py, tensors.collect::<PyResult<Vec<_>>>()?)?.into_any().unbind())
+        })))
+    }
+
+    fn _fetch_table(&self, py: Python<'_>, key: &str, options: &Bound<'_, PyDict>) -> PyResult<Pending> {
+        let which = FetchOptions::read(options)?;
+        let (fetch, about) = (self.handle(py)?.fetch_table(key), (key.to_owned(), Instant::now()));
+        let fetch = which.borrow().apply(py, fetch)?;
+        Ok(Pending::new(going(fetch.begin(), move |py, result| {
+            let table = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+            Ok(Py::new(py, table::Table::new(table))?.into_any())
+        })))
+    }
+
+    fn _allocate(
+        &self,
+        py: Python<'_>,
+        shape: Vec<u64>,
+        dtype: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let (dtype, guard, started) = (dtype::of(dtype)?, self.guard.clone(), Instant::now());
+        let timeout = options::duration(py, timeout)?;
+        let handle = self.handle(py)?;
+        match handle.allocate(dtype, &shape) {
+            Ok(tensor) => return Ok(Pending::ready(Py::new(py, Buffer::new(tensor, guard))?.into_any())),
+            // Something may have come back that nobody has looked at.
+            Err(_) => handle.take_answers(),
+        }
+        let begun = handle.allocate_wait(dtype, &shape, timeout).begin();
+        Ok(Pending::new(going(begun, move |py, result: Result<TensorMut, Error>| {
+            let about = About { key: None, waited: Some(started.elapsed()) };
+            let tensor = result.map_err(|e| errors::raise(py, &e, &about))?;
+            Ok(Py::new(py, Buffer::new(tensor, guard))?.into_any())
+        })))
+    }
+
+    /// Pushes what `buffer` holds, of which `copied` bytes were copied there before.
+    fn _push(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        buffer: Bound<'_, Buffer>,
+        aliases: bool,
+        copied: u64,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Pending> {
+        let (options, handle) = (PushOptions::read(options)?, self.handle(py)?);
+        let tensor = buffer.get().take(py, aliases)?;
+        let push = options.apply(handle.push_tensor(key, tensor));
+        let (about, buffer) = ((key.to_owned(), Instant::now()), buffer.unbind());
+        Ok(Pending::new(going(push.begin(), move |py, result| pushed(py, result, &about, copied, Some(&buffer)))))
+    }
+
+    fn _push_table(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        rows: &table::Rows,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Pending> {
+        let (options, handle) = (PushOptions::read(options)?, self.handle(py)?);
+        let push = py.detach(|| handle.push_table(key, rows.schema(), rows.batches()));
+        let (about, push) = ((key.to_owned(), Instant::now()), options.apply(push));
+        Ok(Pending::new(going(push.begin(), move |py, result| pushed(py, result, &about, 0, None))))
+    }
+
+    fn _delete(&self, py: Python<'_>, key: &str, timeout: Option<f64>) -> PyResult<Pending> {
+        let timeout = options::duration(py, timeout)?;
+        let (begun, about) = (self.handle(py)?.delete(key).timeout(timeout).begin(), (key.to_owned(), Instant::now()));
+        Ok(Pending::new(going(begun, move |py, result: Result<(), Error>| {
+            result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+            Ok(py.None())
+        })))
+    }
+
+    fn _prepare(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        shape: Vec<u64>,
+        dtype: &Bound<'_, PyAny>,
+        to: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let (dtype, timeout, about) =
+            (dtype::of(dtype)?, options::duration(py, timeout)?, (key.to_owned(), Instant::now()));
+        let begun = self.handle(py)?.prepare(key, dtype, &shape, to).timeout(timeout).begin();
+        Ok(Pending::new(going(begun, move |py, result: Result<(), Error>| {
+            result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+            Ok(py.None())
+        })))
+    }
+
+    fn _counter(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<Pending> {
+        counters::open(self, py, name, timeout)
+    }
+
+    fn _barrier(&self, py: Python<'_>, name: &str, members: u32) -> PyResult<counters::Barrier> {
+        counters::barrier(self, py, name, members)
+    }
+
+    fn _gate(&self, py: Python<'_>, key: &str, timeout: Option<f64>) -> PyResult<Pending> {
+        let gate = self.handle(py)?.gate(key).timeout(options::duration(py, timeout)?);
+        Ok(in_place::gate(gate, self.guard.clone(), key))
+    }
+
+    fn _two_buffers(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        shape: Vec<u64>,
+        dtype: &Bound<'_, PyAny>,
+    ) -> PyResult<in_place::TwoBuffers> {
+        in_place::TwoBuffers::new(self, py, key, &shape, dtype)
+    }
+
+    fn _push_stream(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        rows: &table::Rows,
+        readers: u32,
+    ) -> PyResult<streams::StreamWriter> {
+        let stream = self.handle(py)?.push_stream(key, rows.schema()).readers(readers);
+        Ok(streams::StreamWriter::new(stream, key))
+    }
+
+    fn _fetch_stream(&self, py: Python<'_>, key: &str, timeout: Option<f64>) -> PyResult<streams::StreamReader> {
+        let stream = self.handle(py)?.fetch_stream(key).timeout(options::duration(py, timeout)?);
+        Ok(streams::StreamReader::new(stream, key))
+    }
+}
+
+impl Client {
+    fn begin_fetch(&self, py: Python<'_>, key: &str, which: &Which<'_>) -> PyResult<Box<dyn crate::pending::Going>> {
+        let fetch = which.apply(py, self.handle(py)?.fetch(key))?;
+        let (about, guard) = ((key.to_owned(), Instant::now()), self.guard.clone());
+        Ok(going(fetch.begin(), move |py, result| {
+            let tensor = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+            Ok(Py::new(py, Tensor::new(tensor, guard, about.0))?.into_any())
+        }))
+    }
+}
+
+/// Which version, how long, and over what.
+struct Which<'a> {
+    at_least: Option<u64>,
+    exactly: Option<u64>,
+    timeout: Option<f64>,
+    require: Option<&'a str>,
+    trace: Option<&'a str>,
+}
+
+impl Which<'_> {
+    fn apply<T>(
+        &self,
+        py: Python<'_>,
+        fetch: Fetch<transfer_client::Blocking, T>,
+    ) -> PyResult<Fetch<transfer_client::Blocking, T>> {
+        let mut fetch = fetch.timeout(options::duration(py, self.timeout)?);
+        if let Some(fabric) = options::fabric(py, self.require)? {
+            fetch = fetch.require(fabric);
+        }
+        if let Some(trace) = options::trace(py, self.trace)? {
+            fetch = fetch.trace(trace);
+        }
+        match (self.at_least, self.exactly) {
+            (None, None) => Ok(fetch),
+            (Some(version), None) => Ok(fetch.at_least(version)),
+            (None, Some(version)) => Ok(fetch.exactly(version)),
+            (Some(_), Some(_)) => Err(both(py)),
+        }
+    }
+}
+
+/// The same, out of the keyword arguments of a call.
+struct FetchOptions {
+    at_least: Option<u64>,
+    exactly: Option<u64>,
+    timeout: Option<f64>,
+    require: Option<String>,
+    trace: Option<String>,
+}
+
+impl FetchOptions {
+    fn read(options: &Bound<'_, PyDict>) -> PyResult<FetchOptions> {
+        let timeout = Some(options::DEFAULT_SECONDS);
+        let mut read = FetchOptions { at_least: None, exactly: None, timeout, require: None, trace: None };
+        for (name, value) in options {
+            match name.extract::<String>()?.as_str() {
+                "at_least" => read.at_least = value.extract()?,
+                "exactly" => read.exactly = value.extract()?,
+                "timeout" => read.timeout = value.extract()?,
+                "require" => read.require = value.extract()?,
+                "trace" => read.trace = value.extract()?,
+                other => {
+                    let text = format!("a fetch has no argument {other:?}");
+                    return Err(pyo3::exceptions::PyTypeError::new_err(text));
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    fn borrow(&self) -> Which<'_> {
+        let FetchOptions { at_least, exactly, timeout, require, trace } = self;
+        Which {
+            at_least: *at_least,
+            exactly: *exactly,
+            timeout: *timeout,
+            require: require.as_deref(),
+            trace: trace.as_deref(),
+        }
+    }
+}
+
+fn both(py: Python<'_>) -> PyErr {
+    errors::invalid(py, "a fetch has at_least or exactly, not both")
+}
+
+pub(crate) fn about_of(about: &(String, Instant)) -> About<'_> {
+    About { key: Some(&about.0), waited: Some(about.1.elapsed()) }
+}
+
+/// What a push ended with. One that failed gives the buffer its memory back, where nobody else can reach that.
+pub(crate) fn pushed(
+    py: Python<'_>,
+    result: Result<Pushed, PushError>,
+    about: &(String, Instant),
+    copied: u64,
+    buffer: Option<&Py<Buffer>>,
+) -> PyResult<Py<PyAny>> {
+    match result {
+        Ok(pushed) => Ok(Py::new(py, crate::report::Pushed::new(py, pushed, copied)?)?.into_any()),
+        Err(failed) => {
+            let (error, tensor) = failed.into_parts();
+            if let (Some(tensor), Some(buffer)) = (tensor, buffer) {
+                buffer.get().put_back(tensor);
+            }
+            Err(errors::raise(py, &error, &about_of(about)))
+        }
+    }
+}

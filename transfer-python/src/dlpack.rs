@@ -1,0 +1,335 @@
+//! DLPack (dlpack.h, version 1.0): capsules given away and taken.
+
+#![expect(unsafe_code, reason = "DLPack is a struct of C")]
+
+use crate::memory::{Layout, Ours, Written};
+use crate::strided::Strided;
+use crate::{dtype, errors};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use std::ffi::{CStr, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use transfer_client::{DType, PrivateBytes, Tensor, TensorMeta};
+
+/// `kDLCPU`, and its number.
+pub(crate) const CPU: (i32, i32) = (1, 0);
+
+/// `kDLCUDAHost`: the host's memory, pinned by CUDA.
+const CUDA_HOST: i32 = 3;
+
+/// Below this many bytes a copy costs less than a mapping.
+const SMALLEST_MAPPED: usize = 64 << 10;
+
+const VERSIONED: &CStr = c"dltensor_versioned";
+const UNVERSIONED: &CStr = c"dltensor";
+const READ_ONLY: u64 = 1;
+const IS_COPIED: u64 = 2;
+
+#[repr(C)]
+struct DlTensor {
+    data: *mut c_void,
+    device_type: i32,
+    device_id: i32,
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensor`.
+#[repr(C)]
+struct Managed {
+    tensor: DlTensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+struct ManagedVersioned {
+    major: u32,
+    minor: u32,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
+    flags: u64,
+    tensor: DlTensor,
+}
+
+/// What a consumer asks of `__dlpack__`.
+pub(crate) struct Asked {
+    versioned: bool,
+    copy: bool,
+}
+
+impl Asked {
+    pub(crate) fn read(py: Python<'_>, asked: Option<&Bound<'_, PyDict>>) -> PyResult<Asked> {
+        let mut read = Asked { versioned: false, copy: false };
+        let Some(asked) = asked else { return Ok(read) };
+        for (name, value) in asked {
+            match name.extract::<String>()?.as_str() {
+                "max_version" => {
+                    read.versioned = value.extract::<Option<(u32, u32)>>()?.is_some_and(|version| version >= (1, 0));
+                }
+                "copy" => read.copy = value.extract::<Option<bool>>()? == Some(true),
+                "dl_device" => {
+                    if value.extract::<Option<(i32, i32)>>()?.is_some_and(|device| device != CPU) {
+                        return Err(PyBufferError::new_err("the tensor lies in the host's memory, device (1, 0)"));
+                    }
+                }
+                // Of devices.
+                "stream" => {}
+                other => {
+                    let text = format!("__dlpack__ has no argument {other:?}");
+                    return Err(pyo3::exceptions::PyTypeError::new_err(text));
+                }
+            }
+        }
+        let _ = py;
+        Ok(read)
+    }
+}
+
+/// What an export keeps.
+enum Kept {
+    Fetched(#[expect(dead_code, reason = "keeps the memory")] Arc<Ours<Tensor>>),
+    Private(#[expect(dead_code, reason = "keeps the memory")] Ours<PrivateBytes>),
+    Written(#[expect(dead_code, reason = "keeps the memory")] Arc<Written>),
+    Copied(#[expect(dead_code, reason = "keeps the memory")] Vec<u64>),
+}
+
+/// What the context of a managed tensor points to.
+struct Export {
+    _kept: Kept,
+    layout: Layout,
+}
+
+// The deleters run on any thread, without the interpreter's lock, and after the interpreter's end: they touch nothing of Python's.
+
+unsafe extern "C" fn delete(managed: *mut Managed) {
+    if !managed.is_null() {
+        // SAFETY: the consumer hands back, once, what `capsule` has made of two boxes.
+        unsafe {
+            let managed = Box::from_raw(managed);
+            drop(Box::from_raw(managed.context.cast::<Export>()));
+        }
+    }
+}
+
+unsafe extern "C" fn delete_versioned(managed: *mut ManagedVersioned) {
+    if !managed.is_null() {
+        // SAFETY: as above.
+        unsafe {
+            let managed = Box::from_raw(managed);
+            drop(Box::from_raw(managed.context.cast::<Export>()));
+        }
+    }
+}
+
+/// Deletes what nobody has taken: a consumer renames the capsule.
+unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls this with the capsule, which has the name that it was made with, or a consumer's.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, UNVERSIONED.as_ptr()) == 1 {
+            delete(ffi::PyCapsule_GetPointer(capsule, UNVERSIONED.as_ptr()).cast());
+        } else if ffi::PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) == 1 {
+            delete_versioned(ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast());
+        }
+    }
+}
+
+fn capsule<'py>(
+    py: Python<'py>,
+    address: *mut c_void,
+    meta: &TensorMeta,
+    kept: Kept,
+    flags: u64,
+    versioned: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut export = Box::new(Export { _kept: kept, layout: Layout::of(meta) });
+    let (code, bits) = dtype::to_dlpack(meta.dtype());
+    let tensor = DlTensor {
+        data: address,
+        device_type: CPU.0,
+        device_id: CPU.1,
+        ndim: export.layout.shape.len() as i32,
+        code,
+        bits,
+        lanes: 1,
+        shape: export.layout.shape.as_mut_ptr(),
+        strides: export.layout.strides.as_mut_ptr(),
+        byte_offset: 0,
+    };
+    let context = Box::into_raw(export).cast();
+    let (managed, name): (*mut c_void, _) = if versioned {
+        let deleter = Some(delete_versioned as unsafe extern "C" fn(*mut ManagedVersioned));
+        let managed = ManagedVersioned { major: 1, minor: 0, context, deleter, flags, tensor };
+        (Box::into_raw(Box::new(managed)).cast(), VERSIONED)
+    } else {
+        (Box::into_raw(Box::new(Managed { tensor, context, deleter: Some(delete) })).cast(), UNVERSIONED)
+    };
+    let managed = NonNull::new(managed).ok_or_else(|| PyBufferError::new_err("no memory"))?;
+    // SAFETY: the pointer is good until a deleter runs, and the destructor runs it where no consumer has taken that over.
+    let made = unsafe { PyCapsule::new_with_pointer_and_destructor(py, managed.cast(), name, Some(drop_capsule)) };
+    Ok(made?.into_any())
+}
+
+/// A copy of bytes, at the alignment of the largest element.
+fn copied(bytes: &[u8]) -> Vec<u64> {
+    let mut copy = vec![0u64; bytes.len().div_ceil(8).max(1)];
+    // SAFETY: the copy is at least as long, and its own memory.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), copy.as_mut_ptr().cast(), bytes.len()) };
+    copy
+}
+
+/// A fetched tensor's capsule, and how many bytes were copied for it.
+pub(crate) fn export_fetched<'py>(
+    py: Python<'py>,
+    kept: &Arc<Ours<Tensor>>,
+    tensor: &Tensor,
+    asked: &Asked,
+) -> PyResult<(Bound<'py, PyAny>, u64)> {
+    let (meta, bytes) = (tensor.meta(), tensor.as_bytes());
+    if bytes.is_empty() {
+        let address = bytes.as_ptr().cast_mut().cast();
+        let kept = Kept::Fetched(kept.clone());
+        return Ok((capsule(py, address, meta, kept, 0, asked.versioned)?, 0));
+    }
+    if bytes.len() >= SMALLEST_MAPPED
+        && !asked.copy
+        && let Ok(private) = tensor.map_privately()
+    {
+        let address = private.as_ptr().cast();
+        let kept = Kept::Private(Ours::new(private, kept.guard().clone()));
+        return Ok((capsule(py, address, meta, kept, READ_ONLY, asked.versioned)?, 0));
+    }
+    let mut copy = py.detach(|| copied(bytes));
+    let address = copy.as_mut_ptr().cast();
+    let capsule = capsule(py, address, meta, Kept::Copied(copy), IS_COPIED, asked.versioned)?;
+    Ok((capsule, bytes.len() as u64))
+}
+
+/// A buffer's capsule: its own memory, writable.
+pub(crate) fn export_written<'py>(
+    py: Python<'py>,
+    written: Arc<Written>,
+    meta: &TensorMeta,
+    asked: &Asked,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (address, len) = crate::memory::Memory::Written(written.clone()).address();
+    let pointer = ptr::with_exposed_provenance_mut::<c_void>(address);
+    if asked.copy {
+        // SAFETY: the buffer's bytes, which are kept meanwhile.
+        let mut copy = copied(unsafe { std::slice::from_raw_parts(pointer.cast(), len) });
+        let pointer = copy.as_mut_ptr().cast();
+        return capsule(py, pointer, meta, Kept::Copied(copy), IS_COPIED, asked.versioned);
+    }
+    capsule(py, pointer, meta, Kept::Written(written), 0, asked.versioned)
+}
+
+/// A managed tensor of somebody else's, deleted when this is dropped.
+pub(crate) enum Taken {
+    Versioned(NonNull<ManagedVersionedOpaque>),
+    Unversioned(NonNull<ManagedOpaque>),
+}
+
+/// The name of a private struct, for those who only keep it.
+pub(crate) struct ManagedVersionedOpaque(ManagedVersioned);
+/// As above.
+pub(crate) struct ManagedOpaque(Managed);
+
+// SAFETY: the struct is only read, and DLPack's deleters may be called on any thread.
+unsafe impl Send for Taken {}
+// SAFETY: as above.
+unsafe impl Sync for Taken {}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // SAFETY: taken out of a capsule that was renamed, so that this is the only one to delete it.
+        unsafe {
+            match self {
+                Taken::Versioned(managed) => {
+                    if let Some(deleter) = (*managed.as_ptr()).0.deleter {
+                        deleter(managed.as_ptr().cast());
+                    }
+                }
+                Taken::Unversioned(managed) => {
+                    if let Some(deleter) = (*managed.as_ptr()).0.deleter {
+                        deleter(managed.as_ptr().cast());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes the memory of `value` by DLPack.
+pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<(Taken, Strided, DType)> {
+    let py = value.py();
+    if let Ok(device) = value.call_method0("__dlpack_device__")?.extract::<(i32, i32)>()
+        && device.0 != CPU.0
+        && device.0 != CUDA_HOST
+    {
+        let text = format!("the array lies on a device, DLPack's {device:?}; copy it to the host's memory first");
+        return Err(errors::invalid(py, &text));
+    }
+    let asked = PyDict::new(py);
+    asked.set_item("max_version", (1, 0))?;
+    let made = match value.call_method("__dlpack__", (), Some(&asked)) {
+        // It is from before version 1.0.
+        Err(e) if e.is_instance_of::<pyo3::exceptions::PyTypeError>(py) => value.call_method0("__dlpack__")?,
+        made => made?,
+    };
+    let capsule = made.cast_into::<PyCapsule>()?;
+    let (taken, tensor) = if capsule.is_valid_checked(Some(VERSIONED)) {
+        let managed = capsule.pointer_checked(Some(VERSIONED))?.cast::<ManagedVersionedOpaque>();
+        rename(&capsule, c"used_dltensor_versioned")?;
+        // SAFETY: a capsule of this name points to such a struct, which is ours to delete now.
+        (Taken::Versioned(managed), unsafe { &raw const (*managed.as_ptr()).0.tensor })
+    } else {
+        let managed = capsule.pointer_checked(Some(UNVERSIONED))?.cast::<ManagedOpaque>();
+        rename(&capsule, c"used_dltensor")?;
+        // SAFETY: as above.
+        (Taken::Unversioned(managed), unsafe { &raw const (*managed.as_ptr()).0.tensor })
+    };
+    // SAFETY: it is there until `taken` is dropped. Of a version above 1 nothing but the deleter is known.
+    let tensor = unsafe {
+        if let Taken::Versioned(managed) = &taken
+            && (*managed.as_ptr()).0.major > 1
+        {
+            return Err(errors::invalid(py, "the array speaks a newer DLPack than 1"));
+        }
+        &*tensor
+    };
+    let Some(dtype) = dtype::from_dlpack(tensor.code, tensor.bits, tensor.lanes) else {
+        let DlTensor { code, bits, lanes, .. } = tensor;
+        let text =
+            format!("elements of DLPack's kind {code} with {bits} bits and {lanes} lanes are none of a tensor's");
+        return Err(errors::invalid(py, &text));
+    };
+    let rank = usize::try_from(tensor.ndim).unwrap_or(0);
+    let list = |from: *const i64| match from.is_null() || rank == 0 {
+        true => None,
+        // SAFETY: as many numbers as there are dimensions.
+        false => Some(unsafe { std::slice::from_raw_parts(from, rank) }),
+    };
+    let dims: Vec<u64> =
+        list(tensor.shape).unwrap_or_default().iter().map(|n| u64::try_from(*n).unwrap_or(0)).collect();
+    let item = dtype.size_bytes() as usize;
+    let strides = list(tensor.strides).map(|strides| strides.iter().map(|n| *n as isize * item as isize).collect());
+    let address = tensor.data.expose_provenance() + tensor.byte_offset as usize;
+    Ok((taken, Strided::new(address, dims, strides, item), dtype))
+}
+
+fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
+    // SAFETY: a capsule, a name that lives for ever, and the interpreter's lock.
+    match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), name.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(PyErr::fetch(capsule.py())),
+    }
+}

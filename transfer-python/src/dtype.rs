@@ -1,0 +1,102 @@
+//! Names of element types: numpy's, with those of ml_dtypes.
+
+use crate::errors;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyType};
+use transfer_client::DType;
+
+/// Each element type: numpy's name, DLPack's code (dlpack.h, `DLDataTypeCode`), and the format of the struct module where that has one.
+const TYPES: [(DType, &str, u8, Option<&std::ffi::CStr>); 16] = [
+    (DType::Bool, "bool", 6, Some(c"?")),
+    (DType::I8, "int8", 0, Some(c"b")),
+    (DType::U8, "uint8", 1, Some(c"B")),
+    (DType::I16, "int16", 0, Some(c"h")),
+    (DType::U16, "uint16", 1, Some(c"H")),
+    (DType::I32, "int32", 0, Some(c"i")),
+    (DType::U32, "uint32", 1, Some(c"I")),
+    (DType::I64, "int64", 0, Some(c"q")),
+    (DType::U64, "uint64", 1, Some(c"Q")),
+    (DType::F16, "float16", 2, Some(c"e")),
+    (DType::BF16, "bfloat16", 4, None),
+    (DType::F32, "float32", 2, Some(c"f")),
+    (DType::F64, "float64", 2, Some(c"d")),
+    (DType::C64, "complex64", 5, Some(c"Zf")),
+    (DType::F8E4M3, "float8_e4m3fn", 10, None),
+    (DType::F8E5M2, "float8_e5m2", 12, None),
+];
+
+fn row(dtype: DType) -> &'static (DType, &'static str, u8, Option<&'static std::ffi::CStr>) {
+    // A type from the future is bytes.
+    TYPES.iter().find(|(d, ..)| *d == dtype).unwrap_or(&TYPES[2])
+}
+
+/// numpy's name.
+pub(crate) fn name(dtype: DType) -> &'static str {
+    row(dtype).1
+}
+
+/// The format of the struct module, where it has one.
+pub(crate) fn format(dtype: DType) -> Option<&'static std::ffi::CStr> {
+    row(dtype).3
+}
+
+/// The codes of DLPack: kind and bits.
+pub(crate) fn to_dlpack(dtype: DType) -> (u8, u8) {
+    (row(dtype).2, (dtype.size_bytes() * 8) as u8)
+}
+
+/// The element type with these codes of DLPack.
+pub(crate) fn from_dlpack(code: u8, bits: u8, lanes: u16) -> Option<DType> {
+    let found = TYPES.iter().map(|row| row.0).find(|dtype| to_dlpack(*dtype) == (code, bits));
+    found.filter(|_| lanes == 1)
+}
+
+/// The element type of a name: numpy's, torch's, or this project's own.
+pub(crate) fn from_name(name: &str) -> Option<DType> {
+    let name = name.strip_prefix("torch.").unwrap_or(name);
+    match name {
+        "half" => return Some(DType::F16),
+        "float" => return Some(DType::F64),
+        "int" => return Some(DType::I64),
+        _ => {}
+    }
+    TYPES.iter().find(|(_, numpy, ..)| *numpy == name).map(|row| row.0).or_else(|| DType::from_name(name))
+}
+
+/// The element type of a format of the struct module, in memory order, with this many bytes to an element.
+pub(crate) fn from_format(format: &str, item_bytes: usize) -> Option<DType> {
+    let native = if cfg!(target_endian = "little") { '<' } else { '>' };
+    let code = format.trim_start_matches(['@', '=', native]);
+    let by_size = |of: [DType; 4]| of.into_iter().find(|dtype| dtype.size_bytes() as usize == item_bytes);
+    let found = match code {
+        "?" => DType::Bool,
+        "c" => DType::U8,
+        "b" | "h" | "i" | "l" | "q" | "n" => by_size([DType::I8, DType::I16, DType::I32, DType::I64])?,
+        "B" | "H" | "I" | "L" | "Q" | "N" => by_size([DType::U8, DType::U16, DType::U32, DType::U64])?,
+        "e" => DType::F16,
+        "f" => DType::F32,
+        "d" => DType::F64,
+        "Zf" => DType::C64,
+        _ => return None,
+    };
+    (found.size_bytes() as usize == item_bytes).then_some(found)
+}
+
+/// What a caller means by `dtype`: a name, a type of numpy, ml_dtypes or torch, or one of those libraries' scalar classes.
+pub(crate) fn of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let text = if let Ok(text) = dtype.cast::<PyString>() {
+        text.to_string()
+    } else if let Ok(class) = dtype.cast::<PyType>() {
+        class.name()?.to_string()
+    } else if let Ok(name) = dtype.getattr("name").and_then(|name| name.extract::<String>()) {
+        // numpy writes the order of bytes elsewhere.
+        let order = dtype.getattr("byteorder").and_then(|order| order.extract::<String>()).unwrap_or_default();
+        format!("{}{name}", order.trim_matches(['=', '|', '<']))
+    } else {
+        dtype.str()?.to_string()
+    };
+    from_name(&text).ok_or_else(|| {
+        let known: Vec<_> = TYPES.iter().map(|row| row.1).collect();
+        errors::invalid(dtype.py(), &format!("{text} is no element type of a tensor; there are {}", known.join(", ")))
+    })
+}

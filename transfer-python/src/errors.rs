@@ -1,0 +1,80 @@
+//! Errors as the classes of `transferd._errors`.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use std::time::Duration;
+use transfer_client::{Error, FailureCode, Fault};
+
+/// Raises by the function that makes errors there.
+fn make(py: Python<'_>, code: &str, text: &str, can_retry: bool, fault: &str, about: &About<'_>) -> PyErr {
+    static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let made = MAKE.import(py, "transferd._errors", "make").and_then(|make| {
+        let waited = about.waited.map(|waited| waited.as_secs_f64());
+        make.call1((code, text, can_retry, fault, about.key, waited))
+    });
+    match made {
+        Ok(error) => PyErr::from_value(error),
+        Err(error) => error,
+    }
+}
+
+/// What a call was about.
+#[derive(Debug, Default)]
+pub(crate) struct About<'a> {
+    pub(crate) key: Option<&'a str>,
+    pub(crate) waited: Option<Duration>,
+}
+
+/// The error of a call.
+pub(crate) fn raise(py: Python<'_>, error: &Error, about: &About<'_>) -> PyErr {
+    let fault = match error.fault() {
+        Fault::Caller => "caller",
+        Fault::Operator => "operator",
+        _ => "nobody",
+    };
+    make(py, &code(error), &error.to_string(), error.can_retry(), fault, about)
+}
+
+/// An error that is this module's own, and the caller's fault.
+pub(crate) fn own(py: Python<'_>, code: &str, text: &str) -> PyErr {
+    make(py, code, text, false, "caller", &About::default())
+}
+
+/// An argument that cannot be.
+pub(crate) fn invalid(py: Python<'_>, text: &str) -> PyErr {
+    own(py, "invalid", text)
+}
+
+/// A client, or memory, of the process that this one was forked from.
+pub(crate) fn forked(py: Python<'_>) -> PyErr {
+    raise(py, &Error::Forked, &About::default())
+}
+
+fn code(error: &Error) -> String {
+    let name = match error {
+        Error::Failed(failure) => return failure_code(failure.code),
+        Error::TooLargeForArena { .. } => "too_large_for_arena",
+        Error::ArenaFull { .. } => "arena_full",
+        Error::Connect(_) => "connect",
+        Error::NotStarted { .. } => "not_started",
+        Error::SidecarGone(_) => "sidecar_gone",
+        Error::Forked => "forked",
+        Error::NoAnswer { .. } => "no_answer",
+        Error::NotAlone { .. } => "not_alone",
+        Error::OtherClient { .. } => "other_client",
+        _ => "invalid",
+    };
+    name.to_owned()
+}
+
+/// The name of a code: `KeyOwned` as `key_owned`.
+pub(crate) fn failure_code(code: FailureCode) -> String {
+    let mut name = String::new();
+    for c in format!("{code:?}").chars() {
+        if c.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(c.to_ascii_lowercase());
+    }
+    name
+}

@@ -1,0 +1,116 @@
+//! What an export keeps: one `Arc`, which may be dropped on any thread, with or without the interpreter's lock, and at its end.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use transfer_client::{Tensor, TensorMeta, TensorMut};
+use transfer_memory::forked::ForkGuard;
+use transfer_memory::segment::Mapping;
+
+/// What belongs to the process that made it: in a forked child its drop does nothing. A lock of the parent may be held there by a thread that the
+/// child does not have.
+#[derive(Debug)]
+pub(crate) struct Ours<T> {
+    value: Option<T>,
+    guard: Arc<ForkGuard>,
+}
+
+impl<T> Ours<T> {
+    pub(crate) fn new(value: T, guard: Arc<ForkGuard>) -> Ours<T> {
+        Ours { value: Some(value), guard }
+    }
+
+    pub(crate) fn guard(&self) -> &Arc<ForkGuard> {
+        &self.guard
+    }
+
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.value.as_ref()
+    }
+
+    pub(crate) fn take(&mut self) -> Option<T> {
+        self.value.take()
+    }
+}
+
+impl<T> Drop for Ours<T> {
+    fn drop(&mut self) {
+        if self.guard.is_forked() {
+            std::mem::forget(self.value.take());
+        }
+    }
+}
+
+/// A tensor that is being written, and who sees its memory: whoever has a clone of the `Arc` around this.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// `None` once it was pushed all the same: then what sees the memory keeps it mapped, and no more.
+    tensor: Mutex<Ours<TensorMut>>,
+    address: usize,
+    meta: TensorMeta,
+    _mapping: Arc<Mapping>,
+}
+
+impl Written {
+    pub(crate) fn new(mut tensor: TensorMut, guard: Arc<ForkGuard>) -> Arc<Written> {
+        let (address, meta) = (tensor.as_mut_bytes().as_mut_ptr().expose_provenance(), tensor.meta().clone());
+        let mapping = tensor.mapping().clone();
+        Arc::new(Written { tensor: Mutex::new(Ours::new(tensor, guard)), address, meta, _mapping: mapping })
+    }
+
+    /// The tensor, which this has no more.
+    pub(crate) fn take(&self) -> Option<TensorMut> {
+        self.tensor.lock().take()
+    }
+}
+
+/// Memory that can be exported. A clone keeps it.
+#[derive(Debug, Clone)]
+pub(crate) enum Memory {
+    /// Of a fetched tensor: read-only.
+    Fetched(Arc<Ours<Tensor>>),
+    /// Of a buffer.
+    Written(Arc<Written>),
+}
+
+impl Memory {
+    pub(crate) fn meta(&self) -> Option<&TensorMeta> {
+        match self {
+            Memory::Fetched(tensor) => tensor.get().map(Tensor::meta),
+            Memory::Written(written) => Some(&written.meta),
+        }
+    }
+
+    /// Where it begins, and how many bytes there are.
+    pub(crate) fn address(&self) -> (usize, usize) {
+        match self {
+            Memory::Fetched(tensor) => tensor.get().map_or((0, 0), |tensor| {
+                let bytes = tensor.as_bytes();
+                (bytes.as_ptr().expose_provenance(), bytes.len())
+            }),
+            Memory::Written(written) => (written.address, written.meta.len_bytes() as usize),
+        }
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        matches!(self, Memory::Written(_))
+    }
+}
+
+/// A tensor's dimensions and the strides of one that lies row-major, both in elements.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub(crate) shape: Vec<i64>,
+    pub(crate) strides: Vec<i64>,
+}
+
+impl Layout {
+    pub(crate) fn of(meta: &TensorMeta) -> Layout {
+        // A shape of more than 2^63 elements has no memory, and 0 elements in all.
+        let shape: Vec<i64> = meta.shape().dims().iter().map(|n| i64::try_from(*n).unwrap_or(i64::MAX)).collect();
+        let mut strides = vec![1i64; shape.len()];
+        for at in (1..shape.len()).rev() {
+            strides[at - 1] = strides[at].saturating_mul(shape[at].max(1));
+        }
+        Layout { shape, strides }
+    }
+}

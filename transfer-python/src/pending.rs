@@ -1,0 +1,231 @@
+//! A call under way.
+
+use crate::bell::Bell;
+use crate::errors;
+use parking_lot::Mutex;
+use pyo3::PyTraverseError;
+use pyo3::PyVisit;
+use pyo3::exceptions::PyBaseException;
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+use std::ops::ControlFlow;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use transfer_client::Begun;
+
+/// A thread that waits looks for signals this often: Ctrl-C ends a wait within 50 ms.
+const SLICE: Duration = Duration::from_millis(40);
+
+/// Another thread waits for the same call: this one looks again so much later.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// A call of some kind, and what becomes of its answer.
+pub(crate) trait Going: Send {
+    /// Goes on without waiting.
+    fn poll(&mut self, py: Python<'_>, waker: &Waker) -> ControlFlow<PyResult<Py<PyAny>>, Instant>;
+
+    /// Waits, without the interpreter's lock.
+    fn wait(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>>;
+}
+
+struct Op<T, F> {
+    begun: Begun<'static, T>,
+    finish: Option<F>,
+}
+
+impl<T: Send, F: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send> Op<T, F> {
+    fn finish(&mut self, py: Python<'_>, value: T) -> PyResult<Py<PyAny>> {
+        match self.finish.take() {
+            Some(finish) => finish(py, value),
+            None => Err(ended(py)),
+        }
+    }
+}
+
+impl<T: Send, F: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send> Going for Op<T, F> {
+    fn poll(&mut self, py: Python<'_>, waker: &Waker) -> ControlFlow<PyResult<Py<PyAny>>, Instant> {
+        match self.begun.poll(waker) {
+            ControlFlow::Break(value) => ControlFlow::Break(self.finish(py, value)),
+            ControlFlow::Continue(at) => ControlFlow::Continue(at),
+        }
+    }
+
+    fn wait(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {
+        let begun = &mut self.begun;
+        let value = py.detach(|| begun.wait(time))?;
+        Some(self.finish(py, value))
+    }
+}
+
+fn ended(py: Python<'_>) -> PyErr {
+    errors::own(py, "cancelled", "the call was given up")
+}
+
+/// A call with what is made of its answer.
+pub(crate) fn going<T: Send + 'static>(
+    begun: Begun<'static, T>,
+    finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> Box<dyn Going> {
+    Box::new(Op { begun, finish: Some(finish) })
+}
+
+/// Waits for a call on this thread. A signal's handler that raises ends the wait, and gives the call up.
+pub(crate) fn run(py: Python<'_>, mut going: Box<dyn Going>) -> PyResult<Py<PyAny>> {
+    // What is found at once takes no wait, and no change of the interpreter's lock.
+    if let ControlFlow::Break(result) = going.poll(py, Waker::noop()) {
+        return result;
+    }
+    loop {
+        if let Some(result) = going.wait(py, SLICE) {
+            return result;
+        }
+        py.check_signals()?;
+    }
+}
+
+enum State {
+    Going(Box<dyn Going>),
+    /// A thread waits for it.
+    Busy,
+    /// An error knows the frames that it went through, and they may know this call: the collector of garbage looks here.
+    Ended(Result<Py<PyAny>, Py<PyBaseException>>),
+}
+
+/// A call under way, from `fetch_later`. Dropping it, or `cancel()`, gives the call up; what it may still bring is released.
+#[pyclass(frozen, module = "transferd")]
+pub(crate) struct Pending(Mutex<State>);
+
+impl Pending {
+    pub(crate) fn new(going: Box<dyn Going>) -> Pending {
+        Pending(Mutex::new(State::Going(going)))
+    }
+
+    /// One that has ended.
+    pub(crate) fn ready(value: Py<PyAny>) -> Pending {
+        Pending(Mutex::new(State::Ended(Ok(value))))
+    }
+
+    /// Takes the first step, so that the call is under way.
+    pub(crate) fn begin(&self, py: Python<'_>) {
+        let _ = self.step(py, Waker::noop());
+    }
+
+    fn take(&self) -> State {
+        std::mem::replace(&mut *self.0.lock(), State::Busy)
+    }
+
+    /// Puts back what a step has left. Answers it where it has ended.
+    fn put(&self, py: Python<'_>, state: State) -> Option<PyResult<Py<PyAny>>> {
+        let answer = match &state {
+            State::Ended(Ok(value)) => Some(Ok(value.clone_ref(py))),
+            State::Ended(Err(error)) => Some(Err(PyErr::from_value(error.bind(py).clone().into_any()))),
+            _ => None,
+        };
+        *self.0.lock() = state;
+        answer
+    }
+
+    /// One step. `None`: another thread is in one.
+    fn step(&self, py: Python<'_>, waker: &Waker) -> Option<ControlFlow<PyResult<Py<PyAny>>, Instant>> {
+        let (state, at) = match self.take() {
+            State::Going(mut going) => match going.poll(py, waker) {
+                ControlFlow::Break(result) => (ended_with(py, result), None),
+                ControlFlow::Continue(at) => (State::Going(going), Some(at)),
+            },
+            State::Busy => return None,
+            ended => (ended, None),
+        };
+        let answer = self.put(py, state);
+        Some(match (answer, at) {
+            (Some(result), _) => ControlFlow::Break(result),
+            (None, at) => ControlFlow::Continue(at.unwrap_or_else(Instant::now)),
+        })
+    }
+
+    fn wait(&self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {
+        let state = match self.take() {
+            State::Going(mut going) => match going.wait(py, time) {
+                Some(result) => ended_with(py, result),
+                None => State::Going(going),
+            },
+            State::Busy => {
+                py.detach(|| std::thread::sleep(LOOK_AGAIN.min(time)));
+                return None;
+            }
+            ended => ended,
+        };
+        self.put(py, state)
+    }
+}
+
+fn ended_with(py: Python<'_>, result: PyResult<Py<PyAny>>) -> State {
+    State::Ended(result.map_err(|error| error.into_value(py)))
+}
+
+#[pymethods]
+impl Pending {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self.0.try_lock().as_deref() {
+            Some(State::Ended(Ok(value))) => visit.call(value),
+            Some(State::Ended(Err(error))) => visit.call(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn __clear__(&self) {
+        *self.0.lock() = State::Busy;
+    }
+
+    /// `Pending[Tensor]`, as annotations have it.
+    #[classmethod]
+    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, _item: &Bound<'py, PyAny>) -> Bound<'py, PyType> {
+        class.clone()
+    }
+
+    /// Whether the call has ended, so that `result()` waits for nothing.
+    fn done(&self, py: Python<'_>) -> bool {
+        self.wait(py, Duration::ZERO).is_some()
+    }
+
+    /// What the call ended with: waits for it, at most `timeout` seconds, for as long as the call may take where that is None.
+    ///
+    /// Raises what the call raises, and `Timeout` where it has not ended by then: it goes on, and can be waited for again.
+    #[pyo3(signature = (timeout = None))]
+    fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let started = Instant::now();
+        let limit = crate::options::duration(py, timeout)?;
+        loop {
+            let left = limit.saturating_sub(started.elapsed());
+            if let Some(result) = self.wait(py, left.min(SLICE)) {
+                return result;
+            }
+            py.check_signals()?;
+            if left.is_zero() {
+                let text = format!("the call has not ended within {limit:?}; it goes on");
+                return Err(errors::own(py, "deadline", &text));
+            }
+        }
+    }
+
+    /// Gives the call up.
+    fn cancel(&self, py: Python<'_>) {
+        let state = self.take();
+        match state {
+            State::Going(going) => {
+                py.detach(|| drop(going));
+                self.put(py, ended_with(py, Err(ended(py))));
+            }
+            state => drop(self.put(py, state)),
+        }
+    }
+
+    /// One step for an event loop: None once it has ended, so that `result()` waits for nothing; else the seconds after which it is to be called
+    /// again, unless `bell` names `number` before.
+    fn _step(&self, py: Python<'_>, bell: &Bell, number: u64) -> Option<f64> {
+        match self.step(py, &bell.waker(number)) {
+            Some(ControlFlow::Break(_)) => None,
+            Some(ControlFlow::Continue(at)) => Some(at.saturating_duration_since(Instant::now()).as_secs_f64()),
+            None => Some(LOOK_AGAIN.as_secs_f64()),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The buffer protocol (PEP 3118): memory given to Python, and taken from it.
+
+#![expect(unsafe_code, reason = "the buffer protocol is a struct of C")]
+
+use crate::buffer::Buffer;
+use crate::memory::{Layout, Memory};
+use crate::strided::{self, Strided};
+use crate::tensor::Tensor;
+use crate::{dlpack, dtype, errors};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+use transfer_client::{DType, TensorMeta};
+
+/// The bytes of a tensor or buffer: what a view of numpy keeps.
+#[pyclass(frozen, module = "transferd")]
+pub(crate) struct Raw(Memory);
+
+impl Raw {
+    pub(crate) fn new(memory: Memory) -> Raw {
+        Raw(memory)
+    }
+}
+
+#[pymethods]
+impl Raw {
+    /// # Safety
+    /// As Python calls it.
+    unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let len = slf.get().0.address().1 as ffi::Py_ssize_t;
+        let shape = Shape { format: Some(c"B"), item_bytes: 1, dims: vec![len], strides: vec![1] };
+        // SAFETY: Python's contract for this slot is that of `export`.
+        unsafe { export(slf.as_any(), view, flags, slf.get().0.clone(), shape) }
+    }
+
+    /// # Safety
+    /// As Python calls it.
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: Python hands back what `export` has filled, once.
+        unsafe { release(view) };
+    }
+}
+
+struct Shape {
+    format: Option<&'static CStr>,
+    item_bytes: ffi::Py_ssize_t,
+    dims: Vec<ffi::Py_ssize_t>,
+    strides: Vec<ffi::Py_ssize_t>,
+}
+
+/// What a view keeps until it is released.
+struct Exported {
+    _memory: Memory,
+    dims: Vec<ffi::Py_ssize_t>,
+    strides: Vec<ffi::Py_ssize_t>,
+}
+
+/// Fills `view` with a tensor's elements.
+///
+/// # Safety
+/// `view` is what Python's slot `bf_getbuffer` gives: null, or a `Py_buffer` to be filled.
+pub(crate) unsafe fn export_elements(
+    owner: &Bound<'_, PyAny>,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+    memory: Memory,
+) -> PyResult<()> {
+    let Some(meta) = memory.meta() else { return Err(PyBufferError::new_err("the tensor is gone")) };
+    let (layout, item) = (Layout::of(meta), meta.dtype().size_bytes() as ffi::Py_ssize_t);
+    let shape = Shape {
+        format: dtype::format(meta.dtype()),
+        item_bytes: item,
+        dims: layout.shape.iter().map(|n| *n as ffi::Py_ssize_t).collect(),
+        strides: layout.strides.iter().map(|n| *n as ffi::Py_ssize_t * item).collect(),
+    };
+    // SAFETY: the caller's contract.
+    unsafe { export(owner, view, flags, memory, shape) }
+}
+
+/// # Safety
+/// As `export_elements`.
+unsafe fn export(
+    owner: &Bound<'_, PyAny>,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+    memory: Memory,
+    shape: Shape,
+) -> PyResult<()> {
+    // SAFETY: null, or a struct that Python lets us write.
+    let Some(view) = (unsafe { view.as_mut() }) else {
+        return Err(PyBufferError::new_err("there is no view to fill"));
+    };
+    view.obj = ptr::null_mut();
+    if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE && !memory.is_writable() {
+        return Err(PyBufferError::new_err("a fetched tensor is read-only"));
+    }
+    let wants_format = flags & ffi::PyBUF_FORMAT == ffi::PyBUF_FORMAT;
+    if wants_format && shape.format.is_none() {
+        let text = "the buffer protocol has no such element type; use numpy() with ml_dtypes, torch(), or DLPack";
+        return Err(PyBufferError::new_err(text));
+    }
+    let (address, len) = memory.address();
+    view.buf = ptr::with_exposed_provenance_mut::<c_void>(address);
+    view.len = len as ffi::Py_ssize_t;
+    view.itemsize = shape.item_bytes;
+    view.readonly = c_int::from(!memory.is_writable());
+    view.ndim = shape.dims.len() as c_int;
+    view.format = match shape.format {
+        Some(format) if wants_format => format.as_ptr().cast_mut(),
+        _ => ptr::null_mut(),
+    };
+    let mut kept = Box::new(Exported { _memory: memory, dims: shape.dims, strides: shape.strides });
+    let has = |flag| flags & flag == flag && view.ndim > 0;
+    view.shape = if has(ffi::PyBUF_ND) { kept.dims.as_mut_ptr() } else { ptr::null_mut() };
+    view.strides = if has(ffi::PyBUF_STRIDES) { kept.strides.as_mut_ptr() } else { ptr::null_mut() };
+    view.suboffsets = ptr::null_mut();
+    view.internal = Box::into_raw(kept).cast();
+    view.obj = owner.clone().into_ptr();
+    Ok(())
+}
+
+/// Drops what a view has kept.
+///
+/// # Safety
+/// `export` has filled `view`, and this is called once for it.
+pub(crate) unsafe fn release(view: *mut ffi::Py_buffer) {
+    // SAFETY: `export` has put such a box there.
+    drop(unsafe { Box::from_raw((*view).internal.cast::<Exported>()) });
+}
+
+/// Somebody's view, which is released when this is dropped.
+struct Taken(Box<ffi::Py_buffer>);
+
+// SAFETY: the struct is only read, and released with the interpreter's lock; what it points to belongs to Python's object, which it keeps.
+unsafe impl Send for Taken {}
+// SAFETY: as above.
+unsafe impl Sync for Taken {}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // Where there is no interpreter any more there is nothing to be given back.
+        let _ = Python::try_attach(|_| {
+            // SAFETY: filled by PyObject_GetBuffer, released once, with the interpreter's lock.
+            unsafe { ffi::PyBuffer_Release(&raw mut *self.0) }
+        });
+    }
+}
+
+enum Source {
+    /// Held for its drop.
+    View(#[expect(dead_code, reason = "keeps the memory")] Taken),
+    Dlpack(#[expect(dead_code, reason = "keeps the memory")] dlpack::Taken),
+    Ours(#[expect(dead_code, reason = "keeps the memory")] Memory),
+}
+
+/// Memory that somebody else has allocated, to be copied into the arena.
+#[pyclass(frozen, module = "transferd")]
+pub(crate) struct Foreign {
+    elements: Strided,
+    dtype: DType,
+    _source: Source,
+}
+
+#[pymethods]
+impl Foreign {
+    /// The memory of `value`: a tensor or buffer of this module, or anything with the buffer protocol or DLPack. `dtype` is what its elements
+    /// are where the buffer protocol cannot say it.
+    #[new]
+    #[pyo3(signature = (value, dtype = None))]
+    fn new(value: &Bound<'_, PyAny>, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Foreign> {
+        let dtype = dtype.map(dtype::of).transpose()?;
+        if let Ok(tensor) = value.cast::<Tensor>() {
+            return of_memory(value.py(), tensor.get().memory());
+        }
+        if let Ok(buffer) = value.cast::<Buffer>() {
+            return of_memory(value.py(), buffer.get().memory(value.py())?);
+        }
+        // SAFETY: an object, with the interpreter's lock.
+        let has_buffer = unsafe { ffi::PyObject_CheckBuffer(value.as_ptr()) } != 0;
+        match has_buffer.then(|| view_of(value)) {
+            Some(Ok(view)) => of_view(value.py(), view, dtype),
+            _ if value.hasattr("__dlpack__")? => {
+                let (taken, elements, dtype) = dlpack::take(value)?;
+                Ok(Foreign { elements, dtype, _source: Source::Dlpack(taken) })
+            }
+            Some(Err(e)) => Err(e),
+            None => {
+                let text = format!(
+                    "a {} cannot be pushed: what has the buffer protocol or DLPack can, and tables with push_table",
+                    value.get_type().name()?
+                );
+                Err(pyo3::exceptions::PyTypeError::new_err(text))
+            }
+        }
+    }
+
+    /// The dimensions.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.elements.dims())
+    }
+
+    /// The name of the element type.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        dtype::name(self.dtype)
+    }
+
+    /// Copies it into `buffer`, which has the same shape, without the interpreter's lock. Answers how many bytes that were.
+    fn copy_to(&self, py: Python<'_>, buffer: &Buffer) -> PyResult<u64> {
+        let meta: &TensorMeta = buffer.meta();
+        if meta.dtype() != self.dtype || meta.shape().dims() != self.elements.dims() {
+            return Err(errors::invalid(py, &format!("{} does not fit into {meta}", self.elements)));
+        }
+        // Nobody can push it meanwhile.
+        let memory = buffer.memory(py)?;
+        let (address, len) = memory.address();
+        // SAFETY: the buffer has as many bytes as its description says, which is the source's; both are kept until the copy is done. The source
+        // is another object's memory: an arena's buffer overlaps only itself, and then the copy changes nothing.
+        py.detach(|| unsafe { strided::copy(&self.elements, ptr::with_exposed_provenance_mut(address), len) });
+        drop(memory);
+        Ok(len as u64)
+    }
+}
+
+fn of_memory(py: Python<'_>, memory: Memory) -> PyResult<Foreign> {
+    let meta = memory.meta().cloned().ok_or_else(|| errors::invalid(py, "the tensor is gone"))?;
+    let elements = Strided::contiguous(memory.address().0, &meta);
+    Ok(Foreign { elements, dtype: meta.dtype(), _source: Source::Ours(memory) })
+}
+
+fn view_of(value: &Bound<'_, PyAny>) -> PyResult<Taken> {
+    let mut view = Box::new(ffi::Py_buffer::new());
+    // SAFETY: an object and a struct to be filled, with the interpreter's lock.
+    if unsafe { ffi::PyObject_GetBuffer(value.as_ptr(), &raw mut *view, ffi::PyBUF_FULL_RO) } != 0 {
+        return Err(PyErr::fetch(value.py()));
+    }
+    Ok(Taken(view))
+}
+
+fn of_view(py: Python<'_>, taken: Taken, dtype: Option<DType>) -> PyResult<Foreign> {
+    let view = &taken.0;
+    if !view.suboffsets.is_null() {
+        return Err(errors::invalid(py, "an array of pointers (suboffsets) cannot be pushed; copy it first"));
+    }
+    let format = if view.format.is_null() {
+        "B".into()
+    } else {
+        // SAFETY: a string of C that lives as long as the view.
+        unsafe { CStr::from_ptr(view.format) }.to_string_lossy()
+    };
+    let found = dtype.or_else(|| dtype::from_format(&format, view.itemsize as usize));
+    let Some(dtype) = found.filter(|dtype| dtype.size_bytes() as ffi::Py_ssize_t == view.itemsize) else {
+        let text = format!("elements of format {format:?} are none of a tensor's; see the table of element types");
+        return Err(errors::invalid(py, &text));
+    };
+    let rank = usize::try_from(view.ndim).unwrap_or(0);
+    let list = |from: *const ffi::Py_ssize_t| match from.is_null() {
+        true => None,
+        // SAFETY: as many numbers as there are dimensions, which live as long as the view.
+        false => Some(unsafe { std::slice::from_raw_parts(from, rank) }.to_vec()),
+    };
+    let dims: Vec<u64> = match list(view.shape) {
+        Some(dims) => dims.iter().map(|n| u64::try_from(*n).unwrap_or(0)).collect(),
+        None if rank == 0 => Vec::new(),
+        None => vec![(view.len / view.itemsize.max(1)) as u64],
+    };
+    let elements = Strided::new(view.buf.expose_provenance(), dims, list(view.strides), dtype.size_bytes() as usize);
+    Ok(Foreign { elements, dtype, _source: Source::View(taken) })
+}

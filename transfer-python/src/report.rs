@@ -1,0 +1,91 @@
+//! How a call went.
+
+use pyo3::prelude::*;
+
+/// How a transfer went: what carried it, what was copied, and where the time went. Times are in seconds.
+#[pyclass(frozen, module = "transferd")]
+#[derive(Debug)]
+pub(crate) struct Report(transfer_client::Report);
+
+impl Report {
+    pub(crate) fn new(report: transfer_client::Report) -> Report {
+        Report(report)
+    }
+}
+
+#[pymethods]
+impl Report {
+    /// What carried it: "local" (by reference), "shm", "tcp" or "verbs".
+    #[getter]
+    fn fabric(&self) -> &'static str {
+        self.0.fabric.name()
+    }
+
+    /// The length of the tensor, in bytes.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
+
+    /// Bytes that a CPU copied, on both sides together. The kernel's copies in a socket count.
+    #[getter]
+    fn copied(&self) -> u64 {
+        self.0.copied
+    }
+
+    /// Seconds from the request until it was on its way.
+    #[getter]
+    fn queued(&self) -> f64 {
+        self.0.queued.as_secs_f64()
+    }
+
+    /// Seconds in which the version was not published yet.
+    #[getter]
+    fn waited(&self) -> f64 {
+        self.0.waited.as_secs_f64()
+    }
+
+    /// Seconds from there until it was here.
+    #[getter]
+    fn flew(&self) -> f64 {
+        self.0.flew.as_secs_f64()
+    }
+
+    /// Of a fetch: the trace context of the push, as a `traceparent`, where that push had one.
+    #[getter]
+    fn origin(&self) -> Option<String> {
+        self.0.origin.map(|origin| origin.to_string())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Report {}>", self.0)
+    }
+}
+
+/// A tensor that was pushed.
+#[pyclass(frozen, module = "transferd")]
+#[derive(Debug)]
+pub(crate) struct Pushed {
+    /// The version that it got.
+    #[pyo3(get)]
+    version: u64,
+    /// How the push went.
+    #[pyo3(get)]
+    report: Py<Report>,
+}
+
+impl Pushed {
+    /// `copied` bytes were copied into the arena before.
+    pub(crate) fn new(py: Python<'_>, pushed: transfer_client::Pushed, copied: u64) -> PyResult<Pushed> {
+        let mut report = pushed.report;
+        report.copied += copied;
+        Ok(Pushed { version: pushed.version, report: Py::new(py, Report(report))? })
+    }
+}
+
+#[pymethods]
+impl Pushed {
+    fn __repr__(&self) -> String {
+        format!("<Pushed version {}: {}>", self.version, self.report.get().0)
+    }
+}

@@ -1,0 +1,120 @@
+//! Copies of elements that need not lie in one piece.
+
+#![expect(unsafe_code, reason = "reads memory that others have allocated")]
+
+use std::fmt;
+use std::ptr;
+use transfer_client::TensorMeta;
+
+/// Where elements lie: an address, dimensions, and how far apart they are in each, in bytes.
+#[derive(Debug)]
+pub(crate) struct Strided {
+    address: usize,
+    dims: Vec<u64>,
+    strides: Vec<isize>,
+    item_bytes: usize,
+}
+
+impl fmt::Display for Strided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an array of {:?} elements of {} bytes", self.dims, self.item_bytes)
+    }
+}
+
+impl Strided {
+    /// Without `strides` the elements lie row-major.
+    pub(crate) fn new(address: usize, dims: Vec<u64>, strides: Option<Vec<isize>>, item_bytes: usize) -> Strided {
+        let strides = strides.unwrap_or_else(|| row_major(&dims, item_bytes));
+        Strided { address, dims, strides, item_bytes }
+    }
+
+    /// What lies row-major at `address`.
+    pub(crate) fn contiguous(address: usize, meta: &TensorMeta) -> Strided {
+        Strided::new(address, meta.shape().dims().to_vec(), None, meta.dtype().size_bytes() as usize)
+    }
+
+    pub(crate) fn dims(&self) -> &[u64] {
+        &self.dims
+    }
+
+    /// From which dimension on the elements lie in one piece, and how long a piece is, in bytes.
+    fn pieces(&self) -> (usize, usize) {
+        let (mut bytes, mut from) = (self.item_bytes, self.dims.len());
+        while from > 0 && (self.dims[from - 1] == 1 || self.strides[from - 1] == bytes as isize) {
+            from -= 1;
+            bytes = bytes.saturating_mul(self.dims[from] as usize);
+        }
+        (from, bytes)
+    }
+}
+
+fn row_major(dims: &[u64], item_bytes: usize) -> Vec<isize> {
+    let mut strides = vec![item_bytes as isize; dims.len()];
+    for at in (1..dims.len()).rev() {
+        strides[at - 1] = strides[at].saturating_mul(dims[at].max(1) as isize);
+    }
+    strides
+}
+
+/// Copies the elements to `to`, row-major.
+///
+/// # Safety
+/// The elements are valid for reads; `to` is valid for writes of `len` bytes, which is what they take. The two may overlap only where they are
+/// the same.
+pub(crate) unsafe fn copy(from: &Strided, to: *mut u8, len: usize) {
+    if len == 0 {
+        return;
+    }
+    let (outer, piece) = from.pieces();
+    let source = ptr::with_exposed_provenance::<u8>(from.address);
+    // SAFETY: the caller's contract.
+    unsafe { copy_pieces(source, from, 0, outer, piece, &mut to.clone()) };
+}
+
+/// Copies the part of the elements that begins at `source` from dimension `at` on, and moves `to` behind it.
+///
+/// # Safety
+/// As `copy`.
+unsafe fn copy_pieces(source: *const u8, from: &Strided, at: usize, outer: usize, piece: usize, to: &mut *mut u8) {
+    if at == outer {
+        // SAFETY: a piece of the elements, and as much room.
+        unsafe {
+            ptr::copy(source, *to, piece);
+            *to = to.add(piece);
+        }
+        return;
+    }
+    let (count, stride) = (from.dims[at] as usize, from.strides[at]);
+    if at + 1 == outer && piece == from.item_bytes {
+        // SAFETY: as above, element by element.
+        *to = unsafe {
+            match piece {
+                1 => copy_items::<1>(source, stride, count, *to),
+                2 => copy_items::<2>(source, stride, count, *to),
+                4 => copy_items::<4>(source, stride, count, *to),
+                _ => copy_items::<8>(source, stride, count, *to),
+            }
+        };
+        return;
+    }
+    for i in 0..count {
+        // SAFETY: the elements of this index.
+        unsafe { copy_pieces(source.offset(stride * i as isize), from, at + 1, outer, piece, to) };
+    }
+}
+
+/// Copies `count` elements of `N` bytes that lie `stride` bytes apart. Answers where the next one goes.
+///
+/// # Safety
+/// They are valid for reads, and `to` for writes of as many.
+unsafe fn copy_items<const N: usize>(source: *const u8, stride: isize, count: usize, to: *mut u8) -> *mut u8 {
+    for i in 0..count {
+        // SAFETY: the element of this index, and its place. Neither need be aligned.
+        unsafe {
+            let item = source.offset(stride * i as isize).cast::<[u8; N]>().read_unaligned();
+            to.add(i * N).cast::<[u8; N]>().write_unaligned(item);
+        }
+    }
+    // SAFETY: at most one past the end.
+    unsafe { to.add(count * N) }
+}

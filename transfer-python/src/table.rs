@@ -1,0 +1,166 @@
+//! Record batches, as Arrow's C structs (the PyCapsule interface).
+
+#![expect(unsafe_code, reason = "the capsules hold structs of C")]
+
+use crate::errors;
+use crate::report::Report;
+use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi};
+use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
+use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader, StructArray};
+use arrow_schema::{ArrowError, Schema, SchemaRef};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyTuple};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use transfer_client::{FetchedBatch, FetchedTable};
+
+fn refused(py: Python<'_>, error: &ArrowError) -> PyErr {
+    errors::invalid(py, &format!("not a table of Arrow: {error}"))
+}
+
+/// Takes the struct out of a capsule, which is left with one that is released.
+fn take<T>(capsule: &Bound<'_, PyAny>, name: &std::ffi::CStr, take: impl FnOnce(NonNull<T>) -> T) -> PyResult<T> {
+    Ok(take(capsule.cast::<PyCapsule>()?.pointer_checked(Some(name))?.cast()))
+}
+
+/// Record batches of one schema, taken from anything with Arrow's capsules.
+#[pyclass(frozen, module = "transferd")]
+pub(crate) struct Rows {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+}
+
+impl Rows {
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    pub(crate) fn batches(&self) -> &[RecordBatch] {
+        &self.batches
+    }
+}
+
+#[pymethods]
+impl Rows {
+    /// The rows of `value`: of a schema none.
+    #[new]
+    fn new(value: &Bound<'_, PyAny>) -> PyResult<Rows> {
+        let py = value.py();
+        if value.hasattr("__arrow_c_array__")? {
+            let made = value.call_method0("__arrow_c_array__")?.cast_into::<PyTuple>()?;
+            // SAFETY: capsules of these names point to such structs, which the caller may move out of.
+            let (schema, array) = unsafe {
+                let schema: FFI_ArrowSchema =
+                    take(&made.get_item(0)?, c"arrow_schema", |p| FFI_ArrowSchema::from_raw(p.as_ptr()))?;
+                let array: FFI_ArrowArray =
+                    take(&made.get_item(1)?, c"arrow_array", |p| FFI_ArrowArray::from_raw(p.as_ptr()))?;
+                (schema, array)
+            };
+            // SAFETY: the producer promises that the array is of that schema.
+            let mut data = unsafe { from_ffi(array, &schema) }.map_err(|e| refused(py, &e))?;
+            data.align_buffers();
+            let fields = Schema::try_from(&schema).map_err(|e| refused(py, &e))?;
+            let batch = RecordBatch::from(StructArray::from(data));
+            let batch = batch.with_schema(Arc::new(fields)).map_err(|e| refused(py, &e))?;
+            return Ok(Rows { schema: batch.schema(), batches: vec![batch] });
+        }
+        if value.hasattr("__arrow_c_stream__")? {
+            let made = value.call_method0("__arrow_c_stream__")?;
+            // SAFETY: as above.
+            let stream: FFI_ArrowArrayStream =
+                unsafe { take(&made, c"arrow_array_stream", |p| FFI_ArrowArrayStream::from_raw(p.as_ptr()))? };
+            // What reads from a Python object takes the interpreter's lock by itself.
+            let read = py.detach(|| {
+                let reader = RecordBatchStreamReader::try_new(stream)?;
+                Ok((reader.schema(), reader.collect::<Result<Vec<_>, _>>()?))
+            });
+            let (schema, batches) = read.map_err(|e| refused(py, &e))?;
+            return Ok(Rows { schema, batches });
+        }
+        if value.hasattr("__arrow_c_schema__")? {
+            let made = value.call_method0("__arrow_c_schema__")?;
+            // SAFETY: as above.
+            let schema: FFI_ArrowSchema =
+                unsafe { take(&made, c"arrow_schema", |p| FFI_ArrowSchema::from_raw(p.as_ptr()))? };
+            let schema = Schema::try_from(&schema).map_err(|e| refused(py, &e))?;
+            return Ok(Rows { schema: Arc::new(schema), batches: Vec::new() });
+        }
+        let text = format!("a {} is no table: what has Arrow's capsules is", value.get_type().name()?);
+        Err(pyo3::exceptions::PyTypeError::new_err(text))
+    }
+}
+
+/// Record batches that were fetched. Anything that takes Arrow's capsules takes it: `pyarrow.table(t)`, `polars.DataFrame(t)`.
+///
+/// What is made of it shares the memory, and keeps it.
+#[pyclass(frozen, module = "transferd")]
+pub(crate) struct Table {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+    #[pyo3(get)]
+    version: u64,
+    report: transfer_client::Report,
+}
+
+impl Table {
+    pub(crate) fn new(table: FetchedTable) -> Table {
+        let (version, report, schema) = (table.version(), *table.report(), table.schema().clone());
+        Table { schema, batches: table.into_batches(), version, report }
+    }
+
+    pub(crate) fn of_batch(batch: FetchedBatch) -> Table {
+        let (version, report) = (batch.version(), *batch.report());
+        let batch = batch.into_batch();
+        Table { schema: batch.schema(), batches: vec![batch], version, report }
+    }
+}
+
+#[pymethods]
+impl Table {
+    /// How many rows there are.
+    #[getter]
+    fn num_rows(&self) -> usize {
+        self.batches.iter().map(RecordBatch::num_rows).sum()
+    }
+
+    /// The names of the columns.
+    #[getter]
+    fn column_names(&self) -> Vec<String> {
+        self.schema.fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    /// How the fetch went.
+    #[getter]
+    fn report(&self) -> Report {
+        Report::new(self.report)
+    }
+
+    /// A table of pyarrow that shares the memory.
+    fn pyarrow<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("pyarrow")?.call_method1("table", (slf,))
+    }
+
+    /// The schema, as a capsule of Arrow.
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let schema = FFI_ArrowSchema::try_from(self.schema.as_ref()).map_err(|e| refused(py, &e))?;
+        Ok(PyCapsule::new_with_value(py, schema, c"arrow_schema")?.into_any())
+    }
+
+    /// The batches, as a capsule of Arrow. No other schema than theirs can be had, which the interface allows.
+    #[pyo3(signature = (requested_schema = None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        drop(requested_schema);
+        let batches: Vec<_> = self.batches.iter().cloned().map(Ok).collect();
+        let reader = RecordBatchIterator::new(batches, self.schema.clone());
+        let stream = FFI_ArrowArrayStream::new(Box::new(reader));
+        Ok(PyCapsule::new_with_value(py, stream, c"arrow_array_stream")?.into_any())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Table of {} rows, version {}>", self.num_rows(), self.version)
+    }
+}

@@ -1,0 +1,153 @@
+//! A fetched tensor.
+
+use crate::memory::{Memory, Ours};
+use crate::pybuffer::{self, Raw};
+use crate::report::Report;
+use crate::{dlpack, dtype};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use transfer_memory::forked::ForkGuard;
+
+/// A fetched tensor: read-only, and where the sidecar has it. Views of it keep its memory, also when this object, its client and its sidecar
+/// are gone.
+#[pyclass(frozen, module = "transferd")]
+pub(crate) struct Tensor {
+    tensor: Arc<Ours<transfer_client::Tensor>>,
+    /// The key that it was fetched under.
+    #[pyo3(get)]
+    key: String,
+    exports_copied: AtomicU64,
+}
+
+/// The Python module that makes arrays of numpy.
+pub(crate) fn arrays(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static ARRAYS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let module = ARRAYS.get_or_try_init(py, || Ok::<_, PyErr>(py.import("transferd._arrays")?.into_any().unbind()))?;
+    Ok(module.bind(py))
+}
+
+impl Tensor {
+    pub(crate) fn new(tensor: transfer_client::Tensor, guard: Arc<ForkGuard>, key: String) -> Tensor {
+        Tensor { tensor: Arc::new(Ours::new(tensor, guard)), key, exports_copied: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn memory(&self) -> Memory {
+        Memory::Fetched(self.tensor.clone())
+    }
+
+    fn tensor(&self) -> PyResult<&transfer_client::Tensor> {
+        // It is taken out by nobody but its drop.
+        self.tensor.get().ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the tensor is gone"))
+    }
+}
+
+#[pymethods]
+impl Tensor {
+    /// The dimensions, outermost first, in elements.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.tensor()?.shape())
+    }
+
+    /// The name of the element type, as numpy and ml_dtypes write it.
+    #[getter]
+    fn dtype(&self) -> PyResult<&'static str> {
+        Ok(dtype::name(self.tensor()?.dtype()))
+    }
+
+    /// The length in bytes.
+    #[getter]
+    fn nbytes(&self) -> PyResult<u64> {
+        Ok(self.tensor()?.meta().len_bytes())
+    }
+
+    /// Which version it is.
+    #[getter]
+    fn version(&self) -> PyResult<u64> {
+        Ok(self.tensor()?.version())
+    }
+
+    /// How the fetch went.
+    #[getter]
+    fn report(&self) -> PyResult<Report> {
+        Ok(Report::new(*self.tensor()?.report()))
+    }
+
+    /// Bytes that were copied for views of this tensor by DLPack: of small tensors and of huge pages, of which there is no private mapping.
+    #[getter]
+    fn exports_copied(&self) -> u64 {
+        self.exports_copied.load(Ordering::Relaxed)
+    }
+
+    /// # Safety
+    /// As Python calls it.
+    #[expect(unsafe_code, reason = "a slot of Python's")]
+    unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let memory = slf.get().memory();
+        // SAFETY: Python's contract for this slot is that of `export_elements`.
+        unsafe { pybuffer::export_elements(slf.as_any(), view, flags, memory) }
+    }
+
+    /// # Safety
+    /// As Python calls it.
+    #[expect(unsafe_code, reason = "a slot of Python's")]
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: Python hands back what `__getbuffer__` has filled, once.
+        unsafe { pybuffer::release(view) };
+    }
+
+    /// Its bytes, as an object of the buffer protocol.
+    fn _raw(&self) -> Raw {
+        Raw::new(self.memory())
+    }
+
+    /// A read-only array of numpy that shares the memory. Needs numpy, and ml_dtypes for bfloat16 and 8-bit floats.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        arrays(slf.py())?.call_method1("view", (slf,))
+    }
+
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        arrays(slf.py())?.call_method1("array", (slf, dtype, copy))
+    }
+
+    /// A tensor of torch, by DLPack: see `__dlpack__`.
+    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
+    }
+
+    /// The device of DLPack: the host's memory.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::CPU
+    }
+
+    /// A capsule of DLPack: a private mapping of the tensor's pages, which shows the same bytes with no copy. Who writes there writes to pages of
+    /// its own. Below 64 KiB, and on huge pages, a copy, which `exports_copied` counts.
+    #[pyo3(signature = (**asked))]
+    fn __dlpack__<'py>(&self, py: Python<'py>, asked: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
+        let asked = dlpack::Asked::read(py, asked)?;
+        let (capsule, copied) = dlpack::export_fetched(py, &self.tensor, self.tensor()?, &asked)?;
+        self.exports_copied.fetch_add(copied, Ordering::Relaxed);
+        Ok(capsule)
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let tensor = self.tensor()?;
+        Ok(format!(
+            "<Tensor {:?} {:?} {}, version {}>",
+            self.key,
+            tensor.shape(),
+            dtype::name(tensor.dtype()),
+            tensor.version()
+        ))
+    }
+}

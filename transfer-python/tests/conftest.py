@@ -1,0 +1,109 @@
+"""Real sidecars for the tests: `transferd` as `cargo build` made it, found by TRANSFERD, `transferctl` beside it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transferd as td
+
+ROOT = Path(__file__).resolve().parents[2]
+TRANSFERD = Path(os.environ.get("TRANSFERD", ROOT / "target/debug/transferd"))
+TRANSFERCTL = TRANSFERD.with_name("transferctl")
+
+# No test asserts a maximum time: this is when one is given up.
+GIVE_UP = 20.0
+
+
+class Sidecar:
+    """A process of `transferd` with sockets of its own."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder, self.arguments = folder, arguments
+        self.path, self.admin = str(folder / "worker.sock"), str(folder / "admin.sock")
+        self.start()
+
+    def start(self) -> None:
+        command = [TRANSFERD, "--socket", self.path, "--admin-socket", self.admin, *self.arguments]
+        with open(self.folder / "log", "a") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        self.ready = self.process.stdout.readline()
+        assert self.ready.startswith("transferd ready"), (self.folder / "log").read_text()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(GIVE_UP)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def ctl(self, *arguments: str) -> Any:
+        command = [TRANSFERCTL, *arguments, "--json", "--admin", self.admin]
+        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+    def counters(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.ctl("status")["counters"]
+        return found
+
+    def held(self) -> dict[str, int]:
+        """What the sidecar holds for workers, by what it is."""
+        counters = self.counters()
+        return {name: counters[name] for name in ("blobs", "leases", "operations", "sessions", "tensors", "slots")}
+
+
+def until(what: str, is_so: Any) -> Any:
+    """Waits until something is so. Answers what it was."""
+    give_up = time.monotonic() + GIVE_UP
+    while not (found := is_so()):
+        assert time.monotonic() < give_up, f"it is not so: {what}"
+        time.sleep(0.005)
+    return found
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="transfer-python-") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def house() -> Iterator[Sidecar]:
+    with tempfile.TemporaryDirectory(prefix="transfer-python-") as name:
+        sidecar = Sidecar(Path(name))
+        yield sidecar
+        sidecar.stop()
+
+
+@pytest.fixture
+def sidecar(house: Sidecar) -> Sidecar:
+    """One for all tests: started again where a test has killed it, and empty."""
+    if house.process.poll() is not None:
+        house.start()
+    gc.collect()
+    until("no worker of another test is there", lambda: house.counters()["sessions"] == 0)
+    return house
+
+
+@pytest.fixture
+def c(sidecar: Sidecar) -> Iterator[td.Client]:
+    with td.connect(sidecar.path, arena="64MiB") as client:
+        yield client
+
+
+@pytest.fixture
+def other(sidecar: Sidecar) -> Iterator[td.Client]:
+    """Another worker, with an arena of its own."""
+    with td.connect(sidecar.path, arena="16MiB") as client:
+        yield client

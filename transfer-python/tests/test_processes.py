@@ -1,0 +1,166 @@
+"""Fork, spawn and pickle."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sys
+import threading
+import traceback
+
+import numpy as np
+import pytest
+import transferd as td
+from conftest import GIVE_UP, until
+
+
+def in_child(what):
+    """Runs it in a forked child, which ends without anything of its parent's; answers whether it went well."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            what()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) == 0
+
+
+def test_in_a_forked_child(c, sidecar):
+    c.push("w", np.arange(1 << 16))
+    tensor = c.fetch("w")
+    view = tensor.numpy()
+    buffer = c.empty(8)
+    later = c.fetch_later("never")
+    keep = [c.fetch("w"), np.from_dlpack(c.fetch("w")), c.empty(8)]
+    counter = c.counter("n")
+
+    def child():
+        calls = [
+            lambda: c.fetch("w"),
+            lambda: c.push("k", b"1"),
+            lambda: c.push("k", buffer),
+            lambda: c.empty(1),
+            lambda: c.fetch_later("w").result(),
+            lambda: c.fetch_many(["w"]),
+            lambda: counter.add(1),
+            lambda: c.barrier("b", 1).wait(),
+            lambda: c.gate("w"),
+            lambda: c.arena_free_bytes,
+        ]
+        for call in calls:
+            with pytest.raises(td.Forked) as e:
+                call()
+            assert (e.value.code, e.value.can_retry) == ("forked", False)
+        # Views stay readable, and dropping what was inherited does nothing.
+        assert view[-1] == (1 << 16) - 1 and tensor.numpy()[1] == 1
+        keep.clear()
+        later.cancel()
+        c.close()
+        with td.connect(sidecar.path, arena="1MiB") as own:
+            assert own.fetch("w").numpy()[-1] == (1 << 16) - 1
+            own.push("from-child", b"1", outlive=True, takeover=True)
+
+    before = sidecar.held()["leases"]
+    assert in_child(child)
+    until("the child's session is over", lambda: sidecar.counters()["sessions"] == 1)
+    assert sidecar.held()["leases"] == before
+    assert c.fetch("w").numpy()[5] == 5 and (keep[1][:3] == [0, 1, 2]).all()
+    assert bytes(c.fetch("from-child")) == b"1"
+    c.push("k", buffer)
+
+
+def test_a_fork_while_other_threads_call(c, sidecar):
+    c.push("w", np.arange(1 << 16))
+    stop = threading.Event()
+
+    def busy():
+        while not stop.is_set():
+            with c.produce(f"busy-{threading.get_ident()}", 64) as b:
+                b.numpy()[:] = 1
+            c.fetch("w")
+
+    threads = [threading.Thread(target=busy) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            inherited = [c.fetch("w"), c.empty(8), c.fetch_later("never")]
+
+            def child(inherited=inherited):
+                inherited.clear()
+                with pytest.raises(td.Forked):
+                    c.fetch("w")
+
+            assert in_child(child)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(GIVE_UP)
+
+
+def test_an_embedded_sidecar_in_a_forked_child():
+    with td.embedded(arena="1MiB") as c:
+        c.push("w", b"hello")
+
+        def child():
+            with pytest.raises(td.Forked):
+                c.fetch("w")
+            with td.connect(c.path) as own:
+                assert bytes(own.fetch("w")) == b"hello"
+            with td.embedded(arena="1MiB") as another:
+                assert another.path != c.path
+
+        assert in_child(child)
+        assert bytes(c.fetch("w")) == b"hello"
+
+
+def worker(client, key, queue):
+    with client:
+        queue.put((client.fetch(key).numpy().sum(), client.name))
+        # It stays when its worker is gone.
+        client.push(f"{key}/done", b"1", outlive=True, takeover=True)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("embedded", [False, True])
+def test_a_client_goes_to_another_process_as_its_arguments(sidecar, method, embedded):
+    context = multiprocessing.get_context(method)
+    with td.embedded(arena="1MiB") if embedded else td.connect(sidecar.path, arena="1MiB") as c:
+        c.push("w", np.arange(10))
+        queue = context.Queue()
+        # A forked child inherits its arguments: it pickles by hand.
+        given = pickle.loads(pickle.dumps(c)) if method == "fork" else c
+        if method == "fork":
+            given.close()
+            process = context.Process(target=unpickled_worker, args=(pickle.dumps(c), "w", queue))
+        else:
+            process = context.Process(target=worker, args=(given, "w", queue))
+        process.start()
+        total, name = queue.get(timeout=GIVE_UP)
+        process.join(GIVE_UP)
+        assert process.exitcode == 0
+        assert total == 45 and name != c.name
+        assert c.fetch("w/done").version == 1
+
+
+def unpickled_worker(pickled, key, queue):
+    worker(pickle.loads(pickled), key, queue)
+
+
+def test_what_pickles(sidecar):
+    with td.connect(sidecar.path, name="me", arena="2MiB") as c:
+        function, arguments = c.__reduce__()
+        path, others = arguments[0]
+        assert (path, others["name"], others["arena"]) == (sidecar.path, "me", "2MiB")
+        with pytest.raises(td.Timeout) as e:
+            c.fetch("none", timeout=0)
+    error = pickle.loads(pickle.dumps(e.value))
+    assert type(error) is td.Timeout
+    assert (error.code, error.key, str(error)) == (e.value.code, "none", str(e.value))

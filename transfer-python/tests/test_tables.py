@@ -1,0 +1,167 @@
+"""Arrow: tables there and back by the capsules, bit for bit, and streams of batches."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import transferd as td
+from conftest import GIVE_UP
+
+
+def zoo() -> dict[str, pa.Array]:
+    """An array of every layout, with nulls where it can have some, and none of it at the beginning of its buffers."""
+    day = datetime.date(2026, 1, 2)
+    now = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
+    numbers = [None, 0, 1, None, 2, 3, 4, 5, None, 6]
+    arrays: dict[str, pa.Array] = {}
+    for of in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"):
+        arrays[of] = pa.array(numbers, getattr(pa, of)())
+    arrays["float16"] = pa.array([None if n is None else np.float16(n) for n in numbers], pa.float16())
+    arrays["bool"] = pa.array([None if n is None else n % 2 == 1 for n in numbers])
+    arrays["null"] = pa.nulls(10)
+    for of in (pa.string(), pa.large_string(), pa.string_view()):
+        arrays[str(of)] = pa.array([None if n is None else "ä" * n * 5 for n in numbers], of)
+    for of in (pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(4)):
+        arrays[f"binary-{of}"] = pa.array([None if n is None else bytes([n]) * 4 for n in numbers], of)
+    arrays["date32"] = pa.array([day if n else None for n in numbers])
+    arrays["date64"] = pa.array([day if n else None for n in numbers], pa.date64())
+    for unit in ("s", "ms", "us", "ns"):
+        arrays[f"timestamp-{unit}"] = pa.array(numbers, pa.timestamp(unit, tz="Europe/Berlin"))
+        arrays[f"duration-{unit}"] = pa.array(numbers, pa.duration(unit))
+    arrays["time32"] = pa.array(numbers, pa.time32("s"))
+    arrays["time64"] = pa.array(numbers, pa.time64("ns"))
+    arrays["datetime"] = pa.array([now if n else None for n in numbers])
+    arrays["interval"] = pa.array([pa.MonthDayNano([1, 2, n]) if n else None for n in numbers])
+    for of in (pa.decimal32(9, 2), pa.decimal64(18, 2), pa.decimal128(20, 2), pa.decimal256(50, 2)):
+        arrays[str(of)] = pa.array([None if n is None else decimal.Decimal(f"{n}.25") for n in numbers], of)
+    lists = [None if n is None else list(range(n)) for n in numbers]
+    for of in (pa.list_(pa.int32()), pa.large_list(pa.int32()), pa.list_view(pa.int32()), pa.large_list_view(pa.int32())):
+        arrays[f"list-{of}"] = pa.array(lists, of)
+    arrays["fixed"] = pa.array([None if n is None else [n, n] for n in numbers], pa.list_(pa.int16(), 2))
+    arrays["struct"] = pa.array([None if n is None else {"a": n, "b": str(n)} for n in numbers])
+    arrays["map"] = pa.array([None if n is None else [("k", n)] for n in numbers], pa.map_(pa.string(), pa.int32()))
+    arrays["dictionary"] = pa.array([None if n is None else str(n % 3) for n in numbers]).dictionary_encode()
+    arrays["runs"] = pa.RunEndEncodedArray.from_arrays([3, 10], pa.array(["a", None]))
+    types, values = pa.array([0, 1] * 5, pa.int8()), [pa.array(range(10)), pa.array("abcdefghij")[:0]]
+    values[1] = pa.array(list("abcdefghij"))
+    arrays["sparse"] = pa.UnionArray.from_sparse(types, values)
+    arrays["dense"] = pa.UnionArray.from_dense(types, pa.array([i // 2 for i in range(10)], pa.int32()), values)
+    arrays["nested"] = pa.array([[{"x": lists[n or 0] or []}] for n in range(10)])
+    return arrays
+
+
+@pytest.mark.parametrize("name", zoo())
+def test_every_layout_of_arrow_comes_back_bit_for_bit(c, other, name):
+    array = zoo()[name]
+    for key, column in (("whole", array), ("slice", array[2:9]), ("empty", array[:0])):
+        table = pa.table({name: column}).replace_schema_metadata({"about": name})
+        c.push_table(key, table)
+        for client in (c, other):
+            found = client.fetch_table(key).pyarrow()
+            found.validate(full=True)
+            assert found.schema.equals(table.schema, check_metadata=True)
+            assert found.equals(table), name
+
+
+def test_a_table_is_one_version_and_shares_the_memory(c, other):
+    table = pa.concat_tables([pa.table({"a": np.arange(n), "b": np.ones(n, "float32")}) for n in (1000, 1, 500)])
+    pushed = c.push_table("t", table, version=4)
+    assert (pushed.version, pushed.report.copied) == (4, pushed.report.bytes) or pushed.report.copied >= 1501 * 12
+    fetched = other.fetch_table("t", at_least=4)
+    assert (fetched.version, fetched.num_rows, fetched.column_names) == (4, 1501, ["a", "b"])
+    assert fetched.report.copied == 0
+    one, two = fetched.pyarrow(), pa.table(fetched)
+    assert one.column("a").num_chunks == 3 and one.equals(table)
+    assert [b.address for b in one.column("a").chunk(0).buffers() if b] == [
+        b.address for b in two.column("a").chunk(0).buffers() if b
+    ]
+    assert pa.schema(fetched) == table.schema
+    del fetched, one
+    other.close()
+    c.close()
+    assert two.column("a").to_pylist() == table.column("a").to_pylist()
+
+
+def test_anything_with_arrow_s_capsules_is_a_table(c):
+    batch = pa.record_batch({"a": [1, None, 3], "s": ["x", "yy", None]})
+
+    class OnlyStream:
+        def __arrow_c_stream__(self, requested_schema=None):
+            return pa.table(batch).__arrow_c_stream__(requested_schema)
+
+    reader = pa.RecordBatchReader.from_batches(batch.schema, iter([batch, batch]))
+    for value, rows in ((batch, 3), (OnlyStream(), 3), (reader, 6), (pa.table(batch)[:0], 0)):
+        c.push_table("k", value)
+        assert c.fetch_table("k").num_rows == rows
+    c.push_table("k", batch)
+    c.push_table("again", c.fetch_table("k"))
+    assert c.fetch_table("again").pyarrow().to_batches() == [batch]
+    # Misaligned buffers are taken, too.
+    odd = pa.py_buffer(b"x" + np.arange(4, dtype="int64").tobytes())[1:]
+    array = pa.Array.from_buffers(pa.int64(), 4, [None, odd])
+    c.push_table("odd", pa.table({"a": array}))
+    assert c.fetch_table("odd").pyarrow().column("a").to_pylist() == [0, 1, 2, 3]
+    with pytest.raises(TypeError, match="no table"):
+        c.push_table("k", {"a": [1]})
+
+    def fails():
+        yield batch
+        raise ValueError("the source is broken")
+
+    with pytest.raises(td.Invalid, match="the source is broken"):
+        c.push_table("k", pa.RecordBatchReader.from_batches(batch.schema, fails()))
+
+
+def test_tensors_and_tables_are_told_apart(c):
+    c.push("tensor", b"1")
+    c.push_table("table", pa.table({"a": [1]}))
+    for wrong in (lambda: c.fetch("table"), lambda: c.fetch_table("tensor")):
+        with pytest.raises(td.Error) as e:
+            wrong()
+        assert e.value.fault == "caller"
+
+
+def test_a_stream_brings_its_batches_in_order_and_then_its_end(c, other):
+    schema = pa.schema({"n": pa.int64(), "s": pa.dictionary(pa.int32(), pa.string())})
+    batches = [pa.record_batch([[n] * 3, pa.array(list("abc")[: n + 1] * 3)[:3].dictionary_encode()], schema) for n in range(3)]
+    reader = other.fetch_stream("s", timeout=GIVE_UP)
+    with c.push_stream("s", schema) as stream:
+        for batch in batches:
+            assert [p.version for p in stream.push(batch)] == [batch.column(0)[0].as_py() + 1]
+    found = [table.pyarrow() for table in reader]
+    assert [t.column("n").to_pylist() for t in found] == [[n] * 3 for n in range(3)]
+    assert [t.column("s").to_pylist() for t in found] == [b.column(1).to_pylist() for b in batches]
+    assert list(reader) == []
+    with pytest.raises(td.Error) as e:
+        stream.push(batches[0])
+    assert e.value.code == "closed"
+    # One that is broken off does not end.
+    with pytest.raises(RuntimeError):
+        with c.push_stream("broken", schema) as broken:
+            broken.push(batches[0])
+            raise RuntimeError
+    reader = other.fetch_stream("broken", timeout=0.05)
+    next(reader)
+    with pytest.raises(td.Timeout):
+        next(reader)
+
+
+def test_streams_and_tables_in_asyncio(sidecar):
+    from test_waits import run
+
+    table = pa.table({"a": list(range(10))})
+
+    async def main(client):
+        await client.push_table("t", table)
+        assert (await client.fetch_table("t")).pyarrow().equals(table)
+        writer = client.push_stream("s", table.schema)
+        for n in range(3):
+            await writer.push(table.to_batches()[0])
+        await writer.finish()
+        assert sum([batch.num_rows async for batch in client.fetch_stream("s")]) == 30
+
+    run(sidecar, main)

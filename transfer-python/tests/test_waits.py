@@ -1,0 +1,278 @@
+"""Waits: threads, signals, asyncio, and what is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import transferd as td
+from conftest import GIVE_UP, until
+
+
+def test_threads_share_a_client_and_the_lock_is_let_go(c):
+    results = []
+
+    def wait(n):
+        results.append(c.fetch(f"later-{n}", timeout=GIVE_UP).version)
+
+    threads = [threading.Thread(target=wait, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    # This thread could not go on if a wait kept the interpreter's lock.
+    for n in range(8):
+        c.push(f"later-{n}", b"x", version=n + 1)
+    for thread in threads:
+        thread.join(GIVE_UP)
+    assert sorted(results) == list(range(1, 9))
+
+
+def test_many_threads_wait_for_one_call(c):
+    later = c.fetch_later("one", timeout=GIVE_UP)
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(later.result())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    c.push("one", b"1")
+    for thread in threads:
+        thread.join(GIVE_UP)
+    assert len(found) == 4 and all(tensor is found[0] for tensor in found)
+
+
+WAITS = {
+    "fetch": "c.fetch('never', timeout=None)",
+    "result": "c.fetch_later('never', timeout=None).result()",
+    "barrier": "c.barrier('b', 2).wait(timeout=None)",
+    "room": "[c.empty((1 << 20,), 'uint8', timeout=None) for _ in range(10)]",
+    "stream": "next(c.fetch_stream('s', timeout=None))",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c_ends_a_wait(sidecar, wait):
+    script = f"""
+import sys, transferd as td
+c = td.connect({sidecar.path!r}, arena="2MiB")
+try:
+    print("waits", flush=True)
+    {WAITS[wait]}
+except KeyboardInterrupt:
+    c.counter("after").add(1)
+    print("it goes on", flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "waits\n"
+        if wait not in ("room", "stream"):
+            until("the sidecar knows of it", lambda: sidecar.counters()["operations"] or sidecar.counters()["queued"])
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "it goes on\n"
+        assert process.wait(GIVE_UP) == 0
+    until("it is given up", lambda: sidecar.held()["operations"] == 0)
+
+
+def test_a_signal_s_handler_runs_during_a_wait(c):
+    def handler(*_):
+        c.push("from-handler", b"1")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        assert c.fetch("from-handler", timeout=GIVE_UP).version == 1
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def run(sidecar, main):
+    async def with_client():
+        async with td.aio.connect(sidecar.path, arena="4MiB") as client:
+            await asyncio.wait_for(main(client), GIVE_UP)
+
+    asyncio.run(with_client(), debug=True)
+
+
+def test_asyncio_waits_in_its_loop(sidecar, c):
+    threads = threading.active_count()
+
+    async def main(client):
+        assert client.node == c.node and client.path == sidecar.path
+        fetches = [asyncio.create_task(client.fetch(f"k{n}")) for n in range(50)]
+        await asyncio.sleep(0)
+        for n in range(0, 50, 2):
+            await client.push(f"k{n}", np.full(4, n))
+        for n in range(1, 50, 2):
+            c.push(f"k{n}", np.full(4, n))
+        assert [int(t.numpy()[0]) for t in await asyncio.gather(*fetches)] == list(range(50))
+        async with client.produce("p", 3) as buffer:
+            buffer.numpy()[:] = 1
+        many = await client.fetch_many(["k1", "p"])
+        assert [t.key for t in many] == ["k1", "p"]
+        counter = await client.counter("n")
+        assert (await counter.add(3), await counter.get(), await counter.compare_swap(3, 9)) == (0, 3, (True, 3))
+        waits = [client.barrier("b", 3).wait() for _ in range(3)]
+        assert sum(r.leader for r in await asyncio.gather(*waits)) == 1
+        with pytest.raises(td.Timeout):
+            await client.fetch("none", timeout=0.05)
+        await client.delete("k0")
+        with pytest.raises(td.Timeout):
+            await client.fetch("k0", timeout=0)
+
+    run(sidecar, main)
+    # The executor's thread that connected ends with the loop.
+    until("no thread is left", lambda: threading.active_count() == threads)
+
+
+def test_cancelling_an_await_leaks_nothing(sidecar, c):
+    async def main(client):
+        before = client._loop.client.arena_free_bytes
+        for n in range(200):
+            task = asyncio.create_task(client.fetch(f"never{n}", timeout=None))
+            for _ in range(n % 3):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.fetch("never"), 0.01)
+        # What comes for a fetch that was given up is released.
+        task = asyncio.create_task(client.fetch("k"))
+        await asyncio.sleep(0)
+        c.push("k", b"1")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert not client._loop._waiting
+        until("nothing is under way", lambda: sidecar.held()["operations"] == 0)
+        assert (await client.fetch("k")).version == 1
+        gc.collect()
+        assert client.arena_free_bytes == before
+
+    run(sidecar, main)
+    until("nothing is held", lambda: sidecar.held()["leases"] == 0)
+
+
+def test_a_restart_of_the_sidecar_is_survived(sidecar, c):
+    c.push("w", np.full(8, 3))
+    old = c.fetch("w")
+    incarnation = c.incarnation
+    sidecar.kill()
+    with pytest.raises((td.SidecarGone, td.Timeout)):
+        c.fetch("other", timeout=5)
+    sidecar.start()
+    until("it is back", lambda: c.gone is None and c.incarnation != incarnation)
+    # What was published is published again, and what was fetched stays readable.
+    with td.connect(sidecar.path) as reader:
+        assert (reader.fetch("w", timeout=GIVE_UP).numpy() == 3).all()
+    assert (old.numpy() == 3).all()
+
+
+def test_asyncio_survives_a_restart_too(sidecar):
+    async def main(client):
+        await client.push("w", np.full(8, 3))
+        waiting = asyncio.create_task(client.fetch("never"))
+        await asyncio.sleep(0.05)
+        sidecar.kill()
+        with pytest.raises(td.SidecarGone) as e:
+            await waiting
+        assert e.value.can_retry
+        sidecar.start()
+        while client._client.gone is not None:
+            await asyncio.sleep(0.01)
+        assert (await client.fetch("w")).numpy()[0] == 3
+
+    run(sidecar, main)
+
+
+def test_a_sidecar_that_is_not_there_or_does_not_come_back_is_an_error(sidecar, folder):
+    with pytest.raises(td.SidecarGone) as e:
+        td.connect(folder / "none.sock")
+    assert e.value.code == "connect" and e.value.fault == "operator"
+    with td.connect(sidecar.path, come_back=False) as client:
+        client.push("k", b"1")
+        kept = client.fetch("k")
+        sidecar.kill()
+        with pytest.raises(td.SidecarGone) as gone:
+            client.fetch("other", timeout=5)
+        assert not gone.value.can_retry and client.gone is not None
+        assert bytes(kept) == b"1"
+
+
+def test_a_killed_worker_s_keys_end_and_others_go_on(sidecar, c):
+    script = f"""
+import sys, time, transferd as td
+c = td.connect({sidecar.path!r})
+c.push("theirs", b"x" * 100_000)
+print("pushed", flush=True)
+time.sleep(1000)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "pushed\n"
+        tensor = c.fetch("theirs")
+        process.kill()
+    until("its session is over", lambda: sidecar.counters()["sessions"] == 1)
+    # What is being read stays.
+    assert bytes(tensor) == b"x" * 100_000
+    with pytest.raises(td.Timeout):
+        c.fetch("theirs", timeout=0.05)
+    c.push("theirs", b"mine")
+    assert bytes(c.fetch("theirs")) == b"mine"
+
+
+def resident_bytes():
+    gc.collect()
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_many_calls_leave_nothing_behind(sidecar, c, other):
+    def calls(n):
+        for i in range(n):
+            with c.produce("k", 16) as buffer:
+                buffer.numpy()[:] = i
+            tensor = other.fetch("k")
+            tensor.numpy(), np.from_dlpack(tensor)
+            other.fetch_later("none").cancel()
+            if i % 50 == 0:
+                with pytest.raises(td.Timeout):
+                    other.fetch("none", timeout=0)
+                c.push("foreign", np.zeros(100))
+
+    calls(500)
+    until("nothing is under way", lambda: sidecar.held()["operations"] == 0)
+    before, memory, free = sidecar.held(), resident_bytes(), c.arena_free_bytes
+    calls(int(os.environ.get("TRANSFER_PYTHON_CALLS", 3000)))
+    until("all is as before", lambda: sidecar.held() == before)
+    until("the arena is as before", lambda: c.arena_free_bytes == free)
+    assert resident_bytes() < memory + (8 << 20)
+
+
+def test_closing(sidecar):
+    with td.connect(sidecar.path) as client:
+        client.push("k", b"1")
+        tensor = client.fetch("k")
+        later = client.fetch_later("never", timeout=GIVE_UP)
+    assert client.closed
+    with pytest.raises(td.Error) as e:
+        client.fetch("k")
+    assert e.value.code == "closed"
+    client.close()
+    assert bytes(tensor) == b"1"
+    later.cancel()
+    with pytest.raises(td.Error):
+        later.result()
+
+
+def test_embedded_ends_with_its_last_client():
+    with td.embedded(name="a") as a, td.embedded(name="b", arena="1MiB") as b:
+        a.push("k", b"1")
+        assert bytes(b.fetch("k")) == b"1"
+        path = a.path
+        assert os.path.exists(path)
+    until("its socket is gone", lambda: not os.path.exists(path))
+    start = time.monotonic()
+    with td.embedded() as c:
+        assert c.path != path and time.monotonic() >= start

@@ -1,0 +1,187 @@
+//! `transferd`: the sidecar as a process.
+//!
+//! Prints one line that begins with `transferd ready` to stdout when workers can connect. SIGHUP makes it read its configuration
+//! again. Exit status: 0 after SIGTERM, SIGINT or a drain, 1 when it could not start, 2 for a wrong configuration, 3 when it ended by
+//! itself.
+
+use crate::config::{self, LoadError, Loaded};
+use crate::observe::logging::LogControl;
+use crate::{Sidecar, StartError};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Runs it with this command line, whose first word is its own name, until it is told to end. Answers the exit status. Help, and what is wrong
+/// with the command line, is printed and ends the process.
+#[must_use]
+pub fn run(arguments: &[OsString]) -> u8 {
+    let loaded = match config::load(arguments) {
+        Ok(loaded) => loaded,
+        // Help and the version are asked for in the same way, and are no failure.
+        Err(LoadError::CommandLine(e)) => e.exit(),
+        Err(e) => return wrong(&e),
+    };
+    if loaded.flags.source.print_config {
+        return say(&loaded.to_toml());
+    }
+    if loaded.flags.source.check {
+        return match crate::check(&loaded) {
+            Ok(remarks) => {
+                remarks.iter().for_each(|remark| eprintln!("transferd: {remark}"));
+                say("transferd: the configuration is good\n")
+            }
+            Err(e) => wrong(&e),
+        };
+    }
+    if let Err(e) = LogControl::install(&loaded.flags.log) {
+        eprintln!("transferd: --log: {e}");
+        return 2;
+    }
+    let config = match loaded.config() {
+        Ok(config) => config,
+        Err(e) => return wrong(&e),
+    };
+    raise_descriptor_limit();
+    let ready_file = loaded.flags.ready_file.clone();
+    // Before anything is bound, so that a signal during the start is not lost.
+    let signals = Signals::new().map_err(|source| StartError::System { what: "listening for signals", source });
+    let (signals, sidecar) = match signals.and_then(|signals| Ok((signals, Sidecar::start(config)?))) {
+        Ok(started) => started,
+        Err(e @ (StartError::Config(_) | StartError::Tls(_))) => return wrong(&e),
+        Err(e) => {
+            eprintln!("transferd: {e}");
+            return 1;
+        }
+    };
+    let line = format!("transferd ready {}", sidecar.addresses());
+    let announced =
+        announce(&line, ready_file.as_deref()).map_err(|(to, e)| format!("{to}: cannot write that it is ready: {e}"));
+    let _ready_file = ready_file.map(RemovedAtEnd);
+    if let Err(e) = announced {
+        eprintln!("transferd: {e}");
+        return 1;
+    }
+    tell_systemd(&[NotifyState::Ready]);
+    let as_wanted = signals.wait(&sidecar, arguments, loaded) || sidecar.has_drained();
+    tell_systemd(&[NotifyState::Stopping]);
+    sidecar.stop();
+    if as_wanted { 0 } else { 3 }
+}
+
+/// Lets this process have as many descriptors as it may: each worker takes some, and so does each segment that is passed to one.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        Ok(()) => tracing::debug!(from = limit.current, to = limit.maximum, "more descriptors"),
+        Err(error) => tracing::warn!(%error, limit = limit.current, "the limit of open files stays as it is"),
+    }
+}
+
+/// A configuration that cannot be.
+fn wrong(error: &dyn std::error::Error) -> u8 {
+    eprintln!("transferd: {error}");
+    2
+}
+
+fn say(text: &str) -> u8 {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Ok(()) => 0,
+        Err(e) => {
+            eprintln!("transferd: cannot write to standard output: {e}");
+            1
+        }
+    }
+}
+
+/// Reads the configuration again. Answers what it is now: the new one, or the one before where the new one cannot be.
+fn reload(sidecar: &Sidecar, arguments: &[OsString], before: Loaded) -> Loaded {
+    let again = config::load(arguments).map_err(|e| e.to_string());
+    let applied = again.and_then(|new| Ok((sidecar.reload(&before, &new).map_err(|e| e.to_string())?, new)));
+    match applied {
+        Ok((reloaded, new)) => {
+            if !reloaded.needs_restart.is_empty() {
+                let keys = reloaded.needs_restart.join(", ");
+                tracing::warn!(keys, "changed in the configuration, and in effect only after a restart");
+            }
+            let changed = reloaded.changed.join(", ");
+            tracing::info!(changed, "the configuration was read again");
+            new
+        }
+        Err(why) => {
+            tracing::error!(why, "the new configuration cannot be; everything stays as it was");
+            before
+        }
+    }
+}
+
+/// SIGTERM, SIGINT and SIGHUP.
+struct Signals {
+    runtime: tokio::runtime::Runtime,
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (terminate, interrupt, hangup) = {
+            let _entered = runtime.enter();
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
+        };
+        Ok(Signals { runtime, terminate, interrupt, hangup })
+    }
+
+    /// Waits for a signal to end, or for the sidecar to end by itself; `true` for a signal. Reloads whenever it is told to.
+    fn wait(mut self, sidecar: &Sidecar, arguments: &[OsString], mut loaded: Loaded) -> bool {
+        self.runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = self.terminate.recv() => return true,
+                    _ = self.interrupt.recv() => return true,
+                    _ = self.hangup.recv() => loaded = reload(sidecar, arguments, loaded),
+                    () = sidecar.ended() => return false,
+                }
+            }
+        })
+    }
+}
+
+/// Says that the sidecar is ready, on stdout and in the file.
+///
+/// # Errors
+/// Where it cannot be said, and why.
+fn announce(line: &str, file: Option<&Path>) -> Result<(), (String, std::io::Error)> {
+    if let Some(file) = file {
+        // Whoever finds the file finds the whole line in it.
+        let mut unfinished = file.as_os_str().to_owned();
+        unfinished.push(".tmp");
+        let written =
+            std::fs::write(&unfinished, format!("{line}\n")).and_then(|()| std::fs::rename(&unfinished, file));
+        written.map_err(|e| (format!("--ready-file {}", file.display()), e))?;
+    }
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| ("the standard output".to_owned(), e))
+}
+
+/// Where systemd has started it (Type=notify). Anywhere else it says nothing.
+fn tell_systemd(state: &[NotifyState<'_>]) {
+    if let Err(e) = sd_notify::notify(state) {
+        tracing::warn!(error = %e, "systemd cannot be told");
+    }
+}
+
+struct RemovedAtEnd(PathBuf);
+
+impl Drop for RemovedAtEnd {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
