@@ -94,6 +94,21 @@ impl Process {
         self::signal(self.id(), signal);
     }
 
+    /// Stops it with SIGSTOP, and waits until all its threads have stopped: the kernel stops each where it next comes to run.
+    ///
+    /// # Panics
+    /// Where it does not stop, or has ended.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let running = || match running_threads(self.id()) {
+            0 => Ok(()),
+            threads => Err(threads),
+        };
+        if let Err(threads) = crate::poll(running) {
+            panic!("process {} does not stop: {threads} threads run", self.id());
+        }
+    }
+
     /// Whether it has ended, and how.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
@@ -129,6 +144,17 @@ impl Process {
 pub fn signal(process: u32, signal: Signal) {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process has an id");
     kill_process(pid, signal).expect("it is there and can be signalled");
+}
+
+/// How many threads of a process are not stopped.
+fn running_threads(process: u32) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("it is there");
+    let is_stopped = |task: &Path| {
+        // The state comes behind the name in parentheses. One whose thread has ended meanwhile has none.
+        let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+    };
+    tasks.flatten().filter(|task| !is_stopped(&task.path())).count()
 }
 
 impl Drop for Process {

@@ -224,7 +224,7 @@ impl Sidecar {
 
     /// Stops its process, as a debugger does; [`Sidecar::go_on`] lets it run again.
     pub fn freeze(&self) {
-        self.process.signal(Signal::STOP);
+        self.process.stop();
     }
 
     /// See [`Sidecar::freeze`].

@@ -278,7 +278,7 @@ impl Worker {
 
     /// Stops its process, as a debugger does; [`Worker::go_on`] lets it run again.
     pub fn freeze(&self) {
-        self.process.signal(Signal::STOP);
+        self.process.stop();
     }
 
     /// See [`Worker::freeze`].
