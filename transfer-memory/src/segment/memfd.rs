@@ -190,7 +190,8 @@ impl Segment {
         Ok(Segment { fd, mapping: Arc::new(mapping), achieved, references: None })
     }
 
-    /// Maps a segment that a sidecar passed to a reader, and marks it as read in that incarnation while the mapping lives; see
+    /// Maps a segment that a sidecar passed to a reader, and marks it as read in that incarnation while the mapping
+    /// lives; see
     /// [`is_marked`](super::is_marked).
     ///
     /// # Errors
@@ -210,8 +211,8 @@ impl Segment {
     /// here.
     ///
     /// # Errors
-    /// As [`Segment::adopt`] and [`Segment::create`]; [`SegmentError::StillWritable`] where others than the worker could map it for
-    /// writing.
+    /// As [`Segment::adopt`] and [`Segment::create`]; [`SegmentError::StillWritable`] where others than the worker
+    /// could map it for writing.
     pub fn take_again(
         fd: OwnedFd,
         expected_len: u64,
@@ -288,7 +289,8 @@ impl Segment {
         self.references
     }
 
-    /// The same segment, of another sidecar. Its descriptor's open file is marked, and stays so until this and its mapping are gone.
+    /// The same segment, of another sidecar. Its descriptor's open file is marked, and stays so until this and its
+    /// mapping are gone.
     pub(super) fn of_peer(self, references: Option<ReferenceMarks>) -> Result<Segment, crate::Errno> {
         let Segment { fd, mapping, achieved, .. } = self;
         let mark = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;

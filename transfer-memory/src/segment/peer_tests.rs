@@ -49,8 +49,8 @@ fn passed_on(keeper: &Segment) -> OwnedFd {
     reopen(keeper.fd()).unwrap()
 }
 
-/// From the moment in which the peer says that it has the segment until its last reader has dropped it, whoever of them dies first, the owner
-/// finds it referenced; and so does the worker that writes it.
+/// From the moment in which the peer says that it has the segment until its last reader has dropped it, whoever of them
+/// dies first, the owner finds it referenced; and so does the worker that writes it.
 #[test]
 fn a_reference_is_marked_from_the_beginning_to_the_end() {
     let own = segment();

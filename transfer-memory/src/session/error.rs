@@ -78,8 +78,8 @@ pub enum SessionError {
         /// What is wrong with them.
         source: MapError,
     },
-    /// The sidecar does not keep another one's segment any more that it has passed on. Nothing in it is leased, then, or the sidecar has
-    /// ended.
+    /// The sidecar does not keep another one's segment any more that it has passed on. Nothing in it is leased, then,
+    /// or the sidecar has ended.
     #[error("{segment} is another sidecar's, and this worker's sidecar keeps it no more")]
     NotKept {
         /// The segment.
@@ -98,8 +98,8 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// Whether the system is short of descriptors or of memory now, as it may not be a moment later. Nothing was sent then, and the
-    /// session goes on.
+    /// Whether the system is short of descriptors or of memory now, as it may not be a moment later. Nothing was sent
+    /// then, and the session goes on.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         let (SessionError::Socket(SocketError::System { source, .. })

@@ -9,9 +9,10 @@
 //!   <- doorbell                              the data plane has the session: others can push to this worker
 //! ```
 //!
-//! A worker whose sidecar was restarted comes back with its arena: Return(incarnation, arena bytes, name) + 1 descriptor takes the
-//! place of Hello, and Welcome comes with the rings alone. The seals let nobody map an arena for writing a second time, so the sidecar
-//! maps it to read, which is all that it does with one. It looks at size and seals again: it knows nothing of who offers it.
+//! A worker whose sidecar was restarted comes back with its arena: Return(incarnation, arena bytes, name) + 1
+//! descriptor takes the place of Hello, and Welcome comes with the rings alone. The seals let nobody map an arena for
+//! writing a second time, so the sidecar maps it to read, which is all that it does with one. It looks at size and
+//! seals again: it knows nothing of who offers it.
 //!
 //! Afterwards the socket carries doorbells in both directions, and from the sidecar [`SidecarSocket::pass_segment`],
 //! one descriptor each. The sidecar makes all memory, so that it bounds, pins and registers it. It checks every byte

@@ -37,9 +37,10 @@ impl Segments {
         Segments { known: RwLock::default(), incarnation }
     }
 
-    /// Maps a passed segment read-only, unless it is mapped already, and keeps the mapping until it is forgotten. As long as anything
-    /// keeps it, it is marked as read; see [`is_marked`](crate::segment::is_marked). The mark counts for who looks after this sidecar's
-    /// end: whoever adopts must find the sidecar alive once this has returned, before it uses the mapping.
+    /// Maps a passed segment read-only, unless it is mapped already, and keeps the mapping until it is forgotten. As
+    /// long as anything keeps it, it is marked as read; see [`is_marked`](crate::segment::is_marked). The mark counts
+    /// for who looks after this sidecar's end: whoever adopts must find the sidecar alive once this has returned,
+    /// before it uses the mapping.
     ///
     /// # Errors
     /// [`SessionError::Segment`] where the descriptor is not what was announced, [`SessionError::SegmentChanged`],
@@ -83,9 +84,9 @@ impl Segments {
     pub fn view(&self, slice: LocalSlice, owner: Owner) -> Result<Bytes, SessionError> {
         let mapping = self.get(slice.segment).ok_or(SessionError::UnknownSegment { slice })?;
         // SAFETY: what a sidecar leases is published, and what is published is immutable until the last lease of it
-        // ends; a worker trusts its sidecar with that, as with the memory itself. Where a body lies in several ranges its
-        // owner's table names them, and an owner who lets it name what it still writes is one who writes what it has
-        // published: it harms those of its own user id who read its tensors, whom nothing guards from it.
+        // ends; a worker trusts its sidecar with that, as with the memory itself. Where a body lies in several ranges
+        // its owner's table names them, and an owner who lets it name what it still writes is one who writes what it
+        // has published: it harms those of its own user id who read its tensors, whom nothing guards from it.
         let view = unsafe { Bytes::of_mapping(&mapping, slice.offset, slice.len, owner) };
         view.map_err(|source| SessionError::BadRange { segment: slice.segment, source })
     }

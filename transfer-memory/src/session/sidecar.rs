@@ -58,7 +58,8 @@ pub struct Admission {
     pub arena_bytes: u64,
     /// The board of its user id, where there is one: sealed against further writers.
     pub board: Option<Arc<Segment>>,
-    /// The number of the segment of its notices, not used before in this incarnation. There is one where there is a board.
+    /// The number of the segment of its notices, not used before in this incarnation. There is one where there is a
+    /// board.
     pub notices: SegmentId,
 }
 
@@ -311,8 +312,8 @@ impl SidecarSocket {
         Ok(self.0.ring()?)
     }
 
-    /// Takes a doorbell, without waiting for one. `true` where there was one. One at a time: there is rarely a second, and a socket polled
-    /// by level is readable again at once if there is.
+    /// Takes a doorbell, without waiting for one. `true` where there was one. One at a time: there is rarely a second,
+    /// and a socket polled by level is readable again at once if there is.
     ///
     /// # Errors
     /// [`SessionError::Socket`], [`SessionError::Unexpected`]: the session is over.

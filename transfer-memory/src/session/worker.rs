@@ -98,7 +98,8 @@ impl WorkerEnd {
         WorkerEnd::finish(socket, welcome, rings, shown, (mapping, arena.into_fd()), deadline)
     }
 
-    /// Comes back to the sidecar that listens at `path` after its restart, with the arena that an earlier incarnation made.
+    /// Comes back to the sidecar that listens at `path` after its restart, with the arena that an earlier incarnation
+    /// made.
     ///
     /// # Errors
     /// As [`WorkerEnd::connect`].

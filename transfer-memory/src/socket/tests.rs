@@ -156,7 +156,8 @@ fn the_end_is_told() {
     assert_eq!(b.receive(0, soon()).unwrap_err(), SocketError::Closed);
 }
 
-/// Whoever comes second finds the socket of the first one taken, and leaves it alone, also where a dead one lay there when both began.
+/// Whoever comes second finds the socket of the first one taken, and leaves it alone, also where a dead one lay there
+/// when both began.
 #[test]
 fn of_two_that_replace_a_dead_socket_one_listens() {
     let dir = tempfile::tempdir().unwrap();
