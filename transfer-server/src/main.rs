@@ -1,8 +1,8 @@
 //! `transferd`: the sidecar as a process.
 //!
-//! Prints one line that begins with `transferd ready` to stdout when workers can connect. SIGHUP makes it read its configuration
-//! again. Exit status: 0 after SIGTERM, SIGINT or a drain, 1 when it could not start, 2 for a wrong configuration, 3 when it ended by
-//! itself.
+//! Prints one line that begins with `transferd ready` to stdout when workers can connect. SIGHUP makes it read its
+//! configuration again. Exit status: 0 after SIGTERM, SIGINT or a drain, 1 when it could not start, 2 for a wrong
+//! configuration, 3 when it ended by itself.
 #![forbid(unsafe_code)]
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let loaded = match config::load(&arguments) {
         Ok(loaded) => loaded,
-        // Help and the version are asked for in the same way, and are no failure.
+        // Help and version requests take the same path, and are no failure.
         Err(LoadError::CommandLine(e)) => e.exit(),
         Err(e) => return wrong(&e),
     };
@@ -71,7 +71,8 @@ fn main() -> ExitCode {
     ExitCode::from(if as_wanted { 0 } else { 3 })
 }
 
-/// Lets this process have as many descriptors as it may: each worker takes some, and so does each segment that is passed to one.
+/// Raises the limit of descriptors as far as possible: each worker takes some, and so does each segment that is passed
+/// to one.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
@@ -83,7 +84,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// A configuration that cannot be.
+/// Reports a wrong configuration.
 fn wrong(error: &dyn std::error::Error) -> ExitCode {
     eprintln!("transferd: {error}");
     ExitCode::from(2)
@@ -99,7 +100,7 @@ fn say(text: &str) -> ExitCode {
     }
 }
 
-/// Reads the configuration again. Answers what it is now: the new one, or the one before where the new one cannot be.
+/// Reloads the configuration. Returns the effective one: the new one, or the previous one if the new one is not valid.
 fn reload(sidecar: &Sidecar, arguments: &[OsString], before: Loaded) -> Loaded {
     let again = config::load(arguments).map_err(|e| e.to_string());
     let applied = again.and_then(|new| Ok((sidecar.reload(&before, &new).map_err(|e| e.to_string())?, new)));
@@ -114,7 +115,7 @@ fn reload(sidecar: &Sidecar, arguments: &[OsString], before: Loaded) -> Loaded {
             new
         }
         Err(why) => {
-            tracing::error!(why, "the new configuration cannot be; everything stays as it was");
+            tracing::error!(why, "the new configuration is not valid; everything stays as it was");
             before
         }
     }
@@ -138,7 +139,7 @@ impl Signals {
         Ok(Signals { runtime, terminate, interrupt, hangup })
     }
 
-    /// Waits for a signal to end, or for the sidecar to end by itself; `true` for a signal. Reloads whenever it is told to.
+    /// Waits for a signal to end (`true`), or for the sidecar to end by itself. Reloads on each SIGHUP.
     fn wait(mut self, sidecar: &Sidecar, arguments: &[OsString], mut loaded: Loaded) -> bool {
         self.runtime.block_on(async {
             loop {
@@ -153,13 +154,13 @@ impl Signals {
     }
 }
 
-/// Says that the sidecar is ready, on stdout and in the file.
+/// Announces that the sidecar is ready, on stdout and in the file.
 ///
 /// # Errors
-/// Where it cannot be said, and why.
+/// The place that could not be written, and why.
 fn announce(line: &str, file: Option<&Path>) -> Result<(), (String, std::io::Error)> {
     if let Some(file) = file {
-        // Whoever finds the file finds the whole line in it.
+        // A reader that finds the file finds the whole line in it.
         let mut unfinished = file.as_os_str().to_owned();
         unfinished.push(".tmp");
         let written =
@@ -170,7 +171,7 @@ fn announce(line: &str, file: Option<&Path>) -> Result<(), (String, std::io::Err
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| ("the standard output".to_owned(), e))
 }
 
-/// Where systemd has started it (Type=notify). Anywhere else it says nothing.
+/// Notifies systemd, if it has started the process (Type=notify).
 fn tell_systemd(state: &[NotifyState<'_>]) {
     if let Err(e) = sd_notify::notify(state) {
         tracing::warn!(error = %e, "systemd cannot be told");

@@ -1,15 +1,15 @@
-//! The fabrics that must be: whether a sidecar has them, and whether one that is not started would.
+//! The required fabrics: whether a running sidecar has them, and whether one that is not started would.
 
 use super::{shm, verbs};
 use crate::config::{Config, ConfigError};
 use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::PassedOver;
 
-/// Looks whether a sidecar could have the fabrics that its configuration requires. Makes none of them: a socket may be that of a sidecar
-/// that runs.
+/// Checks whether a sidecar could have the fabrics that its configuration requires. Makes none of them, because a
+/// socket may belong to a running sidecar.
 ///
 /// # Errors
-/// Those of a start.
+/// As at a start.
 pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
     let (mut kinds, mut lacking) = (Vec::new(), Vec::new());
     let looks = [(FabricKind::Shm, shm::look(config)?), (FabricKind::Verbs, verbs::look(config)?)];
@@ -23,7 +23,7 @@ pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
     held(config.require, &kinds, &lacking)
 }
 
-/// Whether the one that is required is among those that there are.
+/// Checks that the required fabric is among the existing ones.
 pub(super) fn held(
     require: Option<FabricKind>,
     kinds: &[FabricKind],
