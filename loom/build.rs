@@ -1,4 +1,5 @@
-//! Switches `cfg(loom)` on for this package alone: no flags for the compiler, and no build of everything else with them.
+//! Switches `cfg(loom)` on for this package alone: no flags for the compiler, and no build of everything else with
+//! them.
 
 fn main() {
     println!("cargo::rustc-cfg=loom");

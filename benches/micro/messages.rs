@@ -1,4 +1,4 @@
-//! Encoding and decoding what sidecars and workers say to each other.
+//! Encoding and decoding the messages of sidecars and workers.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;

@@ -22,7 +22,7 @@ enum Failed {
 
 fn main() -> Result<(), Failed> {
     let runner = Runner::from_arguments();
-    // What it costs to take the time of transfers for the metrics, and to leave a record of each.
+    // The cost of measuring the times of transfers for the metrics, and of recording each.
     let mut bench = Bench::with(1, false)?;
     runner.measure("node: push, fetch, release; untimed", 1, || bench.hand_over(false));
     let mut bench = Bench::with(1, true)?;
@@ -56,7 +56,7 @@ struct Bench {
     meta: TensorMeta,
     next: u64,
     handed_over: u64,
-    /// What pushes and fetches say that made them.
+    /// The trace context of pushes and fetches.
     trace: Option<TraceContext>,
 }
 
@@ -77,7 +77,7 @@ impl Bench {
         let keys = keys.collect::<Result<Vec<_>, _>>().map_err(Failed::Name)?;
         let meta = TensorMeta::of(DType::F32, &[64, 16]).map_err(Failed::Shape)?;
         let mut bench = Bench { node, keys, meta, next: 0, handed_over: 0, trace: None };
-        // So that all keys are known, and owned.
+        // This makes all keys known, and owned.
         (0..bench.keys.len()).for_each(|_| bench.push());
         Ok(bench)
     }
@@ -86,7 +86,7 @@ impl Bench {
         Time(self.next * 1000)
     }
 
-    /// Which version of which key is next.
+    /// The next key and version.
     fn turn(&self) -> (Key, Version) {
         let (keys, at) = (self.keys.len() as u64, self.next);
         (self.keys[(at % keys) as usize].clone(), Version(at / keys + 1))
@@ -142,7 +142,7 @@ impl Bench {
         self.handed_over
     }
 
-    /// Does what the node wants, as the engine and the control plane would.
+    /// Carries out the node's actions, as the engine and the control plane would.
     fn act(&mut self) {
         let mut lease: Option<LeaseId> = None;
         while let Some(action) = self.node.poll_action() {

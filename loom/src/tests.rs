@@ -215,8 +215,8 @@ fn notice(with_release: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
-        // The sidecar's entry, of a sequence alone; a notice of a sequence, a ticket and a version; a bucket of two hazard pointers; the tensor of
-        // ticket 1; and the newest ticket in the ring.
+        // The sidecar's entry, of a sequence alone; a notice of a sequence, a ticket and a version; a bucket of two
+        // hazard pointers; the tensor of ticket 1; and the newest ticket in the ring.
         let shared = Arc::new((words(1), words(3), words(2), AtomicU64::new(11), AtomicU64::new(1)));
         entry::write(&shared.1, &[1, 11]);
         let theirs = shared.clone();

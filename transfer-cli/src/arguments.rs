@@ -7,78 +7,78 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use transfer_terminal::exit::{self, Exit};
 
-/// Looks into sidecars, and moves files through them.
+/// Shows and administers sidecars, and transfers files through them.
 #[derive(Debug, Parser)]
 #[command(name = "transferctl", version, max_term_width = 120, after_help = exit::help(&Exit::ALL))]
 pub struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Who the sidecar is, how it is, what it holds and what it counted
+    /// Show the sidecar's identity, health, contents and counters
     Status(admin::status::Options),
-    /// Connected workers
+    /// List connected workers
     Sessions(admin::lists::Sessions),
-    /// Nodes with a link, or to which one is being made
+    /// List nodes with a link, or to which one is being made
     Peers(admin::lists::Peers),
-    /// Links to peers: what carries them, why nothing better, what waits on them and what they have carried
+    /// List links to peers: their fabric, why it is no better one, their queues and their traffic
     Links(admin::lists::Links),
-    /// The tensors that are published at the sidecar, or at all nodes
+    /// List the tensors that are published at the sidecar, or at all nodes
     Tensors(admin::lists::Tensors),
-    /// Memory: arenas of workers, landing pools, and the sidecar's own
+    /// List memory: arenas of workers, landing pools, and the sidecar's own
     Segments(admin::lists::Segments),
-    /// What workers have begun and what has not ended, and what it waits for
+    /// List unfinished operations of workers, and what they wait for
     Transfers(admin::lists::Transfers),
-    /// Landing slots that are not free because a peer might still write there
+    /// List landing slots that are not free because a peer might still write into them
     Quarantine(admin::lists::Quarantine),
-    /// What happens, as it happens
+    /// Print events as they happen
     Events(admin::events::Options),
-    /// A live screen: throughput of links, transfers, pools, workers, the slowest waits
+    /// Show a live screen: throughput of links, transfers, pools, workers, the slowest waits
     Top(admin::top::Options),
-    /// One of these again and again
+    /// Refresh a list periodically
     Watch(admin::watch::Options),
-    /// End a key, whoever owns it
+    /// Delete a key, whichever worker owns it
     Delete(admin::changes::Delete),
-    /// Let the sidecar finish what runs, take nothing new, and leave
+    /// Let the sidecar finish its work, accept nothing new, and leave
     Drain(admin::drain::Options),
-    /// Call back landing slots that lie idle, so that their room is free
+    /// Recall idle landing slots, so that their room becomes free
     Evict(admin::changes::Evict),
-    /// What the sidecar logs; or changes it
+    /// Show or change what the sidecar logs
     LogLevel(admin::changes::LogLevel),
-    /// How the sidecar's data plane waits for work; or changes it: busy, event, adaptive
+    /// Show or change the poll strategy of the sidecar's data plane: busy, event, adaptive
     Poll(admin::poll::Options),
-    /// The RDMA devices of this host: what ibv_devices, ibv_devinfo and ibstat show
+    /// Show the RDMA devices of this host, like ibv_devices, ibv_devinfo and ibstat
     Devices(devices::Options),
-    /// What is wrong with this host and its sidecar, and what to do about it
+    /// Check this host and its sidecar, and advise what to do
     Doctor(doctor::Options),
     /// Publish files as tensors, until interrupted
     Push(files::push_options::Options),
     /// Fetch tensors into files
     Fetch(files::fetch_options::Options),
-    /// Print what makes a shell complete the words of a command line
+    /// Generate shell completions
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: clap_complete::Shell,
     },
     /// Write the manual pages
     Man {
-        /// Where to: a directory, made where it is missing.
+        /// The target directory; it is made if it is missing.
         directory: PathBuf,
     },
-    /// Moved: the program transfer-bench measures
+    /// Moved to the program transfer-bench
     #[command(hide = true, disable_help_flag = true)]
     Bench {
-        /// What the bench was told.
+        /// The arguments of the benchmark.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
 }
 
-/// The command line of this process. What is wrong with it is printed, and ends the process.
+/// Parses the command line of this process. Errors are printed, and end the process.
 #[must_use]
 pub fn parse() -> Arguments {
     parse_from(&std::env::args_os().collect::<Vec<_>>())
@@ -99,7 +99,7 @@ pub fn parse_from(words: &[OsString]) -> Arguments {
     }
 }
 
-/// What is wrong with a value that the environment has and the command line has not: the parser would blame the flag.
+/// The error of a value that is in the environment and not on the command line: the parser would name the flag.
 fn of_environment(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
     // `--admin <URL|PATH>`
@@ -112,7 +112,7 @@ fn of_environment(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let mut all = command.get_subcommands().flat_map(|command| command.get_arguments());
     let name = all.find(|arg| arg.get_long() == flag.strip_prefix("--"))?.get_env()?;
     let (name, value) = (name.to_string_lossy(), std::env::var_os(name)?);
-    let why = std::error::Error::source(error).map_or_else(|| "it cannot be".to_owned(), ToString::to_string);
+    let why = std::error::Error::source(error).map_or_else(|| "it is not valid".to_owned(), ToString::to_string);
     Some(format!("{name}={value:?}: {why}"))
 }
 
@@ -147,9 +147,9 @@ mod tests {
         }
     }
 
-    /// Where words stand is a matter of taste.
+    /// The order of words does not matter.
     #[test]
-    fn how_often_to_watch_stands_before_or_behind_what() {
+    fn flags_of_watch_may_stand_before_or_after_the_list() {
         for line in ["watch --every 1s --times 3 tensors", "watch tensors --every 1s --times 3"] {
             let parsed = Arguments::try_parse_from(std::iter::once("transferctl").chain(line.split(' '))).expect(line);
             let Command::Watch(options) = parsed.command else { panic!("{line}") };
@@ -157,9 +157,9 @@ mod tests {
         }
     }
 
-    /// What they have in common stands apart from what is theirs.
+    /// Common flags stand apart from those of the command.
     #[test]
-    fn the_flags_of_a_connection_have_a_heading() {
+    fn flags_of_the_connection_have_a_heading() {
         for mut command in Arguments::command().get_subcommands_mut().map(|command| command.clone()) {
             let help = command.render_long_help().to_string();
             let (own, connection) = help.split_once("Connection:").unwrap_or((&help, ""));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_command_lines_are_refused() {
         for line in [
             "",
             "status extra",

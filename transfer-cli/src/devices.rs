@@ -1,4 +1,5 @@
-//! `transferctl devices`: what ibv_devices, ibv_devinfo and ibstat show, and which port `transferd` would take. Needs no sidecar.
+//! `transferctl devices`: the data of ibv_devices, ibv_devinfo and ibstat, and the port that `transferd` would use. It
+//! needs no sidecar.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -8,22 +9,22 @@ use transfer_verbs::choose::{self, Chosen, Wanted};
 use transfer_verbs::report::{self, DeviceReport, PortReport};
 use transfer_verbs::{PortState, VerbsError};
 
-/// Where the kernel lists its RDMA devices.
+/// The directory where the kernel lists its RDMA devices.
 const KERNEL_DEVICES: &str = "/sys/class/infiniband";
 
-/// What `transferctl devices` may be told.
+/// The options of `transferctl devices`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// As JSON; prints an empty list and the reason where there is no device
+    /// As JSON; an empty list with the reason if there is no device
     #[arg(long)]
     pub json: bool,
 }
 
-/// Why there is nothing to show.
+/// The reason why there is no device to show.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoRdma {
-    /// The library is missing, or does not answer.
+    /// The library is missing, or fails.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     /// The kernel has no device.
@@ -38,7 +39,7 @@ pub enum NoRdma {
 }
 
 impl NoRdma {
-    /// What to do next.
+    /// The advice.
     #[must_use]
     pub fn advice(&self) -> &'static str {
         match self {
@@ -57,7 +58,7 @@ impl NoRdma {
     }
 }
 
-/// Asks the devices and prints.
+/// Queries the devices, and prints them.
 ///
 /// # Errors
 /// [`NoRdma`].
@@ -85,7 +86,7 @@ pub(crate) fn devices() -> Result<Vec<DeviceReport>, NoRdma> {
     Err(if kernel.is_empty() { NoRdma::NoDevice } else { NoRdma::Hidden { kernel } })
 }
 
-/// What `transferd` takes where it is told nothing, in words; or why nothing.
+/// The default port of `transferd`, in words; or why there is none.
 pub(crate) fn choice() -> Result<String, String> {
     let Chosen { context, port, gid } = choose::port(&Wanted::default()).map_err(|e| e.to_string())?;
     let address = match gid {
@@ -117,7 +118,7 @@ fn as_text(devices: &[DeviceReport], choice: &Result<String, String>) -> String 
     }
     // Writing to a String cannot fail.
     let _ = match choice {
-        Ok(choice) => writeln!(text, "transferd takes {choice}, where it is not told otherwise"),
+        Ok(choice) => writeln!(text, "transferd takes {choice} by default"),
         Err(why) => writeln!(text, "transferd takes none of them: {why}"),
     };
     text
@@ -144,7 +145,7 @@ fn device_text(text: &mut String, device: &DeviceReport) {
         "shared receive",
         format!("{} queues of {} entries, {} elements", many(l.max_srq), many(l.max_srq_wr), l.max_srq_sge),
     );
-    // The software device says that it knows no limit.
+    // The software device reports no limit.
     let size = if l.max_mr_size == u64::MAX { "any size".to_owned() } else { bytes(l.max_mr_size) };
     line("memory", format!("{} regions of {size}, {} domains", many(l.max_mr), many(l.max_pd)));
     let kind = if l.memory_windows_2b { "type 2B among them" } else { "none of type 2B: isolation is by pool" };

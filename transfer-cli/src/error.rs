@@ -1,4 +1,4 @@
-//! What can go wrong, the exit code for it, and what to do next.
+//! Errors of commands, with their exit codes and advice.
 
 use crate::admin::address::Address;
 use crate::admin::tls::TlsError;
@@ -11,19 +11,19 @@ use transfer_client::{Error as ClientError, FailureCode};
 use transfer_terminal::exit::Exit;
 use transfer_terminal::failure::{self, causes};
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nobody answers at the Admin service's address.
+    /// The Admin service does not answer.
     #[error("cannot reach a sidecar at {address}")]
     Unreachable {
         /// The address.
         address: Address,
-        /// Why.
+        /// The cause.
         source: tonic::transport::Error,
     },
-    /// An https address without what it takes.
+    /// An https address lacks its certificates.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The Admin service answered with a failure.
@@ -34,97 +34,97 @@ pub enum Error {
         /// The answer.
         source: Box<tonic::Status>,
     },
-    /// What was to be asked of all nodes could not be asked of some, as was said for each.
+    /// Some nodes could not be asked. Each was reported.
     #[error("the list is not of all nodes: {missing} of {nodes} could not be asked")]
     NotAllNodes {
-        /// How many could not be asked.
+        /// The number of missing nodes.
         missing: usize,
-        /// How many there are.
+        /// The number of nodes.
         nodes: usize,
     },
-    /// A drained sidecar has left with something unfinished.
+    /// A drained sidecar has left with unfinished work.
     #[error("the deadline of the drain came first: the sidecar leaves with {left}")]
     Overdue {
-        /// What was not finished.
+        /// The unfinished work.
         left: String,
     },
-    /// A live screen without a terminal.
+    /// A live screen needs a terminal.
     #[error("a live screen needs a terminal")]
     NoTerminal,
-    /// The terminal does not do as it is told.
+    /// The terminal failed.
     #[error("the terminal cannot be used")]
     Terminal {
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// An answer that goes on and on has ended.
+    /// A stream has ended.
     #[error("the sidecar at {address} has ended {what}: it is stopping, or the connection is gone")]
     StreamEnded {
         /// The address.
         address: Address,
-        /// Of what.
+        /// The contents of the stream.
         what: &'static str,
     },
-    /// A time for a way of waiting that has none.
+    /// The polling time does not fit the strategy.
     #[error("--for-us {for_us} goes with adaptive only: event and busy have no time")]
     PollFor {
         /// The value.
         for_us: u64,
     },
-    /// This host has no RDMA that could be shown.
+    /// This host has no RDMA device to show.
     #[error("no RDMA on this host")]
     NoRdma(#[from] NoRdma),
-    /// Something is wrong that `doctor` has printed.
+    /// `doctor` has found and printed a fault.
     #[error("{failed} of {checks} checks failed")]
     Unwell {
-        /// How many failed.
+        /// The number of failed checks.
         failed: usize,
-        /// How many there were.
+        /// The number of checks.
         checks: usize,
     },
-    /// No session with the sidecar.
+    /// There is no session with the sidecar.
     #[error("cannot connect to the sidecar at {}", socket.display())]
     Connect {
         /// The workers' socket.
         socket: PathBuf,
-        /// Why.
+        /// The cause.
         source: transfer_client::Error,
     },
-    /// Workers connect to one sidecar there, and tools ask another one.
+    /// The workers' socket and the Admin address belong to different sidecars.
     #[error("the sidecar at {} is node {node}, and not the one at {address}", socket.display())]
     AnotherSidecar {
         /// The workers' socket.
         socket: PathBuf,
         /// Its node.
         node: String,
-        /// Where the other one is asked.
+        /// The address of the other one.
         address: Address,
     },
     /// A call of the session failed.
     #[error("cannot {what} {key:?}")]
     Call {
-        /// What was to be done.
+        /// The call.
         what: &'static str,
-        /// With which key.
+        /// The key.
         key: String,
-        /// Why.
+        /// The cause.
         source: transfer_client::Error,
     },
-    /// What a push had published is published no more.
+    /// The tensors of a push are no longer published.
     #[error("nothing of it is published any more at {}", socket.display())]
     Unpublished {
         /// The workers' socket.
         socket: PathBuf,
-        /// Why the session is over.
+        /// The reason why the session is over.
         source: transfer_client::Error,
     },
-    /// Something with a file.
+    /// An error of a file.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// No runtime.
+    /// The runtime could not be started.
     #[error("cannot start")]
     Runtime {
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// `bench` is a program of its own.
@@ -133,7 +133,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// How the process ends.
+    /// The exit status of the process.
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
@@ -163,7 +163,7 @@ impl Error {
         self.exit().code()
     }
 
-    /// What to do next, where there is something.
+    /// The advice, if there is any.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
         let text = match self {
@@ -189,7 +189,7 @@ impl Error {
                 format!("Give --with-socket the path that the first line of the sidecar at {address} names as socket=PATH.")
             }
             Error::Call { source: ClientError::ArenaFull { .. }, .. } => {
-                "Nobody made room in time: --timeout waits longer, and a larger --arena-bytes, or none, takes more at once.".to_owned()
+                "No room became free in time: --timeout waits longer, and a larger --arena-bytes, or none, takes more at once.".to_owned()
             }
             Error::Connect { source, .. } if source.to_string().contains("pinned") => {
                 "What is published lies in pinned memory: --arena-bytes takes less, and goes in turns; transferd's --pinned-limit and \
@@ -219,7 +219,7 @@ impl Error {
                 "Start those nodes again, or wait until the directory has forgotten them: an hour. Without --cluster, or with --one-node, the \
                  node at --admin alone is asked.".to_owned()
             }
-            Error::NoTerminal => "`transferctl top --once` prints one frame as text, `transferctl watch` a list again and again.".to_owned(),
+            Error::NoTerminal => "`transferctl top --once` prints one frame as text, `transferctl watch` refreshes a list.".to_owned(),
             Error::Files(error) => return error.advice(),
             Error::NoRdma(why) => why.advice().to_owned(),
             Error::BenchHasMoved => "It takes what `transferctl bench` took: transfer-bench latency --quick.".to_owned(),
@@ -228,16 +228,16 @@ impl Error {
         Some(text)
     }
 
-    /// The whole story: a line with what failed and its causes, the first cause last, and one with what to do next.
+    /// The text for people: a line with the failure and its causes, the first cause last, and a line with advice.
     #[must_use]
     pub fn for_people(&self) -> String {
         failure::for_people("transferctl", &self.in_one_line(), self.advice())
     }
 
-    /// What failed, and why: what is at the bottom of it comes last.
+    /// The failure and its causes in one line, the first cause last.
     #[must_use]
     pub fn in_one_line(&self) -> String {
-        // A status shows its own causes in the words of a debugger.
+        // A status shows its own causes in the form for debugging.
         failure::in_one_line(self, |cause| match cause.downcast_ref::<Box<tonic::Status>>() {
             Some(status) => status.message().to_owned(),
             None => cause.to_string(),
@@ -245,7 +245,7 @@ impl Error {
     }
 }
 
-/// How a call of a session ended.
+/// The exit status of a failed call.
 fn of_call(error: &ClientError) -> Exit {
     match error {
         ClientError::Failed(failure) => match failure.code {
@@ -260,7 +260,7 @@ fn of_call(error: &ClientError) -> Exit {
     }
 }
 
-/// Whether there is no answer of the sidecar's, but a connection that broke. What a sidecar answers has no cause on this side.
+/// Whether the connection broke without an answer. An answer of the sidecar has no cause on this side.
 fn is_broken(status: &tonic::Status) -> bool {
     let mut causes = causes(status.source()).peekable();
     causes.peek().is_some() && !causes.any(|cause| cause.is::<tonic::TimeoutExpired>())
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_ends_as_it_failed() {
+    fn failed_calls_have_their_exit_status() {
         let failed = |code| of_call(&transfer_client::Failure::new(code, "").into());
         assert_eq!(failed(FailureCode::Deadline), Exit::TimedOut);
         assert_eq!(failed(FailureCode::PoolFull), Exit::TimedOut);

@@ -1,12 +1,12 @@
-//! `transferctl`: what a person at a terminal asks of a sidecar.
+//! `transferctl`: the command-line tool for sidecars.
 //!
 //! # Layout
-//! - [`arguments`]: the command line. [`run`] does what it says.
-//! - [`admin`]: what the Admin gRPC service shows and changes: `status`, `tensors`, `drain` and others.
-//! - [`devices`]: `devices`, the RDMA devices of this host. Needs no sidecar.
+//! - [`arguments`]: the command line. [`run`] executes it.
+//! - [`admin`]: the commands of the Admin gRPC service: `status`, `tensors`, `drain` and others.
+//! - [`devices`]: `devices`, the RDMA devices of this host. It needs no sidecar.
 //! - [`doctor`]: `doctor`, a list of checks.
 //! - [`files`]: `push` and `fetch`, as a worker of the sidecar.
-//! - [`error`]: what can go wrong, what to do next, and the exit code for it.
+//! - [`error`]: errors, with advice and exit codes.
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -22,7 +22,7 @@ use error::Error;
 use files::error::FilesError;
 use transfer_terminal::shells;
 
-/// Does what the command line says, and prints what goes wrong. Answers the exit status.
+/// Executes the command line and prints errors. Returns the exit status.
 #[must_use]
 pub fn main(arguments: Arguments) -> u8 {
     match run(arguments) {
@@ -34,7 +34,7 @@ pub fn main(arguments: Arguments) -> u8 {
     }
 }
 
-/// Does what the command line says.
+/// Executes the command line.
 ///
 /// # Errors
 /// Any [`Error`]; its exit code is [`Error::exit_code`].
@@ -70,12 +70,12 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
     }
 }
 
-/// One thread is enough: each command does one thing at a time.
+/// Runs a command on one thread, which is enough because each command does one thing at a time.
 fn in_runtime(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| Error::Runtime { source })?;
     let done = runtime.block_on(work);
-    // A read that nobody waits for any more, of a pipe for instance, must not hold up the end.
+    // An abandoned read, of a pipe for instance, must not delay the end.
     runtime.shutdown_background();
     done
 }

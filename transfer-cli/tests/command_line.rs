@@ -296,8 +296,8 @@ fn devices_are_listed_or_it_is_said_why_there_are_none() {
     }
 }
 
-/// A folder in which the loader finds a libibverbs that is none: as where it is missing, on every host. A program that was linked with
-/// it would not start.
+/// A folder in which the loader finds a libibverbs that is none: as where it is missing, on every host. A program that
+/// was linked with it would not start.
 fn no_libibverbs() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in ["libibverbs.so.1", "librdmacm.so.1"] {

@@ -1,4 +1,4 @@
-//! Allocating when there is no room yet.
+//! Allocations that wait for room.
 
 use crate::calls::deadline;
 use crate::face::{Async, Blocking, Call, Face, Running, block};
@@ -36,10 +36,11 @@ impl IntoFuture for AllocateWait<Async> {
 }
 
 impl AllocateWait<Blocking> {
-    /// Allocates.
+    /// Allocates the tensor.
     ///
     /// # Errors
-    /// [`Error::ArenaFull`] where there was no room in time, [`Error::TooLargeForArena`], [`Error::Shape`], [`Error::SidecarGone`].
+    /// [`Error::ArenaFull`] if there was no room in time, [`Error::TooLargeForArena`], [`Error::Shape`],
+    /// [`Error::SidecarGone`].
     pub fn call(self) -> Result<TensorMut, Error> {
         let session = self.call.session.clone();
         block(&session, self.call)

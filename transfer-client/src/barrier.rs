@@ -1,4 +1,4 @@
-//! A barrier of the job.
+//! Barriers of the job.
 
 use crate::Error;
 use crate::connection::Connection;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 use transfer_core::op::{CounterAsk, CounterReport};
 use transfer_core::tensor::Name;
 
-/// A barrier that exists once in the job: who arrives waits until all have, round after round.
+/// A barrier that exists once in the job. A caller that arrives waits until all members have arrived, round after
+/// round.
 ///
 /// ```no_run
 /// # use transfer_client::{Client, Error};
@@ -29,20 +30,21 @@ use transfer_core::tensor::Name;
 /// # }
 /// ```
 ///
-/// - The number of members is that of the name's first arrival; who says another number gets an error
-///   ([`Invalid`](crate::FailureCode::Invalid)) and does not count. A number that was wrong can be corrected until the first round is
-///   complete, once nobody waits any more.
-/// - An arrival is a call, not a worker: a worker that calls twice at a time counts twice.
-/// - It lives, as a counter does, at the sidecar of the worker that first named it; names of barriers and of counters are apart.
-///   When that sidecar ends, who waits hears it ([`OutcomeUnknown`](crate::FailureCode::OutcomeUnknown)), and the next to arrive makes
-///   a new one whose rounds begin at 0.
+/// - The first arrival under the name sets the number of members. An arrival with another number gets an error
+///   ([`Invalid`](crate::FailureCode::Invalid)) and does not count. A wrong number can be corrected until the first
+///   round is complete, while no caller waits.
+/// - An arrival is a call, not a worker: two calls of one worker at a time count twice.
+/// - It lives, as a counter does, at the sidecar of the worker that first named it. Barriers and counters have separate
+///   names. When that sidecar ends, the waiting calls fail ([`OutcomeUnknown`](crate::FailureCode::OutcomeUnknown)),
+///   and the next arrival makes a new barrier whose rounds begin at 0.
 ///
 /// # Giving up
-/// A wait that ends before its round is complete is *withdrawn*: its time is over, its future is dropped, its worker dies, its link is
-/// lost. It does not count any more; the others go on waiting for somebody in its place, and a round is complete only when as many wait
-/// at the same time as it has members. So a barrier is never broken, and whoever gave up may simply arrive again. One thing nobody can
-/// know: whether the last member came in the very moment at which a wait from another node was given up. Then the round was complete, and
-/// counted it; [`Round::number`] of the next wait shows it.
+/// A wait that ends before its round is complete is *withdrawn*: its deadline passed, its future was dropped, its
+/// worker died, or its link was lost. It does not count, and the others wait for another arrival in its place. A round
+/// is complete only when as many callers wait at the same time as it has members. So a barrier is never broken, and a
+/// caller that gave up may arrive again. One case stays open: if the last member arrives at the moment at which a wait
+/// from another node is given up, the round is complete and has counted that wait. [`Round::number`] of the next wait
+/// shows it.
 pub struct Barrier<F> {
     connection: Arc<Connection>,
     name: Result<Name, Error>,
@@ -50,15 +52,15 @@ pub struct Barrier<F> {
     face: PhantomData<F>,
 }
 
-/// A round of a barrier that is complete.
+/// A complete round of a barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Round {
-    /// Which one: 0 is the first of this barrier.
+    /// The number of the round: 0 is the first of this barrier.
     pub number: u64,
-    /// Whether this caller was the last to arrive. Exactly one of a round is.
+    /// Whether this caller was the last to arrive. That is true for exactly one caller of a round.
     pub leader: bool,
-    /// Which way it went. What it `flew` is how long this caller waited.
+    /// The path of the call. Its `flew` is how long this caller waited.
     pub report: CounterReport,
 }
 
@@ -81,7 +83,7 @@ impl<F: Face> Barrier<F> {
         Barrier { connection, name, members, face: PhantomData }
     }
 
-    /// Arrives, and waits until all have.
+    /// Arrives, and waits until all members have arrived.
     pub fn wait(&self) -> Counting<F, Round> {
         let ask = CounterAsk::Wait { members: self.members };
         Counting::new(&self.connection.session(), self.name.clone(), ask, |outcome| match outcome {

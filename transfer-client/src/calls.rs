@@ -1,4 +1,4 @@
-//! Commands on their way to the sidecar, and their answers: one, or a batch of them.
+//! Commands that are sent to the sidecar, and their answers: one, or a batch of them.
 
 use crate::Error;
 use crate::session::{Outcome, Session, Submitting};
@@ -9,16 +9,17 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 use transfer_core::op::Command;
 
-/// The sidecar keeps every deadline by itself, and says so. This long after it, the sidecar is taken to be stuck.
+/// The sidecar keeps every deadline itself and reports it. If it does not answer within this time after a deadline, it
+/// counts as stuck.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
-/// The moment `timeout` after `started`. "For ever" is a year.
+/// The moment `timeout` after `started`. An unlimited timeout is a year.
 pub(crate) fn deadline(started: Instant, timeout: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
     started + timeout.min(YEAR)
 }
 
-/// How one command ended.
+/// The end of one command.
 #[derive(Debug)]
 pub(crate) enum Ended {
     Answered(Outcome),
@@ -26,18 +27,18 @@ pub(crate) enum Ended {
     NoAnswer { waited: Duration },
 }
 
-/// One command or many: written into the ring together, shown and rung for together, and awaited together. Dropping it gives up those that
-/// have not ended.
+/// One command or many: written into the ring together, published together with one doorbell, and awaited together.
+/// Dropping it gives up the commands that have not ended.
 #[derive(Debug)]
 pub(crate) struct Calls {
     session: Arc<Session>,
     todo: SmallVec<[Submitting; 1]>,
     sent: usize,
     ended: SmallVec<[Ended; 1]>,
-    /// Why nothing more is sent.
+    /// The reason why nothing more is sent.
     stopped: Option<Error>,
     started: Instant,
-    /// Until then it waits for room in the ring.
+    /// The deadline of the wait for room in the ring.
     limit: Instant,
 }
 
@@ -55,7 +56,7 @@ impl Calls {
         self.ended.reserve(more);
     }
 
-    /// Goes on; breaks when all have ended.
+    /// Continues; breaks when all commands have ended.
     pub(crate) fn step(&mut self, waker: &Waker) -> ControlFlow<(), Instant> {
         if self.session.is_forked() {
             self.ended.resize_with(self.todo.len(), || Ended::NotSent(Error::Forked));
@@ -91,12 +92,12 @@ impl Calls {
         }
     }
 
-    /// Whether it waits for room in the ring, so that nobody else keeps its deadline.
+    /// Whether it waits for room in the ring. The sidecar does not know its deadline then.
     pub(crate) fn needs_timer(&self) -> bool {
         self.sent < self.todo.len()
     }
 
-    /// What has ended, in order, with what was not sent.
+    /// The ended commands in order, including those that were not sent.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = (Submitting, Ended)> + use<> {
         self.sent = 0;
         std::mem::take(&mut self.todo).into_iter().zip(std::mem::take(&mut self.ended))

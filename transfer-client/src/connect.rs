@@ -1,4 +1,4 @@
-//! Beginning a session.
+//! The start of a session.
 
 use crate::connection::{Connection, Way};
 use crate::driver;
@@ -15,16 +15,18 @@ use transfer_core::tensor::{InvalidName, Name};
 use transfer_memory::session::{FromSidecar, SessionError, WorkerEnd, WorkerOptions};
 use transfer_memory::socket::{Socket, SocketError};
 
-/// The arena of a client that does not say.
+/// The default size of an arena.
 const DEFAULT_ARENA_BYTES: u64 = 64 << 20;
 
-/// How long connecting may take, besides the arena.
+/// The default time-out of connecting, without the time for the arena.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The sidecar prefaults the arena meanwhile: some GiB each second on a quiet machine, a tenth of one on a busy one.
+/// The slowest rate at which a sidecar prefaults an arena: some GiB per second on a quiet machine, a tenth of one on a
+/// busy one.
 const SLOWEST_PREFAULT: u64 = 100 << 20;
 
-/// How long a blocking call looks for its answer before it sleeps, at most, where there are CPUs enough to look.
+/// The default upper bound of the time for which a blocking call polls for its answer before it sleeps, on machines
+/// with enough CPUs.
 const DEFAULT_SPIN: Duration = Duration::from_micros(10);
 
 #[derive(Debug)]
@@ -35,7 +37,8 @@ enum Target {
     Embedded,
 }
 
-/// A session to be begun: say how, then `.await` it, or `.call()` it for a [`crate::BlockingClient`].
+/// A session that is about to begin. Set its options, then `.await` it, or `.call()` it for a
+/// [`crate::BlockingClient`].
 #[derive(Debug)]
 #[must_use = "a session is begun by `.await`, or by `.call()`"]
 pub struct Connect<F> {
@@ -63,7 +66,7 @@ impl<F: Face> Connect<F> {
     }
 
     fn to(target: Target) -> Self {
-        // With two CPUs, looking takes away the one that the sidecar needs.
+        // With two CPUs, polling takes the CPU that the sidecar needs.
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Connect {
             target,
@@ -76,35 +79,38 @@ impl<F: Face> Connect<F> {
         }
     }
 
-    /// The worker's name, by which others push to it, and under which it owns its keys. Without it: `worker-`, the process id, and eight digits by
-    /// chance, since other containers and nodes have processes of the same id.
+    /// The worker's name. Others push to the worker by this name, and it owns its keys under it. The default is
+    /// `worker-`, the process id, and eight random digits, because other containers and nodes have processes of the
+    /// same id.
     pub fn name(mut self, name: impl AsRef<str>) -> Self {
         self.name = Some(Name::new(name.as_ref()));
         self
     }
 
-    /// The arena: the pinned memory that this worker allocates its tensors in. 64 MiB where nothing is said. 0 for a worker that only fetches.
+    /// The size of the arena, the pinned memory in which this worker allocates its tensors. 64 MiB by default; 0 for a
+    /// worker that only fetches.
     pub fn arena_bytes(mut self, bytes: u64) -> Self {
         self.arena_bytes = bytes;
         self
     }
 
-    /// How long it may take, the time to fill the arena's pages included; 30 s, and 10 s for each GiB of arena, where nothing is said.
+    /// The time-out of connecting, which includes filling the arena's pages. 30 s plus 10 s per GiB of arena by
+    /// default.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// How long a blocking call looks for its answer before it sleeps, at most; it does so for shorter, or hardly at all, while that does
-    /// not pay. A look saves the few microseconds of a wake-up, and costs a CPU. 10 µs, and 0 on machines with less than 4 CPUs, where
-    /// nothing is said.
+    /// The upper bound of the time for which a blocking call polls for its answer before it sleeps. It polls for less,
+    /// or hardly at all, while polling does not pay. Polling saves the few microseconds of a wake-up, and costs a CPU.
+    /// 10 µs by default, and 0 on machines with less than 4 CPUs.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
     }
 
-    /// Whether the client connects again by itself when the sidecar was restarted, and publishes again what was published: it does, where
-    /// nothing is said and the sidecar was found by its path. Without it, the end of the sidecar is the end of the client.
+    /// Whether the client reconnects by itself when the sidecar was restarted, and publishes its versions again. The
+    /// default is yes, if the sidecar was found by its path. Without it, the client ends with the sidecar.
     pub fn come_back(mut self, comes_back: bool) -> Self {
         self.comes_back = comes_back;
         self
@@ -134,7 +140,8 @@ impl<F: Face> Connect<F> {
             }
         };
         let end = end.map_err(Error::Connect)?;
-        // The first doorbell says that the session is open: whoever hears of this worker from now on can push to it.
+        // The first doorbell says that the session is open: from now on every worker that learns of this one can push
+        // to it.
         match end.socket.receive(until).map_err(Error::Connect)? {
             FromSidecar::Doorbell => {}
             _ => return Err(Error::Connect(SessionError::Unexpected { expected: "a doorbell", found: "a segment" })),
@@ -159,13 +166,13 @@ impl<F: Face> Connect<F> {
 
 /// A name that no other worker of the job has.
 fn name_by_chance() -> Result<Name, InvalidName> {
-    // The standard library's hashers are seeded by the system, and each one differently.
+    // The standard library's hashers have random seeds, a new one for each hasher.
     let chance = RandomState::new().hash_one(std::process::id());
     Name::new(&format!("worker-{}-{:08x}", std::process::id(), chance >> 32))
 }
 
 impl Connect<Blocking> {
-    /// Connects.
+    /// Connects to the sidecar.
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Name`].
@@ -199,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_of_one_id_have_names_of_their_own() {
+    fn default_names_differ_for_one_process_id() {
         let names = [(); 100].map(|()| name_by_chance().unwrap());
         let distinct: std::collections::HashSet<_> = names.iter().collect();
         assert_eq!(distinct.len(), names.len());

@@ -1,7 +1,8 @@
-//! The sessions of a client, one after the other: when the sidecar was restarted, another one follows by itself.
+//! The sessions of a client, one after the other: when the sidecar was restarted, a new session follows.
 //!
-//! A thread sleeps on the session's socket, and wakes up for its end alone. It connects again with the same arena, publishes again what
-//! was published, and lets the calls to come have the new session. Calls that were under way have failed by then.
+//! A thread sleeps on the session's socket, and wakes up only when the session ends. It reconnects with the same arena,
+//! publishes the versions again, and gives the new session to later calls. Calls that were under way have failed by
+//! then.
 
 use crate::calls::{Calls, Ended, deadline};
 use crate::driver;
@@ -19,24 +20,24 @@ use transfer_core::tensor::Name;
 use transfer_memory::Errno;
 use transfer_memory::session::{FromSidecar, RefusalCode, Returning, SessionError, WorkerEnd};
 
-/// The first pause between two tries to come back, and the longest.
+/// The first and the longest pause between two attempts to reconnect.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// How long publishing again may take.
+/// The time-out of publishing again.
 const PUBLISHING: Duration = Duration::from_secs(30);
 
-/// What it takes to come back.
+/// The parameters of reconnecting.
 #[derive(Debug)]
 pub(crate) struct Way {
     pub(crate) path: PathBuf,
     pub(crate) name: Name,
     pub(crate) timeout: Duration,
     pub(crate) spin: Duration,
-    /// Where the driver of an async client runs.
+    /// The runtime on which the driver of an async client runs.
     pub(crate) runtime: Option<Handle>,
 }
 
-/// The session of now.
+/// The current session of a client.
 #[derive(Debug)]
 pub(crate) struct Connection(Mutex<Arc<Session>>);
 
@@ -49,7 +50,7 @@ impl Connection {
         self.0.lock().clone()
     }
 
-    /// Starts the thread that comes back. It ends with the connection.
+    /// Starts the thread that reconnects. It ends with the connection.
     pub(crate) fn come_back_by(self: &Arc<Self>, way: Way) -> std::io::Result<()> {
         let connection = Arc::downgrade(self);
         let thread = std::thread::Builder::new().name("transfer-return".into()).stack_size(256 << 10);
@@ -57,7 +58,7 @@ impl Connection {
     }
 }
 
-/// Sees one session to its end, and the next one to its beginning. `None` where none follows.
+/// Waits for the end of one session and begins the next one. `None` if none follows.
 fn stays(connection: &Weak<Connection>, way: &Way) -> Option<()> {
     wait_for_hangup(connection)?;
     let over = connection.upgrade()?.session();
@@ -97,11 +98,11 @@ fn stays(connection: &Weak<Connection>, way: &Way) -> Option<()> {
     Some(())
 }
 
-/// Sleeps until the session's socket is closed by either side.
+/// Sleeps until either side closes the session's socket.
 fn wait_for_hangup(connection: &Weak<Connection>) -> Option<()> {
     let fd = connection.upgrade()?.session().socket().try_clone_to_owned().ok()?;
     loop {
-        // Only its end: doorbells are for others.
+        // Only the end of the socket; others read the doorbells.
         match poll(&mut [PollFd::new(&fd, PollFlags::RDHUP)], None) {
             Ok(_) => return Some(()),
             Err(Errno::INTR) => {}
@@ -110,7 +111,7 @@ fn wait_for_hangup(connection: &Weak<Connection>) -> Option<()> {
     }
 }
 
-/// Whether trying again is of no use.
+/// Whether another attempt is useless.
 fn is_final(code: RefusalCode) -> bool {
     matches!(code, RefusalCode::Version | RefusalCode::NotAllowed | RefusalCode::BadArena | RefusalCode::ArenaTooLarge)
 }
@@ -136,7 +137,7 @@ fn come_back(over: &Arc<Session>, way: &Way, published: &mut Vec<Loan>) -> Resul
     match next.gone() {
         None => Ok(next),
         Some(gone) => {
-            // Others may have fetched from it already.
+            // Others may already have fetched from it.
             let former = Arc::new(Former::new(next.incarnation(), &next));
             let (again, held) = next.take_loans();
             published.extend(again.into_iter().chain(held));
@@ -147,17 +148,17 @@ fn come_back(over: &Arc<Session>, way: &Way, published: &mut Vec<Loan>) -> Resul
     }
 }
 
-/// Publishes what was published. What cannot be, because another owns the key by now, is the arena's again. Leaves in `published` what
-/// was not sent.
+/// Publishes the versions of the earlier session again. A version that cannot be published, because another worker owns
+/// its key now, returns to the arena. Leaves in `published` what was not sent.
 fn publish_again(session: &Arc<Session>, published: &mut Vec<Loan>) {
     let started = Instant::now();
     let mut calls = Calls::new(session.clone(), started, deadline(started, PUBLISHING));
-    // They are in the order in which they were published: the last of a key is its newest.
+    // They are in the order of publication, so the last one of a key is its newest.
     let last: HashMap<_, _> = published.iter().enumerate().map(|(at, loan)| (&loan.push.key, at)).collect();
     for (at, loan) in published.iter().enumerate() {
         let mut push = loan.push.clone();
         push.more_follow = last.get(&push.key).is_some_and(|last| *last != at);
-        // It stayed at this sidecar, wherever it was for.
+        // The version lies at this sidecar, even if its push had a target.
         (push.to, push.timeout, push.takeover, push.require) = (None, PUBLISHING, false, None);
         calls.add(Command::Push(push), Some(Held::Again(loan.lent, loan.along.clone(), loan.formers.clone())));
     }

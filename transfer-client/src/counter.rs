@@ -1,4 +1,4 @@
-//! A counter of the job.
+//! Counters of the job.
 
 use crate::Error;
 use crate::connection::Connection;
@@ -12,7 +12,8 @@ use transfer_core::fabric::AtomicOp;
 use transfer_core::op::{CounterAsk, CounterReport};
 use transfer_core::tensor::Name;
 
-/// A counter that exists once in the job: a `u64` under a name, that all its workers read, add to, and swap. It begins at 0.
+/// A counter that exists once in the job: a `u64` with a name. All workers of the job can read it, add to it, and swap
+/// it. It begins at 0.
 ///
 /// ```no_run
 /// # use transfer_client::{Client, Error};
@@ -28,21 +29,22 @@ use transfer_core::tensor::Name;
 /// ```
 ///
 /// # Where it lives
-/// At the *home*: the sidecar of the worker that first asked for the name, for as long as that sidecar lives, also when that worker
-/// and all others have gone. When the home ends, the value is lost: operations fail with
-/// [`FailureCode::PeerUnreachable`](crate::FailureCode), [`PeerLost`](crate::FailureCode) or, once a sidecar of that node is there
-/// again, [`CounterLost`](crate::FailureCode). Whoever calls [`Handle::counter`](crate::Handle::counter) then makes a new counter of
-/// that name, which begins at 0; this one never turns into it.
+/// A counter lives at its *home*: the sidecar of the worker that first asked for the name. It lives as long as that
+/// sidecar, even if that worker and all others have gone. When the home ends, the value is lost. Operations then fail
+/// with [`FailureCode::PeerUnreachable`](crate::FailureCode), [`PeerLost`](crate::FailureCode) or, once a sidecar of
+/// that node is back, [`CounterLost`](crate::FailureCode). The next call of [`Handle::counter`](crate::Handle::counter)
+/// makes a new counter of that name, which begins at 0; this object never refers to it.
 ///
-/// # An operation whose answer is lost
-/// is never done again by itself, for it would count twice. The error's code is
-/// [`OutcomeUnknown`](crate::FailureCode::OutcomeUnknown) where it may have been done, and another one where it was not. A call that
-/// is given up, by dropping its future, may have been done.
+/// # Lost answers
+/// An operation whose answer is lost is never repeated automatically, because it would count twice. The code of the
+/// error is [`OutcomeUnknown`](crate::FailureCode::OutcomeUnknown) if the operation may have been done, and another one
+/// if it was not. A call that is given up by dropping its future may have been done.
 ///
 /// # Order
-/// All operations on one counter, from wherever they come, are done one after the other. Where both nodes' devices can, an operation
-/// from another node is one READ, FETCH_ADD or CMP_AND_SWP, and costs its home no message and no processor; the home's own
-/// operations go through the same device. Else the home's sidecar does it. [`CounterReport::path`] tells.
+/// All operations on one counter are done one after the other, from whichever node they come. If the devices of both
+/// nodes can, an operation from another node is one READ, FETCH_ADD or CMP_AND_SWP, and costs its home no message and
+/// no processor; the home's own operations go through the same device. Otherwise the home's sidecar does it.
+/// [`CounterReport::path`] says which.
 pub struct Counter<F> {
     connection: Arc<Connection>,
     name: Name,
@@ -51,23 +53,24 @@ pub struct Counter<F> {
     face: PhantomData<F>,
 }
 
-/// What an operation on a counter found.
+/// The result of an operation on a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counted {
-    /// What the counter held before.
+    /// The value before the operation.
     pub old: u64,
-    /// Which way it went.
+    /// The path of the operation.
     pub report: CounterReport,
 }
 
-/// What a compare-and-swap came to.
+/// The result of a compare-and-swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Swapped {
-    /// `Ok`: it held what was expected, which this is, and holds the new value now. `Err`: it held this, and still does.
+    /// `Ok`: the counter had the expected value, which is returned, and now has the new one. `Err`: the counter has the
+    /// returned value, and did not change.
     pub result: Result<u64, u64>,
-    /// Which way it went.
+    /// The path of the operation.
     pub report: CounterReport,
 }
 
@@ -97,29 +100,29 @@ impl<F: Face> Counter<F> {
         })
     }
 
-    /// Its name.
+    /// The counter's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_str()
     }
 
-    /// The name of the node where it lives.
+    /// The name of the node of its home.
     #[must_use]
     pub fn home(&self) -> &str {
         self.home.as_str()
     }
 
-    /// Adds `n`, and wraps beyond `u64::MAX`. Brings what it held before.
+    /// Adds `n`, and wraps beyond `u64::MAX`. Returns the value before.
     pub fn add(&self, n: u64) -> Counting<F, Counted> {
         self.operate(AtomicOp::FetchAdd(n), |old, report| Counted { old, report })
     }
 
-    /// Reads it.
+    /// Reads the value.
     pub fn get(&self) -> Counting<F, Counted> {
         self.operate(AtomicOp::Load, |old, report| Counted { old, report })
     }
 
-    /// Makes it `new` where it is `expected`.
+    /// Sets the value to `new` if it is `expected`.
     pub fn compare_swap(&self, expected: u64, new: u64) -> Counting<F, Swapped> {
         self.operate(AtomicOp::CompareSwap { expected, new }, move |old, report| {
             let result = if old == expected { Ok(old) } else { Err(old) };

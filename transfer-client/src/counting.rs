@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use transfer_core::op::{Command, CounterAsk, CounterCommand, OpId};
 use transfer_core::tensor::Name;
 
-/// A call about a counter or a barrier, that brings a `T`: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+/// A call on a counter or a barrier that returns a `T`: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
 #[derive(Debug)]
 #[must_use = "a call is made by `.await`, or by `.call()`"]
 pub struct Counting<F, T> {
@@ -23,7 +23,7 @@ pub struct Counting<F, T> {
     face: PhantomData<F>,
 }
 
-/// What is made of the sidecar's answer; none of another one.
+/// Converts the sidecar's answer. `None` for an answer of another kind.
 type Take<T> = Box<dyn FnOnce(Outcome) -> Option<T> + Send>;
 
 impl<F: Face, T> Counting<F, T> {
@@ -39,7 +39,7 @@ impl<F: Face, T> Counting<F, T> {
         Counting { call, face: PhantomData }
     }
 
-    /// How long it may take; 30 s where this is not said.
+    /// The time-out of the call, 30 s by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.call.timeout = timeout;
         self
@@ -104,7 +104,7 @@ impl<T> Call for CountingCall<T> {
             (Some((_, Ended::Answered(Outcome::Gone(gone)))), _) => Err(gone.into()),
             (Some((_, Ended::NotSent(error))), _) => Err(error),
             (Some((_, Ended::NoAnswer { waited })), _) => Err(Error::NoAnswer { waited }),
-            // The table lets no other answer pass than the one that was asked for.
+            // The table only passes answers of the kind that was asked for.
             (Some((_, Ended::Answered(outcome))), Some(take)) => take(outcome).ok_or(Error::Ended),
             _ => Err(Error::Ended),
         })

@@ -1,4 +1,4 @@
-//! The task that reads for an async client.
+//! The driver: the task that reads for an async client.
 
 use crate::Error;
 use crate::session::Session;
@@ -14,7 +14,7 @@ use transfer_memory::Errno;
 use transfer_memory::session::SessionError;
 use transfer_memory::socket::SocketError;
 
-/// How often somebody looks for operations that a stuck sidecar has not answered.
+/// The interval of the search for operations that a stuck sidecar has not answered.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Wakes the driver.
@@ -27,7 +27,7 @@ impl Wake for Bell {
     }
 }
 
-/// Its session knows that a driver is there, for as long as it is.
+/// Marks that the session has a driver, for as long as it lives.
 #[derive(Debug)]
 struct Seat(Weak<Session>);
 
@@ -45,8 +45,8 @@ pub(crate) fn spawn(session: &Arc<Session>) -> Result<(), Error> {
         let source = Errno::from_io_error(&e).unwrap_or(Errno::IO);
         Error::Connect(SessionError::Socket(SocketError::System { step: "watch", source }))
     };
-    // Its own descriptor: the session keeps the socket for those who block on it. It is a sequence of packets and no stream, but all that
-    // is asked of it here is when it is readable.
+    // The driver has its own descriptor, because the session keeps the socket for threads that block on it. A socket of
+    // packets is no stream, but only its readiness is used here.
     let fd = session.socket().try_clone_to_owned().map_err(failed)?;
     let fd = UnixStream::from_std(fd.into()).map_err(failed)?;
     let bell = Arc::new(Bell::default());
@@ -66,7 +66,8 @@ async fn drive(seat: Seat, fd: UnixStream, bell: Arc<Bell>) {
                 if ready.is_err() {
                     return;
                 }
-                // All of it is read, here or by a thread that calls when it leaves something: so wait for more.
+                // Everything was read, here or by a thread that wakes this task when it leaves something. So wait for
+                // more.
                 let read_all = || {
                     go_on = serve();
                     Err::<(), _>(ErrorKind::WouldBlock.into())

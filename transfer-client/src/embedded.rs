@@ -1,4 +1,4 @@
-//! A sidecar inside of this process.
+//! A sidecar inside this process.
 
 use crate::Error;
 use parking_lot::Mutex;
@@ -8,16 +8,17 @@ use transfer_core::tensor::Name;
 use transfer_memory::forked::ForkGuard;
 use transfer_server::Sidecar;
 
-/// The one that runs, if any: all embedded clients of a process share it, so that they can talk to each other.
+/// The running sidecar, if any. All embedded clients of a process share it, so that they can talk to each other.
 static RUNNING: Mutex<Running> = Mutex::new(Running { sidecar: Weak::new(), guard: None });
 
 struct Running {
     sidecar: Weak<Sidecar>,
-    /// Whose it is: a forked child has none of its threads.
+    /// The process that started it: a forked child has none of its threads.
     guard: Option<ForkGuard>,
 }
 
-/// Where other processes of this user connect to the sidecar of this process. `None` where none runs, or in a forked child.
+/// The socket at which other processes of this user connect to this process's sidecar. `None` if none runs, and in a forked
+/// child.
 #[must_use]
 pub fn embedded_socket() -> Option<PathBuf> {
     let running = RUNNING.lock();
@@ -25,7 +26,7 @@ pub fn embedded_socket() -> Option<PathBuf> {
     running.sidecar.upgrade().filter(|_| is_ours).map(|sidecar| sidecar.addresses().socket.clone())
 }
 
-/// The process's sidecar, started where there is none yet, and where to connect to it. It stops with the last holder.
+/// Returns the process's sidecar and its socket, and starts the sidecar if needed. It stops with its last holder.
 pub(crate) fn sidecar() -> Result<(Arc<Sidecar>, PathBuf), Error> {
     let mut running = RUNNING.lock();
     let is_ours = running.guard.as_ref().is_some_and(|guard| !guard.is_forked());

@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by whose fault it is and whether a retry helps.
+//! Errors, sorted by fault, and by whether a retry helps.
 
 use crate::session::Gone;
 use crate::{BatchError, TensorMut};
@@ -10,9 +10,9 @@ use transfer_core::text::Bytes;
 use transfer_memory::session::SessionError;
 use transfer_memory::view::ViewError;
 
-/// Why a call failed.
+/// The reason why a call failed.
 ///
-/// | to ask | of |
+/// | question | answer |
 /// |---|---|
 /// | may the same call succeed later, with nothing changed? | [`Error::can_retry`] |
 /// | who has to change something? | [`Error::fault`] |
@@ -20,51 +20,51 @@ use transfer_memory::view::ViewError;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    // The caller's fault: the same call fails again.
-    /// A text that cannot be a key or a name.
+    // The caller's fault: the same call will fail again.
+    /// The text is not a valid key or name.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// A shape that cannot be.
+    /// The shape is not valid.
     #[error(transparent)]
     Shape(#[from] InvalidShape),
-    /// Elements or bytes that do not fill the shape.
+    /// The elements or bytes do not fill the shape.
     #[error("{meta} has {expected_bytes} bytes, {found_bytes} were given")]
     WrongLength {
         /// The tensor's description.
         meta: TensorMeta,
-        /// What it takes, in bytes.
+        /// The expected length, in bytes.
         expected_bytes: u64,
-        /// What was given, in bytes.
+        /// The given length, in bytes.
         found_bytes: u64,
     },
-    /// A tensor was looked at as elements of another type.
-    #[error("the tensor is {meta}, it was looked at as {asked} elements")]
+    /// A tensor was read as elements of another type.
+    #[error("the tensor is {meta}, it was read as {asked} elements")]
     WrongType {
         /// The tensor's description.
         meta: TensorMeta,
         /// The element type asked for.
         asked: DType,
     },
-    /// A tensor that cannot be seen in that way.
+    /// The tensor has no such view.
     #[error(transparent)]
     View(#[from] ViewError),
-    /// An Arrow array with nulls, which a dense tensor cannot have.
+    /// The Arrow array has nulls, which a dense tensor cannot have.
     #[error("the array for {key:?} has {nulls} nulls of {len} elements; a dense tensor has none: fill them first")]
     HasNulls {
         /// The key.
         key: String,
-        /// How many elements are null.
+        /// The number of null elements.
         nulls: usize,
-        /// How many elements there are.
+        /// The number of elements.
         len: usize,
     },
-    /// An Arrow array whose elements are none of a dense tensor's.
+    /// The elements of the Arrow array have no dense tensor type.
     #[error("an array of {data_type} is no dense tensor: integers of 8 to 64 bits and floats of 16 to 64 bits are")]
     NotDense {
         /// The array's type, as Arrow writes it.
         data_type: String,
     },
-    /// A tensor that was allocated by a client of another session: it lies in an arena that this sidecar does not know.
+    /// The tensor was allocated by a client of another session: its arena is unknown to this sidecar.
     #[error(
         "{meta} was allocated by another client; allocate it with the client that pushes it, or push its bytes with push_bytes"
     )]
@@ -72,30 +72,30 @@ pub enum Error {
         /// The tensor's description.
         meta: TensorMeta,
     },
-    /// A tensor that was to be taken back, and that this process reads itself: it was pushed frozen, or more than once.
+    /// The tensor cannot be taken back, because this process may read it: it was pushed frozen, or more than once.
     #[error("{meta} cannot be taken back: it was pushed frozen, or more than once, and this process may still read it")]
     NotAlone {
         /// The tensor's description.
         meta: TensorMeta,
     },
-    /// Something is wrong with a record batch.
+    /// A record batch is not valid.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// More bytes than the whole arena has.
+    /// The request is larger than the whole arena.
     #[error(
         "{} do not fit into an arena of {}; ask for a larger one with arena_bytes() at connect",
         Bytes(*wanted_bytes),
         Bytes(*arena_bytes)
     )]
     TooLargeForArena {
-        /// What was asked for, in bytes.
+        /// The requested length, in bytes.
         wanted_bytes: u64,
-        /// The arena, in bytes.
+        /// The size of the arena, in bytes.
         arena_bytes: u64,
     },
 
-    // For want of memory: passes when something is dropped or returned.
-    /// No room in the arena.
+    // Lack of memory: passes when memory is dropped or returned.
+    /// The arena has no room.
     #[error(
         "no room for {} in the arena of {}: {} are free, at most {} in one piece, and {} hold tensors that are being written, pushed or \
          frozen; drop or replace some, wait with allocate_wait(), or ask for a larger arena with arena_bytes() at connect",
@@ -106,43 +106,44 @@ pub enum Error {
         Bytes(*in_use_bytes)
     )]
     ArenaFull {
-        /// What was asked for, in bytes.
+        /// The requested length, in bytes.
         wanted_bytes: u64,
-        /// What is free, in however many pieces, in bytes.
+        /// The free length in all pieces together, in bytes.
         free_bytes: u64,
         /// The longest free piece, in bytes.
         largest_free_bytes: u64,
-        /// What is in use, padding included, in bytes.
+        /// The used length, padding included, in bytes.
         in_use_bytes: u64,
-        /// The arena, in bytes.
+        /// The size of the arena, in bytes.
         arena_bytes: u64,
     },
 
     // The sidecar's answer.
-    /// The sidecar answered that it failed, and why.
+    /// The sidecar answered that the operation failed, with the reason.
     #[error(transparent)]
     Failed(#[from] Failure),
 
     // The session.
-    /// No session could be had.
+    /// No session could be started.
     #[error("cannot begin a session: {0}")]
     Connect(SessionError),
     /// The sidecar of this process did not start; see [`crate::Client`] and the feature `embedded`.
     #[error("the embedded sidecar does not start: {reason}")]
     NotStarted {
-        /// What the sidecar said.
+        /// The sidecar's message.
         reason: String,
     },
-    /// The session is over. What it handed out stays readable; connect again.
+    /// The session is over. Everything that was fetched stays readable; connect again.
     #[error("the session with the sidecar is over: {0}; what was fetched stays readable{advice}", advice = advice(.0))]
     SidecarGone(#[source] Gone),
-    /// This process was forked from the one that connected: the client is that one's, and so is what it allocated and fetched. Connect anew.
+    /// This process was forked from the one that connected. The client, and everything that it allocated and fetched,
+    /// belong to the parent. Connect anew.
     #[error("{}", crate::session::FORKED)]
     Forked,
     /// The sidecar has not answered in time, not even that the deadline has passed.
     #[error("the sidecar has not answered within {waited:?}; is it stopped, or starved of CPU?")]
     NoAnswer {
-        /// How long it was waited for.
+        /// The time that the call has waited.
         waited: Duration,
     },
     /// A future was polled again after it had ended.
@@ -166,20 +167,20 @@ fn advice(gone: &Gone) -> &'static str {
     }
 }
 
-/// Who has to change something before a call can succeed.
+/// The party that has to change something before a call can succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
     /// The calling program.
     Caller,
-    /// Nobody: what is missing may come with time, or with memory that is given back.
+    /// No one: the missing resource may become free with time, or when memory is returned.
     Nobody,
-    /// Whoever runs the sidecars and the network between them.
+    /// The operator of the sidecars and the network between them.
     Operator,
 }
 
 impl Error {
-    /// What the sidecar answered, where it did.
+    /// The code of the sidecar's answer, if it answered.
     #[must_use]
     pub fn failure_code(&self) -> Option<FailureCode> {
         match self {
@@ -188,8 +189,8 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later with nothing changed by the caller. For [`Error::SidecarGone`] only with [`Gone::Away`],
-    /// where the client connects again by itself: any other takes a new client.
+    /// Whether the same call may succeed later without a change by the caller. [`Error::SidecarGone`] can be retried
+    /// only with [`Gone::Away`], where the client reconnects by itself; otherwise it takes a new client.
     #[must_use]
     pub fn can_retry(&self) -> bool {
         match self {
@@ -201,7 +202,7 @@ impl Error {
         }
     }
 
-    /// Who has to change something.
+    /// The party that has to change something.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -231,7 +232,7 @@ impl Error {
     }
 }
 
-/// A push that failed. It has the tensor, where nobody else can reach that any more: push it again, or drop it.
+/// A failed push. It contains the tensor, if no other process can reach that: push it again, or drop it.
 #[derive(Debug)]
 pub struct PushError(Box<(Error, Option<TensorMut>)>);
 
@@ -240,20 +241,20 @@ impl PushError {
         PushError(Box::new((error, tensor)))
     }
 
-    /// Why.
+    /// The error.
     #[must_use]
     pub fn error(&self) -> &Error {
         &self.0.0
     }
 
-    /// The tensor, writable as before. `None` where a transfer, or another worker, may still read it: its memory returns to the arena
-    /// when that is over. `None` also for arrays and slices: they are the caller's anyway.
+    /// The tensor, writable as before. `None` if a transfer, or another worker, may still read it: its memory returns
+    /// to the arena when that is over. `None` also for arrays and slices, which the caller still has.
     #[must_use]
     pub fn into_tensor(self) -> Option<TensorMut> {
         self.0.1
     }
 
-    /// Both.
+    /// The error and the tensor.
     #[must_use]
     pub fn into_parts(self) -> (Error, Option<TensorMut>) {
         *self.0

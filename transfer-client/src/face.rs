@@ -1,4 +1,4 @@
-//! The two faces of the client, and what is common to all its calls.
+//! The two faces of the client, and the common part of all its calls.
 
 use crate::session::Session;
 use std::fmt;
@@ -31,13 +31,14 @@ impl Face for Blocking {}
 
 /// A call under way. Dropping it gives it up.
 pub trait Call: Unpin {
-    /// What it ends with.
+    /// The result of the call.
     type Output;
 
-    /// Goes on as far as it can. `Continue`: `waker` is woken when it can go on, and at that moment it is to be called anyway.
+    /// Continues as far as possible. `Continue(at)`: `waker` is woken when the call can continue, and `step` must be
+    /// called again at `at` in any case.
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant>;
 
-    /// Whether that moment must be met, or the client's driver, which looks every second, is enough.
+    /// Whether that moment must be met exactly. If not, the client's driver, which looks every second, is enough.
     fn needs_timer(&self) -> bool;
 }
 
@@ -46,7 +47,7 @@ pub(crate) fn block<C: Call>(session: &Session, mut call: C) -> C::Output {
     session.block_on(|waker| call.step(waker))
 }
 
-/// A call that is awaited. Dropping it gives the call up: what it may still bring is released.
+/// A call that is awaited. Dropping it gives the call up, and a late result is released.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Running<C> {
     call: C,
@@ -63,7 +64,7 @@ impl<C: Call> Future for Running<C> {
     type Output = C::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
-        // What is looked up is there at once. A task that does nothing else lets others of its thread have their turn all the same.
+        // A look-up is ready at once. So a task that does nothing else must yield to others of its thread.
         let turn = std::task::ready!(tokio::task::coop::poll_proceed(cx));
         let Running { call, timer } = &mut *self;
         loop {

@@ -1,4 +1,4 @@
-//! Fetching one tensor.
+//! The fetch of one tensor.
 
 use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
@@ -23,7 +23,7 @@ pub(crate) struct FetchOptions {
     pub(crate) timeout: Duration,
     pub(crate) require: Option<FabricKind>,
     pub(crate) trace: Option<TraceContext>,
-    /// Who asks would wait by itself for the versions that follow.
+    /// Whether the caller would watch a notice for the versions that follow.
     pub(crate) watches: bool,
 }
 
@@ -41,40 +41,40 @@ impl FetchOptions {
     }
 }
 
-/// The methods that say which version, how long, and over what: of one fetch and of a batch alike.
+/// The methods that set version, time-out and fabric, for one fetch and for a batch.
 macro_rules! fetch_options {
     ($($options:ident).+) => {
-        /// The newest version there is; waits for the first where there is none. This is what a fetch asks for if nothing is said.
+        /// Fetches the newest version, and waits for the first one if there is none. This is the default.
         pub fn latest(mut self) -> Self {
             self.$($options).+.select = ::transfer_core::tensor::Select::Latest;
             self
         }
 
-        /// This version and no other. Fails at once if it was replaced already.
+        /// Fetches exactly this version. Fails at once if it was replaced already.
         pub fn exactly(mut self, version: u64) -> Self {
             self.$($options).+.select = ::transfer_core::tensor::Select::Exactly(::transfer_core::tensor::Version(version));
             self
         }
 
-        /// The newest version, once it is this one or later.
+        /// Fetches the newest version once it is this one or later.
         pub fn at_least(mut self, version: u64) -> Self {
             self.$($options).+.select = ::transfer_core::tensor::Select::AtLeast(::transfer_core::tensor::Version(version));
             self
         }
 
-        /// How long it may take, waiting for the version included; 30 s where nothing is said.
+        /// The time-out, which includes waiting for the version. 30 s by default.
         pub fn timeout(mut self, timeout: ::std::time::Duration) -> Self {
             self.$($options).+.timeout = timeout;
             self
         }
 
-        /// What must carry it. Where that is not possible, it fails and says why.
+        /// The fabric that must carry the tensor. If that is not possible, the call fails and says why.
         pub fn require(mut self, fabric: ::transfer_core::fabric::FabricKind) -> Self {
             self.$($options).+.require = Some(fabric);
             self
         }
 
-        /// The span that asks for it, for whoever traces: what the sidecars note of this fetch belongs there.
+        /// The span of the caller. The sidecars' spans of this fetch belong to its trace.
         pub fn trace(mut self, context: $crate::TraceContext) -> Self {
             self.$($options).+.trace = Some(context);
             self
@@ -83,8 +83,8 @@ macro_rules! fetch_options {
 }
 pub(crate) use fetch_options;
 
-/// A fetch to be made: say how, then `.await` it, or `.call()` it on a [`crate::BlockingClient`]. It brings a `T`: a [`Tensor`], a
-/// [record batch](crate::FetchedBatch), a [table](crate::FetchedTable).
+/// A fetch that is about to be made. Set its options, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+/// It returns a `T`: a [`Tensor`], a [record batch](crate::FetchedBatch), a [table](crate::FetchedTable).
 #[derive(Debug)]
 #[must_use = "a fetch is made by `.await`, or by `.call()`"]
 pub struct Fetch<F, T = Tensor> {
@@ -92,7 +92,7 @@ pub struct Fetch<F, T = Tensor> {
     face: PhantomData<F>,
 }
 
-/// What becomes of what was handed out, or found.
+/// Converts what was handed out or found.
 pub(crate) type Take<T> = fn(Arc<Lease>, Landed) -> Result<T, Error>;
 
 impl<F: Face, T> Fetch<F, T> {
@@ -138,7 +138,7 @@ pub struct FetchCall<T = Tensor> {
 }
 
 impl<T> FetchCall<T> {
-    /// Waits where the key's owner announces what it pushes, without asking. `None` where the sidecar is to be asked.
+    /// Waits on the notice of the key's owner. `None` if the sidecar has to be asked.
     fn watch(&mut self) -> Option<Result<T, Error>> {
         let FetchOptions { select, require, timeout, trace, .. } = self.options;
         let (Some(Ok(key)), None) = (&self.key, trace) else { return None };
@@ -184,14 +184,14 @@ impl<T> Call for FetchCall<T> {
     }
 }
 
-/// What is found without asking.
+/// Looks a key up in shared memory.
 pub(crate) fn look_up<T>(
     session: &Arc<Session>,
     key: &Key,
     options: &FetchOptions,
     take: Take<T>,
 ) -> Option<Result<T, Error>> {
-    // A fetch that belongs to a trace shows there, and the sidecar tells of it.
+    // A fetch that belongs to a trace has to show there, and only the sidecar reports it.
     if options.trace.is_some() {
         return None;
     }
@@ -199,13 +199,13 @@ pub(crate) fn look_up<T>(
     Some(take(Lease::looked_up(session, hazard), landed))
 }
 
-/// What a fetch ended with.
+/// Makes the result of a fetch.
 pub(crate) fn conclude<T>(session: &Arc<Session>, ended: Ended, take: Take<T>) -> Result<T, Error> {
     match ended {
         Ended::Answered(Outcome::Fetched { lease, landed }) => take(Lease::handed_out(session, lease), landed),
         Ended::Answered(Outcome::Failed { failure, .. }) => Err(failure.into()),
         Ended::Answered(Outcome::Gone(gone)) => Err(gone.into()),
-        // The table lets no other answer to a fetch pass.
+        // The table only passes answers to a fetch.
         Ended::Answered(_) => Err(Error::Ended),
         Ended::NotSent(error) => Err(error),
         Ended::NoAnswer { waited } => Err(Error::NoAnswer { waited }),

@@ -1,4 +1,4 @@
-//! Memory that the client did not allocate: slices, bytes, Arrow arrays.
+//! Sources that the client did not allocate: slices, bytes, Arrow arrays.
 
 use crate::Error;
 use crate::push::Source;
@@ -41,7 +41,7 @@ pub(crate) fn of_array<'a>(key: &Key, array: &'a dyn Array) -> Result<Source<'a>
     checked(dtype, &[array.len() as u64], bytes)
 }
 
-/// The values of an array of this type, as bytes. None of an array of another type.
+/// The values of an array of this type, as bytes. `None` for an array of another type.
 fn values<A: ArrowPrimitiveType>(array: &dyn Array, dtype: DType) -> Option<(DType, &[u8])> {
     let array = array.as_any().downcast_ref::<PrimitiveArray<A>>()?;
     // The buffer of a slice of an array starts where the slice does.

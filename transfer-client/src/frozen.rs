@@ -1,4 +1,4 @@
-//! A tensor that nobody writes any more.
+//! Immutable tensors.
 
 use crate::Error;
 use crate::tensor_mut::check;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use transfer_core::tensor::{DType, TensorMeta};
 use transfer_memory::view::{Bytes, Element, ViewError};
 
-/// A tensor of the arena that is only read from now on, see [`crate::TensorMut::freeze`]. Cheap to clone; all clones, and the Arrow arrays
-/// made of it, share its memory, which is freed with the last of them and of the pushes of it.
+/// An immutable tensor of the arena, see [`crate::TensorMut::freeze`]. Cheap to clone; all clones, and the Arrow arrays
+/// made of it, share its memory, which is freed with the last of them and of its pushes.
 #[derive(Debug, Clone)]
 pub struct Frozen {
     bytes: Bytes,
@@ -20,7 +20,7 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// `bytes` are as many as `meta` says.
+    /// Makes a frozen tensor. The length of `bytes` must be that of `meta`.
     pub(crate) fn new(bytes: Bytes, meta: TensorMeta) -> Frozen {
         Frozen { bytes, meta }
     }
@@ -91,7 +91,7 @@ impl Frozen {
         })
     }
 
-    /// The same memory without the tensor around it.
+    /// The same memory without the tensor's description.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.bytes

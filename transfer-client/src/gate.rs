@@ -1,4 +1,4 @@
-//! Weights that are updated in place: taking a published version back.
+//! Gates: a published version is taken back and updated in place.
 
 use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use transfer_core::op::{Command, FailureCode, OpId, TakeBack};
 use transfer_core::tensor::{Key, TensorMeta, Version};
 
-/// A version to be taken back: say how long its readers may take, then `.await` it, or `.call()` it on a [`crate::BlockingClient`]. See
-/// [`Handle::gate`](crate::Handle::gate).
+/// A version that is about to be taken back. Set the time-out of its readers, then `.await` it, or `.call()` it on a
+/// [`crate::BlockingClient`]. See [`Handle::gate`](crate::Handle::gate).
 #[derive(Debug)]
 #[must_use = "nothing is taken back before `.await` or `.call()`"]
 pub struct Gate<F> {
@@ -32,7 +32,7 @@ impl<F: Face> Gate<F> {
         }
     }
 
-    /// Allocates.
+    /// Makes a gate that allocates a new tensor.
     pub(crate) fn fresh(session: Arc<Session>, meta: TensorMeta) -> Self {
         let stage = Stage::Allocating(meta);
         Gate {
@@ -41,14 +41,14 @@ impl<F: Face> Gate<F> {
         }
     }
 
-    /// Takes that version back; allocates where it is not there any more.
+    /// Makes a gate that takes that version back, or allocates if the version is gone.
     pub(crate) fn of(session: Arc<Session>, key: Key, version: u64, meta: TensorMeta) -> Self {
         let stage = Stage::Taking { key: Some(Ok(key)), version: Some(Version(version)), calls: None };
         let instead = Some(meta);
         Gate { call: GateCall { session, timeout: DEFAULT_TIMEOUT, started: None, stage, instead }, face: PhantomData }
     }
 
-    /// How long the readers of the version may take; 30 s where nothing is said.
+    /// The time-out for the readers of the version, 30 s by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.call.timeout = timeout;
         self
@@ -65,10 +65,10 @@ impl IntoFuture for Gate<Async> {
 }
 
 impl Gate<Blocking> {
-    /// Takes it back.
+    /// Takes the version back.
     ///
     /// # Errors
-    /// Any [`Error`]; [`FailureCode::Deadline`] where its readers took too long.
+    /// Any [`Error`]; [`FailureCode::Deadline`] if its readers took too long.
     pub fn call(self) -> Result<TensorMut, Error> {
         let session = self.call.session.clone();
         block(&session, self.call)
@@ -82,7 +82,7 @@ pub struct GateCall {
     timeout: Duration,
     started: Option<Instant>,
     stage: Stage,
-    /// What to allocate where there is nothing to take back.
+    /// The tensor to allocate if there is no version to take back.
     instead: Option<TensorMeta>,
 }
 
@@ -116,7 +116,7 @@ impl Call for GateCall {
                 Some(Err(e)) => return ControlFlow::Break(Err(e)),
                 None => return ControlFlow::Break(Err(Error::Ended)),
             };
-            // Readers from before a restart of the sidecar are not known to it, and nobody wakes us when they are done.
+            // The sidecar does not know the readers from before its restart, and nothing wakes us when they are done.
             if now < limit && !self.session.home().is_read_no_more(&self.session.formers_of(&key, version)) {
                 if let Stage::Taking { key: place, .. } = &mut self.stage {
                     *place = Some(Ok(key));
@@ -147,7 +147,7 @@ impl Call for GateCall {
             Some((_, Ended::Answered(Outcome::Gone(gone)))) => return ControlFlow::Break(Err(gone.into())),
             Some((_, Ended::NotSent(error))) => return ControlFlow::Break(Err(error)),
             Some((_, Ended::NoAnswer { waited })) => return ControlFlow::Break(Err(Error::NoAnswer { waited })),
-            // The table lets no other answer pass.
+            // The table only passes answers of this kind.
             Some((_, Ended::Answered(_))) | None => return ControlFlow::Break(Err(Error::Ended)),
         };
         let meta = loan.push.meta.clone();

@@ -25,14 +25,15 @@ use transfer_core::tensor::{DType, InvalidName, Key, Name, TensorMeta};
 use transfer_memory::socket::Socket;
 use transfer_memory::view::Element;
 
-/// A session with the sidecar of this node, for a worker on tokio: calls are awaited. Cheap to clone; all clones share the session, which
-/// ends with the last clone, call and fetched tensor.
+/// A session with the sidecar of this node, for a worker on tokio: calls are awaited. Cheap to clone; all clones share
+/// the session, which ends with the last clone, call and fetched tensor.
 pub type Client = Handle<Async>;
 
-/// A session with the sidecar of this node, for a worker without a runtime: calls end with `call()`. Any number of threads may share it.
+/// A session with the sidecar of this node, for a worker without a runtime: calls end with `call()`. Any number of
+/// threads may share it.
 pub type BlockingClient = Handle<Blocking>;
 
-/// What [`Client`] and [`BlockingClient`] have in common: everything but how a call is made.
+/// The common part of [`Client`] and [`BlockingClient`]: everything but the way a call is made.
 #[derive(Debug)]
 pub struct Handle<F> {
     connection: Arc<Connection>,
@@ -53,25 +54,25 @@ impl<F> Clone for Handle<F> {
 }
 
 impl Handle<Async> {
-    /// Connects to the sidecar that listens at `path`. Await it on a tokio runtime with I/O and time enabled; a task on that runtime serves
-    /// the client from then on.
+    /// Connects to the sidecar that listens at `path`. Await it on a tokio runtime with I/O and time enabled; a task on
+    /// that runtime serves the client from then on.
     pub fn connect(path: impl AsRef<Path>) -> Connect<Async> {
         Connect::to_path(path.as_ref())
     }
 
-    /// Connects to a sidecar inside of this process, which is started where there is none yet, and ends with its last client. All embedded
-    /// clients of a process share it; give each its own name.
+    /// Connects to a sidecar inside this process. The sidecar is started if needed, and ends with its last client. All
+    /// embedded clients of a process share it; give each its own name.
     #[cfg(feature = "embedded")]
     pub fn embedded() -> Connect<Async> {
         Connect::embedded()
     }
 
-    /// Begins a session over a socket that is connected already.
+    /// Begins a session over a connected socket.
     pub fn over(socket: Socket) -> Connect<Async> {
         Connect::over(socket)
     }
 
-    /// The same session for threads that block. It may be used from any thread, but for those of the runtime.
+    /// The same session for threads that block. Any thread may use it, except those of the runtime.
     #[must_use]
     pub fn blocking(&self) -> BlockingClient {
         Handle { connection: self.connection.clone(), about: self.about.clone(), face: PhantomData }
@@ -84,13 +85,13 @@ impl Handle<Blocking> {
         Connect::to_path(path.as_ref())
     }
 
-    /// Connects to a sidecar inside of this process; see [`Client::embedded`].
+    /// Connects to a sidecar inside this process; see [`Client::embedded`].
     #[cfg(feature = "embedded")]
     pub fn embedded() -> Connect<Blocking> {
         Connect::embedded()
     }
 
-    /// Begins a session over a socket that is connected already.
+    /// Begins a session over a connected socket.
     pub fn over(socket: Socket) -> Connect<Blocking> {
         Connect::over(socket)
     }
@@ -101,7 +102,7 @@ impl<F: Face> Handle<F> {
         Handle { connection, about: Arc::new(About { name, node }), face: PhantomData }
     }
 
-    /// The session of now.
+    /// The current session.
     pub(crate) fn session(&self) -> Arc<Session> {
         self.connection.session()
     }
@@ -118,14 +119,14 @@ impl<F: Face> Handle<F> {
         self.about.node.as_str()
     }
 
-    /// Which run of the sidecar this is a session with: another number after it was restarted.
+    /// The incarnation of the sidecar: another number after a restart.
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.session().incarnation()
     }
 
-    /// Why the session is over; `None` while the sidecar is there. After [`Gone::Away`] the client comes back by itself, with what it has
-    /// published.
+    /// The reason why the session is over; `None` while the sidecar is there. After [`Gone::Away`] the client
+    /// reconnects by itself, with the versions that it has published.
     #[must_use]
     pub fn gone(&self) -> Option<Gone> {
         self.session().gone()
@@ -137,7 +138,7 @@ impl<F: Face> Handle<F> {
         self.session().arena().mapping().len()
     }
 
-    /// What is free in the arena, in however many pieces, in bytes.
+    /// The free length of the arena, in all pieces together, in bytes.
     #[must_use]
     pub fn arena_free_bytes(&self) -> u64 {
         let session = self.session();
@@ -145,7 +146,8 @@ impl<F: Face> Handle<F> {
         session.arena().free_bytes()
     }
 
-    /// Allocates a tensor in the arena: pinned memory that fabrics can read as it lies. It holds what an earlier tensor left there.
+    /// Allocates a tensor in the arena, which is pinned memory that fabrics can read in place. Its contents are left
+    /// over from earlier tensors.
     ///
     /// # Errors
     /// [`Error::ArenaFull`], [`Error::TooLargeForArena`], [`Error::Shape`].
@@ -154,26 +156,26 @@ impl<F: Face> Handle<F> {
         Ok(TensorMut::new(self.session().allocate(meta.len_bytes())?, meta))
     }
 
-    /// As [`Handle::allocate`], and waits up to `timeout` for room: for tensors that are replaced, fetched by everybody who wanted them, or
-    /// dropped.
+    /// As [`Handle::allocate`], but waits up to `timeout` until room becomes free, because tensors are replaced,
+    /// fetched by all their readers, or dropped.
     pub fn allocate_wait(&self, dtype: DType, dims: impl AsRef<[u64]>, timeout: Duration) -> AllocateWait<F> {
         let meta = TensorMeta::of(dtype, dims.as_ref()).map_err(Error::from);
         AllocateWait::new(self.session(), meta, timeout)
     }
 
-    /// Publishes a tensor under `key`. No byte moves, until somebody fetches it elsewhere, or with [`Push::to`].
+    /// Publishes a tensor under `key`. No byte moves until it is fetched on another node, unless [`Push::to`] is set.
     pub fn push_tensor(&self, key: impl ToKey, tensor: TensorMut) -> Push<'static, F> {
         self.push(key, Ok(Source::Tensor(tensor)))
     }
 
-    /// Publishes a frozen tensor under `key`, where it lies. It may be pushed any number of times.
+    /// Publishes a frozen tensor under `key`, in place. It may be pushed any number of times.
     pub fn push_frozen<'a>(&self, key: impl ToKey, tensor: &'a Frozen) -> Push<'a, F> {
         self.push(key, Ok(Source::Bytes(tensor.as_bytes(), tensor.meta().clone())))
     }
 
-    /// Publishes elements that lie anywhere, row-major, under `key`. They are copied into the arena once, by several threads where they are
-    /// many, and that is counted in the report. The copy is made when the push is, on the thread that makes it: an async worker that pushes
-    /// much in this way does so on a thread that may block. Waits for room in the arena.
+    /// Publishes elements from any memory, row-major, under `key`. They are copied into the arena once, by several
+    /// threads if they are many, and the report counts the copy. The thread that makes the push makes the copy, so an
+    /// async worker should push large slices on a thread that may block. Waits for room in the arena.
     pub fn push_slice<'a, T: Element>(
         &self,
         key: impl ToKey,
@@ -194,28 +196,28 @@ impl<F: Face> Handle<F> {
         self.push(key, foreign::checked(dtype, dims.as_ref(), bytes))
     }
 
-    /// Publishes an Arrow array of numbers under `key`, as a tensor of one dimension. One that lies in the arena, because it was made of a
-    /// [`Frozen`] tensor, is published where it lies; any other is copied as in [`Handle::push_slice`]. A null is an error.
+    /// Publishes an Arrow array of numbers under `key`, as a tensor of one dimension. An array in the arena, made of a
+    /// [`Frozen`] tensor, is published in place; any other is copied as in [`Handle::push_slice`]. A null is an error.
     pub fn push_array<'a>(&self, key: impl ToKey, array: &'a dyn Array) -> Push<'a, F> {
         let source = key.to_key().map_err(Error::from).and_then(|key| foreign::of_array(&key, array));
         self.push(key, source)
     }
 
-    /// Publishes a copy of a tensor that stays writable: a *snapshot* of weights that are updated in place. The bytes are copied once, which
-    /// the report counts; see [`TwoBuffers`](crate::TwoBuffers) for the other ways.
+    /// Publishes a copy of a tensor that stays writable: a *snapshot* of weights that are updated in place. The bytes
+    /// are copied once, which the report counts; see [`TwoBuffers`](crate::TwoBuffers) for the other ways.
     pub fn push_snapshot<'a>(&self, key: impl ToKey, tensor: &'a TensorMut) -> Push<'a, F> {
         self.push(key, Ok(Source::Bytes(tensor.as_bytes(), tensor.meta().clone())))
     }
 
-    /// Takes the newest version of this worker's own `key` back, to be updated in place, without a copy: from the moment of the call nobody
-    /// gets it any more, and once all who read it are done, here and on other nodes, it is writable again. Fetches wait for the next push of
-    /// the key meanwhile. Where the readers take longer than the call may, it fails, and the version is published again. A tensor that was
-    /// pushed as [`Frozen`] cannot be taken back.
+    /// Takes the newest version of this worker's own `key` back, to update it in place without a copy. From the moment
+    /// of the call no new fetch gets it. Once all its readers are done, here and on other nodes, it is writable again.
+    /// Meanwhile fetches wait for the next push of the key. If the readers take longer than the call may, it fails, and
+    /// the version is published again. A tensor that was pushed as [`Frozen`] cannot be taken back.
     pub fn gate(&self, key: impl ToKey) -> Gate<F> {
         Gate::new(self.session(), to_key(&key))
     }
 
-    /// Two buffers of that size that take turns under `key`; see [`TwoBuffers`].
+    /// Makes two buffers of that size that take turns under `key`; see [`TwoBuffers`].
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::Shape`].
@@ -223,44 +225,45 @@ impl<F: Face> Handle<F> {
         Ok(TwoBuffers::new(self.clone(), to_key(&key)?, TensorMeta::of(dtype, dims.as_ref())?))
     }
 
-    /// Publishes many tensors at once: one look at the ring, one doorbell, one wait.
+    /// Publishes many tensors at once: one access to the ring, one doorbell, one wait.
     pub fn push_many<K: ToKey>(&self, tensors: impl IntoIterator<Item = (K, TensorMut)>) -> PushMany<F> {
         let items = tensors.into_iter().map(|(key, tensor)| (to_key(&key), tensor)).collect();
         PushMany::new(self.session(), items)
     }
 
-    /// Fetches the tensor under `key`; waits until there is one. Read-only, and with no copy where the fabric allows.
+    /// Fetches the tensor under `key`, and waits until there is one. It is read-only, and not copied where the fabric
+    /// allows.
     pub fn fetch(&self, key: impl ToKey) -> Fetch<F> {
         Fetch::new(self.session(), to_key(&key), Tensor::new)
     }
 
-    /// Fetches many tensors at once: one look at the ring, one doorbell, one wait.
+    /// Fetches many tensors at once: one access to the ring, one doorbell, one wait.
     pub fn fetch_many<K: ToKey>(&self, keys: impl IntoIterator<Item = K>) -> FetchMany<F> {
         FetchMany::new(self.session(), keys.into_iter().map(|key| to_key(&key)).collect())
     }
 
-    /// Ends a key of this worker's. Tensors of it that are being read stay until they are not.
+    /// Deletes a key of this worker. Its tensors that are being read stay until their readers are done.
     pub fn delete(&self, key: impl ToKey) -> Order<F> {
         // The session numbers it.
         let command = to_key(&key).map(|key| Command::Delete { op: OpId(0), key });
         Order::new(self.session(), command)
     }
 
-    /// The counter of this name: the same one for every worker of the job. The first to ask makes it, with the value 0. At most 510
-    /// bytes; a sidecar is home to at most 4,096 counters and barriers in its life.
+    /// The counter of this name, the same one for every worker of the job. The first caller makes it, with the value 0.
+    /// A name has at most 510 bytes; a sidecar is home to at most 4,096 counters and barriers in its life.
     pub fn counter(&self, name: impl AsRef<str>) -> Counting<F, Counter<F>> {
         Counter::open(&self.connection, counter_name(name.as_ref(), Key::of_counter))
     }
 
-    /// The barrier of this name, for as many members as the job's other callers say. Nothing is asked of the sidecar yet:
-    /// [`Barrier::wait`] does.
+    /// The barrier of this name, for `members` members; all callers of the job must give the same number. This asks
+    /// nothing of the sidecar yet; [`Barrier::wait`] does.
     #[must_use]
     pub fn barrier(&self, name: impl AsRef<str>, members: u32) -> Barrier<F> {
         Barrier::new(self.connection.clone(), counter_name(name.as_ref(), Key::of_barrier), members)
     }
 
-    /// Gets landing slots for tensors of this size that will be pushed under `key` to the sidecar of the worker `to`, so that the
-    /// first push waits for nothing. Many of them at once travel in one call.
+    /// Reserves landing slots for tensors of this size that will be pushed under `key` to the sidecar of the worker
+    /// `to`, so that the first push does not wait. Many of them at once travel in one call.
     pub fn prepare(&self, key: impl ToKey, dtype: DType, dims: impl AsRef<[u64]>, to: impl AsRef<str>) -> Order<F> {
         Order::new(self.session(), prepare(&key, dtype, dims.as_ref(), to.as_ref()))
     }
@@ -270,7 +273,7 @@ impl<F: Face> Handle<F> {
     }
 }
 
-/// Checks what the sidecar would refuse.
+/// Checks the name as the sidecar would.
 fn counter_name(name: &str, key: fn(&Name) -> Result<Key, InvalidName>) -> Result<Name, Error> {
     let name = Name::new(name)?;
     key(&name)?;
@@ -279,7 +282,7 @@ fn counter_name(name: &str, key: fn(&Name) -> Result<Key, InvalidName>) -> Resul
 
 fn prepare(key: &impl ToKey, dtype: DType, dims: &[u64], to: &str) -> Result<Command, Error> {
     let (key, meta, to) = (to_key(key)?, TensorMeta::of(dtype, dims)?, Name::new(to)?);
-    // The session numbers it, and the call knows its time.
+    // The session numbers it, and the call sets its time-out.
     Ok(Command::Prepare(Prepare { op: OpId(0), key, meta, to, timeout: Duration::ZERO }))
 }
 

@@ -1,8 +1,9 @@
-//! What can name a tensor.
+//! Types that can name a tensor.
 
 use transfer_core::tensor::{InvalidName, Key};
 
-/// What can name a tensor: a text, which is checked and copied, or a [`Key`], which is cheap. Loops over the same tensors keep their keys.
+/// A type that can name a tensor: a text, which is checked and copied, or a [`Key`], which is cheap. A loop over the
+/// same tensors should keep its keys.
 pub trait ToKey {
     /// The key.
     ///

@@ -1,7 +1,8 @@
 //! The worker's library: publish tensors and fetch them, with no copy where the hardware allows.
 //!
-//! A worker talks to the sidecar of its node, `transferd`, and to nobody else. Tensors lie in an *arena*, pinned memory that the worker, the
-//! sidecar and the fabrics share; pushing one tells the sidecar where it lies, and fetching one tells the worker where to read it.
+//! A worker talks only to the sidecar of its node, `transferd`. Tensors lie in an *arena*: pinned memory that the
+//! worker, the sidecar and the fabrics share. A push tells the sidecar where a tensor lies, and a fetch tells the
+//! worker where to read it.
 //!
 //! # A first program
 //! ```no_run
@@ -35,12 +36,11 @@
 //! # }
 //! ```
 //!
-//! With the feature `embedded`, `Client::embedded()` takes the place of `Client::connect(path)` and runs a sidecar inside of the process:
-//! for programs of one process, for examples and for tests.
+//! With the feature `embedded`, `Client::embedded()` replaces `Client::connect(path)` and runs a sidecar inside the
+//! process, for programs of one process, for examples and for tests.
 //!
 //! # Record batches
-//! Arrow record batches are pushed as they lie, and fetched as they landed; see [`BatchBuilder`] for such that lie in the arena from the
-//! beginning.
+//! Arrow record batches are pushed in place, and read where they landed. [`BatchBuilder`] builds batches in the arena.
 //! ```no_run
 //! # use transfer_client::{Client, Error};
 //! # async fn example(client: Client, batch: arrow_array::RecordBatch) -> Result<(), Error> {
@@ -66,25 +66,28 @@
 //! ```
 //!
 //! # Rules
-//! - What is published is immutable: a push takes the tensor. It gives it back where it fails, see [`PushError::into_tensor`].
-//! - A fetched [`Tensor`] keeps its memory from being reused until its last clone, and the last Arrow array made of it, is dropped.
-//! - Every wait has a deadline, 30 s where nothing is said.
-//! - Dropping a future gives the call up. Nothing leaks: what it may still bring is released.
-//! - When the sidecar ends, the calls under way fail with [`Error::SidecarGone`], and what was fetched stays readable. The client connects
-//!   again by itself and publishes again what was published; see [`Connect::come_back`]. Counts of fetches
-//!   ([`Until::Fetched`]) begin anew then, and what has landed at other nodes is theirs.
-//! - A session is its process's: in a forked child calls fail with [`Error::Forked`], and drops do nothing. Connect anew there.
-//! - What is published never changes. For weights that are updated in place, see [`TwoBuffers`].
+//! - A published tensor is immutable: a push consumes it. A push that fails returns it, see [`PushError::into_tensor`].
+//! - The memory of a fetched [`Tensor`] is not reused until its last clone, and the last Arrow array made of it, is
+//!   dropped.
+//! - Every wait has a deadline, 30 s by default.
+//! - Dropping a future gives the call up. Nothing leaks: a late result is released.
+//! - When the sidecar ends, the calls under way fail with [`Error::SidecarGone`], and everything that was fetched stays
+//!   readable. The client reconnects by itself and publishes its versions again; see [`Connect::come_back`]. Counts of
+//!   fetches ([`Until::Fetched`]) then begin anew. Versions that have landed on other nodes stay there.
+//! - A session belongs to its process: in a forked child calls fail with [`Error::Forked`], and drops do nothing.
+//!   Connect anew there.
+//! - For weights that are updated in place, see [`TwoBuffers`].
 //!
 //! # Layout
 //! - [`Handle`]: the client; [`Client`] and [`BlockingClient`] are its two faces.
-//! - [`TensorMut`], [`Frozen`], [`Tensor`]: a tensor that is written, that is written no more, that was fetched.
-//! - [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`Order`], [`AllocateWait`], [`Connect`]: calls to be made.
+//! - [`TensorMut`], [`Frozen`], [`Tensor`]: a writable tensor, an immutable one, a fetched one.
+//! - [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`Order`], [`AllocateWait`], [`Connect`]: calls that are about
+//!   to be made.
 //! - [`Begun`], [`Doorbell`]: calls that are begun now and waited for later, for bindings to other languages.
-//! - [`BatchBuilder`], [`ColumnMut`], [`FetchedBatch`], [`FetchedTable`], [`BatchStream`], [`BatchStreamReader`], [`FixedShapeTensor`],
-//!   [`BatchError`]: record batches.
-//! - [`Counter`], [`Barrier`], [`Counting`]: counters and barriers of the job, and calls about them.
-//! - [`Error`], [`PushError`]: what can go wrong, whose fault it is, and whether to try again.
+//! - [`BatchBuilder`], [`ColumnMut`], [`FetchedBatch`], [`FetchedTable`], [`BatchStream`], [`BatchStreamReader`],
+//!   [`FixedShapeTensor`], [`BatchError`]: record batches.
+//! - [`Counter`], [`Barrier`], [`Counting`]: counters and barriers of the job, and the calls on them.
+//! - [`Error`], [`PushError`]: what failed, whose fault it is, and whether a retry helps.
 #![forbid(unsafe_code)]
 
 mod allocate;

@@ -1,4 +1,4 @@
-//! Batches: many tensors with one look at the ring, one doorbell, and one wait.
+//! Batches: many tensors with one access to the ring, one doorbell, and one wait.
 
 use crate::calls::{Calls, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
@@ -15,8 +15,8 @@ use std::task::Waker;
 use std::time::Instant;
 use transfer_core::tensor::Key;
 
-/// A batch of pushes to be made: say how, then `.await` it, or `.call()` it on a [`crate::BlockingClient`]. It ends when all of them have, with
-/// one result for each, in order.
+/// A batch of pushes that is about to be made. Set its options, then `.await` it, or `.call()` it on a
+/// [`crate::BlockingClient`]. It ends when all pushes have ended, with one result for each, in order.
 #[derive(Debug)]
 #[must_use = "pushes are made by `.await`, or by `.call()`"]
 pub struct PushMany<F> {
@@ -56,7 +56,7 @@ pub struct PushManyCall {
     session: Arc<Session>,
     options: PushOptions,
     items: Vec<(Result<Key, Error>, TensorMut)>,
-    /// Those that are not sent, by their place in the batch.
+    /// Pushes that are not sent, by their place in the batch.
     refused: Vec<(usize, Result<Pushed, PushError>)>,
     calls: Option<Calls>,
 }
@@ -106,8 +106,8 @@ impl Call for PushManyCall {
     }
 }
 
-/// A batch of fetches to be made: say which version and how, then `.await` it, or `.call()` it on a [`crate::BlockingClient`]. It ends when all
-/// of them have, with one result for each, in order.
+/// A batch of fetches that is about to be made. Set its options, then `.await` it, or `.call()` it on a
+/// [`crate::BlockingClient`]. It ends when all fetches have ended, with one result for each, in order.
 #[derive(Debug)]
 #[must_use = "fetches are made by `.await`, or by `.call()`"]
 pub struct FetchMany<F> {
@@ -147,7 +147,7 @@ pub struct FetchManyCall {
     pub(crate) session: Arc<Session>,
     options: FetchOptions,
     keys: Vec<Result<Key, Error>>,
-    /// Those that are not sent, because they cannot be or were found without, by their place in the batch.
+    /// Fetches that are not sent, because they are not valid or were looked up, by their place in the batch.
     unsent: Vec<(usize, Result<Tensor, Error>)>,
     calls: Option<Calls>,
 }
@@ -192,7 +192,7 @@ impl Call for FetchManyCall {
     }
 }
 
-/// The results in the order of the batch: `done` in order, with the others put back in their places, which rise.
+/// The results in the order of the batch: `done` is in order, and the others are inserted at their places, which rise.
 fn merge<T>(done: impl Iterator<Item = T>, others: Vec<(usize, T)>) -> Vec<T> {
     let mut results = Vec::with_capacity(done.size_hint().0 + others.len());
     let (mut done, mut others) = (done, others.into_iter().peekable());

@@ -1,4 +1,4 @@
-//! What every push can be told.
+//! Options of all pushes.
 
 use crate::Error;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use transfer_core::op::{Command, Failure, FailureCode, MAX_READERS, OpId, Push};
 use transfer_core::tensor::{Key, Name, Retention, TensorMeta, Version};
 use transfer_core::trace::TraceContext;
 
-/// How long a call may take where the caller does not say.
+/// The default time-out of a call.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub(crate) struct PushOptions {
     pub(crate) takeover: bool,
     pub(crate) readable_by: Vec<Name>,
     pub(crate) trace: Option<TraceContext>,
-    /// What was wrong with them.
+    /// The first invalid option.
     pub(crate) error: Option<Error>,
 }
 
@@ -80,68 +80,68 @@ impl PushOptions {
     }
 }
 
-/// The methods that say which version, where to, how long, over what, and how long it stays: of one push and of a batch alike.
+/// The methods that set version, target, time-out, fabric and lifetime, for one push and for a batch.
 macro_rules! push_options {
     ($($options:ident).+) => {
-        /// The version that it shall have, above the key's last one: the training step, for instance. Without it: the last one plus
-        /// one. In a batch, the version of each.
+        /// The version of the push, above the key's last one: for instance the training step. The default is the last
+        /// version plus one. In a batch, the version of each push.
         pub fn version(mut self, version: u64) -> Self {
             self.$($options).+.version = Some(::transfer_core::tensor::Version(version));
             self
         }
 
-        /// Where it shall land: at that worker's sidecar, before the push is done. Without it, it stays where it is until somebody
-        /// fetches it.
+        /// The target worker: the tensor lands at that worker's sidecar before the push is done. Without it, the tensor
+        /// stays where it is until it is fetched.
         pub fn to(mut self, worker: impl AsRef<str>) -> Self {
             self.$($options).+.set_to(worker.as_ref());
             self
         }
 
-        /// How long it may take, a whole batch too; 30 s where nothing is said.
+        /// The time-out, also of a whole batch. 30 s by default.
         pub fn timeout(mut self, timeout: ::std::time::Duration) -> Self {
             self.$($options).+.timeout = timeout;
             self
         }
 
-        /// What must carry it. Where that is not possible, it fails and says why.
+        /// The fabric that must carry the tensor. If that is not possible, the call fails and says why.
         pub fn require(mut self, fabric: ::transfer_core::fabric::FabricKind) -> Self {
             self.$($options).+.require = Some(fabric);
             self
         }
 
-        /// Until what the version stays: until a newer one is published, where nothing is said. One that stays longer is found beside
-        /// newer ones by [`Fetch::exactly`](crate::Fetch::exactly), and its memory is not free until then.
+        /// How long the version stays; the default is until a newer one is published. A version that stays longer is
+        /// found beside newer ones by [`Fetch::exactly`](crate::Fetch::exactly), and its memory is not free until then.
         pub fn keep(mut self, until: ::transfer_core::tensor::Until) -> Self {
             self.$($options).+.retention.until = until;
             self
         }
 
-        /// The version outlives this worker: it stays where it lies, on the terms of [`keep`](Self::keep), until its sidecar ends. A
-        /// worker of the same name and user goes on with the key, or deletes it; any other one has to [take it
+        /// The version outlives this worker: it stays in place, as long as [`keep`](Self::keep) says, until its sidecar
+        /// ends. A worker of the same name and user continues or deletes the key; any other one has to [take it
         /// over](Self::takeover). The whole arena of a worker that is gone stays in memory for it.
         pub fn outlive(mut self) -> Self {
             self.$($options).+.retention.life = ::transfer_core::tensor::Life::Sidecar;
             self
         }
 
-        /// Takes the key from the worker that owns it, wherever that is. What that one published ends, except for those who are reading
-        /// it, and its next push fails with [`KeyOwned`](crate::FailureCode::KeyOwned). Versions begin anew. Not together with `to`
-        /// another node.
+        /// Takes the key from the worker that owns it, on whichever node. The versions of that worker end, except for
+        /// their readers, and its next push fails with [`KeyOwned`](crate::FailureCode::KeyOwned). Versions begin anew.
+        /// Not possible together with `to` another node.
         pub fn takeover(mut self) -> Self {
             self.$($options).+.takeover = true;
             self
         }
 
-        /// Workers of this tenant may fetch it, too: a user id in digits, or a name of the sidecar's `--tenants`. They get a copy in their own
-        /// memory. Up to 8 tenants, one call for each; counts at the sidecar where the version is published, so not together with
-        /// [`to`](Self::to) another node.
+        /// Lets workers of this tenant fetch it, too: a user id in digits, or a name of the sidecar's `--tenants`. They
+        /// get a copy in their own memory. Up to 8 tenants, one call for each. It applies at the sidecar where the
+        /// version is published, so it is not possible together with [`to`](Self::to) another node.
         pub fn readable_by(mut self, tenant: impl AsRef<str>) -> Self {
             self.$($options).+.add_reader(tenant.as_ref());
             self
         }
 
-        /// The span that makes this push, for whoever traces: what the sidecars note of it belongs there, and whoever fetches the version
-        /// is told, in [`Report::origin`](crate::Report::origin).
+        /// The span of the caller. The sidecars' spans of this push belong to its trace, and each fetch of the version
+        /// gets it, in [`Report::origin`](crate::Report::origin).
         pub fn trace(mut self, context: $crate::TraceContext) -> Self {
             self.$($options).+.trace = Some(context);
             self

@@ -1,4 +1,4 @@
-//! Calls that bring nothing back: ending a key, and preparing a push.
+//! Calls without a result: deleting a key, and preparing a push.
 
 use crate::Error;
 use crate::calls::{Calls, Ended, deadline};
@@ -13,7 +13,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::op::Command;
 
-/// A call that brings nothing back: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+/// A call without a result: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
 #[derive(Debug)]
 #[must_use = "a call is made by `.await`, or by `.call()`"]
 pub struct Order<F> {
@@ -22,13 +22,13 @@ pub struct Order<F> {
 }
 
 impl<F: Face> Order<F> {
-    /// `command` is made for the time that the call may take; the session numbers it.
+    /// Makes the call. `command` gets its time-out later, and its number from the session.
     pub(crate) fn new(session: Arc<Session>, command: Result<Command, Error>) -> Self {
         let call = OrderCall { session, command: Some(command), timeout: DEFAULT_TIMEOUT, calls: None };
         Order { call, face: PhantomData }
     }
 
-    /// How long it may take; 30 s where this is not said.
+    /// The time-out of the call, 30 s by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.call.timeout = timeout;
         self
@@ -88,7 +88,7 @@ impl Call for OrderCall {
             Some((_, Ended::Answered(Outcome::Gone(gone)))) => Err(gone.into()),
             Some((_, Ended::NotSent(error))) => Err(error),
             Some((_, Ended::NoAnswer { waited })) => Err(Error::NoAnswer { waited }),
-            // The table lets no other answer pass.
+            // The table only passes answers of this kind.
             Some((_, Ended::Answered(_))) | None => Err(Error::Ended),
         })
     }

@@ -1,4 +1,4 @@
-//! Pushing one tensor.
+//! The push of one tensor.
 
 use crate::batch::{Encoded, gather};
 use crate::calls::{Calls, Ended, deadline};
@@ -15,31 +15,31 @@ use std::time::Instant;
 use transfer_core::op::{Command, Report};
 use transfer_core::tensor::{Key, TensorMeta};
 
-/// A tensor that was pushed.
+/// The result of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pushed {
-    /// The version that it got.
+    /// The version of the push.
     pub version: u64,
-    /// How it went: what carried it, what was copied, and where the time went.
+    /// The report: which fabric carried it, what was copied, and where the time went.
     pub report: Report,
 }
 
-/// What is pushed.
+/// The source of a push.
 #[derive(Debug)]
 pub(crate) enum Source<'a> {
     Tensor(TensorMut),
-    /// Somebody's memory: pushed where it lies if that is a frozen range of the arena, else copied into it.
+    /// Memory of any owner: pushed in place if it is a frozen range of the arena, else copied into the arena.
     Bytes(&'a [u8], TensorMeta),
-    /// Record batches: their buffers are pushed where they lie if that is in the arena, else copied into it.
+    /// Record batches: their buffers are pushed in place if they are in the arena, else copied into it.
     Batches(Box<Encoded>),
 }
 
-/// What can be lent.
+/// A range that can be lent to the sidecar.
 struct Prepared {
     held: Held,
     meta: TensorMeta,
-    /// Of how many ranges the body is made.
+    /// The number of ranges of the body.
     ranges: u32,
 }
 
@@ -49,7 +49,7 @@ impl Prepared {
     }
 }
 
-/// A push to be made: say how, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+/// A push that is about to be made. Set its options, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
 #[derive(Debug)]
 #[must_use = "a push is made by `.await`, or by `.call()`"]
 pub struct Push<'a, F> {
@@ -90,7 +90,7 @@ impl Push<'_, Blocking> {
     /// Makes the push.
     ///
     /// # Errors
-    /// [`PushError`], with the tensor where it is the caller's again.
+    /// [`PushError`], with the tensor if the caller owns it again.
     pub fn call(self) -> Result<Pushed, PushError> {
         let session = self.call.session.clone();
         block(&session, self.call)
@@ -104,7 +104,7 @@ pub struct PushCall<'a> {
     key: Option<Key>,
     source: Option<Source<'a>>,
     options: PushOptions,
-    /// Bytes that were copied into the arena, where they were.
+    /// The bytes that were copied into the arena, if any.
     copied: Option<u64>,
     stage: Stage,
 }
@@ -113,7 +113,7 @@ pub struct PushCall<'a> {
 #[expect(clippy::large_enum_variant, reason = "one for each call, and every call comes to its largest")]
 enum Stage {
     New,
-    /// Waiting for room in the arena.
+    /// Waits for room in the arena.
     Room {
         started: Instant,
     },
@@ -129,7 +129,7 @@ impl PushCall<'_> {
         PushError::new(error, tensor)
     }
 
-    /// Brings what is pushed into a form that can be lent. `None` where there is no room now.
+    /// Makes a range of the source that can be lent. `None` if there is no room now.
     fn prepare(&mut self, waker: &Waker, last_try: bool) -> Result<Option<Prepared>, Error> {
         match self.source.take() {
             Some(Source::Tensor(tensor)) => {
@@ -149,7 +149,7 @@ impl PushCall<'_> {
                     self.source = Some(Source::Bytes(bytes, meta));
                     return Ok(None);
                 };
-                // Cannot fail: the block lies in its arena, which can be written.
+                // Cannot fail: the block lies in its arena, which is writable.
                 if arena.mapping().copy_in_parallel(block.slice().offset, bytes, copy_threads()).is_ok() {
                     self.copied = Some(bytes.len() as u64);
                 }
@@ -192,7 +192,7 @@ impl Call for PushCall<'_> {
                             pushed.report.copied += copied;
                             Ok(pushed)
                         }
-                        // The copy is of no use to a caller who has the original.
+                        // The copy is useless to a caller who has the original.
                         (Err(e), Some(_)) => Err(PushError::new(e.into(), None)),
                         (result, None) => result,
                     });
@@ -228,7 +228,7 @@ impl Call for PushCall<'_> {
     }
 }
 
-/// How many threads copy a large array in. The system is asked once: it reads files to answer.
+/// The number of threads that copy a large array. It is computed once, because the system reads files to answer.
 pub(crate) fn copy_threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
     *THREADS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
@@ -242,7 +242,7 @@ pub(crate) fn check_arena(session: &Session, tensor: &TensorMut) -> Result<(), E
     }
 }
 
-/// What a push ended with.
+/// Makes the result of a push.
 pub(crate) fn conclude(session: &Session, item: Submitting, ended: Ended) -> Result<Pushed, PushError> {
     let Submitting { command: Command::Push(push), held, .. } = item else {
         return Err(PushError::new(Error::Ended, None));
@@ -263,7 +263,7 @@ pub(crate) fn conclude(session: &Session, item: Submitting, ended: Ended) -> Res
             return Err(PushError::new(failure.into(), tensor));
         }
         Ended::Answered(Outcome::Gone(gone)) => gone.into(),
-        // The table lets no other answer to a push pass.
+        // The table only passes answers to a push.
         Ended::Answered(_) => Error::Ended,
         Ended::NoAnswer { waited } => Error::NoAnswer { waited },
         Ended::NotSent(error) => {

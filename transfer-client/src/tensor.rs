@@ -1,4 +1,4 @@
-//! A fetched tensor.
+//! Fetched tensors.
 
 use crate::session::{Landed, Session};
 use crate::{BatchError, Error, Frozen};
@@ -10,8 +10,8 @@ use transfer_core::tensor::{DType, TensorMeta, Version};
 use transfer_memory::board::HazardPointer;
 use transfer_memory::view::{Bytes, Element, NotPrivate, PrivateBytes};
 
-/// A fetched tensor: read-only, and where the sidecar has it. Cheap to clone; all clones, and the Arrow arrays made of it, share its memory,
-/// which is released with the last of them.
+/// A fetched tensor: read-only, in the sidecar's memory. Cheap to clone; all clones, and the Arrow arrays made of it,
+/// share its memory, which is released with the last of them.
 ///
 /// It keeps its session open, and stays readable even if the sidecar dies.
 #[derive(Debug, Clone)]
@@ -21,17 +21,17 @@ pub struct Tensor {
     report: Report,
 }
 
-/// What is read, and stays as it is until this is dropped.
+/// The right to read a version, which does not change until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     session: Arc<Session>,
     hold: Hold,
 }
 
-/// How it is kept as it is.
+/// What protects the version.
 #[derive(Debug)]
 enum Hold {
-    /// The sidecar has handed it out.
+    /// A lease of the sidecar.
     Lease(LeaseId),
     /// It was found on the board, and a hazard pointer protects it.
     HazardPointer(HazardPointer),
@@ -89,13 +89,13 @@ impl Tensor {
         self.view.meta()
     }
 
-    /// Which version it is.
+    /// The version.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version.0
     }
 
-    /// How the fetch went: what carried it, what was copied, and where the time went.
+    /// The report of the fetch: which fabric carried it, what was copied, and where the time went.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.report
@@ -131,7 +131,7 @@ impl Tensor {
         self.view.to_array()
     }
 
-    /// A private, writable mapping of the tensor's pages, which shows the same bytes; what is written there is seen there alone.
+    /// A private, writable mapping of the tensor's pages. It shows the same bytes; nobody else sees what is written there.
     ///
     /// # Errors
     /// [`NotPrivate`]: copy the bytes.
@@ -139,7 +139,7 @@ impl Tensor {
         self.view.bytes().map_privately()
     }
 
-    /// The same memory without the tensor around it; it is released with the last view of it.
+    /// The same memory without the tensor's description; it is released with the last view of it.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.view.into_bytes()

@@ -1,4 +1,4 @@
-//! A tensor that is being written.
+//! Writable tensors.
 
 use crate::{Error, Frozen};
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use transfer_memory::view::Element;
 
 /// A tensor in the arena, writable by its one owner until it is pushed. Its memory is freed when it is dropped.
 ///
-/// It starts with whatever an earlier tensor left there, since it is meant to be overwritten; [`TensorMut::fill_zero`] clears it.
+/// Its contents are left over from earlier tensors, because it is meant to be overwritten; [`TensorMut::fill_zero`]
+/// clears it.
 #[derive(Debug)]
 pub struct TensorMut {
     block: Block,
@@ -18,7 +19,7 @@ pub struct TensorMut {
 }
 
 impl TensorMut {
-    /// `block` has as many bytes as `meta` says.
+    /// Makes a tensor. The length of `block` must be that of `meta`.
     pub(crate) fn new(block: Block, meta: TensorMeta) -> TensorMut {
         TensorMut { block, meta }
     }
@@ -49,7 +50,7 @@ impl TensorMut {
         &self.meta
     }
 
-    /// Where it lies.
+    /// The range of the arena.
     #[must_use]
     pub fn slice(&self) -> LocalSlice {
         self.block.slice()
@@ -67,7 +68,7 @@ impl TensorMut {
         self.block.as_bytes()
     }
 
-    /// The bytes, row-major, to be written.
+    /// The bytes, row-major and writable.
     #[must_use]
     pub fn as_mut_bytes(&mut self) -> &mut [u8] {
         self.block.as_bytes_mut()
@@ -82,10 +83,11 @@ impl TensorMut {
         Ok(self.block.as_slice()?)
     }
 
-    /// The elements, row-major, to be written.
+    /// The elements, row-major and writable.
     ///
     /// # Errors
-    /// As [`TensorMut::as_slice`]. A fresh `bool` tensor may hold bytes that are no `bool`: [`TensorMut::fill_zero`] first.
+    /// As [`TensorMut::as_slice`]. A fresh `bool` tensor may hold bytes that are no `bool`: [`TensorMut::fill_zero`]
+    /// first.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], Error> {
         check::<T>(&self.meta)?;
         Ok(self.block.as_mut_slice()?)
@@ -96,15 +98,15 @@ impl TensorMut {
         self.block.as_bytes_mut().fill(0);
     }
 
-    /// Gives up writing for good: a tensor that can be read, cloned and turned into Arrow arrays, and pushed as such, any number of times,
-    /// with no copy.
+    /// Makes the tensor immutable. The result can be read, cloned and turned into Arrow arrays, and pushed any number
+    /// of times, without a copy.
     #[must_use]
     pub fn freeze(self) -> Frozen {
         Frozen::new(self.block.freeze(), self.meta)
     }
 }
 
-/// Whether elements of type `T` are what `meta` describes.
+/// Checks that `meta` describes elements of type `T`.
 pub(crate) fn check<T: Element>(meta: &TensorMeta) -> Result<(), Error> {
     match T::DTYPE == meta.dtype() {
         true => Ok(()),

@@ -1,8 +1,8 @@
-//! The trace context of calls where their caller gives none, and its other form in a program that traces with OpenTelemetry.
+//! The default trace context of calls, and its conversion for programs that trace with OpenTelemetry.
 
 use transfer_core::trace::TraceContext;
 
-/// With the feature `opentelemetry`: the span in whose context the call is made, where there is one.
+/// The current span, if there is one. With the feature `opentelemetry`.
 #[cfg(feature = "opentelemetry")]
 pub(crate) fn current() -> Option<TraceContext> {
     use opentelemetry::Context;
@@ -12,20 +12,21 @@ pub(crate) fn current() -> Option<TraceContext> {
     })
 }
 
-/// Without the feature `opentelemetry` nobody knows.
+/// No context, without the feature `opentelemetry`.
 #[cfg(not(feature = "opentelemetry"))]
 pub(crate) fn current() -> Option<TraceContext> {
     None
 }
 
-/// A span of OpenTelemetry as what travels with a transfer. `None` for one that is not valid.
+/// Converts a span of OpenTelemetry into the context that a transfer carries. `None` for an invalid span.
 #[cfg(feature = "opentelemetry")]
 #[must_use]
 pub fn from_span(span: &opentelemetry::trace::SpanContext) -> Option<TraceContext> {
     TraceContext::new(span.trace_id().to_bytes(), span.span_id().to_bytes(), span.trace_flags().to_u8()).ok()
 }
 
-/// What travelled with a transfer, like [`Report::origin`](crate::Report::origin), as a span of OpenTelemetry: to be a parent, or a link.
+/// Converts the context of a transfer, like [`Report::origin`](crate::Report::origin), into a span of OpenTelemetry: a
+/// parent, or a link.
 #[cfg(feature = "opentelemetry")]
 #[must_use]
 pub fn to_span(context: TraceContext) -> opentelemetry::trace::SpanContext {

@@ -1,4 +1,4 @@
-//! Weights that are updated in place: two buffers that take turns.
+//! Two buffers that take turns, for weights that are updated in place.
 
 use crate::face::Face;
 use crate::gate::Gate;
@@ -7,11 +7,12 @@ use crate::{Handle, TensorMut};
 use std::collections::VecDeque;
 use transfer_core::tensor::{Key, TensorMeta, Until};
 
-/// Two buffers of one key that take turns, for a producer that writes out of place: while readers have the one, the other is written.
+/// Two buffers of one key that take turns, for a producer that writes out of place: while readers have the one, the
+/// other is written.
 ///
-/// # Three ways for weights that change all the time
-/// What is published never changes. So weights that are updated in place cannot be published as they are; there are three ways, and each is
-/// asked for by its name:
+/// # Three ways to publish changing weights
+/// A published tensor is immutable, so weights that are updated in place cannot be published directly. There are three
+/// ways:
 ///
 /// | way | costs | the update waits |
 /// |---|---|---|
@@ -36,7 +37,7 @@ pub struct TwoBuffers<F> {
     client: Handle<F>,
     key: Key,
     meta: TensorMeta,
-    /// The versions that the buffers were published as, the older one first.
+    /// The versions of the buffers, the older one first.
     published: VecDeque<u64>,
 }
 
@@ -45,8 +46,8 @@ impl<F: Face> TwoBuffers<F> {
         TwoBuffers { client, key, meta, published: VecDeque::new() }
     }
 
-    /// The buffer whose turn it is, once nobody reads the version any more that it held. The newest version stays published meanwhile. It
-    /// holds what was written two versions ago.
+    /// Returns the buffer whose turn it is, once its version has no reader left. The newest version stays published
+    /// meanwhile. The buffer still has the contents of two versions ago.
     pub fn turn(&mut self) -> Gate<F> {
         let session = self.client.session();
         match self.published.len() {
@@ -58,7 +59,7 @@ impl<F: Face> TwoBuffers<F> {
         }
     }
 
-    /// Publishes the buffer as that version, which has to be above the last one. It stays until its turn comes again.
+    /// Publishes the buffer as that version, which must be above the last one. It stays until its turn comes again.
     pub fn push(&mut self, buffer: TensorMut, version: u64) -> Push<'static, F> {
         if self.published.len() == 2 {
             self.published.pop_front();

@@ -57,14 +57,14 @@ async fn a_dropped_call_is_cancelled_and_its_late_result_released() {
     let free = client.arena_free_bytes();
     start_and_drop(client.fetch("later"));
     told(&sidecar, |heard| heard.cancelled.len() == 1).await;
-    // Faster than its cancellation.
+    // The answer is faster than the cancellation.
     client.push_tensor("k", client.allocate(DType::U8, [1]).unwrap()).await.unwrap();
     for _ in 0..100 {
         start_and_drop(client.fetch("k"));
         start_and_drop(client.push_tensor("p", client.allocate(DType::U8, [1]).unwrap()));
         start_and_drop(client.fetch_many(["k", "later", "k"]));
     }
-    // Some found the ring full, and were never sent.
+    // Some calls found the ring full, and were never sent.
     client.delete("k").await.unwrap();
     client.delete("p").await.unwrap();
     told(&sidecar, |heard| heard.leases == 0 && heard.pushed == 0 && heard.released.len() > 50).await;
@@ -95,7 +95,7 @@ async fn a_full_ring_is_waited_for() {
     assert!(pushes.await.unwrap().into_iter().all(|r| r.is_ok()));
     let fetched = client.fetch_many(&keys).await;
     assert!(fetched.iter().all(|t| t.as_ref().unwrap().version() == 1));
-    // Released into a full ring: the driver says the rest.
+    // The releases find a full ring; the driver sends the rest.
     sidecar.set_deaf(true);
     drop(fetched);
     sidecar.set_deaf(false);

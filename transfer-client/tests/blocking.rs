@@ -88,7 +88,7 @@ fn a_failed_push_gives_the_tensor_back_unless_it_is_kept() {
                 wire.reply(&failed(push.op, FailureCode::Deadline, true));
             }
             _ => {
-                // What was kept is returned at last.
+                // The kept range is returned later.
                 wire.reply(&Reply::Returned { pushed: kept.0, offset: kept.1 });
                 wire.reply(&failed(push.op, FailureCode::PoolFull, false));
             }
@@ -111,13 +111,13 @@ fn a_failed_push_gives_the_tensor_back_unless_it_is_kept() {
 
     let other = client.allocate(DType::U8, [100]).unwrap();
     let t = client.push_tensor("k", other).call().unwrap_err().into_tensor().unwrap();
-    assert_eq!(client.arena_free_bytes(), free, "one came back, one is here");
+    assert_eq!(client.arena_free_bytes(), free, "one was returned, one is here");
     drop(t);
     assert_eq!(client.arena_free_bytes(), 4096);
 }
 
 #[test]
-fn wrong_arguments_are_told_at_once() {
+fn wrong_arguments_fail_at_once() {
     let (_sidecar, client) = start(Honest::default(), 4096);
     let t = client.allocate(DType::U8, [4]).unwrap();
     let e = client.push_tensor("k".repeat(513), t).call().unwrap_err();
@@ -156,11 +156,11 @@ fn foreign_memory_is_copied_once_and_counted() {
     let pushed = client.push_slice("big", [elements.len() as u64], &elements).call().unwrap();
     assert_eq!(pushed.report.copied, 20 << 20);
     assert_eq!(client.fetch("big").call().unwrap().as_slice::<u32>().unwrap(), elements);
-    // No room for a second one, and the first one stays: so this waits, and fails at its deadline.
+    // There is no room for a second one, and the first one stays. So this waits, and fails at its deadline.
     let e = client.push_slice("other", [elements.len() as u64], &elements).timeout(Duration::from_millis(30));
     assert!(matches!(e.call().unwrap_err().error(), Error::ArenaFull { .. }));
 
-    // Room comes while it waits.
+    // Room becomes free while it waits.
     thread::scope(|scope| {
         scope.spawn(|| {
             thread::sleep(Duration::from_millis(30));
@@ -174,7 +174,7 @@ fn foreign_memory_is_copied_once_and_counted() {
 }
 
 #[test]
-fn arrays_of_the_arena_are_pushed_where_they_lie() {
+fn arrays_in_the_arena_are_pushed_in_place() {
     let (sidecar, client) = start(Honest::default(), 1 << 20);
     let free = client.arena_free_bytes();
     let mut t = client.allocate(DType::F32, [64]).unwrap();
@@ -193,7 +193,7 @@ fn arrays_of_the_arena_are_pushed_where_they_lie() {
     assert_eq!(part.as_bytes().as_ptr(), frozen.as_bytes()[64..].as_ptr());
     assert_eq!(client.fetch("again").call().unwrap().as_bytes(), frozen.as_bytes());
 
-    // Somebody else's memory, and what is no dense tensor.
+    // Memory outside of the arena, and arrays that are no dense tensor.
     let foreign = client.push_array("foreign", &Int64Array::from(vec![1, 2, 3])).call().unwrap();
     assert_eq!(foreign.report.copied, 24);
     let e = client.push_array("nulls", &Int64Array::from(vec![Some(1), None])).call().unwrap_err();
@@ -201,7 +201,7 @@ fn arrays_of_the_arena_are_pushed_where_they_lie() {
     let e = client.push_array("text", &arrow_array::StringArray::from(vec!["a"])).call().unwrap_err();
     assert!(matches!(e.error(), Error::NotDense { .. }), "{e}");
 
-    // The allocation is freed when everybody is done: the arrays, the pushes, the readers.
+    // The allocation is freed when all its holders are done: the arrays, the pushes, the readers.
     drop((array, frozen, part));
     assert!(client.arena_free_bytes() < free);
     for key in ["whole", "part", "moved", "again", "foreign"] {
@@ -213,7 +213,7 @@ fn arrays_of_the_arena_are_pushed_where_they_lie() {
 }
 
 #[test]
-fn waits_for_room_and_gives_up_in_time() {
+fn waits_for_room_end_at_their_deadline() {
     let (_sidecar, client) = start(Honest::default(), 4096);
     let a = client.allocate(DType::U8, [4096]).unwrap();
     let e = client.allocate_wait(DType::U8, [1], Duration::from_millis(20)).call().unwrap_err();
@@ -224,7 +224,7 @@ fn waits_for_room_and_gives_up_in_time() {
         thread::sleep(Duration::from_millis(20));
         client.delete("a").call().unwrap();
     });
-    // A frozen tensor that is dropped wakes nobody, and is noticed.
+    // Dropping a frozen tensor wakes no one, but is noticed.
     let frozen = client.allocate(DType::U8, [4096]).unwrap().freeze();
     thread::scope(|scope| {
         scope.spawn(|| client.allocate_wait(DType::U8, [4096], secs(20)).call().unwrap());

@@ -1,4 +1,4 @@
-//! Sidecars that die, break the rules, or do not listen; threads that share a client.
+//! Sidecars that die, violate the protocol, or do not read; threads that share a client.
 #![allow(clippy::unwrap_used, reason = "test")]
 
 mod sidecar;
@@ -18,7 +18,7 @@ fn start(script: impl Script, arena_bytes: u64) -> (Sidecar, BlockingClient) {
     (sidecar, client)
 }
 
-/// A sidecar that passes one segment, and hands out what the fetched key says of it.
+/// A sidecar that passes one segment, and hands out the range that the fetched key describes.
 fn landing() -> impl Script {
     let options = SegmentOptions { len: 8192, pages: Pages::Base, lock: Lock::No };
     let segment = Segment::create("landing", &options, &PinnedBudget::new(8192)).unwrap();
@@ -45,7 +45,7 @@ fn landing() -> impl Script {
 }
 
 #[test]
-fn segments_are_mapped_when_they_are_named_and_what_cannot_be_ends_the_session() {
+fn segments_are_mapped_when_named_and_invalid_ones_end_the_session() {
     for wrong in ["outside", "short", "unknown"] {
         let (_sidecar, client) = start(landing(), 0);
         assert_eq!(client.fetch("right").call().unwrap().as_bytes(), b"landed");
@@ -58,7 +58,7 @@ fn segments_are_mapped_when_they_are_named_and_what_cannot_be_ends_the_session()
 }
 
 #[test]
-fn a_sidecar_that_answers_what_was_not_asked_is_left() {
+fn unasked_answers_end_the_session() {
     let wrong = [
         |_: OpId| Reply::Deleted { op: OpId(77) },
         |op: OpId| Reply::Pushed { op, version: Version(1), report: report(0) },
@@ -94,7 +94,7 @@ fn when_the_sidecar_dies_calls_fail_and_memory_stays_readable() {
     });
     assert_eq!((&leader, &follower), (&Error::SidecarGone(Gone::Closed), &Error::SidecarGone(Gone::Closed)));
     assert!(leader.to_string().contains("connect again"), "{leader}");
-    // What is asked later fails at once, with the tensor, which was not sent.
+    // Later calls fail at once, and return the tensor, which was not sent.
     let t = client.allocate(DType::U8, [9]).unwrap();
     let e = client.push_tensor("k", t).call().unwrap_err();
     assert_eq!(e.error(), &leader);
@@ -131,7 +131,7 @@ fn threads_share_a_client() {
 }
 
 #[test]
-fn a_full_ring_is_waited_for() {
+fn calls_wait_for_room_in_a_full_ring() {
     let (sidecar, client) = start(Honest::default(), 1 << 20);
     sidecar.set_deaf(true);
     let waiter = thread::spawn({
@@ -164,7 +164,7 @@ fn a_full_ring_is_waited_for() {
 }
 
 #[test]
-fn a_full_ring_is_given_up_in_time() {
+fn waits_for_a_full_ring_end_at_their_deadline() {
     let (sidecar, client) = start(Honest::default(), 1 << 20);
     sidecar.set_deaf(true);
     let tensors: Vec<_> = (0..500).map(|i| (format!("k{i}"), client.allocate(DType::U8, [1]).unwrap())).collect();
@@ -175,7 +175,7 @@ fn a_full_ring_is_given_up_in_time() {
         results.into_iter().map(|r| r.unwrap_err().into_parts()).partition(|(_, tensor)| tensor.is_none());
     assert!(!sent.is_empty() && !not_sent.is_empty());
     assert!(not_sent.iter().all(|(e, _)| matches!(e, Error::NoAnswer { .. })));
-    // When the sidecar is back, everything ends: the pushes that nobody waits for, too.
+    // When the sidecar reads again, everything ends, also the pushes that were given up.
     sidecar.set_deaf(false);
     client.fetch("k0").call().unwrap();
     let sent = sent.len() as i64;

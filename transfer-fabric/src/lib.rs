@@ -5,11 +5,11 @@
 //! - [`tcp`]: the fabric over TCP sockets.
 //! - [`shm`]: the fabric through shared memory, between two sidecars of one host.
 //! - [`verbs`]: the fabric over RDMA.
-//! - `conformance`: the tests that every fabric has to pass; with the feature of that name.
-//! - `poller`: what a fabric that has sockets waits on.
+//! - `conformance`: the tests that every fabric must pass; with the feature of that name.
+//! - `poller`: the epoll descriptor of a fabric with sockets.
 //! - `peer_watch`: whether the peer of a link still runs.
 //! - `pending`: connections that have not sent their Hello yet.
-//! - `token`: what proves that whoever connects was told to.
+//! - `token`: the proof that a connection was announced by `Connect`.
 //! - `regions`: registered segments and grants, for the fabrics that place bytes themselves.
 
 #[cfg(any(test, feature = "conformance"))]

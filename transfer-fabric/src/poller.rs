@@ -11,18 +11,18 @@ use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::{FabricError, LinkId};
 
-/// How many sockets one poll serves. The kernel turns: those left out are first next time.
+/// The number of sockets that one poll serves. The kernel rotates: the others are first next time.
 const EVENTS: usize = 64;
 
-/// Whose event it is.
+/// The source of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     Listener,
     Timer,
-    /// A socket that has not shown its token yet.
+    /// A socket that has not sent its token yet.
     Pending(u32),
     Link(LinkId),
-    /// Something of the fabric's own that wakes its thread.
+    /// A wake-up of the fabric's thread.
     Bell,
 }
 
@@ -49,7 +49,7 @@ impl Source {
     }
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ready {
     pub(crate) source: Source,
@@ -63,7 +63,7 @@ pub(crate) struct Ready {
 pub(crate) struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// When the timer rings.
+    /// The time of the timer.
     set_for: Option<Instant>,
 }
 
@@ -97,7 +97,7 @@ impl Poller {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// What has happened by now.
+    /// The events so far.
     pub(crate) fn ready(&self) -> SmallVec<[Ready; EVENTS]> {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -117,7 +117,7 @@ impl Poller {
         ready.collect()
     }
 
-    /// Makes the descriptor readable at that time; `None`: not by the timer.
+    /// Makes the descriptor readable at that time; `None` switches the timer off.
     pub(crate) fn wake_at(&mut self, at: Option<Instant>) {
         if at != self.set_for {
             self.set_for = at;
@@ -125,7 +125,8 @@ impl Poller {
         }
     }
 
-    /// The timer has rung. It stays readable, and would keep everybody awake, until it is set anew. Whoever is about to sleep has to call
+    /// The timer has rung. It stays readable, and would keep everybody awake, until it is set anew. Whoever is about to
+    /// sleep has to call
     /// [`Self::wake_at`] again: a later deadline has no timer now.
     pub(crate) fn rung(&mut self) {
         self.set_for = None;

@@ -67,7 +67,8 @@ mod tests {
     #[test]
     fn a_child_is_known_and_its_own_guard_is_not_forked() {
         let guard = ForkGuard::new().unwrap();
-        // SAFETY: the child makes system calls and looks at memory of its own, and ends without running anything of its parent's.
+        // SAFETY: the child makes system calls and looks at memory of its own, and ends without running anything of its
+        // parent's.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "{}", std::io::Error::last_os_error());
         if child == 0 {

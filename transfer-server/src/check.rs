@@ -1,4 +1,4 @@
-//! What can be said of a configuration without starting: `transferd --check`.
+//! The check of a configuration without a start: `transferd --check`.
 
 use crate::StartError;
 use crate::config::{Config, LoadError, Loaded};
@@ -10,26 +10,26 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use transfer_memory::socket::{AddressError, Socket};
 
-/// A configuration with which no sidecar starts.
+/// The reason why no sidecar starts with a configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// Values that cannot be.
+    /// Values are not valid.
     #[error(transparent)]
     Config(#[from] LoadError),
-    /// The log's filter.
+    /// The filter of the log is not valid.
     #[error("--log: {0}")]
     Log(#[from] LogError),
-    /// What a start would find.
+    /// The start would fail.
     #[error(transparent)]
     Start(#[from] StartError),
 }
 
-/// Checks all that needs no start: the values, the files and places that they name, and whether this host has the fabric that is required.
-/// Answers what is good and worth a remark.
+/// Checks everything that needs no start: the values, the files and paths that they name, and whether this host has the
+/// required fabric. Returns remarks on a valid configuration.
 ///
 /// # Errors
-/// [`CheckError`] for the first that is wrong.
+/// [`CheckError`] for the first error.
 pub fn check(loaded: &Loaded) -> Result<Vec<String>, CheckError> {
     let config = loaded.config()?;
     logging::check_filter(&loaded.flags.log.filter)?;
@@ -47,7 +47,7 @@ pub fn check(loaded: &Loaded) -> Result<Vec<String>, CheckError> {
     Ok(remarks)
 }
 
-/// A file may be checked on another host than the one that it is for, so this is no error.
+/// A remark, and no error: a file may be checked on another host than its own.
 fn more_than_the_host(config: &Config, memory_bytes: Option<u64>) -> Option<String> {
     let (limit, host) = (config.pinned_limit, memory_bytes.filter(|host| config.pinned_limit.0 > *host)?);
     Some(format!(
@@ -56,9 +56,9 @@ fn more_than_the_host(config: &Config, memory_bytes: Option<u64>) -> Option<Stri
     ))
 }
 
-/// Whether a sidecar has the workers' socket.
+/// Whether a sidecar listens at the workers' socket.
 fn is_running(config: &Config) -> Result<bool, StartError> {
-    /// One that is stopped does not answer, and listens all the same.
+    /// A stopped sidecar does not answer, but still listens.
     const PATIENCE: Duration = Duration::from_millis(200);
     if let Some(admin) = &config.admin_socket {
         match crate::unix::check(admin) {
@@ -70,7 +70,7 @@ fn is_running(config: &Config) -> Result<bool, StartError> {
         Ok(false) => Ok(false),
         Ok(true) => match Socket::connect(&config.socket, Instant::now() + PATIENCE) {
             Ok(_) => Ok(true),
-            // A file that a dead process left behind is replaced.
+            // A file that a dead process has left is replaced.
             Err(AddressError::NobodyListens { .. }) => Ok(false),
             Err(AddressError::System { .. }) => Ok(true),
             Err(e) => Err(e.into()),
@@ -101,7 +101,7 @@ fn cannot_listen(flag: &'static str, address: impl ToString, source: std::io::Er
     StartError::Listen { flag, address: address.to_string(), source }
 }
 
-/// All the memory of this host.
+/// The memory of this host.
 fn memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string(Path::new("/proc/meminfo")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

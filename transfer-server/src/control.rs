@@ -1,4 +1,4 @@
-//! Carries words between the engine and everything else.
+//! Carries messages between the engine and the rest of the sidecar.
 
 use crate::directory::{Ask, DirectoryClient, News, Refused};
 use crate::engine::{ClaimRefused, ControlRequest, EngineClient, EngineCommand, EngineGone};
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// What the engine's requests are carried out with.
+/// What carries the engine's requests out.
 pub(crate) struct Control {
     pub(crate) engine: EngineClient,
     pub(crate) directory: DirectoryClient,
@@ -19,7 +19,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Runs until the engine has ended, or nobody is left to tell.
+    /// Runs until the engine has ended, or no receiver is left.
     pub(crate) async fn run(
         self,
         mut requests: mpsc::UnboundedReceiver<ControlRequest>,
@@ -44,7 +44,7 @@ impl Control {
 
     fn pass_on(&self, news: News) -> Result<(), EngineGone> {
         match news {
-            // It may be of a worker whose session the engine does not have yet.
+            // The worker's session may not be in the engine yet.
             News::NameLost { worker, node } => {
                 self.sessions.name_lost(&worker, node);
                 Ok(())
@@ -88,7 +88,7 @@ impl Control {
                 self.events
                     .tell(text, What::RailDown(v1::RailDown { link: link.0, peer: peer.to_string(), rail, left, why }));
             }
-            // Who waits for it hears why, when no other one can be made.
+            // Its waiters get the reason if no other link can be made.
             ControlRequest::LinkFailed { link, peer, why } => self.links.link_down(&peer, link, &why),
             ControlRequest::LinkDown { link, peer, why } => {
                 self.links.link_down(&peer, link, &why);

@@ -1,4 +1,4 @@
-//! Draining: the sidecar finishes what runs, takes nothing new, and leaves; see `Admin.Drain`.
+//! Drains: the sidecar finishes what runs, takes nothing new, and leaves; see `Admin.Drain`.
 
 use crate::engine::EngineClient;
 use crate::events::{Events, nanos};
@@ -12,17 +12,17 @@ use transfer_core::protocol::Unfinished;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// The deadline where none is said, and the longest.
+/// The default deadline, and the longest.
 const DEADLINE: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How often it is looked whether something is left.
+/// The interval of the check whether something is left.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How often the progress is told where nothing changes.
+/// The interval of progress reports when nothing changes.
 const TELL: Duration = Duration::from_secs(1);
 
-/// See the module. Cheap to clone.
+/// The drain of a sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Drain(Arc<Shared>);
 
@@ -30,7 +30,7 @@ pub(crate) struct Drain(Arc<Shared>);
 struct Shared {
     engine: EngineClient,
     events: Events,
-    /// Held while a drain begins: there is one.
+    /// Held while a drain begins, since there is only one.
     begins: Mutex<()>,
     state: watch::Sender<Option<State>>,
 }
@@ -58,22 +58,22 @@ impl State {
 }
 
 impl Drain {
-    /// No drain is under way.
+    /// Makes the state without a drain.
     pub(crate) fn new(engine: EngineClient, events: Events) -> Drain {
         Drain(Arc::new(Shared { engine, events, begins: Mutex::default(), state: watch::Sender::new(None) }))
     }
 
-    /// Whether nothing new is taken any more.
+    /// Whether a drain is under way.
     pub(crate) fn is_under_way(&self) -> bool {
         self.0.state.borrow().is_some()
     }
 
-    /// How far it is.
+    /// The progress of the drain, if there is one.
     pub(crate) fn progress(&self) -> Option<v1::DrainProgress> {
         self.0.state.borrow().map(|state| state.to_message(Instant::now()))
     }
 
-    /// Waits until nothing new is taken any more.
+    /// Waits until a drain has begun.
     pub(crate) async fn begun(&self) {
         self.reached(|_| true).await;
     }
@@ -88,7 +88,7 @@ impl Drain {
         let _ = self.0.state.subscribe().wait_for(|state| state.as_ref().is_some_and(&is)).await;
     }
 
-    /// Begins, or shortens the deadline of the one that is under way. The stream ends with the last step.
+    /// Begins a drain, or shortens the deadline of the current one. The stream ends with the last step.
     pub(crate) fn begin(&self, deadline_ns: u64) -> Result<ReceiverStream<Result<v1::DrainProgress, Status>>, Status> {
         let patience = match Duration::from_nanos(deadline_ns) {
             Duration::ZERO => DEADLINE,
@@ -130,7 +130,7 @@ impl Drain {
     async fn run(self) {
         let Shared { engine, state, .. } = &*self.0;
         let step = loop {
-            // Once told, it stays told.
+            // The data plane keeps the state once it knows it.
             match engine.drain().await {
                 Ok(left) => {
                     state.send_if_modified(|state| {
@@ -140,7 +140,7 @@ impl Drain {
                         break v1::DrainStep::Finished;
                     }
                 }
-                // A data plane that is gone has nothing left; one that is silent has until the deadline.
+                // A data plane that has ended has nothing left; a silent one has until the deadline.
                 Err(crate::engine::EngineError::Gone(_)) => break v1::DrainStep::Finished,
                 Err(why) => tracing::warn!(%why, "the data plane does not say what is left to finish"),
             }

@@ -1,4 +1,4 @@
-//! The control plane's way to the engine: commands in, answers awaited with a deadline.
+//! The control plane's client of the engine: commands go in, answers are awaited with a deadline.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +13,11 @@ pub(crate) use transfer_fabric::engine::{
     PeerInfo,
 };
 
-/// How long the engine may take for an answer. It answers between two rounds of its loop; what takes long is memory registration.
+/// The time-out of an answer. The engine answers between two rounds of its loop; memory registration is what takes
+/// long.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// An answer that did not come.
+/// The reason why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum EngineError {
@@ -26,12 +27,12 @@ pub(crate) enum EngineError {
     /// It did not answer in time.
     #[error("the data plane of this sidecar did not answer within {DEADLINE:?}")]
     Silent,
-    /// It answered that the fabric cannot.
+    /// The fabric refused.
     #[error(transparent)]
     Fabric(#[from] FabricError),
 }
 
-/// A link that was begun: its number, what the peer has to know, and how many receive slots there are for it.
+/// A link that was begun: its number, the data for the peer, and its number of receive slots.
 pub(crate) type Begun = (LinkId, Offer, u32);
 
 type Send = dyn Fn(EngineCommand) -> Result<(), EngineGone> + std::marker::Send + Sync;
@@ -41,7 +42,7 @@ type Send = dyn Fn(EngineCommand) -> Result<(), EngineGone> + std::marker::Send 
 pub(crate) struct EngineClient(Arc<Send>);
 
 impl EngineClient {
-    /// Commands go through `send`.
+    /// Makes a client that passes commands to `send`.
     pub(crate) fn new(
         send: impl Fn(EngineCommand) -> Result<(), EngineGone> + std::marker::Send + Sync + 'static,
     ) -> EngineClient {
@@ -58,7 +59,7 @@ impl EngineClient {
         command: impl FnOnce(Answer<T>) -> EngineCommand,
     ) -> Result<T, EngineError> {
         let (tell, told) = oneshot::channel();
-        // Who asked may have gone.
+        // The caller may have gone.
         self.send(command(Box::new(move |answer| drop(tell.send(answer)))))?;
         match tokio::time::timeout(DEADLINE, told).await {
             Ok(Ok(answer)) => Ok(answer),
@@ -84,7 +85,7 @@ impl EngineClient {
         Ok(self.ask(|answer| EngineCommand::FinishLink { link, peer, offer, answer }).await??)
     }
 
-    /// Ends a link that was begun, without failing what waits for another one to the same peer.
+    /// Ends a link that was begun, without failing requests that wait for another link to the same peer.
     pub(crate) fn abandon_link(&self, link: LinkId, why: &str) {
         // An engine that has ended has no links.
         let _ = self.send(EngineCommand::AbandonLink { link, why: why.to_owned() });
@@ -134,7 +135,7 @@ impl EngineClient {
         self.ask(|answer| EngineCommand::Evict { domain, place, answer }).await
     }
 
-    /// Takes nothing new from here on. What is left to finish.
+    /// Starts a drain, or asks for its state. Returns what is left to finish.
     pub(crate) async fn drain(&self) -> Result<Unfinished, EngineError> {
         self.send(EngineCommand::Drain)?;
         self.ask(EngineCommand::Unfinished).await

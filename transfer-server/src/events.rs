@@ -1,7 +1,7 @@
-//! What happened, for whoever watches: numbered, the last ones kept, told to any number of readers.
+//! Events of the sidecar: numbered, the last ones kept, and sent to any number of readers.
 //!
-//! A reader goes at its own speed through what is kept. One that is slower than the news does not hold anybody up and takes no
-//! memory: it hears how many it has missed.
+//! A reader reads the kept events at its own speed. A slow reader holds no one up and takes no memory: it is told how
+//! many events it has missed.
 
 use crate::admin::uid_of;
 use parking_lot::Mutex;
@@ -15,16 +15,16 @@ use transfer_core::protocol::NodeEvent;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// How many events are kept.
+/// The number of kept events.
 const KEPT: usize = 1024;
 
-/// How many events of one stream wait for their reader outside of what is kept.
+/// The number of events of one stream that wait for its reader, besides the kept ones.
 const AHEAD: usize = 16;
 
-/// The longest text of others that goes into an event, in characters.
+/// The longest text of another party in an event, in characters.
 const LONGEST: usize = 1024;
 
-/// See the module. Cheap to clone.
+/// The events of a sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Events(Arc<Shared>);
 
@@ -36,12 +36,12 @@ struct Shared {
 }
 
 impl Events {
-    /// Nothing has happened yet.
+    /// Makes an empty list.
     pub(crate) fn new() -> Events {
         Events(Arc::new(Shared { kept: Mutex::default(), latest: watch::Sender::new(0) }))
     }
 
-    /// Something happened. Never waits for a reader.
+    /// Adds an event. Never waits for a reader.
     pub(crate) fn tell(&self, text: String, what: What) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut kept = self.0.kept.lock();
@@ -54,7 +54,7 @@ impl Events {
         self.0.latest.send_replace(sequence);
     }
 
-    /// Something that the data plane noticed.
+    /// Adds an event of the data plane.
     pub(crate) fn tell_of_node(&self, event: NodeEvent) {
         match event {
             NodeEvent::KeyTakenOver { key, from, to } => self.tell(
@@ -85,7 +85,7 @@ impl Events {
         }
     }
 
-    /// The events behind that number, at most so many, with the number of those that are not kept any more.
+    /// At most `most` events after that number, and the number of events that are no longer kept.
     fn after(&self, number: u64, most: usize) -> (u64, Vec<v1::Event>) {
         let kept = self.0.kept.lock();
         let Some(first) = kept.front().map(|event| event.sequence) else { return (0, Vec::new()) };
@@ -94,10 +94,10 @@ impl Events {
         (missed, kept.iter().skip(from).take(most).cloned().collect())
     }
 
-    /// The events from now on, or those behind a number, until the reader goes or `stop` is true.
+    /// A stream of the events from now on, or from a number on, until the reader goes or `stop` is true.
     ///
     /// # Errors
-    /// A number that is none yet.
+    /// The number is higher than that of the latest event.
     pub(crate) fn stream(
         &self,
         after: Option<u64>,

@@ -15,16 +15,16 @@ use transfer_proto::v1::admin_server::AdminServer;
 use transfer_proto::v1::directory_server::DirectoryServer;
 use transfer_proto::v1::peering_server::PeeringServer;
 
-/// A dead client is noticed after this and [`KEEP_ALIVE_TIMEOUT`].
+/// The interval of pings. A dead client is noticed after this and [`KEEP_ALIVE_TIMEOUT`].
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// How long a ping may stay without an answer.
+/// The time-out of a ping.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Calls at once on one connection.
+/// The most concurrent calls of one connection.
 const MAX_STREAMS: u32 = 256;
 
-/// Everything that is served. The directory only where it is hosted here.
+/// All services. The directory is served only where it is hosted.
 pub(crate) async fn routes(
     peering: PeeringService,
     admin: AdminService,
@@ -49,18 +49,19 @@ pub(crate) async fn routes(
         .add_service(AdminServer::new(admin))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
-        // Older tools, grpcurl among them, ask for this one.
+        // Older tools, such as grpcurl, use this version.
         .add_service(reflection().build_v1alpha()?);
     Ok((routes.routes().prepare(), health))
 }
 
-/// Says that nothing new is taken, while what runs is finished. Looking at the sidecar, and the directory, go on until the end.
+/// Sets the health to not serving for the services of a draining node. Admin calls and the directory go on until the
+/// end.
 pub(crate) async fn draining(health: &HealthReporter) {
     health.set_not_serving::<PeeringServer<PeeringService>>().await;
     health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
 }
 
-/// Says that nothing is served any more.
+/// Sets the health of all services to not serving.
 pub(crate) async fn not_serving(health: &HealthReporter) {
     health.set_not_serving::<PeeringServer<PeeringService>>().await;
     health.set_not_serving::<AdminServer<AdminService>>().await;
@@ -76,11 +77,11 @@ fn server() -> Server {
 }
 
 async fn told(mut stop: watch::Receiver<bool>) {
-    // Whoever could tell is gone: that is a stop too.
+    // If the sender is gone, stop as well.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// Serves over TCP until told to stop, and until the calls that run then have ended. With TLS where there are certificates.
+/// Serves over TCP until `stop`, and until the running calls have ended. With TLS if there are certificates.
 pub(crate) async fn over_tcp(
     routes: Routes,
     listener: TcpListener,
@@ -94,7 +95,7 @@ pub(crate) async fn over_tcp(
     server().layer(GuardLayer(security)).add_routes(routes).serve_with_incoming_shutdown(incoming, told(stop)).await
 }
 
-/// The same at the socket for sidecars of this host.
+/// Serves at the socket for sidecars of this host.
 pub(crate) async fn of_this_host(
     routes: Routes,
     listener: UnixListener,
@@ -105,7 +106,7 @@ pub(crate) async fn of_this_host(
     server().layer(GuardLayer(security)).add_routes(routes).serve_with_incoming_shutdown(incoming, told(stop)).await
 }
 
-/// The same over the admin socket.
+/// Serves at the admin socket.
 pub(crate) async fn over_unix(
     routes: Routes,
     listener: UnixListener,

@@ -2,22 +2,22 @@
 //!
 //! # Layout
 //! - [`config`]: flags, environment, and their checks.
-//! - [`check()`]: a configuration, judged without a start.
+//! - [`check()`]: the check of a configuration without a start.
 //! - [`Sidecar`]: a running sidecar; its parts, its threads, its end.
 //! - `sessions`: workers that connect, up to the hand-over to the engine.
 //! - [`directory`]: which node owns a key, and where a worker is.
 //! - `peering`: links to other sidecars.
 //! - `control`: carries the engine's requests to those three, and the answers back.
 //! - `security`: certificates, names, roles.
-//! - `locked`: how much memory it may lock.
-//! - `reload`: what can be changed while it runs.
+//! - `locked`: the limit of locked memory.
+//! - `reload`: settings that can change while it runs.
 //! - [`program`]: `transferd` as a process, from its command line to its exit status.
-//! - `poll`: how the data plane waits, and how that is changed.
-//! - [`observe`]: the log, and what those see who watch it. `page`: the status page's files.
-//! - `admin`, `grpc`: what it shows of itself, and how all services are served.
-//! - `events`: what happened, for whoever watches. `drain`: finishing and leaving.
+//! - `poll`: the poll strategy of the data plane, and its changes.
+//! - [`observe`]: the log, metrics, traces and status. `page`: the status page's files.
+//! - `admin`, `grpc`: the admin service, and how all services are served.
+//! - `events`: the events of the sidecar. `drain`: finishing and leaving.
 //!
-//! Bulk bytes and steady-state transfers never come here: they are the engine's.
+//! The engine handles all bulk bytes and steady-state transfers; they do not pass through this crate.
 #![forbid(unsafe_code)]
 
 mod admin;

@@ -1,13 +1,13 @@
-//! How much memory this process may lock. What is registered with an RDMA device is locked too.
+//! The limit of locked memory of this process. Memory that is registered with an RDMA device is locked too.
 
 use rustix::process::{Resource, getrlimit};
 
-/// In bytes; `None`: any amount.
+/// The limit in bytes; `None`: no limit.
 pub(crate) fn limit_bytes() -> Option<u64> {
     getrlimit(Resource::Memlock).current.filter(|_| !is_exempt())
 }
 
-/// Whether the limit does not count: CAP_IPC_LOCK, which root has unless it was taken away.
+/// Whether the process is exempt from the limit: CAP_IPC_LOCK, which root has unless it was taken away.
 fn is_exempt() -> bool {
     const CAP_IPC_LOCK: u32 = 14;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

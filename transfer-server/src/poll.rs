@@ -1,4 +1,4 @@
-//! How the data plane waits: the strategy in messages, and the present one.
+//! The poll strategy of the data plane: its messages, and the current one.
 
 use crate::config::Poll;
 use crate::engine::{EngineClient, EngineCommand, EngineGone};
@@ -8,10 +8,10 @@ use std::time::Duration;
 use transfer_fabric::engine::PollStrategy;
 use transfer_proto::v1;
 
-/// Polling for longer than this is `busy` under another name.
+/// The longest polling time. Polling for longer would equal `busy`.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// What the configuration chose.
+/// The strategy of the configuration.
 pub(crate) fn configured(poll: Poll) -> PollStrategy {
     match poll {
         Poll::Adaptive => PollStrategy::default(),
@@ -20,12 +20,12 @@ pub(crate) fn configured(poll: Poll) -> PollStrategy {
     }
 }
 
-/// What the engine was told last. Cheap to clone.
+/// The engine's current strategy. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct PollControl(Arc<Mutex<PollStrategy>>);
 
 impl PollControl {
-    /// The engine was started so.
+    /// Makes the control of an engine that was started with this strategy.
     pub(crate) fn new(strategy: PollStrategy) -> PollControl {
         PollControl(Arc::new(Mutex::new(strategy)))
     }
@@ -34,9 +34,9 @@ impl PollControl {
         *self.0.lock()
     }
 
-    /// Tells the engine; returns what it was before.
+    /// Sets the strategy; returns the previous one.
     pub(crate) fn set(&self, engine: &EngineClient, strategy: PollStrategy) -> Result<PollStrategy, EngineGone> {
-        // Held while it is sent: two callers must leave here what they leave there.
+        // Held while it is sent, so that concurrent callers agree on the last one.
         let mut present = self.0.lock();
         engine.send(EngineCommand::SetPoll(strategy))?;
         Ok(std::mem::replace(&mut *present, strategy))
@@ -64,7 +64,7 @@ pub(crate) fn to_message(strategy: PollStrategy) -> v1::Poll {
 }
 
 /// # Errors
-/// What makes no sense, in words.
+/// An invalid strategy, in words.
 pub(crate) fn from_message(poll: &v1::Poll) -> Result<PollStrategy, String> {
     let poll_for = Duration::from_nanos(poll.poll_for_ns);
     let strategy = v1::PollStrategy::try_from(poll.strategy);

@@ -1,6 +1,7 @@
-//! What a running sidecar can change, when it is told to read its configuration again.
+//! Reloads: the settings that a running sidecar can change.
 //!
-//! To add something: name its key in [`RELOADED`], and do it in [`Live::apply`]. What may fail comes first, before anything is changed.
+//! To add a setting: name its key in [`RELOADED`], and apply it in [`Live::apply`]. Steps that may fail come first,
+//! before anything is changed.
 
 use crate::config::{Config, LoadError, Loaded};
 use crate::engine::EngineClient;
@@ -11,7 +12,7 @@ use crate::security::{Prepared, Security, TlsError};
 /// The keys that take effect without a restart.
 pub(crate) const RELOADED: &[&str] = &["log", "poll", "peers", "admins", "readers", "tls_cert", "tls_key", "tls_ca"];
 
-/// Those of them that are changed together, and only where there are certificates before and after, or none.
+/// Those that are changed together, and only if there are certificates before and after, or neither.
 const SECURITY: &[&str] = &["peers", "admins", "readers", "tls_cert", "tls_key", "tls_ca"];
 
 /// Whether a key takes effect without a restart.
@@ -19,17 +20,17 @@ pub(crate) fn can_change(key: &str) -> bool {
     RELOADED.contains(&key)
 }
 
-/// A configuration that was not taken; the one before stays.
+/// The reason why a configuration was not applied; the previous one stays.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {
-    /// Something in it cannot be.
+    /// The configuration is not valid.
     #[error(transparent)]
     Config(#[from] LoadError),
-    /// The log's filter.
+    /// The filter of the log is not valid.
     #[error("--log: {0}")]
     Log(#[from] LogError),
-    /// The certificates.
+    /// The certificates are not usable.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The sidecar is ending.
@@ -37,12 +38,12 @@ pub enum ReloadError {
     Ending,
 }
 
-/// What has come of a reload.
+/// The result of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reloaded {
-    /// The keys that are different and in effect.
+    /// The changed keys that are in effect.
     pub changed: Vec<String>,
-    /// The keys that are different and need a restart.
+    /// The changed keys that need a restart.
     pub needs_restart: Vec<String>,
 }
 
@@ -55,13 +56,14 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Makes `new` of what was `old`.
+    /// Applies the differences between `old` and `new`.
     pub(crate) fn apply(&self, old: &Loaded, new: &Loaded, config: &Config) -> Result<Reloaded, ReloadError> {
         let differs = |key: &str| {
             let of = |loaded: &Loaded| loaded.settings.iter().find(|s| s.key == key).map(|s| s.values.clone());
             of(old) != of(new)
         };
-        // What listens and what is linked has begun with TLS or without, under this name, and stays so: all or nothing of these keys.
+        // Listeners and links have begun with TLS or without, under this name, and stay so. These keys change together
+        // or not at all.
         let same_way = config.security.has_tls() == self.security.has_tls();
         let security = same_way.then(|| Prepared::again(config, &self.security)).transpose()?;
         if differs("log")
@@ -72,7 +74,7 @@ impl Live {
         if differs("poll") {
             self.poll.set(&self.engine, poll::configured(config.poll)).map_err(|_| ReloadError::Ending)?;
         }
-        // Also where nothing differs: the files may.
+        // Also if no key differs, because the files may.
         if let Some(security) = security {
             self.security.replace(security);
         }

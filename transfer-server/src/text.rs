@@ -1,9 +1,10 @@
-//! Errors in words for people.
+//! Error texts for people.
 
 use std::error::Error;
 use transfer_core::text::acts_where_shown;
 
-/// An error with all its causes. tonic's own text for nearly everything is "transport error"; what happened is in the causes.
+/// An error with all its causes. tonic's own text for nearly everything is "transport error"; the causes say what
+/// happened.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -28,12 +29,13 @@ pub(crate) fn counted(n: u64, one: &str) -> String {
     format!("{n} {one}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Another's words, fit to be shown: at most so many characters, and none that a terminal would obey or that turns what follows.
+/// The text of another party, safe to show: at most `most` characters, without control characters and characters that
+/// change the direction of text.
 pub(crate) fn printable(text: &str, most: usize) -> String {
     text.chars().take(most).map(|c| if acts_where_shown(c) { ' ' } else { c }).collect()
 }
 
-/// The status of a call: the other side's words, or what went wrong underneath.
+/// The status of a call: the other side's text, or the underlying error.
 pub(crate) fn status(status: &tonic::Status) -> String {
     let mut text = status.message().to_owned();
     if text.is_empty() {

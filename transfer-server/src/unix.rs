@@ -18,14 +18,14 @@ pub(crate) struct SocketPath {
     identity: (u64, u64, i64, i64),
 }
 
-/// What tells a file from its successor at the same path. The inode's number alone may be used again.
+/// The identity of a file, to tell it from its successor at the same path. An inode's number alone may be reused.
 fn identity(path: &Path) -> io::Result<(u64, u64, i64, i64)> {
     let m = std::fs::symlink_metadata(path)?;
     Ok((m.dev(), m.ino(), m.ctime(), m.ctime_nsec()))
 }
 
 impl SocketPath {
-    /// How another process calls it.
+    /// Its absolute path.
     pub(crate) fn absolute(&self) -> Arc<str> {
         let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
         path.to_string_lossy().into()
@@ -34,7 +34,7 @@ impl SocketPath {
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
-        // Where the lock cannot be had, the look at what lies there has to do.
+        // Without the lock, the check of the file must do.
         let _alone = lock_directory_of(&self.path);
         let ours = identity(&self.path).is_ok_and(|found| found == self.identity);
         if ours && let Err(e) = std::fs::remove_file(&self.path) {
@@ -43,10 +43,11 @@ impl Drop for SocketPath {
     }
 }
 
-/// Whether a socket lies at `path`, listened at or not. Where nothing is, its directory must be one, or one that can be made.
+/// Whether there is a socket at `path`, with or without a listener. If not, its directory must exist, or be possible to
+/// make.
 pub(crate) fn check(path: &Path) -> io::Result<bool> {
     match std::fs::symlink_metadata(path) {
-        // What is missing is made at the start.
+        // A missing directory is made at the start.
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e),
         Ok(m) if m.file_type().is_socket() => Ok(true),
@@ -54,14 +55,14 @@ pub(crate) fn check(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether somebody listens at the socket at `path`.
+/// Whether a process listens at the socket at `path`.
 pub(crate) fn is_taken(path: &Path) -> bool {
     UnixStream::connect(path).is_ok()
 }
 
-/// Listens at `path`. A socket file that a dead process left behind is replaced; anything else that lies there is left alone.
+/// Listens at `path`. A socket file that a dead process has left is replaced; any other file stays.
 pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketPath)> {
-    // Between a look at what lies there and its removal another one may have begun to listen.
+    // Between the check of the file and its removal another process may have begun to listen.
     let _alone = lock_directory_of(path).map_err(io::Error::other)?;
     if check(path)? {
         match UnixStream::connect(path) {
@@ -72,11 +73,11 @@ pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, Socket
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Before it listens, so that nobody connects under the permissions that the umask gave.
+    // Before it listens, so that no process connects under the permissions of the umask.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     net::listen(&socket, BACKLOG)?;
     let listener = UnixListener::from(socket);
-    // Last: permissions are a change too.
+    // Last, because setting permissions changes it too.
     let guard = SocketPath { path: path.to_owned(), identity: identity(path)? };
     Ok((listener, guard))
 }

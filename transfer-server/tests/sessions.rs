@@ -28,7 +28,7 @@ fn a_name_is_taken_once() {
     let (code, text) = refused(b.worker("trainer"));
     assert_eq!(code, RefusalCode::NameTaken);
     assert!(text.contains("trainer") && text.contains("node a"), "{text}");
-    // It is free again when its worker has gone, everywhere.
+    // The name is free again everywhere when its worker has gone.
     drop(first);
     wait_for("the name is free", || b.worker("trainer").is_ok());
 }
@@ -69,7 +69,7 @@ fn memory_is_bounded() {
     wait_for("its memory is back", || connect("x", 1 << 20).is_ok());
 }
 
-/// One that is thrown out may be reading still, so it counts until it lets go.
+/// A worker that is thrown out may still read, so it counts until it closes its socket.
 #[test]
 fn sessions_of_a_user_are_bounded() {
     let a = Node::try_start("a", |c| c.limits.limits = vec!["sessions_per_user=2".parse().unwrap()]).unwrap();
@@ -85,7 +85,7 @@ fn sessions_of_a_user_are_bounded() {
     // Its name is free, and its place is not.
     full("thrown-out");
     drop(thrown_out);
-    // The one that is let in stays: its place would not be free at once either.
+    // The admitted worker stays, because its place would not be free at once either.
     let let_in = |worker: &str| {
         let mut session = None;
         wait_for("a place is free", || {
@@ -102,7 +102,7 @@ fn sessions_of_a_user_are_bounded() {
     drop((third, fourth));
 }
 
-/// Its name is this node's to give, until the directory is heard.
+/// This node grants the name until the directory answers.
 #[test]
 fn without_the_directory_a_worker_comes_in() {
     let a = Node::start("a");
@@ -116,7 +116,7 @@ fn without_the_directory_a_worker_comes_in() {
 }
 
 #[test]
-fn workers_hear_that_their_sidecar_stops() {
+fn workers_are_told_that_their_sidecar_stops() {
     let a = Node::start("a");
     let worker = a.worker("trainer").unwrap();
     a.sidecar.stop();

@@ -1,4 +1,4 @@
-//! RDMA or not: which fabric carries a link, and what is said about it.
+//! Tests of the choice between RDMA and other fabrics, and of its reasons.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
@@ -40,7 +40,7 @@ fn join(node: &str, host: &Node, change: impl FnOnce(&mut Config)) -> Node {
 }
 
 #[test]
-fn without_rdma_everybody_says_the_same_reason() {
+fn missing_rdma_has_the_same_reason_everywhere() {
     let a = Node::start("a");
     let b = Node::join("b", &a);
     let (mut giver, mut taker) = (a.worker("giver").unwrap(), b.worker("taker").unwrap());
@@ -61,7 +61,7 @@ fn without_rdma_everybody_says_the_same_reason() {
 }
 
 #[test]
-fn what_must_be_and_cannot_is_an_error_with_the_reason() {
+fn required_but_missing_fabric_is_an_error_with_the_reason() {
     let started = |change: fn(&mut Config)| match Node::try_start("a", change) {
         Err(StartError::Config(e)) => e,
         Err(e) => panic!("{e}"),
@@ -84,7 +84,7 @@ fn what_must_be_and_cannot_is_an_error_with_the_reason() {
 }
 
 #[test]
-fn a_way_of_waiting_that_makes_no_sense_is_refused() {
+fn invalid_poll_strategy_is_refused() {
     let node = Node::start("a");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

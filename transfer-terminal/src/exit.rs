@@ -1,40 +1,41 @@
-//! The exit codes, for scripts. They mean the same in every program; each shows those that it ends with in its `--help` and on its page.
+//! The exit codes, for scripts. They mean the same in every program. Each program lists its own in its `--help` and on
+//! its page.
 
 use std::fmt::Write;
 
-/// How a program ends.
+/// The exit status of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Exit {
-    /// All that was asked for.
+    /// Everything was done.
     Done = 0,
-    /// It was tried, and failed for another reason than those below.
+    /// It failed for another reason than those below.
     Failed = 1,
-    /// The command line, or what it names, cannot be.
+    /// The command line, or something that it names, is not valid.
     WrongUse = 2,
     /// No sidecar answers, or it is gone.
     Unreachable = 3,
-    /// This host has no RDMA device that could be shown.
+    /// This host has no RDMA device to show.
     NoRdma = 4,
-    /// The time for it was over.
+    /// The deadline passed.
     TimedOut = 5,
-    /// Nobody has published that key or version, or no worker has that name.
+    /// No worker has published that key or version, or no worker has that name.
     NotFound = 6,
-    /// The bytes are not those that they should be.
+    /// The bytes differ from the expected ones.
     NotVerified = 7,
     /// `transferctl doctor` found something that does not work.
     Unwell = 8,
     /// Some of many were done, and some were not.
     PartlyDone = 9,
-    /// Ended by a signal before it was done.
+    /// A signal ended it before it was done.
     Interrupted = 130,
-    /// Whoever read the standard output has gone: 128 and the number of SIGPIPE.
+    /// The reader of the standard output has gone: 128 and the number of SIGPIPE.
     ReaderGone = 141,
 }
 
 impl Exit {
-    /// All of them, in order.
+    /// All exit statuses, in order.
     pub const ALL: [Exit; 12] = [
         Exit::Done,
         Exit::Failed,
@@ -62,7 +63,7 @@ impl Exit {
         format!("| {} | {} |", self.code(), self.means())
     }
 
-    /// What it means, in a few words.
+    /// Its meaning, in a few words.
     #[must_use]
     pub const fn means(self) -> &'static str {
         match self {
@@ -82,7 +83,7 @@ impl Exit {
     }
 }
 
-/// A table of some of them, as `--help` shows it.
+/// A table of some exit statuses, as `--help` shows it.
 #[must_use]
 pub fn help(exits: &[Exit]) -> String {
     let mut text = "Exit codes:\n".to_owned();

@@ -1,24 +1,24 @@
-//! An error as a person reads it: a line with what failed and its causes, and one with what to do next.
+//! Error texts for people: a line with the failure and its causes, and a line with advice.
 
 use crate::table::printable;
 use std::error::Error;
 use std::fmt::Write;
 
-/// What libraries say where the cause is below: left out.
+/// Texts of libraries that only wrap a cause; they are left out.
 const VAGUE: [&str; 3] = ["transport error", "client error (Connect)", "tcp connect error"];
 
-/// An error and what is below it.
+/// An error and its causes.
 pub fn causes<'a>(first: Option<&'a (dyn Error + 'static)>) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(first, |cause: &&'a (dyn Error + 'static)| (*cause).source())
 }
 
-/// What failed, and why: what is at the bottom of it comes last. `words` are a cause's own.
+/// The failure and its causes in one line, the first cause last. `words` gives the text of a cause.
 #[must_use]
 pub fn in_one_line(error: &dyn Error, words: impl Fn(&(dyn Error + 'static)) -> String) -> String {
     let mut parts = vec![error.to_string()];
     for cause in causes(error.source()) {
         let words = words(cause);
-        // Some errors say what is below them, and some of those below say nothing of their own.
+        // Some errors include their cause, and some causes have no text of their own.
         let is_said = parts.iter().any(|part| part.contains(&words)) || VAGUE.contains(&words.as_str());
         if !words.is_empty() && !is_said {
             parts.push(words);
@@ -27,7 +27,7 @@ pub fn in_one_line(error: &dyn Error, words: impl Fn(&(dyn Error + 'static)) -> 
     printable(parts.join(": "))
 }
 
-/// The lines that a program ends with: what failed, as [`in_one_line`] says it, and what to do next.
+/// The last lines of a program: the failure, as [`in_one_line`] gives it, and the advice.
 #[must_use]
 pub fn for_people(program: &str, line: &str, advice: Option<String>) -> String {
     let mut text = format!("{program}: {line}\n");
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_do_next_has_a_line_of_its_own() {
+    fn advice_has_a_line_of_its_own() {
         assert_eq!(for_people("p", "cannot store", None), "p: cannot store\n");
         assert_eq!(for_people("p", "cannot store", Some("Make room.".into())), "p: cannot store\nMake room.\n");
     }

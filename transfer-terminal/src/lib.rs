@@ -1,11 +1,11 @@
-//! What the programs for a terminal share: `transferctl`, the tool for operators, and `transfer-bench`.
+//! The common parts of the terminal programs: `transferctl`, the tool for operators, and `transfer-bench`.
 //!
 //! # Layout
 //! - [`exit`]: the exit codes.
-//! - [`failure`]: an error as a person reads it.
-//! - [`output`]: standard output, whose reader may go; [`out!`] and [`outln!`] print to it.
+//! - [`failure`]: error texts for people.
+//! - [`output`]: standard output whose reader may go; [`out!`] and [`outln!`] print to it.
 //! - [`table`]: text in columns. [`units`]: numbers.
-//! - [`unfinished`]: a file that gets its name when it is whole.
+//! - [`unfinished`]: a file that gets its name when it is complete.
 //! - [`shells`]: completions and manual pages.
 #![forbid(unsafe_code)]
 

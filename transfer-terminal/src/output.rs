@@ -1,14 +1,14 @@
-//! Standard output, whose reader may go: `transferctl tensors | head -1`.
+//! Standard output whose reader may go, as in `transferctl tensors | head -1`.
 //!
-//! `println!` panics then. These end the program with the exit code that a shell gives to one that the signal of a closed pipe has
-//! ended; what is done so far stands.
+//! `println!` panics in that case. These macros end the program with the exit code that a shell reports for SIGPIPE;
+//! finished work stands.
 
 use crate::exit::Exit;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write, stdout};
 use std::process::exit;
 
-/// Writes to standard output; what [`out!`](crate::out) does.
+/// Writes to standard output; used by [`out!`](crate::out).
 pub fn write(what: Arguments<'_>) {
     let mut stdout = stdout().lock();
     match stdout.write_fmt(what).and_then(|()| stdout.flush()) {

@@ -1,4 +1,4 @@
-//! What shells and their users want: completions and manual pages, made of the command line itself.
+//! Shell completions and manual pages, generated from the command line's definition.
 
 use crate::{out, outln};
 use clap::Command;
@@ -13,10 +13,10 @@ pub fn completions(mut command: Command, shell: Shell) {
     out!("{}", String::from_utf8_lossy(&script));
 }
 
-/// Writes a page for the program and one for each of its commands. The directory is made where it is missing.
+/// Writes a manual page for the program and one for each of its commands. The directory is made if it is missing.
 ///
 /// # Errors
-/// The system's, where they cannot be written there.
+/// The system's, if they cannot be written.
 pub fn man(command: Command, directory: &Path) -> io::Result<()> {
     let name = command.get_name().to_owned();
     std::fs::create_dir_all(directory)?;

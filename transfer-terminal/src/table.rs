@@ -3,7 +3,7 @@
 use std::fmt;
 use transfer_core::text::acts_where_shown;
 
-/// On which side a column is flush.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// Text.
@@ -20,7 +20,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without lines. A heading that starts with `>` stands for a column of numbers.
+    /// Makes a table without lines. A heading that starts with `>` stands for a column of numbers.
     #[must_use]
     pub fn new(headings: &[&str]) -> Table {
         let column = |heading: &&str| match heading.strip_prefix('>') {
@@ -42,11 +42,11 @@ impl Table {
     }
 }
 
-/// A longer cell does not widen its column: it pushes its own line alone.
+/// The widest column. A longer cell does not widen its column; it only shifts the rest of its line.
 const WIDEST: usize = 64;
 
-/// A text without what a terminal would obey, and without what turns the direction of what follows or cannot be seen: names and keys are
-/// anybody's.
+/// Escapes control characters, characters that change the direction of text, and invisible ones, because names and keys
+/// may be hostile.
 #[must_use]
 pub fn printable(text: String) -> String {
     if !text.contains(acts_where_shown) {
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_shown() {
+    fn control_characters_are_escaped() {
         let mut table = Table::new(&["NAME"]);
         table.row(["a\u{1b}[2Jb\nc".to_owned()]);
         let text = table.to_string();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_turns_a_text_around_is_shown() {
+    fn direction_characters_are_escaped() {
         let shown = |text: &str| printable(text.to_owned());
         assert_eq!(shown("a\u{202e}gpj.exe\u{2066}\u{200b}"), r"a\u{202e}gpj.exe\u{2066}\u{200b}");
         for text in ["plain", "ümläut", "日本語", "שלום", "👩", "a b"] {

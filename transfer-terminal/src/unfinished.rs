@@ -1,7 +1,7 @@
-//! A file without its name: it gets it when it is whole.
+//! A file that gets its name when it is complete.
 //!
-//! Where the file system can (`O_TMPFILE`), it has no name until then, and the kernel removes it with the process, also after `kill -9`.
-//! Elsewhere it has another one, `.NAME….part`, which a process that is killed leaves behind.
+//! If the file system supports it (`O_TMPFILE`), it has no name until then, and the kernel removes it with the process,
+//! also after `kill -9`. Otherwise it has another one, `.NAME….part`, which a killed process leaves behind.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat, renameat_with, unlinkat};
 use rustix::io::Errno;
@@ -12,25 +12,25 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// As any new file: what the umask leaves of these.
+/// The mode of any new file, before the umask.
 const MODE: Mode = Mode::from_raw_mode(0o666);
 
-/// Where the kernel shows what this process has open: a file without a name is given one by this.
+/// The directory of this process's open files, by which a file without a name is linked.
 const OPEN_FILES: &str = "/proc/self/fd";
 
-/// See the module. Dropped before [`Unfinished::finish`], it leaves nothing behind.
+/// An unfinished file. If it is dropped before [`Unfinished::finish`], nothing is left.
 #[derive(Debug)]
 pub struct Unfinished {
     file: File,
     folder: OwnedFd,
-    /// The name that it shall have.
+    /// The final name.
     name: OsString,
-    /// The name that it has meanwhile, where it needs one.
+    /// The temporary name, if it needs one.
     part: Option<OsString>,
 }
 
 impl Unfinished {
-    /// Begins a file that shall have that name in a folder.
+    /// Begins a file that will have that name in a folder.
     ///
     /// # Errors
     /// The system's.
@@ -41,7 +41,7 @@ impl Unfinished {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         match openat(&folder, ".", flags, MODE) {
             Ok(file) => Ok(Unfinished { file: File::from(file), folder, name: name.to_owned(), part: None }),
-            // What file systems and kernels say that cannot do it.
+            // The errors of file systems and kernels without support.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Unfinished::begin_named(folder, name),
             Err(e) => Err(e.into()),
         }
@@ -53,13 +53,14 @@ impl Unfinished {
         Ok(Unfinished { file: File::from(file), folder, name: name.to_owned(), part: Some(part) })
     }
 
-    /// The file, to be written.
+    /// The file, for writing.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Gives it its name. What has that name already is replaced with `replace`, else [`io::ErrorKind::AlreadyExists`].
+    /// Gives it its name. An existing file of that name is replaced with `replace`, else the error is
+    /// [`io::ErrorKind::AlreadyExists`].
     ///
     /// # Errors
     /// The system's.
@@ -69,7 +70,7 @@ impl Unfinished {
             let open = format!("{OPEN_FILES}/{}", file.as_raw_fd());
             let link = |name: &OsStr| linkat(CWD, &open, &*folder, name, AtFlags::SYMLINK_FOLLOW);
             match link(name) {
-                // Only a rename replaces.
+                // Only a rename can replace a file.
                 Err(Errno::EXIST) if replace => *part = Some(under_free_name(name, link)?.1),
                 linked => return linked.map_err(io::Error::from),
             }
@@ -78,7 +79,7 @@ impl Unfinished {
         let renamed = match replace {
             true => renameat(&*folder, part_name, &*folder, &*name),
             false => match renameat_with(&*folder, part_name, &*folder, &*name, RenameFlags::NOREPLACE) {
-                // A file system that does not know the flag; the second name goes with the drop.
+                // The file system does not know the flag; the temporary name is removed on drop.
                 Err(Errno::INVAL | Errno::NOSYS) => {
                     return linkat(&*folder, part_name, &*folder, &*name, AtFlags::empty()).map_err(io::Error::from);
                 }
@@ -100,10 +101,10 @@ impl Drop for Unfinished {
     }
 }
 
-/// Does something with a name beside `name` that nothing has yet.
+/// Calls `make` with a free name similar to `name`.
 fn under_free_name<T>(name: &OsStr, make: impl Fn(&OsStr) -> rustix::io::Result<T>) -> io::Result<(T, OsString)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    // It has to fit a file system too.
+    // It must also fit a file system.
     let name: String = name.to_string_lossy().chars().take(50).collect();
     loop {
         let part = format!(".{name}{}-{}.part", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -122,9 +123,9 @@ mod tests {
 
     type Begin = fn(OwnedFd, &OsStr) -> io::Result<Unfinished>;
 
-    /// With both ways, whatever the file system of the tests can.
+    /// Both with and without `O_TMPFILE`, whatever the file system of the tests supports.
     #[test]
-    fn a_file_has_its_name_when_it_is_whole_and_no_other_name_stays() {
+    fn file_gets_its_name_when_it_is_complete_and_no_other_name_stays() {
         for (begin, hidden) in [(Unfinished::begin as Begin, 0), (Unfinished::begin_named, 1)] {
             let folder = tempfile::tempdir().unwrap();
             let names = || folder.path().read_dir().unwrap().count();

@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Numbers for people.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ pub fn bytes(n: u64) -> String {
     transfer_core::text::Bytes(n).to_string()
 }
 
-/// A number with its thousands apart: `1,234,567`.
+/// A number with separated thousands: `1,234,567`.
 #[must_use]
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
@@ -28,7 +28,7 @@ pub fn counted(n: u64, one: &str, several: &str) -> String {
     format!("{} {}", count(n), if n == 1 { one } else { several })
 }
 
-/// How long something has been running: `3 d 4 h`, `5 min 3 s`, `12 s`.
+/// The age of something: `3 d 4 h`, `5 min 3 s`, `12 s`.
 #[must_use]
 pub fn age(age: Duration) -> String {
     let s = age.as_secs();
@@ -56,12 +56,12 @@ pub fn short(time: Duration) -> String {
     }
 }
 
-/// A text that is no duration.
+/// The text is no valid value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a duration is a number with its unit: 500ms, 10s, 2.5s, 1min, 1h")]
 pub struct NotADuration;
 
-/// Reads what people write: `500ms`, `10s`, `2.5s`, `1min`, `1h`, or a plain number of seconds.
+/// Parses `500ms`, `10s`, `2.5s`, `1min`, `1h`, or a plain number of seconds.
 ///
 /// # Errors
 /// [`NotADuration`].
@@ -78,12 +78,12 @@ pub fn duration(text: &str) -> Result<Duration, NotADuration> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| NotADuration)
 }
 
-/// A text that is no size.
+/// The text is no valid value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a size is a whole number of bytes, or of KiB, MiB, GiB or TiB: 64MiB")]
 pub struct NotASize;
 
-/// Reads a size as `transferd` does: `4096`, `64MiB`, `1 GiB`.
+/// Parses a size as `transferd` does: `4096`, `64MiB`, `1 GiB`.
 ///
 /// # Errors
 /// [`NotASize`].
@@ -92,7 +92,7 @@ pub fn size(text: &str) -> Result<u64, NotASize> {
     const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let unit = UNITS.iter().find(|(name, _)| text.ends_with(name));
     let (digits, shift) = unit.map_or((text, 0), |(name, shift)| (text[..text.len() - name.len()].trim_end(), *shift));
-    // u64's own parser takes a leading plus.
+    // u64's own parser accepts a leading plus.
     if !digits.bytes().all(|b| b.is_ascii_digit()) {
         return Err(NotASize);
     }

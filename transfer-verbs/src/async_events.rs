@@ -1,4 +1,4 @@
-//! What a device tells of itself, unasked.
+//! Asynchronous events of a device.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use crate::sys::set_nonblocking;
 use crate::{Context, VerbsError};
 
-/// What an event is about.
+/// The source of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AsyncSource {
     /// The whole device.
@@ -27,25 +27,25 @@ pub enum AsyncSource {
 /// An event.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AsyncEvent {
-    /// What it is about.
+    /// The source.
     pub source: AsyncSource,
     /// `enum ibv_event_type`.
     pub code: u32,
 }
 
 impl AsyncEvent {
-    /// What has happened, in words.
+    /// The event, in words.
     pub fn words(&self) -> &'static str {
         kind(self.code).words
     }
 
-    /// Whether its source works no more.
+    /// Whether its source has failed.
     pub fn is_fatal(&self) -> bool {
         kind(self.code).fatal
     }
 }
 
-/// What is known of a code: which field of the event's union says what it is about, and what it means.
+/// The meaning of a code: which field of the event's union names its source, and a text.
 struct Kind {
     about: About,
     words: &'static str,
@@ -85,7 +85,7 @@ fn kind(code: u32) -> Kind {
         17 => (Port, "a port's subnet manager wants its clients to register again", false),
         18 => (Port, "a port's addresses have changed", false),
         19 => (WorkQueue, "a work queue has failed", true),
-        // It could be about anything, so its pointer is not looked at.
+        // Its source is unknown, so its pointer is not read.
         _ => (Device, "an event that this program does not know", false),
     };
     Kind { about, words, fatal }

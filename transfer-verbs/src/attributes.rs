@@ -1,10 +1,10 @@
-//! What a queue pair is told on its way to ready-to-send.
+//! The attributes of a queue pair's transitions, up to ready-to-send.
 
 use rdma_sys::ibv_access_flags;
 
 use crate::{Gid, Mtu};
 
-/// What a peer may do through a queue pair, given a key that allows it too.
+/// The operations that a peer may do through a queue pair, given a key that allows them too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RemoteAccess {
     /// RDMA WRITE.
@@ -31,11 +31,11 @@ pub struct InitAttributes {
     pub port: u8,
     /// The partition: an index into the port's table.
     pub pkey_index: u16,
-    /// What the peer may do.
+    /// The operations that the peer may do.
     pub access: RemoteAccess,
 }
 
-/// Where the peer's port is.
+/// The address of the peer's port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Destination {
     /// The peer's GID: needed on Ethernet, and on InfiniBand between subnets.
@@ -63,7 +63,7 @@ impl Default for Destination {
 /// INIT to RTR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReceiveAttributes {
-    /// Where the peer's port is.
+    /// The address of the peer's port.
     pub destination: Destination,
     /// The peer's queue pair, 24 bits.
     pub queue_pair: u32,
@@ -73,7 +73,7 @@ pub struct ReceiveAttributes {
     pub path_mtu: Mtu,
     /// READs and atomics of the peer that can be answered at a time.
     pub max_rd_atomic: u8,
-    /// How long a peer waits that found no receive posted: a code from 0 to 31; 12 is 0.64 ms, 0 is 655 ms.
+    /// The time that a peer waits after it found no receive posted: a code from 0 to 31; 12 is 0.64 ms, 0 is 655 ms.
     pub min_rnr_timer: u8,
 }
 
@@ -82,11 +82,11 @@ pub struct ReceiveAttributes {
 pub struct SendAttributes {
     /// The number of the own first packet, 24 bits.
     pub packet_number: u32,
-    /// How long to wait for an answer: 4.096 us times 2 to the power of this, 1 to 31. 0, for ever, is refused.
+    /// The time to wait for an answer: 4.096 us times 2 to the power of this, 1 to 31. 0, for ever, is refused.
     pub timeout: u8,
-    /// How often to try again without an answer, 0 to 6. 7 is refused: on some devices it means for ever.
+    /// The number of retries without an answer, 0 to 6. 7 is refused: on some devices it means for ever.
     pub retry_count: u8,
-    /// How often to try again where the peer has no receive posted, 0 to 6. 7, for ever, is refused.
+    /// The number of retries when the peer has no receive posted, 0 to 6. 7, for ever, is refused.
     pub rnr_retry: u8,
     /// READs and atomics under way at a time.
     pub max_rd_atomic: u8,

@@ -1,4 +1,4 @@
-//! Completion channels: how a thread sleeps until there is a completion.
+//! Completion channels: on them a thread sleeps until there is a completion.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,13 +21,13 @@ pub struct CompletionChannel(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) raw: Handle<ibv_comp_channel>,
     pub(crate) context: Context,
-    /// Held from the taking of an event until its queue has counted it, and while a queue is destroyed: a queue waits
-    /// at its end for the events that were taken, so one that was taken and not counted would make it wait for ever.
+    /// Held from taking an event until its queue has counted it, and while a queue is destroyed. At its end a queue
+    /// waits for the events that were taken, so an event that was taken and not counted would make it wait for ever.
     pub(crate) taking: Mutex<()>,
 }
 
 impl CompletionChannel {
-    /// Makes one.
+    /// Makes a channel.
     pub fn new(context: &Context) -> Result<Self, VerbsError> {
         // SAFETY: the context is open.
         let raw = Handle::new(unsafe { (context.0.functions.ibv_create_comp_channel)(context.0.raw.raw()) })
@@ -38,7 +38,7 @@ impl CompletionChannel {
         Ok(channel)
     }
 
-    /// Takes the events that are waiting and says how many; never blocks. A queue whose event was taken is disarmed.
+    /// Takes the waiting events, and returns their number; never blocks. A queue whose event was taken is disarmed.
     pub fn take_events(&self) -> Result<usize, VerbsError> {
         let context = &self.0.context;
         let _taking = self.0.taking.lock();

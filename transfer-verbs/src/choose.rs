@@ -1,4 +1,4 @@
-//! Which device, port and address to use, where the configuration leaves it open.
+//! The choice of device, port and address, if the configuration leaves it open.
 //!
 //! The rule: the first active port, in the order in which devices and ports are listed; there the first address that is
 //! RoCE v2 over IPv4, then over IPv6 (one that is routed before one that holds only on the link), then RoCE v1. On
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use crate::{Context, GidEntry, GidKind, LinkLayer, Port, PortState, VerbsError, devices};
 
-/// What the configuration asks for; what it leaves open is chosen by rule.
+/// The requests of the configuration; the rest is chosen by rule.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Wanted {
     /// A device's name.
@@ -19,7 +19,7 @@ pub struct Wanted {
     pub gid_index: Option<u32>,
 }
 
-/// What was chosen.
+/// The choice.
 #[derive(Clone, Debug)]
 pub struct Chosen {
     /// The device, open.
@@ -30,7 +30,7 @@ pub struct Chosen {
     pub gid: Option<GidEntry>,
 }
 
-/// A device and its ports, as plain data: what the rule is about.
+/// A device and its ports, as plain data: the input of the rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Candidate {
     /// The device's name.
@@ -39,11 +39,11 @@ pub struct Candidate {
     pub ports: Vec<(Port, Vec<GidEntry>)>,
 }
 
-/// Why nothing could be chosen.
+/// The reason why nothing could be chosen.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChooseError {
-    /// The devices could not be asked.
+    /// The devices could not be queried.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     /// The machine has no device.
@@ -54,7 +54,7 @@ pub enum ChooseError {
     NoSuchDevice {
         /// The name.
         wanted: String,
-        /// What there is.
+        /// The existing ones.
         there: String,
     },
     /// No device that may be used has the port.
@@ -62,13 +62,13 @@ pub enum ChooseError {
     NoSuchPort {
         /// The port.
         wanted: u8,
-        /// What there is.
+        /// The existing ones.
         there: String,
     },
     /// The ports are all down.
     #[error("no port that may be used is active; there are: {there}")]
     NotActive {
-        /// What there is.
+        /// The existing ones.
         there: String,
     },
     /// The port has no such address.
@@ -80,23 +80,23 @@ pub enum ChooseError {
         port: u8,
         /// The index.
         wanted: u32,
-        /// What there is.
+        /// The existing ones.
         there: String,
     },
     /// The port has no address that could be used.
     #[error("no active port has an address: give the network interface of one an IP address; there are: {there}")]
     NoAddress {
-        /// What there is.
+        /// The existing ones.
         there: String,
     },
 }
 
-/// Opens the device that fits and says which port and address to use.
+/// Opens the chosen device. Returns it with the port and the address to use.
 pub fn port(wanted: &Wanted) -> Result<Chosen, ChooseError> {
     let mut candidates = Vec::new();
     let mut contexts = Vec::new();
     for device in devices()? {
-        // A device that cannot be opened does not hide the others, unless it is the one that is wanted.
+        // A device that cannot be opened does not hide the others, unless it is the requested one.
         let context = match device.open() {
             Err(error) if wanted.device.as_deref() == Some(device.name()) => return Err(error.into()),
             Err(error) => {
@@ -117,7 +117,7 @@ pub fn port(wanted: &Wanted) -> Result<Chosen, ChooseError> {
     Ok(Chosen { context: contexts[device].clone(), port: port.clone(), gid: gid.map(|gid| gids[gid].clone()) })
 }
 
-/// Looks at a chosen port again: it may be down by now, and have other addresses, or the same at other places.
+/// Chooses again on a chosen port: it may be down by now, and its addresses may have changed.
 pub fn again(context: &Context, port: u8, gid_index: Option<u32>) -> Result<Chosen, ChooseError> {
     let device = context.device_name().to_owned();
     let candidates = [Candidate { device, ports: vec![(context.port(port)?, context.gids(port)?)] }];
@@ -126,7 +126,7 @@ pub fn again(context: &Context, port: u8, gid_index: Option<u32>) -> Result<Chos
     Ok(Chosen { context: context.clone(), port: port.clone(), gid: gid.map(|gid| gids[gid].clone()) })
 }
 
-/// Places in the list of candidates.
+/// Indexes into the list of candidates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pick {
     /// Of the device.
@@ -171,7 +171,7 @@ pub fn pick(wanted: &Wanted, candidates: &[Candidate]) -> Result<Pick, ChooseErr
             Some(index) => gids.iter().position(|gid| gid.index == index),
             None => best(gids),
         };
-        // On InfiniBand the LID is enough, but an address that is asked for has to be there.
+        // On InfiniBand the LID is enough, but a requested address must exist.
         let lid_is_enough = port.link_layer != LinkLayer::Ethernet && wanted.gid_index.is_none();
         if gid.is_some() || lid_is_enough {
             return Ok(Pick { device: place.0, port: place.1, gid });
@@ -188,7 +188,7 @@ pub fn pick(wanted: &Wanted, candidates: &[Candidate]) -> Result<Pick, ChooseErr
     })
 }
 
-/// The best address of a port; of equals the first.
+/// The best address of a port; of equal ones the first.
 fn best(gids: &[GidEntry]) -> Option<usize> {
     let rank = |gid: &GidEntry| match gid.kind {
         GidKind::RoceV2Ipv4 => 0,
@@ -200,7 +200,7 @@ fn best(gids: &[GidEntry]) -> Option<usize> {
     (0..gids.len()).min_by_key(|&place| rank(&gids[place]))
 }
 
-/// What there is, for errors: `rxe0 port 1 active, Ethernet [1: ::ffff:10.77.0.1 RoCE v2 over IPv4]`.
+/// The existing ports, for errors: `rxe0 port 1 active, Ethernet [1: ::ffff:10.77.0.1 RoCE v2 over IPv4]`.
 fn list(candidates: &[Candidate]) -> String {
     let mut words = String::new();
     for (device, (port, gids)) in

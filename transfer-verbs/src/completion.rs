@@ -1,4 +1,4 @@
-//! Completions: how a work request ended.
+//! Completions: the results of work requests.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use rdma_sys::ibv_wc_opcode::*;
 
 use crate::Status;
 
-/// What a completed work request was. Only told for one that succeeded.
+/// The operation of a completed work request. Only known if it succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub enum Opcode {
@@ -59,10 +59,10 @@ impl fmt::Display for Opcode {
     }
 }
 
-/// What a work request that succeeded tells.
+/// The result of a successful work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// What it was.
+    /// The operation.
     pub opcode: Opcode,
     /// Bytes that arrived: of a receive, of a WRITE with an immediate, of a READ.
     pub len_bytes: u32,
@@ -72,12 +72,12 @@ pub struct Done {
     pub invalidated: Option<u32>,
 }
 
-/// How one work request ended.
+/// The result of one work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// As posted.
+    /// The id with which it was posted.
     pub work_id: u64,
-    /// What was done, or why not.
+    /// The result.
     pub result: Result<Done, Status>,
     /// The queue pair.
     pub queue_pair: u32,
@@ -86,6 +86,6 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// For the places of a list that [`CompletionQueue::poll`](crate::CompletionQueue::poll) fills.
+    /// The initial value for the list that [`CompletionQueue::poll`](crate::CompletionQueue::poll) fills.
     pub const EMPTY: Self = Self { work_id: 0, result: Err(Status::Unknown(0)), queue_pair: 0, vendor_error: 0 };
 }

@@ -12,7 +12,8 @@ use rdma_sys::{ibv_cq, ibv_wc, ibv_wc_flags};
 use crate::sys::{Handle, Verbs};
 use crate::{Completion, CompletionChannel, Context, Done, Opcode, Status, VerbsError};
 
-/// Events are acknowledged so many at a time, since each time takes a lock (ibv_get_cq_event(3)).
+/// The number of events that are acknowledged together, because each acknowledgement takes a lock
+/// (ibv_get_cq_event(3)).
 const ACKNOWLEDGED_TOGETHER: u32 = 64;
 
 /// A completion queue. Clones are the same one.
@@ -45,15 +46,15 @@ pub(crate) unsafe fn count_event(library: &Verbs, queue: *mut ibv_cq, user: *mut
 }
 
 impl CompletionQueue {
-    /// Makes one for at least `capacity` completions that nobody has polled. More than that and every queue pair that
-    /// uses it fails.
+    /// Makes a queue for at least `capacity` completions that are not polled yet. With more, every queue pair that uses
+    /// it fails.
     pub fn new(context: &Context, capacity: u32, channel: Option<&CompletionChannel>) -> Result<Self, VerbsError> {
         let count = checked_capacity(context, capacity)?;
         let unacknowledged = Box::new(AtomicU32::new(0));
         let user = ptr::from_ref(&*unacknowledged).cast_mut().cast();
         let events = channel.map_or(ptr::null_mut(), |channel| channel.0.raw.raw());
-        // SAFETY: the context is open and the channel, where there is one, alive; both stay so for the queue's life. The
-        // count of events stays where it is until the queue is gone.
+        // SAFETY: the context is open and the channel, where there is one, alive; both stay so for the queue's life.
+        // The count of events stays where it is until the queue is gone.
         let raw = unsafe { (context.0.functions.ibv_create_cq)(context.0.raw.raw(), count, user, events, 0) };
         let raw = Handle::new(raw).map_err(|why| VerbsError::because(context.device_name(), "ibv_create_cq", why))?;
         // SAFETY: the queue was just made; nobody else knows it.
@@ -67,12 +68,12 @@ impl CompletionQueue {
         })))
     }
 
-    /// For how many completions it has place: what was asked for, or more.
+    /// The number of completions that it can hold: the requested one, or more.
     pub fn capacity(&self) -> u32 {
         *self.0.capacity.lock()
     }
 
-    /// Takes completions, oldest first, and says how many.
+    /// Takes completions, oldest first, and returns their number.
     pub fn poll(&self, into: &mut [Completion]) -> Result<usize, VerbsError> {
         const TOGETHER: usize = 16;
         let mut polled = 0;
@@ -96,8 +97,8 @@ impl CompletionQueue {
         Ok(polled)
     }
 
-    /// Asks for an event on the channel with the next completion that comes from now on. Poll once more after this:
-    /// what came before it makes no event.
+    /// Requests an event on the channel for the next completion. Poll once more after this, because earlier completions
+    /// cause no event.
     pub fn arm(&self) -> Result<(), VerbsError> {
         // SAFETY: the queue is alive. The function is a pointer in the context, not one that has to be linked.
         match unsafe { rdma_sys::ibv_req_notify_cq(self.0.raw.raw(), 0) } {
@@ -106,7 +107,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Makes place for at least `capacity` completions.
+    /// Resizes it for at least `capacity` completions.
     pub fn resize(&self, capacity: u32) -> Result<(), VerbsError> {
         let context = &self.0.context;
         let count = checked_capacity(context, capacity)?;
@@ -140,8 +141,8 @@ fn checked_capacity(context: &Context, capacity: u32) -> Result<i32, VerbsError>
     Ok(i32::try_from(capacity).unwrap_or(i32::MAX))
 }
 
-/// What the device has written, without what it leaves undefined: of a failure only the identity, the status and the
-/// vendor's code are valid (ibv_poll_cq(3)).
+/// Converts a completion, without its undefined fields: of a failure only the identity, the status and the vendor's
+/// code are valid (ibv_poll_cq(3)).
 fn completion(raw: &ibv_wc) -> Completion {
     let flag = |flag: ibv_wc_flags| raw.wc_flags & flag.0 != 0;
     let result = match Status::from_code(raw.status) {
@@ -162,7 +163,7 @@ fn completion(raw: &ibv_wc) -> Completion {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Whoever takes events now would count one that is then never acknowledged.
+        // An event that is taken now would be counted and never acknowledged.
         let _taking = self.channel.as_ref().map(|channel| channel.0.taking.lock());
         let library = self.context.0.functions;
         let count = self.unacknowledged.swap(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A device that is open.
+//! An open device.
 
 use std::ffi::CStr;
 use std::mem;
@@ -11,7 +11,7 @@ use rdma_sys::{ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_port
 use crate::sys::{Handle, Verbs};
 use crate::{AsyncEvents, Device, DeviceLimits, Gid, GidEntry, GidKind, Guid, NodeType, Port, VerbsError};
 
-/// A device that is open. Clones are the same one; it is closed when everything made from it is gone.
+/// An open device. Clones are the same device; it is closed when everything made from it is gone.
 #[derive(Clone, Debug)]
 pub struct Context(pub(crate) Arc<Inner>);
 
@@ -77,17 +77,17 @@ impl Context {
         self.0.system_guid
     }
 
-    /// What the device is.
+    /// The type of the device.
     pub fn node_type(&self) -> NodeType {
         self.0.device.node_type()
     }
 
-    /// What the device can do.
+    /// The limits of the device.
     pub fn limits(&self) -> &DeviceLimits {
         &self.0.limits
     }
 
-    /// The port of this number, as it is now. Ports count from 1 to `limits().phys_ports`.
+    /// The current state of the port of this number. Ports count from 1 to `limits().phys_ports`.
     pub fn port(&self, number: u8) -> Result<Port, VerbsError> {
         // SAFETY: plain numbers, for which zeros are valid.
         let mut attr: ibv_port_attr = unsafe { mem::zeroed() };
@@ -140,7 +140,7 @@ impl Context {
         Ok(keys)
     }
 
-    /// What the device tells of itself. Every event is told once, to whoever asks first.
+    /// The asynchronous events of the device. Every event is delivered once, to the first that asks.
     pub fn async_events(&self) -> Result<AsyncEvents, VerbsError> {
         AsyncEvents::new(self.clone())
     }

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use crate::sys::{Handle, Verbs, verbs};
 use crate::{Context, VerbsError};
 
-/// A device's number that is unique in the world, as its maker has given it.
+/// A device's globally unique number, from its maker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Guid(pub u64);
 
@@ -32,7 +32,7 @@ impl Serialize for Guid {
     }
 }
 
-/// What a device is in its network.
+/// The type of a device in its network.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeType {
@@ -92,7 +92,7 @@ impl Device {
         self.guid
     }
 
-    /// What it is.
+    /// Its type.
     pub fn node_type(&self) -> NodeType {
         self.node_type
     }
@@ -120,7 +120,7 @@ pub fn devices() -> Result<Vec<Device>, VerbsError> {
     Ok(list.devices().iter().map(|&device| list.describe(device)).collect())
 }
 
-/// The library's list, which is given back.
+/// The library's list, which is freed on drop.
 struct DeviceList {
     functions: &'static Verbs,
     list: Handle<*mut ibv_device>,

@@ -1,45 +1,45 @@
-//! What can go wrong before a work request is posted. What goes wrong afterwards is a [`Status`](crate::Status).
+//! Errors before a work request is posted. A failure after that is a [`Status`](crate::Status).
 
 use std::fmt;
 use std::io;
 
 use crate::sys::Unavailable;
 
-/// Why an object could not be made, asked or changed.
+/// The reason why an object could not be made, queried or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// The library is not there.
+    /// The library is missing.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
     /// The library, the kernel or the device refused a call.
     #[error("{device}: {call} failed: {why}")]
     Call {
-        /// The device, or what stands in for it where none is involved.
+        /// The device, or a name in its place.
         device: String,
         /// The library's function.
         call: &'static str,
-        /// The system's words.
+        /// The system's error.
         why: io::Error,
     },
-    /// More was asked for than the device has.
+    /// The request exceeds a limit of the device.
     #[error("{device}: {asked} asked for, the limit ({limit_name}) is {limit}")]
     Limit {
         /// The device.
         device: String,
-        /// What was asked for.
+        /// The request.
         asked: u64,
         /// The limit's name in `ibv_devinfo -v`.
         limit_name: &'static str,
         /// The limit.
         limit: u64,
     },
-    /// Objects of different devices, or domains, that should work together.
+    /// Objects of different devices, or domains, cannot work together.
     #[error("{device}: the {what} is of another device or domain")]
     Foreign {
         /// The device of the object that was to be made.
         device: String,
-        /// What does not belong to it.
+        /// The object that does not belong to it.
         what: &'static str,
     },
     /// The device has no such operation.
@@ -68,14 +68,14 @@ impl VerbsError {
     }
 }
 
-/// Why memory could not be registered.
+/// The reason why memory could not be registered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
     /// The memory may not be written, but the device should write to it.
     #[error("{len_bytes} bytes cannot be registered for writing: they are mapped read-only")]
     ReadOnly {
-        /// How much was asked for.
+        /// The requested length.
         len_bytes: usize,
     },
     /// The limit of locked memory.
@@ -87,11 +87,11 @@ pub enum RegisterError {
     LockedMemory {
         /// The device.
         device: String,
-        /// How much was asked for.
+        /// The requested length.
         len_bytes: usize,
         /// `RLIMIT_MEMLOCK`.
         limit: LockedLimit,
-        /// The system's words.
+        /// The system's error.
         why: io::Error,
     },
     /// The device or the kernel refused for another reason.
@@ -99,9 +99,9 @@ pub enum RegisterError {
     Refused {
         /// The device.
         device: String,
-        /// How much was asked for.
+        /// The requested length.
         len_bytes: usize,
-        /// The system's words.
+        /// The system's error.
         why: io::Error,
     },
 }
@@ -124,7 +124,7 @@ impl RegisterError {
     }
 }
 
-/// How much memory this process may lock: its `RLIMIT_MEMLOCK`.
+/// The limit of locked memory of this process: its `RLIMIT_MEMLOCK`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockedLimit(pub Option<u64>);
 
@@ -158,7 +158,7 @@ impl fmt::Display for Transition {
     }
 }
 
-/// Why a queue pair did not change its state: which step, which attribute, with which value.
+/// The reason why a queue pair did not change its state: the step, the attribute, and its value.
 #[derive(Debug, thiserror::Error)]
 #[error("{device}: queue pair {number}, {transition}: {attribute} = {value}: {why}")]
 pub struct ModifyError {
@@ -168,27 +168,27 @@ pub struct ModifyError {
     pub number: u32,
     /// The step.
     pub transition: Transition,
-    /// The attribute that is wrong; all of the step where it cannot be told.
+    /// The wrong attribute; the whole step if the attribute is unknown.
     pub attribute: &'static str,
-    /// Its value, and what would be right where that is known.
+    /// Its value, and the right one if that is known.
     pub value: String,
-    /// The system's words.
+    /// The system's error.
     pub why: io::Error,
 }
 
-/// Why the rest of a list was not posted. What comes before it was, and completes.
+/// The reason why the rest of a list was not posted. The part before was posted, and completes.
 #[derive(Debug, thiserror::Error)]
 #[error("{device}: {queue} took {taken} of {of} work requests: {why}")]
 pub struct PostError {
     /// The device.
     pub device: String,
-    /// What should have taken them: a queue pair with its number, or a shared receive queue.
+    /// The queue: a queue pair with its number, or a shared receive queue.
     pub queue: String,
-    /// How many were taken.
+    /// The number of posted requests.
     pub taken: usize,
-    /// How many there were.
+    /// The number of requests.
     pub of: usize,
-    /// The system's words: `ENOMEM` for a full queue.
+    /// The system's error: `ENOMEM` for a full queue.
     pub why: io::Error,
 }
 

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// Whether nothing is set: an unused entry of a port's table.
+    /// Whether it is all zeros: an unused entry of a port's table.
     pub fn is_zero(self) -> bool {
         self.0 == [0; 16]
     }
@@ -20,7 +20,7 @@ impl Gid {
         Ipv6Addr::from(self.0).to_ipv4_mapped().is_some()
     }
 
-    /// Whether it holds only on the local link (`fe80::/10`).
+    /// Whether it is valid only on the local link (`fe80::/10`).
     pub fn is_link_local(self) -> bool {
         self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
     }
@@ -44,7 +44,7 @@ impl Serialize for Gid {
     }
 }
 
-/// What an entry of a port's table is good for.
+/// The kind of an entry of a port's table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GidKind {
@@ -72,13 +72,13 @@ impl fmt::Display for GidKind {
 /// One used entry of a port's table of addresses.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct GidEntry {
-    /// Its place in the table: what a queue pair is told.
+    /// Its index in the table, as a queue pair needs it.
     pub index: u32,
     /// The address.
     pub gid: Gid,
-    /// What it is good for.
+    /// Its kind.
     pub kind: GidKind,
-    /// The network interface that it belongs to, where there is one.
+    /// Its network interface, if it has one.
     pub netdev: Option<String>,
 }
 

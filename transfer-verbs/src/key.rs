@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// What the own device asks for when it reads or writes a region: part of every [`Element`](crate::Element).
+/// The key with which the own device reads or writes a region: part of every [`Element`](crate::Element).
 ///
 /// ```compile_fail
 /// # fn sent_to_a_peer(_: transfer_verbs::RemoteKey) {}
@@ -14,14 +14,14 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LocalKey(pub(crate) u32);
 
-/// What a peer has to present to read or write memory here, or what it gave us for its memory.
+/// The key with which a peer reads or writes memory here, or the key of a peer's memory.
 ///
 /// It is unique only within 256 binds of one window, so it is no identity.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteKey(pub(crate) u32);
 
 impl RemoteKey {
-    /// A key as a peer has sent it. Nothing is known of it: the peer's device will judge.
+    /// Makes a key from a peer's bytes. The peer's device checks it.
     pub const fn from_peer(key: u32) -> Self {
         Self(key)
     }
@@ -31,7 +31,7 @@ impl RemoteKey {
         self.0
     }
 
-    /// The key for a window's next bind: only its lowest 8 bits change, and they come round.
+    /// The key for a window's next bind: only its lowest 8 bits change, and they wrap around.
     pub(crate) const fn next(self) -> Self {
         Self((self.0 & 0xffff_ff00) | (self.0.wrapping_add(1) & 0xff))
     }

@@ -1,23 +1,22 @@
 //! RDMA verbs as objects that cannot be used in the wrong order.
 //!
-//! Everything that talks to libibverbs or librdmacm is here, and nothing here knows what it is used for. The two
-//! libraries are opened when they are first asked for, so a program starts where they are missing, and
-//! [`available`] says why there are no verbs.
+//! All code that calls libibverbs or librdmacm is here, and it does not depend on its use. The two libraries are opened
+//! on first use, so a program starts where they are missing, and [`available`] says why there are no verbs.
 //!
-//! # What holds
+//! # Guarantees
 //! - Every object keeps alive what it was made from (a region its domain, a domain its context), so they can be dropped
 //!   in any order.
-//! - A queue pair's state is its type: what a state does not allow does not compile.
+//! - A queue pair's state is its type: operations that a state does not allow do not compile.
 //! - Local and remote keys are different types, and an [`Element`] of a gather list comes only from the region that it
 //!   lies in.
-//! - Memory that a device may reach stays mapped for as long as a registration of it exists ([`DeviceMemory`]).
+//! - Memory that a device may access stays mapped as long as it is registered ([`DeviceMemory`]).
 //!
 //! # Layout
-//! - [`devices`], [`Context`], [`Port`], [`Gid`]: what there is; [`choose`] picks one by rule, [`report`] tells it all.
+//! - [`devices`], [`Context`], [`Port`], [`Gid`]: the hardware; [`choose`] picks by rule, [`report`] describes it all.
 //! - [`ProtectionDomain`], [`MemoryRegion`], [`MemoryWindow`]: memory and its keys.
-//! - [`CompletionChannel`], [`CompletionQueue`], [`Completion`]: what was done.
-//! - [`QueuePair`], [`SendList`], [`ReceiveList`], [`SharedReceiveQueue`]: what is to be done.
-//! - [`cm`]: connections by librdmacm, for queue pairs of our own.
+//! - [`CompletionChannel`], [`CompletionQueue`], [`Completion`]: completions.
+//! - [`QueuePair`], [`SendList`], [`ReceiveList`], [`SharedReceiveQueue`]: work requests.
+//! - [`cm`]: connections by librdmacm, for queue pairs that this crate makes.
 //! - `sys`: the two libraries' functions, looked up at run time.
 
 mod async_events;

@@ -1,19 +1,19 @@
-//! What a device can do, as it says itself.
+//! The limits of a device, as it reports them.
 
 use std::fmt;
 
 use rdma_sys::{ibv_atomic_cap, ibv_device_attr, ibv_device_cap_flags};
 use serde::Serialize;
 
-/// To what a device's atomic operations are atomic.
+/// The scope of a device's atomic operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Atomics {
     /// It has none.
     None,
-    /// To other operations of the same device, not to those of the processor.
+    /// Atomic to other operations of the same device, not to those of the processor.
     Device,
-    /// To everything.
+    /// Atomic to all operations.
     Global,
 }
 

@@ -24,7 +24,7 @@ impl Mtu {
         128 << self.code()
     }
 
-    /// The one of exactly this size.
+    /// The value of exactly this size.
     pub fn from_len_bytes(len_bytes: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.len_bytes() == len_bytes)
     }
@@ -69,11 +69,11 @@ pub enum PortState {
     ActiveDefer,
 }
 
-/// What is below a port.
+/// The link layer of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkLayer {
-    /// Not told, which on old devices means InfiniBand.
+    /// Not reported, which on old devices means InfiniBand.
     Unspecified,
     /// InfiniBand: peers are addressed by LID.
     InfiniBand,
@@ -81,7 +81,7 @@ pub enum LinkLayer {
     Ethernet,
 }
 
-/// What the wire does.
+/// The physical state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -162,14 +162,14 @@ impl fmt::Display for PhysicalState {
     }
 }
 
-/// A port as it is now.
+/// The current state of a port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Port {
     /// Counted from 1.
     pub number: u8,
     /// Whether it carries data.
     pub state: PortState,
-    /// What the wire does.
+    /// The physical state.
     pub physical_state: PhysicalState,
     /// The largest packet now.
     pub mtu_active: Mtu,
@@ -177,11 +177,11 @@ pub struct Port {
     pub mtu_max: Mtu,
     /// Its address in an InfiniBand subnet, 0 on Ethernet.
     pub lid: u16,
-    /// How many low bits of the LID are paths to the same port.
+    /// The number of low bits of the LID that are paths to the same port.
     pub lmc: u8,
     /// The subnet manager's address.
     pub sm_lid: u16,
-    /// What is below the port.
+    /// The link layer.
     pub link_layer: LinkLayer,
     /// The largest message that one work request may carry.
     pub max_message_bytes: u32,

@@ -106,8 +106,8 @@ pub struct SendRequest<'a> {
     pub kind: SendKind<'a>,
 }
 
-/// A list of work requests, posted in order with one call (one doorbell) and used again. A window may be bound only once
-/// in a list.
+/// A list of work requests, posted in order with one call (one doorbell) and used again. A window may be bound only
+/// once in a list.
 #[derive(Default)]
 pub struct SendList {
     requests: Vec<ibv_send_wr>,
@@ -211,8 +211,8 @@ impl SendList {
         self.binds.clear();
     }
 
-    /// Has the last work request complete when it succeeds, however it was pushed: for lists whose end is not known before
-    /// they are posted.
+    /// Has the last work request complete when it succeeds, however it was pushed: for lists whose end is not known
+    /// before they are posted.
     pub fn signal_last(&mut self) {
         if let Some(last) = self.requests.last_mut() {
             last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;

@@ -1,20 +1,21 @@
-//! Micro-benchmarks of the hot paths: what one step costs, with nothing around it. `transfer-bench` measures the whole.
+//! Micro-benchmarks of single steps of the hot paths. `transfer-bench` measures the whole.
 //!
-//! `cargo bench -p transfer-benches` runs all of them, `cargo bench -p transfer-benches --bench node -- fetch` those of one file whose name
-//! has "fetch" in it. Each line is the median of many short rounds, with the fastest and the slowest.
+//! `cargo bench -p transfer-benches` runs all of them, `cargo bench -p transfer-benches --bench node -- fetch` those of
+//! one file whose name has "fetch" in it. Each line is the median of many short rounds, with the fastest and the
+//! slowest.
 //!
 //! - `ring`: a record through a ring in shared memory.
 //! - `allocator`: an allocation and its return.
-//! - `messages`: encoding and decoding what sidecars and workers say to each other.
+//! - `messages`: encoding and decoding the messages of sidecars and workers.
 //! - `node`: the state machine's share of a push, a fetch and a release, without any I/O.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// How long one benchmark takes, all rounds together.
+/// The time of one benchmark, all rounds together.
 const BUDGET: Duration = Duration::from_millis(1500);
-/// How long one round takes at least, so that the clock does not count.
+/// The least time of one round, so that reading the clock does not count.
 const ROUND: Duration = Duration::from_millis(10);
 
 /// Runs benchmarks and prints a line for each.
@@ -25,7 +26,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Reads the command line: a word that the names must have in them; `--test` runs each once, which is what `cargo test` asks for.
+    /// Reads the command line: a word that the names must contain; `--test` runs each once, as `cargo test` requests.
     #[must_use]
     pub fn from_arguments() -> Runner {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -35,7 +36,7 @@ impl Runner {
         Runner { filter, quick }
     }
 
-    /// Measures `step`, which does `operations` of what is counted in one call.
+    /// Measures `step`, one call of which does `operations` operations.
     pub fn measure<T>(&self, name: &str, operations: u64, mut step: impl FnMut() -> T) {
         if self.filter.as_ref().is_some_and(|filter| !name.contains(filter.as_str())) {
             return;

@@ -7,10 +7,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use transfer_terminal::exit::{self, Exit};
 
-/// How the program ends.
+/// The exit statuses of the program.
 const EXITS: [Exit; 4] = [Exit::Done, Exit::Failed, Exit::WrongUse, Exit::ReaderGone];
 
-/// Measures: own sidecars and workers, each figure beside its baseline.
+/// Measures with its own sidecars and workers, and shows each figure beside its baseline.
 #[derive(Debug, Parser)]
 #[command(
     name = "transfer-bench",
@@ -21,65 +21,65 @@ const EXITS: [Exit; 4] = [Exit::Done, Exit::Failed, Exit::WrongUse, Exit::Reader
     disable_help_subcommand = true
 )]
 pub struct Arguments {
-    /// What to measure.
+    /// The measurements.
     #[command(flatten)]
     pub options: Options,
-    /// What to do instead of measuring.
+    /// The command, instead of measuring.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
 
-/// What to measure, and how.
+/// The options of the measurements.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Which suites; all of them where none is named
+    /// The suites to run; all if none is named
     #[arg(value_enum)]
     pub suites: Vec<Suite>,
-    /// How often each measurement is made
+    /// The number of runs of each measurement
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Fewer and shorter runs: to see that it works
+    /// Fewer and shorter runs, to check that it works
     #[arg(long)]
     pub quick: bool,
     /// The sidecar's program. Default: transferd beside this program
     #[arg(long, value_name = "PATH")]
     pub transferd: Option<PathBuf>,
-    /// How the sidecars wait: transferd's --poll
+    /// The poll strategy of the sidecars: transferd's --poll
     #[arg(long, default_value = "adaptive", value_parser = ["adaptive", "event", "busy"])]
     pub poll: String,
     /// As JSON, with every run
     #[arg(long)]
     pub json: bool,
-    /// For the suite sweep.
+    /// The options of the suite sweep.
     #[command(flatten)]
     pub sweep: SweepOptions,
 }
 
-/// What to do instead of measuring.
+/// The command, instead of measuring.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Print what makes a shell complete the words of a command line
+    /// Generate shell completions
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: clap_complete::Shell,
     },
     /// Write the manual pages
     Man {
-        /// Where to: a directory, made where it is missing.
+        /// The target directory; it is made if it is missing.
         directory: PathBuf,
     },
-    /// A process of a suite: does the tasks that come from its standard input
+    /// A process of a suite: does the tasks from its standard input
     #[command(hide = true)]
     Actor,
     /// Runs a program that ends when the process PARENT does
     #[command(hide = true)]
     Tied {
-        /// Whose end is this one's.
+        /// The process whose end also ends this one.
         #[arg(long)]
         parent: u32,
-        /// What to run.
+        /// The program.
         program: OsString,
-        /// With what.
+        /// Its arguments.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },

@@ -1,11 +1,11 @@
-//! Where a sidecar's gRPC services are.
+//! The address of a sidecar's gRPC services.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use tonic::transport::Uri;
 
-/// Where a sidecar's gRPC services are.
+/// The address of a sidecar's gRPC services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// `http://HOST:PORT` or `https://HOST:PORT`
@@ -14,7 +14,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// A text that is no such address.
+/// The text is no such address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "it is neither http://HOST:PORT or https://HOST:PORT nor the path of a Unix socket, like /run/transfer/admin.sock"

@@ -6,12 +6,12 @@ use serde_json::json;
 use transfer_proto::v1::{DeleteRequest, EvictRequest, SetLogLevelRequest};
 use transfer_terminal::units::{bytes, count};
 
-/// What `transferctl delete` may be told.
+/// The options of `transferctl delete`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Delete {
-    /// The key to end, whoever owns it
+    /// The key to delete, whichever worker owns it
     pub key: String,
-    /// Which sidecar.
+    /// The sidecar.
     #[command(flatten)]
     pub target: Target,
     /// As JSON: sizes in bytes
@@ -19,7 +19,7 @@ pub struct Delete {
     pub json: bool,
 }
 
-/// Ends a key.
+/// Deletes a key.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`].
@@ -50,13 +50,13 @@ pub async fn delete(options: &Delete) -> Result<(), Error> {
     Ok(())
 }
 
-/// What `transferctl evict` may be told.
+/// The options of `transferctl evict`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Evict {
     /// Only in the landing pool of this user id
     #[arg(long, value_name = "UID")]
     pub uid: Option<u32>,
-    /// Which sidecar.
+    /// The sidecar.
     #[command(flatten)]
     pub target: Target,
     /// As JSON: sizes in bytes
@@ -64,7 +64,7 @@ pub struct Evict {
     pub json: bool,
 }
 
-/// Calls idle landing slots back.
+/// Recalls idle landing slots.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`].
@@ -75,7 +75,7 @@ pub async fn evict(options: &Evict) -> Result<(), Error> {
     match options.json {
         true => transfer_terminal::outln!("{:#}", json!({ "keys": evicted.keys, "bytes": evicted.bytes })),
         false => transfer_terminal::outln!(
-            "called back the idle landing slots of {} keys, at least {}; the room is free when their peers have confirmed it",
+            "recalled the idle landing slots of {} keys, at least {}; the room is free when their peers have confirmed it",
             count(evicted.keys),
             bytes(evicted.bytes)
         ),
@@ -83,12 +83,13 @@ pub async fn evict(options: &Evict) -> Result<(), Error> {
     Ok(())
 }
 
-/// What `transferctl log-level` may be told.
+/// The options of `transferctl log-level`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LogLevel {
-    /// error, warn, info, debug, trace, off, or directives like info,transfer_fabric=debug. Without it: shows what is logged now
+    /// error, warn, info, debug, trace, off, or directives like info,transfer_fabric=debug. Without it, the command
+    /// shows the current filter
     pub level: Option<String>,
-    /// Which sidecar.
+    /// The sidecar.
     #[command(flatten)]
     pub target: Target,
     /// As JSON
@@ -96,7 +97,7 @@ pub struct LogLevel {
     pub json: bool,
 }
 
-/// Shows or changes what is logged.
+/// Shows or changes the filter of the log.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`].

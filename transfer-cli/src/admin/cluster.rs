@@ -1,4 +1,4 @@
-//! What there is at all nodes of a cluster: the directory names the nodes, and each is asked.
+//! Lists over all nodes of a cluster: the directory names the nodes, and each is asked.
 
 use super::Target;
 use super::address::Address;
@@ -11,18 +11,18 @@ use transfer_proto::v1::admin_client::AdminClient;
 use transfer_proto::v1::{Node, NodesRequest, NodesResponse, Tensor, TensorsRequest};
 use transfer_terminal::units::age;
 
-/// How many nodes are asked at a time.
+/// The number of nodes that are asked at a time.
 const AT_ONCE: usize = 16;
 
-/// A node that could not be asked, or not to the end.
+/// A node that could not be asked, or not to the end of its list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Missing {
-    /// Its name, or what stands for nodes of which nobody knows.
+    /// Its name, or a description of unknown nodes.
     who: String,
     why: String,
 }
 
-/// The nodes that were to be asked, and those of them that could not be.
+/// The number of nodes, and those that could not be asked.
 #[derive(Debug, Default)]
 pub(crate) struct NodesAsked {
     nodes: usize,
@@ -30,10 +30,10 @@ pub(crate) struct NodesAsked {
 }
 
 impl NodesAsked {
-    /// Names each that is missing on the standard error.
+    /// Names each missing node on the standard error.
     ///
     /// # Errors
-    /// [`Error::NotAllNodes`] where one is.
+    /// [`Error::NotAllNodes`] if one is missing.
     pub(crate) fn complete(self) -> Result<(), Error> {
         for Missing { who, why } in &self.missing {
             let line = transfer_terminal::table::printable(format!("transferctl: {who} is missing in the list: {why}"));
@@ -46,14 +46,14 @@ impl NodesAsked {
     }
 }
 
-/// The first page of one node, and whom to ask for the others.
+/// The first page of one node, with the client and the token for the others.
 type First = Result<(AdminClient<Channel>, Vec<Tensor>, String), Error>;
 
-/// Asks all nodes of the cluster of `target` for tensors. `each` gets every page with its node's name, in the order of these names, until
-/// it breaks.
+/// Asks all nodes of the cluster of `target` for tensors. `each` gets every page with its node's name, in the order of
+/// these names, until it breaks.
 ///
 /// # Errors
-/// [`Error::Unreachable`], [`Error::Admin`]: of the sidecar at `target`. What other nodes fail in is in [`NodesAsked`].
+/// [`Error::Unreachable`], [`Error::Admin`]: of the sidecar at `target`. Failures of other nodes are in [`NodesAsked`].
 pub(crate) async fn tensors(
     target: &Target,
     request: &TensorsRequest,
@@ -85,7 +85,7 @@ async fn first(target: Target, mut request: TensorsRequest) -> First {
     Ok((admin, page.tensors, page.next_page_token))
 }
 
-/// Hands on the first page and asks for the others.
+/// Passes the first page on, and asks for the others.
 async fn rest(
     target: &Target,
     request: &TensorsRequest,
@@ -106,7 +106,7 @@ async fn rest(
     }
 }
 
-/// The nodes that can be asked, and where; the others are in [`NodesAsked`].
+/// The nodes that can be asked, with their addresses; the others are in [`NodesAsked`].
 async fn nodes(target: &Target) -> Result<(Vec<(String, Target)>, NodesAsked), Error> {
     let mut admin = target.connect().await?;
     let (mut nodes, mut asked, mut page_token) = (Vec::new(), NodesAsked::default(), String::new());

@@ -7,16 +7,16 @@ use std::time::Duration;
 use transfer_proto::v1::{DrainProgress, DrainRequest, DrainStep};
 use transfer_terminal::units::{counted, short};
 
-/// What `transferctl drain` may be told.
+/// The options of `transferctl drain`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// When to leave with whatever is not finished
+    /// The time after which the sidecar leaves with unfinished work
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive)]
     pub deadline: Duration,
     /// Do not wait for the end
     #[arg(long)]
     pub no_wait: bool,
-    /// Which sidecar.
+    /// The sidecar.
     #[command(flatten)]
     pub target: Target,
     /// One JSON object per line: times in nanoseconds
@@ -32,10 +32,10 @@ fn positive(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Begins, and prints the progress until the sidecar leaves.
+/// Begins a drain, and prints the progress until the sidecar leaves.
 ///
 /// # Errors
-/// [`Error::Unreachable`], [`Error::Admin`]; [`Error::Overdue`] where it leaves with something unfinished.
+/// [`Error::Unreachable`], [`Error::Admin`]; [`Error::Overdue`] if it leaves with unfinished work.
 pub async fn run(options: &Options) -> Result<(), Error> {
     let deadline_ns = u64::try_from(options.deadline.as_nanos()).unwrap_or(u64::MAX);
     let mut admin = options.target.connect_for_long().await?;
@@ -47,7 +47,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
             transfer_terminal::outln!("{}", as_json(&now));
         } else {
             let text = as_text(&now);
-            // The time goes on where nothing else does.
+            // The remaining time changes even if nothing else does.
             let what = (now.step, now.operations, now.requests, now.outgoing, now.landing);
             if said.replace(what) != Some(what) {
                 transfer_terminal::outln!("{text}");

@@ -7,16 +7,17 @@ use transfer_proto::v1::event::What;
 use transfer_proto::v1::{Event, EventsRequest};
 use transfer_terminal::table::printable;
 
-/// What `transferctl events` may be told.
+/// The options of `transferctl events`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Begin behind the event of this number, as far as the sidecar has kept them; 0 is everything kept. Without it: what comes from now on
+    /// Begin after the event of this number, as far as the sidecar has kept them; 0 shows all kept events. Default:
+    /// only new events
     #[arg(long, value_name = "N")]
     pub after: Option<u64>,
-    /// Stop after so many
+    /// Stop after this many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
-    /// Which sidecar.
+    /// The sidecar.
     #[command(flatten)]
     pub target: Target,
     /// One JSON object per line

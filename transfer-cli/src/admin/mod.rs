@@ -1,11 +1,11 @@
-//! The Admin gRPC service: where it is, and how to ask it.
+//! The client of the Admin gRPC service.
 //!
 //! # Layout
-//! - [`address`]: where a sidecar is. [`tls`]: certificates for it.
-//! - [`status`]: the overview. [`lists`]: what there may be many of.
-//! - `cluster`: the same at all nodes.
-//! - [`changes`], [`drain`], [`poll`]: what an operator may change.
-//! - [`events`]: what happens. [`watch`]: a listing again and again. [`top`]: a live screen.
+//! - [`address`]: the address of a sidecar. [`tls`]: its certificates.
+//! - [`status`]: the overview. [`lists`]: the lists.
+//! - `cluster`: lists over all nodes.
+//! - [`changes`], [`drain`], [`poll`]: what an operator can change.
+//! - [`events`]: the events. [`watch`]: a list, refreshed periodically. [`top`]: a live screen.
 
 pub mod address;
 pub mod changes;
@@ -29,15 +29,16 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use transfer_proto::v1::admin_client::AdminClient;
 use transfer_proto::v1::{DType, Fabric, Link, LinksRequest, StatusRequest, StatusResponse, TensorDescriptor};
 
-/// How long connecting may take.
+/// The time-out of connecting.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long an answer may take. A sidecar answers in milliseconds; one that is stopped, never.
+/// The time-out of an answer. A sidecar answers in milliseconds; a stopped one never does.
 const ANSWER: Duration = Duration::from_secs(15);
 
-/// Which sidecar.
+/// The sidecar of a command.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// Where the sidecar's gRPC services are: http://HOST:PORT or https://HOST:PORT of its --listen, or the path of its --admin-socket
+    /// The address of the sidecar's gRPC services: http://HOST:PORT or https://HOST:PORT of its --listen, or the path
+    /// of its --admin-socket
     #[arg(
         long,
         help_heading = "Connection",
@@ -61,7 +62,7 @@ impl Target {
         self.connect_within(Some(ANSWER)).await
     }
 
-    /// Connects for a call whose answer goes on for as long as the caller likes.
+    /// Connects for a call with an unlimited answer.
     ///
     /// # Errors
     /// [`Error::Unreachable`].
@@ -74,7 +75,7 @@ impl Target {
             let endpoint = endpoint.connect_timeout(CONNECT);
             match answer {
                 Some(answer) => endpoint.timeout(answer),
-                // A sidecar that is dead, or cut off, is noticed all the same.
+                // A sidecar that is dead, or cut off, is noticed by pings.
                 None => endpoint.http2_keep_alive_interval(CONNECT).keep_alive_timeout(CONNECT),
             }
         };
@@ -102,13 +103,13 @@ impl Target {
         Ok(AdminClient::new(channel.map_err(unreachable)?))
     }
 
-    /// Connects, and asks what the sidecar shows of itself.
+    /// Connects, and requests the status.
     pub(crate) async fn status(&self) -> Result<StatusResponse, Error> {
         let mut admin = self.connect().await?;
         Ok(admin.status(StatusRequest {}).await.map_err(|e| self.answered(e))?.into_inner())
     }
 
-    /// Its links, as many as one page has.
+    /// The links of one page.
     pub(crate) async fn links(&self) -> Result<Vec<Link>, Error> {
         let mut admin = self.connect().await?;
         let request = LinksRequest { page_size: 1000, ..LinksRequest::default() };

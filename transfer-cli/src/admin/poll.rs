@@ -5,10 +5,10 @@ use crate::error::Error;
 use serde_json::{Value, json};
 use transfer_proto::v1::{Poll, PollStrategy, SetPollRequest};
 
-/// How a sidecar's data plane can wait.
+/// The poll strategies of a sidecar's data plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Strategy {
-    /// Polls for a moment while work comes in short intervals, then sleeps.
+    /// Polls for a moment while work arrives in short intervals, then sleeps.
     Adaptive,
     /// Sleeps as soon as there is nothing to do.
     Event,
@@ -16,15 +16,15 @@ pub enum Strategy {
     Busy,
 }
 
-/// What `transferctl poll` may be told.
+/// The options of `transferctl poll`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// How to wait from now on, until the sidecar ends. Without it: shows how it waits now
+    /// The new strategy, until the sidecar ends. Without it, the command shows the current one
     pub strategy: Option<Strategy>,
-    /// With adaptive: how long to poll before sleeping, in microseconds, at most a second. Default: 20
+    /// With adaptive: the time to poll before sleeping, in microseconds, at most a second. Default: 20
     #[arg(long, value_name = "N", requires = "strategy", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub for_us: Option<u64>,
-    /// Which sidecar.
+    /// The sidecar.
     #[command(flatten)]
     pub target: Target,
     /// As JSON: times in nanoseconds
@@ -32,7 +32,7 @@ pub struct Options {
     pub json: bool,
 }
 
-/// Asks, changes where that is wanted, and prints.
+/// Shows the strategy, or changes it.
 ///
 /// # Errors
 /// [`Error::PollFor`], [`Error::Unreachable`], [`Error::Admin`].

@@ -8,10 +8,10 @@ use transfer_proto::v1::{DirectoryState, FabricState, State, StatusResponse, Tls
 use transfer_terminal::table::Table;
 use transfer_terminal::units::{age, bytes, count, counted};
 
-/// What `transferctl status` may be told.
+/// The options of `transferctl status`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Which sidecar.
+    /// The sidecar.
     #[command(flatten)]
     pub target: Target,
     /// As JSON: sizes in bytes, times in nanoseconds
@@ -95,7 +95,7 @@ fn as_text(status: &StatusResponse) -> String {
     }
     let mut paths = Table::new(&["carried by", ">transfers", ">bytes", ">copied by a CPU"]);
     let published = counters.published.filter(|published| published.transfers > 0);
-    // What was only published stands among the others: they are all that workers have asked for.
+    // Publications without a transfer are part of this table: they are all requests of workers.
     for (name, p) in counters
         .finished
         .iter()
@@ -245,7 +245,7 @@ mod tests {
     use transfer_proto::v1::{Counters, Path, Poll, PollStrategy, Pool, Setting};
 
     #[test]
-    fn an_empty_sidecar_and_a_busy_one_are_both_shown() {
+    fn status_of_an_empty_and_of_a_busy_sidecar_is_shown() {
         let empty = as_text(&StatusResponse::default());
         assert!(empty.contains("0 connected") && empty.contains("landing pools: none"), "{empty}");
 
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_expires_is_told() {
+    fn expiry_of_the_certificate_is_shown() {
         let tls = TlsState { expires_unix_s: 86_400 * 90, refused_handshakes: 1 };
         assert_eq!(tls_text(&tls, 86_400), "its certificate expires in 89 d 0 h; 1 handshake refused since the start");
         assert!(tls_text(&tls, 86_400 * 90).contains("HAS EXPIRED"));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fabric_that_is_not_used_is_shown_with_the_reason() {
+    fn unused_fabric_is_shown_with_the_reason() {
         let setting = Setting { name: "device".into(), value: "rxe0".into() };
         let verbs = FabricState { fabric: 4, available: true, settings: vec![setting], ..FabricState::default() };
         let lack = FabricState { fabric: 4, why_not: "no RDMA device".into(), ..FabricState::default() };

@@ -14,7 +14,7 @@ pub struct TlsOptions {
     #[arg(long, help_heading = "Connection", env = "TRANSFER_TLS_CA", value_name = "PATH")]
     pub tls_ca: Option<PathBuf>,
 
-    /// For https: the certificate that says who you are, as PEM; the sidecar's --admins and --readers name it
+    /// For https: your certificate, as PEM; the sidecar's --admins and --readers name it
     #[arg(long, help_heading = "Connection", env = "TRANSFER_TLS_CERT", value_name = "PATH", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
@@ -22,12 +22,13 @@ pub struct TlsOptions {
     #[arg(long, help_heading = "Connection", env = "TRANSFER_TLS_KEY", value_name = "PATH", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// For https: the name in the sidecar's certificate, where it is not the host of the address; a node's name, for instance
+    /// For https: the name in the sidecar's certificate, if it is not the host of the address; for instance a node's
+    /// name
     #[arg(long, help_heading = "Connection", env = "TRANSFER_TLS_NAME", value_name = "NAME")]
     pub tls_name: Option<String>,
 }
 
-/// Why an https address cannot be used.
+/// The reason why an https address cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -39,14 +40,14 @@ pub enum TlsError {
         /// The address.
         address: String,
     },
-    /// A certificate that no sidecar takes any more.
+    /// The certificate has expired, so no sidecar accepts it.
     #[error("--tls-cert {}: the certificate of {subject} has expired {} ago; give a new one", path.display(), age(*ago))]
     Expired {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// Its subject.
         subject: String,
-        /// For how long.
+        /// The time since its expiry.
         ago: Duration,
     },
     /// A file cannot be read.
@@ -62,7 +63,7 @@ pub enum TlsError {
 }
 
 impl TlsOptions {
-    /// What a connection to `address` is made with.
+    /// The TLS configuration of a connection to `address`.
     pub(super) fn for_address(&self, address: &str) -> Result<ClientTlsConfig, TlsError> {
         let Some(ca) = &self.tls_ca else { return Err(TlsError::NoAuthority { address: address.to_owned() }) };
         let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("--tls-ca", ca)?));
@@ -77,7 +78,7 @@ impl TlsOptions {
     }
 }
 
-/// The sidecar would say no more than that it ends the connection.
+/// Checks the expiry, because the sidecar would only end the connection.
 fn is_current(path: &Path) -> Result<(), TlsError> {
     let found = CertificateFile::look(path).found.unwrap_or_default();
     let now_s = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
@@ -86,7 +87,7 @@ fn is_current(path: &Path) -> Result<(), TlsError> {
         Some((ago, subject)) => {
             Err(TlsError::Expired { path: path.to_owned(), subject, ago: Duration::from_secs(ago) })
         }
-        // What cannot be read is told of elsewhere.
+        // An unreadable file is reported elsewhere.
         None => Ok(()),
     }
 }

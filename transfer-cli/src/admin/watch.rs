@@ -1,4 +1,4 @@
-//! `transferctl watch`: a listing again and again.
+//! `transferctl watch`: a list, refreshed periodically.
 
 use super::{lists, status};
 use crate::error::Error;
@@ -6,24 +6,24 @@ use std::io::IsTerminal;
 use std::time::Duration;
 use transfer_terminal::exit::Exit;
 
-/// What `transferctl watch` may be told.
+/// The options of `transferctl watch`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The pause between two looks
+    /// The pause between two refreshes
     #[arg(long, global = true, value_name = "TIME", default_value = "2s", value_parser = transfer_terminal::units::duration)]
     pub every: Duration,
-    /// Stop after so many looks
+    /// Stop after this many refreshes
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub times: Option<u64>,
-    /// What to look at.
+    /// The list to watch.
     #[command(subcommand)]
     pub what: What,
 }
 
-/// What can be watched.
+/// The lists that can be watched.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum What {
-    /// Who the sidecar is, how it is, what it holds and what it counted
+    /// The sidecar's identity, health, contents and counters
     Status(status::Options),
     /// Connected workers
     Sessions(lists::Sessions),
@@ -35,19 +35,20 @@ pub enum What {
     Tensors(lists::Tensors),
     /// Memory
     Segments(lists::Segments),
-    /// What workers have begun, and what it waits for
+    /// Unfinished operations of workers, and what they wait for
     Transfers(lists::Transfers),
-    /// Landing slots that wait until no peer can write there
+    /// Landing slots that wait until no peer can write into them
     Quarantine(lists::Quarantine),
 }
 
-/// Refreshes a listing until interrupted, or the given number of times. The sidecar may be gone for a while after the first listing.
+/// Refreshes a listing until interrupted, or the given number of times. The sidecar may be gone for a while after the
+/// first listing.
 ///
 /// # Errors
-/// Those of what is watched; of one that is gone, those of the first look and of the last.
+/// Those of the list. If the sidecar is gone, only those of the first and the last refresh.
 pub async fn run(options: &Options) -> Result<(), Error> {
     let mut looks = 0;
-    // Where a person looks, each look takes the place of the one before.
+    // On a terminal each refresh replaces the previous one.
     let clear = std::io::stdout().is_terminal();
     loop {
         if clear {

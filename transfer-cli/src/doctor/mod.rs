@@ -1,8 +1,8 @@
-//! `transferctl doctor`: what is wrong with this host and its sidecar, and what to do about it.
+//! `transferctl doctor`: checks of this host and its sidecar, with advice.
 //!
 //! # Layout
-//! - `facts`: what is looked at, once, before anything is judged: this host, the sidecar, real bytes, another node.
-//! - `checks`: the list of checks. Each one judges the facts; a new one is a function and its place in the list.
+//! - `facts`: the facts, gathered once in advance: this host, the sidecar, transfers of real bytes, another node.
+//! - `checks`: the list of checks. Each one judges the facts; a new check is a function and its entry in the list.
 
 mod checks;
 pub(crate) mod facts;
@@ -16,26 +16,27 @@ use serde_json::json;
 use std::path::PathBuf;
 use transfer_terminal::units::size;
 
-/// What `transferctl doctor` may be told.
+/// The options of `transferctl doctor`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Which sidecar.
+    /// The sidecar.
     #[command(flatten)]
     pub target: Target,
-    /// Where its workers connect: --socket of transferd. Default: /run/transfer/worker.sock, where that is there. Bytes are moved through it
+    /// The socket of its workers: --socket of transferd. Default: /run/transfer/worker.sock, if that exists. Bytes are
+    /// moved through it
     #[arg(long, env = "TRANSFER_SOCKET", value_name = "PATH", help_heading = "Connection")]
     pub socket: Option<PathBuf>,
-    /// Look at another node too, and at what lies between: where its gRPC services are
+    /// Also check another node, and the path to it: the address of its gRPC services
     #[arg(long, value_name = "http://HOST:PORT|PATH")]
     pub with: Option<Address>,
-    /// Where the other node's workers connect, if this host can reach that: bytes are moved both ways then. Without it, a tensor is
-    /// pushed to a worker there and fetched back, or something that is published there is fetched
+    /// The socket of the other node's workers, if this host can reach it: bytes are then moved both ways. Without it, a
+    /// tensor is pushed to a worker there and fetched back, or a tensor that is published there is fetched
     #[arg(long, value_name = "PATH", requires = "with")]
     pub with_socket: Option<PathBuf>,
-    /// A file of certificates to look at, in PEM, beside those of --tls-cert and --tls-ca; may be given more than once
+    /// A file of certificates to check, in PEM, besides those of --tls-cert and --tls-ca; may be given more than once
     #[arg(long, value_name = "FILE")]
     pub certificate: Vec<PathBuf>,
-    /// How much to move; 0 moves nothing
+    /// The number of bytes to move; 0 moves nothing
     #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = size)]
     pub bytes: u64,
     /// As JSON
@@ -43,33 +44,33 @@ pub struct Options {
     pub json: bool,
 }
 
-/// How bad it is.
+/// The verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
-    /// As it should be.
+    /// It is fine.
     Ok,
-    /// It works, and could be better, or will not work for everything.
+    /// It works, but could be better, or does not work for everything.
     Warn,
     /// It does not work.
     Fail,
 }
 
-/// What a check found.
+/// A finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
     check: &'static str,
     verdict: Verdict,
-    /// What there is.
+    /// The fact.
     found: String,
-    /// What to do.
+    /// The advice.
     advice: Option<String>,
 }
 
-/// Looks, judges and prints.
+/// Gathers the facts, judges and prints them.
 ///
 /// # Errors
-/// [`Error::Unwell`] where a check failed.
+/// [`Error::Unwell`] if a check failed.
 pub async fn run(options: &Options) -> Result<(), Error> {
     let facts = Facts::gather(options).await;
     let findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(&facts)).collect();

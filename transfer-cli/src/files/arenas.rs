@@ -1,4 +1,4 @@
-//! What does not fit into one arena, spread over several: each is that of a worker of its own.
+//! Tensors that do not fit into one arena are spread over several, each of a worker of its own.
 
 use super::Worker;
 use super::error::FilesError;
@@ -9,20 +9,20 @@ use transfer_client::{Client, DType, Error as ClientError, Key, TensorMeta};
 use transfer_core::memory::padded;
 use transfer_memory::session::{RefusalCode, SessionError};
 
-/// The smallest arena that is asked for in vain before it is given up, in bytes.
+/// The smallest arena to ask for, in bytes.
 const SMALLEST: u64 = 64 << 10;
 
-/// The most workers that one push has.
+/// The most workers of one push.
 const MOST: usize = 256;
 
-/// One worker, and what it publishes.
+/// One worker, and the tensors that it publishes.
 pub(super) struct Share {
     pub(super) client: Client,
     pub(super) items: Vec<Item>,
 }
 
-/// Connects as one worker where the sidecar grants it an arena for everything, else as several: with half of it, half of that, and so on. The
-/// lists of pieces are the last share: they are published when the others are.
+/// Connects as one worker if the sidecar grants it an arena for everything, else as several: with half of it, half of
+/// that, and so on. The lists of pieces are the last share: they are published after the others.
 pub(super) async fn connect(worker: &Worker, items: Vec<Item>) -> Result<Vec<Share>, Error> {
     let wanted_bytes = arena_for(&items);
     let (first, arena_bytes) = largest(worker, wanted_bytes).await?;
@@ -47,7 +47,7 @@ pub(super) async fn connect(worker: &Worker, items: Vec<Item>) -> Result<Vec<Sha
     Ok(shares)
 }
 
-/// A worker with the largest arena that the sidecar grants, and how large that is. What it refuses costs nothing.
+/// A worker with the largest arena that the sidecar grants, and its size. A refusal costs nothing.
 async fn largest(worker: &Worker, wanted_bytes: u64) -> Result<(Client, u64), Error> {
     let mut arena_bytes = wanted_bytes;
     loop {
@@ -68,7 +68,7 @@ fn is_too_large(error: &Error) -> bool {
     refusal.code == RefusalCode::ArenaTooLarge
 }
 
-/// Cuts what fits into no arena. Answers what is to be published, and the lists of the pieces.
+/// Cuts tensors that fit into no arena. Returns the tensors to publish, and the lists of the pieces.
 fn cut(items: Vec<Item>, arena_bytes: u64) -> Result<(Vec<Item>, Vec<Item>), FilesError> {
     let piece_bytes = PIECE_BYTES.min(arena_bytes);
     let (mut all, mut lists) = (Vec::new(), Vec::new());
@@ -107,7 +107,7 @@ fn cut(items: Vec<Item>, arena_bytes: u64) -> Result<(Vec<Item>, Vec<Item>), Fil
     Ok((all, lists))
 }
 
-/// One behind the other into arenas of that size.
+/// Distributes them in order over arenas of that size.
 fn spread(items: Vec<Item>, arena_bytes: u64) -> Vec<Vec<Item>> {
     let mut bins: Vec<(u64, Vec<Item>)> = Vec::new();
     for item in items {

@@ -1,8 +1,9 @@
-//! A directory whose files are opened and made below it, on ways without symbolic links.
+//! A directory whose files are opened and made without following symbolic links.
 //!
-//! Whoever may write in a directory can put a symbolic link where a file or a directory was a moment ago. To look first and to open by the
-//! path afterwards would follow it, to whatever this process may read. So the kernel opens each name from the directory's descriptor
-//! and refuses a link anywhere on the way: `openat2` with `RESOLVE_NO_SYMLINKS`.
+//! A process that may write in a directory can replace a file or a directory by a symbolic link at any moment. Checking
+//! first and opening by the path afterwards would follow the link, to any file that this process may read. So the
+//! kernel opens each name from the directory's descriptor and refuses a link anywhere on the path: `openat2` with
+//! `RESOLVE_NO_SYMLINKS`.
 
 use super::error::FilesError;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
@@ -12,7 +13,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// A directory that is open.
+/// An open directory.
 #[derive(Debug)]
 pub(super) struct Root {
     descriptor: OwnedFd,
@@ -20,7 +21,7 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// Opens the directory of that path, which may be a link: it is what the caller named.
+    /// Opens the directory at that path, which may be a link because the caller has named it.
     pub(super) fn open(path: &Path) -> Result<Root, FilesError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match openat(CWD, path, flags, Mode::empty()) {
@@ -29,12 +30,12 @@ impl Root {
         }
     }
 
-    /// Where a name below it is, for people: nothing is opened by this.
+    /// The path of a name below it, for messages: this opens nothing.
     pub(super) fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Opens what has that name below it, with `/` between names; `flags` besides reading.
+    /// Opens the file of that name below it, with `/` between names; `flags` in addition to reading.
     pub(super) fn read(&self, name: &str, flags: OFlags) -> Result<File, FilesError> {
         let path = || self.path_of(name);
         let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC;
@@ -45,7 +46,8 @@ impl Root {
         }
     }
 
-    /// The directory that a name below it lies in, with `/` between names, and the last of these. Directories that are missing are made.
+    /// The directory that contains a name below it, with `/` between names, and the last of these. Missing directories
+    /// are made.
     pub(super) fn folder_of<'a>(&self, name: &'a str) -> Result<(OwnedFd, &'a str), FilesError> {
         let (folders, last) = name.rsplit_once('/').map_or((".", name), |(folders, last)| (folders, last));
         let open = |folder: &str| {
@@ -57,7 +59,7 @@ impl Root {
             for (end, _) in folders.match_indices('/').chain([(folders.len(), "")]) {
                 let folder = &folders[..end];
                 let path = || self.path_of(folder);
-                // Each from the one above it, so that no link is followed here either.
+                // Each is opened from the one above it, so that no link is followed here either.
                 let (above, own) = folder.rsplit_once('/').unwrap_or((".", folder));
                 let made = open(above).and_then(|above| mkdirat(above, own, Mode::from_raw_mode(0o777)));
                 match made {
@@ -98,7 +100,7 @@ mod tests {
         symlink(at("secret/f"), at("root/file")).unwrap();
         symlink(at("secret"), at("root/folder")).unwrap();
         symlink("deep/f", at("root/inside")).unwrap();
-        // The one that was named may be a link itself.
+        // The named directory itself may be a link.
         symlink(at("root"), at("link")).unwrap();
         for root in [Root::open(&at("root")).unwrap(), Root::open(&at("link")).unwrap()] {
             let read = |name| root.read(name, OFlags::empty());

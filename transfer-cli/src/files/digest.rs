@@ -1,7 +1,7 @@
 //! Digests of contents: BLAKE3, as `b3sum` prints it.
 //!
-//! A file of digests has a line for each key: 64 hexadecimal digits, two spaces, and the key as a JSON string. Keys may hold any character,
-//! a line's end included, so they are quoted.
+//! A file of digests has a line for each key: 64 hexadecimal digits, two spaces, and the key as a JSON string. Keys may
+//! hold any character, a line's end included, so they are quoted.
 
 use super::error::FilesError;
 use std::collections::HashMap;
@@ -13,15 +13,15 @@ use std::path::Path;
 
 pub(super) use blake3::Hash;
 
-/// How much of a file is read at once.
+/// The number of bytes of a file that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Of bytes in memory.
+/// The digest of bytes in memory.
 pub(super) fn of_bytes(bytes: &[u8]) -> Hash {
     blake3::hash(bytes)
 }
 
-/// Of a range of a file, read anew.
+/// The digest of a range of a file, which is read again.
 pub(super) fn of_range(file: &File, offset: u64, len: u64) -> io::Result<Hash> {
     let mut hasher = blake3::Hasher::new();
     let mut chunk = vec![0; CHUNK_BYTES.min(usize::try_from(len).unwrap_or(CHUNK_BYTES))];
@@ -35,7 +35,7 @@ pub(super) fn of_range(file: &File, offset: u64, len: u64) -> io::Result<Hash> {
     Ok(hasher.finalize())
 }
 
-/// Whether a key's bytes are what they should be.
+/// Checks that a key's bytes have the expected digest.
 pub(super) fn same(key: &str, wanted: &Hash, found: &Hash) -> Result<(), FilesError> {
     match wanted == found {
         true => Ok(()),
@@ -55,12 +55,12 @@ pub(super) fn line(key: &str, digest: &Hash) -> String {
     line
 }
 
-/// What a file of digests says.
+/// The contents of a file of digests.
 #[derive(Debug, Default)]
 pub(super) struct Digests(HashMap<String, Hash>);
 
 impl Digests {
-    /// Reads one.
+    /// Reads a file of digests.
     pub(super) fn read(path: &Path) -> Result<Digests, FilesError> {
         let mut text = String::new();
         let read = File::open(path).and_then(|mut file| file.read_to_string(&mut text));
@@ -77,7 +77,7 @@ impl Digests {
         Ok(Digests(digests))
     }
 
-    /// Holds what was fetched against what it should be.
+    /// Compares a fetched tensor's digest with the expected one.
     pub(super) fn check(&self, key: &str, found: &Hash) -> Result<(), FilesError> {
         match self.0.get(key) {
             None => Err(FilesError::NoDigest { key: key.to_owned() }),

@@ -1,4 +1,4 @@
-//! What can go wrong with files.
+//! Errors of files.
 
 use super::safetensors::BadHeader;
 use std::io;
@@ -8,35 +8,35 @@ use transfer_core::tensor::InvalidName;
 use transfer_terminal::exit::Exit;
 use transfer_terminal::units::bytes;
 
-/// Why a file was not published, or not written.
+/// The reason why a file was not published, or not written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilesError {
     /// A file cannot be read or written.
     #[error("cannot {what} {}", path.display())]
     File {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Something that is no file.
+    /// It is no regular file.
     #[error("{} is {what}, and not a regular file", path.display())]
     NotRegular {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// What it is, in words.
+        /// Its kind, in words.
         what: &'static str,
     },
-    /// A file that would be overwritten.
+    /// A file would be overwritten.
     #[error("{} exists already", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// Somebody wrote to a file while it was read.
+    /// A file was changed while it was read.
     #[error("{} has changed while it was read: it had {before} bytes, now it has {now}", path.display())]
     Changed {
         /// The file.
@@ -46,93 +46,93 @@ pub enum FilesError {
         /// Its length now, in bytes.
         now: u64,
     },
-    /// A file that does not hold what the command line says.
+    /// The length of a file does not match the command line.
     #[error("{} has {found_bytes} bytes, and {meta} takes {}", path.display(), meta.len_bytes())]
     FileLength {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected description.
         meta: Box<TensorMeta>,
-        /// What it holds, in bytes.
+        /// Its length, in bytes.
         found_bytes: u64,
     },
-    /// A file whose length is no number of elements.
+    /// The length of a file is no multiple of the element size.
     #[error("{} has {found_bytes} bytes, which is no whole number of {dtype} elements", path.display())]
     FileElements {
         /// The file.
         path: PathBuf,
         /// The element type.
         dtype: DType,
-        /// What it holds, in bytes.
+        /// Its length, in bytes.
         found_bytes: u64,
     },
-    /// A file that should be one of safetensors.
+    /// A file is no valid safetensors file.
     #[error("{} is no safetensors file that can be published", path.display())]
     Header {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: Box<BadHeader>,
     },
-    /// Texts beside tensors that are none.
+    /// The metadata of a safetensors file is not valid.
     #[error("{key:?} should hold the texts of a safetensors file, and does not")]
     Metadata {
         /// The key.
         key: String,
-        /// Why not.
+        /// The reason.
         source: serde_json::Error,
     },
-    /// A key that none can be.
+    /// The key is not valid.
     #[error("{} cannot be published: {source}", path.display())]
     Key {
         /// The file.
         path: PathBuf,
-        /// What is wrong with the key, which is told by how it begins.
+        /// The error, with the beginning of the key.
         source: InvalidName,
     },
-    /// A name that no key can have.
+    /// A file's name cannot be a key.
     #[error("{} cannot be published under a key of its own name: {why}", path.display())]
     Name {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// Two things that would have one key.
+    /// Two tensors would have one key.
     #[error("there are two for the key {name:?}")]
     Twice {
         /// The key.
         name: String,
     },
-    /// Two keys that would have one file, or one a file where the other has a directory.
+    /// Two keys would have one file, or one a file where the other has a directory.
     #[error("two of the keys would be written to {name:?}")]
     TwoKeys {
         /// The file's name.
         name: String,
     },
-    /// Something that is no regular file where one shall be written.
+    /// A file cannot be written because there is something else.
     #[error("{} is {what}, and nothing is written there", path.display())]
     InTheWay {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// What it is, in words.
+        /// Its kind, in words.
         what: &'static str,
     },
-    /// A key that no file can have the name of.
+    /// A key cannot be the name of a file.
     #[error("the key {key:?} cannot be the name of a file below a directory: {why}")]
     UnsafeKey {
         /// The key.
         key: String,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// Words on the command line that do not go together.
+    /// Arguments contradict each other.
     #[error("{0}")]
     Use(String),
-    /// Nothing to do.
+    /// There is nothing to do.
     #[error("{0}")]
     Nothing(String),
-    /// More than the arena can hold, with nobody who would make room.
+    /// The tensors exceed the arena, and nothing would make room.
     #[error("{} do not fit into an arena of {}, and nothing would ever make room in it", bytes(*wanted_bytes), bytes(*arena_bytes))]
     TooMuch {
         /// All tensors together, in bytes.
@@ -140,31 +140,31 @@ pub enum FilesError {
         /// The arena, in bytes.
         arena_bytes: u64,
     },
-    /// A tensor is another one than the list says.
+    /// A tensor is not the one that was listed.
     #[error("{key:?} was {listed} when it was listed, and is {found} now")]
     Replaced {
         /// The key.
         key: String,
-        /// What the list says.
+        /// The listed description.
         listed: Box<TensorMeta>,
-        /// What was fetched.
+        /// The fetched description.
         found: Box<TensorMeta>,
     },
-    /// A list of pieces without some of them.
+    /// Some pieces of a list are missing.
     #[error("not all pieces of {key:?} are published, so nobody can fetch it")]
     NotAllPieces {
         /// The key.
         key: String,
     },
-    /// What begins as a list of pieces and is none.
+    /// A tensor begins like a list of pieces, but is not valid.
     #[error("{key:?} should be a list of pieces, and is not: {why}")]
     NotPieces {
         /// The key.
         key: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// A piece is another one than the list says: a newer version was pushed meanwhile.
+    /// A piece is not the listed one, because a newer version was pushed meanwhile.
     #[error("piece {piece:?} of version {version} of {key:?} is not there any more, or is another one")]
     PieceGone {
         /// The key.
@@ -174,47 +174,47 @@ pub enum FilesError {
         /// The key of the piece.
         piece: String,
     },
-    /// A file of digests that is none.
+    /// A file of digests is not valid.
     #[error("line {line} of {} is no digest: 64 hexadecimal digits, two spaces and a key in quotes", path.display())]
     NotDigests {
         /// The file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// The line, from 1.
         line: usize,
     },
-    /// A key whose digest nobody has written down.
+    /// There is no digest of a key.
     #[error("there is no digest for {key:?} to check it with")]
     NoDigest {
         /// The key.
         key: String,
     },
-    /// The bytes are others than they should be.
+    /// The bytes differ from the expected ones.
     #[error("{key:?} is NOT what it should be: its BLAKE3 digest is {found}, and should be {wanted}")]
     NotVerified {
         /// The key.
         key: String,
-        /// What it should be.
+        /// The expected digest.
         wanted: String,
-        /// What it is.
+        /// The actual digest.
         found: String,
     },
-    /// A signal came first.
+    /// A signal has interrupted it.
     #[error("interrupted; nothing of it stays")]
     Interrupted,
-    /// Some failed, as was said for each.
+    /// Some failed. Each was reported.
     #[error("{failed} of {all} failed")]
     Some {
-        /// How many.
+        /// The number of failures.
         failed: usize,
-        /// How many there are.
+        /// The number of tensors.
         all: usize,
-        /// What became of the others: all failed where there is one.
+        /// The exit status: that of the failures if they share one.
         exit: Exit,
     },
 }
 
 impl FilesError {
-    /// How the program ends.
+    /// The exit status of the program.
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
@@ -237,7 +237,7 @@ impl FilesError {
         }
     }
 
-    /// What to do next, where there is something.
+    /// The advice, if there is any.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
         let text = match self {
@@ -251,11 +251,11 @@ impl FilesError {
                 "`-` reads the standard input: transferctl push KEY - < FILE."
             }
             FilesError::NotRegular { what: "a symbolic link" | "a socket", .. } => {
-                "--skip-special leaves out what is no regular file."
+                "--skip-special skips everything that is no regular file."
             }
             FilesError::Exists { .. } => "--force replaces it.",
             FilesError::Changed { .. } => {
-                "Push it again when nobody writes to it, or push a copy. What has its name now is not what was published."
+                "Push it again when no process writes to it, or push a copy. The file now differs from what was published."
             }
             FilesError::Header { source, .. } if matches!(**source, BadHeader::DType { .. }) => {
                 "As plain bytes any file can be published: --format raw."
@@ -275,7 +275,7 @@ impl FilesError {
                 "Give a larger --arena-bytes, or none; or say what makes room: --to WORKER, or --until fetched:N."
             }
             FilesError::PieceGone { .. } => "A newer version was pushed meanwhile: fetch it again when that is done.",
-            FilesError::Replaced { .. } => "Fetch them again when nobody publishes new versions.",
+            FilesError::Replaced { .. } => "Fetch them again when no new versions are published.",
             FilesError::NoDigest { .. } => "`transferctl push --write-digests FILE` writes them down.",
             FilesError::NotVerified { .. } => {
                 "Do not use it. Push the file again, and look at the memory and the disks of both hosts."

@@ -8,7 +8,7 @@ use super::{FilesError, interruption, keys};
 use crate::admin::cluster::NodesAsked;
 use crate::error::Error;
 
-/// Fetches, writes, and reports: on the standard error where the elements go to the standard output.
+/// Fetches, writes, and reports: on the standard error if the elements go to the standard output.
 ///
 /// # Errors
 /// [`Error::Files`], [`Error::Connect`], [`Error::Call`]; with --prefix also [`Error::Unreachable`], [`Error::Admin`].
@@ -23,7 +23,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     let fetch = async {
         let (wanted, asked) = keys::wanted(options).await?;
         let asked = match shape {
-            // It is of all or not at all.
+            // A safetensors file has all tensors, or is not written.
             Shape::Safetensors => {
                 asked.complete()?;
                 NodesAsked::default()
@@ -32,7 +32,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         };
         let known: Option<u64> =
             wanted.iter().map(|one| one.listed.as_ref().map(|listed| listed.meta.len_bytes())).sum();
-        // It only reads: no arena.
+        // It only reads, so it needs no arena.
         let client = options.worker.connect(0).await?;
         let mut story = Story::new("fetched", wanted.len(), known, &options.telling, shape == Shape::Stdout);
         let fetching = Fetching::new(client, options, shape, digests, story.progress());
@@ -42,7 +42,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     };
     tokio::select! {
         done = fetch => done,
-        // What was begun and has no name yet goes with it.
+        // Unfinished files have no name yet, and vanish.
         () = interrupted => Err(FilesError::Interrupted.into()),
     }
 }

@@ -1,4 +1,4 @@
-//! What `transferctl fetch` may be told.
+//! The options of `transferctl fetch`.
 
 use super::Worker;
 use super::error::FilesError;
@@ -10,24 +10,26 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use transfer_terminal::units::duration;
 
-/// What `transferctl fetch` may be told.
+/// The options of `transferctl fetch`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(allow_missing_positional = true)]
 pub struct Options {
-    /// Which sidecar, and as whom.
+    /// The sidecar, and this worker's name.
     #[command(flatten)]
     pub worker: Worker,
-    /// What to fetch
+    /// The key to fetch
     #[arg(required_unless_present_any = ["prefix", "keys", "keys_from"])]
     pub key: Option<String>,
-    /// Where to write: a file for one tensor's bytes, as they lie in memory (`-` is the standard output); a safetensors file for any
-    /// number, where the name ends so; else a directory for a file each
+    /// The target: a file for the bytes of one tensor, as they are in memory (`-` is the standard output); a
+    /// safetensors file for any number of tensors, if the name ends in .safetensors; else a directory with a file for
+    /// each
     pub out: PathBuf,
-    /// Fetch all keys below PREFIX/ that the nodes list, which the sidecar at --admin knows from its directory: where one could not be asked, that is
-    /// said, and it ends with 9. With --key, or --keys-from, those keys and no list; the prefix is left out of names in either case
+    /// Fetch all keys below PREFIX/ that the nodes list; the sidecar at --admin knows the nodes from its directory. If
+    /// a node cannot be asked, it is named, and the exit code is 9. With --key or --keys-from, fetch those keys instead
+    /// of a list; the prefix is left out of names in either case
     #[arg(long, value_name = "PREFIX", conflicts_with = "key")]
     pub prefix: Option<String>,
-    /// With --prefix: only those keys that are published at the node of --admin
+    /// With --prefix: only keys that are published at the node of --admin
     #[arg(long, requires = "prefix")]
     pub one_node: bool,
     /// Fetch this key; may be given more than once
@@ -36,50 +38,50 @@ pub struct Options {
     /// Fetch the keys in this file, one on each line
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     pub keys_from: Option<PathBuf>,
-    /// Where --prefix looks for keys.
+    /// The sidecar that lists keys for --prefix.
     #[command(flatten)]
     pub target: Target,
-    /// What to write. Default: safetensors where the name ends so, else raw
+    /// The format of the output. Default: safetensors if the name ends in .safetensors, else raw
     #[arg(long)]
     pub format: Option<Format>,
     /// Replace files that exist
     #[arg(long)]
     pub force: bool,
-    /// This version and no other. Default: the newest there is
+    /// Exactly this version. Default: the newest one
     #[arg(long, value_name = "N", conflicts_with = "at_least")]
     pub exactly: Option<u64>,
     /// This version or a later one
     #[arg(long, value_name = "N")]
     pub at_least: Option<u64>,
-    /// How long to wait for each, for its publication too
+    /// The time-out for each tensor, including the wait for its publication
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
-    /// Read what was written again, and compare
+    /// Read the written files again, and compare
     #[arg(long)]
     pub verify: bool,
-    /// Compare with the digests that `push --write-digests` wrote, before anything is written
+    /// Compare with the digests of `push --write-digests`, before anything is written
     #[arg(long, value_name = "FILE")]
     pub check_digests: Option<PathBuf>,
-    /// How much is told.
+    /// The verbosity.
     #[command(flatten)]
     pub telling: Telling,
 }
 
-/// What is written.
+/// The shape of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// One tensor's bytes, to the standard output.
+    /// The bytes of one tensor, to the standard output.
     Stdout,
-    /// One tensor's bytes.
+    /// The bytes of one tensor, to a file.
     File,
-    /// A file each.
+    /// A file for each tensor.
     Directory,
     /// One file of safetensors.
     Safetensors,
 }
 
 impl Options {
-    /// What is to be written.
+    /// The shape of the output.
     pub(super) fn shape(&self) -> Result<Shape, FilesError> {
         let one = self.key.is_some();
         let stdout = self.out == Path::new("-");

@@ -1,8 +1,9 @@
-//! Fetching many tensors and writing each where it belongs; several at a time.
+//! Fetches of many tensors, several at a time, and their output.
 //!
-//! A tensor is given back as soon as it is written. So those that come from other nodes need no more room in the landing pool than the few
-//! that are on their way, and where even that is not there, they stand in line for it. One exception: a safetensors file whose tensors
-//! nobody has listed. Its header comes first and describes all of them, so all are held until the last one is there.
+//! A tensor is released as soon as it is written. So tensors from other nodes need no more room in the landing pool
+//! than the few that are in flight, and if even that is missing, they wait in line. One exception is a safetensors file
+//! of tensors that were not listed. Its header comes first and describes all of them, so all are held until the last
+//! one is there.
 
 use super::beneath::Root;
 use super::digest::{self, Digests, Hash};
@@ -24,12 +25,12 @@ use tokio::task::{JoinError, JoinSet};
 use transfer_client::{Client, FailureCode, Report, Tensor, TensorMeta};
 use transfer_terminal::exit::Exit;
 
-/// How many are fetched at a time, at most.
+/// The most fetches at a time.
 const IN_FLIGHT: usize = 16;
-/// How much is fetched at a time, where that is known before: what is more waits, or is alone.
+/// The most bytes at a time, if lengths are known in advance; a larger tensor is fetched alone.
 const IN_FLIGHT_BYTES: u64 = 256 << 20;
 
-/// How tensors are fetched.
+/// The state of fetching.
 pub(super) struct Fetching {
     client: Client,
     options: Arc<Options>,
@@ -38,30 +39,30 @@ pub(super) struct Fetching {
     progress: ProgressBar,
 }
 
-/// One to be fetched and written.
+/// A tensor to fetch and write.
 struct Job {
     wanted: Wanted,
-    /// It is here already.
+    /// The tensor, if it is here already.
     held: Option<Tensor>,
     to: Place,
 }
 
-/// Where bytes go.
+/// The target of bytes.
 enum Place {
     Stdout,
     File(PathBuf),
-    /// Below a directory, under a name with `/` between names.
+    /// A name below a directory, with `/` between names.
     Below(Arc<Root>, String),
     Part(Handle, u64),
-    /// Nowhere: whoever asked wants to see it.
+    /// Nowhere: the caller gets the tensor.
     Here,
 }
 
-/// One that is written.
+/// A written tensor.
 struct Done {
     key: String,
     tensor: Tensor,
-    /// What it is: of one in pieces, all together.
+    /// Its description: for a tensor in pieces, of all together.
     meta: TensorMeta,
     report: Report,
     took: Duration,
@@ -82,7 +83,7 @@ impl Fetching {
         Fetching { client, options: Arc::new(options.clone()), shape, digests: digests.map(Arc::new), progress }
     }
 
-    /// Fetches and writes all of them, and tells of each.
+    /// Fetches and writes all tensors, and reports each.
     pub(super) async fn all(&self, wanted: Vec<Wanted>, story: &mut Story) -> Result<(), Error> {
         let out = &self.options.out;
         let jobs = match self.shape {
@@ -97,7 +98,7 @@ impl Fetching {
         Ok(())
     }
 
-    /// A file for each below a directory. A key that cannot be the name of one has failed, and the others go on.
+    /// Makes jobs for a file each below a directory. A key that cannot be a file name has failed, and the others go on.
     fn below(&self, mut wanted: Vec<Wanted>, story: &mut Story) -> Result<Vec<Job>, Error> {
         let out = &self.options.out;
         wanted.retain(|one| match names::safe(&one.key, self.name_of(&one.key)) {
@@ -119,7 +120,7 @@ impl Fetching {
         Ok(wanted.into_iter().zip(places).map(|(wanted, to)| Job { wanted, held: None, to }).collect())
     }
 
-    /// One file of safetensors: all of them, or none.
+    /// Writes one file of safetensors: with all tensors, or not at all.
     async fn one_file(&self, mut wanted: Vec<Wanted>, story: &mut Story) -> Result<(), Error> {
         let target = self.begin(self.options.out.clone()).await?;
         let mut metadata = None;
@@ -156,10 +157,10 @@ impl Fetching {
         Ok(())
     }
 
-    /// What the tensors are: as they were listed; else all of them are fetched and held. `None` where one cannot be had.
+    /// The descriptions of the tensors, from the list; else all of them are fetched and held. `None` if one is missing.
     async fn describe(&self, wanted: &[Wanted], story: &mut Story) -> Option<(Vec<TensorMeta>, Vec<Option<Tensor>>)> {
         let listed: Option<Vec<_>> = wanted.iter().map(|one| Some(one.listed.as_ref()?.meta.clone())).collect();
-        // Of those in pieces only the lists are listed.
+        // Of tensors in pieces only their lists are listed.
         let is_unknown =
             |one: &Wanted| listed.is_none() || one.listed.as_ref().is_some_and(|l| pieces::may_be_list(&l.meta));
         let jobs = wanted.iter().filter(|one| is_unknown(one));
@@ -183,7 +184,8 @@ impl Fetching {
         Some((wanted.iter().filter_map(meta).collect(), held))
     }
 
-    /// Does all jobs, several at a time, and hands on how each ended. Where no more can be done, no more are begun. Says whether all are done.
+    /// Runs all jobs, several at a time, and passes on the end of each. After `ended` returns `false`, no more are
+    /// begun. Returns whether all are done.
     async fn run(&self, jobs: Vec<Job>, mut ended: impl FnMut(Ended) -> bool) -> bool {
         let (mut running, mut bytes, mut whole) = (JoinSet::new(), 0u64, true);
         let mut jobs = jobs.into_iter().peekable();
@@ -223,7 +225,7 @@ impl Fetching {
             let handle = target.handle()?;
             Ok::<_, FilesError>((Some(target), Some((handle, 0))))
         };
-        // Before the fetch: one that may not be written is not waited for.
+        // Before the fetch, so that it does not wait for a file that must not be written.
         let (target, part) = match to {
             Place::File(path) => begun(self.begin(path).await?)?,
             Place::Below(root, name) => {
@@ -291,8 +293,8 @@ impl Fetching {
         Ok(Done { key, tensor, meta, report, took: started.elapsed(), digest, file })
     }
 
-    /// Fetches the pieces of a tensor one behind the other, holds each against its digest, and writes it: to the standard output, or from a place of
-    /// a file on. Says how it went, all together.
+    /// Fetches the pieces of a tensor in order, compares each with its digest, and writes it to the standard output, or
+    /// at its place of a file. Returns the report of all together.
     async fn pieces(
         &self,
         key: &str,
@@ -339,7 +341,7 @@ impl Fetching {
         Ok(report)
     }
 
-    /// Begins a file beside the runtime's thread: a pipe may wait for its reader for as long as it likes, and a signal ends that.
+    /// Opens a file on another thread: opening a pipe waits for its reader, and a signal ends that.
     async fn begin(&self, path: PathBuf) -> Result<Target, FilesError> {
         let force = self.options.force;
         blocking(move || Target::begin(&path, force)).await
@@ -354,7 +356,7 @@ impl Fetching {
         };
         let tensor = fetch.await.map_err(|source| Error::Call { what: "fetch", key: key.to_owned(), source })?;
         match listed {
-            // A file's header is written by then.
+            // The header of the file is written already.
             Some(listed) if self.shape == Shape::Safetensors && listed.meta != *tensor.meta() => {
                 let (listed, found) = (Box::new(listed.meta.clone()), Box::new(tensor.meta().clone()));
                 Err(FilesError::Replaced { key: key.to_owned(), listed, found }.into())
@@ -363,7 +365,7 @@ impl Fetching {
         }
     }
 
-    /// Holds a tensor against its digest, where there are digests.
+    /// Compares a tensor with its digest, if there are digests.
     async fn check(&self, key: &str, tensor: &Tensor) -> Result<Option<Hash>, Error> {
         let Some(digests) = self.digests.clone() else { return Ok(None) };
         let (key, tensor) = (key.to_owned(), tensor.clone());
@@ -387,7 +389,7 @@ impl Clone for Fetching {
     }
 }
 
-/// Tells how one ended. Says whether the whole can still be.
+/// Reports the end of a job. Returns whether the whole is still possible.
 fn tell(ended: Ended, story: &mut Story, options: &Options) -> bool {
     match ended {
         Ok(Ok(Done { key, tensor, meta, report, took, digest, file })) => {
@@ -408,7 +410,7 @@ fn tell(ended: Ended, story: &mut Story, options: &Options) -> bool {
             story.failed(failed);
             false
         }
-        // A task ends so only when the runtime does.
+        // This happens only when the runtime ends.
         Err(_) => {
             story.failed(Failed::of("", FilesError::Interrupted));
             false

@@ -1,4 +1,4 @@
-//! A file that is read: what it was when it was first looked at, and whether it still is that.
+//! A file to read: its state when it was first examined, and whether it has changed.
 
 use super::beneath::Root;
 use super::digest::{self, Hash};
@@ -10,10 +10,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How much is read or written before it is told: enough for the system calls not to count.
+/// The number of bytes between two reports of progress: enough to make the system calls negligible.
 pub(super) const PART_BYTES: usize = 8 << 20;
 
-/// What changes when somebody writes a file, or puts another one in its place.
+/// The identity of a file's state, which changes with every write or replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -35,22 +35,23 @@ impl Stamp {
     }
 }
 
-/// A regular file to be read. It is open only while it is: there may be more of them than a process may have open.
+/// A regular file to read. It is open only while it is read, because there may be more files than a process may open.
 #[derive(Debug, Clone)]
 pub(super) struct Input {
     path: PathBuf,
-    /// For one that was found below a directory: that, and its name there.
+    /// Its directory and its name there, if it was found below a directory.
     below: Option<(Arc<Root>, String)>,
     stamp: Stamp,
 }
 
 impl Input {
-    /// Looks at a file that was named.
+    /// Examines a file. A file that was found below a directory may have been replaced by a symbolic link, which is not
+    /// followed.
     pub(super) fn at(path: &Path) -> Result<Input, FilesError> {
         Input::first(path.to_owned(), None)
     }
 
-    /// Looks at a file that was found below a directory. A symbolic link has come to its place since then, and is not followed.
+    /// Examines a file that was found below a directory. If a symbolic link has replaced it, the link is not followed.
     pub(super) fn below(root: &Arc<Root>, name: &str) -> Result<Input, FilesError> {
         Input::first(root.path_of(name), Some((root.clone(), name.to_owned())))
     }
@@ -68,7 +69,7 @@ impl Input {
         self.stamp.bytes
     }
 
-    /// Does something with the open file, and sees to it that the file is what it was at first, before and after.
+    /// Runs `read` with the open file, and checks before and after that the file has not changed.
     pub(super) fn with<T>(&self, read: impl FnOnce(&mut File) -> Result<T, FilesError>) -> Result<T, FilesError> {
         let (mut file, stamp) = open(&self.path, self.below.as_ref())?;
         self.unchanged(stamp)?;
@@ -110,7 +111,7 @@ impl Input {
 
 fn open(path: &Path, below: Option<&(Arc<Root>, String)>) -> Result<(File, Stamp), FilesError> {
     let failed = |source| FilesError::File { what: "read", path: path.to_owned(), source };
-    // A pipe that nobody writes to must not hold this up; for a regular file the flag means nothing.
+    // Opening a pipe without a writer must not block; for a regular file the flag means nothing.
     let flags = OFlags::NONBLOCK;
     let file = match below {
         Some((root, name)) => root.read(name, flags)?,
@@ -126,7 +127,7 @@ fn open(path: &Path, below: Option<&(Arc<Root>, String)>) -> Result<(File, Stamp
     }
 }
 
-/// What something in the file system is, in a word.
+/// The kind of a file, in words.
 pub(super) fn what_it_is(kind: FileType) -> &'static str {
     match kind {
         FileType::Directory => "a directory",
@@ -144,7 +145,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn a_file_is_read_where_it_is_asked_for() {
+    fn ranges_of_a_file_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         std::fs::write(&path, b"0123456789").unwrap();
@@ -169,7 +170,7 @@ mod tests {
             assert!(matches!(result, Err(FilesError::Changed { .. })), "{result:?}");
         };
         let grow = || File::options().append(true).open(&path).unwrap().write_all(b"more").unwrap();
-        // Before it is read, and another one in its place.
+        // Changed before it is read, and replaced by another one.
         let input = fresh();
         grow();
         changed(input.read_into(0, &mut [0; 4], &|_| ()));
@@ -177,7 +178,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, b"0123456789").unwrap();
         changed(input.read_into(0, &mut [0; 4], &|_| ()));
-        // While it is read; also when nothing was to be read any more.
+        // Changed while it is read, also after the last byte.
         let input = fresh();
         changed(input.with(|_| {
             grow();
@@ -190,7 +191,8 @@ mod tests {
         }));
     }
 
-    /// What a walk has found is swapped for a link before it is looked at, or before it is read: never followed.
+    /// A file that a walk has found is replaced by a link before it is examined, or before it is read: the link is not
+    /// followed.
     #[test]
     fn a_file_that_becomes_a_link_is_not_followed() {
         let folder = tempfile::tempdir().unwrap();
@@ -217,7 +219,7 @@ mod tests {
         let input = Input::below(&below.root, "deep/f").unwrap();
         swap();
         refused(input.read_into(0, &mut [0; 6], &|_| ()));
-        // The directory on the way to it.
+        // The directory that contains it.
         let below = fresh();
         std::fs::rename(at("root/deep"), at("moved")).unwrap();
         std::os::unix::fs::symlink(at("moved"), at("root/deep")).unwrap();

@@ -1,4 +1,4 @@
-//! Which tensors a fetch fetches: those that the command line names, or those that the sidecars list.
+//! The tensors of a fetch: those that the command line names, or those that the sidecars list.
 
 use super::error::FilesError;
 use super::fetch_options::Options;
@@ -11,22 +11,22 @@ use std::path::Path;
 use transfer_client::{DType, TensorMeta};
 use transfer_proto::v1::{Tensor, TensorsRequest};
 
-/// One tensor to be fetched.
+/// A tensor to fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) key: String,
-    /// What it was when it was listed; `None` where nobody has listed it.
+    /// Its listed version and description; `None` if it was not listed.
     pub(super) listed: Option<Listed>,
 }
 
-/// What a list says of a tensor.
+/// A listed version and description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) version: u64,
     pub(super) meta: TensorMeta,
 }
 
-/// All that the command line asks for; and of a list, whether it is one of all nodes.
+/// All tensors of the command line; and for a list, whether it covers all nodes.
 pub(super) async fn wanted(options: &Options) -> Result<(Vec<Wanted>, NodesAsked), Error> {
     let named = |key: &String| Wanted { key: key.clone(), listed: None };
     let mut wanted: Vec<_> = options.key.iter().chain(&options.keys).map(named).collect();
@@ -54,7 +54,7 @@ fn read(path: &Path) -> Result<Vec<String>, FilesError> {
     }
 }
 
-/// Those below a prefix that are published: at all nodes of the cluster, or at that of --admin.
+/// The tensors below a prefix that are published: at all nodes of the cluster, or at that of --admin.
 async fn list(options: &Options, prefix: &str) -> Result<(Vec<Wanted>, NodesAsked), Error> {
     let below = match prefix {
         "" => String::new(),
@@ -76,7 +76,7 @@ async fn list(options: &Options, prefix: &str) -> Result<(Vec<Wanted>, NodesAske
         }
     };
     if found.wanted.is_empty() {
-        // Those that could not be asked may have some.
+        // The missing nodes may have some.
         asked.complete()?;
         let at = match options.one_node {
             true => format!("at the sidecar {}", options.target.admin),
@@ -101,7 +101,7 @@ async fn one_node(options: &Options, request: TensorsRequest, found: &mut Found)
     }
 }
 
-/// What was listed, each key once. One that moves meanwhile is listed by two nodes.
+/// The listed tensors, each key once. A key that moves meanwhile is listed by two nodes.
 #[derive(Debug, Default)]
 struct Found {
     wanted: Vec<Wanted>,
@@ -110,7 +110,7 @@ struct Found {
 
 impl Found {
     fn add(&mut self, wanted: Wanted) {
-        // They come with what they are pieces of.
+        // They come with their tensor.
         if pieces::is_piece(&wanted.key) {
             return;
         }
@@ -136,6 +136,6 @@ fn listed(tensor: Tensor) -> Wanted {
         let dtype = DType::from_wire(u8::try_from(tensor.dtype).ok()?)?;
         TensorMeta::of(dtype, &tensor.shape).ok()
     });
-    // What this program does not know it hears with the fetch.
+    // A description that this program does not know comes with the fetch.
     Wanted { key, listed: meta.map(|meta| Listed { version, meta }) }
 }

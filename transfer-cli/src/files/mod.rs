@@ -1,13 +1,13 @@
 //! Files in and out: `push` and `fetch`, as a worker of the sidecar.
 //!
 //! # Layout
-//! - [`push_options`], [`fetch_options`]: what the two commands may be told. [`push`], [`fetch`]: what they do in which order.
-//! - `plan`: which tensors a push publishes; `walk`, `beneath`: the files below a directory; `pushing`: publishing them.
-//! - `pieces`: what is larger than an arena; `arenas`: how it is spread over several.
-//! - `keys`: which tensors a fetch fetches; `names`: what their files are called; `fetching`: fetching and writing them.
-//! - `input`, `target`: a file that is read, and one that is written.
-//! - `safetensors`: the headers of such files; `digest`: what contents are held against.
-//! - `story`: what is told meanwhile and at the end; [`error`]: what can go wrong.
+//! - [`push_options`], [`fetch_options`]: the options of the two commands. [`push`], [`fetch`]: their steps.
+//! - `plan`: the tensors of a push; `walk`, `beneath`: the files below a directory; `pushing`: publishing them.
+//! - `pieces`: tensors that are larger than an arena; `arenas`: their distribution over several.
+//! - `keys`: the tensors of a fetch; `names`: the names of their files; `fetching`: fetching and writing them.
+//! - `input`, `target`: a file to read, and a file to write.
+//! - `safetensors`: the headers of such files; `digest`: digests of contents.
+//! - `story`: the progress and the report; [`error`]: the errors.
 
 mod arenas;
 mod beneath;
@@ -36,10 +36,10 @@ use std::path::PathBuf;
 use tokio::signal::unix::{SignalKind, signal};
 use transfer_client::Client;
 
-/// Which sidecar, and as whom.
+/// The sidecar, and this worker's name.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Worker {
-    /// Where the sidecar's workers connect: --socket of transferd
+    /// The socket of the sidecar's workers: --socket of transferd
     #[arg(
         long,
         help_heading = "Connection",
@@ -58,7 +58,7 @@ impl Worker {
         self.connect_as("", arena_bytes).await
     }
 
-    /// The same with a name that ends so.
+    /// Connects with this suffix of the name.
     async fn connect_as(&self, end: &str, arena_bytes: u64) -> Result<Client, Error> {
         let name = self.name.clone().unwrap_or_else(|| format!("transferctl-{}", std::process::id())) + end;
         let client = Client::connect(&self.socket).name(name).arena_bytes(arena_bytes).await;
@@ -66,7 +66,7 @@ impl Worker {
     }
 }
 
-/// Ends with SIGINT, SIGTERM or SIGHUP, from the call on.
+/// Completes at SIGINT, SIGTERM or SIGHUP, from the call on.
 fn interruption() -> io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -80,11 +80,12 @@ fn interruption() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Does what blocks, reading or writing a file, beside the runtime's thread, which tends to the sidecar meanwhile.
+/// Runs blocking work, such as reading or writing a file, on another thread, while the runtime's thread serves the
+/// sidecar.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, FilesError> + Send + 'static,
 ) -> Result<T, FilesError> {
     let done = tokio::task::spawn_blocking(work).await;
-    // Ends early only when the runtime does.
+    // This ends early only when the runtime does.
     done.unwrap_or(Err(FilesError::Interrupted))
 }

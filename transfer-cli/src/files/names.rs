@@ -1,4 +1,4 @@
-//! What the files of fetched tensors are called.
+//! The names of the files of fetched tensors.
 
 use super::error::FilesError;
 use std::collections::HashSet;
@@ -6,8 +6,8 @@ use std::collections::HashSet;
 /// The longest name of a file, on any usual file system, in bytes.
 const MAX_NAME_BYTES: usize = 255;
 
-/// A key without the prefix that was asked for, and without the `/` between. A `/` at the beginning of a key stays where no prefix is in
-/// front of it: `/a` is another key than `a`, and not to be the same file.
+/// A key without the given prefix, and without the `/` between. A `/` at the beginning of a key stays if there is no
+/// prefix: `/a` is another key than `a`, and must not be the same file.
 pub(super) fn below<'a>(key: &'a str, prefix: Option<&str>) -> &'a str {
     let Some(prefix) = prefix.filter(|prefix| !prefix.is_empty()) else { return key };
     let rest = key.strip_prefix(prefix.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
@@ -15,7 +15,7 @@ pub(super) fn below<'a>(key: &'a str, prefix: Option<&str>) -> &'a str {
     rest.filter(|rest| !rest.is_empty()).unwrap_or(key)
 }
 
-/// Sees to it that a name stays below the directory where it is used. Whoever publishes may call a key what they like, also `../../x`.
+/// Checks that a name stays below its directory. A publisher may choose any key, also `../../x`.
 pub(super) fn safe<'a>(key: &str, name: &'a str) -> Result<&'a str, FilesError> {
     let no = |why| FilesError::UnsafeKey { key: key.to_owned(), why };
     for part in name.split('/') {
@@ -30,7 +30,7 @@ pub(super) fn safe<'a>(key: &str, name: &'a str) -> Result<&'a str, FilesError> 
     Ok(name)
 }
 
-/// Sees to it that no name stands for two, nor for a file and a directory.
+/// Checks that no name stands for two files, or for a file and a directory.
 pub(super) fn distinct<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<(), FilesError> {
     let mut files = HashSet::new();
     let twice = |name: &str| FilesError::TwoKeys { name: name.to_owned() };
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn two_of_one_name_are_found() {
+    fn duplicate_names_are_found() {
         distinct(["a", "b/a", "b/c", "ba"].into_iter()).unwrap();
         for (names, twice) in [(["a", "b", "a"], "a"), (["a/b/c", "x", "a/b"], "a/b")] {
             let said = distinct(names.into_iter()).unwrap_err();

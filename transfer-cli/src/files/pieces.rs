@@ -1,29 +1,30 @@
-//! Files in pieces: what is larger than one arena may be is published as several tensors, and put together again.
+//! Files in pieces: a file that is larger than one arena is published as several tensors, and put together again.
 //!
-//! Piece number N of KEY is `KEY/.transferctl-pieces/N`. KEY itself is the list of the pieces, published when all of them are: version, length
-//! and digest of each. A fetch takes exactly those versions and looks at each digest. So it puts together what was pushed together, or fails;
-//! while a newer version is pushed, it fails with [`FilesError::PieceGone`].
+//! Piece number N of KEY is `KEY/.transferctl-pieces/N`. KEY itself is the list of the pieces, published after all of
+//! them: version, length and digest of each. A fetch takes exactly those versions and checks each digest. So it puts
+//! together what was pushed together, or fails; while a newer version is pushed, it fails with
+//! [`FilesError::PieceGone`].
 //!
-//! A list is told from any other tensor by its shape, which no file gets by itself, and by how it begins.
+//! A list differs from every other tensor by its shape, which no file gets by itself, and by its beginning.
 
 use super::digest::Hash;
 use super::error::FilesError;
 use serde::{Deserialize, Serialize};
 use transfer_client::{DType, Tensor, TensorMeta};
 
-/// What stands between the key and the number of a piece.
+/// The folder between the key and the number of a piece.
 pub(super) const FOLDER: &str = ".transferctl-pieces";
 
-/// How a list begins.
+/// The beginning of a list.
 const BEGINS: &[u8] = b"a list of pieces, by transferctl, version 1\n";
 
-/// A piece is no longer than this, in bytes: several fit into an arena, and one into any usual landing pool.
+/// The longest piece, in bytes: several fit into an arena, and one into any usual landing pool.
 pub(super) const PIECE_BYTES: u64 = 256 << 20;
 
 /// The most pieces of one file.
 pub(super) const MOST: u64 = 100_000;
 
-/// Bytes of the longest entry of a list, and of all that stands beside the entries.
+/// The bytes of the longest entry of a list, and of everything besides the entries.
 const ENTRY_BYTES: u64 = 192;
 const BESIDE_BYTES: u64 = 1024;
 
@@ -32,12 +33,12 @@ pub(super) fn key_of(key: &str, piece: u64) -> String {
     format!("{key}/{FOLDER}/{piece:05}")
 }
 
-/// Whether a key is that of a piece. No file may have such a key, so that it is never taken for one.
+/// Whether a key is that of a piece. No file may have such a key, so it is never mistaken for one.
 pub(super) fn is_piece(key: &str) -> bool {
     key.split('/').any(|name| name == FOLDER)
 }
 
-/// What a list of so many pieces is. It is as long as the longest one: shorter ones end with spaces.
+/// The description of a list of that many pieces. It is as long as the longest one: shorter ones end with spaces.
 pub(super) fn list_of(pieces: u64) -> Result<TensorMeta, transfer_core::tensor::InvalidShape> {
     TensorMeta::of(DType::U8, &[BEGINS.len() as u64 + BESIDE_BYTES + pieces * ENTRY_BYTES, 1])
 }
@@ -76,13 +77,13 @@ struct Text {
 /// A tensor in pieces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pieces {
-    /// What they are together.
+    /// The description of the whole.
     pub(super) meta: TensorMeta,
     pub(super) pieces: Vec<Piece>,
 }
 
 impl Pieces {
-    /// The list, as long as [`list_of`] says.
+    /// Writes the list, as long as [`list_of`] says.
     pub(super) fn write(&self) -> Vec<u8> {
         let Pieces { meta, pieces } = self;
         let (dtype, shape) = (meta.dtype().name().to_owned(), meta.shape().dims().to_vec());
@@ -93,7 +94,7 @@ impl Pieces {
         bytes
     }
 
-    /// The pieces of which a tensor is the list; `None`: it is none, but a tensor like any other.
+    /// Parses a list of pieces; `None` if the tensor is none.
     pub(super) fn of(key: &str, tensor: &Tensor) -> Result<Option<Pieces>, FilesError> {
         match may_be_list(tensor.meta()) {
             true => Pieces::read(tensor.as_bytes())
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_reads_back_and_has_the_length_that_was_planned() {
+    fn list_reads_back_and_has_the_planned_length() {
         for count in [1, 2, 1000] {
             let list = pieces(count);
             let (bytes, meta) = (list.write(), list_of(count).unwrap());
@@ -138,14 +139,14 @@ mod tests {
             assert!(may_be_list(&meta));
             assert_eq!(Pieces::read(&bytes), Ok(Some(list)));
         }
-        // What a file becomes by itself is none.
+        // A tensor of an ordinary file is no list.
         let meta = list_of(1).unwrap();
         assert!(!may_be_list(&TensorMeta::of(DType::U8, &[meta.len_bytes()]).unwrap()));
         assert_eq!(Pieces::read(b"anything else"), Ok(None));
     }
 
     #[test]
-    fn a_list_that_makes_no_sense_is_an_error() {
+    fn invalid_lists_are_errors() {
         let good = String::from_utf8(pieces(2).write()).unwrap();
         for (from, to) in
             [("u8", "u9"), ("\"shape\":[", "\"shape\":[2,"), ("\"blake3\":\"", "\"blake3\":\"x"), ("}]", "")]

@@ -1,5 +1,5 @@
-//! What a push will publish: each tensor with its key and where its elements come from. Everything that can be wrong with files and names is
-//! found here, before anything is published.
+//! The plan of a push: each tensor with its key and the source of its elements. All errors of files and names are found
+//! here, before anything is published.
 
 use super::error::FilesError;
 use super::input::Input;
@@ -14,20 +14,20 @@ use std::path::{Path, PathBuf};
 use transfer_client::{DType, Key, TensorMeta};
 use transfer_core::memory::padded;
 
-/// One tensor to be published.
+/// A tensor to publish.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) key: Key,
     pub(super) meta: TensorMeta,
     pub(super) from: From,
-    /// What it is beside a tensor of its own.
+    /// Its role.
     pub(super) role: Role,
 }
 
-/// What a tensor is to others.
+/// The role of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Nothing.
+    /// A tensor of its own.
     Whole,
     /// A piece of another one.
     Piece,
@@ -35,29 +35,29 @@ pub(super) enum Role {
     List,
 }
 
-/// Where elements come from.
+/// The source of elements.
 #[derive(Debug, Clone)]
 pub(super) enum From {
     /// A range of a file.
     File { input: Input, offset: u64 },
-    /// The standard input, of which it takes this much, to its end.
+    /// The standard input: this many bytes, to its end.
     Stdin,
     /// The list of the pieces of a tensor, when they are published.
     Pieces { of: Box<TensorMeta>, count: u64 },
-    /// Memory: what came from the standard input without saying how much it is, or was made here.
+    /// Memory: the standard input of unknown length, or data that was made here.
     Memory(Vec<u8>),
 }
 
-/// All that will be published.
+/// All tensors that will be published.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) items: Vec<Item>,
-    /// What was left out, and what it is.
+    /// The skipped files, and their kinds.
     pub(super) left_out: Vec<(PathBuf, &'static str)>,
 }
 
 impl Plan {
-    /// Looks at all that the command line names.
+    /// Examines everything that the command line names.
     pub(super) fn of(options: &Options) -> Result<Plan, FilesError> {
         let (prefix, paths) = names(options)?;
         let several = paths.len() > 1;
@@ -77,7 +77,7 @@ impl Plan {
         }
     }
 
-    /// The arena that holds all of it at once, in bytes.
+    /// The size of an arena for all of it at once, in bytes.
     pub(super) fn arena_bytes(&self) -> u64 {
         arena_for(&self.items)
     }
@@ -97,7 +97,7 @@ impl Plan {
                 Err(FilesError::NotRegular { path: path.to_owned(), what: "a directory" })
             }
             (true, _) => {
-                // With several, each below its own name.
+                // Several directories are below their own names.
                 let folder = match several || prefix.is_none() {
                     true => join(prefix, last_name(path)?),
                     false => prefix.unwrap_or_default().to_owned(),
@@ -112,7 +112,7 @@ impl Plan {
             (false, None) if is_safetensors() => self.add_safetensors(options, prefix, path, several),
             (false, Some(Format::Safetensors)) => self.add_safetensors(options, prefix, path, several),
             (false, _) => {
-                // One file and its key; or below a prefix, under its own name.
+                // One file and its key; or, below a prefix, with its own name.
                 let key = match prefix {
                     Some(key) if !several && options.prefix.is_none() => key.to_owned(),
                     prefix => join(prefix, last_name(path)?),
@@ -192,7 +192,7 @@ impl Plan {
     }
 }
 
-/// The arena that holds these at once, in bytes.
+/// The size of an arena for these at once, in bytes.
 pub(super) fn arena_for(items: &[Item]) -> u64 {
     let bytes = items.iter().map(|item| padded(item.meta.len_bytes().max(1)).unwrap_or(u64::MAX));
     // Whole pages.
@@ -200,7 +200,7 @@ pub(super) fn arena_for(items: &[Item]) -> u64 {
     bytes.checked_next_multiple_of(4096).unwrap_or(bytes)
 }
 
-/// The words of the command line: a key or prefix, where there is one, and paths.
+/// The positional arguments: a key or prefix, if there is one, and paths.
 fn names(options: &Options) -> Result<(Option<String>, Vec<&Path>), FilesError> {
     let words: Vec<&Path> = options.words.iter().map(PathBuf::as_path).collect();
     match (&options.prefix, &words[..]) {

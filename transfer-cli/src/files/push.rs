@@ -12,7 +12,7 @@ use std::time::Duration;
 use transfer_client::{Client, Gone, Until};
 use transfer_terminal::units::bytes;
 
-/// How often a push that stays looks whether the sidecar does.
+/// The interval of checks of the sidecar while a push stays.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Publishes, reports, and waits.
@@ -25,18 +25,18 @@ pub async fn run(options: &Options) -> Result<(), Error> {
             FilesError::Use("--verify fetches each tensor, and --until fetched:N counts that".to_owned()).into()
         );
     }
-    // Before anything is published: an interruption from now on ends it in order.
+    // Before anything is published, so that an interruption from now on ends it in order.
     let interrupted = interruption().map_err(|source| Error::Runtime { source })?;
     let mut interrupted = std::pin::pin!(interrupted);
     let asked = options.clone();
     let publish = async {
-        // The standard input may take as long as it likes.
+        // Reading the standard input may take any time.
         let plan = blocking(move || Plan::of(&asked)).await?;
         let arena_bytes = arena(options, &plan)?;
         let in_turns = options.arena_bytes.is_some();
         let sum = plan.items.iter().map(|item| item.meta.len_bytes()).fold(0u64, u64::saturating_add);
         let mut story = Story::new("pushed", plan.items.len(), Some(sum), &options.telling, false);
-        // The sidecar fills its pages, some GiB each second.
+        // The sidecar fills its pages, at some GiB per second.
         story.preparing(format!("the sidecar makes room for {}", bytes(arena_bytes)));
         let shares = match in_turns {
             true => vec![Share { client: options.worker.connect(arena_bytes).await?, items: plan.items }],
@@ -57,7 +57,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         story.end(false)?;
         Ok::<_, Error>((clients, story))
     };
-    // Held until the end: with the session ends what it published.
+    // Held until the end: the published tensors end with the session.
     let (clients, story) = tokio::select! {
         published = publish => published?,
         () = &mut interrupted => return Err(FilesError::Interrupted.into()),
@@ -65,13 +65,13 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     if options.outlive {
         return Ok(());
     }
-    // Also with --to: what has landed elsewhere ends with the session of the worker that pushed it.
+    // Also with --to: a tensor that has landed on another node ends with the session of its worker.
     if options.hold.is_none() && !options.telling.json {
         story.say("published until this ends: Ctrl-C");
     }
     let end = async {
         match options.hold {
-            // Whichever comes first is the end.
+            // The first of the two is the end.
             Some(hold) => drop(tokio::time::timeout(hold, interrupted).await),
             None => interrupted.await,
         }
@@ -79,11 +79,11 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     hold(&clients, &options.worker.socket, &story, end).await
 }
 
-/// Stays until `end`, and tells when the sidecar goes and comes back: what is published goes and comes with it.
+/// Stays until `end`, and reports when the sidecar goes and comes back: the published tensors go and come with it.
 async fn hold(clients: &[Client], socket: &Path, story: &Story, end: impl Future<Output = ()>) -> Result<(), Error> {
     let lost = |gone: Gone| Error::Unpublished { socket: socket.to_owned(), source: gone.into() };
     let (mut end, mut was_away) = (std::pin::pin!(end), false);
-    // Any of them: what was published is not whole then.
+    // Any of them, because the push is incomplete then.
     let gone = || {
         let mut ends: Vec<Gone> = clients.iter().filter_map(Client::gone).collect();
         let at = ends.iter().position(|gone| *gone != Gone::Away).unwrap_or(0);
@@ -112,7 +112,7 @@ async fn hold(clients: &[Client], socket: &Path, story: &Story, end: impl Future
     gone().map_or(Ok(()), |gone| Err(lost(gone)))
 }
 
-/// How large an arena to ask for, in bytes.
+/// The size of the arena to ask for, in bytes.
 fn arena(options: &Options, plan: &Plan) -> Result<u64, FilesError> {
     let wanted_bytes = plan.arena_bytes();
     let Some(arena_bytes) = options.arena_bytes else { return Ok(wanted_bytes) };

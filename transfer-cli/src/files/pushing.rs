@@ -1,7 +1,7 @@
-//! Publishing many tensors: each is allocated in the arena, read right into it, and pushed; several at a time.
+//! Publishes many tensors, several at a time: each is allocated in the arena, read straight into it, and pushed.
 //!
-//! Room in the arena is the measure: the next one is begun when there is room for it. So where the arena is smaller than all of them, they
-//! go in turns, at the pace of whoever makes room: a fetch that was the last one, or the landing at another node. A wait for room ends
+//! Room in the arena sets the pace: the next tensor is begun when there is room for it. So if the arena is smaller than
+//! all of them, they go in turns, as fast as fetches, or landings at another node, make room. A wait for room ends
 //! after `--timeout`, and then nothing more is begun.
 
 use super::blocking;
@@ -22,19 +22,19 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use transfer_client::{Client, Pushed, TensorMeta, TensorMut};
 
-/// How many are read and pushed at a time, at most: enough for a disk and a network to have something to do meanwhile.
+/// The most tensors that are read and pushed at a time: enough to keep a disk and a network busy.
 const IN_FLIGHT: usize = 16;
 
-/// How tensors are published.
+/// The state of publishing.
 pub(super) struct Pushing {
     options: Arc<Options>,
-    /// Where digests go, and those so far.
+    /// The file of digests, and the digests so far.
     digests: Option<(Target, String)>,
-    /// The pieces that are published, by their keys.
+    /// The published pieces, by their keys.
     pieces: HashMap<String, Piece>,
 }
 
-/// One that was published.
+/// A published tensor.
 struct Done {
     item: Item,
     pushed: Pushed,
@@ -53,7 +53,7 @@ impl Pushing {
         Ok(Pushing { options: Arc::new(options.clone()), digests, pieces: HashMap::new() })
     }
 
-    /// Publishes all of them as this worker, and tells of each.
+    /// Publishes all tensors as this worker, and reports each.
     pub(super) async fn all(&mut self, client: &Client, items: Vec<Item>, story: &mut Story) {
         let mut running = JoinSet::new();
         for mut item in items {
@@ -82,7 +82,7 @@ impl Pushing {
                     running.spawn(one(client.clone(), self.options.clone(), item, tensor, story.progress()));
                 }
                 Some(Err(source)) => {
-                    // What is under way comes to its end; for the others there would be no room either.
+                    // Pushes under way end normally; for the others there would be no room either.
                     story.failed(Failed::of(&key, Error::Call { what: "push", key: key.clone(), source }));
                     break;
                 }
@@ -94,14 +94,14 @@ impl Pushing {
         }
     }
 
-    /// The list of a tensor's pieces, where all of them are published.
+    /// The list of a tensor's pieces, if all of them are published.
     fn list(&mut self, key: &str, of: &TensorMeta, count: u64) -> Result<Vec<u8>, FilesError> {
         let pieces: Option<Vec<_>> = (0..count).map(|n| self.pieces.remove(&pieces::key_of(key, n))).collect();
         let pieces = pieces.ok_or_else(|| FilesError::NotAllPieces { key: key.to_owned() })?;
         Ok(Pieces { meta: of.clone(), pieces }.write())
     }
 
-    /// Writes the digests down.
+    /// Writes the file of digests.
     pub(super) async fn end(self) -> Result<(), Error> {
         if let Some((target, text)) = self.digests {
             let handle = target.handle()?;
@@ -142,7 +142,7 @@ impl Pushing {
                 });
             }
             Ok(Err(failed)) => story.failed(failed),
-            // A task ends so only when the runtime does.
+            // This happens only when the runtime ends.
             Err(_) => story.failed(Failed::of("", FilesError::Interrupted)),
         }
     }
@@ -182,7 +182,7 @@ async fn one(
     let pushed = push.await.map_err(|e| fail("push", e.into()))?;
 
     if options.verify {
-        // As any other worker would get it: where it has landed elsewhere, from there.
+        // As any other worker would get it: from the node where it has landed.
         let fetch = client.fetch(&item.key).exactly(pushed.version).timeout(options.timeout);
         let back = fetch.await.map_err(|e| fail("fetch back", e))?;
         let (from, name) = (item.from.clone(), key.clone());
@@ -191,7 +191,7 @@ async fn one(
             let wanted = match &from {
                 From::File { input, offset } => input.digest(*offset, back.meta().len_bytes())?,
                 From::Memory(bytes) => digest::of_bytes(bytes),
-                // Not kept; the plan keeps what is to be verified.
+                // It is not kept; the plan keeps everything that is to be verified.
                 From::Stdin | From::Pieces { .. } => found,
             };
             digest::same(&name, &wanted, &found)
@@ -201,7 +201,7 @@ async fn one(
     Ok(Done { item, pushed, copied_here, took: started.elapsed(), digest })
 }
 
-/// Brings the elements into the arena. Says how many bytes were copied that had been in this process's memory already.
+/// Reads the elements into the arena. Returns the bytes that were copied within this process.
 fn fill(
     mut tensor: TensorMut,
     from: &From,
@@ -223,14 +223,14 @@ fn fill(
             read_stdin(to, progress)?;
             0
         }
-        // Its text has taken its place by now.
+        // The list itself is used instead.
         From::Pieces { .. } => 0,
     };
     let digest = wants_digest.then(|| digest::of_bytes(tensor.as_bytes()));
     Ok((tensor, digest, copied))
 }
 
-/// Takes all of the standard input, and no more than there should be.
+/// Reads all of the standard input, which must have the expected length.
 fn read_stdin(to: &mut [u8], progress: &ProgressBar) -> Result<(), FilesError> {
     let failed = |source| FilesError::File { what: "read", path: PathBuf::from("-"), source };
     let mut input = io::stdin().lock();

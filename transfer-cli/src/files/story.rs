@@ -1,4 +1,4 @@
-//! What is told of many transfers: a bar while they run, a line for each, and the sum.
+//! The report of many transfers: a bar while they run, a line for each, and the sum.
 
 use super::digest::Hash;
 use super::error::FilesError;
@@ -11,24 +11,24 @@ use transfer_terminal::exit::Exit;
 use transfer_terminal::outln;
 use transfer_terminal::units::{bytes, counted};
 
-/// How much is told.
+/// The verbosity.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Telling {
-    /// One JSON object per line: one for each tensor as it is done, and the sum at the end; bytes and nanoseconds
+    /// One JSON object per line: one for each finished tensor, and the sum at the end; in bytes and nanoseconds
     #[arg(long)]
     pub json: bool,
-    /// Nothing but errors: no progress, no report
+    /// Only errors: no progress, no report
     #[arg(long, short, conflicts_with = "json")]
     pub quiet: bool,
 }
 
-/// One that is done.
+/// A finished transfer.
 pub(super) struct Line<'a> {
     pub(super) key: &'a str,
     pub(super) version: u64,
     pub(super) meta: &'a TensorMeta,
     pub(super) report: &'a Report,
-    /// Bytes that were copied besides, here.
+    /// Further bytes that were copied here.
     pub(super) copied_here: u64,
     pub(super) took: Duration,
     pub(super) digest: Option<&'a Hash>,
@@ -37,7 +37,7 @@ pub(super) struct Line<'a> {
     pub(super) file: Option<&'a str>,
 }
 
-/// One that failed.
+/// A failed transfer.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) key: String,
@@ -50,7 +50,7 @@ impl Failed {
     }
 }
 
-/// How often the bar is drawn where nothing changes.
+/// The interval at which an unchanged bar is drawn.
 const TICK: Duration = Duration::from_millis(100);
 
 fn set_style(bar: &ProgressBar) {
@@ -58,13 +58,13 @@ fn set_style(bar: &ProgressBar) {
         Some(_) => "{bar:30} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left  {msg}",
         None => "{spinner} {binary_bytes}  {binary_bytes_per_sec}  {msg}",
     };
-    // Wrong only where the text is.
+    // This fails only if the template is wrong.
     if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style);
     }
 }
 
-/// One more is known to come, of so many bytes, that nobody has counted before.
+/// Adds a transfer of that many bytes that has not been counted.
 pub(super) fn expect(bar: &ProgressBar, len_bytes: u64) {
     match bar.length() {
         Some(_) => bar.inc_length(len_bytes),
@@ -75,7 +75,7 @@ pub(super) fn expect(bar: &ProgressBar, len_bytes: u64) {
     }
 }
 
-/// The story so far.
+/// The report so far.
 pub(super) struct Story {
     what: &'static str,
     all: usize,
@@ -86,12 +86,13 @@ pub(super) struct Story {
     bytes: u64,
     copied: u64,
     failed: Vec<Exit>,
-    /// The failure of one alone: whoever asked hears it as the end.
+    /// The failure of a single transfer: it is the result of the command.
     only: Option<Error>,
 }
 
 impl Story {
-    /// `what`: "pushed" or "fetched". Where the standard output is for something else, it is told on the standard error.
+    /// Makes a report. `what` is "pushed" or "fetched". It goes to the standard error if the standard output has other
+    /// contents.
     pub(super) fn new(
         what: &'static str,
         all: usize,
@@ -99,42 +100,42 @@ impl Story {
         telling: &Telling,
         to_stderr: bool,
     ) -> Story {
-        // Draws on a terminal and nowhere else.
+        // Draws only on a terminal.
         let target = match telling.quiet {
             true => ProgressDrawTarget::hidden(),
             false => ProgressDrawTarget::stderr(),
         };
         let bar = ProgressBar::with_draw_target(all_bytes, target);
         set_style(&bar);
-        // Also while there is nothing to count yet.
+        // Also before anything is counted.
         bar.enable_steady_tick(TICK);
         let telling = telling.clone();
         Story { what, all, telling, to_stderr, bar, done: 0, bytes: 0, copied: 0, failed: Vec::new(), only: None }
     }
 
-    /// To be told how many bytes were read or written; from any thread.
+    /// The bar, which is told how many bytes were read or written; from any thread.
     pub(super) fn progress(&self) -> ProgressBar {
         self.bar.clone()
     }
 
-    /// There are so many: some are in pieces.
+    /// Sets the number of transfers, of which some are in pieces.
     pub(super) fn count(&mut self, all: usize) {
         self.all = all;
     }
 
-    /// Says on the bar what is done before anything can be counted.
+    /// Shows on the bar what is done before anything is counted.
     pub(super) fn preparing(&self, what: String) {
         self.bar.set_message(what);
     }
 
-    /// Says something besides, on the standard error.
+    /// Prints a remark on the standard error.
     pub(super) fn remark(&self, text: &str) {
         if !self.telling.quiet {
             self.bar.suspend(|| eprintln!("{text}"));
         }
     }
 
-    /// Says what concerns what is done already, on the standard error, also where nothing but errors is told.
+    /// Prints an alarm about finished transfers on the standard error, even with --quiet.
     pub(super) fn alarm(&self, text: &str) {
         self.bar.suspend(|| eprintln!("transferctl: {text}"));
     }
@@ -186,10 +187,10 @@ impl Story {
         }
     }
 
-    /// The sum, and how it ended. `whole`: what was done counts for nothing where one has failed.
+    /// Prints the sum. Returns the result. `whole`: the finished transfers count for nothing if one has failed.
     pub(super) fn end(&mut self, whole: bool) -> Result<(), Error> {
         self.bar.finish_and_clear();
-        // Those that were not tried any more, for a failure that concerns all.
+        // Includes those that were not tried because of a general failure.
         let tried = self.done + self.failed.len();
         if let Some(exit) = self.failed.last().copied() {
             self.failed.extend(std::iter::repeat_n(exit, self.all.saturating_sub(tried)));
@@ -215,7 +216,7 @@ impl Story {
         }
     }
 
-    /// A line of the report, behind which more may come.
+    /// Prints a line of the report.
     pub(super) fn say(&self, text: &str) {
         match (self.telling.quiet, self.to_stderr) {
             (true, _) => {}

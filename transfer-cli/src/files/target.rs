@@ -1,4 +1,5 @@
-//! A file that is written: without its name first, so that nobody sees half of it, and what was there before stays until it is whole.
+//! Output files: a file is written without its name first, so no process sees a part of it, and the previous file stays
+//! until it is complete.
 
 use super::beneath::Root;
 use super::digest::{self, Hash};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use transfer_terminal::unfinished::Unfinished;
 
-/// A file that is being written. Dropped before [`Target::finish`], it leaves nothing behind.
+/// A file that is being written. If it is dropped before [`Target::finish`], nothing is left.
 #[derive(Debug)]
 pub(crate) struct Target {
     path: PathBuf,
@@ -23,18 +24,18 @@ pub(crate) struct Target {
 
 #[derive(Debug)]
 enum To {
-    /// It gets its name when it is whole.
+    /// It gets its name when it is complete.
     New(Unfinished),
-    /// A pipe or a device: something that other bytes cannot take the place of.
+    /// A pipe or a device, which cannot be replaced.
     Stream(File),
 }
 
 impl Target {
-    /// Begins to write. What is there already is replaced with `force`, and refused without. A pipe is opened, which blocks until
-    /// somebody reads it.
+    /// Begins a file. An existing file is replaced with `force`, and refused without. Opening a pipe blocks until there
+    /// is a reader.
     pub(crate) fn begin(path: &Path, force: bool) -> Result<Target, FilesError> {
         let failed = |source| FilesError::File { what: "write", path: path.to_owned(), source };
-        // Through a symbolic link: what it leads to is replaced, not the link.
+        // Through a symbolic link: its target is replaced, not the link.
         let path = match path.canonicalize() {
             Ok(path) => path,
             Err(e) if e.kind() == io::ErrorKind::NotFound => path.to_owned(),
@@ -62,8 +63,8 @@ impl Target {
         Ok(Target { path, to: To::New(file), force })
     }
 
-    /// Begins to write what has that name below a directory, with `/` between names. Directories on the way are made; no symbolic link is
-    /// followed, and nothing but a regular file is replaced.
+    /// Begins a file of that name below a directory, with `/` between names. Directories on the path are made; no
+    /// symbolic link is followed, and only a regular file is replaced.
     pub(super) fn below(root: &Root, name: &str, force: bool) -> Result<Target, FilesError> {
         let path = root.path_of(name);
         let failed = |source| FilesError::File { what: "write", path: path.clone(), source };
@@ -78,9 +79,9 @@ impl Target {
         Ok(Target { path, to: To::New(file), force })
     }
 
-    /// What is needed to write it elsewhere: on a thread that may block. The file stays this one's.
+    /// A handle for writing on a thread that may block. The file stays with this object.
     ///
-    /// Clones of it share the descriptor: there may be thousands.
+    /// Its clones share the descriptor, because there may be thousands.
     pub(crate) fn handle(&self) -> Result<Handle, FilesError> {
         let (file, is_stream) = match &self.to {
             To::New(file) => (file.file(), false),
@@ -93,7 +94,7 @@ impl Target {
         }
     }
 
-    /// Gives it its name, and says where it is. [`Handle::store`] comes before.
+    /// Gives the file its name, and returns its path. Call [`Handle::store`] before.
     pub(crate) fn finish(self) -> Result<PathBuf, FilesError> {
         let Target { path, to, force } = self;
         let failed = |source: io::Error| match source.kind() {
@@ -116,12 +117,12 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Writes bytes at their place. A pipe or device has one place: its beginning.
+    /// Writes bytes at an offset. A pipe or device has only one: its beginning.
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), FilesError> {
         self.write_and_tell(bytes, offset, &|_| ())
     }
 
-    /// The same, and tells of each part how long it was.
+    /// As [`Handle::write`], and reports the length of each part.
     pub(super) fn write_and_tell(&self, bytes: &[u8], offset: u64, progress: &dyn Fn(u64)) -> Result<(), FilesError> {
         if self.is_stream && offset > 0 {
             return Err(self.failed("write", self.has_no_places()));
@@ -139,7 +140,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Takes the room for so many bytes at once, where the file system can: a disk that is too full is found now, not at the end.
+    /// Allocates that many bytes at once, if the file system can: a disk that is too full is found now, not at the end.
     pub(super) fn reserve(&self, len: u64) -> Result<(), FilesError> {
         let failed = |source| self.failed("write", source);
         if self.is_stream {
@@ -151,7 +152,7 @@ impl Handle {
         }
     }
 
-    /// What the file holds in a range, read from where it is stored.
+    /// The digest of a range of the file, read from storage.
     pub(super) fn digest(&self, offset: u64, len: u64) -> Result<Hash, FilesError> {
         if self.is_stream {
             return Err(self.failed("read back", self.has_no_places()));
@@ -159,13 +160,13 @@ impl Handle {
         let digest = self
             .file
             .sync_data()
-            // Not from what the system remembers of having written it, as far as it can do without.
+            // Bypasses the page cache as far as possible.
             .and_then(|()| Ok(fadvise(&self.file, 0, None, Advice::DontNeed)?))
             .and_then(|()| digest::of_range(&self.file, offset, len));
         digest.map_err(|source| self.failed("read back", source))
     }
 
-    /// Waits until it is stored for good.
+    /// Waits until it is stored durably.
     pub(crate) fn store(&self) -> Result<(), FilesError> {
         match self.is_stream {
             true => Ok(()),
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_there_when_it_is_whole() {
+    fn file_appears_when_it_is_complete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         let target = Target::begin(&path, false).unwrap();
@@ -225,7 +226,7 @@ mod tests {
         target.handle().unwrap().write(b"new", 0).unwrap();
         drop(target);
         assert_eq!((std::fs::read(&path).unwrap(), names(folder.path())), (b"old".to_vec(), vec!["f".to_owned()]));
-        // One that came meanwhile is not overwritten either.
+        // A file that was made meanwhile is not overwritten either.
         let other = folder.path().join("g");
         let target = Target::begin(&other, false).unwrap();
         std::fs::write(&other, b"theirs").unwrap();

@@ -7,23 +7,23 @@ use rustix::fs::{AtFlags, Dir, FileType, OFlags, statat};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What there is below a directory.
+/// The contents of a directory.
 #[derive(Debug)]
 pub(super) struct Below {
     /// The directory.
     pub(super) root: Arc<Root>,
-    /// Regular files: the names on the way to them from the directory, with `/` between.
+    /// The regular files: their paths from the directory, with `/` between names.
     pub(super) files: Vec<String>,
-    /// What was left out, and what it is.
+    /// The skipped files, and their kinds.
     pub(super) left_out: Vec<(PathBuf, &'static str)>,
 }
 
-/// Lists a directory, in the order of names. A symbolic link is not followed: it may lead anywhere, and back. It is refused, as are pipes,
-/// sockets and devices, or left out with `skip_special`.
+/// Lists a directory, in the order of names. A symbolic link is not followed, because it may lead anywhere, and back.
+/// It is refused, as are pipes, sockets and devices, or skipped with `skip_special`.
 pub(super) fn walk(directory: &Path, skip_special: bool) -> Result<Below, FilesError> {
     let root = Arc::new(Root::open(directory)?);
     let (mut files, mut left_out) = (Vec::new(), Vec::new());
-    // Directories still to be looked at: their names, with `/` at the end.
+    // The directories that are still to be listed: their names, with `/` at the end.
     let mut open = vec![String::new()];
     while let Some(prefix) = open.pop() {
         let folder = root.read(if prefix.is_empty() { "." } else { &prefix }, OFlags::DIRECTORY)?;
@@ -64,7 +64,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     #[test]
-    fn files_are_found_and_what_is_none_is_refused_or_left_out() {
+    fn files_are_found_and_others_refused_or_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir_all(at("b/c")).unwrap();
@@ -75,7 +75,7 @@ mod tests {
         let names = |below: &Below| below.files.clone();
         assert_eq!(names(&walk(folder.path(), false).unwrap()), ["a", "b/1", "b/c/2"]);
 
-        // A link that leads back would never end.
+        // Following a link that leads back would never end.
         std::os::unix::fs::symlink(folder.path(), at("b/loop")).unwrap();
         let said = walk(folder.path(), false).unwrap_err();
         assert!(said.to_string().contains("b/loop is a symbolic link"), "{said}");

@@ -1,6 +1,7 @@
-//! Arrays out of what a message says of a batch: how long each is, how many nulls it has, and where its buffers lie.
+//! Arrays, made of a message's description of a batch: the length of each, its number of nulls, and its buffers.
 //!
-//! Lengths and ranges are checked here. What is in the buffers, Arrow checks: offsets, keys, type ids, runs, UTF-8, numbers of nulls.
+//! Lengths and ranges are checked here. Arrow checks the contents of the buffers: offsets, keys, type ids, runs, UTF-8,
+//! numbers of nulls.
 
 use super::BatchError;
 use super::body::Body;
@@ -12,11 +13,11 @@ use arrow_ipc::RecordBatch;
 use arrow_schema::{ArrowError, DataType, Field, Fields, UnionMode};
 use std::collections::HashMap;
 
-/// No array is longer; Arrow multiplies their lengths.
+/// The longest array. Arrow multiplies lengths of arrays.
 const MAX_ROWS: usize = 1 << 40;
 
-/// No array is longer that need not have a byte for it. Whoever looks at its values one by one, or where they are null, pays for what
-/// was said; nobody has sent it.
+/// The longest array that may have less than one byte per value. Code that visits each of its values, or its nulls,
+/// pays for the announced length, although no bytes were sent for it.
 const MAX_ROWS_UNSENT: usize = i32::MAX as usize;
 
 /// The arrays of one batch, in the order in which its message lists their parts.
@@ -24,10 +25,10 @@ pub(super) struct Arrays<'a> {
     pub(super) rows: usize,
     nodes: Box<dyn Iterator<Item = (i64, i64)> + 'a>,
     buffers: Box<dyn Iterator<Item = (i64, i64)> + 'a>,
-    /// How many buffers each array of views has besides the views.
+    /// The number of buffers, besides the views, of each array of views.
     variadic: Box<dyn Iterator<Item = i64> + 'a>,
     body: &'a Body,
-    /// Where the batch's own body lies in that.
+    /// The start of the batch's own body within the whole body.
     start: u64,
     len: u64,
     dictionaries: &'a HashMap<i64, ArrayRef>,
@@ -56,7 +57,7 @@ impl<'a> Arrays<'a> {
         })
     }
 
-    /// Nothing may be left.
+    /// Checks that the message lists nothing else.
     pub(super) fn end(&mut self) -> Result<(), BatchError> {
         let left = self.nodes.next().is_some() || self.buffers.next().is_some() || self.variadic.next().is_some();
         match left {
@@ -121,7 +122,7 @@ impl<'a> Arrays<'a> {
                 let width = key.primitive_width().unwrap_or(0);
                 let keys = self.values(data_type, len, width)?;
                 let values = dictionary_id(field).and_then(|id| self.dictionaries.get(&id));
-                // One that is never referred to need not be sent.
+                // Dictionary values that no key refers to need not be sent.
                 let values = values.map_or_else(|| new_empty_array(value), ArrayRef::clone);
                 made.add_buffer(keys).add_child_data(values.to_data())
             }
@@ -137,7 +138,7 @@ impl<'a> Arrays<'a> {
         made.build().map_err(lie)
     }
 
-    /// The bitmap of what is not null, where something is. It is listed for every array, and empty where nothing is null.
+    /// The validity bitmap, if there are nulls. It is listed for every array, and empty if nothing is null.
     fn nulls(&mut self, data_type: &DataType, len: usize, null_count: i64) -> Result<Option<NullBuffer>, BatchError> {
         let bitmap = self.buffer()?;
         if null_count == 0 {
@@ -162,7 +163,7 @@ impl<'a> Arrays<'a> {
     ) -> Result<ArrayDataBuilder, BatchError> {
         let count = self.variadic.next().ok_or(BatchError::Cut { missing: "the number of an array's buffers" })?;
         let mut made = made.add_buffer(self.values(data_type, len, 16)?);
-        // As many as there are, whatever is said.
+        // Stops at the last buffer, whatever the announced number is.
         for _ in 0..length("the number of an array's buffers", count)? {
             made = made.add_buffer(self.buffer()?);
         }
@@ -181,15 +182,15 @@ impl<'a> Arrays<'a> {
         Ok(made.add_buffer(offsets).add_buffer(sizes).add_child_data(self.data(field)?))
     }
 
-    /// Where a field must not be null, Arrow looks for nulls below it, in the values of a dictionary for instance, only where a struct is
-    /// made of typed parts, and takes the rest for granted.
+    /// Makes a struct. Arrow looks for nulls below a non-nullable field, in the values of a dictionary for instance,
+    /// only if a struct is made of typed parts; otherwise it assumes that there are none.
     fn structure(&mut self, fields: &Fields, len: usize, nulls: Option<NullBuffer>) -> Result<ArrayData, BatchError> {
         let columns = fields.iter().map(|f| self.array(f)).collect::<Result<Vec<_>, _>>()?;
         let made = StructArray::try_new_with_length(fields.clone(), columns, nulls, len);
         Ok(made.map_err(lie)?.into_data())
     }
 
-    /// Arrow checks the type ids and offsets of a union only where it is made of typed parts.
+    /// Makes a union. Arrow checks its type ids and offsets only if it is made of typed parts.
     fn union(&mut self, data_type: &DataType, len: usize) -> Result<ArrayData, BatchError> {
         let DataType::Union(fields, mode) = data_type else { return Err(BatchError::Cut { missing: "a union" }) };
         let type_ids = ScalarBuffer::<i8>::new(self.values(data_type, len, 1)?, 0, len);
@@ -210,7 +211,7 @@ impl<'a> Arrays<'a> {
         self.exactly(data_type, len.checked_mul(width))
     }
 
-    /// One more offset than there are elements; none where there are no elements.
+    /// One more offset than there are elements; none if there are no elements.
     fn offsets(&mut self, data_type: &DataType, len: usize, width: usize) -> Result<Buffer, BatchError> {
         let buffer = self.buffer()?;
         match len == 0 && buffer.is_empty() {

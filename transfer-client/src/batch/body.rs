@@ -1,4 +1,4 @@
-//! What the sidecar handed out: metadata, and a body that lies in one range or in many.
+//! A fetched body: metadata, and a body that lies in one range or in many.
 
 use super::BatchError;
 use crate::Error;
@@ -10,11 +10,11 @@ use transfer_core::memory::LocalSlice;
 use transfer_core::wire::ranges::read_ranges;
 use transfer_memory::view::Bytes;
 
-/// See the module. The lease ends with the last buffer.
+/// A fetched body. The lease ends with the last buffer.
 pub(super) struct Body {
-    /// A copy, so that nobody changes it once it is checked.
+    /// A copy, so that it cannot change after the check.
     pub(super) metadata: Vec<u8>,
-    /// The ranges of the body, and where in the body each starts.
+    /// The ranges of the body, and their offsets in the body.
     parts: Vec<(u64, Bytes)>,
     pub(super) len: u64,
 }
@@ -27,13 +27,13 @@ impl Body {
             return Err(BatchError::NotABatch { meta: meta.clone() }.into());
         }
         let (body_at, len) = (meta.body_offset(), meta.len_bytes() - meta.body_offset());
-        // How long the slice has to be was checked when it came.
+        // The length of the slice was checked when it was received.
         let cut =
             |offset, len| slice.sub(offset, len).ok_or(Gone::TooShort { slice: *slice, len_bytes: meta.len_bytes() });
         let metadata = session.view(cut(0, u64::from(meta.metadata_bytes()))?, lease.clone())?.to_vec();
         let slices = match ranges {
             0 => vec![cut(body_at, len)?],
-            // A copy of the owner's table, so that nobody changes it once it is checked.
+            // A copy of the owner's table, so that it cannot change after the check.
             _ => {
                 let table = session.view(cut(body_at, slice.len - body_at)?, lease.clone())?.to_vec();
                 read_ranges(&table).map(|range| range.within(slice.segment)).collect()
@@ -51,7 +51,7 @@ impl Body {
         }
     }
 
-    /// One that was not handed out.
+    /// Makes a body that was not fetched.
     #[cfg(test)]
     pub(super) fn of(metadata: Vec<u8>, pieces: impl IntoIterator<Item = Bytes>) -> Body {
         let mut len = 0;
@@ -63,10 +63,10 @@ impl Body {
         Body { metadata, parts, len }
     }
 
-    /// The bytes there, where they lie in one range.
+    /// The bytes of a range, if they lie in one piece.
     pub(super) fn buffer(&self, offset: u64, len: u64) -> Result<Buffer, BatchError> {
         if len == 0 && offset <= self.len {
-            // At an address that any type may have.
+            // An address with the alignment of every type.
             return Ok(MutableBuffer::new(0).into());
         }
         let part = self.parts.partition_point(|(start, _)| *start <= offset).checked_sub(1);
@@ -78,7 +78,8 @@ impl Body {
     }
 }
 
-/// A range that the owner's table names. It is the owner's to say where its own tensor lies; a segment's end is the most it can say.
+/// Makes a view of a range that the owner's table names. The owner may name any range of the segment; its end is the
+/// limit.
 fn view(session: &Session, slice: LocalSlice, lease: &Arc<Lease>, body_len: u64) -> Result<Bytes, Error> {
     session.view(slice, lease.clone()).map_err(|_| out_of_body(slice.offset, slice.len, body_len).into())
 }

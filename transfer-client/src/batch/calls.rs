@@ -1,4 +1,4 @@
-//! Pushing and fetching batches.
+//! Pushes and fetches of batches.
 
 use super::BatchError;
 use super::body::Body;
@@ -17,7 +17,7 @@ use arrow_schema::SchemaRef;
 use std::sync::Arc;
 use transfer_core::op::Report;
 
-/// A fetched record batch. Its arrays are where the sidecar has them, and everything that shares their memory keeps it.
+/// A fetched record batch. Its arrays lie in the sidecar's memory, and keep it.
 #[derive(Debug, Clone)]
 pub struct FetchedBatch {
     batch: RecordBatch,
@@ -41,19 +41,19 @@ impl FetchedBatch {
         &self.batch
     }
 
-    /// The batch, without the report of how it came.
+    /// The batch, without the report of the fetch.
     #[must_use]
     pub fn into_batch(self) -> RecordBatch {
         self.batch
     }
 
-    /// Which version it is.
+    /// The version.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// How the fetch went: what carried it, what was copied, and where the time went.
+    /// The report of the fetch: which fabric carried it, what was copied, and where the time went.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.report
@@ -68,7 +68,7 @@ impl FetchedBatch {
 }
 
 impl FetchedTable {
-    /// The schema of all of them.
+    /// The schema of all batches.
     #[must_use]
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
@@ -80,19 +80,19 @@ impl FetchedTable {
         &self.batches
     }
 
-    /// The batches, without the report of how they came.
+    /// The batches, without the report of the fetch.
     #[must_use]
     pub fn into_batches(self) -> Vec<RecordBatch> {
         self.batches
     }
 
-    /// Which version it is.
+    /// The version.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// How the fetch went: what carried it, what was copied, and where the time went.
+    /// The report of the fetch: which fabric carried it, what was copied, and where the time went.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.report
@@ -114,16 +114,17 @@ pub(super) fn source(encoded: Result<Encoded, BatchError>) -> Result<Source<'sta
 }
 
 impl<F: Face> Handle<F> {
-    /// Publishes a record batch under `key`. Buffers that lie in the arena, frozen, are published where they lie: those of a
-    /// [`BatchBuilder`](crate::BatchBuilder), and arrays made of a [`Frozen`](crate::Frozen) tensor, or slices of either. Any other is
-    /// copied into the arena when the push is made, as in [`Handle::push_slice`], and so are the few bytes that a slice needs anew:
-    /// offsets that do not begin with 0, bits that do not begin in a whole byte. The report counts what was copied.
+    /// Publishes a record batch under `key`. Frozen buffers in the arena are published in place: those of a
+    /// [`BatchBuilder`](crate::BatchBuilder), arrays made of a [`Frozen`](crate::Frozen) tensor, and slices of either.
+    /// Any other buffer is copied into the arena when the push is made, as in [`Handle::push_slice`]. So are the few
+    /// bytes that a slice needs anew: offsets that do not begin with 0, bits that do not begin in a whole byte. The
+    /// report counts what was copied.
     pub fn push_batch(&self, key: impl ToKey, batch: &RecordBatch) -> Push<'static, F> {
         self.push_table(key, batch.schema_ref(), std::slice::from_ref(batch))
     }
 
-    /// Publishes record batches of one schema under `key`, as one version; see [`Handle::push_batch`]. A dictionary that they share
-    /// travels once, one that grows from batch to batch with what is new.
+    /// Publishes record batches of one schema under `key`, as one version; see [`Handle::push_batch`]. A shared
+    /// dictionary is sent once; of a growing dictionary only the new values are sent.
     pub fn push_table<'a>(
         &self,
         key: impl ToKey,
@@ -134,13 +135,13 @@ impl<F: Face> Handle<F> {
         self.push(key, source(encoded))
     }
 
-    /// Fetches the record batch under `key`; waits until there is one. Its arrays share the memory that it landed in, or that its owner
-    /// built it in.
+    /// Fetches the record batch under `key`, and waits until there is one. Its arrays share the memory where it landed,
+    /// or where its owner built it.
     pub fn fetch_batch(&self, key: impl ToKey) -> Fetch<F, FetchedBatch> {
         Fetch::new(self.session(), to_key(&key), take_batch)
     }
 
-    /// Fetches record batches that were pushed as one, however many; see [`Handle::fetch_batch`].
+    /// Fetches record batches that were pushed as one version; see [`Handle::fetch_batch`].
     pub fn fetch_table(&self, key: impl ToKey) -> Fetch<F, FetchedTable> {
         Fetch::new(self.session(), to_key(&key), take_table)
     }

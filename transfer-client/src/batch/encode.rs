@@ -1,7 +1,7 @@
 //! Record batches as messages and buffers.
 //!
-//! Arrow's own encoder makes the messages, so that what travels is what every Arrow library reads; it hands the buffers over as they
-//! are. Here the metadata is put in front, and the bodies behind it.
+//! Arrow's own encoder makes the messages, so every Arrow library can read them. It returns the buffers unchanged. This
+//! module moves the metadata to the front, and the bodies behind it.
 
 use super::schema::{check_schema, has_views};
 use super::{ALIGNMENT, BatchError};
@@ -11,7 +11,7 @@ use arrow_ipc::writer::{DictionaryHandling, IpcWriteOptions, StreamEncoder};
 use arrow_ipc::{Message, MetadataVersion, root_as_message};
 use arrow_schema::SchemaRef;
 
-/// Batches, ready to be pushed.
+/// Encoded batches, ready to be pushed.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Encoded {
     /// The messages, without their bodies.
@@ -27,11 +27,11 @@ impl Encoded {
     }
 }
 
-/// Encodes the batches of one push, or of the pushes of a stream: of dictionaries it then sends only what is new.
+/// The encoder of one push, or of the pushes of a stream. Of a dictionary it sends only what is new.
 pub(super) struct Encoder {
     schema: SchemaRef,
     ipc: StreamEncoder,
-    /// The schema's message, in front of every push.
+    /// The message of the schema, at the front of every push.
     schema_message: Vec<u8>,
     has_views_below_runs: bool,
 }
@@ -60,7 +60,8 @@ impl Encoder {
                 let (expected, found) = (self.schema.to_string(), batch.schema_ref().to_string());
                 return Err(BatchError::OtherSchema { expected, found });
             }
-            // Of no rows nothing is sliced: arrow-ipc 60.1 miscounts the buffers of views below runs where a slice has no runs.
+            // A batch without rows is made anew: arrow-ipc 60.1 miscounts the buffers of views below runs if a slice
+            // has no runs.
             let anew = self.has_views_below_runs && batch.num_rows() == 0;
             let empty = anew.then(|| RecordBatch::new_empty(self.schema.clone()));
             let pieces = self.ipc.encode(empty.as_ref().unwrap_or(batch)).map_err(failed)?;
@@ -69,7 +70,7 @@ impl Encoder {
         Ok(encoded)
     }
 
-    /// The end of a stream.
+    /// Encodes the end of a stream.
     pub(super) fn end(&self) -> Encoded {
         Encoded { metadata: [&self.schema_message[..], &END[..]].concat(), buffers: Vec::new() }
     }
@@ -79,18 +80,18 @@ fn failed(e: arrow_schema::ArrowError) -> BatchError {
     BatchError::arrow("the batch cannot be encoded")(e)
 }
 
-/// In front of every message's length.
+/// The marker in front of every message's length.
 pub(super) const CONTINUATION: [u8; 4] = [0xff; 4];
 
-/// A message of no length ends a stream.
+/// The end of a stream: a message of length 0.
 pub(super) const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
-/// Takes a stream of messages apart, which comes as pieces in order: metadata, buffers, padding. The schema's message and the end
-/// are left out but where nothing else is there yet.
+/// Takes a stream of messages apart. It comes as pieces in order: metadata, buffers, padding. The message of the schema
+/// and the end of the stream are skipped, unless nothing else has come yet.
 fn take_messages(pieces: Vec<Buffer>, encoded: &mut Encoded) -> Result<(), BatchError> {
     let unknown =
         |found| BatchError::Metadata { what: "framing", found, expected: "as this version of arrow-ipc writes it" };
-    // Where a buffer is empty there is a piece for it, or none.
+    // An empty buffer may have a piece, or none.
     let mut pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
     while let Some(head) = pieces.next() {
         let (marker, len) = head.split_first_chunk::<4>().ok_or_else(|| unknown(head.len() as i64))?;
@@ -131,7 +132,7 @@ fn take_messages(pieces: Vec<Buffer>, encoded: &mut Encoded) -> Result<(), Batch
     Ok(())
 }
 
-/// Where the buffers of a message lie in its body.
+/// The ranges of a message's buffers in its body.
 fn buffers_of(message: &Message<'_>) -> Vec<(i64, i64)> {
     let batch = message.header_as_record_batch();
     let batch = batch.or_else(|| message.header_as_dictionary_batch().and_then(|d| d.data()));

@@ -1,116 +1,116 @@
-//! What can be wrong with a record batch.
+//! Errors of record batches.
 
 use arrow_schema::ArrowError;
 use transfer_core::tensor::TensorMeta;
 
-/// What is wrong with a record batch, or with what somebody else says is one.
+/// An error of a record batch, or of data that claims to be one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
-    /// What was fetched as a batch is none.
+    /// The fetched version is not a record batch.
     #[error("{meta} is no record batch: fetch it with fetch()")]
     NotABatch {
-        /// Its description.
+        /// The description of the version.
         meta: TensorMeta,
     },
-    /// What was fetched as a tensor is none.
+    /// The fetched version is not a dense tensor.
     #[error(
         "{meta} is no dense tensor: it was pushed as record batches; fetch it with fetch_batch(), fetch_table() or fetch_stream()"
     )]
     NotATensor {
-        /// Its description.
+        /// The description of the version.
         meta: TensorMeta,
     },
-    /// What was fetched as one batch is another number of them.
+    /// The fetched version has more or less than one batch.
     #[error("there are {found} record batches where one is expected: fetch them with fetch_table()")]
     NotOne {
-        /// How many there are.
+        /// The number of batches.
         found: usize,
     },
-    /// Types that nest too deep.
+    /// Types are nested too deeply.
     #[error("field {field:?} nests deeper than {limit} levels")]
     TooDeep {
-        /// The field where it is too much.
+        /// The field that exceeds the limit.
         field: String,
-        /// How deep they may nest.
+        /// The greatest depth.
         limit: usize,
     },
-    /// A type that cannot be.
+    /// A type is not valid.
     #[error("field {field:?} has type {data_type}; {expected}")]
     BadType {
         /// The field.
         field: String,
         /// Its type, as Arrow writes it.
         data_type: String,
-        /// What would be right.
+        /// The requirement.
         expected: &'static str,
     },
-    /// A batch of another schema than that of its stream or table.
+    /// The batch has another schema than its stream or table.
     #[error("the batch has the schema {found}, its stream or table has {expected}")]
     OtherSchema {
-        /// What it should be.
+        /// The expected schema.
         expected: String,
-        /// What it is.
+        /// The actual value.
         found: String,
     },
-    /// Metadata that cannot be.
+    /// The metadata is not valid.
     #[error("{what} of the batches' metadata is {found}, it must be {expected}")]
     Metadata {
-        /// What is wrong.
+        /// The wrong part.
         what: &'static str,
-        /// What it is.
+        /// The actual value.
         found: i64,
-        /// What would be right.
+        /// The requirement.
         expected: &'static str,
     },
-    /// A buffer that does not lie where the metadata says.
+    /// A buffer lies outside of the body.
     #[error("{len} bytes at {offset} are no buffer of a body of {body_len} bytes")]
     OutOfBody {
-        /// Where it is said to start in the body.
+        /// Its announced offset in the body.
         offset: i64,
-        /// How long it is said to be.
+        /// Its announced length.
         len: i64,
-        /// The body.
+        /// The length of the body.
         body_len: u64,
     },
-    /// A buffer that is too short for what it is said to hold.
+    /// A buffer is too short for its type and length.
     #[error("a buffer of {data_type} has {found_bytes} bytes, {needed_bytes} are needed")]
     TooShort {
         /// The type, as Arrow writes it.
         data_type: String,
-        /// What it needs.
+        /// The needed length.
         needed_bytes: u64,
-        /// What it has.
+        /// The actual length.
         found_bytes: u64,
     },
-    /// The metadata ends where more is needed.
+    /// The metadata is incomplete.
     #[error("the batches' metadata ends where {missing} should follow")]
     Cut {
-        /// What.
+        /// The missing part.
         missing: &'static str,
     },
-    /// What Arrow says is wrong.
+    /// An error of Arrow.
     #[error("{what}: {why}")]
     Arrow {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
-        /// Arrow's words.
+        /// Arrow's error text.
         why: String,
     },
-    /// A column that was asked for and is not there, or is of another type.
+    /// A column is missing, or has another type.
     #[error("column {column:?} is {found}, it was used as {used_as}")]
     WrongColumn {
         /// The column.
         column: String,
-        /// What it is.
+        /// The actual value.
         found: String,
-        /// What it was used as.
+        /// The type as which it was used.
         used_as: String,
     },
 }
 
 impl BatchError {
-    /// Arrow's words, for the caller of `map_err`.
+    /// Converts Arrow's error, for `map_err`.
     pub(super) fn arrow(what: &'static str) -> impl Fn(ArrowError) -> BatchError {
         move |e| BatchError::Arrow { what, why: e.to_string() }
     }

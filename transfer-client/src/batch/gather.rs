@@ -10,27 +10,27 @@ use transfer_core::tensor::{DType, MAX_METADATA_BYTES, TensorMeta};
 use transfer_core::wire::ranges::{ArenaRange, MAX_RANGES, RANGE_BYTES, write_range};
 use transfer_memory::arena::{Arena, Block};
 
-/// What can be pushed.
+/// A gathered body that can be pushed.
 pub(crate) struct Gathered {
     pub(crate) held: Held,
     pub(crate) meta: TensorMeta,
     pub(crate) ranges: u32,
-    /// Bytes of buffers that were copied into the arena.
+    /// The bytes of buffers that were copied into the arena.
     pub(crate) copied: u64,
 }
 
 /// A part of the body, in its order.
 enum Part {
-    /// Where it lies already.
+    /// A range that is already in the arena.
     Lies(ArenaRange),
-    /// In the block of what is copied.
+    /// A range in the block of copied buffers.
     Copied(ArenaRange),
-    /// So many zeros.
+    /// That many zeros.
     Zeros(u64),
 }
 
-/// Finds the buffers in the arena, copies there what is not in it, and writes the metadata and the table. `None` where there is no
-/// room now.
+/// Finds the buffers in the arena, copies the others into it, and writes the metadata and the table. `None` if there is
+/// no room now.
 pub(crate) fn gather(
     session: &Session,
     encoded: &Encoded,
@@ -41,7 +41,7 @@ pub(crate) fn gather(
     let meta = TensorMeta::of(DType::U8, &[encoded.body_len() as u64])?.with_metadata(metadata_bytes)?;
     let mut found = Found::new(session.arena(), encoded, false);
     if found.parts.len() as u64 > u64::from(MAX_RANGES) {
-        // More than a table may name: all of it in one piece.
+        // More ranges than a table may have: copy everything into one piece.
         found = Found::new(session.arena(), encoded, true);
     }
     let copied = match found.copied_len {
@@ -60,13 +60,13 @@ pub(crate) fn gather(
     Ok(Some(Gathered { held, meta, ranges, copied: found.copied_bytes }))
 }
 
-/// Where the buffers are.
+/// The places of the buffers.
 struct Found {
     parts: Vec<Part>,
     shared: Vec<SharedRange>,
-    /// Which buffers are to be copied, and where to in their block.
+    /// The buffers to copy, and their offsets in the block.
     to_copy: Vec<(usize, u64)>,
-    /// Padding included.
+    /// The length of the block, padding included.
     copied_len: u64,
     copied_bytes: u64,
 }
@@ -95,8 +95,9 @@ impl Found {
         found
     }
 
-    /// A buffer that lies in the arena. What follows it up to the next multiple of 64 goes along where that is zeros, as it is behind
-    /// every allocation; else zeros from elsewhere take its place, so that nothing goes out that was not pushed.
+    /// Adds a buffer that lies in the arena. The bytes up to the next multiple of 64 go along if they are zeros, as
+    /// they are behind every allocation. Otherwise zeros from elsewhere replace them, so that no byte is sent that was
+    /// not pushed.
     fn lies(&mut self, arena: &Arena, range: SharedRange) {
         let slice = range.slice();
         let missing = padded(slice.len).unwrap_or(slice.len) - slice.len;
@@ -114,7 +115,7 @@ impl Found {
         self.shared.push(range);
     }
 
-    /// Adds a part; one that goes on where the last one ends becomes one with it.
+    /// Adds a part. It is merged with the last part if it continues it.
     fn add(&mut self, part: Part) {
         match (self.parts.last_mut(), &part) {
             (Some(Part::Lies(last)), Part::Lies(next)) | (Some(Part::Copied(last)), Part::Copied(next))
@@ -137,7 +138,7 @@ impl Found {
         block
     }
 
-    /// Writes metadata, table, and the zeros that padding comes from. Returns the number of ranges.
+    /// Writes the metadata, the table, and the zeros of the padding. Returns the number of ranges.
     fn write_head(&self, head: &mut Block, copied: Option<&Block>, encoded: &Encoded, table_at: u64) -> u32 {
         let start = head.slice().offset;
         let zeros_at = start + head.slice().len - ALIGNMENT;

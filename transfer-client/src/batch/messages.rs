@@ -1,4 +1,4 @@
-//! Batches out of messages: what is said is checked, and kept for what follows.
+//! Batches, made of messages: each message is checked, and its dictionaries are kept for later messages.
 
 use super::arrays::Arrays;
 use super::body::Body;
@@ -14,11 +14,11 @@ use flatbuffers::VerifierOptions;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How many tables the flatbuffer of one message may have: a field with its type is two. Small flatbuffers can name one table many
-/// times, so this is what bounds what a small message may cost.
+/// The limit of tables in the flatbuffer of one message: a field with its type is two. A small flatbuffer can refer to
+/// one table many times, so this bounds the cost of a small message.
 const MAX_TABLES: usize = 1 << 16;
 
-/// What has been said so far: in one push, or in the pushes of a stream up to now.
+/// The state of decoding: of one push, or of the pushes of a stream so far.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     schema: Option<Known>,
@@ -28,18 +28,18 @@ pub(super) struct Decoder {
 #[derive(Debug)]
 struct Known {
     schema: SchemaRef,
-    /// As it was said.
+    /// The message as it was sent.
     message: Buffer,
     /// The values of each dictionary.
     dictionaries: HashMap<i64, DataType>,
 }
 
-/// What one push brought.
+/// The result of one push.
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub(super) schema: SchemaRef,
     pub(super) batches: Vec<RecordBatch>,
-    /// It was the last of its stream.
+    /// Whether it was the last of its stream.
     pub(super) ended: bool,
 }
 
@@ -61,7 +61,7 @@ impl Decoder {
             }
             let (message, after) = after.split_at_checked(len).ok_or(BatchError::Cut { missing: "a message" })?;
             rest = after;
-            // Flatbuffers are read where their numbers are aligned.
+            // A copy, because flatbuffers must be aligned.
             let message = Buffer::from(message);
             at += self.message(&message, body, at, &mut batches)?;
         }
@@ -77,7 +77,7 @@ impl Decoder {
         Ok(Decoded { schema: known.schema.clone(), batches, ended })
     }
 
-    /// Takes one message, whose body starts `at` there. Returns the body's length.
+    /// Decodes one message, whose body starts at `at`. Returns the length of the body.
     fn message(
         &mut self,
         bytes: &Buffer,
@@ -165,8 +165,8 @@ impl Decoder {
     }
 }
 
-/// Whether the offsets of both together, of 32 bits, can be told: arrow panics where they cannot, and what is behind offsets that lie may be
-/// next to nothing.
+/// Whether the concatenation of both fits 32-bit offsets. Arrow panics if it does not, and wrong offsets can claim much
+/// with few bytes.
 fn can_be_joined(a: &ArrayData, b: &ArrayData) -> bool {
     let span = |data: &ArrayData| match data.data_type() {
         DataType::Utf8 | DataType::Binary | DataType::List(_) | DataType::Map(..) if !data.is_empty() => {
@@ -179,7 +179,7 @@ fn can_be_joined(a: &ArrayData, b: &ArrayData) -> bool {
     span(a) + span(b) <= i64::from(i32::MAX) && children.into_iter().all(|(a, b)| can_be_joined(a, b))
 }
 
-/// The values of a dictionary, which are the one column of a batch.
+/// The values of a dictionary: the one column of its batch.
 fn dictionary(
     known: &Known,
     dictionaries: &HashMap<i64, ArrayRef>,
@@ -203,13 +203,13 @@ fn dictionary(
     }
 }
 
-/// The number that a field's dictionary has in the messages.
+/// The number of a field's dictionary in the messages.
 #[expect(deprecated, reason = "Arrow keeps the number there, and has no other place yet")]
 pub(super) fn dictionary_id(field: &Field) -> Option<i64> {
     field.dict_id()
 }
 
-/// Which dictionaries the columns refer to.
+/// Collects the dictionaries to which the columns refer.
 fn name_dictionaries(field: &Field, all: &mut HashMap<i64, DataType>) -> Result<(), BatchError> {
     if let (DataType::Dictionary(_, value), Some(id)) = (field.data_type(), dictionary_id(field)) {
         let known = all.entry(id).or_insert_with(|| value.as_ref().clone());
@@ -245,7 +245,7 @@ mod tests {
     use arrow_buffer::OffsetBuffer;
 
     #[test]
-    fn offsets_that_cannot_be_told_together_are_not_joined() {
+    fn dictionaries_beyond_32_bit_offsets_are_not_joined() {
         let list = |len: i32| {
             let item = Arc::new(Field::new("item", DataType::Null, true));
             let nulls = Arc::new(NullArray::new(len as usize));

@@ -1,18 +1,20 @@
-//! Arrow record batches: pushed as they lie, fetched as they landed.
+//! Arrow record batches, pushed in place and read where they landed.
 //!
-//! A push of batches is the stream of messages that Arrow's IPC format makes of them, with all metadata in front and all bodies behind:
-//! the *metadata* of the push is the messages' flatbuffers, one behind the other, and its *body* is their bodies, one behind the other,
-//! every buffer at a multiple of 64 bytes. Whoever puts each body back behind its message has a stream that any Arrow library reads.
+//! A push of batches is the stream of messages of Arrow's IPC format, with all metadata in front and all bodies behind.
+//! The *metadata* of the push is the messages' flatbuffers, one behind the other. Its *body* is their bodies, one
+//! behind the other, with every buffer at a multiple of 64 bytes. With each body put back behind its message, the
+//! result is a stream that any Arrow library reads.
 //!
-//! - A buffer that lies in this worker's arena, frozen, is pushed where it lies; any other is copied there once, which the report counts.
-//! - On one node the reader maps the buffers where their owner has them; from another node they come with one gather list and land as one
-//!   range. Either way the arrays that a fetch gives share that memory, which is released with the last of them.
-//! - Nothing that the metadata says is believed. Every range, length, offset, key, and character is checked before there is an array.
+//! - A frozen buffer in this worker's arena is pushed in place; any other is copied into it once, which the report
+//!   counts.
+//! - On one node the reader maps the owner's buffers; from another node they come with one gather list and land as one
+//!   range. Either way the arrays of a fetch share that memory, which is released with the last of them.
+//! - The metadata is not trusted. Every range, length, offset, key, and character is checked before an array is made.
 //!
 //! # Layout
 //! - `encode`: batches as messages and buffers; `gather`: buffers as ranges of the arena.
-//! - `body`: what was handed out; `messages`, `arrays`, `schema`: the checks, and batches out of it.
-//! - `calls`: pushing and fetching; `stream`: streams of batches.
+//! - `body`: fetched bodies; `messages`, `arrays`, `schema`: the checks, and batches out of them.
+//! - `calls`: pushes and fetches; `stream`: streams of batches.
 //! - `builder`: arrays that are built in the arena; `tensors`: columns of tensors.
 
 mod arrays;
@@ -40,5 +42,5 @@ pub use tensors::FixedShapeTensor;
 /// Every buffer of a body starts at a multiple of this.
 const ALIGNMENT: usize = transfer_core::memory::ALIGNMENT as usize;
 
-/// How deep types may nest: as deep as the verifier of flatbuffers goes.
+/// The greatest depth of types: that of the verifier of flatbuffers.
 const MAX_DEPTH: usize = 32;

@@ -1,12 +1,12 @@
-//! Schemas that can be: what Arrow's own checks take for granted of a type.
+//! Checks of schemas: what Arrow's own checks assume of a type.
 
 use super::{BatchError, MAX_DEPTH};
 use arrow_schema::{DataType, Field, Schema};
 
-/// What is right of a decimal.
+/// The requirement for decimals.
 const DECIMALS: &str = "the precision must be 1 or more and, like the scale, no more than the width holds";
 
-/// Whether arrays of all its fields can be.
+/// Checks that arrays of all its fields can exist.
 pub(super) fn check_schema(schema: &Schema) -> Result<(), BatchError> {
     schema.fields().iter().try_for_each(|field| check(field, field.data_type(), 1))
 }
@@ -56,7 +56,7 @@ fn precise(precision: u8, scale: i8, max: u8) -> Option<()> {
     ((1..=max).contains(&precision) && i16::from(scale).abs() <= i16::from(max)).then_some(())
 }
 
-/// Whether views lie below runs.
+/// Whether a type has views below runs.
 pub(super) fn has_views(data_type: &DataType, below_runs: bool) -> bool {
     match data_type {
         DataType::Utf8View | DataType::BinaryView => below_runs,

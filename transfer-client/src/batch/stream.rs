@@ -1,4 +1,4 @@
-//! Streams of batches: the versions of a key, in order, each of which stays until its readers have had it.
+//! Streams of batches: the versions of a key, in order. Each stays until its readers have fetched it.
 
 use super::calls::{FetchedBatch, source};
 use super::encode::Encoder;
@@ -42,15 +42,15 @@ pub struct BatchStreamReader<F> {
 }
 
 impl<F: Face> Handle<F> {
-    /// Begins a stream of batches under `key`, which is this stream's alone. Its batches are versions 1, 2, and so on, and each stays
-    /// until its one reader has fetched it; see [`BatchStream::readers`]. When the arena is full of batches that were not fetched yet, a
-    /// push waits.
+    /// Begins a stream of batches under `key`, which belongs to this stream alone. Its batches are versions 1, 2, and
+    /// so on. Each stays until its one reader has fetched it; see [`BatchStream::readers`]. When the arena is full of
+    /// batches that were not fetched yet, a push waits.
     pub fn push_stream(&self, key: impl ToKey, schema: &SchemaRef) -> BatchStream<F> {
         let (client, readers) = (self.clone(), NonZeroU32::MIN);
         BatchStream { client, key: to_key(&key), encoder: Encoder::new(schema), readers, next: 1 }
     }
 
-    /// Reads a stream of batches from its beginning. It may be asked for before there is one.
+    /// Reads a stream of batches from its beginning. The stream need not exist yet.
     pub fn fetch_stream(&self, key: impl ToKey) -> BatchStreamReader<F> {
         let (client, key, decoder) = (self.clone(), to_key(&key), Decoder::default());
         BatchStreamReader { client, key, decoder, timeout: DEFAULT_TIMEOUT, next: 1, ended: false }
@@ -58,15 +58,15 @@ impl<F: Face> Handle<F> {
 }
 
 impl<F: Face> BatchStream<F> {
-    /// How many readers there are: each batch stays until so many have fetched it. 1 where nothing is said; 0 is 1.
+    /// The number of readers, each of which must fetch each batch. The default is 1; 0 means 1.
     #[must_use]
     pub fn readers(mut self, readers: u32) -> Self {
         self.readers = NonZeroU32::new(readers).unwrap_or(NonZeroU32::MIN);
         self
     }
 
-    /// Pushes the next batch. Of a dictionary goes what the batches before have not brought yet. When this push fails, so does the
-    /// stream: what follows it is not understood without it.
+    /// Pushes the next batch. Only new values of a dictionary are sent. If this push fails, the stream has failed:
+    /// later batches cannot be read without it.
     pub fn push(&mut self, batch: &RecordBatch) -> Push<'static, F> {
         let encoded = match &mut self.encoder {
             Ok(encoder) => encoder.encode([batch]),
@@ -75,8 +75,8 @@ impl<F: Face> BatchStream<F> {
         self.say(encoded)
     }
 
-    /// Ends the stream: whoever reads it learns that there is no more. A stream that is dropped does not end, and its readers wait
-    /// until their deadline, or until this worker is gone.
+    /// Ends the stream for its readers. A stream that is dropped does not end, and its readers wait until their
+    /// deadline, or until this worker is gone.
     pub fn finish(mut self) -> Push<'static, F> {
         let end = self.encoder.as_ref().map(Encoder::end).map_err(BatchError::clone);
         self.say(end)
@@ -95,7 +95,7 @@ impl<F> std::fmt::Debug for BatchStream<F> {
     }
 }
 
-/// The next batch of a stream, before it is looked at; see [`BatchStreamReader::begin`].
+/// A fetched batch before it is decoded; see [`BatchStreamReader::begin`].
 pub struct NextBatch {
     body: Body,
     version: u64,
@@ -113,7 +113,7 @@ fn take_raw(lease: Arc<Lease>, landed: Landed) -> Result<NextBatch, Error> {
 }
 
 impl<F: Face> BatchStreamReader<F> {
-    /// How long each batch may take; 30 s where nothing is said.
+    /// The time-out of each batch, 30 s by default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -124,12 +124,12 @@ impl<F: Face> BatchStreamReader<F> {
         Fetch::new(self.client.session(), self.key.clone(), take_raw).exactly(self.next).timeout(self.timeout)
     }
 
-    /// Looks at what was fetched; `None` at the end.
+    /// Decodes a fetched batch. `None` at the end of the stream.
     ///
     /// # Errors
     /// [`Error::Batch`].
     pub fn take(&mut self, raw: NextBatch) -> Result<Option<FetchedBatch>, Error> {
-        // It has been fetched, whatever is in it.
+        // It counts as fetched, whatever its contents are.
         self.next += 1;
         let NextBatch { body, version, report } = raw;
         let decoded = self.decoder.decode(&body)?;
@@ -142,7 +142,8 @@ impl<F: Face> BatchStreamReader<F> {
 }
 
 impl BatchStreamReader<Async> {
-    /// The next batch; `None` at the end. A call that is given up may have taken a batch with it: the stream cannot be read on then.
+    /// The next batch; `None` at the end. A call that is given up may have consumed a batch; then the stream cannot be
+    /// read on.
     ///
     /// # Errors
     /// Any [`Error`].

@@ -1,8 +1,8 @@
 //! Columns of tensors: `arrow.fixed_shape_tensor`, a canonical extension type of Arrow.
 //!
 //! A column of it is a fixed-size list with as many numbers as a tensor has, and its field's metadata says the shape
-//! (Arrow columnar format, "Canonical Extension Types", "Fixed shape tensor"). arrow-schema 60.1 has a type of that name whose metadata
-//! other libraries do not read, so it is written here by the specification.
+//! (Arrow columnar format, "Canonical Extension Types", "Fixed shape tensor"). arrow-schema 60.1 has a type of that
+//! name whose metadata other libraries do not read, so it is written here by the specification.
 
 use super::BatchError;
 use arrow_array::{Array, ArrayRef, FixedSizeListArray, cast::AsArray};
@@ -14,30 +14,30 @@ use std::sync::Arc;
 
 const NAME: &str = "arrow.fixed_shape_tensor";
 
-/// What tensors a column has: all of the same shape.
+/// The type of a column of tensors, which all have the same shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FixedShapeTensor {
     /// The type of the elements.
     pub value_type: DataType,
-    /// The dimensions of each, in elements, as they lie: row-major, outermost first.
+    /// The dimensions of each tensor, in elements, in memory order: row-major, outermost first.
     pub shape: Vec<usize>,
-    /// What the dimensions are called.
+    /// The names of the dimensions.
     pub dim_names: Option<Vec<String>>,
-    /// In which order the dimensions are meant: the place in `shape` of each.
+    /// The logical order of the dimensions: the place in `shape` of each.
     pub permutation: Option<Vec<usize>>,
 }
 
 impl FixedShapeTensor {
-    /// Tensors of those elements and dimensions.
+    /// Makes a type of those elements and dimensions.
     #[must_use]
     pub fn new(value_type: DataType, shape: impl Into<Vec<usize>>) -> FixedShapeTensor {
         FixedShapeTensor { value_type, shape: shape.into(), dim_names: None, permutation: None }
     }
 
-    /// A field of such tensors.
+    /// Makes a field of such tensors.
     ///
     /// # Errors
-    /// [`BatchError::BadType`] where the parts do not fit each other, or there would be more than 2^31 elements.
+    /// [`BatchError::BadType`] if the parts do not fit each other, or a tensor would have 2^31 elements or more.
     pub fn field(&self, name: &str, nullable: bool) -> Result<Field, BatchError> {
         let size = self.check(name)?;
         let mut said = Map::from_iter([("shape".to_owned(), json!(self.shape))]);
@@ -54,10 +54,10 @@ impl FixedShapeTensor {
         Ok(Field::new(name, DataType::FixedSizeList(item, size), nullable).with_metadata(metadata))
     }
 
-    /// What tensors a field has. `None` where it has none.
+    /// The type of a field's tensors. `None` if it has none.
     ///
     /// # Errors
-    /// [`BatchError::BadType`] where it says so, and what it says cannot be.
+    /// [`BatchError::BadType`] if its metadata is not valid.
     pub fn of_field(field: &Field) -> Result<Option<FixedShapeTensor>, BatchError> {
         if field.extension_type_name() != Some(NAME) {
             return Ok(None);
@@ -89,10 +89,11 @@ impl FixedShapeTensor {
         }
     }
 
-    /// A column of such tensors, whose elements lie one tensor behind the other in `values`: no byte is copied.
+    /// Makes a column of such tensors. Their elements lie one tensor behind the other in `values`: no byte is copied.
     ///
     /// # Errors
-    /// [`BatchError::BadType`]; [`BatchError::Arrow`] where the values are of another type, or no whole number of tensors.
+    /// [`BatchError::BadType`]; [`BatchError::Arrow`] if the values have another type, or are no whole number of
+    /// tensors.
     pub fn array(&self, values: ArrayRef) -> Result<FixedSizeListArray, BatchError> {
         let size = self.check("values")?;
         let item = Arc::new(Field::new("item", self.value_type.clone(), true));
@@ -103,7 +104,7 @@ impl FixedShapeTensor {
     /// The elements of a column of such tensors, one tensor behind the other: no byte is copied.
     ///
     /// # Errors
-    /// [`BatchError::WrongColumn`] where it is a column of something else.
+    /// [`BatchError::WrongColumn`] if the column has another type.
     pub fn values(&self, column: &dyn Array) -> Result<ArrayRef, BatchError> {
         let size = self.check("values")?;
         match column.data_type() {
@@ -118,7 +119,7 @@ impl FixedShapeTensor {
         }
     }
 
-    /// The number of elements of one.
+    /// Checks the type. Returns the number of elements of a tensor.
     fn check(&self, field: &str) -> Result<i32, BatchError> {
         let bad = |expected| BatchError::BadType {
             field: field.to_owned(),

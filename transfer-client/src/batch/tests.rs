@@ -1,4 +1,4 @@
-//! What others say of batches, right and wrong. What any batch comes to is tested end to end.
+//! Decoding of valid and invalid batches. End-to-end tests cover all kinds of valid batches.
 
 use super::body::Body;
 use super::encode::{Encoded, Encoder};
@@ -120,7 +120,7 @@ fn examples() -> Vec<Vec<RecordBatch>> {
 }
 
 #[test]
-fn what_is_encoded_is_decoded_with_no_byte_copied() {
+fn encoded_batches_are_decoded_without_a_copy() {
     let arena = arena();
     for batches in examples() {
         let encoded = encode(&batches);
@@ -144,9 +144,9 @@ fn what_is_encoded_is_decoded_with_no_byte_copied() {
     }
 }
 
-/// What travels is Arrow's own stream, with the bodies behind the metadata.
+/// The sent bytes are Arrow's own stream, with the bodies behind the metadata.
 #[test]
-fn metadata_and_bodies_put_together_are_a_stream_of_arrow_ipc() {
+fn metadata_and_bodies_together_are_an_arrow_ipc_stream() {
     for batches in examples() {
         let encoded = encode(&batches);
         let (mut stream, mut rest, body, mut at) = (Vec::new(), &encoded.metadata[..], landed(&encoded), 0);
@@ -163,7 +163,7 @@ fn metadata_and_bodies_put_together_are_a_stream_of_arrow_ipc() {
     }
 }
 
-/// What a mutation of a right push says, as a fuzz target takes it: the length of the metadata, the metadata, the body.
+/// A valid push in the form of a fuzz target: the length of the metadata, the metadata, the body.
 fn packed(encoded: &Encoded) -> Vec<u8> {
     [&(encoded.metadata.len() as u32).to_le_bytes()[..], &encoded.metadata, &landed(encoded)].concat()
 }
@@ -179,7 +179,7 @@ fn fuzz_record_batches() {
         match decode(&arena, metadata, body) {
             Ok(decoded) => {
                 for batch in &decoded.batches {
-                    // Whatever passed is what Arrow takes for right, all of it, and can be looked at.
+                    // Everything that passed the checks is valid for Arrow, and can be read.
                     batch.columns().iter().for_each(|column| column.to_data().validate_full().unwrap());
                     let _ = format!("{batch:?}").len();
                 }
@@ -193,7 +193,7 @@ fn fuzz_record_batches() {
 /// Lengths and numbers of nulls, or offsets and lengths.
 type Pairs = Vec<(i64, i64)>;
 
-/// The message of a batch whose parts are changed.
+/// A batch message with changed parts.
 fn forged(change: impl FnOnce(&mut Pairs, &mut Pairs, &mut i64)) -> (Vec<u8>, Vec<u8>) {
     let batch = RecordBatch::try_from_iter([("n", Arc::new(Int32Array::from(vec![1, 2, 3])) as ArrayRef)]).unwrap();
     let encoded = encode(&[batch]);
@@ -272,7 +272,7 @@ fn metadata_that_lies_is_an_error() {
     assert!(matches!(decode(&arena, &[&metadata[..], &[0; 3]].concat(), &body), Err(BatchError::Metadata { .. })));
 }
 
-/// Nulls where the schema says there are none, in places where Arrow's own conversions would panic or not look.
+/// Nulls in non-nullable fields, in places where Arrow's own conversions would panic or not check.
 #[test]
 fn a_schema_that_lies_about_nulls_is_an_error() {
     let arena = arena();
@@ -304,7 +304,7 @@ fn a_schema_that_lies_about_nulls_is_an_error() {
 }
 
 #[test]
-fn types_that_cannot_be_and_types_that_nest_too_deep_are_errors() {
+fn invalid_and_too_deeply_nested_types_are_errors() {
     let schema = |data_type| Schema::new(vec![Field::new("deep", data_type, true)]);
     let nested =
         |depth: usize| (1..depth).fold(DataType::Int8, |t, _| DataType::List(Arc::new(Field::new("item", t, true))));
@@ -329,7 +329,7 @@ fn types_that_cannot_be_and_types_that_nest_too_deep_are_errors() {
         let e = super::schema::check_schema(&schema(wrong)).unwrap_err();
         assert!(matches!(e, BatchError::BadType { .. }) && e.to_string().contains("deep"), "{e}");
     }
-    // As deep as it may be, it still comes through the verifier of flatbuffers.
+    // The greatest depth still passes the verifier of flatbuffers.
     let batch = RecordBatch::new_empty(Arc::new(schema(nested(MAX_DEPTH))));
     let encoded = encode(std::slice::from_ref(&batch));
     let decoded = decode(&arena(), &encoded.metadata, &landed(&encoded)).unwrap();
@@ -337,7 +337,7 @@ fn types_that_cannot_be_and_types_that_nest_too_deep_are_errors() {
 }
 
 #[test]
-fn an_empty_buffer_lies_where_any_type_may() {
+fn empty_buffers_are_aligned_for_every_type() {
     let body = Body::of(Vec::new(), []);
     let empty: Buffer = body.buffer(0, 0).unwrap();
     assert!(empty.is_empty() && empty.as_ptr().addr().is_multiple_of(ALIGNMENT));

@@ -1,4 +1,4 @@
-//! Why a session is over.
+//! The reasons why a session is over.
 
 use std::sync::Arc;
 use transfer_core::memory::LocalSlice;
@@ -8,11 +8,12 @@ use transfer_memory::ring::RingError;
 use transfer_memory::session::SessionError;
 use transfer_memory::socket::SocketError;
 
-/// What is told to a forked child.
+/// The error text of a forked child.
 pub(crate) const FORKED: &str =
     "this process was forked from the one that connected, whose client and tensors these are; connect anew here";
 
-/// Why a session with a sidecar is over. Whatever it handed out stays readable. Nothing more can be asked of it: connect again.
+/// The reason why a session is over. Everything that was fetched stays readable. Nothing more can be asked of the
+/// session: connect again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Gone {
@@ -21,50 +22,51 @@ pub enum Gone {
         "the sidecar closed the connection: it has ended, was restarted, or threw this worker out (its log says why)"
     )]
     Closed,
-    /// The sidecar ended. The client connects again by itself; what was under way has failed, and may be tried again.
+    /// The sidecar ended. The client reconnects by itself; the calls that were under way have failed, and may be
+    /// retried.
     #[error(
         "the sidecar closed the connection: it has ended or was restarted; this client will connect again by itself"
     )]
     Away,
-    /// The sidecar ended, and the one that came after it does not take this worker back.
+    /// The sidecar was restarted, and refuses this worker.
     #[error("the sidecar was restarted, and does not take this worker back: {why}")]
     NotTakenBack {
-        /// Why.
+        /// The reason.
         why: Arc<str>,
     },
-    /// This process is a forked child of the one that connected, whose session it is.
+    /// This process is a forked child of the process that owns the session.
     #[error("{}", FORKED)]
     Forked,
-    /// The socket failed, or the sidecar broke the rules of a session, or passed a segment that cannot be mapped.
+    /// The socket failed, or the sidecar violated the session's protocol, or passed a segment that cannot be mapped.
     #[error(transparent)]
     Session(SessionError),
-    /// The sidecar broke the rules of the rings.
+    /// The sidecar violated the protocol of the rings.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// The sidecar wrote a record that cannot be.
+    /// The sidecar wrote an invalid record.
     #[error(transparent)]
     Record(#[from] WireError),
-    /// The sidecar said something that this version does not know.
-    #[error("the sidecar said what this version does not know: {said}")]
+    /// The sidecar sent something that this version does not know.
+    #[error("the sidecar sent something that this version does not know: {said}")]
     Unknown {
-        /// What it said.
+        /// The message.
         said: Arc<str>,
     },
-    /// The sidecar answered what was not asked, or answered it twice.
+    /// The sidecar answered an operation that was not asked, or answered one twice.
     #[error("the sidecar answered operation {op:#x}, which does not wait for that answer")]
     Unasked {
         /// The operation's number.
         op: u64,
     },
-    /// The sidecar returned a range that it did not have.
-    #[error("the sidecar returned what was not pushed: {0}")]
+    /// The sidecar returned a range that it did not hold.
+    #[error("the sidecar returned a range that was not pushed: {0}")]
     NotLent(#[from] NotLent),
     /// The sidecar handed out a range that is too short for its tensor.
     #[error("the sidecar handed out {slice} for a tensor of {len_bytes} bytes")]
     TooShort {
         /// The range.
         slice: LocalSlice,
-        /// What the tensor needs, in bytes.
+        /// The length of the tensor, in bytes.
         len_bytes: u64,
     },
 }

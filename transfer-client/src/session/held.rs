@@ -1,36 +1,37 @@
-//! Ranges of the arena on their way to the sidecar and back.
+//! Ranges of the arena that are lent to the sidecar and returned.
 
 use super::home::Former;
 use std::sync::Arc;
 use transfer_core::memory::{ALIGNMENT, LocalSlice};
 use transfer_memory::arena::{Arena, Block, Shared};
 
-/// A range that is to be pushed.
+/// A range that is about to be pushed.
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// With one owner: a tensor that was allocated.
+    /// A range with one owner: an allocated tensor.
     Own(Block),
-    /// Part of an allocation that is frozen, and that others in this process read.
+    /// Part of a frozen allocation, which other code of this process may read.
     Shared(SharedRange),
-    /// Metadata and a table, which are ours alone, and what the table names: ranges that others here read, and what was copied.
+    /// Metadata and a table that this push owns, the frozen ranges that the table names, and the copied ones.
     Gathered { head: Block, ranges: Vec<SharedRange>, copied: Option<Block> },
-    /// What the sidecar held before its restart, and is to hold again; with what was lent along, and the sessions in which it was.
+    /// A range that the sidecar held before its restart, with what was lent along with it, and the sessions in which it
+    /// was lent.
     Again(Lent, Vec<u64>, Vec<Arc<Former>>),
 }
 
-/// A range that was pushed, as both sides call it.
+/// A pushed range, as both sides name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lent {
-    /// Where it starts in the arena: what the sidecar calls it.
+    /// Its start in the arena: the sidecar's name of it.
     pub(crate) offset: u64,
-    /// Where its allocation starts: what the arena calls it.
+    /// The start of its allocation: the arena's name of it.
     pub(crate) allocation: u64,
     /// Whether it had one owner.
     pub(crate) owned: bool,
 }
 
 impl Held {
-    /// What it will be called once it is lent.
+    /// Its description once it is lent.
     pub(crate) fn to_lend(&self) -> Lent {
         match self {
             Held::Own(block) => {
@@ -60,7 +61,7 @@ impl Held {
         }
     }
 
-    /// Sessions before this one in which the sidecar held it.
+    /// Earlier sessions in which the sidecar held it.
     pub(crate) fn formers(&self) -> Vec<Arc<Former>> {
         match self {
             Held::Again(.., formers) => formers.clone(),
@@ -68,7 +69,7 @@ impl Held {
         }
     }
 
-    /// From now on the sidecar holds it.
+    /// Lends the range: from now on the sidecar holds it.
     pub(crate) fn lend(self) {
         match self {
             Held::Own(block) => drop(block.lend()),
@@ -79,13 +80,14 @@ impl Held {
                 }
                 ranges.into_iter().for_each(|mut range| range.arena = None);
             }
-            // It is counted as lent since then.
+            // It has been counted as lent since then.
             Held::Again(..) => {}
         }
     }
 }
 
-/// A frozen range that the arena counts as lent already, so that it stays; taken back when this is dropped and was not lent.
+/// A frozen range that the arena already counts as lent, so that it stays. It is returned if this is dropped without
+/// being lent.
 #[derive(Debug)]
 pub(crate) struct SharedRange {
     arena: Option<Arena>,
@@ -93,24 +95,26 @@ pub(crate) struct SharedRange {
 }
 
 impl SharedRange {
-    /// The range of `len` bytes at `pointer`. None where it does not lie in one frozen allocation, or where no push can start.
+    /// Finds the range of `len` bytes at `pointer`. `None` if it does not lie in one frozen allocation, or is not
+    /// aligned for a push.
     pub(crate) fn find(arena: &Arena, pointer: *const u8, len: u64) -> Option<SharedRange> {
         let range = SharedRange::find_anywhere(arena, pointer, len)?;
         range.shared.slice.offset.is_multiple_of(ALIGNMENT).then_some(range)
     }
 
-    /// The same, also where no push of its own could start: as part of what a push gathers.
+    /// As [`SharedRange::find`], also for a range that is not aligned for a push of its own: as part of a gathered
+    /// push.
     pub(crate) fn find_anywhere(arena: &Arena, pointer: *const u8, len: u64) -> Option<SharedRange> {
         let shared = arena.share(pointer, len)?;
         Some(SharedRange { arena: Some(arena.clone()), shared })
     }
 
-    /// Where it lies.
+    /// The range.
     pub(crate) fn slice(&self) -> LocalSlice {
         self.shared.slice
     }
 
-    /// Where its allocation ends in the arena, padding included.
+    /// The end of its allocation in the arena, padding included.
     pub(crate) fn allocation_end(&self) -> u64 {
         self.shared.allocation_end
     }

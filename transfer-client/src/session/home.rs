@@ -1,4 +1,4 @@
-//! The arena, which outlives sessions: a sidecar that was restarted gets it again.
+//! The arena, which outlives sessions: a restarted sidecar gets it again.
 
 use super::{Loan, Session};
 use parking_lot::Mutex;
@@ -8,11 +8,11 @@ use transfer_memory::arena::{Arena, NotLent};
 use transfer_memory::forked::ForkGuard;
 use transfer_memory::segment::is_marked;
 
-/// A session that is over, of which something may still be read.
+/// An ended session whose versions may still be read.
 #[derive(Debug)]
 pub(crate) struct Former {
     incarnation: u64,
-    /// This process's own fetched tensors keep it.
+    /// The fetched tensors of this process keep it alive.
     session: Weak<Session>,
 }
 
@@ -22,14 +22,14 @@ impl Former {
     }
 }
 
-/// What one arena is, over all its sessions.
+/// One arena, over all its sessions.
 #[derive(Debug)]
 pub(crate) struct Home {
     pub(crate) arena: Arena,
     pub(crate) fd: OwnedFd,
-    /// Whose it is.
+    /// The process that owns it.
     guard: ForkGuard,
-    /// Allocations that the sidecar does not hold any more, and that readers from before its restart may still read.
+    /// Allocations that the sidecar has returned, but that readers from before its restart may still read.
     awaited: Mutex<Vec<(u64, Vec<Arc<Former>>)>>,
 }
 
@@ -38,20 +38,20 @@ impl Home {
         Home { arena, fd, guard, awaited: Mutex::default() }
     }
 
-    /// Whether this process is a forked child: then the arena is its parent's, and so are the sessions over it.
+    /// Whether this process is a forked child: then the arena and its sessions belong to the parent.
     pub(crate) fn is_forked(&self) -> bool {
         self.guard.is_forked()
     }
 
-    /// Whether nobody reads any more what was published in those sessions: no tensor of this process, and no other process.
+    /// Whether no tensor of this process, and no other process, still reads the versions of those sessions.
     pub(crate) fn is_read_no_more(&self, formers: &[Arc<Former>]) -> bool {
         formers.iter().all(|former| {
-            // Where the kernel does not say, somebody may.
+            // If the kernel does not answer, a process may still read.
             former.session.strong_count() == 0 && matches!(is_marked(&self.fd, former.incarnation), Ok(false))
         })
     }
 
-    /// The sidecar does not hold what that push lent any more.
+    /// Takes back everything that a push has lent.
     pub(crate) fn take_in(&self, loan: Loan) -> Result<(), NotLent> {
         let Loan { lent, along, formers, .. } = loan;
         for allocation in along {
@@ -60,7 +60,7 @@ impl Home {
         self.give_back(lent.allocation, formers)
     }
 
-    /// The sidecar holds that allocation once less. It is free once its readers from before a restart are done, too.
+    /// Takes an allocation back from the sidecar. It is free once its readers from before a restart are done, too.
     fn give_back(&self, allocation: u64, formers: Vec<Arc<Former>>) -> Result<(), NotLent> {
         if self.is_read_no_more(&formers) {
             return self.arena.give_back(allocation);
@@ -69,13 +69,13 @@ impl Home {
         Ok(())
     }
 
-    /// Frees what those readers are done with. Whether there was some.
+    /// Frees the allocations whose readers are done. Returns whether there were any.
     pub(crate) fn sweep(&self) -> bool {
         let mut awaited = self.awaited.lock();
         let before = awaited.len();
         awaited.retain(|(allocation, formers)| {
             let done = self.is_read_no_more(formers);
-            // It was lent, or it would not stand here.
+            // It was lent, or it would not be in this list.
             !done || self.arena.give_back(*allocation).is_err()
         });
         awaited.len() < before

@@ -1,8 +1,9 @@
-//! Leader and followers: who reads, and who sleeps meanwhile.
+//! Leader and followers: one thread reads, the others sleep.
 //!
-//! The lock of [`Reader`] makes the leader. Two rules keep anybody from sleeping for ever:
-//! - whoever finds a leader puts itself on the list (or, a driver, raises its flag) and *then* tries the lock once more;
-//! - whoever stops leading unlocks and *then* looks at the list and at the flag.
+//! The holder of the lock of [`Reader`] is the leader. Two rules prevent that all threads sleep:
+//! - a thread that finds a leader adds itself to the list (or, a driver, raises its flag) and *then* tries the lock
+//!   once more;
+//! - a leader that stops unlocks and *then* looks at the list and at the flag.
 
 use super::wait::Parker;
 use super::{Gone, Reader, Session};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::Instant;
 
-/// The place of an async client's driver: a task that reads while no thread does.
+/// The driver of an async client: a task that reads while no thread does.
 #[derive(Debug, Default)]
 pub(crate) struct Driver {
     present: AtomicBool,
@@ -39,8 +40,8 @@ impl Driver {
 }
 
 impl Session {
-    /// Calls `step` until it breaks, and sleeps between the calls: on the socket where nobody else reads, else until its waker is called,
-    /// and at the latest until the moment that it says.
+    /// Calls `step` until it breaks, and sleeps between the calls: on the socket if no other thread reads, else until
+    /// its waker is called, and at the latest until the moment that `step` returns.
     pub(crate) fn block_on<T>(&self, mut step: impl FnMut(&Waker) -> ControlFlow<T, Instant>) -> T {
         let (parker, waker) = Parker::of_this_thread();
         let mut baton = false;
@@ -59,15 +60,15 @@ impl Session {
             }
             self.followers.lock().push(parker.clone());
             match self.reader.try_lock() {
-                // Nobody leads any more: round again, and lead.
+                // There is no leader: try again, and lead.
                 Some(reader) => {
-                    // Somebody may have seen this thread as the leader, if only for now.
+                    // Another thread may have found this thread as the leader for a moment.
                     drop(reader);
                     baton = true;
                 }
                 None => parker.park(until),
             }
-            // Whoever took this thread off the list has handed over to it.
+            // The thread that took this one off the list has made it the leader.
             baton |= !self.unfollow(&parker);
         };
         if baton {
@@ -76,7 +77,7 @@ impl Session {
         value
     }
 
-    /// Reads until `step` breaks; or until the session is over, if it still has not then.
+    /// Reads until `step` breaks, or until the session is over.
     fn lead<T>(
         &self,
         mut reader: MutexGuard<'_, Reader>,
@@ -98,7 +99,7 @@ impl Session {
         }
     }
 
-    /// Leaves the ring so that a driver, if there is one, is rung for what comes next.
+    /// Stops reading, and has the sidecar ring for the next record if there is a driver.
     fn stop_leading(&self, mut reader: MutexGuard<'_, Reader>) {
         if self.driver.is_present() {
             while !reader.announce_sleep() {
@@ -110,7 +111,7 @@ impl Session {
         }
     }
 
-    /// To be called after the reader was unlocked: somebody else goes on.
+    /// Makes another thread the leader. Call it after the reader was unlocked.
     fn hand_over(&self) {
         let next = self.followers.lock().pop();
         if let Some(parker) = next {
@@ -135,10 +136,11 @@ impl Session {
         }
     }
 
-    /// The driver's part: takes everything that is there, and asks to be rung for what comes. Leaves that to the leader where there is one.
+    /// The driver's part: takes everything that is there, and asks to be rung for the next record. Leaves that to the
+    /// leader if there is one.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The reason why the session is over.
     pub(crate) fn serve(&self) -> Result<(), Gone> {
         if self.is_forked() {
             return Err(Gone::Forked);
@@ -160,7 +162,7 @@ impl Session {
     fn serve_with(&self, reader: &mut Reader) -> Result<(), Gone> {
         loop {
             let read = reader.read_socket(self);
-            // What was said before the end counts.
+            // Replies from before the end count.
             reader.drain(self)?;
             read?;
             if reader.announce_sleep() {

@@ -1,5 +1,5 @@
-//! What the sidecar holds of the arena, push by push: so that it goes back where it came from, and so that what is published can be
-//! published again after the sidecar's restart.
+//! The ranges of the arena that the sidecar holds, by push. They are needed to return each range to its allocation, and
+//! to publish the versions again after the sidecar's restart.
 
 use super::Lent;
 use super::home::Former;
@@ -8,34 +8,34 @@ use std::sync::Arc;
 use transfer_core::op::{OpId, Push};
 use transfer_core::tensor::{Key, Until, Version};
 
-/// A range that was pushed.
+/// A pushed range.
 #[derive(Debug)]
 pub(crate) struct Loan {
     pub(crate) lent: Lent,
     /// The other allocations that were lent along, once for each time.
     pub(crate) along: Vec<u64>,
-    /// Sessions before this one in which it was lent already.
+    /// Earlier sessions in which it was lent.
     pub(crate) formers: Vec<Arc<Former>>,
-    /// The push, as it was made; its version is set once it is known.
+    /// The push as it was made; its version is set once it is known.
     pub(crate) push: Push,
     state: State,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It has no answer yet, or has failed and is still being read, or it has been replaced, or has landed elsewhere.
+    /// It has no answer yet; or it has failed and is still being read, was replaced, or has landed on another node.
     Held,
-    /// It is published here; the number tells the order.
+    /// It is published here; the number gives the order.
     Published(u64),
 }
 
-/// All of them, by their push.
+/// All loans, by their push.
 #[derive(Debug, Default)]
 pub(crate) struct Loans {
     by_push: HashMap<OpId, Loan>,
-    /// What is published of each key, in order.
+    /// The published versions of each key, in order.
     published: HashMap<Key, Vec<OpId>>,
-    /// The keys of deletions under way.
+    /// The keys of the deletions under way.
     deleting: HashMap<OpId, Key>,
     next: u64,
 }
@@ -45,7 +45,7 @@ impl Loans {
         self.by_push.insert(push.op, Loan { lent, along, formers, push: push.clone(), state: State::Held });
     }
 
-    /// A push has been answered: it is published at this sidecar.
+    /// Records that a push is published at this sidecar.
     pub(crate) fn published(&mut self, push: OpId, version: Version) {
         let Some(loan) = self.by_push.get_mut(&push) else { return };
         self.next += 1;
@@ -53,7 +53,7 @@ impl Loans {
         loan.push.version = Some(version);
         let ops = self.published.entry(loan.push.key.clone()).or_default();
         ops.retain(|op| match self.by_push.get_mut(op) {
-            // What stays until it is replaced is replaced now.
+            // A version that stays until it is replaced is replaced now.
             Some(before) if before.push.retention.until == Until::Replaced => {
                 before.state = State::Held;
                 false
@@ -63,17 +63,17 @@ impl Loans {
         ops.push(push);
     }
 
-    /// A push that the sidecar still holds something of.
+    /// The push of a range that the sidecar still holds.
     pub(crate) fn push(&self, op: OpId) -> Option<&Push> {
         self.by_push.get(&op).map(|loan| &loan.push)
     }
 
-    /// A deletion is under way.
+    /// Records that a deletion is under way.
     pub(crate) fn deleting(&mut self, op: OpId, key: &Key) {
         self.deleting.insert(op, key.clone());
     }
 
-    /// A deletion has ended.
+    /// Records that a deletion has ended.
     pub(crate) fn deleted(&mut self, op: OpId, well: bool) {
         if let Some(key) = self.deleting.remove(&op)
             && well
@@ -86,7 +86,7 @@ impl Loans {
         }
     }
 
-    /// The sidecar does not hold it any more.
+    /// Removes a loan that the sidecar has returned.
     pub(crate) fn end(&mut self, push: OpId) -> Option<Loan> {
         let loan = self.by_push.remove(&push)?;
         if let State::Published(_) = loan.state
@@ -107,7 +107,7 @@ impl Loans {
         loans.into_iter().find(|loan| version.is_none() || loan.push.version == version)
     }
 
-    /// Everything, at the end of a session: what was published, in its order, and what was not.
+    /// Takes all loans at the end of a session: the published ones in their order, and the others.
     pub(crate) fn take(&mut self) -> (Vec<Loan>, Vec<Loan>) {
         self.published.clear();
         self.deleting.clear();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_is_known_in_its_order_and_what_was_replaced_or_deleted_is_not() {
+    fn published_loans_keep_their_order_and_forget_replaced_and_deleted_versions() {
         let mut loans = Loans::default();
         for (op, key, until) in [
             (1, "a", Until::Replaced),

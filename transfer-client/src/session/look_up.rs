@@ -1,7 +1,7 @@
-//! Looking for what is published on this host, without asking.
+//! Look-ups of versions that are published on this host, without asking the sidecar.
 //!
-//! Fetches of one worker keep their order with what it has commanded: behind a push, a deletion or a taking back of a key that has no
-//! answer yet, a fetch of that key asks.
+//! The fetches and commands of one worker keep their order: while a push, a deletion or a taking back of a key has no
+//! answer, a fetch of that key asks the sidecar.
 
 use super::{Landed, Session};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,17 +11,17 @@ use transfer_core::op::{Command, Report};
 use transfer_core::tensor::{Key, Select};
 use transfer_memory::board::{HazardPointer, Lookup, NotHeld, NoticeState, Watch, hash_of};
 
-/// How often a fetch looks, where what it found is replaced meanwhile. Then it asks.
+/// The number of attempts of a look-up whose version is replaced meanwhile. Then it asks.
 const TRIES: usize = 3;
 
-/// How many counters there are of what is under way. Keys that share one only ask a little more often than they had to.
+/// The number of counters of commands under way. Keys that share a counter only ask a little more often than necessary.
 const CHANGES: usize = 32;
 
-/// What is under way that changes a key, as far as this session has commanded it.
+/// The commands of this session under way that change a key.
 #[derive(Debug, Default)]
 pub(crate) struct Changes([AtomicU32; CHANGES]);
 
-/// One of them; see [`Changes::begin`].
+/// One command under way; see [`Changes::begin`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Change(usize);
 
@@ -30,14 +30,14 @@ impl Changes {
         (hash_of(key.as_str()) % CHANGES as u64) as usize
     }
 
-    /// Something that changes this key is about to be commanded.
+    /// Records that a command that changes this key is about to be sent.
     pub(crate) fn begin(&self, key: &Key) -> Change {
         let at = Changes::of(key);
         self.0[at].fetch_add(1, Ordering::SeqCst);
         Change(at)
     }
 
-    /// It has its answer.
+    /// Records that the command has its answer.
     pub(crate) fn end(&self, Change(at): Change) {
         self.0[at].fetch_sub(1, Ordering::SeqCst);
     }
@@ -46,24 +46,25 @@ impl Changes {
         self.count_of(key) > 0
     }
 
-    /// How much is under way that may change this key.
+    /// The number of commands under way that may change this key.
     pub(crate) fn count_of(&self, key: &Key) -> u32 {
         self.0[Changes::of(key)].load(Ordering::SeqCst)
     }
 }
 
-/// What looking for a key has brought.
+/// The result of a look-up.
 pub(crate) enum Looked {
-    /// It stays as it is until [`Session::clear_hazard`].
+    /// The version. It does not change until [`Session::clear_hazard`].
     Found(HazardPointer, Landed),
-    /// Its owner announces it, and what it has announced is older than what is wanted, or is about to change.
+    /// Its owner announces it, and the announced version is too old, or is about to change.
     Watch(Watch, NoticeState),
-    /// The sidecar knows.
+    /// Ask the sidecar.
     Nothing,
 }
 
 impl Session {
-    /// What the board shows, or a notice that it names, where that is an answer to this fetch. It stays as it is until [`Session::clear_hazard`].
+    /// Looks the version for a fetch up, on the board or in a notice that it names. The version does not change until
+    /// [`Session::clear_hazard`].
     pub(crate) fn look_up(
         &self,
         key: &Key,
@@ -99,7 +100,7 @@ impl Session {
                 },
                 None => return Looked::Nothing,
             };
-            // Where its memory is not known here the sidecar passes it, with the answer to a question.
+            // If its segment is not mapped here, the sidecar passes it with the answer to a fetch.
             let known = self.segments.get(snapshot.slice.segment);
             let is_there = known.is_some_and(|memory| memory.ptr_at(snapshot.slice.offset, snapshot.slice.len).is_ok());
             if !is_there || !select.takes(snapshot.version) {
@@ -122,7 +123,7 @@ impl Session {
         Looked::Nothing
     }
 
-    /// What was looked up is not read any more.
+    /// Clears a hazard pointer: the version is not read any longer.
     pub(crate) fn clear_hazard(&self, hazard: &HazardPointer) {
         if self.is_forked() {
             return;
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_counts_for_its_key_until_it_has_its_answer() {
+    fn change_counts_for_its_key_until_it_is_answered() {
         let (changes, key) = (Changes::default(), Key::new("k").unwrap());
         let (first, second) = (changes.begin(&key), changes.begin(&key));
         changes.end(first);

@@ -1,4 +1,4 @@
-//! Allocating in the arena.
+//! Allocations in the arena.
 
 use super::loans::Loan;
 use super::{Lent, Session};
@@ -9,7 +9,7 @@ use transfer_core::alloc::AllocError;
 use transfer_memory::arena::{Arena, Block};
 
 impl Session {
-    /// Who waits for room in the arena looks this often by itself: a frozen tensor that is dropped wakes nobody.
+    /// The polling interval of waits for room in the arena: dropping a frozen tensor wakes no one.
     pub(crate) const ROOM_POLL: Duration = Duration::from_millis(10);
 
     /// The arena.
@@ -42,11 +42,11 @@ impl Session {
         })
     }
 
-    /// Allocates `len_bytes`. `None` where there is no room now; then `waker` is woken when something comes back, which may be
+    /// Allocates `len_bytes`. `None` if there is no room now; then `waker` is woken when memory is returned, up to
     /// [`Session::ROOM_POLL`] late. With `last_try`, no room is an error.
     ///
     /// # Errors
-    /// As [`Session::allocate`]; [`Error::SidecarGone`] where waiting is of no use.
+    /// As [`Session::allocate`]; [`Error::SidecarGone`] if waiting is useless.
     pub(crate) fn allocate_or_wait(
         &self,
         len_bytes: u64,
@@ -67,14 +67,14 @@ impl Session {
         }
     }
 
-    /// A range whose push failed is its owner's again. None where it is not: the sidecar broke the rules.
+    /// Returns a range to its owner after its push has failed. `None` if the sidecar violated the protocol.
     pub(crate) fn take_back(&self, lent: Lent) -> Option<Block> {
         self.arena().take_back(lent.allocation).ok()
     }
 
-    /// The sidecar does not hold this range any more.
+    /// Takes back a range that the sidecar has returned.
     pub(crate) fn give_back(&self, loan: Loan) {
-        // It was lent, say the loans.
+        // It is in the loans, so it was lent.
         let _ = self.home.take_in(loan);
         self.room.wake_all();
     }

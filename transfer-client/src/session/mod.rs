@@ -1,18 +1,20 @@
-//! A session with a sidecar: what both faces of the client stand on. No async runtime in here.
+//! A session with a sidecar: the common base of both faces of the client. It uses no async runtime.
 //!
-//! # Who reads
-//! The completion ring and the socket have one reader at a time: whoever holds the lock of [`Reader`]. A thread that waits for its
-//! operation and finds no reader becomes it, and sleeps on the socket itself: a blocking call in a worker of one thread costs one
-//! wake-up and no hop to another thread. Other threads that wait meanwhile are *followers*; when the reader is done, it hands over to
-//! one of them. An async client has a *driver*, a task that reads whenever no thread does. See [`lead`].
+//! # Readers
+//! The completion ring and the socket have one reader at a time: the thread that holds the lock of [`Reader`]. A thread
+//! that waits for its operation and finds no reader becomes the reader, and sleeps on the socket itself. So a blocking
+//! call in a worker of one thread costs one wake-up and no hand-over to another thread. Other threads that wait
+//! meanwhile are *followers*; when the reader is done, it hands over to one of them. An async client has a *driver*, a
+//! task that reads whenever no thread does. See [`lead`].
 //!
 //! # Forks
-//! A forked child has what its parent has, and shares its parent's rings, marks and socket. Whatever would touch those looks first whether
-//! it is in a child ([`Session::is_forked`]): calls fail with [`crate::Error::Forked`], and drops do nothing. No lock is taken before, since a
-//! thread of the parent may have held it, of which the child has nothing.
+//! A forked child shares its parent's rings, hazard pointers and socket. All code that would touch those checks first
+//! whether it runs in a child ([`Session::is_forked`]): calls fail with [`crate::Error::Forked`], and drops do nothing.
+//! It takes no lock before, because a thread of the parent may have held it, and the child does not have that thread.
 //!
 //! # Locks
-//! Inner ones last: `reader`, `submission`, `table`; the lists of waiters, and the notices, are leaves. User code (wakers) runs under `reader` only.
+//! The order of locks, outer first: `reader`, `submission`, `table`; the lists of waiters, and the notices, are leaves.
+//! User code (wakers) runs under `reader` only.
 
 mod gone;
 mod held;
@@ -65,10 +67,10 @@ use transfer_memory::session::{Segments, SessionError, WorkerEnd, WorkerSocket};
 use transfer_memory::view::{Bytes, Owner};
 use wait::{Parker, Spin, Waiters};
 
-/// How long a thread that gives something back waits for a sidecar that does not take it.
+/// The time for which a thread that releases something waits for a sidecar that does not read its ring.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What lives as long as the session: the sidecar, where this process runs it.
+/// An object that lives as long as the session: the sidecar, if this process runs it.
 pub(crate) type Keep = Option<Arc<dyn Any + Send + Sync>>;
 
 /// A reply, with the memory that it names.
@@ -87,13 +89,13 @@ pub(crate) enum Arrival {
     TakenBack { op: OpId, pushed: OpId },
 }
 
-/// What a fetch brings. It stays as it is for as long as it is held.
+/// The result of a fetch. It does not change while it is held.
 #[derive(Debug)]
 pub(crate) struct Landed {
     pub(crate) version: Version,
     pub(crate) meta: TensorMeta,
     pub(crate) slice: LocalSlice,
-    /// Of how many ranges of its segment the body is made; 0: it lies behind the metadata.
+    /// The number of ranges of its segment that make up the body; 0: the body lies behind the metadata.
     pub(crate) ranges: u32,
     pub(crate) report: Report,
 }
@@ -105,23 +107,23 @@ pub(crate) struct Session {
     submission: Mutex<Submission>,
     table: Mutex<Table>,
     segments: Segments,
-    /// What can be looked up, where the sidecar has a board.
+    /// The board, if the sidecar has one.
     board: Option<BoardReader>,
     changes: Arc<Changes>,
     notices: Arc<Notices>,
-    /// How long a thread looks at a notice before it sleeps there.
+    /// The time for which a thread polls a notice before it sleeps.
     spin: Mutex<Spin>,
-    /// Wakes who sleeps there, at the end of the session.
+    /// Wakes the threads that sleep on notices, at the end of the session.
     alarm: Alarm,
-    /// Nothing is looked up any more.
+    /// Set when look-ups have ended.
     over: AtomicBool,
     home: Arc<Home>,
     incarnation: u64,
-    /// Whether another one follows when the sidecar ends.
+    /// Whether another session follows when the sidecar ends.
     renews: bool,
-    /// Who waits for room in the arena.
+    /// The waiters for room in the arena.
     room: Waiters,
-    /// Who waits for room in the submission ring.
+    /// The waiters for room in the submission ring.
     space: Waiters,
     followers: Mutex<Vec<Arc<Parker>>>,
     driver: Driver,
@@ -131,10 +133,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Starts with what the handshake gave.
+    /// Starts a session with the result of the handshake.
     ///
     /// # Errors
-    /// Where the system is short of descriptors or memory.
+    /// If the system is short of descriptors or memory.
     pub(crate) fn start(
         end: WorkerEnd,
         max_spin: Duration,
@@ -145,14 +147,14 @@ impl Session {
         let len = end.arena.len();
         let failed = |step| move |source| SegmentError::System { step, len, source };
         let errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
-        // To come back with after a restart of the sidecar.
+        // Used to reconnect after a restart of the sidecar.
         let fd = end.arena_fd.try_clone().map_err(errno).map_err(failed("duplicate the descriptor of"))?;
         let guard = ForkGuard::new().map_err(failed("map a guard page beside"))?;
         let home = Arc::new(Home::new(arena, fd, guard));
         Ok(Session::over(end, max_spin, keep, renews, home))
     }
 
-    /// The session that follows one that is over.
+    /// Starts the session that follows this one, which is over.
     pub(crate) fn follow(&self, end: WorkerEnd, max_spin: Duration) -> Arc<Session> {
         Session::over(end, max_spin, None, true, self.home.clone())
     }
@@ -184,12 +186,12 @@ impl Session {
         })
     }
 
-    /// Whether this process is a forked child of the one whose session this is.
+    /// Whether this process is a forked child of the session's process.
     pub(crate) fn is_forked(&self) -> bool {
         self.home.is_forked()
     }
 
-    /// The sidecar's, which this is a session with.
+    /// The incarnation of the session's sidecar.
     pub(crate) fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -199,7 +201,7 @@ impl Session {
         &self.home
     }
 
-    /// Waits until this session is over, and reads meanwhile where nobody else does. Answers why.
+    /// Waits until this session is over, and reads meanwhile if no other thread does. Returns the reason.
     pub(crate) fn wait_for_end(&self) -> Gone {
         self.block_on(|_| match self.gone() {
             Some(gone) => ControlFlow::Break(gone),
@@ -207,17 +209,17 @@ impl Session {
         })
     }
 
-    /// What the sidecar held when this session ended: what was published, in its order, and the rest.
+    /// Takes what the sidecar held when this session ended: the published loans in their order, and the others.
     pub(crate) fn take_loans(&self) -> (Vec<Loan>, Vec<Loan>) {
         self.table.lock().loans.take()
     }
 
-    /// In which sessions before this one the version that is to be taken back was lent already.
+    /// The earlier sessions in which the version that is to be taken back was lent.
     pub(crate) fn formers_of(&self, key: &Key, version: Option<Version>) -> Vec<Arc<Former>> {
         self.table.lock().loans.find(key, version).map_or_else(Vec::new, |loan| loan.formers.clone())
     }
 
-    /// The sidecar that came after this one does not want this worker.
+    /// Records that the restarted sidecar refuses this worker.
     pub(crate) fn never_back(&self, why: &str) {
         self.table.lock().end_for_good(Gone::NotTakenBack { why: why.into() });
     }
@@ -227,20 +229,20 @@ impl Session {
         &self.driver
     }
 
-    /// The socket, to be waited on.
+    /// The socket, to wait on.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// A view of a range that the sidecar leased; the lease ends with `owner`.
+    /// Makes a view of a range that the sidecar leased; the lease ends with `owner`.
     ///
     /// # Errors
-    /// The sidecar broke the rules.
+    /// The sidecar violated the protocol.
     pub(crate) fn view(&self, slice: LocalSlice, owner: Owner) -> Result<Bytes, Gone> {
         Ok(self.segments.view(slice, owner)?)
     }
 
-    /// Why the session is over, if it is.
+    /// The reason why the session is over, if it is.
     pub(crate) fn gone(&self) -> Option<Gone> {
         if self.is_forked() {
             return Some(Gone::Forked);
@@ -248,8 +250,8 @@ impl Session {
         self.table.lock().gone().cloned()
     }
 
-    /// Submits `todo` from `next` on, shown to the sidecar and rung for together, and counts `next` on. Pending where the ring is full;
-    /// then `waker` is woken when there is room.
+    /// Submits `todo` from `next` on, published together with one doorbell, and advances `next`. Pending if the ring is
+    /// full; then `waker` is woken when there is room.
     pub(crate) fn poll_submit(
         &self,
         todo: &mut [Submitting],
@@ -276,7 +278,7 @@ impl Session {
                     return Poll::Ready(Err(gone));
                 }
             };
-            // First those who wait for the tensor, then the sidecar.
+            // Wake the waiters for the tensor first, then the sidecar.
             self.notices.wake(&finish.wake);
             if finish.ring {
                 self.ring();
@@ -290,8 +292,8 @@ impl Session {
         }
     }
 
-    /// Takes outcomes of `ops` from the first on into `sink`, until one is missing; then `waker` is woken when that is there. `sink` runs
-    /// under the lock of the table.
+    /// Passes the outcomes of `ops` to `sink` in order, until one is missing; then `waker` is woken when that one is
+    /// there. `sink` runs under the lock of the table.
     pub(crate) fn poll_outcomes(&self, ops: impl Iterator<Item = OpId>, waker: &Waker, mut sink: impl FnMut(Outcome)) {
         let mut table = self.table.lock();
         for op in ops {
@@ -302,7 +304,7 @@ impl Session {
         }
     }
 
-    /// Nobody waits for these operations any more: they are cancelled, and what they may still bring is released.
+    /// Gives up these operations: they are cancelled, and late results are released.
     pub(crate) fn abandon(&self, ops: impl IntoIterator<Item = OpId>) {
         if self.is_forked() {
             return;
@@ -318,7 +320,7 @@ impl Session {
         self.wait_for_backlog();
     }
 
-    /// A fetched range is not read any more.
+    /// Releases the lease of a fetched range.
     pub(crate) fn release(&self, lease: LeaseId) {
         self.say(std::iter::once(Command::Release { lease }));
         self.wait_for_backlog();
@@ -345,7 +347,8 @@ impl Session {
         }
     }
 
-    /// Says what has no reply. What does not fit into the ring is said when the sidecar rings because there is room.
+    /// Sends commands that have no reply. Those that do not fit into the ring are sent when the sidecar rings because
+    /// there is room.
     fn say(&self, commands: impl Iterator<Item = Command>) {
         if self.gone().is_none() {
             let mut submission = self.submission.lock();
@@ -377,8 +380,8 @@ impl Session {
         }
     }
 
-    /// Where nobody is there to hear the sidecar ring, a caller with a backlog waits a moment for it: it says so as soon as it has taken what
-    /// is in the ring.
+    /// If no thread listens for the sidecar's doorbell, a caller with a backlog waits for it for a moment: the sidecar
+    /// rings as soon as it has read the ring.
     fn wait_for_backlog(&self) {
         if self.is_forked() || !self.backlog.load(Ordering::SeqCst) || self.driver.is_present() {
             return;
@@ -391,7 +394,7 @@ impl Session {
         });
     }
 
-    /// The sidecar rang: there may be room in the submission ring.
+    /// Handles the sidecar's doorbell: there may be room in the submission ring.
     fn hear_doorbell(&self) {
         if self.backlog.load(Ordering::SeqCst) {
             self.say_backlog(self.submission.lock());
@@ -399,7 +402,7 @@ impl Session {
         self.space.wake_all();
     }
 
-    /// Ends the session: whatever waits fails, and whatever is asked from now on.
+    /// Ends the session: all waits fail, and all later calls.
     fn end(&self, gone: &Gone) {
         if self.is_forked() {
             return;
@@ -414,13 +417,13 @@ impl Session {
         self.room.wake_all();
     }
 
-    /// Rings the sidecar's doorbell. Where that fails, the session is over, which the reader hears of; what the sidecar said before
-    /// counts still.
+    /// Rings the sidecar's doorbell. If that fails, the session is over, which the reader notices; replies that were
+    /// sent before still count.
     fn ring(&self) {
         let _ = self.socket.ring();
     }
 
-    /// Wakes whoever has waited too long, so that it looks at its clock.
+    /// Wakes all overdue waiters, so that they look at their clock.
     pub(crate) fn wake_overdue(&self) {
         if self.is_forked() {
             return;
@@ -440,10 +443,10 @@ impl fmt::Debug for Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if self.is_forked() {
-            // Its threads are the parent's: nothing here can stop it.
+            // Its threads are in the parent, so it cannot be stopped here.
             return std::mem::forget(self.keep.take());
         }
-        // A driver waits on a duplicate of the descriptor: tell both ends.
+        // A driver waits on a duplicate of the descriptor, so shut down both ends.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 }

@@ -1,5 +1,5 @@
-//! The notices of this worker: they announce new versions to waiting workers of the same user before the sidecar has read
-//! the push. `transfer_memory::board` explains how.
+//! The notices of this worker: they announce new versions to waiting workers of the same user before the sidecar has
+//! read the push. `transfer_memory::board` explains how.
 //!
 //! A push is announced only where its version is known in advance: no other command that changes the key may be under
 //! way, and the version must stay on this node, in one piece, until it is replaced or deleted.
@@ -79,8 +79,8 @@ impl Notices {
         Notices { session, writer, state: Mutex::default() }
     }
 
-    /// Announces a push that is about to be written into the ring, if that is possible, and sets its version. The caller
-    /// makes the returned change together with the push, or calls [`Notices::forget`].
+    /// Announces a push that is about to be written into the ring, if that is possible, and sets its version. The
+    /// caller makes the returned change together with the push, or calls [`Notices::forget`].
     pub(crate) fn announce(&self, push: &mut Push, changes: &Changes) -> Option<Change> {
         push.announced = None;
         self.writer.as_ref()?;
@@ -110,7 +110,8 @@ impl Notices {
         Some(Change::Show { at, ticket, version, meta: push.meta.clone(), offset: push.offset })
     }
 
-    /// Undoes [`Notices::announce`]: the push was not written into the ring. `version` is what its caller had asked for.
+    /// Undoes [`Notices::announce`]: the push was not written into the ring. `version` is what its caller had asked
+    /// for.
     pub(crate) fn forget(&self, push: &mut Push, version: Option<Version>) {
         if push.announced.take().is_some() {
             push.version = version;
@@ -215,7 +216,8 @@ impl Notices {
 }
 
 impl NoticeUpdate<'_> {
-    /// Publishes the changes, now that the sidecar can read the commands. Returns the notices whose waiters are to be woken.
+    /// Publishes the changes, now that the sidecar can read the commands. Returns the notices whose waiters are to be
+    /// woken.
     pub(crate) fn finish(self) -> SmallVec<[u16; 1]> {
         for change in &self.changes {
             match change {

@@ -1,4 +1,4 @@
-//! Reading what the sidecar says.
+//! The reading half of a session.
 
 use super::table::Effects;
 use super::wait::Spin;
@@ -15,10 +15,10 @@ use transfer_memory::ring::{Consumer, MAX_RECORD_BYTES};
 use transfer_memory::session::{FromSidecar, SessionError, WorkerSocket};
 use transfer_memory::socket::SocketError;
 
-/// How many replies are taken under one lock of the table.
+/// The number of replies that are handled under one lock of the table.
 const BATCH: usize = 64;
 
-/// The reading half of a session. Whoever holds its lock is the one that reads, and may sleep on the socket.
+/// The reading half of a session. The holder of its lock reads, and may sleep on the socket.
 #[derive(Debug)]
 pub(crate) struct Reader {
     completion: Consumer,
@@ -43,7 +43,7 @@ impl Reader {
     pub(crate) fn drain(&mut self, session: &Session) -> Result<bool, Gone> {
         let mut any = false;
         loop {
-            // What was said before something that cannot be counts.
+            // Valid replies before an invalid one count.
             let taken = self.take_batch(session);
             if self.batch.is_empty() {
                 return taken.map(|()| any);
@@ -92,10 +92,10 @@ impl Reader {
         Ok(())
     }
 
-    /// Sees to it that the memory that `slice` lies in is mapped.
+    /// Makes sure that the memory of `slice` is mapped.
     fn find_memory(&mut self, session: &Session, slice: LocalSlice, len_bytes: u64) -> Result<(), Gone> {
         if session.segments.get(slice.segment).is_none() {
-            // Its descriptor was sent before the record that names it.
+            // The descriptor was sent before the record that names the segment.
             self.read_socket(session)?;
         }
         match session.segments.get(slice.segment) {
@@ -114,18 +114,19 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes one message. Whether there was one.
+    /// Takes one message. Returns whether there was one.
     fn read_message(&mut self, session: &Session) -> Result<bool, Gone> {
         match session.socket.try_receive()? {
             None => return Ok(false),
             Some(FromSidecar::Doorbell) => session.hear_doorbell(),
             Some(FromSidecar::Segment(passed)) => {
                 match session.segments.adopt(passed) {
-                    // What was in it was given back before it was looked at.
+                    // Its ranges were returned before the message was handled.
                     Ok(_) | Err(SessionError::NotKept { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
-                // Whoever owns it looks for the mark only when the sidecar is gone: it must not have been before.
+                // The owner looks for the mark only after the sidecar's end, so the sidecar must be alive after the
+                // mark is set.
                 if !session.socket.is_open() {
                     return Err(Gone::Closed);
                 }
@@ -136,7 +137,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Waits for replies, by looking and then by sleeping, at the latest until `until`, and takes them.
+    /// Waits for replies by polling and then by sleeping, at the latest until `until`, and takes them.
     pub(crate) fn wait(&mut self, session: &Session, until: Instant) -> Result<(), Gone> {
         if self.spin_for_replies(session)? {
             return Ok(());
@@ -146,7 +147,7 @@ impl Reader {
             self.completion.awake();
             if ready? {
                 let read = self.read_message(session);
-                // What was said before the end counts.
+                // Replies from before the end count.
                 self.drain(session)?;
                 read?;
                 return Ok(());
@@ -156,7 +157,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Asks the sidecar to ring when it has replied. `false` where there is a reply by now.
+    /// Asks the sidecar to ring when it has replied. Returns `false` if there is a reply by now.
     pub(crate) fn announce_sleep(&mut self) -> bool {
         self.completion.prepare_sleep()
     }
@@ -180,10 +181,10 @@ impl Reader {
     }
 }
 
-/// Sleeps until `socket` has something or has ended (`true`), or `until` (`false`).
+/// Sleeps until `socket` has something or has ended (`true`), or until `until` (`false`).
 fn readable(socket: &WorkerSocket, until: Instant) -> Result<bool, Gone> {
     let left = until.saturating_duration_since(Instant::now());
-    // A wait too long for a timespec is one for ever.
+    // A wait too long for a timespec is unlimited.
     let timeout = Timespec::try_from(left).ok();
     match poll(&mut [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)], timeout.as_ref()) {
         Ok(n) => Ok(n > 0),

@@ -1,4 +1,4 @@
-//! Asking the sidecar.
+//! The writing half of a session.
 
 use super::look_up::Changes;
 use super::notices::{Change, NoticeUpdate, Notices};
@@ -13,16 +13,16 @@ use transfer_core::wire::Writer;
 use transfer_core::wire::session::write_command;
 use transfer_memory::ring::Producer;
 
-/// A command on its way into the ring.
+/// A command that is being written into the ring.
 #[derive(Debug)]
 pub(crate) struct Submitting {
     /// Its `op` is filled in here.
     pub(crate) command: Command,
     /// The range to lend with a push.
     pub(crate) held: Option<Held>,
-    /// After this, somebody looks whether it still waits.
+    /// After this moment the waiter is woken to check whether it still waits.
     pub(crate) overdue: Instant,
-    /// Once it is in the ring.
+    /// Its number, once it is in the ring.
     pub(crate) op: Option<OpId>,
 }
 
@@ -61,19 +61,19 @@ pub(crate) struct Submission {
     /// Releases and cancellations that found the ring full. They go first.
     backlog: VecDeque<Command>,
     notices: Arc<Notices>,
-    /// What changes in them with what is in the ring and not shown yet.
+    /// The changes of notices that belong to commands in the ring that are not published yet.
     notices_change: SmallVec<[Change; 1]>,
 }
 
-/// What [`Submission::finish`] asks for.
+/// The result of [`Submission::finish`].
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finish {
-    /// Whoever waits for these notices is to be woken.
+    /// The notices whose waiters are to be woken.
     pub(crate) wake: SmallVec<[u16; 1]>,
-    /// The sidecar sleeps.
+    /// Whether the sidecar sleeps and has to be rung.
     pub(crate) ring: bool,
-    /// Not everything was taken, and the sidecar will ring when there is room.
+    /// Whether commands are left; the sidecar will ring when there is room.
     pub(crate) full: bool,
 }
 
@@ -83,7 +83,7 @@ impl Submission {
         Submission { producer, record, backlog, notices, notices_change }
     }
 
-    /// Writes commands from `next` on, as far as there is room, and counts `next` on.
+    /// Writes commands from `next` on, as long as there is room, and advances `next`.
     pub(crate) fn write(
         &mut self,
         table: &mut Table,
@@ -141,17 +141,18 @@ impl Submission {
         Ok(())
     }
 
-    /// Writes what has no reply and cannot wait: a release, a cancellation. What does not fit is written later.
+    /// Writes a command that has no reply and cannot wait: a release, a cancellation. If it does not fit, it is written
+    /// later.
     pub(crate) fn write_later(&mut self, command: Command) {
         self.backlog.push_back(command);
     }
 
-    /// Whether something waits for room.
+    /// Whether a command waits for room.
     pub(crate) fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// Writes what waits for room. Whether all of it is written.
+    /// Writes the backlog. Returns whether all of it is written.
     pub(crate) fn write_backlog(&mut self) -> Result<bool, Gone> {
         while let Some(command) = self.backlog.pop_front() {
             match self.push(&command) {
@@ -166,8 +167,8 @@ impl Submission {
         Ok(true)
     }
 
-    /// Shows the sidecar everything that was written. With `want_room`, asks it to ring when there is room for the command that did
-    /// not fit.
+    /// Publishes everything that was written. With `want_room`, asks the sidecar to ring when there is room for the
+    /// command that did not fit.
     pub(crate) fn finish(&mut self, want_room: bool) -> Result<Finish, Gone> {
         let update = self.notices.begin_update(&mut self.notices_change);
         let full = match want_room {

@@ -1,13 +1,13 @@
-//! What was asked and is not answered yet.
+//! The operations without an answer.
 //!
 //! | state of a slot | leaves it by |
 //! |---|---|
 //! | vacant | [`Table::begin`]: waiting |
 //! | waiting | its one reply: done; [`Table::abandon`]: abandoned; [`Table::undo`]: vacant |
-//! | abandoned: nobody waits any more | its one reply, of which nothing is kept: vacant |
+//! | abandoned: no caller waits | its one reply, which is discarded: vacant |
 //! | done | [`Table::poll`], [`Table::abandon`]: vacant |
 //!
-//! Every operation gets exactly one reply, so a slot is used again only after it, and with another generation.
+//! Every operation gets exactly one reply, so a slot is reused only after it, with another generation.
 
 use super::loans::{Loan, Loans};
 use super::look_up::{Change, Changes};
@@ -20,7 +20,7 @@ use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Command, CounterReport, Failure, LeaseId, OpId, Report};
 use transfer_core::tensor::{Key, Name, Version};
 
-/// What kind of reply an operation expects.
+/// The kind of reply that an operation expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Push,
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
     TakeBack,
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Pushed {
@@ -58,30 +58,30 @@ pub(crate) enum Outcome {
         leader: bool,
         report: CounterReport,
     },
-    /// `loan` is the pushed range, which is ours again; none where it is kept.
+    /// `loan` is the pushed range, which this side owns again; `None` if the sidecar keeps it.
     Failed {
         failure: Failure,
         loan: Option<Box<Loan>>,
     },
-    /// The pushed range is ours again.
+    /// This side owns the pushed range again.
     TakenBack {
         loan: Box<Loan>,
     },
     Gone(Gone),
 }
 
-/// What is to be done once the table is unlocked.
+/// The work to do once the table is unlocked.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) wakers: Vec<Waker>,
     /// Releases and cancellations.
     pub(crate) orders: Vec<Command>,
-    /// What the sidecar does not hold any more.
+    /// Loans that the sidecar has returned.
     pub(crate) returned: Vec<Loan>,
 }
 
 impl Effects {
-    /// Nobody wants this outcome.
+    /// Discards an outcome that no caller wants.
     fn discard(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Fetched { lease, .. } => self.orders.push(Command::Release { lease }),
@@ -109,7 +109,7 @@ enum State {
 struct Slot {
     generation: u32,
     state: State,
-    /// It has no answer yet, and changes a key.
+    /// The change of a key by an operation that has no answer yet.
     change: Option<Change>,
 }
 
@@ -128,12 +128,13 @@ fn split(op: OpId) -> (usize, u32) {
 }
 
 impl Table {
-    /// Without operations. What of them changes a key is counted there; what becomes of what was announced is told there.
+    /// Makes an empty table. Operations that change a key are counted in `changes`; the results of announced pushes are
+    /// reported to `notices`.
     pub(crate) fn new(changes: Arc<Changes>, notices: Arc<Notices>) -> Table {
         Table { changes, notices: Some(notices), ..Table::default() }
     }
 
-    /// This operation changes that key, until it has its answer.
+    /// Records that this operation changes that key until it has its answer.
     pub(crate) fn changes(&mut self, op: OpId, key: &Key) {
         let change = self.changes.begin(key);
         match self.slot(op) {
@@ -142,10 +143,10 @@ impl Table {
         }
     }
 
-    /// Makes room for a reply.
+    /// Begins an operation.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The reason why the session is over.
     pub(crate) fn begin(&mut self, kind: Kind, overdue: Instant) -> Result<OpId, Gone> {
         if let Some(gone) = &self.gone {
             return Err(gone.clone());
@@ -169,14 +170,14 @@ impl Table {
         Ok(OpId(u64::from(generation) << 32 | u64::from(index)))
     }
 
-    /// Takes a [`Table::begin`] back, for a command that was not sent.
+    /// Undoes [`Table::begin`] for a command that was not sent.
     pub(crate) fn undo(&mut self, op: OpId) {
         self.vacate(op);
         self.loans.end(op);
         self.loans.deleted(op, false);
     }
 
-    /// The outcome of an operation, once; or `waker` is woken when there is one.
+    /// Returns the outcome of an operation, once; or `waker` is woken when there is one.
     pub(crate) fn poll(&mut self, op: OpId, waker: &Waker) -> Poll<Outcome> {
         match self.slot(op).map(|slot| &mut slot.state) {
             Some(State::Waiting { waker: place, .. }) => {
@@ -193,7 +194,7 @@ impl Table {
         }
     }
 
-    /// Nobody waits for this operation any more: it is cancelled, or what it has brought is released.
+    /// Gives up an operation: it is cancelled, or its result is released.
     pub(crate) fn abandon(&mut self, op: OpId, effects: &mut Effects) {
         let Some(slot) = self.slot(op) else { return };
         match &slot.state {
@@ -210,10 +211,10 @@ impl Table {
         }
     }
 
-    /// Takes a reply.
+    /// Handles a reply.
     ///
     /// # Errors
-    /// A reply to what was not asked.
+    /// The reply does not belong to an operation that waits for it.
     pub(crate) fn resolve(&mut self, arrival: Arrival, effects: &mut Effects) -> Result<(), Gone> {
         let (op, answers, outcome) = match arrival {
             Arrival::Returned { pushed } => {
@@ -222,7 +223,7 @@ impl Table {
                 return Ok(());
             }
             Arrival::Watched { pushed } => {
-                // What has come back is not the newest any more: whoever waits will be told of with the next push.
+                // The returned version is no longer the newest, so waiters will be announced with the next push.
                 if let (Some(notices), Some(push)) = (&self.notices, self.loans.push(pushed)) {
                     notices.watched(push);
                 }
@@ -232,7 +233,7 @@ impl Table {
                 if let (Some(notices), Some(push)) = (&self.notices, self.loans.push(op)) {
                     notices.pushed(push, version);
                 }
-                // What has landed elsewhere is that sidecar's.
+                // A version that has landed on another node belongs to that sidecar.
                 if report.fabric == FabricKind::Local {
                     self.loans.published(op, version);
                 }
@@ -284,8 +285,8 @@ impl Table {
         }
     }
 
-    /// The session is over: whatever is waiting ends with it, and so does whatever is asked from now on. What is lent stays lent, for
-    /// other workers may still be reading it.
+    /// Ends the session: all waiting operations fail, and all later ones. Loans stay lent, because other workers may
+    /// still read them.
     pub(crate) fn end(&mut self, gone: &Gone, effects: &mut Effects) {
         if self.gone.is_some() {
             return;
@@ -299,17 +300,17 @@ impl Table {
         }
     }
 
-    /// No session will follow this one, which is over.
+    /// Records that no session follows this one.
     pub(crate) fn end_for_good(&mut self, gone: Gone) {
         self.gone = Some(gone);
     }
 
-    /// Why the session is over, if it is.
+    /// The reason why the session is over, if it is.
     pub(crate) fn gone(&self) -> Option<&Gone> {
         self.gone.as_ref()
     }
 
-    /// Wakes who has waited too long, and looks at the clock when woken.
+    /// Wakes the waiters of overdue operations, so that they look at the clock.
     pub(crate) fn wake_overdue(&mut self, now: Instant, effects: &mut Effects) {
         for slot in &mut self.slots {
             if let State::Waiting { waker, overdue, .. } = &mut slot.state
@@ -379,13 +380,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_used_again_with_another_generation() {
+    fn reused_slot_has_another_generation() {
         let (mut table, mut effects) = (Table::default(), Effects::default());
         let first = push(&mut table, 0, 0);
         assert!(table.poll(first, Waker::noop()).is_pending());
         table.resolve(failed(first, false), &mut effects).unwrap();
         assert_eq!(effects.wakers.len(), 1);
-        // An answer that nobody has taken yet is not overwritten.
+        // An outcome that no caller has taken yet is not overwritten.
         assert_eq!(table.resolve(failed(first, false), &mut effects), Err(Gone::Unasked { op: first.0 }));
         assert!(matches!(table.poll(first, Waker::noop()), Poll::Ready(Outcome::Failed { loan: Some(_), .. })));
         assert!(table.poll(first, Waker::noop()).is_pending());
@@ -397,12 +398,12 @@ mod tests {
     }
 
     #[test]
-    fn ranges_inside_of_an_allocation_return_to_it_once_for_each_push() {
+    fn ranges_of_an_allocation_return_to_it_once_for_each_push() {
         let (mut table, mut effects) = (Table::default(), Effects::default());
         let ops = [push(&mut table, 128, 64), push(&mut table, 128, 64), push(&mut table, 128, 64)];
         table.undo(ops[2]);
         table.resolve(failed(ops[0], false), &mut effects).unwrap();
-        assert!(effects.returned.is_empty(), "whoever takes the outcome gives it back");
+        assert!(effects.returned.is_empty(), "the caller that takes the outcome returns it");
         table.resolve(Arrival::Returned { pushed: ops[1] }, &mut effects).unwrap();
         assert_eq!(returned(&effects), [64]);
         let twice = table.resolve(Arrival::Returned { pushed: ops[1] }, &mut effects);
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_abandoned_leaves_nothing_behind() {
+    fn abandoned_operations_leave_nothing_behind() {
         let (mut table, mut effects) = (Table::default(), Effects::default());
         let fetch = |table: &mut Table| table.begin(Kind::Fetch, Instant::now()).unwrap();
         let landed = || Landed {
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_session_ends_everything_once() {
+    fn end_of_the_session_ends_every_operation_once() {
         let (mut table, mut effects) = (Table::default(), Effects::default());
         let op = push(&mut table, 0, 0);
         table.end(&Gone::Closed, &mut effects);

@@ -1,4 +1,4 @@
-//! Who waits, and how a thread sleeps.
+//! Waiters, and how a thread sleeps.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// Wakers of everybody who waits for the same thing. Whoever registers looks once more before it sleeps.
+/// The wakers of all waiters for one event. A waiter that registers checks the event once more before it sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    /// Saves the lock where nobody waits, which is nearly always.
+    /// Saves the lock when there is no waiter, which is nearly always.
     any: AtomicBool,
     list: Mutex<Vec<Waker>>,
 }
@@ -24,7 +24,7 @@ impl Waiters {
         self.any.store(true, Ordering::SeqCst);
     }
 
-    /// Wakes and forgets everybody.
+    /// Wakes and removes all waiters.
     pub(crate) fn wake_all(&self) {
         if self.any.load(Ordering::SeqCst) {
             let list = {
@@ -37,7 +37,8 @@ impl Waiters {
     }
 }
 
-/// What one thread sleeps on. Its own, not [`std::thread::park`], whose token belongs to the application.
+/// The object on which one thread sleeps. It does not use [`std::thread::park`], whose token belongs to the
+/// application.
 #[derive(Debug, Default)]
 pub(crate) struct Parker {
     notified: Mutex<bool>,
@@ -56,7 +57,7 @@ impl Parker {
         PARKER.with(Clone::clone)
     }
 
-    /// Sleeps until somebody wakes this thread, or `until`. Returns at once if somebody did since the last sleep.
+    /// Sleeps until this thread is woken, or `until`. Returns at once if it was woken since the last sleep.
     pub(crate) fn park(&self, until: Instant) {
         let mut notified = self.notified.lock();
         while !*notified {
@@ -83,7 +84,7 @@ impl Wake for Parker {
     }
 }
 
-/// How long to look before sleeping: longer while that pays, shorter while it does not.
+/// The polling time before a sleep: longer while polling pays, shorter while it does not.
 #[derive(Debug)]
 pub(crate) struct Spin {
     max: Duration,
@@ -104,7 +105,7 @@ impl Spin {
     }
 
     pub(crate) fn lost(&mut self) {
-        // Never quite nothing, or it could not grow again.
+        // Never zero, or it could not grow again.
         self.now = (self.now / 2).max(self.max / 16);
     }
 }

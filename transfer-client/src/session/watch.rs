@@ -9,26 +9,27 @@ use transfer_core::op::{Failure, FailureCode};
 use transfer_core::tensor::{Key, Select};
 use transfer_memory::board::{HazardPointer, NoticeState, Watch};
 
-/// How long a thread sleeps on a notice before it looks whether all is well. Whatever changes wakes it, but for one case: of those who sleep
-/// when a sidecar is killed the kernel wakes one, who wakes the others, and may have been stopped.
+/// The longest sleep on a notice before a check. Every change wakes the sleeper, with one exception: when a sidecar is
+/// killed, the kernel wakes one sleeper, which wakes the others, and that one may have been stopped.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long a notice may be down before the sidecar is asked: its worker may have been stopped. Usually it is up again in a microsecond.
+/// The longest update of a notice before the sidecar is asked, because the worker may have been stopped. Usually an
+/// update takes a microsecond.
 const DOWN: Duration = Duration::from_millis(10);
 
-/// How a wait ended.
+/// The end of a wait.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and the usual end is the largest")]
 pub(crate) enum WaitEnd {
-    /// It is there, and stays as it is until [`Session::clear_hazard`].
+    /// The version. It does not change until [`Session::clear_hazard`].
     Found(HazardPointer, Landed),
-    /// It did not come in time.
+    /// The version did not come in time.
     TimedOut(Failure),
-    /// The sidecar is to be asked, after so long.
+    /// Ask the sidecar. `waited` is the time spent so far.
     Ask { waited: Duration },
 }
 
 impl Session {
-    /// Whether this worker would wait by itself, if the key's owner announced what it pushes.
+    /// Whether this worker can wait on a notice, if the key's owner announces its pushes.
     pub(crate) fn watches(&self) -> bool {
         self.board.is_some() && Watch::is_possible()
     }
@@ -43,7 +44,7 @@ impl Session {
     ) -> WaitEnd {
         let limit = crate::calls::deadline(started, timeout);
         let (mut is_late, mut was_down) = (false, false);
-        // Nothing where nobody has slept: what was looked at meanwhile is no part of the time that the caller gave.
+        // Zero if the thread has not slept: polling does not count against the caller's time-out.
         let mut waited = Duration::ZERO;
         loop {
             let (watch, look) = match self.look(key, select, require) {
@@ -51,7 +52,8 @@ impl Session {
                     landed.report.waited = started.elapsed();
                     return WaitEnd::Found(hazard, landed);
                 }
-                // What waits for room in the ring is written by whoever reads the socket, which nobody does who sleeps here.
+                // The backlog is written by the thread that reads the socket, and a thread that sleeps on a notice does
+                // not read it.
                 Looked::Watch(watch, look) if self.watches() && !self.backlog.load(Ordering::SeqCst) => (watch, look),
                 Looked::Watch(..) | Looked::Nothing => return WaitEnd::Ask { waited },
             };
@@ -71,7 +73,7 @@ impl Session {
         }
     }
 
-    /// `false`: `limit` came first.
+    /// Sleeps on a notice. `false`: `limit` came first.
     fn sleep_on(&self, watch: &Watch, look: &NoticeState, limit: Instant) -> bool {
         let Some(board) = &self.board else { return true };
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! A sidecar for tests: a thread at the other end of a session, that keeps what is pushed in a map, or answers as it is told.
+//! A sidecar for tests: a thread at the other end of a session, which keeps pushes in a map, or answers by a script.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "shared by several test programs")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -35,18 +35,18 @@ pub struct Wire {
     heard: Arc<Mutex<Heard>>,
 }
 
-/// What the sidecar was told.
+/// The commands that the sidecar has received.
 #[derive(Debug, Default, Clone)]
 pub struct Heard {
     pub commands: u64,
     pub doorbells: u64,
     pub released: Vec<LeaseId>,
     pub cancelled: Vec<OpId>,
-    /// Leases handed out and not released.
+    /// Leases that were handed out and not released.
     pub leases: i64,
     /// Pushes that are not returned.
     pub pushed: i64,
-    /// The worker has closed its socket.
+    /// Whether the worker has closed its socket.
     pub closed: bool,
 }
 
@@ -97,7 +97,7 @@ impl Sidecar {
         (Sidecar { thread: Some(thread), stop, deaf, heard }, worker)
     }
 
-    /// Lets it take no more commands, or take them again.
+    /// Stops reading commands, or continues.
     pub fn set_deaf(&self, deaf: bool) {
         self.deaf.store(deaf, Ordering::SeqCst);
     }
@@ -106,7 +106,7 @@ impl Sidecar {
         self.heard.lock().unwrap().clone()
     }
 
-    /// Waits until what it was told is as `expected`.
+    /// Waits until the received commands are as `expected`.
     pub fn wait_until(&self, expected: impl Fn(&Heard) -> bool) -> Heard {
         for _ in 0..2000 {
             let heard = self.heard();
@@ -224,7 +224,7 @@ pub fn failed(op: OpId, code: FailureCode, kept: bool) -> Reply {
     Reply::Failed { op, failure: Failure::new(code, format!("{code:?}, says the test")), kept }
 }
 
-/// A sidecar of one worker, which keeps to the rules.
+/// A sidecar of one worker that follows the protocol.
 #[derive(Default)]
 pub struct Honest {
     published: HashMap<Key, Blob>,

@@ -32,8 +32,8 @@ pub fn nothing_comes_before_connected<R: Rig>(rig: R) {
     }
 }
 
-/// The acceptor speaks at once, and its peer looks up late: what has come by then may lie there in any order. `greet` lets the initiator
-/// do what it has to for the acceptor to hear of it, again and again.
+/// The acceptor speaks at once, and its peer looks up late: what has come by then may lie there in any order. `greet`
+/// lets the initiator do what it has to for the acceptor to hear of it, again and again.
 pub fn connected_comes_first<R: Rig>(pair: &mut Pair<R>, initiator: usize, mut greet: impl FnMut(&mut Pair<R>)) {
     let acceptor = 1 - initiator;
     let link = pair.begin(initiator);
@@ -160,7 +160,8 @@ pub fn many_links_at_once<R: Rig>(rig: R) {
     }
 }
 
-/// A fabric with a descriptor to wait on makes it readable when there is something to do, and leaves it quiet when there is nothing.
+/// A fabric with a descriptor to wait on makes it readable when there is something to do, and leaves it quiet when
+/// there is nothing.
 pub fn a_sleeper_is_woken<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     if pair.fabric(1).wait_fds().is_empty() {

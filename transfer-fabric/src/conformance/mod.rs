@@ -1,8 +1,8 @@
 //! The tests that every fabric has to pass, generic over the trait.
 //!
-//! A fabric's own tests say how to make two of it and their memory (a [`Rig`]) and call [`conformance_tests!`](crate::conformance_tests),
-//! which makes one `#[test]` of each rule. Nothing here knows which fabric it is; what a fabric may choose, its
-//! [`Capabilities`](transfer_core::fabric::Capabilities) tell.
+//! A fabric's own tests implement the making of two fabrics and their memory (a [`Rig`]), and call
+//! [`conformance_tests!`](crate::conformance_tests), which makes one `#[test]` of each rule. Nothing here knows which
+//! fabric it is; its [`Capabilities`](transfer_core::fabric::Capabilities) describe its choices.
 
 #![allow(missing_docs, clippy::missing_panics_doc, clippy::unwrap_used, reason = "tests, used by tests only")]
 
@@ -21,18 +21,18 @@ pub mod transfers;
 
 use transfer_core::fabric::Fabric;
 
-/// How the suite gets fabrics and their memory.
+/// The source of fabrics and their memory.
 pub trait Rig {
     /// The fabric under test. Clones of a memory are the same memory.
     type Fabric: Fabric<Memory: Clone>;
 
-    /// One more fabric that can reach those made before.
+    /// Makes one more fabric that can reach the earlier ones.
     fn fabric(&mut self) -> Self::Fabric;
 
-    /// Zeroed memory that can be registered, and written by peers.
+    /// Makes zeroed memory that can be registered, and written by peers.
     fn memory(&mut self, len: u64) -> Memory<Self>;
 
-    /// Memory that can be registered and must not be written by peers; `None` where the fabric knows no such thing.
+    /// Makes memory that can be registered and must not be written by peers; `None` if the fabric has no such memory.
     fn read_only_memory(&mut self, len: u64) -> Option<Memory<Self>>;
 
     /// Reads memory as its owner.
@@ -41,7 +41,7 @@ pub trait Rig {
     /// Writes memory as its owner.
     fn write(&mut self, memory: &Memory<Self>, offset: u64, bytes: &[u8]);
 
-    /// Called when no fabric had anything to do: lets time pass.
+    /// Called when no fabric had work: lets time pass.
     fn idle(&mut self);
 
     /// Ends a fabric as the death of its process would.
@@ -50,15 +50,15 @@ pub trait Rig {
         self.killed();
     }
 
-    /// What the death of a fabric's process does besides dropping it.
+    /// The effects of the death of a fabric's process besides the drop.
     fn killed(&mut self) {}
 }
 
 /// A rig's memory.
 pub type Memory<R> = <<R as Rig>::Fabric as Fabric>::Memory;
 
-/// One `#[test]` for each rule, with a fresh rig from the given expression; and with the attributes before it in brackets, such as
-/// `[#[ignore]]`.
+/// Makes one `#[test]` for each rule, with a fresh rig from the given expression; and with the attributes before it in
+/// brackets, such as `[#[ignore]]`.
 #[macro_export]
 macro_rules! conformance_tests {
     ([$(#[$attribute:meta])*] $rig:expr) => {

@@ -7,7 +7,7 @@ use transfer_core::fabric::{
 };
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 
-/// A test that makes no progress for so long hangs.
+/// The time without progress after which a test counts as hanging.
 const HANG: Duration = Duration::from_secs(60);
 
 /// A [`FabricEvent`] with its bytes.
@@ -52,7 +52,7 @@ impl Heard {
         }
     }
 
-    /// The link that it is about, if it is about one.
+    /// The link of the event, if it has one.
     pub fn link(&self) -> Option<LinkId> {
         match self {
             Heard::LocalAtomicDone(..) => None,
@@ -74,14 +74,14 @@ impl Heard {
     }
 }
 
-/// One fabric, its memory, and all that it reported.
+/// One fabric, its memory, and its events.
 pub struct Side<R: Rig> {
     fabric: Option<R::Fabric>,
     pub memory: Memory<R>,
     pub heard: Vec<Heard>,
 }
 
-/// A link as its two ends call it: that of side 0 first.
+/// A link's numbers at its two ends: that of side 0 first.
 #[derive(Debug, Clone, Copy)]
 pub struct Link(pub [LinkId; 2]);
 
@@ -91,7 +91,7 @@ pub struct Pair<R: Rig> {
     pub sides: Vec<Side<R>>,
     links: u32,
     works: u64,
-    /// The tags of grants that live, by who made them.
+    /// The tags of live grants, by their makers.
     tags: Vec<(LinkId, RemoteSlice, u64)>,
 }
 
@@ -151,7 +151,7 @@ impl<R: Rig> Pair<R> {
         }
     }
 
-    /// Polls one side once. Answers whether anything moved.
+    /// Polls one side once. Returns whether anything moved.
     pub fn round_of(&mut self, side: usize) -> bool {
         let Side { fabric: Some(fabric), heard, .. } = &mut self.sides[side] else { return false };
         fabric.poll(&mut |event| {
@@ -163,7 +163,7 @@ impl<R: Rig> Pair<R> {
         })
     }
 
-    /// Drives one side alone until it has heard something that fits, or for so long.
+    /// Drives one side alone until it has an event that fits, or for that long.
     pub fn alone(&mut self, side: usize, most: Duration, mut fits: impl FnMut(&Heard) -> bool) {
         let start = Instant::now();
         while !self.sides[side].heard.iter().any(&mut fits) && start.elapsed() < most {
@@ -183,7 +183,7 @@ impl<R: Rig> Pair<R> {
         }
     }
 
-    /// Drives both sides until `side` has heard something that fits, and takes that out of what it heard.
+    /// Drives both sides until `side` has an event that fits, and removes it from the list.
     pub fn hear<T>(&mut self, side: usize, what: &str, mut fits: impl FnMut(&Heard) -> Option<T>) -> T {
         let mut found = None;
         self.until(what, |pair| {
@@ -201,7 +201,7 @@ impl<R: Rig> Pair<R> {
         found.unwrap()
     }
 
-    /// A new link, begun by `initiator`; both sides have yet to hear that it is connected.
+    /// Begins a new link from `initiator`; both sides are not connected yet.
     pub fn begin(&mut self, initiator: usize) -> Link {
         let acceptor = 1 - initiator;
         let link = self.new_link();
@@ -211,7 +211,7 @@ impl<R: Rig> Pair<R> {
         link
     }
 
-    /// A new connected link, begun by `initiator`.
+    /// Makes a connected link, begun by `initiator`.
     pub fn connect(&mut self, initiator: usize) -> Link {
         let link = self.begin(initiator);
         for side in 0..2 {
@@ -220,7 +220,8 @@ impl<R: Rig> Pair<R> {
         link
     }
 
-    /// Opens a range of `side`'s memory to the other side, and tells that by a message: only then the grant has to be in force.
+    /// Opens a range of `side`'s memory to the other side, and announces it by a message: the grant must be in force
+    /// only then.
     pub fn grant(&mut self, side: usize, link: Link, range: LocalSlice) -> RemoteSlice {
         self.grant_for(side, link, range, GrantAccess::Write)
     }
@@ -246,7 +247,7 @@ impl<R: Rig> Pair<R> {
         remote
     }
 
-    /// The tag of a grant that [`Pair::grant`] has made; a new one where it has made none.
+    /// The tag of a grant of [`Pair::grant`]; a new one for any other.
     pub fn tag_of(&mut self, side: usize, link: Link, remote: RemoteSlice) -> u64 {
         let of = |(id, granted, _): &&(LinkId, RemoteSlice, u64)| (*id, *granted) == (link.0[side], remote);
         let tag = self.tags.iter().find(of).map(|(.., tag)| *tag);
@@ -292,7 +293,7 @@ impl<R: Rig> Pair<R> {
         })
     }
 
-    /// Drives both sides until both know the link as dead.
+    /// Drives both sides until both report the link as dead.
     pub fn dead(&mut self, link: Link) -> [DownReason; 2] {
         [0, 1].map(|side| {
             let id = link.0[side];
@@ -303,7 +304,7 @@ impl<R: Rig> Pair<R> {
         })
     }
 
-    /// Writes a pattern of `seed` into `side`'s memory, and answers it.
+    /// Writes a pattern of `seed` into `side`'s memory, and returns it.
     pub fn fill(&mut self, side: usize, offset: u64, len: u64, seed: u64) -> Vec<u8> {
         let bytes = pattern(len, seed);
         self.rig.write(&self.sides[side].memory, offset, &bytes);
@@ -316,7 +317,7 @@ impl<R: Rig> Pair<R> {
         bytes
     }
 
-    /// A message and its answer arrive on the link, and so does a write: it works.
+    /// Checks that the link works: a message, its answer and a write arrive.
     pub fn works(&mut self, link: Link) {
         for side in 0..2 {
             let (to, tag) = (link.0[1 - side], self.new_work().0);
@@ -332,7 +333,7 @@ impl<R: Rig> Pair<R> {
     }
 }
 
-/// Bytes that tell where they belong: different at each 8-byte position and for each seed, and never a run of zeros.
+/// Bytes that identify their place: different at each 8-byte position and for each seed, and never a run of zeros.
 pub fn pattern(len: u64, seed: u64) -> Vec<u8> {
     let words = (0..len.div_ceil(8)).map(|i| (i + 1).wrapping_add(seed << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();

@@ -1,8 +1,8 @@
 //! Thousands of mixed operations from a seed, each write's content checked.
 //!
-//! Each side grants the other a few slots. A slot is written by its peer with an immediate that names it; its owner checks the
-//! content, now and then takes the grant back and gives a new one, and tells the peer by message that the slot is free and with
-//! which key.
+//! Each side grants the other a few slots. A slot is written by its peer with an immediate that names it; its owner
+//! checks the content, now and then takes the grant back and gives a new one, and tells the peer by message that the
+//! slot is free and with which key.
 
 use super::pair::{Heard, Link, Pair, pattern};
 use rand::rngs::StdRng;

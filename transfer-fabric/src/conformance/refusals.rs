@@ -26,8 +26,9 @@ fn refused<R: Rig>(pair: &mut Pair<R>, link: Link, remote: RemoteSlice) {
     pair.works(again);
 }
 
-/// Writes to `remote`, which is not open, over `link`: refused where each grant has a key of its own. Where all grants into a segment have
-/// one key, a device cannot tell: the write is placed, and the link is none the worse, which the user of the fabric has to know.
+/// Writes to `remote`, which is not open, over `link`: refused where each grant has a key of its own. Where all grants
+/// into a segment have one key, a device cannot tell: the write is placed, and the link is none the worse, which the
+/// user of the fabric has to know.
 fn refused_where_grants_are_apart<R: Rig>(pair: &mut Pair<R>, link: Link, remote: RemoteSlice) {
     if pair.fabric(1).capabilities().isolation == Isolation::Grant {
         return refused(pair, link, remote);

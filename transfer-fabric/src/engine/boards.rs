@@ -61,7 +61,8 @@ pub(super) struct Boards {
 }
 
 impl Boards {
-    /// Adds a board. Returns its number of entries, and its liveness word, which this thread has to keep as long as it runs.
+    /// Adds a board. Returns its number of entries, and its liveness word, which this thread has to keep as long as it
+    /// runs.
     pub(super) fn add(&mut self, domain: Tenant, segment: &Segment) -> Result<(usize, Liveness), BoardError> {
         let writer = BoardWriter::new(segment.mapping().clone())?;
         let life = Liveness::begin(segment.mapping())?;
@@ -85,7 +86,8 @@ impl Boards {
         self.by_domain.entry(domain).or_default().readers.insert(session, reader);
     }
 
-    /// The session has ended, and its worker may still read: it can look nothing up, and its hazard pointers still count.
+    /// The session has ended, and its worker may still read: it can look nothing up, and its hazard pointers still
+    /// count.
     pub(super) fn evict(&mut self, session: SessionId) {
         self.notices.remove(&session);
         let board = self.domains.get(&session).and_then(|domain| self.by_domain.get(domain));
@@ -104,8 +106,8 @@ impl Boards {
         reader.hazards.set_open(false);
         let (hits, bytes) = reader.looked_up.take(Instant::now(), reader.hazards.hits(), board.longest);
         (self.hits, self.bytes) = (self.hits.saturating_add(hits), self.bytes.saturating_add(bytes));
-        // Check all pending tickets, not only those that it protects: it may have died between clearing a hazard pointer
-        // and saying so.
+        // Check all pending tickets, not only those that it protects: it may have died between clearing a hazard
+        // pointer and saying so.
         let free: Vec<u64> = board.pending.iter().copied().filter(|ticket| !board.is_protected(*ticket)).collect();
         for ticket in &free {
             board.pending.remove(ticket);
@@ -147,8 +149,8 @@ impl Boards {
         !is_protected
     }
 
-    /// A worker has cleared a hazard pointer to a withdrawn version. Returns whether the version was pending, and is free
-    /// now.
+    /// A worker has cleared a hazard pointer to a withdrawn version. Returns whether the version was pending, and is
+    /// free now.
     pub(super) fn hazard_cleared(&mut self, session: SessionId, ticket: u64) -> bool {
         let Some(board) = self.domains.get(&session).and_then(|domain| self.by_domain.get_mut(domain)) else {
             return false;

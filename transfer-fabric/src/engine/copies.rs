@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use transfer_core::memory::{ALIGNMENT, LocalSlice};
 use transfer_core::plan::GatherList;
 
-/// How much is copied before the rest of the work has its turn again, in bytes.
+/// The number of bytes that are copied before other work has its turn.
 const PIECE: u64 = 1 << 20;
 
-/// What is still to be copied, first come first served.
+/// The pending copies, first come, first served.
 #[derive(Default)]
 pub(super) struct Copies(VecDeque<Copy>);
 
@@ -16,7 +16,7 @@ struct Copy {
     from: GatherList,
     to: LocalSlice,
     tag: u64,
-    /// Which range comes next, how much of it is done, and where it goes.
+    /// The next range, the copied part of it, and its target.
     next: usize,
     done: u64,
     at: u64,
@@ -31,7 +31,7 @@ impl Copies {
         self.0.is_empty()
     }
 
-    /// Copies one piece. Answers the tag of what is done by that.
+    /// Copies one piece. Returns the tag of a copy that is done.
     pub(super) fn step(&mut self, memory: &Memory) -> Option<u64> {
         let copy = self.0.front_mut()?;
         copy.piece(memory);
@@ -48,14 +48,14 @@ impl Copy {
         let end = self.to.offset + self.to.len;
         let len = (range.len - self.done).min(PIECE).min(end.saturating_sub(self.at));
         let segments = memory.get(range.segment).zip(memory.get(self.to.segment));
-        // What the state machine names is there, and lies within.
+        // The state machine's segments exist, and its ranges lie within.
         let copied = segments.is_some_and(|(from, to)| {
             to.mapping().copy_from(self.at, from.mapping(), range.offset + self.done, len).is_ok()
         });
         debug_assert!(copied, "{range:?}");
         (self.done, self.at) = (self.done + len, self.at + len);
         if self.done >= range.len || len == 0 {
-            // Each range begins at a multiple, as it does where it lands from elsewhere.
+            // Each range begins at a multiple of the alignment, as when it lands from another node.
             self.at = self.at.next_multiple_of(ALIGNMENT);
             (self.next, self.done) = (self.next + 1, 0);
         }

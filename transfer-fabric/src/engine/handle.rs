@@ -1,7 +1,8 @@
-//! How the control plane talks to the data-plane thread.
+//! The interface between the control plane and the data-plane thread.
 //!
-//! Commands go in through a bounded crossbeam channel and a wake-up of an eventfd; what the engine wants of the control plane comes
-//! out through the [`ControlSink`] given at its start. Neither side ever waits for the other inside a call.
+//! Commands go in through a bounded crossbeam channel and a wake-up of an eventfd. Requests of the engine to the
+//! control plane come out through the [`ControlSink`] given at its start. Neither side ever waits for the other inside
+//! a call.
 
 use super::listing::{Listing, PageFrom};
 use std::any::Any;
@@ -16,33 +17,33 @@ use transfer_core::tensor::{Key, Name};
 use transfer_memory::segment::Segment;
 use transfer_memory::session::SidecarEnd;
 
-/// What a fabric shows of itself.
+/// A fabric's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FabricDescription {
-    /// Which one.
+    /// The fabric.
     pub kind: FabricKind,
-    /// What it runs with: names and values for people.
+    /// Its settings: names and values for people.
     pub settings: Vec<(&'static str, String)>,
-    /// What it has counted since the start, by name.
+    /// Its counts since the start, by name.
     pub counts: Vec<(&'static str, u64)>,
 }
 
 /// Takes an answer from the engine's thread; must not block.
 pub type Answer<T> = Box<dyn FnOnce(T) + Send>;
 
-/// What the control plane tells the engine.
+/// A command of the control plane to the engine.
 #[non_exhaustive]
 pub enum EngineCommand {
     /// A landing pool for a tenant. Comes before the tenant's first session.
     AddPool {
-        /// Whose.
+        /// The tenant.
         domain: Tenant,
         /// Its number, not used before in this incarnation; not [`super::HEADER_SEGMENT`] and not
         /// [`super::COUNTER_SEGMENT`].
         id: SegmentId,
         /// The memory.
         segment: Segment,
-        /// The board of the tenant's workers, all zeros, where they shall have one.
+        /// The board of the tenant's workers, all zeros, if they have one.
         board: Option<Arc<Segment>>,
     },
     /// A worker connected and is mapped.
@@ -51,10 +52,10 @@ pub enum EngineCommand {
         end: Box<SidecarEnd>,
         /// Its tenant.
         domain: Tenant,
-        /// Dropped when the session's socket is let go: for a worker that was thrown out, at the end of its process.
+        /// Dropped when the session's socket is closed: for a worker that was thrown out, at the end of its process.
         place: Box<dyn Any + Send>,
     },
-    /// The directory's answer to [`ControlRequest::Resolve`]; may come again when the key moves.
+    /// The directory's answer to [`ControlRequest::Resolve`]. Another one may follow when the key moves.
     Located {
         /// The key.
         key: Key,
@@ -74,7 +75,7 @@ pub enum EngineCommand {
     Claimed {
         /// The key.
         key: Key,
-        /// Whether it is ours now.
+        /// Whether this node owns it now.
         result: Result<(), ClaimRefused>,
     },
     /// The directory has given a key of this node to another owner.
@@ -95,60 +96,60 @@ pub enum EngineCommand {
     BeginLink {
         /// The peer.
         peer: Name,
-        /// Over which fabric.
+        /// The fabric.
         fabric: FabricKind,
-        /// The link and what to send along in `Connect`, with our receive slots.
+        /// The link, the offer for `Connect`, and this side's receive slots.
         answer: Answer<Result<(LinkId, Offer, u32), FabricError>>,
     },
     /// Begin a link as its acceptor.
     AcceptLink {
         /// The peer.
         peer: PeerInfo,
-        /// Over which fabric.
+        /// The fabric.
         fabric: FabricKind,
         /// The peer's offer.
         offer: Offer,
-        /// What to answer to `Connect`, with our receive slots.
+        /// The answer to `Connect`, with this side's receive slots.
         answer: Answer<Result<(LinkId, Offer, u32), FabricError>>,
     },
-    /// Go on as the initiator, with the acceptor's answer.
+    /// Continue as the initiator, with the acceptor's answer.
     FinishLink {
         /// From [`EngineCommand::BeginLink`].
         link: LinkId,
-        /// The peer, as it told.
+        /// The peer's description of itself.
         peer: PeerInfo,
         /// The peer's offer.
         offer: Offer,
-        /// Whether the fabric took it.
+        /// Whether the fabric accepted it.
         answer: Answer<Result<(), FabricError>>,
     },
-    /// No link to that peer can be made: what waits for it fails.
+    /// No link to that peer can be made: requests that wait for it fail.
     ConnectFailed {
         /// The peer.
         peer: Name,
         /// A link that was begun for it.
         link: Option<LinkId>,
-        /// Why, in words.
+        /// The reason.
         why: String,
     },
-    /// End a link that was begun, without failing what waits for another one to the same peer.
+    /// End a link that was begun, without failing requests that wait for another link to the same peer.
     AbandonLink {
         /// The link.
         link: LinkId,
-        /// Why, in words.
+        /// The reason.
         why: String,
     },
     /// A peer calls for landing slots.
     PrepareBuffers {
         /// The link over which the tensors will come.
         link: LinkId,
-        /// Who calls.
+        /// The calling peer.
         peer: Name,
-        /// In which incarnation.
+        /// Its incarnation.
         incarnation: u64,
-        /// For what.
+        /// Its requests.
         asks: Vec<BufferAsk>,
-        /// One for each, in any order; `None` where there is no such link to that peer.
+        /// One answer for each, in any order; `None` if there is no such link to that peer.
         answer: Answer<Option<Vec<BufferAnswer>>>,
     },
     /// The answers to [`ControlRequest::PrepareBuffers`].
@@ -164,51 +165,51 @@ pub enum EngineCommand {
         link: LinkId,
         /// As in the request.
         asks: Vec<BufferAsk>,
-        /// Why, in words.
+        /// The reason.
         why: String,
     },
-    /// Claim again everything that is published here: the directory is a new one.
+    /// Claim everything again that is published here: the directory is a new one.
     ClaimAll,
-    /// Show the node at a glance.
+    /// Show an overview of the node.
     Snapshot(Answer<Snapshot>),
-    /// Show everything that metrics are made of.
+    /// Show everything that the metrics need.
     Measure(Answer<super::Measured>),
-    /// Show what each fabric runs with.
+    /// Show each fabric's description.
     Describe(Answer<Vec<FabricDescription>>),
     /// Show a page of a list.
     List {
-        /// Which page.
+        /// The page.
         from: PageFrom,
-        /// Of which list.
+        /// The list.
         listing: Listing,
     },
-    /// End a key, whoever owns it.
+    /// Delete a key, whichever worker owns it.
     Delete {
         /// The key.
         key: Key,
-        /// Of which tenant alone it may be.
+        /// The only tenant that may own it.
         only: Option<Tenant>,
-        /// What has ended.
+        /// What was deleted.
         answer: Answer<Result<Deleted, NotDeleted>>,
     },
-    /// Call back landing slots that lie idle: of one user, or of all.
+    /// Recall idle landing slots: of one tenant, or of all.
     Evict {
-        /// Of whom.
+        /// The tenant.
         domain: Option<Tenant>,
-        /// 0, or where the last call ended.
+        /// 0, or the place at which the last call ended.
         place: u64,
-        /// The length of a slot of each key that was called back.
+        /// The length of a slot of each key whose slots were recalled.
         answer: Answer<Page<u64>>,
     },
-    /// Take nothing new from here on.
+    /// Begin a drain: accept nothing new.
     Drain,
-    /// Show what a draining node has still to do.
+    /// Show what a draining node has left to finish.
     Unfinished(Answer<Unfinished>),
     /// Change how the engine waits for work.
     SetPoll(super::PollStrategy),
-    /// End: sessions are told, links closed, the thread returns.
+    /// Stop: sessions are told, links closed, and the thread returns.
     Stop,
 }
 
-/// Where the engine's requests go. Called on its thread; must not block.
+/// The receiver of the engine's requests. Called on its thread; must not block.
 pub type ControlSink = Box<dyn FnMut(ControlRequest) + Send>;

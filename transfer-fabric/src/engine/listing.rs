@@ -1,5 +1,5 @@
-//! What the control plane may look at page by page, and the answers. Each page is a bounded piece of work for the data-plane thread;
-//! see [`Page`].
+//! The lists that the control plane can request page by page, and their entries. Each page is a bounded piece of work
+//! for the data-plane thread; see [`Page`].
 
 use super::handle::Answer;
 use super::memory::Memory;
@@ -14,7 +14,7 @@ use transfer_core::tensor::Name;
 use transfer_core::time::Time;
 use transfer_memory::segment::Achieved;
 
-/// Where a page begins, and how long it may be.
+/// The begin of a page, and its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageFrom {
     /// 0, or [`Page::next`].
@@ -23,17 +23,17 @@ pub struct PageFrom {
     pub limit: usize,
 }
 
-/// A page of which list.
+/// A request for a page of a list.
 #[non_exhaustive]
 pub enum Listing {
-    /// Workers whose name starts so.
+    /// Workers whose name has this prefix.
     Sessions {
-        /// The beginning of the name.
+        /// The prefix.
         prefix: String,
         /// The page.
         answer: Answer<Page<SessionStatus>>,
     },
-    /// Links to that node, or all where the name is empty.
+    /// Links to that node, or all if the name is empty.
     Links {
         /// The node's name.
         peer: String,
@@ -42,19 +42,19 @@ pub enum Listing {
     },
     /// Published tensors.
     Tensors {
-        /// Which.
+        /// The filter.
         filter: TensorFilter,
         /// The page.
         answer: Answer<Page<TensorStatus>>,
     },
     /// Operations of workers that have not ended.
     Transfers {
-        /// Which.
+        /// The filter.
         filter: TransferFilter,
         /// The page.
         answer: Answer<Page<TransferStatus>>,
     },
-    /// Landing slots in quarantine for that node, or all where the name is empty.
+    /// Landing slots in quarantine for that node, or all if the name is empty.
     Quarantine {
         /// The node's name.
         peer: String,
@@ -68,29 +68,29 @@ pub enum Listing {
     },
 }
 
-/// What a segment is for.
+/// The role of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SegmentRole {
     /// Outgoing landing headers.
     Headers,
     /// The words of counters.
     Counters,
-    /// Where tensors for workers of this user land.
+    /// The landing pool of this tenant.
     Pool(Tenant),
-    /// What this worker of this user writes.
+    /// The arena of this worker of this tenant.
     Arena(Tenant, Name),
-    /// Another sidecar's of this host, which workers here may read by reference.
+    /// A segment of another sidecar on this host, which workers here may read by reference.
     Peer,
 }
 
-/// A segment that the data plane works with.
+/// A segment of the data plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentStatus {
     /// Its number.
     pub segment: SegmentId,
-    /// What it is for.
+    /// Its role.
     pub role: SegmentRole,
-    /// What the tenant is called whose it is. `None`: the sidecar's own.
+    /// The name of its tenant. `None`: it belongs to the sidecar itself.
     pub tenant: Option<Name>,
     /// Its size in bytes.
     pub bytes: u64,
@@ -98,12 +98,12 @@ pub struct SegmentStatus {
     pub achieved: Achieved,
     /// The fabrics that it is registered with.
     pub registered: Vec<FabricKind>,
-    /// Of an arena: ranges that somebody can still reach, and whether its worker is gone.
+    /// For an arena: the number of ranges that are still reachable, and whether its worker is gone.
     pub reach: Option<(u64, bool)>,
 }
 
 impl Run {
-    /// Answers with a page.
+    /// Answers a request for a page.
     pub(super) fn list(&mut self, now: Time, from: PageFrom, listing: Listing) {
         let PageFrom { place, limit } = from;
         let node = &self.driver.node;

@@ -1,16 +1,16 @@
-//! How many fetches workers have answered by looking at a board. They count them in memory that they write, so what cannot be is not taken for
-//! a count.
+//! The counts of fetches that workers have answered by look-ups. Workers count them in memory that they write, so
+//! implausible counts are ignored.
 
 use std::time::Instant;
 
-/// What one worker has counted, as far as it was taken up.
+/// The counts of one worker, as far as they were read.
 #[derive(Debug)]
 pub(super) struct LookedUp {
     at: Instant,
-    /// Its two words at that time.
+    /// Its two words when they were last read.
     fetches: u64,
     bytes: u64,
-    /// How many bytes the fetches that were taken up can have brought and have not.
+    /// The bytes that the counted fetches can have brought, and that are not counted yet.
     reach: u64,
 }
 
@@ -19,9 +19,11 @@ impl LookedUp {
         LookedUp { at, fetches: 0, bytes: 0, reach: 0 }
     }
 
-    /// What has come since the last call, in fetches and bytes. `said`: the words now. `longest`: no tensor that is shown is longer, in bytes.
+    /// The fetches and bytes since the last call. `said`: the words now. `longest`: an upper bound of the length of a
+    /// published tensor, in bytes.
     ///
-    /// Nobody looks up more than one tensor a nanosecond. A word that went on faster, or went back, is the beginning of a new count.
+    /// No worker looks up more than one tensor per nanosecond. A word that rose faster, or fell, is the beginning of a
+    /// new count.
     pub(super) fn take(&mut self, now: Instant, said: (u64, u64), longest: u64) -> (u64, u64) {
         let passed = now.saturating_duration_since(self.at).as_nanos();
         let fetches = said.0.wrapping_sub(self.fetches);
@@ -32,7 +34,7 @@ impl LookedUp {
             return (0, 0);
         }
         self.reach = self.reach.saturating_add(fetches.saturating_mul(longest));
-        // The rest comes with the fetch that it belongs to: the words are not read at one moment.
+        // The rest is counted with its fetch: the two words are not read at one moment.
         let bytes = said.1.wrapping_sub(self.bytes).min(self.reach);
         self.reach -= bytes;
         self.bytes = self.bytes.wrapping_add(bytes);
@@ -46,7 +48,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_can_be_is_counted_once() {
+    fn plausible_counts_are_counted_once() {
         let start = Instant::now();
         let mut looked_up = LookedUp::new(start);
         let mut take = |micros, said| looked_up.take(start + Duration::from_micros(micros), said, 100);
@@ -59,13 +61,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_not_counted() {
+    fn implausible_counts_are_ignored() {
         let start = Instant::now();
         let mut looked_up = LookedUp::new(start);
         let mut take = |micros, said| looked_up.take(start + Duration::from_micros(micros), said, 100);
         assert_eq!(take(1, (u64::MAX, u64::MAX)), (0, 0));
-        assert_eq!(take(2, (10, 0)), (11, 1), "it goes on over the end of its word");
-        assert_eq!(take(3, (2, 7)), (0, 0), "it went back");
+        assert_eq!(take(2, (10, 0)), (11, 1), "it wraps around");
+        assert_eq!(take(3, (2, 7)), (0, 0), "it fell");
         assert_eq!(take(4, (3, u64::MAX)), (1, 100), "no tensor is as long");
     }
 }

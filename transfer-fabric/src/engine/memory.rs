@@ -11,7 +11,7 @@ use transfer_memory::segment::Segment;
 #[derive(Default)]
 pub(super) struct Memory {
     segments: HashMap<SegmentId, Arc<Segment>>,
-    /// What they are for, in the order of their numbers: only to be listed.
+    /// Their roles, in the order of their numbers; used only for lists.
     roles: BTreeMap<SegmentId, SegmentRole>,
 }
 
@@ -38,7 +38,7 @@ impl Memory {
 impl HeaderMemory for Memory {
     fn read_header(&self, slice: LocalSlice) -> Option<HeaderBytes> {
         let mut bytes = HeaderBytes::from([0; 64]);
-        // Copied out, so that what is checked is what is used, whatever the peer writes meanwhile.
+        // Copied out, so that the checked bytes are the used ones, whatever the peer writes meanwhile.
         self.segments.get(&slice.segment)?.mapping().copy_out(slice.offset, &mut bytes).ok()?;
         Some(bytes)
     }

@@ -1,4 +1,4 @@
-//! What the engine's thread counts of itself: plain numbers that it alone writes, copied out when somebody asks.
+//! The counts of the engine's thread: plain numbers that only it writes, copied out on request.
 
 use super::boards::BoardMeters;
 use super::handle::FabricDescription;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use transfer_core::drive::PostMeter;
 use transfer_core::protocol::{Meters, Snapshot};
 
-/// What the engine's thread has done since its start.
+/// The counts of the engine's thread since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineMeters {
-    /// Rounds of its loop in which there was something to do.
+    /// Rounds of its loop with work.
     pub rounds: u64,
     /// The time that these rounds took.
     pub busy: Duration,
-    /// How often it went to sleep.
+    /// The number of sleeps.
     pub sleeps: u64,
     /// Commands of the control plane.
     pub commands: u64,
@@ -29,20 +29,20 @@ pub struct EngineMeters {
     pub doorbells_taken: u64,
 }
 
-/// Everything that metrics are made of, at one moment.
+/// Everything that the metrics need, at one moment.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// What there is now.
+    /// The overview of the node.
     pub snapshot: Snapshot,
-    /// What was counted of transfers.
+    /// The counts of transfers.
     pub meters: Meters,
-    /// What the thread has done.
+    /// The counts of the thread.
     pub engine: EngineMeters,
-    /// What the fabrics run with, and what they counted.
+    /// The descriptions of the fabrics.
     pub fabrics: Vec<FabricDescription>,
-    /// What was looked up on boards.
+    /// The look-ups on boards.
     pub boards: BoardMeters,
-    /// What was posted to them and what they reported, in the same order.
+    /// The posts and completions of the fabrics, in the same order.
     pub posts: Vec<PostMeter>,
     /// Commands of the control plane that wait.
     pub commands_waiting: u64,

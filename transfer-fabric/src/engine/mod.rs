@@ -1,20 +1,20 @@
 //! The engine: the data-plane thread.
 //!
-//! One thread owns everything that a transfer touches: the workers' rings, the protocol's state machine, the fabrics. So the hot path
-//! has no lock and no hand-over between threads. The control plane talks to it through a bounded channel of [`EngineCommand`]s and
-//! hears from it through a [`ControlSink`].
+//! One thread owns everything that a transfer touches: the workers' rings, the protocol's state machine, the fabrics.
+//! So the hot path has no lock and no hand-over between threads. The control plane sends it [`EngineCommand`]s through
+//! a bounded channel, and gets its requests through a [`ControlSink`].
 //!
 //! # Layout
-//! - `handle`: what goes in and comes out.
-//! - `listing`: what may be looked at page by page.
+//! - `handle`: commands and requests.
+//! - `listing`: lists in pages.
 //! - `run`: the thread's loop.
 //! - `workers`: the rings and doorbells of the workers.
-//! - `boards`: what workers find by looking.
+//! - `boards`: versions that workers look up in shared memory.
 //! - `memory`: the segments by number, and the landing headers in them.
-//! - `meters`: what the thread counts of itself.
-//! - `tables`: bodies that lie in several ranges of an arena.
-//! - `trace`: transfers that have ended, for another thread.
-//! - `wait`: when to poll on, and when and on what to sleep.
+//! - `meters`: the counts of the thread.
+//! - `tables`: bodies in several ranges of an arena.
+//! - `trace`: finished transfers, for another thread.
+//! - `wait`: the decision between polling and sleeping, and the sleep.
 
 mod boards;
 mod copies;
@@ -50,43 +50,45 @@ use transfer_memory::segment::{PinnedBudget, Segment, SegmentError, SegmentOptio
 /// A fabric as the engine holds it.
 pub type BoxedFabric = Box<dyn Fabric<Memory = Arc<Segment>>>;
 
-/// The segment of outgoing landing headers, which the engine makes for itself. All other numbers are the caller's to give.
+/// The number of the segment of outgoing landing headers, which the engine makes for itself. All other numbers are the
+/// caller's to assign.
 pub const HEADER_SEGMENT: SegmentId = SegmentId(0);
 
-/// The segment of the words of counters, which the engine makes for itself where a fabric's device operates on words. Apart from
-/// the headers, for where a device does not check bounds a grant of one word opens all of its segment.
+/// The number of the segment of the words of counters, which the engine makes for itself if a fabric's device operates
+/// on words. It is separate from the headers, because on a device that does not check bounds a grant of one word opens
+/// all of its segment.
 pub const COUNTER_SEGMENT: SegmentId = SegmentId(u32::MAX);
 
-/// Transfers that can be in flight at once, over all links; more wait.
+/// The most transfers in flight at once, over all links; more wait.
 const HEADER_CELLS: u64 = 4096;
 
-/// How many commands may wait. The control plane is told when there are more.
+/// The most commands that wait. The control plane is told when there are more.
 const COMMANDS: usize = 4096;
 
-/// What an engine is made of.
+/// The configuration of an engine.
 pub struct EngineConfig {
     /// Identity and limits.
     pub node: NodeConfig,
-    /// What moves bytes between nodes. The first of a kind serves that kind.
+    /// The fabrics between nodes. The first of a kind serves that kind.
     pub fabrics: Vec<BoxedFabric>,
     /// How to wait for work.
     pub poll: PollStrategy,
-    /// Where transfers that have ended go, where somebody may trace them.
+    /// The receiver of finished transfers, if they may be traced.
     pub trace: Option<TraceSink>,
-    /// What its own small segment is counted against.
+    /// The budget of its own small segments.
     pub budget: PinnedBudget,
-    /// How that segment is made; its length is set by the engine.
+    /// The options of that segment; the engine sets its length.
     pub segment: SegmentOptions,
 }
 
-/// The engine could not start.
+/// The reason why the engine did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// Its memory could not be had.
+    /// Its memory could not be made.
     #[error("the engine's own segment: {0}")]
     Segment(#[from] SegmentError),
-    /// A fabric does not take it.
+    /// A fabric refused it.
     #[error("registering the engine's own segment: {0}")]
     Register(#[from] FabricError),
     /// The operating system refused.
@@ -94,7 +96,7 @@ pub enum EngineError {
     System {
         /// The call.
         what: &'static str,
-        /// The system's words.
+        /// The system's error.
         why: std::io::Error,
     },
 }
@@ -104,7 +106,7 @@ pub enum EngineError {
 #[error("the engine has ended")]
 pub struct EngineGone;
 
-/// Talks to a running engine. Cheap to clone.
+/// The handle of a running engine. Cheap to clone.
 #[derive(Clone)]
 pub struct EngineHandle {
     commands: Sender<EngineCommand>,
@@ -112,7 +114,8 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Gives the engine a command. Waits while thousands are waiting already, which the engine works off in milliseconds.
+    /// Sends the engine a command. Waits while thousands are waiting already, which the engine handles within
+    /// milliseconds.
     ///
     /// # Errors
     /// [`EngineGone`].
@@ -157,20 +160,20 @@ impl Engine {
         Ok(Engine { handle: EngineHandle { commands, bell }, thread: Some(thread) })
     }
 
-    /// What talks to it.
+    /// Its handle.
     #[must_use]
     pub fn handle(&self) -> &EngineHandle {
         &self.handle
     }
 
-    /// Ends it and waits until its thread has returned: sessions and links are closed then.
+    /// Stops it and waits until its thread has returned: sessions and links are closed then.
     pub fn stop(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // Where it has ended by itself there is nobody to tell.
+            // If it has ended by itself, no one receives this.
             let _ = self.handle.send(EngineCommand::Stop);
             let _ = thread.join();
         }

@@ -27,16 +27,16 @@ use transfer_memory::segment::Segment;
 use transfer_memory::session::{SessionError, SidecarEnd};
 use transfer_memory::socket::SocketError;
 
-/// How often sockets and processes are looked at while the thread does not sleep.
+/// The interval of checks of sockets and processes while the thread does not sleep.
 const LOOK_UP: Duration = Duration::from_millis(1);
 
-/// How long a reply that found its worker's ring or socket full waits until it is tried again.
+/// The interval of retries of a reply that found its worker's ring or socket full.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// How often all rings are looked at in a round, at most, for who asks for what may be announced there.
+/// The most times per round that all rings are drained before requests for announced keys are answered.
 const LOOKS: usize = 4;
 
-/// How many commands are taken in a row.
+/// The number of commands that are taken in a row.
 const BATCH: usize = 256;
 
 pub(super) struct Run {
@@ -55,7 +55,7 @@ pub(super) struct Run {
     looked_up: Instant,
     meters: EngineMeters,
     broken: Vec<(SessionId, String)>,
-    /// Calls of peers for landing slots that are being answered.
+    /// The calls of peers for landing slots that are not answered yet.
     calls: HashMap<u64, Answer<Option<Vec<BufferAnswer>>>>,
     next_call: u64,
     copies: Copies,
@@ -115,12 +115,12 @@ impl Run {
         Ok(())
     }
 
-    /// Whether counters have to lie in registered memory.
+    /// Whether counters must lie in registered memory.
     pub(super) fn needs_words(&self) -> bool {
         self.driver.atomic_fabric().is_some()
     }
 
-    /// Gives the counters their memory, all zero.
+    /// Sets the memory of the counters, all zero.
     pub(super) fn add_words(&mut self, segment: Segment) -> Result<(), EngineError> {
         self.add_segment(COUNTER_SEGMENT, segment, SegmentRole::Counters)?;
         if let Some(kind) = self.driver.atomic_fabric() {
@@ -135,9 +135,9 @@ impl Run {
     }
 
     pub(super) fn run(mut self) {
-        // This thread's own: whoever reads a board sees by it that the thread runs.
+        // The liveness words belong to this thread: readers of a board see by them that it runs.
         let mut kept = Vec::new();
-        // When the last round began, where there was something to do in it.
+        // The start of the last round, if it had work.
         let mut round: Option<Instant> = None;
         while !self.stopping {
             let instant = Instant::now();
@@ -153,11 +153,11 @@ impl Run {
             if self.take(now, Take::Some) {
                 active = true;
                 self.answer_asked(now);
-                // Before the fabrics are looked at: that costs system calls, and what is posted now leaves with them.
+                // Before the fabrics are polled: that costs system calls, and posts of this moment leave with them.
                 self.work(now);
             }
             active |= self.driver.poll_fabrics(now, &self.memory);
-            // Before anything is too late: who has asked in one look is answered in the next.
+            // Before deadlines: a request that arrives in one drain of the rings is answered in the next.
             for _ in 0..LOOKS {
                 if !self.answer_asked(now) {
                     break;
@@ -195,7 +195,7 @@ impl Run {
         self.end();
     }
 
-    /// Takes what workers have commanded. Whether there was something.
+    /// Takes commands of workers. Returns whether there were any.
     fn take(&mut self, now: Time, how: Take) -> bool {
         let Run { workers, driver, broken, memory, tables, boards, .. } = self;
         let take = |session, command| match command {
@@ -210,8 +210,8 @@ impl Run {
         workers.take(how, take, broken)
     }
 
-    /// Answers who has asked for keys that their owners announce, after a look at what the owners have said meanwhile. Whether somebody has;
-    /// who asks in that look is answered in the next round.
+    /// Answers requests for announced keys, after draining the rings of their owners. Returns whether there were any;
+    /// requests that arrive in that drain are answered in the next round.
     fn answer_asked(&mut self, now: Time) -> bool {
         let asked = self.driver.node.asked();
         if asked > 0 {
@@ -221,7 +221,7 @@ impl Run {
         asked > 0
     }
 
-    /// Does everything that the state machine wants done.
+    /// Carries out the actions of the state machine.
     fn work(&mut self, now: Time) {
         loop {
             while let Some(work) = self.driver.poll(&mut self.memory) {
@@ -250,7 +250,7 @@ impl Run {
                     Work::SegmentKept { segment, memory } => self.memory.insert(segment, memory, SegmentRole::Peer),
                     Work::Host(HostAction::Copy { from, to, tag }) => self.copies.add(from, to, tag),
                     Work::Host(HostAction::AskReaders { segment, mark }) => {
-                        // A segment that is gone is read by nobody.
+                        // A segment that is gone has no readers.
                         let read = self.memory.get(segment).is_some_and(|memory| memory.is_referenced(mark));
                         self.driver.node.readers_answered(segment, mark, read);
                     }
@@ -285,13 +285,14 @@ impl Run {
         (self.sink)(control);
     }
 
-    /// A worker has ended. What it has announced others may have found: that is published, if only for a moment.
+    /// Handles the end of a worker. Versions that it has announced may have been found, so they are published, if only
+    /// for a moment.
     fn worker_gone(&mut self, now: Time, session: SessionId, why: &str) {
         self.take(now, Take::Rest(session));
         self.close_session(now, session, why);
     }
 
-    /// A worker is thrown out. Its process may live, and read what it has: that stays as it is until it says otherwise or ends.
+    /// Throws a worker out. Its process may live and read; what it reads does not change until it releases it or ends.
     fn evict_session(&mut self, now: Time, session: SessionId, why: &str) {
         self.boards.evict(session);
         self.workers.evict(session);
@@ -299,7 +300,7 @@ impl Run {
     }
 
     fn close_session(&mut self, now: Time, session: SessionId, why: &str) {
-        // Before its socket closes: who hears of the end looks nothing up any more.
+        // Before its socket closes, so that a worker that learns of the end looks nothing up.
         let free = self.boards.close(session);
         self.workers.remove(session, &self.sleeper);
         self.driver.node.session_closed(now, session, why);
@@ -314,7 +315,7 @@ impl Run {
         if self.workers.has_backlog() {
             timeout = Some(timeout.map_or(RETRY, |t| t.min(RETRY)));
         }
-        // What came before a fabric was armed is found by polling once more; commands ring the bell.
+        // Events from before a fabric was armed are found by polling once more; commands ring the bell.
         if self.workers.prepare_sleep() && !self.driver.poll_fabrics(now, &self.memory) && self.inbox.is_empty() {
             self.meters.sleeps += 1;
             self.wait(now, timeout);
@@ -329,7 +330,7 @@ impl Run {
             match ready {
                 Ready::Fabric => {}
                 Ready::Bell => {
-                    // Commands are looked for in any case.
+                    // Commands are checked in any case.
                     let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
                 }
                 Ready::Process(session) => self.worker_gone(now, SessionId(session), "its process has ended"),
@@ -423,7 +424,7 @@ impl Run {
                 kept.push(Kept::new(life, board));
                 self.driver.node.add_board(domain, places);
             }
-            // Nothing is shown there then, and all who look ask.
+            // Then the board stays empty, and every look-up asks.
             Err(e) => {
                 tracing::warn!(tenant = %self.driver.node.tenant_name(domain), error = %e, "every fetch goes to the sidecar")
             }
@@ -439,7 +440,7 @@ impl Run {
         shown.collect()
     }
 
-    /// The node at a glance, with what its workers have looked up.
+    /// The overview of the node, including its workers' look-ups.
     fn snapshot(&mut self, now: Time) -> Snapshot {
         let mut snapshot = self.driver.snapshot(now);
         let BoardMeters { hits, bytes, hazards, .. } = self.boards.meters();
@@ -498,13 +499,13 @@ impl Run {
         self.control(ControlRequest::SessionClosed { session, worker, why: why.to_owned() });
     }
 
-    /// Links and sessions end with the thread: peers and workers hear of it by their sockets.
+    /// Ends links and sessions with the thread: peers and workers notice by their sockets.
     fn end(mut self) {
         let now = self.time(Instant::now());
         for link in self.driver.node.link_ids() {
             self.driver.abandon_link(link, "the sidecar is shutting down");
         }
-        // What the fabrics still have to say goes out.
+        // The last messages of the fabrics are sent.
         self.driver.poll_fabrics(now, &self.memory);
         for session in self.workers.ids() {
             self.close_session(now, session, "the sidecar is shutting down");

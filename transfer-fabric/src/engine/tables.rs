@@ -1,4 +1,4 @@
-//! The tables of bodies that lie in several ranges of an arena: copied out before anybody looks at them.
+//! The tables of bodies in several ranges of an arena. They are copied out before they are checked.
 
 use super::memory::Memory;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use transfer_core::time::Time;
 use transfer_core::wire::ranges::{ArenaRange, read_ranges};
 use transfer_memory::segment::Segment;
 
-/// Room for one table, used again for the next.
+/// Room for one table, reused for the next.
 #[derive(Default)]
 pub(super) struct Tables {
     bytes: Vec<u8>,
@@ -17,8 +17,8 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Hands a push to the node, with the ranges that its table names. How many there may be at most is checked by whoever read the
-    /// record. Where the table does not lie within the arena none are read, and the node says so.
+    /// Passes a push to the node, with the ranges of its table. The reader of the record has checked their number. If
+    /// the table does not lie within the arena, none are read, and the node reports the error.
     pub(super) fn push(
         &mut self,
         driver: &mut Driver<Arc<Segment>>,
@@ -32,7 +32,7 @@ impl Tables {
             && let Some(arena) = memory.get(table.segment)
         {
             self.bytes.resize(usize::try_from(table.len).unwrap_or(0), 0);
-            // Copied out, so that what is checked is what is used, whatever the worker writes meanwhile.
+            // Copied out, so that the checked bytes are the used ones, whatever the worker writes meanwhile.
             if arena.mapping().copy_out(table.offset, &mut self.bytes).is_ok() {
                 self.ranges.extend(read_ranges(&self.bytes));
             }

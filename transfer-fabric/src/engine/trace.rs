@@ -1,4 +1,4 @@
-//! Handing transfers that have ended to whoever traces them, on another thread.
+//! Passes finished transfers to the tracing thread.
 
 use crossbeam_channel::Sender;
 use std::sync::Arc;
@@ -6,23 +6,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use transfer_core::protocol::{EndedTransfer, Node};
 
-/// Where ended transfers go.
+/// The receiver of finished transfers.
 pub struct TraceSink {
-    /// Takes them, each with when it ended. Those that find it full are counted and forgotten: the data plane waits for nobody.
+    /// The channel, which carries each transfer with its end. Transfers that find it full are counted and dropped: the
+    /// data plane never waits.
     pub to: Sender<(EndedTransfer, Instant)>,
-    /// How many were.
+    /// The number of dropped transfers.
     pub dropped: Arc<AtomicU64>,
-    /// Whether somebody wants them now. Asked in each round of the loop.
+    /// Whether transfers are wanted now. Asked in each round of the loop.
     pub wanted: fn() -> bool,
 }
 
 impl TraceSink {
-    /// Says whether to note what ends in the round to come.
+    /// Tells the node whether to record the transfers of the next round.
     pub(super) fn begin(&self, node: &mut Node) {
         node.trace((self.wanted)());
     }
 
-    /// Hands over what has ended in this round.
+    /// Passes on the transfers that have ended in this round.
     pub(super) fn end(&self, node: &mut Node, started: Instant) {
         for ended in node.take_ended() {
             let at = started + Duration::from_nanos(ended.at.0);

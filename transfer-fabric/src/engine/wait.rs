@@ -1,4 +1,4 @@
-//! When to poll on, and when and on what to sleep.
+//! The decision between polling and sleeping, and the sleep.
 
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PollStrategy {
-    /// Never sleep. The lowest latency, for one core's price.
+    /// Never sleep. The lowest latency, at the price of one core.
     Busy,
     /// Sleep as soon as there is nothing to do.
     Event,
-    /// Poll for up to this long before sleeping, but only while work has lately been coming in shorter intervals than that, so
-    /// that an idle or slow-paced sidecar costs nothing.
+    /// Poll for up to this long before sleeping, but only while work arrives in shorter intervals than that, so that an
+    /// idle or slow sidecar costs nothing.
     Adaptive(Duration),
 }
 
@@ -42,14 +42,14 @@ impl Pace {
         Pace { strategy, last_active: Instant::now(), gap: Duration::from_secs(1) }
     }
 
-    /// There was work.
+    /// Records that there was work.
     pub(super) fn active(&mut self, now: Instant) {
         let interval = now.saturating_duration_since(self.last_active).min(Duration::from_secs(1));
         self.gap = (self.gap * (MEMORY - 1) + interval) / MEMORY;
         self.last_active = now;
     }
 
-    /// There was none: whether to sleep now.
+    /// Whether to sleep now, after a round without work.
     pub(super) fn should_sleep(&self, now: Instant) -> bool {
         match self.strategy {
             PollStrategy::Busy => false,
@@ -61,18 +61,18 @@ impl Pace {
     }
 }
 
-/// What the thread sleeps on.
+/// The descriptors on which the thread sleeps.
 pub(super) struct Sleeper {
     epoll: OwnedFd,
 }
 
-/// How much readiness is taken at once; the rest is there again the next time.
+/// The number of ready descriptors that are taken at once; the rest is ready again the next time.
 const AT_ONCE: usize = 32;
 
-/// What became ready.
+/// A ready descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {
-    /// A command came; the bell has to be emptied.
+    /// A command came; the bell must be emptied.
     Bell,
     /// A fabric, which is polled anyway.
     Fabric,
@@ -112,11 +112,11 @@ impl Sleeper {
     }
 
     pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
-        // A descriptor that is not in there need not be taken out.
+        // A descriptor that is not registered need not be removed.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Sleeps until something is ready or the time is over; `None` sleeps without an end.
+    /// Sleeps until a descriptor is ready or the time is over; `None` sleeps without limit.
     pub(super) fn sleep(&self, timeout: Option<Duration>) -> SmallVec<[Ready; AT_ONCE]> {
         let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; AT_ONCE];
         let timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
@@ -130,7 +130,7 @@ impl Sleeper {
                     n => Ready::Socket(n),
                 })
                 .collect(),
-            // Interrupted is as good as woken; anything else cannot be with a descriptor of our own.
+            // An interruption counts as a wake-up; no other error is possible with a descriptor of our own.
             Err(_) => SmallVec::new(),
         }
     }

@@ -19,25 +19,26 @@ use transfer_memory::segment::Segment;
 use transfer_memory::session::{SessionError, SidecarSocket};
 use transfer_memory::socket::SocketError;
 
-/// How many records of one worker are taken in a row, so that nobody starves.
+/// The number of records of one worker that are taken in a row, so that no worker starves.
 const BATCH: usize = 256;
 
-/// How many replies to one worker may wait while its records are taken all the same.
+/// The most replies to one worker that may wait while its records are still taken.
 const MAX_BACKLOG: usize = 4096;
 
-/// Says, when it is dropped, that the sidecar holds nothing of the session any more.
+/// Reports, when it is dropped, that the sidecar holds nothing of the session.
 type Place = Box<dyn Any + Send>;
 
 type Notices = HashMap<SegmentId, (SegmentId, Arc<Segment>)>;
 
-/// How far the rings are gone through.
+/// The extent of draining the rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Take {
-    /// Some records of each worker that reads its replies.
+    /// Drains some records of each worker that reads its replies.
     Some,
-    /// All that is there when a ring is looked at, also of workers that do not, within a limit: for who has seen what one of them has announced.
+    /// Drains each ring to the observed tail, ignoring reply backpressure up to a limit: for requests about announced
+    /// versions.
     All,
-    /// All that this one has left behind.
+    /// Drains everything that this worker has left.
     Rest(SessionId),
 }
 
@@ -47,29 +48,29 @@ pub(super) struct Worker {
     place: Place,
     submission: Consumer,
     completion: Producer,
-    /// Segments that this worker can map.
+    /// The segments that this worker can map.
     known: HashSet<SegmentId>,
-    /// Replies that did not fit the ring, or wait for a segment to be passed. Nothing more is taken from the worker until
-    /// they are out, but for [`Take::All`].
+    /// Replies that did not fit into the ring, or wait for a segment to be passed. No more records are taken from the
+    /// worker until they are out, except by [`Take::All`].
     backlog: VecDeque<Reply>,
-    /// Something was written since the last publication.
+    /// Whether something was written since the last publication.
     unpublished: bool,
-    /// It commanded something in this round.
+    /// Whether it has sent a command in this round.
     commanded: bool,
-    /// Of which its notices are about.
+    /// The arena that its notices describe.
     arena: SegmentId,
-    /// The last segment could not be passed, since the system is short of something.
+    /// Whether the last segment could not be passed, because the system is short of a resource.
     short: bool,
 }
 
-/// A worker that was thrown out, and may be reading still: until one of these says otherwise.
+/// A worker that was thrown out, and may still read until its socket or its process ends.
 struct Evicted {
     socket: SidecarSocket,
     pidfd: Option<OwnedFd>,
     _place: Place,
 }
 
-/// The sidecar's ends of a session, as the handshake left them.
+/// The sidecar's ends of a session, from the handshake.
 pub(super) struct Ends {
     pub(super) socket: SidecarSocket,
     pub(super) pidfd: Option<OwnedFd>,
@@ -83,17 +84,17 @@ pub(super) struct Ends {
 pub(super) struct Workers {
     by_id: BTreeMap<SessionId, Worker>,
     evicted: BTreeMap<SessionId, Evicted>,
-    /// The notices of workers, by the arenas that they are about.
+    /// The notices of workers, by the arenas that they describe.
     notices: Notices,
     /// Sessions with something to publish.
     touched: Vec<SessionId>,
     scratch: Vec<u8>,
-    /// As far as it is about workers.
+    /// The counts that concern workers.
     meters: EngineMeters,
 }
 
 impl Workers {
-    /// Takes a worker up. `arena` is the segment that it has mapped already.
+    /// Adds a worker. `arena` is the segment that it has mapped already.
     pub(super) fn add(&mut self, id: SessionId, ends: Ends, arena: SegmentId, sleeper: &Sleeper) -> Result<(), Errno> {
         let Ends { socket, pidfd, place, submission, completion, notices } = ends;
         sleeper.add_socket(socket.as_fd(), id.0)?;
@@ -120,15 +121,15 @@ impl Workers {
         Ok(())
     }
 
-    /// Tells a worker that its session is open: from here on others can push to it. It waits for that.
+    /// Tells a worker that its session is open: from now on others can push to it. The worker waits for that.
     pub(super) fn greet(&self, id: SessionId) {
         if let Some(worker) = self.by_id.get(&id) {
-            // A worker that is gone is noticed by its socket.
+            // Its socket will show that a worker is gone.
             let _ = worker.socket.ring();
         }
     }
 
-    /// Lets a worker go that reads nothing any more.
+    /// Removes a worker that no longer reads anything.
     pub(super) fn remove(&mut self, id: SessionId, sleeper: &Sleeper) {
         self.evict(id);
         if let Some(Evicted { socket, pidfd, .. }) = self.evicted.remove(&id) {
@@ -139,7 +140,7 @@ impl Workers {
         }
     }
 
-    /// Throws a worker out. Its end is waited for still.
+    /// Throws a worker out. Its end is still awaited.
     pub(super) fn evict(&mut self, id: SessionId) {
         let Some(Worker { socket, pidfd, place, arena, .. }) = self.by_id.remove(&id) else { return };
         socket.hang_up();
@@ -157,12 +158,12 @@ impl Workers {
         self.meters
     }
 
-    /// How many replies wait for their workers to read.
+    /// The number of replies that wait for their workers to read.
     pub(super) fn backlog(&self) -> u64 {
         self.by_id.values().map(|w| w.backlog.len() as u64).sum()
     }
 
-    /// Takes commands out of the rings. A worker that breaks the rules comes back with the reason.
+    /// Takes commands out of the rings. A worker that violates the protocol is returned with the reason.
     pub(super) fn take(
         &mut self,
         how: Take,
@@ -180,7 +181,7 @@ impl Workers {
                 Take::Rest(_) => continue,
             };
             worker.commanded &= how != Take::Some;
-            // Of one that has broken the rules nothing more is taken.
+            // No more is taken from a worker that has violated the protocol.
             if worker.backlog.len() > backlog || broken.iter().any(|(session, _)| session == id) {
                 continue;
             }
@@ -190,14 +191,14 @@ impl Workers {
             }
             if worker.submission.should_wake() {
                 meters.doorbells_rung += 1;
-                // A worker that is gone is noticed by its socket.
+                // Its socket will show that a worker is gone.
                 let _ = worker.socket.ring();
             }
         }
         active
     }
 
-    /// Takes the doorbells that a worker has rung; they only serve to wake this thread.
+    /// Takes a worker's doorbells, which only wake this thread.
     pub(super) fn take_doorbells(&mut self, id: SessionId) -> Result<(), SessionError> {
         if let Some(evicted) = self.evicted.get(&id) {
             return evicted.take_what_comes();
@@ -209,7 +210,7 @@ impl Workers {
         }
     }
 
-    /// Writes a reply. Where it does not fit it waits.
+    /// Writes a reply. If it does not fit, it waits.
     pub(super) fn reply(&mut self, id: SessionId, reply: Reply, memory: &Memory) -> Result<(), String> {
         let Some(worker) = self.by_id.get_mut(&id) else { return Ok(()) };
         self.meters.replies += 1;
@@ -224,24 +225,24 @@ impl Workers {
         Ok(())
     }
 
-    /// A segment is gone: those who have it mapped are told, so that its memory goes back to the system.
+    /// Tells the workers that have mapped a segment that it is gone, so that its memory returns to the system.
     pub(super) fn retire(&mut self, segment: SegmentId) {
         for worker in self.by_id.values_mut() {
             if worker.known.remove(&segment) {
-                // One whose socket is full keeps it mapped until its session ends: that costs memory and nothing else.
+                // A worker whose socket is full keeps it mapped until its session ends, which only costs memory.
                 let _ = worker.socket.retire_segment(segment);
             }
         }
     }
 
-    /// Whether some reply waits for its worker to read.
+    /// Whether a reply waits for its worker to read.
     pub(super) fn has_backlog(&self) -> bool {
         self.by_id.values().any(|w| !w.backlog.is_empty())
     }
 
-    /// Publishes what was written, and wakes those who sleep.
+    /// Publishes the written replies, and wakes the sleeping workers.
     pub(super) fn publish(&mut self, memory: &Memory, broken: &mut Vec<(SessionId, String)>) {
-        // Those who wait are woken before those who have just commanded, and are awake anyway.
+        // Waiting workers are woken before those that have just sent commands, which are awake anyway.
         for commanded in [false, true] {
             for id in &self.touched {
                 let Some(worker) = self.by_id.get_mut(id).filter(|w| w.unpublished && w.commanded == commanded) else {
@@ -251,7 +252,7 @@ impl Workers {
                 worker.completion.publish();
                 if worker.completion.should_wake() {
                     self.meters.doorbells_rung += 1;
-                    // A worker that is gone is noticed by its socket.
+                    // Its socket will show that a worker is gone.
                     let _ = worker.socket.ring();
                 }
             }
@@ -282,11 +283,11 @@ impl Workers {
         }
     }
 
-    /// Announces that this thread will sleep. `false` where there is something to do by now.
+    /// Announces that this thread will sleep. `false` if there is work by now.
     pub(super) fn prepare_sleep(&mut self) -> bool {
         let mut empty = true;
         for worker in self.by_id.values_mut() {
-            // Nothing is taken from a worker with a backlog, so its commands must not keep this thread awake.
+            // No records are taken from a worker with a backlog, so its commands must not keep this thread awake.
             empty &= worker.submission.prepare_sleep() || !worker.backlog.is_empty();
         }
         empty
@@ -300,7 +301,7 @@ impl Workers {
 }
 
 impl Evicted {
-    /// Throws away what it says, which is of no interest; but not its end.
+    /// Discards its messages, but notices its end.
     fn take_what_comes(&self) -> Result<(), SessionError> {
         match self.socket.take_doorbell() {
             Err(e @ SessionError::Socket(SocketError::Closed)) => Err(e),
@@ -310,7 +311,7 @@ impl Evicted {
 }
 
 impl Worker {
-    /// Takes commands. Whether there were any.
+    /// Takes commands. Returns whether there were any.
     fn take(
         &mut self,
         how: Take,
@@ -331,7 +332,7 @@ impl Worker {
         Ok(taken > 0)
     }
 
-    /// Writes a reply into the completion ring, after passing the segment that it names. `false` where it has to wait.
+    /// Writes a reply into the completion ring, after passing the segment that it names. `false` if it has to wait.
     fn write(
         &mut self,
         reply: &Reply,
@@ -348,7 +349,7 @@ impl Worker {
                     return Ok(false);
                 }
             }
-            // Whoever reads from an arena may find the next version in its owner's notices.
+            // A reader of an arena may find the next version in its owner's notices.
             if let Some((id, segment)) = notices.get(&slice.segment)
                 && !self.known.contains(id)
                 && !self.pass(*id, segment)?
@@ -363,16 +364,16 @@ impl Worker {
         pushed.map_err(|e| format!("its completion ring is broken: {e}"))
     }
 
-    /// Passes a segment. `false` where it has to wait.
+    /// Passes a segment. `false` if it has to wait.
     fn pass(&mut self, id: SegmentId, segment: &Segment) -> Result<bool, String> {
-        // In the past: never waits.
+        // A deadline in the past: it never waits.
         match self.socket.pass_segment(id, segment, Instant::now()) {
             Ok(()) => {
                 self.short = false;
                 Ok(self.known.insert(id))
             }
             Err(SessionError::Socket(SocketError::TimedOut { .. })) => Ok(false),
-            // The worker has nothing to do with that, and reads what it has.
+            // The shortage is not the worker's, and it reads on.
             Err(e) if e.is_shortage() => {
                 if !std::mem::replace(&mut self.short, true) {
                     tracing::warn!(

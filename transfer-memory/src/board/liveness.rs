@@ -72,9 +72,10 @@ impl Liveness {
                 code => Err(LivenessError::System { step, why: std::io::Error::from_raw_os_error(code) }),
             }
         };
-        // SAFETY: an attribute is set up before it is used, and destroyed after that. The mutex lies at the beginning of a mapping that
-        // can be written, aligned to a page, in a part of the board that is nothing else's; nobody has made a mutex there before, says
-        // the caller. `Liveness` is neither Send nor Sync, so the thread that locks it here is the one that unlocks it.
+        // SAFETY: an attribute is set up before it is used, and destroyed after that. The mutex lies at the beginning
+        // of a mapping that can be written, aligned to a page, in a part of the board that is nothing else's; nobody
+        // has made a mutex there before, says the caller. `Liveness` is neither Send nor Sync, so the thread that locks
+        // it here is the one that unlocks it.
         unsafe {
             let mut attribute = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
             failed("pthread_mutexattr_init")(libc::pthread_mutexattr_init(attribute.as_mut_ptr()))?;
@@ -88,7 +89,8 @@ impl Liveness {
             failed("pthread_mutex_lock")(libc::pthread_mutex_lock(mutex))?;
         }
         let life = Liveness { mutex, _mapping: mapping.clone() };
-        // SAFETY: the mutex's first word, valid while the mapping lives and aligned; the C library and the kernel access it atomically.
+        // SAFETY: the mutex's first word, valid while the mapping lives and aligned; the C library and the kernel
+        // access it atomically.
         let word = unsafe { AtomicU32::from_ptr(mutex.cast()) };
         // Sets the waiters bit for the readers, which map the board read-only and cannot set it.
         let word = word.fetch_or(WAITERS, Ordering::Relaxed);
@@ -101,8 +103,8 @@ impl Liveness {
 
 impl Drop for Liveness {
     fn drop(&mut self) {
-        // SAFETY: this thread has locked it: it is neither sent to another nor shared. Nobody waits to lock it; who sleeps on its word is
-        // woken by this, as by the thread's end.
+        // SAFETY: this thread has locked it: it is neither sent to another nor shared. Nobody waits to lock it; who
+        // sleeps on its word is woken by this, as by the thread's end.
         unsafe { libc::pthread_mutex_unlock(self.mutex) };
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A sidecar has one board for each user id. Only its data plane writes there; the workers of that user map it
 //! read-only. A worker that finds a tensor sets a *hazard pointer* to it, in words of its own session. Only that worker
-//! writes these words, and the sidecar reads them. So a fetch of a version on the board needs no system call, no doorbell
-//! and no copy.
+//! writes these words, and the sidecar reads them. So a fetch of a version on the board needs no system call, no
+//! doorbell and no copy.
 //!
 //! # The board
 //! A page that begins with the liveness word, which tells whether the sidecar runs; then a power of two of entries of
@@ -21,17 +21,17 @@
 //! | 6 | dimensions, one word each, and then the key's bytes, padded with zeros |
 //!
 //! # Hazard pointers
-//! A header of [`HAZARDS_HEADER_BYTES`] (word 0: 1 while the sidecar honours the hazard pointers; words 1 and 2: successful fetches, and
-//! their bytes), and then [`BUCKETS`] cache lines of [`BUCKET_HAZARDS`] words. Each word is 0, or a ticket that is being
-//! read. A hazard pointer to a ticket lies in the bucket that the ticket's number selects, so a search for it reads one
-//! cache line of each session.
+//! A header of [`HAZARDS_HEADER_BYTES`] (word 0: 1 while the sidecar honours the hazard pointers; words 1 and 2:
+//! successful fetches, and their bytes), and then [`BUCKETS`] cache lines of [`BUCKET_HAZARDS`] words. Each word is 0,
+//! or a ticket that is being read. A hazard pointer to a ticket lies in the bucket that the ticket's number selects, so
+//! a search for it reads one cache line of each session.
 //!
 //! # No memory is given back under a reader
 //! By Dekker's argument, as in the [rings](crate::ring). A reader *sets a hazard pointer to the ticket, fences, and
-//! checks that the entry's sequence is the one that it has read*; only then does it read the tensor. The sidecar *changes
-//! the entry, fences, and looks for hazard pointers*; it frees the memory only where there is none. One of the fences
-//! comes first. If the reader's does, the sidecar finds the hazard pointer. If the sidecar's does, the reader finds
-//! another sequence, and clears its hazard pointer.
+//! checks that the entry's sequence is the one that it has read*; only then does it read the tensor. The sidecar
+//! *changes the entry, fences, and looks for hazard pointers*; it frees the memory only where there is none. One of the
+//! fences comes first. If the reader's does, the sidecar finds the hazard pointer. If the sidecar's does, the reader
+//! finds another sequence, and clears its hazard pointer.
 //!
 //! A release works the same way: the reader *clears its hazard pointer, fences, and checks the sequence*. If the
 //! sequence has changed, the sidecar may have seen the hazard pointer and be waiting. So the reader tells the sidecar,
@@ -54,17 +54,17 @@
 //! The worker *begins the update of the notice, writes the push into the ring, publishes the notice, and wakes the
 //! waiters*. The argument above still holds: the sidecar looks for hazard pointers to the previous version after it has
 //! read the push, and so after the update of the notice began. The notice is published only when the push is in the
-//! ring, so the sidecar finds in the ring every version that a reader has found in the notice. A reader checks both sequences, so the sidecar withdraws what a notice
-//! shows by changing its own entry.
+//! ring, so the sidecar finds in the ring every version that a reader has found in the notice. A reader checks both
+//! sequences, so the sidecar withdraws what a notice shows by changing its own entry.
 //!
 //! A waiter sleeps on five words at once: the sequence of the notice, the sequence of the entry, the sidecar's
 //! liveness, the word that says whether its own hazard pointers are honoured, and one of its own process.
 //!
 //! # Trust
 //! Workers trust their sidecar. A notice says what its worker wrote, and that worker could write anything into its
-//! tensors as well. Readers check only that a notice does not lead them out of that worker's arena, so it harms no other. A
-//! sidecar compares a worker's hazard pointers with tickets, and reports its counts. A worker that writes nonsense
-//! there keeps memory from being reused, as it could by keeping leases, and only until its session ends.
+//! tensors as well. Readers check only that a notice does not lead them out of that worker's arena, so it harms no
+//! other. A sidecar compares a worker's hazard pointers with tickets, and reports its counts. A worker that writes
+//! nonsense there keeps memory from being reused, as it could by keeping leases, and only until its session ends.
 
 mod entry;
 mod futex;

@@ -158,7 +158,8 @@ impl BoardReader {
         Some(Lookup::Version(Snapshot { version, meta, slice, ticket, entry: at, sequence, notice: None }))
     }
 
-    /// Sets a hazard pointer to the version of a snapshot. The tensor stays unchanged until the hazard pointer is cleared.
+    /// Sets a hazard pointer to the version of a snapshot. The tensor stays unchanged until the hazard pointer is
+    /// cleared.
     ///
     /// # Errors
     /// [`NotHeld`].

@@ -68,8 +68,8 @@ impl BoardWriter {
         self.put(key, hash, Place { key: key.clone(), ticket, is_watched: false }, &written)
     }
 
-    /// Publishes a notice of the worker that owns `arena`. It replaces the entry of the key. `notices` is the segment of
-    /// that worker's notices.
+    /// Publishes a notice of the worker that owns `arena`. It replaces the entry of the key. `notices` is the segment
+    /// of that worker's notices.
     ///
     /// # Errors
     /// [`NoRoom`]: the entry of its key is unchanged.

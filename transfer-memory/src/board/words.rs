@@ -40,9 +40,10 @@ impl Words {
 
     /// All of them.
     pub(super) fn all(&self) -> &[AtomicU64] {
-        // SAFETY: the pointer is valid for `len` words for as long as the mapping lives, and aligned, as `at` has checked. Every bit
-        // pattern is a value, and all who share the words access them atomically or, if hostile, get at most a value that the reader
-        // did not expect. Words of a read-only mapping are only loaded, in whole words, which is no write on any machine.
+        // SAFETY: the pointer is valid for `len` words for as long as the mapping lives, and aligned, as `at` has
+        // checked. Every bit pattern is a value, and all who share the words access them atomically or, if hostile, get
+        // at most a value that the reader did not expect. Words of a read-only mapping are only loaded, in whole words,
+        // which is no write on any machine.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 

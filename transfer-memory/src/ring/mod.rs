@@ -32,8 +32,8 @@
 
 //!
 //! # Proof
-//! The crate `transfer-loom` compiles these files with the atomics of a model checker, and a ring so small that it is full and wraps all
-//! the time (`cfg(loom)`); the memory of a ring, `region`, is then another.
+//! The crate `transfer-loom` compiles these files with the atomics of a model checker, and a ring so small that it is
+//! full and wraps all the time (`cfg(loom)`); the memory of a ring, `region`, is then another.
 
 mod consumer;
 pub(crate) mod layout;

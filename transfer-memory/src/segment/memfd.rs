@@ -188,7 +188,8 @@ impl Segment {
         Ok(Segment { fd, mapping: Arc::new(mapping), achieved, references: None })
     }
 
-    /// Maps a segment that a sidecar passed to a reader, and marks it as read in that incarnation while the mapping lives; see
+    /// Maps a segment that a sidecar passed to a reader, and marks it as read in that incarnation while the mapping
+    /// lives; see
     /// [`is_marked`](super::is_marked).
     ///
     /// # Errors
@@ -217,8 +218,8 @@ impl Segment {
     /// here.
     ///
     /// # Errors
-    /// As [`Segment::adopt`] and [`Segment::create`]; [`SegmentError::StillWritable`] where others than the worker could map it for
-    /// writing.
+    /// As [`Segment::adopt`] and [`Segment::create`]; [`SegmentError::StillWritable`] where others than the worker
+    /// could map it for writing.
     pub fn take_again(
         fd: OwnedFd,
         expected_len: u64,
@@ -270,13 +271,13 @@ impl Segment {
         &self.mapping
     }
 
-    /// The descriptor, to be passed on.
+    /// The descriptor, to pass on.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Gives the descriptor away; the mapping stays as long as somebody has it.
+    /// Gives the descriptor away; the mapping stays as long as it is used.
     #[must_use]
     pub fn into_fd(self) -> OwnedFd {
         self.fd
@@ -289,13 +290,14 @@ impl Segment {
         self.mapping.len()
     }
 
-    /// What whoever is passed it on to read it has to mark it with, where it is another sidecar's.
+    /// The marks that a reader of a segment of another sidecar must set.
     #[must_use]
     pub fn references(&self) -> Option<ReferenceMarks> {
         self.references
     }
 
-    /// The same segment, of another sidecar. Its descriptor's open file is marked, and stays so until this and its mapping are gone.
+    /// The same segment, as one of another sidecar. Its descriptor's open file is marked, and stays so until this and
+    /// its mapping are gone.
     pub(super) fn of_peer(self, references: Option<ReferenceMarks>) -> Result<Segment, crate::Errno> {
         let Segment { fd, mapping, achieved, .. } = self;
         let mark = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
@@ -306,7 +308,7 @@ impl Segment {
         Ok(Segment { fd, mapping, achieved, references })
     }
 
-    /// What memory it lies in.
+    /// The kind of its memory.
     #[must_use]
     pub fn memory_kind(&self) -> MemoryKind {
         MemoryKind::Host
@@ -318,7 +320,7 @@ impl Segment {
         0
     }
 
-    /// What was reached of what was asked for.
+    /// The options that were achieved.
     #[must_use]
     pub fn achieved(&self) -> &Achieved {
         &self.achieved

@@ -5,11 +5,10 @@
 //!
 //! | seal | when | what it prevents |
 //! |---|---|---|
-//! | `F_SEAL_SHRINK`, `F_SEAL_GROW` | at creation | SIGBUS in everybody who maps it |
+//! | `F_SEAL_SHRINK`, `F_SEAL_GROW` | at creation | SIGBUS in every process that maps it |
 //! | `F_SEAL_FUTURE_WRITE`, `F_SEAL_SEAL` | [`Segment::seal_writers`], once every writer has mapped it | any further writer, also one who reopens the descriptor through `/proc`; holes punched into it |
 //!
-//! A descriptor opened read-only would protect nothing, since whoever holds it can reopen it for writing; the seal
-//! does.
+//! A descriptor opened read-only would protect nothing, because its holder can reopen it for writing; the seal does.
 
 mod budget;
 mod copy;

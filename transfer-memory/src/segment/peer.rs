@@ -11,8 +11,9 @@ use rustix::fs;
 const BLOCK_BYTES: u64 = 512;
 
 impl Segment {
-    /// The descriptor to pass to another sidecar, which maps it read-only. It is an open file of its own, so that its mark
-    /// ends with that mapping. Every writer of the segment must have mapped it: it is sealed now, if it was not before.
+    /// The descriptor to pass to another sidecar, which maps it read-only. It is an open file of its own, so that its
+    /// mark ends with that mapping. Every writer of the segment must have mapped it: it is sealed now, if it was not
+    /// before.
     ///
     /// # Errors
     /// [`SegmentError::System`].
@@ -24,12 +25,14 @@ impl Segment {
         reader_locks::reopen(self.fd()).map_err(failed)
     }
 
-    /// Maps a segment that another sidecar has passed, read-only, and marks it as read in that sidecar's incarnation for
-    /// as long as the mapping lives. So a worker that outlives its sidecar does not overwrite a segment that is copied
-    /// here. With the number of a `link` it is also kept for workers that read it by reference: see [`ReferenceMarks`].
+    /// Maps a segment that another sidecar has passed, read-only, and marks it as read in that sidecar's incarnation
+    /// for as long as the mapping lives. So a worker that outlives its sidecar does not overwrite a segment that is
+    /// copied here. With the number of a `link` it is also kept for workers that read it by reference: see
+    /// [`ReferenceMarks`].
     ///
     /// # Errors
-    /// As [`Segment::adopt`]; [`SegmentError::StillWritable`] where a hole could be punched into it, [`SegmentError::Sparse`].
+    /// As [`Segment::adopt`]; [`SegmentError::StillWritable`] where a hole could be punched into it,
+    /// [`SegmentError::Sparse`].
     pub fn adopt_from_peer(
         fd: OwnedFd,
         expected_len: u64,

@@ -10,11 +10,11 @@ fn segment() -> Segment {
     Segment::create("peer test", &options, &PinnedBudget::new(1 << 20)).unwrap()
 }
 
-/// A memfd as anybody can make one.
+/// A memfd as any process can make it.
 fn foreign(len: u64, filled: u64, seals: SealFlags) -> OwnedFd {
     let fd = fs::memfd_create("foreign", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     fs::ftruncate(&fd, len).unwrap();
-    // As a sidecar's are: each page is there because something was written to it.
+    // As a sidecar's pages are: each is present because something was written to it.
     let page = [1; 4096];
     for at in (0..filled).step_by(page.len()) {
         rustix::io::pwrite(&fd, &page, at).unwrap();
@@ -44,15 +44,15 @@ fn kept(own: &Segment, link: u64) -> Segment {
     Segment::adopt_from_peer(own.open_for_peer().unwrap(), LEN, 7, Some(link)).unwrap()
 }
 
-/// What the sidecar `keeper` passes on to a worker.
+/// The descriptor that the sidecar `keeper` passes on to a worker.
 fn passed_on(keeper: &Segment) -> OwnedFd {
     reopen(keeper.fd()).unwrap()
 }
 
-/// From the moment in which the peer says that it has the segment until its last reader has dropped it, whoever of them dies first, the owner
-/// finds it referenced; and so does the worker that writes it.
+/// The owner and the worker that writes the segment find it referenced from the moment at which the peer reports that
+/// it has the segment until its last reader has dropped it, in whatever order they die.
 #[test]
-fn a_reference_is_marked_from_the_beginning_to_the_end() {
+fn reference_is_marked_from_beginning_to_end() {
     let own = segment();
     let keeper = kept(&own, 20);
     let marks = keeper.references().unwrap();
@@ -72,9 +72,10 @@ fn a_reference_is_marked_from_the_beginning_to_the_end() {
     assert_eq!(marked(20), (false, false));
 }
 
-/// Who comes when the keeper has gone reads nothing, also where others read on: the owner may have looked before.
+/// A reader that comes after the keeper has gone reads nothing, even if others still read: the owner may have looked
+/// before.
 #[test]
-fn who_comes_too_late_reads_nothing() {
+fn reader_without_a_keeper_reads_nothing() {
     let own = segment();
     let keeper = kept(&own, 20);
     let marks = keeper.references().unwrap();
@@ -92,9 +93,9 @@ fn who_comes_too_late_reads_nothing() {
     assert!(!own.is_referenced(20) && !own.is_referenced(30));
 }
 
-/// What could kill who maps it, or cost it memory, is not mapped.
+/// A segment that could kill a process that maps it, or cost it memory, is not mapped.
 #[test]
-fn a_trap_is_refused() {
+fn unsealed_or_sparse_segment_is_refused() {
     let size = SealFlags::SHRINK | SealFlags::GROW;
     let writers = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
     let refused = |fd| Segment::adopt_from_peer(fd, LEN, 1, None).unwrap_err();
@@ -105,7 +106,7 @@ fn a_trap_is_refused() {
         assert_eq!(refused(foreign(LEN, LEN, seals | writers)), SegmentError::Unsealed { can });
     }
     assert_eq!(refused(foreign(LEN, 4096, size | writers)), SegmentError::Sparse { found: 4096, expected: LEN });
-    // As many pages as it should have, and not where they should be.
+    // It has the right number of pages, but not at the right places.
     let beyond = fs::memfd_create("beyond", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     fs::ftruncate(&beyond, LEN).unwrap();
     fs::fallocate(&beyond, FallocateFlags::KEEP_SIZE, LEN, 2 * LEN).unwrap();

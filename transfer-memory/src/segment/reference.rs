@@ -44,8 +44,8 @@ impl ReferenceMarks {
 }
 
 impl Segment {
-    /// Maps a segment of another sidecar that this worker's sidecar has passed on, read-only, and marks it as read for as
-    /// long as the mapping lives. `None` where this worker's sidecar no longer keeps it: then no worker may read it.
+    /// Maps a segment of another sidecar that this worker's sidecar has passed on, read-only, and marks it as read for
+    /// as long as the mapping lives. `None` where this worker's sidecar no longer keeps it: then no worker may read it.
     ///
     /// # Errors
     /// As [`Segment::adopt`].

@@ -30,8 +30,9 @@ unsafe fn stream(to: *mut u8, from: *const u8, len: usize) {
     // A store of this kind needs a target at a multiple of 16.
     let head = to.align_offset(LINE).min(len);
     let lines = (len - head) / LINE;
-    // SAFETY: by the contract all offsets below are at most `len`; `copy` allows overlap; the targets of the streaming stores are aligned
-    // to 64 after the head; SSE2 is part of x86_64. The fence makes them visible before whatever this thread stores next.
+    // SAFETY: by the contract all offsets below are at most `len`; `copy` allows overlap; the targets of the streaming
+    // stores are aligned to 64 after the head; SSE2 is part of x86_64. The fence makes them visible before whatever
+    // this thread stores next.
     unsafe {
         std::ptr::copy(from, to, head);
         let (mut at, end) = (head, head + lines * LINE);

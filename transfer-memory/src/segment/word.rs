@@ -15,9 +15,10 @@ impl Mapping {
         if !offset.is_multiple_of(len) {
             return Err(MapError::OutOfBounds { offset, len, mapping_len: self.len() });
         }
-        // SAFETY: the pointer is valid for reads and writes of 4 bytes for as long as the mapping is borrowed, and aligned: a mapping
-        // begins at a page. Every bit pattern is a value. Who shares the word accesses it atomically or, if hostile, gets at most a
-        // value that the reader did not expect; the plain copies of this type are machine accesses that mix no two words.
+        // SAFETY: the pointer is valid for reads and writes of 4 bytes for as long as the mapping is borrowed, and
+        // aligned: a mapping begins at a page. Every bit pattern is a value. Who shares the word accesses it atomically
+        // or, if hostile, gets at most a value that the reader did not expect; the plain copies of this type are
+        // machine accesses that mix no two words.
         Ok(unsafe { AtomicU32::from_ptr(word.cast()) })
     }
 }

@@ -1,4 +1,4 @@
-//! How a session fails, and how it is refused.
+//! Errors and refusals of sessions.
 
 use super::PROTOCOL_VERSION;
 use crate::Errno;
@@ -9,77 +9,77 @@ use std::fmt;
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::tensor::InvalidName;
 
-/// A session that did not begin, or that ended.
+/// The reason why a session did not begin, or ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// There is nobody to talk to.
+    /// There is no listener.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The connection failed, the peer is gone, or it was silent for too long.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// Memory that cannot be had, or is not what it should be.
+    /// The memory is not available, or not as announced.
     #[error(transparent)]
     Segment(#[from] SegmentError),
-    /// Rings that cannot be where the sidecar says.
+    /// The rings do not fit where the sidecar says.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// A message from the peer that makes no sense.
+    /// A message of the peer is not valid.
     #[error("the peer sent a message that is none: {0}")]
     Message(#[from] MessageError),
-    /// A message that does not belong there.
+    /// The message was not expected.
     #[error("{expected} was expected from the peer, it sent {found}")]
     Unexpected {
-        /// What should have come.
+        /// The expected message.
         expected: &'static str,
-        /// What came.
+        /// The received message.
         found: &'static str,
     },
-    /// The wrong number of descriptors with a message.
+    /// The number of descriptors of a message is wrong.
     #[error("{message} comes with {expected} file descriptors, the peer sent {found}")]
     Descriptors {
         /// The message.
         message: &'static str,
-        /// How many it should have had.
+        /// The expected number.
         expected: usize,
-        /// How many it had.
+        /// The received number.
         found: usize,
     },
-    /// To a worker: the sidecar does not want it.
+    /// To a worker: the sidecar refuses it.
     #[error("the sidecar refused the session: {0}")]
     Refused(Refusal),
     /// To a sidecar: it has refused a worker, and told it so.
     #[error("a worker was refused: {0}")]
     TurnedAway(Refusal),
-    /// A segment was to be passed on that whoever receives it could map for writing.
+    /// A segment cannot be passed, because its receiver could map it for writing.
     #[error("{segment} is not sealed against further writers, so it cannot be passed to a reader")]
     StillWritable {
         /// The segment.
         segment: SegmentId,
     },
-    /// A range of a segment that was never passed.
+    /// A range of a segment that was never passed was named.
     #[error("{slice} was named, and its segment is not known here: a segment is passed before it is named")]
     UnknownSegment {
         /// The range.
         slice: LocalSlice,
     },
-    /// A range that leaves its segment.
+    /// A range exceeds its segment.
     #[error("in {segment}: {source}")]
     BadRange {
         /// The segment.
         segment: SegmentId,
-        /// What is wrong with it.
+        /// The error.
         source: MapError,
     },
     /// The board or the hazard pointers do not lie in the memory that was passed for them.
     #[error("the board or its hazard pointers: {source}")]
     BadMarks {
-        /// What is wrong with them.
+        /// The error.
         source: MapError,
     },
-    /// The sidecar does not keep another one's segment any more that it has passed on. Nothing in it is leased, then, or the sidecar has
-    /// ended.
+    /// The sidecar no longer keeps the segment of another sidecar that it has passed on. Nothing in it is leased then,
+    /// or the sidecar has ended.
     #[error("{segment} is another sidecar's, and this worker's sidecar keeps it no more")]
     NotKept {
         /// The segment.
@@ -98,7 +98,7 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// Whether the system is short of descriptors or of memory now, as it may not be a moment later. Nothing was sent then, and the
+    /// Whether the system is short of descriptors or memory, which may pass soon. Nothing was sent then, and the
     /// session goes on.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
@@ -107,17 +107,17 @@ impl SessionError {
         else {
             return false;
         };
-        // ETOOMANYREFS: so many descriptors are on their way through sockets that nobody has read, unix(7).
+        // ETOOMANYREFS: too many descriptors are in flight in unread sockets, unix(7).
         [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::TOOMANYREFS].contains(source)
     }
 }
 
-/// Why a sidecar does not want a worker.
+/// The reason why a sidecar refuses a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// The reason, for programs.
     pub code: RefusalCode,
-    /// The reason, for people: names the thing, its value, and what would be right. Cut to 1 KiB when it is sent.
+    /// The reason, for people: it names the thing, the value, and what would be right. Cut to 1 KiB when it is sent.
     pub text: String,
 }
 
@@ -131,23 +131,23 @@ impl fmt::Display for Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalCode {
-    /// 1: the two speak different versions.
+    /// 1: the two sides have different versions.
     Version,
-    /// 2: the worker's message makes no sense.
+    /// 2: the worker's message is not valid.
     Malformed,
     /// 3: this user, or this name, may not have a session.
     NotAllowed,
     /// 4: another worker of this name has a session.
     NameTaken,
-    /// 5: the arena asked for is larger than the sidecar grants to anybody.
+    /// 5: the requested arena is larger than the sidecar grants to any worker.
     ArenaTooLarge,
-    /// 6: the memory is not there now; another worker's end may free it.
+    /// 6: the memory is not available now; another worker's end may free it.
     NoMemory,
     /// 7: the sidecar failed in some other way.
     Internal,
-    /// 8: the arena that came back is not one that this sidecar can take again.
+    /// 8: the returned arena is not one that this sidecar can accept.
     BadArena,
-    /// 9: the sidecar takes no new workers, for it is about to leave.
+    /// 9: the sidecar accepts no new workers, because it is about to leave.
     Draining,
     /// 10: the user, or the node, has as many sessions as it may have; another worker's end frees a place.
     TooManySessions,
@@ -188,7 +188,7 @@ impl RefusalCode {
         }
     }
 
-    /// Whether the same worker may have more luck later, with nothing changed.
+    /// Whether the same worker may succeed later, without a change.
     #[must_use]
     pub fn is_temporary(self) -> bool {
         matches!(
@@ -198,17 +198,17 @@ impl RefusalCode {
     }
 }
 
-/// Bytes that are no message of a session.
+/// Bytes are no message of a session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// It does not begin as all do.
+    /// It does not begin with the magic bytes.
     #[error("it begins with {found:02x?} instead of \"TFSM\"; is this another program's socket?")]
     NotOurs {
         /// Its first bytes, at most 4.
         found: Vec<u8>,
     },
-    /// It is of another version.
+    /// It has another version.
     #[error(
         "it is of session protocol version {found}, this side speaks version {PROTOCOL_VERSION}; update \
          the older of the two"
@@ -226,14 +226,14 @@ pub enum MessageError {
     /// Its fields do not fill it exactly.
     #[error("{message} has {found} bytes, its fields need {needed}")]
     WrongLength {
-        /// Which message.
+        /// The message.
         message: &'static str,
         /// Its length in bytes.
         found: usize,
         /// The length that its fields need, as far as they could be read, in bytes.
         needed: usize,
     },
-    /// A name in it is none.
+    /// A name in it is not valid.
     #[error(transparent)]
     Name(#[from] InvalidName),
 }

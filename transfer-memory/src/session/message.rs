@@ -37,9 +37,9 @@ pub(super) struct Welcome {
     pub(super) submission: RingRange,
     pub(super) completion: RingRange,
     pub(super) hazards: u64,
-    /// 0: there is none.
+    /// The length of the board; 0: there is none.
     pub(super) board_len: u64,
-    /// Of no bytes where there is no board.
+    /// Of 0 bytes if there is no board.
     pub(super) notices: (SegmentId, u64),
     pub(super) node: Name,
 }
@@ -162,7 +162,7 @@ impl SessionMessage {
             }),
             3 => SessionMessage::Refused(Refusal {
                 code: RefusalCode::from_wire(r.u16()?),
-                // For people to read: what is no UTF-8 in it is shown as such.
+                // For people: invalid UTF-8 is shown as such.
                 text: String::from_utf8_lossy(r.text()?).into_owned(),
             }),
             4 => SessionMessage::Mapped { session: r.u64()? },
@@ -197,7 +197,7 @@ impl Writer {
     fn u64(&mut self, n: u64) {
         self.0.extend_from_slice(&n.to_le_bytes());
     }
-    /// A text of at most 1 KiB, which both a name and a refusal's text are.
+    /// Writes a text of at most 1 KiB: a name, or a refusal's text.
     fn text(&mut self, text: &str) {
         self.u16(text.len() as u16);
         self.0.extend_from_slice(text.as_bytes());

@@ -1,4 +1,4 @@
-//! The session between a worker and its sidecar: how it begins, and what each side holds then.
+//! The session between a worker and its sidecar: the handshake, and what each side holds after it.
 //!
 //! ```text
 //! worker                                   sidecar
@@ -9,16 +9,17 @@
 //!   <- doorbell                              the data plane has the session: others can push to this worker
 //! ```
 //!
-//! A worker whose sidecar was restarted comes back with its arena: Return(incarnation, arena bytes, name) + 1 descriptor takes the
-//! place of Hello, and Welcome comes with the rings alone. The seals let nobody map an arena for writing a second time, so the sidecar
-//! maps it to read, which is all that it does with one. It looks at size and seals again: it knows nothing of who offers it.
+//! A worker whose sidecar was restarted comes back with its arena: Return(incarnation, arena bytes, name) with 1
+//! descriptor replaces Hello, and Welcome comes with the rings alone. The seals do not allow an arena to be mapped for
+//! writing a second time, so the sidecar maps it read-only, which is all that it needs. It checks size and seals again,
+//! because it does not trust the worker.
 //!
 //! Afterwards the socket carries doorbells in both directions, and from the sidecar [`SidecarSocket::pass_segment`],
-//! one descriptor each. The sidecar makes all memory, so that it bounds, pins and registers it. It checks every byte
-//! of a worker's; a silent or hostile worker costs it one thread for [`SidecarPolicy::timeout`].
+//! one descriptor each. The sidecar makes all memory, so that it can limit, pin and register it. It checks every byte
+//! of a worker's messages; a silent or hostile worker costs it one thread for [`SidecarPolicy::timeout`].
 //!
-//! A segment is passed **before** the ring record that first names it is published. A worker that reads of a segment
-//! it does not know finds it among the messages that wait in its socket.
+//! A segment is passed **before** the ring record that first names it is published. A worker that finds an unknown
+//! segment in a record finds its descriptor among the messages in its socket.
 
 mod error;
 mod message;

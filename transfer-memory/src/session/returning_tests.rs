@@ -1,4 +1,4 @@
-//! Arenas that are offered again, by those who may and by those who lie; and the marks of readers.
+//! Tests of returned arenas, valid and invalid, and of reader marks.
 
 use super::message::SessionMessage;
 use super::*;
@@ -54,7 +54,7 @@ fn begin(policy: &SidecarPolicy) -> (WorkerEnd, SidecarEnd) {
     })
 }
 
-/// What a sidecar makes of that offer: its error, and what it answers.
+/// The sidecar's handling of that offer: its error, and its answer.
 fn offer(policy: &SidecarPolicy, incarnation: u64, arena_len: u64, fd: BorrowedFd<'_>) -> (SessionError, Refusal) {
     let (worker, sidecar) = Socket::pair().unwrap();
     let offer = SessionMessage::Return { incarnation, arena_len, name: name() };
@@ -66,7 +66,7 @@ fn offer(policy: &SidecarPolicy, incarnation: u64, arena_len: u64, fd: BorrowedF
 }
 
 #[test]
-fn an_arena_that_comes_back_is_mapped_to_read_and_counted() {
+fn returned_arena_is_mapped_read_only_and_counted() {
     let (before, after) = (policy(1), policy(2));
     let (worker, sidecar) = begin(&before);
     worker.arena.copy_in(100, b"published").unwrap();
@@ -92,7 +92,7 @@ fn an_arena_that_comes_back_is_mapped_to_read_and_counted() {
 }
 
 #[test]
-fn what_is_no_arena_is_refused_by_its_name() {
+fn invalid_arenas_are_refused_with_the_reason() {
     let policy = policy(2);
     let wanted = SegmentOptions { len: LEN, pages: Pages::Base, lock: Lock::No };
     let budget = PinnedBudget::new(64 << 20);
@@ -118,7 +118,7 @@ fn what_is_no_arena_is_refused_by_its_name() {
     let error = bad(sealed.fd(), 2 * LEN);
     assert!(matches!(error, SessionError::Segment(SegmentError::WrongSize { found: LEN, .. })), "{error}");
 
-    // More than anybody gets, more than is left, and from a session with this very sidecar.
+    // More than the limit, more than the budget has left, and from a session with this very sidecar.
     assert_eq!(offer(&policy, 1, 16 << 20, sealed.fd()).1.code, RefusalCode::ArenaTooLarge);
     assert_eq!(offer(&policy, 1, 6 << 20, sealed.fd()).1.code, RefusalCode::NoMemory);
     assert_eq!(offer(&policy, 2, LEN, sealed.fd()).1.code, RefusalCode::NotAllowed);
@@ -126,7 +126,7 @@ fn what_is_no_arena_is_refused_by_its_name() {
 }
 
 #[test]
-fn who_maps_a_segment_is_known_to_the_one_that_writes_it_until_the_mapping_goes() {
+fn reader_mark_lasts_as_long_as_the_mapping() {
     let policy = policy(41);
     let (owner, sidecar) = begin(&policy);
     let (reader, at_reader) = begin(&policy);
@@ -136,7 +136,7 @@ fn who_maps_a_segment_is_known_to_the_one_that_writes_it_until_the_mapping_goes(
     let Ok(FromSidecar::Segment(passed)) = reader.socket.receive(soon()) else { panic!() };
     let mapping = reader.segments.adopt(passed).unwrap();
     assert!(marked(41) && !marked(42) && !marked(40));
-    // The sidecar's end changes nothing, and neither does forgetting what is still viewed.
+    // The sidecar's end changes nothing, and neither does forgetting a segment that still has views.
     assert!(reader.socket.is_open());
     drop((sidecar, at_reader));
     assert!(!reader.socket.is_open());

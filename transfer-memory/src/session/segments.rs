@@ -16,7 +16,7 @@ pub struct PassedSegment {
     pub id: SegmentId,
     /// Its length in bytes, as the sidecar says.
     pub len: u64,
-    /// Its marks, where it is another sidecar's.
+    /// Its marks, if it is another sidecar's.
     pub references: Option<ReferenceMarks>,
     /// Its descriptor.
     pub fd: OwnedFd,
@@ -26,23 +26,24 @@ pub struct PassedSegment {
 #[derive(Debug)]
 pub struct Segments {
     known: RwLock<HashMap<SegmentId, Arc<Mapping>>>,
-    /// The sidecar's, by which this process marks what it maps.
+    /// The sidecar's incarnation, with which this process marks the segments that it maps.
     incarnation: u64,
 }
 
 impl Segments {
-    /// None yet, of a sidecar of this incarnation.
+    /// Makes an empty set, for a sidecar of this incarnation.
     #[must_use]
     pub fn new(incarnation: u64) -> Segments {
         Segments { known: RwLock::default(), incarnation }
     }
 
-    /// Maps a passed segment read-only, unless it is mapped already, and keeps the mapping until it is forgotten. As long as anything
-    /// keeps it, it is marked as read; see [`is_marked`](crate::segment::is_marked). The mark counts for who looks after this sidecar's
-    /// end: whoever adopts must find the sidecar alive once this has returned, before it uses the mapping.
+    /// Maps a passed segment read-only, unless it is mapped already, and keeps the mapping until it is forgotten. The
+    /// segment is marked as read as long as the mapping is used; see [`is_marked`](crate::segment::is_marked). The mark
+    /// counts only for a check after this sidecar's end, so the caller must find the sidecar alive after this has
+    /// returned, before it uses the mapping.
     ///
     /// # Errors
-    /// [`SessionError::Segment`] where the descriptor is not what was announced, [`SessionError::SegmentChanged`],
+    /// [`SessionError::Segment`] if the descriptor is not what was announced, [`SessionError::SegmentChanged`],
     /// [`SessionError::NotKept`].
     pub fn adopt(&self, passed: PassedSegment) -> Result<Arc<Mapping>, SessionError> {
         let PassedSegment { id, len, references, fd } = passed;
@@ -52,7 +53,7 @@ impl Segments {
                 false => Err(SessionError::SegmentChanged { segment: id, known: known.len(), found: len }),
             };
         }
-        // Outside of the lock: filling the page tables of a large segment takes a while.
+        // Outside of the lock, because filling the page tables of a large segment takes a while.
         let mapping = match references {
             None => Segment::adopt_to_read(fd, len, self.incarnation)?,
             Some(marks) => {
@@ -63,7 +64,7 @@ impl Segments {
         Ok(self.known.write().entry(id).or_insert(mapping).clone())
     }
 
-    /// Adds a mapping that is there already.
+    /// Adds an existing mapping.
     pub fn insert(&self, id: SegmentId, mapping: Arc<Mapping>) {
         self.known.write().insert(id, mapping);
     }
@@ -75,22 +76,22 @@ impl Segments {
     }
 
     /// A view of a range that the sidecar has leased to this worker. The lease ends when `owner` is dropped, with the
-    /// last view: its `Drop` is to tell the sidecar so, and until then the sidecar sees to it that nobody writes the
-    /// range.
+    /// last view: its `Drop` must tell the sidecar so, and until then the sidecar ensures that the range is not
+    /// written.
     ///
     /// # Errors
     /// [`SessionError::UnknownSegment`], [`SessionError::BadRange`]: the sidecar broke the rules.
     pub fn view(&self, slice: LocalSlice, owner: Owner) -> Result<Bytes, SessionError> {
         let mapping = self.get(slice.segment).ok_or(SessionError::UnknownSegment { slice })?;
         // SAFETY: what a sidecar leases is published, and what is published is immutable until the last lease of it
-        // ends; a worker trusts its sidecar with that, as with the memory itself. Where a body lies in several ranges its
-        // owner's table names them, and an owner who lets it name what it still writes is one who writes what it has
-        // published: it harms those of its own user id who read its tensors, whom nothing guards from it.
+        // ends; a worker trusts its sidecar with that, as with the memory itself. Where a body lies in several ranges
+        // its owner's table names them, and an owner who lets it name what it still writes is one who writes what it
+        // has published: it harms those of its own user id who read its tensors, whom nothing guards from it.
         let view = unsafe { Bytes::of_mapping(&mapping, slice.offset, slice.len, owner) };
         view.map_err(|source| SessionError::BadRange { segment: slice.segment, source })
     }
 
-    /// Drops a mapping that is not needed any more; its memory is unmapped with the last view of it.
+    /// Forgets a mapping; its memory is unmapped with the last view of it.
     pub fn forget(&self, id: SegmentId) {
         self.known.write().remove(&id);
     }

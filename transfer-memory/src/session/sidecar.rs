@@ -13,7 +13,7 @@ use transfer_core::memory::SegmentId;
 use transfer_core::tensor::Name;
 use transfer_core::text::Bytes;
 
-/// What a sidecar grants to every worker.
+/// The resources that a sidecar grants to every worker.
 #[derive(Debug, Clone)]
 pub struct SidecarPolicy {
     /// The node's name, told to the worker.
@@ -30,76 +30,76 @@ pub struct SidecarPolicy {
     pub pages: Pages,
     /// Whether to lock arenas and rings in memory.
     pub lock: Lock,
-    /// What arenas and rings are counted against.
+    /// The budget of arenas and rings.
     pub budget: PinnedBudget,
-    /// How long the worker may take before its memory is made, and again afterwards.
+    /// The time-out of the worker before its memory is made, and again afterwards.
     pub timeout: Duration,
 }
 
 /// A worker that wants a session.
 #[derive(Debug, Clone)]
 pub struct Applicant {
-    /// The name it gives itself.
+    /// Its name.
     pub name: Name,
-    /// Who it is, in the kernel's word.
+    /// Its user, as the kernel reports it.
     pub peer: Credentials,
     /// The arena it asks for, in bytes; at most [`SidecarPolicy::max_arena_bytes`].
     pub wanted_arena_bytes: u64,
 }
 
-/// What an approved worker gets.
+/// The resources of an approved worker.
 #[derive(Debug, Clone)]
 pub struct Admission {
     /// The number of its session, not used before in this incarnation.
     pub session: u64,
     /// The number of its arena, not used before in this incarnation.
     pub arena: SegmentId,
-    /// The size of its arena in bytes, rounded up to whole pages, of which it has at least one.
+    /// The size of its arena in bytes, rounded up to whole pages, at least one.
     pub arena_bytes: u64,
-    /// The board of its user id, where there is one: sealed against further writers.
+    /// The board of its user id, if there is one: sealed against further writers.
     pub board: Option<Arc<Segment>>,
-    /// The number of the segment of its notices, not used before in this incarnation. There is one where there is a board.
+    /// The number of the segment of its notices, not used before in this incarnation. It exists if there is a board.
     pub notices: SegmentId,
 }
 
-/// What a sidecar holds of a session that has begun.
+/// The sidecar's end of a session.
 #[derive(Debug)]
 pub struct SidecarEnd {
     /// Doorbells in both directions; segments to the worker.
     pub socket: SidecarSocket,
-    /// Readable once the worker's process has ended. `None` where [`Socket::peer_pidfd`] knows none; then the end of
-    /// the socket is the only news of the worker's death.
+    /// Readable once the worker's process has ended. `None` if [`Socket::peer_pidfd`] has none; then only the end of
+    /// the socket reports the worker's death.
     pub pidfd: Option<OwnedFd>,
-    /// Who the worker is, in the kernel's word.
+    /// The worker's user, as the kernel reports it.
     pub peer: Credentials,
     /// The worker's name.
     pub name: Name,
     /// The number of the session.
     pub session: u64,
-    /// What the worker submits.
+    /// The submission ring.
     pub submission: Consumer,
-    /// What the sidecar answers.
+    /// The completion ring.
     pub completion: Producer,
-    /// What the worker reads of what it has found on the board. Not honoured yet.
+    /// The worker's hazard pointers. Not honoured yet.
     pub hazards: SessionHazards,
     /// The number of the arena.
     pub arena_id: SegmentId,
-    /// The memory that the worker writes, sealed against everybody else.
+    /// The memory that the worker writes, sealed against all others.
     pub arena: Segment,
-    /// Where the worker shows itself what it publishes, sealed against everybody else; where there is a board.
+    /// The segment of the worker's notices, sealed against all others, if there is a board.
     pub notices: Option<(SegmentId, Segment)>,
 }
 
 impl SidecarEnd {
-    /// Gives a worker that has just connected a session, if `approve` agrees. Blocks for up to
+    /// Does the handshake with a worker that has just connected, if `approve` agrees. Blocks for up to
     /// [`SidecarPolicy::timeout`] on each side of making its memory.
     ///
-    /// `approve` is called at most once, before any memory is made. Where this fails after `approve` agreed, the
-    /// worker is gone or has been told, and what `approve` noted down is to be undone by the caller.
+    /// `approve` is called at most once, before any memory is made. If this fails after `approve` agreed, the worker is
+    /// gone or has been told, and the caller must undo the effects of `approve`.
     ///
     /// # Errors
-    /// [`SessionError::TurnedAway`] for a worker that was refused and told so; any other for one that broke the rules,
-    /// was too slow, or is gone. None concerns anybody but this worker.
+    /// [`SessionError::TurnedAway`] for a worker that was refused and told so; any other for one that violated the
+    /// protocol, was too slow, or is gone. None affects other workers.
     pub fn accept(
         socket: Socket,
         policy: &SidecarPolicy,
@@ -107,14 +107,14 @@ impl SidecarEnd {
     ) -> Result<SidecarEnd, SessionError> {
         let deadline = Instant::now() + policy.timeout;
         match admit(&socket, policy, approve, deadline) {
-            // Its memory is made by now, which takes long for a large arena and is not the worker's time.
+            // Its memory has been made, which takes long for a large arena and does not count as the worker's time.
             Ok(prepared) => prepared.finish(socket, Instant::now() + policy.timeout),
             Err(e) => {
                 let refusal = match &e {
                     SessionError::TurnedAway(refusal) => refusal.clone(),
                     e => refusal_of(e),
                 };
-                // If the worker does not listen, it does not need to know.
+                // If the worker does not read, it does not matter.
                 let _ = socket.send(&SessionMessage::Refused(refusal).encode(), &[], Instant::now());
                 Err(e)
             }
@@ -122,7 +122,7 @@ impl SidecarEnd {
     }
 }
 
-/// What to tell a worker whose handshake failed with `e`.
+/// The refusal for a worker whose handshake failed with `e`.
 fn refusal_of(e: &SessionError) -> Refusal {
     let code = match e {
         SessionError::Message(MessageError::Version { .. }) => RefusalCode::Version,
@@ -149,7 +149,7 @@ fn refusal_of(e: &SessionError) -> Refusal {
     Refusal { code, text }
 }
 
-/// A session whose memory is made, and whose worker has not mapped it yet.
+/// A session whose memory is made, but not mapped by its worker yet.
 struct Prepared {
     applicant: Applicant,
     admission: Admission,
@@ -157,7 +157,7 @@ struct Prepared {
     rings: Segment,
     arena: Segment,
     notices: Option<Segment>,
-    /// It is the worker's own, who has it.
+    /// Whether it is the worker's own, which has it already.
     offered: bool,
     submission: Consumer,
     completion: Producer,
@@ -194,7 +194,7 @@ fn admit(
     let options = SegmentOptions { len: admission.arena_bytes.max(1), pages: policy.pages, lock: policy.lock };
     let arena = match offered {
         None => Segment::create(&label("arena"), &options, &policy.budget)?,
-        // Everything about it is looked at again: whoever offers it may be lying.
+        // Everything is checked again, because the worker is not trusted.
         Some(fd) => Segment::take_again(fd, wanted_arena_bytes, policy.lock, &policy.budget)?,
     };
     let options = SegmentOptions { len: NOTICES_BYTES, pages: Pages::Base, lock: policy.lock };
@@ -258,7 +258,7 @@ impl Prepared {
     }
 }
 
-/// How much arena the worker wants, its name, and the arena that it offers again.
+/// Receives the size of the wanted arena, the worker's name, and the arena that it offers again.
 fn hear_applicant(
     socket: &Socket,
     policy: &SidecarPolicy,
@@ -311,8 +311,8 @@ impl SidecarSocket {
         Ok(self.0.ring()?)
     }
 
-    /// Takes a doorbell, without waiting for one. `true` where there was one. One at a time: there is rarely a second, and a socket polled
-    /// by level is readable again at once if there is.
+    /// Takes a doorbell without waiting. `true` if there was one. It takes one at a time, because there is rarely a
+    /// second, and a level-triggered socket is ready again at once if there is.
     ///
     /// # Errors
     /// [`SessionError::Socket`], [`SessionError::Unexpected`]: the session is over.
@@ -324,8 +324,8 @@ impl SidecarSocket {
         }
     }
 
-    /// Passes a segment to the worker, which can map it read-only and no other way. Waits until `deadline` for a
-    /// worker that does not read; one in the past does not wait at all. After a timeout nothing was sent.
+    /// Passes a segment to the worker, which can only map it read-only. Waits until `deadline` for a worker that does
+    /// not read; a deadline in the past does not wait. After a time-out nothing was sent.
     ///
     /// # Errors
     /// [`SessionError::StillWritable`], [`SessionError::Socket`], [`SessionError::Segment`].
@@ -335,19 +335,19 @@ impl SidecarSocket {
         }
         let message =
             SessionMessage::SegmentPassed { segment: id, len: segment.len(), references: segment.references() };
-        // An open file of the worker's own: what it marks is its own then, and ends with it.
+        // An open file of the worker's own, so that its mark ends with it.
         let failed = |source| SegmentError::System { step: "open anew", len: segment.len(), source };
         let fd = reopen(segment.fd()).map_err(failed)?;
         Ok(self.0.send(&message.encode(), &[fd.as_fd()], deadline)?)
     }
 
-    /// Tells the worker that its session is over. What it says is heard still, its end above all.
+    /// Tells the worker that its session is over. Its messages are still read, above all its end.
     pub fn hang_up(&self) {
-        // Where the worker is gone already, there is nobody to tell.
+        // The worker may be gone already.
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);
     }
 
-    /// Tells the worker that a segment that was passed to it will not be named again. Never waits.
+    /// Tells the worker that a passed segment will not be named again. Never waits.
     ///
     /// # Errors
     /// [`SessionError::Socket`]; after a timeout nothing was sent.

@@ -68,7 +68,7 @@ fn session() -> (WorkerEnd, SidecarEnd) {
     (worker.unwrap(), sidecar.unwrap())
 }
 
-/// A handshake with a worker that sends `message`, whatever that is, and then listens.
+/// A handshake with a worker that sends any `message`, and then reads.
 fn accept_from(message: &[u8]) -> (SessionError, Result<SessionMessage, SessionError>) {
     let (worker, sidecar) = Socket::pair().unwrap();
     worker.send(message, &[], soon()).unwrap();
@@ -238,7 +238,7 @@ fn silent_and_vanishing_workers_do_not_hold_the_sidecar() {
     let e = SidecarEnd::accept(sidecar, &policy, welcome_all).unwrap_err();
     assert_eq!(e, SessionError::Socket(SocketError::Closed));
 
-    // It says hello, and then never that it has mapped what it got.
+    // It sends Hello, but never Mapped.
     let (worker, sidecar) = Socket::pair().unwrap();
     worker.send(&SessionMessage::Hello { wanted_arena_bytes: 1, name: name("w") }.encode(), &[], soon()).unwrap();
     let e = SidecarEnd::accept(sidecar, &policy, welcome_all).unwrap_err();
@@ -305,13 +305,13 @@ fn a_board_comes_with_the_session_and_can_only_be_read() {
     writer.unlink(1);
     writer.fence_before_scan();
     assert!(sidecar.hazards.is_protected(1) && reader.release(&hazard) && !sidecar.hazards.is_protected(1));
-    // As any segment that is sealed.
+    // Like any sealed segment.
     let again = board.fd().try_clone_to_owned().unwrap();
     assert!(Segment::adopt(again, crate::segment::Access::ReadWrite, board.len()).is_err());
 }
 
 #[test]
-fn a_worker_that_sends_anything_but_doorbells_is_over() {
+fn worker_that_sends_anything_but_doorbells_is_thrown_out() {
     let (worker, sidecar) = Socket::pair().unwrap();
     let sidecar = SidecarSocket::new(sidecar);
     worker.ring().unwrap();

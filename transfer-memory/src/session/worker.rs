@@ -14,54 +14,54 @@ use std::time::{Duration, Instant};
 use transfer_core::memory::SegmentId;
 use transfer_core::tensor::Name;
 
-/// What a worker asks for.
+/// The options of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerOptions {
     /// The worker's name.
     pub name: Name,
-    /// The arena it wants, in bytes. 0 for a worker that only reads; it gets one page.
+    /// The size of its arena, in bytes. 0 for a worker that only reads; it gets one page.
     pub arena_bytes: u64,
-    /// How long the handshake may take. The sidecar prefaults the arena meanwhile, at some GiB each second.
+    /// The time-out of the handshake. The sidecar prefaults the arena meanwhile, at some GiB per second.
     pub timeout: Duration,
 }
 
-/// What a worker comes back with after its sidecar's restart.
+/// The state with which a worker returns after its sidecar's restart.
 #[derive(Debug)]
 pub struct Returning {
-    /// The incarnation that its last session was with.
+    /// The incarnation of its last session.
     pub incarnation: u64,
     /// Its arena.
     pub arena: Arc<Mapping>,
-    /// The descriptor of that.
+    /// The arena's descriptor.
     pub arena_fd: OwnedFd,
 }
 
-/// What a worker holds of a session that has begun.
+/// The worker's end of a session.
 #[derive(Debug)]
 pub struct WorkerEnd {
     /// Doorbells in both directions; segments from the sidecar.
     pub socket: WorkerSocket,
     /// The number of the session.
     pub session: u64,
-    /// The incarnation of the sidecar: another one after it was restarted.
+    /// The incarnation of the sidecar, another one after a restart.
     pub incarnation: u64,
     /// The name of the sidecar's node.
     pub node: Name,
-    /// What the worker submits.
+    /// The submission ring.
     pub submission: Producer,
-    /// What the sidecar answers.
+    /// The completion ring.
     pub completion: Consumer,
     /// The number of the arena.
     pub arena_id: SegmentId,
-    /// The memory that this worker, and nobody else but the sidecar, may write.
+    /// The memory that only this worker and the sidecar may write.
     pub arena: Arc<Mapping>,
     /// Its descriptor, to be offered again to the sidecar's next incarnation.
     pub arena_fd: OwnedFd,
     /// The segments mapped so far: the arena.
     pub segments: Segments,
-    /// What is published on this host, for this worker's user id, where the sidecar has a board.
+    /// The board of this worker's user id, if the sidecar has one.
     pub board: Option<BoardReader>,
-    /// Where this worker shows itself what it publishes, where the sidecar has a board.
+    /// The writer of this worker's notices, if the sidecar has a board.
     pub notices: Option<NoticeWriter>,
 }
 
@@ -70,14 +70,14 @@ impl WorkerEnd {
     /// [`WorkerOptions::timeout`].
     ///
     /// # Errors
-    /// [`SessionError::Address`] where nobody listens, [`SessionError::Refused`] where the sidecar does not want this
-    /// worker, and any other.
+    /// [`SessionError::Address`] if there is no listener, [`SessionError::Refused`] if the sidecar refuses this worker,
+    /// and any other.
     pub fn connect(path: &Path, options: &WorkerOptions) -> Result<WorkerEnd, SessionError> {
         let started = Instant::now();
         WorkerEnd::begin(Socket::connect(path, started + options.timeout)?, options, started + options.timeout)
     }
 
-    /// Begins a session over a socket that is connected already, for instance one of [`Socket::pair`].
+    /// Begins a session over a connected socket, for instance one of [`Socket::pair`].
     ///
     /// # Errors
     /// As [`WorkerEnd::connect`].
@@ -98,7 +98,7 @@ impl WorkerEnd {
         WorkerEnd::finish(socket, welcome, rings, shown, (mapping, arena.into_fd()), deadline)
     }
 
-    /// Comes back to the sidecar that listens at `path` after its restart, with the arena that an earlier incarnation made.
+    /// Returns to the sidecar that listens at `path` after its restart, with the arena of an earlier incarnation.
     ///
     /// # Errors
     /// As [`WorkerEnd::connect`].
@@ -157,7 +157,7 @@ impl WorkerEnd {
     }
 }
 
-/// What comes with a Welcome: rings and arena, or rings alone; and board and notices.
+/// The contents of a Welcome: rings and arena, or rings alone; and board and notices.
 type Welcomed<const N: usize> = (Welcome, [OwnedFd; N], Option<[OwnedFd; 2]>);
 
 fn receive_welcome<const N: usize>(socket: &Socket, deadline: Instant) -> Result<Welcomed<N>, SessionError> {
@@ -181,15 +181,15 @@ fn receive_welcome<const N: usize>(socket: &Socket, deadline: Instant) -> Result
     }
 }
 
-/// What a sidecar says during a session.
+/// A message of the sidecar during a session.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FromSidecar {
-    /// Look at the completion ring, and push again what did not fit into the submission ring.
+    /// Look at the completion ring, and retry what did not fit into the submission ring.
     Doorbell,
     /// A segment that completions will name.
     Segment(PassedSegment),
-    /// No completion will name that segment again, and nothing of it is leased: it can be unmapped.
+    /// No completion will name that segment again, and no range of it is leased: it can be unmapped.
     Retired(SegmentId),
 }
 
@@ -206,15 +206,15 @@ impl WorkerSocket {
         Ok(self.0.ring()?)
     }
 
-    /// What the sidecar says next, waited for until `deadline`.
+    /// Receives the sidecar's next message, until `deadline`.
     ///
     /// # Errors
-    /// [`SessionError::Socket`] with [`SocketError::TimedOut`] where it says nothing; any other: the session is over.
+    /// [`SessionError::Socket`] with [`SocketError::TimedOut`] if there is none; any other: the session is over.
     pub fn receive(&self, deadline: Instant) -> Result<FromSidecar, SessionError> {
         understood(self.0.receive(1, deadline)?)
     }
 
-    /// What the sidecar has said already. `None` where it has said nothing.
+    /// Receives a message of the sidecar without waiting. `None` if there is none.
     ///
     /// # Errors
     /// Any: the session is over.
@@ -238,7 +238,7 @@ fn understood(message: Message) -> Result<FromSidecar, SessionError> {
 }
 
 impl WorkerSocket {
-    /// Whether the sidecar's end is open. What it has said may not have been read yet.
+    /// Whether the sidecar's end is open. There may still be unread messages.
     #[must_use]
     pub fn is_open(&self) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::RDHUP)];

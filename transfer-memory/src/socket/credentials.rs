@@ -1,7 +1,7 @@
 //! The identity of the peer, as the kernel reports it.
 //!
-//! `getsockopt` is called directly here: rustix's `UCred` holds a `Pid`, which cannot be 0, and 0 is what the kernel
-//! says of a peer in another pid namespace; and it has no `SO_PEERPIDFD`.
+//! `getsockopt` is called directly here: rustix's `UCred` holds a `Pid`, which cannot be 0, but the kernel reports 0
+//! for a peer in another pid namespace; and rustix has no `SO_PEERPIDFD`.
 
 use crate::Errno;
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

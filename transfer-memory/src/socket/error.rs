@@ -1,58 +1,58 @@
-//! What can go wrong with a socket: at its address, and once it is connected.
+//! Errors of sockets: of their addresses, and of connections.
 
 use crate::Errno;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A path that cannot be listened at or connected to.
+/// A path cannot be listened at or connected to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// Longer than a socket's address can be.
+    /// The path is too long for a socket's address.
     #[error("the socket path {path:?} has {len} bytes; an address has room for {max}")]
     TooLong {
         /// The path.
         path: PathBuf,
         /// Its length in bytes.
         len: usize,
-        /// The most possible.
+        /// The limit.
         max: usize,
     },
-    /// Somebody listens there already.
+    /// There is a listener already.
     #[error("somebody listens at {path:?} already; stop that process or choose another path")]
     InUse {
         /// The path.
         path: PathBuf,
     },
-    /// Something lies there that is no socket; it is not replaced.
+    /// The file is no socket; it is not replaced.
     #[error("{path:?} exists and is no socket; it is left alone")]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
-    /// Nobody listens there.
+    /// There is no listener.
     #[error(
         "nobody listens at {path:?}: {source}; is the sidecar running, and is its directory shared with this process?"
     )]
     NobodyListens {
         /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Errno,
     },
-    /// Any other system call that failed.
+    /// Another system call has failed.
     #[error("cannot {step} the socket {path:?}: {source}")]
     System {
-        /// What was tried: "bind", "connect to".
+        /// The call: "bind", "connect to".
         step: &'static str,
         /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Errno,
     },
 }
 
-/// A connected socket that failed. After any of these but [`SocketError::TimedOut`] the connection is of no more use.
+/// A connected socket has failed. After any of these except [`SocketError::TimedOut`] the connection is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
@@ -64,27 +64,27 @@ pub enum SocketError {
     TimedOut {
         /// "send" or "receive".
         what: &'static str,
-        /// How long it was waited for.
+        /// The time of the wait.
         waited: Duration,
     },
-    /// A message that is longer than any can be. It is lost.
+    /// A message exceeds the limit. It is lost.
     #[error("the peer sent a message of more than {max} bytes")]
     MessageTooLong {
-        /// The most a message may have.
+        /// The limit.
         max: usize,
     },
-    /// A message with more descriptors than were expected. All of them are closed.
+    /// A message has more descriptors than expected. All of them are closed.
     #[error("the peer sent more than the {expected} file descriptors expected")]
     TooManyDescriptors {
-        /// How many were expected at most.
+        /// The largest expected number.
         expected: usize,
     },
     /// A system call that failed.
     #[error("cannot {step} on the session's socket: {source}")]
     System {
-        /// What was tried.
+        /// The call.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Errno,
     },
 }

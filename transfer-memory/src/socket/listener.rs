@@ -19,7 +19,7 @@ const BACKLOG: i32 = 128;
 pub struct Listener {
     fd: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the path: what is removed on drop is this socket and not a successor's.
+    /// Device and inode of the path, so that only this socket is removed on drop, and no successor's.
     identity: (u64, u64),
 }
 
@@ -27,15 +27,15 @@ impl Listener {
     /// The permissions that let the socket's user and group connect.
     pub const DEFAULT_MODE: u32 = 0o660;
 
-    /// Listens at `path`, which only processes that may write a file of mode `mode` can connect to. A socket file that
-    /// a dead process left behind is replaced.
+    /// Listens at `path`. Only processes that may write a file of mode `mode` can connect. A socket file that a dead
+    /// process has left is replaced.
     ///
     /// # Errors
     /// Any [`AddressError`] but [`AddressError::NobodyListens`].
     pub fn bind(path: &Path, mode: u32) -> Result<Listener, AddressError> {
         let failed = |step| move |source| AddressError::System { step, path: path.to_owned(), source };
         let address = address(path)?;
-        // Between a look at what lies there and its removal another one may have begun to listen.
+        // Between the check of the file and its removal another process may have begun to listen.
         let _alone = lock_directory_of(path)?;
         remove_stale(path)?;
         let fd = seqpacket().map_err(failed("create"))?;
@@ -45,7 +45,7 @@ impl Listener {
         })?;
         let stat = fs::lstat(path).map_err(failed("examine"))?;
         let listener = Listener { fd, path: path.to_owned(), identity: (stat.st_dev, stat.st_ino) };
-        // Before `listen`, so that nobody connects under the permissions that the umask gave.
+        // Before `listen`, so that no process connects under the permissions of the umask.
         fs::chmod(path, Mode::from_raw_mode(mode)).map_err(failed("set the permissions of"))?;
         net::listen(&listener.fd, BACKLOG).map_err(failed("listen at"))?;
         Ok(listener)
@@ -83,7 +83,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Where the lock cannot be had, the look at what lies there has to do.
+        // Without the lock, the check of the file must do.
         let _alone = lock_directory_of(&self.path);
         let ours = fs::lstat(&self.path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity);
         if ours && let Err(e) = fs::unlink(&self.path) {
@@ -97,7 +97,7 @@ pub(super) fn seqpacket() -> rustix::io::Result<OwnedFd> {
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
-/// How long the directory of a socket may be locked by others, who need it for a few system calls.
+/// The time-out of the lock of a socket's directory, which others need for a few system calls.
 const LOCKED: Duration = Duration::from_secs(5);
 
 /// Keeps other sidecars from putting a socket into the directory of `path`, or taking one away, until this is dropped.
@@ -113,14 +113,14 @@ pub fn lock_directory_of(path: &Path) -> Result<OwnedFd, AddressError> {
     loop {
         match fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(directory),
-            // Another process may hold it for ever, and must not keep this one waiting.
+            // Another process may hold it for ever, which must not block this one.
             Err(Errno::AGAIN | Errno::INTR) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
             Err(source) => return Err(failed(source)),
         }
     }
 }
 
-/// Removes the socket file of a process that is dead. Succeeds where there is no file.
+/// Removes the socket file of a dead process. Succeeds if there is no file.
 fn remove_stale(path: &Path) -> Result<(), AddressError> {
     let failed = |step| move |source| AddressError::System { step, path: path.to_owned(), source };
     match fs::lstat(path) {
@@ -138,7 +138,7 @@ fn remove_stale(path: &Path) -> Result<(), AddressError> {
             Err(source) => Err(failed("replace")(source)),
         },
         Err(Errno::NOENT) => Ok(()),
-        // Connected; or its queue is full; or it is a socket of another type: all of them are alive.
+        // It is connected, or its queue is full, or it is a socket of another type: in all cases it is alive.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Err(AddressError::InUse { path: path.to_owned() }),
         Err(source) => Err(failed("probe")(source)),
     }

@@ -49,8 +49,7 @@ impl Socket {
         Socket { fd }
     }
 
-    /// Connects to the listener at `path`. Waits until `deadline` for one whose queue is full, and does not wait for
-    /// one that is not there.
+    /// Connects to the listener at `path`. Waits until `deadline` if its queue is full, but not for a missing listener.
     ///
     /// # Errors
     /// [`AddressError::TooLong`], [`AddressError::NobodyListens`], [`AddressError::System`].
@@ -83,7 +82,7 @@ impl Socket {
         Ok((Socket { fd: a }, Socket { fd: b }))
     }
 
-    /// Who the peer is.
+    /// The identity of the peer.
     ///
     /// # Errors
     /// [`SocketError::System`].
@@ -91,8 +90,8 @@ impl Socket {
         credentials(self.as_fd()).map_err(|source| SocketError::System { step: "read the peer's credentials", source })
     }
 
-    /// A descriptor of the peer's process, readable once that process has ended. `None` where that is dead already,
-    /// and before Linux 6.5 where it lives in a pid namespace that cannot be seen from here.
+    /// A descriptor of the peer's process, readable once that process has ended. `None` if it is dead already, and
+    /// before Linux 6.5 if it is in a pid namespace that is not visible from here.
     #[must_use]
     pub fn peer_pidfd(&self) -> Option<OwnedFd> {
         pidfd(self.as_fd())
@@ -133,8 +132,8 @@ impl Socket {
         net::sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut control, flags).map(|_| ())
     }
 
-    /// Rings the peer's doorbell. Never waits: where there is no room for one more byte, the peer has unread doorbells
-    /// enough.
+    /// Rings the peer's doorbell. Never waits: if there is no room for one more byte, the peer has enough unread
+    /// doorbells.
     ///
     /// # Errors
     /// [`SocketError::Closed`], [`SocketError::System`].
@@ -178,8 +177,8 @@ impl Socket {
                 net::recvmsg(&self.fd, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags)
             })
         };
-        // A peer that closes without having read everything resets the connection. The kernel tells that once, ahead
-        // of the messages that the peer sent before; they, or the end, come with the next call.
+        // A peer that closes with unread messages resets the connection. The kernel reports that once, ahead of the
+        // messages that the peer sent before; they, or the end, come with the next call.
         let received = match receive() {
             Err(Errno::CONNRESET) => receive(),
             received => received,
@@ -189,7 +188,7 @@ impl Socket {
             Err(Errno::AGAIN) => return Ok(None),
             Err(source) => return Err(broken("receive a message", source)),
         };
-        // Taken out of the control buffer before anything else is looked at, so that every way out of here closes them.
+        // Taken out of the control buffer first, so that they are closed on every path.
         let mut found = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
@@ -203,7 +202,7 @@ impl Socket {
             return Err(SocketError::MessageTooLong { max: MAX_MESSAGE_BYTES });
         }
         match received.bytes {
-            // An empty message cannot be told from the end, and nobody sends one.
+            // An empty message looks like the end, and is never sent.
             0 => Err(SocketError::Closed),
             1 => Ok(Some(Message::Doorbell)),
             len => Ok(Some(Message::Bytes { bytes: buffer[..len].to_vec(), descriptors: found })),
@@ -224,7 +223,7 @@ fn broken(step: &'static str, source: Errno) -> SocketError {
     }
 }
 
-/// Waits until `fd` is ready for `events`, or has failed, which the next call on it will tell.
+/// Waits until `fd` is ready for `events`, or has failed, which the next call on it will report.
 pub(super) fn poll_until(
     fd: BorrowedFd<'_>,
     events: PollFlags,
@@ -237,7 +236,7 @@ pub(super) fn poll_until(
     if left.is_zero() {
         return Err(timed_out());
     }
-    // A wait too long for a timespec is one for ever.
+    // A wait too long for a timespec is unlimited.
     let timeout = Timespec::try_from(left).ok();
     match poll(&mut [PollFd::from_borrowed_fd(fd, events)], timeout.as_ref()) {
         Ok(0) => Err(timed_out()),

@@ -138,7 +138,7 @@ fn nothing_waits_for_a_peer_that_does_not_read() {
 }
 
 #[test]
-fn the_end_is_told() {
+fn end_of_the_connection_is_reported() {
     let (a, b) = Socket::pair().unwrap();
     assert!(matches!(b.receive(0, past()), Err(SocketError::TimedOut { .. })));
     assert!(b.try_receive(0).unwrap().is_none());
@@ -156,13 +156,14 @@ fn the_end_is_told() {
     assert_eq!(b.receive(0, soon()).unwrap_err(), SocketError::Closed);
 }
 
-/// Whoever comes second finds the socket of the first one taken, and leaves it alone, also where a dead one lay there when both began.
+/// The second process finds the socket of the first one in use and leaves it alone, even if a dead one was there when
+/// both began.
 #[test]
-fn of_two_that_replace_a_dead_socket_one_listens() {
+fn only_one_of_two_replaces_a_dead_socket() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("worker.sock");
     for round in 0..500 {
-        // As after a crash: the file stays, nobody listens.
+        // As after a crash: the file stays, without a listener.
         drop(std::os::unix::net::UnixDatagram::bind(&path).unwrap());
         let barrier = std::sync::Barrier::new(2);
         let [one, two] = std::thread::scope(|scope| {

@@ -28,7 +28,7 @@ pub fn arrow_type(dtype: DType) -> Option<DataType> {
     }
 }
 
-/// What an Arrow buffer holds on to. Arrow wants its owners to be unwind-safe in name; this one is never looked into.
+/// The owner of an Arrow buffer. Arrow wants its owners to be nominally unwind-safe; this one is never accessed.
 struct Keep {
     _owner: AssertUnwindSafe<Owner>,
 }

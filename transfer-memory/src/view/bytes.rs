@@ -1,4 +1,4 @@
-//! Bytes that stay as they are while somebody looks.
+//! Views of immutable bytes.
 
 use super::{Element, ViewError, cast};
 use crate::segment::{MapError, Mapping};
@@ -8,11 +8,11 @@ use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Whatever keeps bytes immutable and mapped: a lease, a frozen block. Dropped with the last view of them; several
-/// views, for instance those of a record batch's buffers, may share one.
+/// The owner that keeps bytes immutable and mapped: a lease, a frozen block. It is dropped with the last view of them;
+/// several views, for instance those of a record batch's buffers, may share one.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
-/// A read-only view of bytes, with what keeps them as they are. Cheap to clone and to slice; dereferences to the bytes.
+/// A read-only view of bytes, with their owner. Cheap to clone and to slice; dereferences to the bytes.
 #[derive(Clone)]
 pub struct Bytes {
     pointer: NonNull<u8>,

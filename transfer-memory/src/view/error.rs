@@ -1,9 +1,9 @@
-//! Bytes that cannot be seen as what was asked for.
+//! Errors of views.
 
 use arrow_schema::DataType;
 use transfer_core::tensor::DType;
 
-/// A view that cannot be had. The bytes are fine, and can be looked at in another way.
+/// The reason why a view is impossible. The bytes are fine, and may have another view.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ViewError {
@@ -17,7 +17,7 @@ pub enum ViewError {
         /// The size of one element, in bytes.
         size: usize,
     },
-    /// The bytes start where no element of that type may.
+    /// The bytes are not aligned for the type.
     #[error(
         "{dtype} elements start at a multiple of {needed} bytes, these are at address \
          {address:#x}; copy them to look at them"
@@ -27,7 +27,7 @@ pub enum ViewError {
         dtype: DType,
         /// The alignment needed, in bytes.
         needed: usize,
-        /// Where they are.
+        /// Their address.
         address: usize,
     },
     /// Some bytes are no value of the element type.
@@ -45,14 +45,14 @@ pub enum ViewError {
         /// The element type.
         dtype: DType,
     },
-    /// Another Arrow type was asked for than the element type's own.
+    /// The requested Arrow type is not that of the element type.
     #[error("elements of type {dtype} are an Arrow array of {expected}, one of {found} was asked for")]
     WrongArrowType {
         /// The element type.
         dtype: DType,
         /// Its Arrow type.
         expected: DataType,
-        /// The Arrow type asked for.
+        /// The requested Arrow type.
         found: DataType,
     },
 }

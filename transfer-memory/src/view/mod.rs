@@ -1,5 +1,4 @@
-//! Read-only views of memory that somebody keeps immutable: of a leased range of a segment, of a frozen block of the
-//! arena.
+//! Read-only views of immutable memory: of a leased range of a segment, or of a frozen block of the arena.
 //!
 //! [`Bytes`] is the view; [`Element`] binds Rust types to element types, for typed slices; [`arrow_type`] and the
 //! `to_arrow` methods turn a view into Arrow arrays. None of them copies a byte.

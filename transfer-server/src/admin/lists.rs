@@ -132,7 +132,7 @@ pub(super) fn tensor(status: TensorStatus) -> v1::Tensor {
 }
 
 fn descriptor(meta: &TensorMeta) -> v1::TensorDescriptor {
-    // The numbers are the same, and a test says so.
+    // The numbers are the same; a test checks that.
     v1::TensorDescriptor { dtype: i32::from(meta.dtype() as u8), shape: meta.shape().dims().to_vec() }
 }
 

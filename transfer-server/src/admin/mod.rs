@@ -1,9 +1,9 @@
-//! The admin service: what this sidecar shows of itself, and what an operator may change.
+//! The admin service: it shows the sidecar's state, and lets an operator change some of it.
 //!
 //! # Layout
-//! - `status`: the overview, and how well the sidecar is.
-//! - `nodes`: what the directory knows of the cluster.
-//! - `lists`: what there may be many of, as messages. `paging`: how pages are put together.
+//! - `status`: the overview, and the sidecar's health.
+//! - `nodes`: the directory's view of the cluster.
+//! - `lists`: the entries of lists, as messages. `paging`: how pages are made.
 
 mod lists;
 mod nodes;
@@ -30,11 +30,11 @@ use transfer_memory::segment::PinnedBudget;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// See the module. Cheap to clone.
+/// The admin service; see the module. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct AdminService(Arc<AdminState>);
 
-/// What is shown beside what the engine counts.
+/// The state that is shown besides the engine's counts.
 #[derive(Debug)]
 pub(crate) struct AdminState {
     pub(crate) me: Identity,
@@ -47,9 +47,9 @@ pub(crate) struct AdminState {
     pub(crate) events: Events,
     pub(crate) drain: Drain,
     pub(crate) security: Security,
-    /// Who is believed among peers, in words; empty where there can be none.
+    /// The rule of trust among peers, in words; empty if there can be no peers.
     pub(crate) believes: String,
-    /// True when streams have to end.
+    /// Becomes true when streams have to end.
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
@@ -58,11 +58,13 @@ impl AdminService {
         AdminService(Arc::new(shown))
     }
 
-    /// The tenant of which alone the caller may have what it asks for, by its name; empty: of all.
+    /// The name of the one tenant to which the caller is limited; empty: no limit.
     fn only_of<T>(&self, request: &Request<T>) -> Result<String, Status> {
-        // The guard has looked.
-        let scope =
-            request.extensions().get::<Scope>().ok_or_else(|| Status::internal("nobody has looked who calls"))?;
+        // The guard has set it.
+        let scope = request
+            .extensions()
+            .get::<Scope>()
+            .ok_or_else(|| Status::internal("the guard has not checked the caller"))?;
         Ok(scope.0.map(|tenant| self.0.security.tenancy().tenants().name(tenant).to_string()).unwrap_or_default())
     }
 
@@ -76,7 +78,7 @@ fn unavailable(error: EngineError) -> Status {
     Status::unavailable(error.to_string())
 }
 
-/// What stands in place of a user id where a tenant is a name.
+/// The user id of a tenant that is a name.
 const NO_ONE_USER: u32 = u32::MAX;
 
 /// The user id that a tenant is.
@@ -84,7 +86,7 @@ pub(crate) fn uid_of(tenant: Tenant) -> u32 {
     tenant.user_id().unwrap_or(NO_ONE_USER)
 }
 
-/// Whether an entry is one that the caller may see.
+/// Whether the caller may see an entry.
 fn of_tenant(only: &str, tenant: &Name) -> bool {
     only.is_empty() || only == tenant.as_str()
 }
@@ -107,7 +109,7 @@ impl v1::admin_server::Admin for AdminService {
 
     async fn peers(&self, request: Request<v1::PeersRequest>) -> Result<Response<v1::PeersResponse>, Status> {
         let v1::PeersRequest { prefix, page_size, page_token } = request.into_inner();
-        // Few, and not the data plane's: a page begins behind the last name of the page before.
+        // The list is short and not the data plane's: a page begins after the last name of the page before.
         let after = paging::name_of(&page_token)?;
         let (peers, last) = self.0.links.peers(&prefix, after, paging::size(page_size));
         let next_page_token = paging::token_of(&last);

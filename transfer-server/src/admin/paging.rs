@@ -1,4 +1,4 @@
-//! Pages of the admin calls, put together of what the data plane gives at once.
+//! Pages of the admin calls, gathered from parts that the data plane returns.
 
 use super::unavailable;
 use crate::engine::{Answer, EngineClient, Listing, PageFrom};
@@ -7,13 +7,13 @@ use tonic::Status;
 use transfer_core::protocol::Page;
 use transfer_core::tensor::Name;
 
-/// The page size where none is asked for, and the longest.
+/// The default page size, and the largest.
 const SIZE: (usize, usize) = (100, 1000);
 
-/// How long one call goes on looking for entries that fit its filter.
+/// The time for which one call looks for entries that match its filter.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// What a caller asks for.
+/// A caller's request for a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PageRequest {
     pub(super) size: usize,
@@ -30,8 +30,8 @@ impl PageRequest {
         Ok(PageRequest { size, place })
     }
 
-    /// Gathers a page: asks for parts until it is long enough, nothing is left, or it has taken long enough. `show` leaves out what
-    /// does not fit.
+    /// Gathers a page: asks for parts until the page is long enough, nothing is left, or the time is up. `show` drops
+    /// entries that do not match.
     pub(super) async fn gather<T, S>(
         self,
         engine: &EngineClient,
@@ -63,15 +63,15 @@ pub(crate) fn size(page_size: u32) -> usize {
     }
 }
 
-/// What stands before the name in the token of a page that begins behind a name.
+/// The prefix of a page token that contains a name.
 const BEHIND: &str = "behind:";
 
-/// The token of the page behind the entry of that name; none behind no entry.
+/// The token of the page after the entry of that name; empty for no entry.
 pub(crate) fn token_of(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!("{BEHIND}{name}") }
 }
 
-/// The name in such a token; none in that of the first page.
+/// The name in such a token; empty for the first page.
 pub(crate) fn name_of(token: &str) -> Result<&str, Status> {
     match (token, token.strip_prefix(BEHIND)) {
         ("", _) => Ok(""),
@@ -83,7 +83,7 @@ pub(crate) fn name_of(token: &str) -> Result<&str, Status> {
 fn wrong_token(token: &str) -> Status {
     let token = crate::text::printable(token, 64);
     Status::invalid_argument(format!(
-        "page_token {token:?} is none that this sidecar gave: give next_page_token of the page before, or nothing for the first page"
+        "page_token {token:?} is not one of this sidecar: give next_page_token of the page before, or nothing for the first page"
     ))
 }
 

@@ -1,4 +1,4 @@
-//! The overview, and how well the sidecar is.
+//! The overview, and the sidecar's health.
 
 use super::{AdminState, uid_of, unavailable};
 use crate::directory::{DirectoryClient, Place};
@@ -12,7 +12,7 @@ use tonic::Status;
 use transfer_core::protocol::{LinkWork, PublishedStatus, Snapshot};
 use transfer_proto::v1;
 
-/// A pool in which somebody has waited for room for longer than this makes a sidecar degraded.
+/// A sidecar is degraded if a request has waited for room in a pool for longer than this.
 const FULL_FOR_LONG: Duration = Duration::from_secs(5);
 
 impl AdminState {
@@ -69,7 +69,7 @@ impl AdminState {
         }
         if snapshot.impaired > 0 {
             reasons.push(format!(
-                "{} of {} links live with fewer rails than they were made with: what Links shows",
+                "{} of {} links live with fewer rails than they were made with; the list of links shows which",
                 snapshot.impaired, snapshot.links
             ));
         }
@@ -87,7 +87,7 @@ impl AdminState {
         if self.drain.is_under_way() {
             reasons.insert(
                 0,
-                "an operator lets it drain: it finishes what runs, takes nothing new, and leaves".to_owned(),
+                "an operator has started a drain: it finishes what runs, takes nothing new, and leaves".to_owned(),
             );
             return (v1::State::Draining, reasons);
         }
@@ -129,7 +129,7 @@ fn counters(snapshot: Snapshot) -> v1::Counters {
     }
 }
 
-/// What is not there comes first: it would be better.
+/// Missing fabrics come first: they would be better ones.
 fn fabric_states(me: &Identity, descriptions: Vec<FabricDescription>) -> Vec<v1::FabricState> {
     let lacking = me.lacking.iter().map(|lack| v1::FabricState {
         fabric: v1::Fabric::from(Kind(lack.fabric)).into(),

@@ -7,7 +7,7 @@ fn parse(line: &str) -> Result<Config, String> {
     flags.into_config().map_err(|e| e.to_string())
 }
 
-/// The error for a line, which must hold all these words.
+/// Checks that a command line is refused with an error that contains all these words.
 #[track_caller]
 fn refused(line: &str, words: &[&str]) {
     let error = parse(line).unwrap_err();
@@ -32,7 +32,7 @@ fn a_plain_start_needs_no_flag() {
 }
 
 #[test]
-fn a_node_of_a_cluster() {
+fn node_of_a_cluster_is_parsed() {
     let line = "--node b --listen 127.0.0.1:0 --directory http://127.0.0.1:7471 --pool-bytes 1GiB --require tcp \
                 --lock require --poll busy --socket-mode 666 --pinned-limit 2GiB";
     let config = parse(line).unwrap();
@@ -43,14 +43,15 @@ fn a_node_of_a_cluster() {
 }
 
 #[test]
-fn beyond_loopback_it_does_not_listen_unless_told_so() {
+fn listening_beyond_loopback_needs_insecure_or_certificates() {
     for address in ["0.0.0.0:7471", "10.0.0.7:7471", "[::]:7471", "[2001:db8::1]:7471", "[::ffff:10.0.0.7]:7471"] {
         refused(&format!("--listen {address}"), &["--listen", address, "--insecure", "127.0.0.1:7471"]);
         let both = format!("--listen 127.0.0.1:1 --data-listen {address}");
         refused(&both, &["--data-listen", address, "--insecure"]);
         let page = format!("--http-listen {address}");
         refused(&page, &["--http-listen", address, "--http-plaintext", "127.0.0.1:7471"]);
-        // With certificates it is no other: it says nothing of --insecure, which is about their lack.
+        // With certificates it is still refused, but the text does not mention `--insecure`, which is about missing
+        // certificates.
         let with_tls = format!("{page} --tls-cert c --tls-key k --tls-ca a");
         assert!(!parse(&with_tls).unwrap_err().contains("--insecure"));
         assert!(parse(&format!("{with_tls} --http-plaintext")).is_ok());
@@ -63,7 +64,7 @@ fn beyond_loopback_it_does_not_listen_unless_told_so() {
 
 #[test]
 fn the_limit_of_pinned_memory_has_room_for_a_worker() {
-    // What is advised is enough.
+    // The advised limit is enough.
     refused("--pinned-limit 1", &["--pinned-limit 1 ", "--pool-bytes 256MiB", "give 324MiB"]);
     assert!(parse("--pinned-limit 324MiB").is_ok());
     refused("--pinned-limit 256MiB", &["--pinned-limit 256MiB", "give 324MiB"]);
@@ -84,10 +85,10 @@ fn paths_of_sockets_fit_an_address() {
 }
 
 #[test]
-fn what_others_cannot_connect_to_must_be_advertised() {
+fn wildcard_addresses_need_an_advertised_one() {
     refused("--listen 0.0.0.0:7471 --insecure", &["--advertise", "0.0.0.0:7471", "HOST:PORT"]);
     let listen = "--listen 0.0.0.0:7471 --insecure --advertise node-a:7471";
-    // That one takes no port.
+    // This flag takes no port.
     refused(listen, &["--data-advertise", "0.0.0.0:0", "Give --data-advertise IP,"]);
     assert!(parse(&format!("{listen} --data-advertise 10.0.0.7")).is_ok());
     for bad in ["node-a", "node-a:0", ":1", "http://node-a:1", "::1:7471", "node-a:99999"] {
@@ -123,7 +124,7 @@ fn errors_name_the_flag_the_value_and_what_is_right() {
 }
 
 #[test]
-fn rdma_as_the_field_writes_it() {
+fn verbs_devices_are_parsed() {
     let plain = parse("").unwrap();
     assert_eq!(plain.verbs, VerbsConfig::default());
     let line = "--listen 10.0.0.7:7471 --insecure --verbs on --verbs-device mlx5_0:1 --verbs-port 2 --verbs-gid-index 3 \
@@ -158,7 +159,7 @@ fn rdma_as_the_field_writes_it() {
 }
 
 #[test]
-fn errors_about_rdma_say_what_would_be_right() {
+fn errors_of_verbs_flags_say_what_would_be_right() {
     let cases: [(&str, &[&str]); 25] = [
         ("--verbs maybe", &["--verbs", "maybe", "auto", "off"]),
         ("--verbs on", &["--verbs on", "--listen"]),
@@ -210,7 +211,7 @@ fn fuzz_size() {
     });
 }
 
-/// A command line, its words apart by spaces. It goes to the checks as far as it is understood, and what they accept has no contradiction left.
+/// A command line as words separated by spaces. Valid ones are also checked, and then have no contradiction left.
 #[test]
 fn fuzz_command_line() {
     let examples = [
@@ -226,14 +227,14 @@ fn fuzz_command_line() {
                 assert_eq!(config.check(), Ok(()));
                 "a configuration".into()
             }
-            // What comes behind is the usage, or has the value in it.
+            // The rest is the usage, or contains the value.
             Err(e) => e.split(['\'', '"', '\n']).next().unwrap_or_default().chars().take(40).collect(),
         }
     });
 }
 
 #[test]
-fn how_many_rails_tcp_has() {
+fn tcp_rails_are_bounded() {
     assert_eq!(parse("").unwrap().tcp_rails, DEFAULT_TCP_RAILS);
     assert_eq!(parse("--tcp-rails 4").unwrap().tcp_rails, 4);
     refused("--tcp-rails 0", &["--tcp-rails 0", "1 to 4"]);

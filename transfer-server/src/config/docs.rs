@@ -1,4 +1,4 @@
-//! docs/configuration.md, which says what the flags say, because it is made of them.
+//! The tables of docs/configuration.md, which are generated from the flags.
 
 use super::source::{command, keys};
 use crate::reload;
@@ -32,7 +32,7 @@ fn row(key: &str, arg: &Arg) -> String {
 
 fn tables() -> String {
     let command = command();
-    // In the order of the help, where what has no heading comes first.
+    // In the order of the help; settings without a heading come first.
     let (mut order, mut sections) = (Vec::new(), BTreeMap::<&str, String>::new());
     for (key, arg) in keys(&command) {
         let heading = arg.get_help_heading().unwrap_or("The sidecar");
@@ -43,7 +43,7 @@ fn tables() -> String {
     }
     let mut text = BEGIN.to_owned();
     for heading in order {
-        let head = "| key | value | default | reloaded | what it is |\n|---|---|---|---|---|\n";
+        let head = "| key | value | default | reloaded | description |\n|---|---|---|---|---|\n";
         let _ = write!(text, "\n## {heading}\n\n{head}{}", sections[heading]);
     }
     text
@@ -62,7 +62,7 @@ fn every_key_is_documented() {
     assert!(page == wanted, "docs/configuration.md is not what the flags say: TRANSFER_UPDATE_DOCS=1 writes it anew");
 }
 
-/// One name for all three places.
+/// A setting has one name on the command line, in the environment and in the file.
 #[test]
 fn names_are_the_same_everywhere() {
     for (key, arg) in keys(&command()) {

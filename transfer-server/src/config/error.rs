@@ -1,4 +1,4 @@
-//! A configuration that cannot be. Each error names the flag, its value, and what would be right.
+//! Errors of a configuration. Each names the flag, its value, and what would be right.
 
 use super::Size;
 use std::net::SocketAddr;
@@ -6,19 +6,19 @@ use std::path::PathBuf;
 use transfer_core::fabric::FabricKind;
 use transfer_core::tensor::InvalidName;
 
-/// See the module.
+/// An invalid configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A node name that cannot be.
+    /// The node name is not valid.
     #[error("--node {value:?}: {source}; give a name that no other node of the cluster has")]
     Node {
         /// The value.
         value: String,
-        /// What is wrong with it.
+        /// The error.
         source: InvalidName,
     },
-    /// An address that other hosts can reach, with neither TLS nor `--insecure`.
+    /// An address can be reached from other hosts, without TLS and without `--insecure`.
     #[error(
         "{flag} {value} can be reached from other hosts, and without certificates nothing here is encrypted or authenticated. Give \
          --tls-cert, --tls-key and --tls-ca, or listen on loopback (127.0.0.1:{port}), or say --insecure if everybody who can reach \
@@ -32,7 +32,7 @@ pub enum ConfigError {
         /// Its port.
         port: u16,
     },
-    /// A page that other hosts can reach.
+    /// The status page can be reached from other hosts.
     #[error(
         "--http-listen {value} can be reached from other hosts, and it is plain HTTP without a password, also with certificates. Listen on \
          loopback (127.0.0.1:{port}), or say --http-plaintext if everybody who can reach that address may read it"
@@ -43,37 +43,37 @@ pub enum ConfigError {
         /// Its port.
         port: u16,
     },
-    /// A rule about tenants.
+    /// A rule about tenants is not valid.
     #[error("{flag} {rule:?}: {why}")]
     Tenants {
         /// The flag.
         flag: &'static str,
-        /// What the rule is for.
+        /// The rule.
         rule: String,
-        /// What is wrong.
+        /// The error.
         why: String,
     },
-    /// An address that nobody can connect to.
+    /// An address is no target of connections.
     #[error(
         "{flag} is missing: {because} {value} is no address that other nodes can connect to. Give {flag} {form}, as they shall call it"
     )]
     Unspecified {
         /// The flag that is missing.
         flag: &'static str,
-        /// The flag whose value is no use.
+        /// The flag whose value is such an address.
         because: &'static str,
         /// That value.
         value: SocketAddr,
-        /// What the missing one takes.
+        /// The form of the missing flag's value.
         form: &'static str,
     },
-    /// A value that says where other nodes find this one, and is not understood.
+    /// The advertised address is not valid.
     #[error("--advertise {value:?} is no HOST:PORT, like node-a:7471 or 10.0.0.7:7471")]
     Advertise {
         /// The value.
         value: String,
     },
-    /// `--directory` is neither.
+    /// `--directory` is neither `embedded` nor a URL.
     #[error(
         "--directory {value:?} is neither \"embedded\" nor the URL of the node that hosts it, like https://node-a:7471 or \
          http://10.0.0.7:7471"
@@ -82,13 +82,13 @@ pub enum ConfigError {
         /// The value.
         value: String,
     },
-    /// A directory in the clear for a node that has certificates.
+    /// The directory is without TLS, but this node has certificates.
     #[error("--directory {value}: with --tls-cert the directory is asked over TLS: write https:// in place of http://")]
     DirectoryInTheClear {
         /// The value.
         value: String,
     },
-    /// A directory over TLS for a node that has no certificates.
+    /// The directory is over TLS, but this node has no certificates.
     #[error(
         "--directory {value} is asked over TLS, which needs --tls-cert, --tls-key and --tls-ca; without them write http://"
     )]
@@ -96,15 +96,15 @@ pub enum ConfigError {
         /// The value.
         value: String,
     },
-    /// One of the files that TLS needs, without the others.
+    /// One of the files of TLS is given without the others.
     #[error("{given} is given and {missing} is not: TLS needs --tls-cert, --tls-key and --tls-ca, all three")]
     HalfOfTls {
-        /// A flag that is there.
+        /// A given flag.
         given: &'static str,
-        /// A flag that is not.
+        /// A missing flag.
         missing: &'static str,
     },
-    /// A node of a cluster that no other node could reach.
+    /// No other node could reach this node of a cluster.
     #[error(
         "--directory {value} makes this node part of a cluster, so it must listen too: give --listen IP:PORT, like --listen 127.0.0.1:0"
     )]
@@ -112,29 +112,29 @@ pub enum ConfigError {
         /// The directory's URL.
         value: String,
     },
-    /// One flag that has no effect without another.
+    /// One flag has no effect without another.
     #[error("{flag} {value} needs {needs}, which is not given")]
     Needs {
         /// The flag.
         flag: &'static str,
         /// Its value.
         value: String,
-        /// What it needs.
+        /// The missing requirement.
         needs: &'static str,
     },
-    /// A value that cannot be.
+    /// A value is not valid.
     #[error("{flag} {value} {wrong}; {right}")]
     Value {
         /// The flag.
         flag: &'static str,
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The error.
         wrong: &'static str,
-        /// What would be right.
+        /// The requirement.
         right: &'static str,
     },
-    /// Queue pairs for one link that are none, or too many.
+    /// The number of queue pairs of one link is 0 or too high.
     #[error(
         "--verbs-queue-pairs {queue_pairs} on {devices} device(s) is {} queue pairs for each link: give 1 to {most} in all",
         usize::from(*queue_pairs) * devices
@@ -142,12 +142,12 @@ pub enum ConfigError {
     Rails {
         /// The value.
         queue_pairs: u8,
-        /// How many devices there are.
+        /// The number of devices.
         devices: usize,
         /// The most queue pairs of one link.
         most: usize,
     },
-    /// Memory that does not fit its bound.
+    /// A size exceeds its limit.
     #[error("{flag} {value} is more than --pinned-limit {limit}: raise the limit to at least {value}, or lower {flag}")]
     OverLimit {
         /// The flag.
@@ -157,7 +157,7 @@ pub enum ConfigError {
         /// The bound.
         limit: Size,
     },
-    /// A bound with which no worker could connect.
+    /// No worker could connect within the limit.
     #[error(
         "--pinned-limit {limit} leaves no room for a worker: --pool-bytes {pool} and {beside} beside that are pinned before its arena is; \
          give {advised} or more, or lower --pool-bytes"
@@ -167,12 +167,12 @@ pub enum ConfigError {
         limit: Size,
         /// The landing pool.
         pool: Size,
-        /// What is pinned beside pools and arenas.
+        /// The memory that is pinned besides pools and arenas.
         beside: Size,
-        /// What would be enough.
+        /// The requirement.
         advised: Size,
     },
-    /// A path that a socket cannot have.
+    /// The path is too long for a socket.
     #[error("{flag} {}: the path of a socket has {most} bytes at most, and this one has {len}", value.display())]
     SocketPath {
         /// The flag.
@@ -184,7 +184,7 @@ pub enum ConfigError {
         /// The most possible.
         most: usize,
     },
-    /// A size of which something must be there.
+    /// A size is too small.
     #[error("{flag} {value}: at least {least} are needed")]
     TooSmall {
         /// The flag.
@@ -194,27 +194,27 @@ pub enum ConfigError {
         /// The least that works.
         least: Size,
     },
-    /// RDMA that must be and cannot.
+    /// RDMA is required and not available.
     #[error("--verbs on: {why}. --verbs auto starts without it")]
     NoVerbs {
-        /// Why it cannot be.
+        /// The reason.
         why: String,
     },
-    /// Shared memory that must be and cannot.
+    /// Shared memory is required and not available.
     #[error("--shm on: {why}. --shm auto starts without it")]
     NoShm {
-        /// Why it cannot be.
+        /// The reason.
         why: String,
     },
-    /// A fabric that this sidecar does not have.
+    /// The required fabric is not available.
     #[error("--require {fabric}: {why}")]
     Require {
         /// The fabric.
         fabric: FabricKind,
-        /// Why it cannot be.
+        /// The reason.
         why: String,
     },
-    /// A socket's permissions.
+    /// The permissions of the socket are not valid.
     #[error(
         "--socket-mode {value:o}: permissions are octal digits from 600 to 777, like 660 (owner and group) or 666 (everybody)"
     )]
@@ -222,7 +222,7 @@ pub enum ConfigError {
         /// The value.
         value: u32,
     },
-    /// More rails than a link can have, or none.
+    /// The number of rails is not valid.
     #[error("--tcp-rails {value}: a link has 1 to 4 rails")]
     TcpRails {
         /// The value.

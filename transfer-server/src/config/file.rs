@@ -10,53 +10,53 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Keys whose values are rules, which may be written as a table: what stands before the sign of equality is the key there.
+/// Keys whose values are rules, which may be written as a table: the left side of a rule is the key there.
 const TABLES: [&str; 5] = ["limits", "tenants", "peer_tenants", "reserve", "share"];
 
-/// A longer file is none that a person wrote.
+/// The longest file. No person writes a longer one.
 const LONGEST: u64 = 1 << 20;
 
-/// A configuration file that cannot be. Each error names the file, and the line and key where there are any.
+/// Errors of a configuration file. Each names the file, and the line and key if there are any.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("--config {}: cannot read it: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is too long.
+    /// The file is too long.
     #[error("--config {}: it has more than {LONGEST} bytes, and no configuration has", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
     },
-    /// It is no TOML.
+    /// The file is not valid TOML.
     #[error("{}:{line}: it is no TOML: {why}", path.display())]
     Toml {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The line.
         line: usize,
-        /// What is wrong.
+        /// The error.
         why: String,
     },
-    /// A key that no flag has.
+    /// No flag has this key.
     #[error("{}:{line}: the key {key:?} is none that transferd knows{}", path.display(), nearest(near))]
     UnknownKey {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The line.
         line: usize,
         /// The key.
         key: String,
         /// The key that may have been meant.
         near: Option<String>,
     },
-    /// A part with a heading that none has.
+    /// The file has a table that does not exist.
     #[error(
         "{}:{line}: [{name}] begins a table, and only [limits], [tenants], [peer_tenants], [reserve] and [share] are any: write its keys before any \
          heading, without one",
@@ -65,23 +65,23 @@ pub enum FileError {
     Table {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The line.
         line: usize,
         /// The heading.
         name: String,
     },
-    /// A value that its key cannot have.
+    /// A value is not valid for its key.
     #[error("{}:{line}: {key} = {value}: {why}", path.display())]
     Value {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The line.
         line: usize,
         /// The key.
         key: String,
         /// The value, as it is written.
         value: String,
-        /// What is wrong, and what would be right.
+        /// The error, and what would be right.
         why: String,
     },
 }
@@ -93,28 +93,28 @@ fn nearest(near: &Option<String>) -> String {
     }
 }
 
-/// A file that was read, its keys known.
+/// A parsed file whose keys are known.
 #[derive(Debug)]
 pub(super) struct ConfigFile {
     path: PathBuf,
     entries: Vec<Entry>,
 }
 
-/// One key of it.
+/// One key of the file.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) key: String,
     pub(super) line: usize,
-    /// As it is written.
+    /// The value as it is written.
     written: String,
-    /// As the flags take it.
+    /// The value as the flags take it.
     texts: Result<Vec<String>, String>,
 }
 
 impl ConfigFile {
     pub(super) fn read(path: &Path) -> Result<ConfigFile, FileError> {
         let cannot = |source| FileError::Read { path: path.to_owned(), source };
-        // What is no file on a disk does not tell how long it is.
+        // A source that is no regular file does not report its length.
         let mut text = String::new();
         let file = std::fs::File::open(path).map_err(cannot)?;
         file.take(LONGEST + 1).read_to_string(&mut text).map_err(cannot)?;
@@ -145,7 +145,7 @@ impl ConfigFile {
             let written = text.get(value.span()).unwrap_or_default().to_owned();
             entries.push(Entry { key: name.to_owned(), line, written, texts: texts(value) });
         }
-        // As they are written: the first mistake is reported first.
+        // In the order of the file, so that the first error is reported.
         entries.sort_by_key(|entry| entry.line);
         Ok(ConfigFile { path: path.to_owned(), entries })
     }
@@ -160,7 +160,7 @@ impl ConfigFile {
 }
 
 impl Entry {
-    /// The words of a command line that say the same, judged by the flag's own parser.
+    /// The words of a command line that mean the same, checked by the flags' own parser.
     pub(super) fn words(&self, path: &Path, judge: &mut Judge) -> Result<Vec<String>, FileError> {
         let wrong = |why: String| FileError::Value {
             path: path.to_owned(),
@@ -189,7 +189,7 @@ pub(super) struct Judge(Command);
 
 impl Judge {
     pub(super) fn new() -> Judge {
-        // Not from the environment: what is wrong there is not the file's.
+        // Without the environment, because its errors are not the file's.
         Judge(command().mut_args(|arg| arg.env(None::<&str>)))
     }
 }
@@ -198,7 +198,7 @@ fn takes_many(arg: &Arg) -> bool {
     arg.get_value_delimiter().is_some() || matches!(arg.get_action(), ArgAction::Append)
 }
 
-/// A parser's error, without what the caller says anyway.
+/// A parser's error, without the parts that the caller adds.
 pub(super) fn in_short(error: &clap::Error) -> String {
     if let Some(source) = std::error::Error::source(error) {
         return source.to_string();
@@ -210,7 +210,7 @@ pub(super) fn in_short(error: &clap::Error) -> String {
     text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
 }
 
-/// The key that may have been meant, as the parser of the command line finds it.
+/// The key that may have been meant, as the parser of the command line suggests it.
 fn suggestion(key: &str) -> Option<String> {
     let word = format!("--{}=x", key.replace('_', "-"));
     let error = command().try_get_matches_from(["transferd", &word]).err()?;
@@ -220,7 +220,7 @@ fn suggestion(key: &str) -> Option<String> {
     }
 }
 
-/// A value as the flags take it: one text, or several.
+/// Converts a value into the texts that the flags take: one, or several.
 fn texts(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String> {
     match value.get_ref() {
         DeValue::Array(values) => values.iter().map(|value| text(value.get_ref())).collect(),
@@ -229,7 +229,7 @@ fn texts(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String> {
     }
 }
 
-/// A line of a table, as the rule that the flags take.
+/// Converts a line of a table into the rule that the flags take.
 fn rule(left: &str, list: &Spanned<DeValue<'_>>) -> Result<String, String> {
     let right: Vec<String> = match list.get_ref() {
         DeValue::Array(values) => values.iter().map(|value| text(value.get_ref())).collect::<Result<_, _>>()?,
@@ -259,7 +259,7 @@ pub(super) fn to_toml(arg: &Arg, values: &[String]) -> String {
     let parser = arg.get_value_parser();
     let bare =
         [TypeId::of::<bool>(), TypeId::of::<u8>(), TypeId::of::<u16>(), TypeId::of::<u32>(), TypeId::of::<u64>()];
-    // A value such as +3 is a number to the flags and none to TOML.
+    // A value such as +3 is a number to the flags, but not in TOML.
     let is_bare = |value: &str| {
         let digits = value.bytes().all(|b| b.is_ascii_digit()) && (value.len() == 1 || !value.starts_with('0'));
         is(parser, &bare) && (digits || matches!(value, "true" | "false"))

@@ -16,19 +16,19 @@ use transfer_core::tensor::Name;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "transferd", version, max_term_width = 120)]
 pub struct Flags {
-    /// This node's name; no other node of the cluster may have it. Default: the host's name
+    /// This node's name, unique in the cluster. Default: the host's name
     #[arg(long, env = "TRANSFER_NODE", value_name = "NAME")]
     pub node: Option<String>,
 
-    /// Where workers connect: a path in a directory that they can reach
+    /// The socket to which workers connect: a path in a directory that they can access
     #[arg(long, env = "TRANSFER_SOCKET", value_name = "PATH", default_value = "/run/transfer/worker.sock")]
     pub socket: PathBuf,
 
-    /// Who may connect there, as octal permissions: 600, 660, 666
+    /// The permissions of that socket, octal: 600, 660, 666
     #[arg(long, env = "TRANSFER_SOCKET_MODE", value_name = "MODE", default_value = "660", value_parser = octal)]
     pub socket_mode: u32,
 
-    /// Where other nodes and tools reach the gRPC services. Port 0 takes a free one. Without it: no TCP at all
+    /// The address of the gRPC services for other nodes and tools. Port 0 takes a free one. Default: no TCP at all
     #[arg(long, env = "TRANSFER_LISTEN", value_name = "IP:PORT", value_parser = address)]
     pub listen: Option<SocketAddr>,
 
@@ -36,58 +36,60 @@ pub struct Flags {
     #[arg(long, env = "TRANSFER_ADMIN_SOCKET", value_name = "PATH")]
     pub admin_socket: Option<PathBuf>,
 
-    /// What other nodes call --listen; needed where that is a wildcard, like 0.0.0.0
+    /// The address at which other nodes reach --listen; needed if that is a wildcard, like 0.0.0.0
     #[arg(long, env = "TRANSFER_ADVERTISE", value_name = "HOST:PORT")]
     pub advertise: Option<String>,
 
-    /// Where the tcp fabric listens. Default: the address of --listen, with a free port
+    /// The address of the tcp fabric. Default: the address of --listen, with a free port
     #[arg(long, env = "TRANSFER_DATA_LISTEN", value_name = "IP:PORT", value_parser = address)]
     pub data_listen: Option<SocketAddr>,
 
-    /// The IP address at which other nodes reach --data-listen; needed where that is a wildcard, like 0.0.0.0
+    /// The IP address at which other nodes reach --data-listen; needed if that is a wildcard, like 0.0.0.0
     #[arg(long, env = "TRANSFER_DATA_ADVERTISE", value_name = "IP")]
     pub data_advertise: Option<std::net::IpAddr>,
 
-    /// Sockets of the tcp fabric between two nodes, 1 to 4: large tensors are spread over them, and one may die. The lower of both nodes'
-    /// numbers counts
+    /// The number of sockets of the tcp fabric between two nodes, 1 to 4: large tensors are spread over them, and one
+    /// may die. The lower number of the two nodes is used
     #[arg(long, env = "TRANSFER_TCP_RAILS", value_name = "N", default_value_t = DEFAULT_TCP_RAILS)]
     pub tcp_rails: u8,
 
-    /// "embedded" hosts the directory here; otherwise the URL of the node that does: https://HOST:PORT with certificates, http://HOST:PORT without
+    /// "embedded" hosts the directory here; otherwise the URL of the node that hosts it: https://HOST:PORT with
+    /// certificates, http://HOST:PORT without
     #[arg(long, env = "TRANSFER_DIRECTORY", value_name = "embedded|URL", default_value = "embedded")]
     pub directory: String,
 
-    /// Take the place of another sidecar that has this node's name and lives, once, at the start. With certificates this one's has to have that name, as ever. Without it the name stays that one's as long as it answers
+    /// Take this node's name from another living sidecar, once, at the start. With certificates, this one's certificate
+    /// must have that name, as always. Without this flag the other sidecar keeps the name as long as it answers
     #[arg(long, env = "TRANSFER_REPLACE")]
     pub replace: bool,
 
-    /// The landing pool of each user id: memory for what comes from other nodes
+    /// The size of the landing pool of each user id: memory for tensors from other nodes
     #[arg(long, env = "TRANSFER_POOL_BYTES", value_name = "SIZE", default_value = "256MiB")]
     pub pool_bytes: Size,
 
-    /// The largest arena that one worker may have. Default: 4GiB, or --pinned-limit where that is less
+    /// The largest arena of one worker. Default: 4GiB, or --pinned-limit if that is less
     #[arg(long, env = "TRANSFER_MAX_ARENA_BYTES", value_name = "SIZE")]
     pub max_arena_bytes: Option<Size>,
 
-    /// All pinned memory together: arenas, pools and rings
+    /// The limit of all pinned memory together: arenas, pools and rings
     #[arg(long, env = "TRANSFER_PINNED_LIMIT", value_name = "SIZE", default_value = "8GiB")]
     pub pinned_limit: Size,
 
-    /// How many keys the board of each user id can show, rounded up to a power of two; 512 bytes each. Workers look up there what is
-    /// published on this host, without asking the sidecar. 0: every fetch asks
+    /// The number of keys on the board of each user id, rounded up to a power of two; 512 bytes each. There workers
+    /// look up what is published on this host, without asking the sidecar. 0: every fetch asks
     #[arg(long, env = "TRANSFER_BOARD_ENTRIES", value_name = "N", default_value_t = DEFAULT_BOARD_ENTRIES,
         value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub board_entries: u32,
 
-    /// Lock that memory: where the kernel allows it, or fail, or do not
+    /// Whether to lock pinned memory: try where the kernel allows it, require or fail to start, no
     #[arg(long, env = "TRANSFER_LOCK", value_enum, default_value_t = Locking::Try)]
     pub lock: Locking,
 
-    /// Use huge pages where the host has them
+    /// Use huge pages if the host has them
     #[arg(long, env = "TRANSFER_HUGE_PAGES")]
     pub huge_pages: bool,
 
-    /// What must carry transfers between nodes; a transfer that cannot have it fails and says why
+    /// The fabric that must carry transfers between nodes; a transfer that cannot use it fails and says why
     #[arg(long, env = "TRANSFER_REQUIRE", value_name = "FABRIC", value_parser = fabric)]
     pub require: Option<FabricKind>,
 
@@ -95,11 +97,11 @@ pub struct Flags {
     #[arg(long, env = "TRANSFER_POLL", value_enum, default_value_t = Poll::Adaptive)]
     pub poll: Poll,
 
-    /// Write the line that says "ready" to this file too
+    /// Also write the line that says "ready" to this file
     #[arg(long, env = "TRANSFER_READY_FILE", value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
 
-    /// How many keys and versions there may be.
+    /// The limits of keys and versions.
     #[command(flatten)]
     pub limits: LimitsConfig,
 
@@ -107,15 +109,15 @@ pub struct Flags {
     #[command(flatten)]
     pub log: LogFlags,
 
-    /// How it can be watched.
+    /// Metrics, status page and traces.
     #[command(flatten)]
     pub watch: WatchConfig,
 
-    /// Certificates, and who may do what.
+    /// Certificates and roles.
     #[command(flatten)]
     pub security: SecurityConfig,
 
-    /// Whose workers are whose.
+    /// Tenants.
     #[command(flatten)]
     pub tenants: TenantsConfig,
 
@@ -151,7 +153,7 @@ impl Flags {
     /// The configuration that the flags describe, checked.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first flag that is wrong.
+    /// [`ConfigError`] for the first wrong flag.
     pub fn into_config(self) -> Result<Config, ConfigError> {
         let value = self.node.unwrap_or_else(host_name);
         let node = Name::new(&value).map_err(|source| ConfigError::Node { value, source })?;
@@ -165,7 +167,7 @@ impl Flags {
                 return Err(ConfigError::OverLimit { flag: "--max-arena-bytes", value, limit });
             }
             Some(value) => value,
-            // A limit that is too small is an error of its own.
+            // A limit that is too small is reported as an error of its own.
             None => DEFAULT_MAX_ARENA.min(limit).max(LEAST),
         };
         let config = Config {

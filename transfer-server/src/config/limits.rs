@@ -1,4 +1,4 @@
-//! What a sidecar is told about how many of something there may be.
+//! The settings of limits.
 
 use clap::Args;
 use std::fmt;
@@ -12,20 +12,20 @@ pub struct Limit {
     value: u64,
 }
 
-/// A text that is no limit.
+/// The text is no limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotALimit {
     /// It has no name, or no value.
     #[error("a limit is NAME=N, like keys_per_user=2000000")]
     Form,
-    /// There is none of that name.
+    /// No limit has that name.
     #[error("there is no limit {name:?}: the limits are {}", names())]
     Name {
         /// The name.
         name: String,
     },
-    /// Its value is no number from 1 on.
+    /// The value is no number from 1 on.
     #[error("{name} is {value:?}, and has to be a number from 1 on")]
     Value {
         /// The limit.
@@ -38,20 +38,20 @@ pub enum NotALimit {
 /// All limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AllLimits {
-    /// Those of this node.
+    /// The limits of this node.
     pub node: Limits,
-    /// Those of the directory, where this node hosts it.
+    /// The limits of the directory, if this node hosts it.
     pub directory: DirectoryLimits,
-    /// Those of sessions.
+    /// The limits of sessions.
     pub sessions: SessionLimits,
 }
 
-/// How many sessions there may be, those of workers that were thrown out and whose processes live too.
+/// The limits of sessions. A worker that was thrown out counts while its process lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Those of one user.
+    /// The sessions of one user.
     pub per_user: u64,
-    /// Those of the node.
+    /// The sessions of the node.
     pub per_node: u64,
 }
 
@@ -64,7 +64,7 @@ impl Default for SessionLimits {
 /// Limits of the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectoryLimits {
-    /// Keys that one node has entered.
+    /// The keys of one node.
     pub keys_per_node: u64,
 }
 
@@ -76,7 +76,7 @@ impl Default for DirectoryLimits {
 
 type Place = fn(&mut AllLimits) -> &mut u64;
 
-/// Each limit's name, and where it is.
+/// The name of each limit, and its place.
 const LIMITS: [(&str, Place); 9] = [
     ("keys_per_worker", |all| &mut all.node.keys_per_worker),
     ("keys_per_user", |all| &mut all.node.keys_per_user),
@@ -117,13 +117,18 @@ impl fmt::Display for Limit {
 /// The limits that differ from the defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct LimitsConfig {
-    /// How many keys, versions and sessions there may be; pushes beyond fail with Busy, and workers beyond are turned away. keys_per_worker (1048576), keys_per_user (2097152) and keys_per_node (4194304) count keys; versions_per_worker (2097152), versions_per_user (4194304) and versions_per_node (8388608) versions that are published or still read; directory_keys_per_node (4194304) the keys of one node in the directory, where this node hosts it; sessions_per_user (1024) and sessions_per_node (4096) sessions of workers, those too that were thrown out and whose processes live. In the file a table named limits
+    /// The largest numbers of keys, versions and sessions. Pushes beyond them fail with Busy, and further workers are
+    /// refused. keys_per_worker (1048576), keys_per_user (2097152) and keys_per_node (4194304) count keys.
+    /// versions_per_worker (2097152), versions_per_user (4194304) and versions_per_node (8388608) count versions that
+    /// are published or still read. directory_keys_per_node (4194304) counts the keys of one node in the directory, if
+    /// this node hosts it. sessions_per_user (1024) and sessions_per_node (4096) count sessions of workers; a worker
+    /// that was thrown out counts while its process lives. In the file a table named limits
     #[arg(id = "limits", long = "limits", env = "TRANSFER_LIMITS", value_name = "NAME=N", value_delimiter = ',')]
     pub limits: Vec<Limit>,
 }
 
 impl LimitsConfig {
-    /// All of them. Of two that are the same the last one counts.
+    /// All limits. If one is given twice, the last one counts.
     #[must_use]
     pub fn all(&self) -> AllLimits {
         let mut all = AllLimits::default();
@@ -162,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_limit_is_named() {
+    fn invalid_limits_are_named() {
         let why = |text: &str| text.parse::<Limit>().unwrap_err().to_string();
         assert!(why("keys_per_user").contains("NAME=N"));
         assert!(why("keys_per_usr=3").contains("keys_per_usr") && why("keys_per_usr=3").contains("keys_per_user"));

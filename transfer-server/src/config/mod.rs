@@ -1,4 +1,4 @@
-//! What a sidecar is told at its start.
+//! The configuration of a sidecar.
 
 #[cfg(test)]
 mod docs;
@@ -36,39 +36,39 @@ use transfer_core::tensor::Name;
 use transfer_memory::board::ENTRY_BYTES as BOARD_ENTRY_BYTES;
 use transfer_memory::socket::MAX_PATH_BYTES;
 
-/// The least memory with which anything works.
+/// The least memory that works.
 const LEAST: Size = Size(64 << 10);
 
-/// What the sidecar and the rings of one worker pin beside its arena and the landing pool, rounded up.
+/// The memory that the sidecar and the rings of one worker pin besides its arena and the landing pool, rounded up.
 const PINNED_BESIDE: Size = Size(2 << 20);
 
-/// The largest arena of one worker, where nothing is said.
+/// The default for the largest arena of one worker.
 const DEFAULT_MAX_ARENA: Size = Size(4 << 30);
 
-/// What is advised for the arenas of workers: that of one worker that says nothing.
+/// The advised room for the arenas of workers: the default arena of one worker.
 const ADVISED_ARENAS: Size = Size(64 << 20);
 
-/// How many sockets a link of the tcp fabric has, where nothing is said.
+/// The default number of sockets of a link of the tcp fabric.
 pub(crate) const DEFAULT_TCP_RAILS: u8 = 1;
 
-/// How many keys the board of a user can show.
+/// The default number of keys on the board of a user.
 pub(crate) const DEFAULT_BOARD_ENTRIES: u32 = 4096;
 
 /// Whether to lock memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Locking {
-    /// Where the kernel allows it.
+    /// If the kernel allows it.
     Try,
-    /// Or fail.
+    /// Fail if it is not possible.
     Require,
-    /// Do not.
+    /// Never.
     No,
 }
 
 /// How the data-plane thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Poll {
-    /// Polls for a moment after something happened, then sleeps.
+    /// Polls for a moment after an event, then sleeps.
     Adaptive,
     /// Sleeps as soon as there is nothing to do.
     Event,
@@ -76,7 +76,7 @@ pub enum Poll {
     Busy,
 }
 
-/// Who hosts the directory.
+/// The host of the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DirectoryPlace {
     /// This node.
@@ -94,54 +94,55 @@ pub struct Config {
     pub socket: PathBuf,
     /// Its permissions.
     pub socket_mode: u32,
-    /// Where the gRPC services listen.
+    /// The address of the gRPC services.
     pub listen: Option<SocketAddr>,
-    /// Path of a Unix socket where they listen too.
+    /// The path of a Unix socket of the gRPC services.
     pub admin_socket: Option<PathBuf>,
-    /// What other nodes call `listen`, as host:port.
+    /// The address at which other nodes reach `listen`, as host:port.
     pub advertise: Option<String>,
-    /// Where the tcp fabric listens.
+    /// The address of the tcp fabric.
     pub data_listen: Option<SocketAddr>,
     /// The IP address at which other nodes reach that.
     pub data_advertise: Option<IpAddr>,
-    /// How many sockets of the tcp fabric a link has.
+    /// The number of sockets of a link of the tcp fabric.
     pub tcp_rails: u8,
-    /// Who hosts the directory.
+    /// The host of the directory.
     pub directory: DirectoryPlace,
-    /// Whether to take the place of another sidecar of this name that lives.
+    /// Whether to take the name from another living sidecar.
     pub replace: bool,
     /// The size of each landing pool.
     pub pool_bytes: Size,
     /// The largest arena of one worker.
     pub max_arena_bytes: Size,
-    /// All pinned memory together.
+    /// The limit of all pinned memory together.
     pub pinned_limit: Size,
-    /// How many keys each user's board can show; 0: there are none.
+    /// The number of keys on each user's board; 0: there are no boards.
     pub board_entries: u32,
     /// Whether to lock memory.
     pub lock: Locking,
     /// Whether to ask for huge pages.
     pub huge_pages: bool,
-    /// What must carry transfers between nodes.
+    /// The fabric that must carry transfers between nodes.
     pub require: Option<FabricKind>,
     /// How the data plane waits.
     pub poll: Poll,
     /// RDMA between nodes.
     pub verbs: VerbsConfig,
-    /// How it can be watched.
+    /// Metrics, status page and traces.
     pub watch: WatchConfig,
     /// Shared memory between the sidecars of one host.
     pub shm: ShmConfig,
-    /// Certificates, and who may do what.
+    /// Certificates and roles.
     pub security: SecurityConfig,
-    /// Whose workers are whose.
+    /// Tenants.
     pub tenants: TenantsConfig,
-    /// How many keys and versions there may be.
+    /// The limits of keys and versions.
     pub limits: LimitsConfig,
 }
 
 impl Config {
-    /// A sidecar for this node alone: workers connect at `socket`, no TCP, the directory in memory.
+    /// The configuration of a sidecar for this node alone: workers connect at `socket`, no TCP, the directory in
+    /// memory.
     #[must_use]
     pub fn single(node: Name, socket: &Path) -> Config {
         Config {
@@ -173,16 +174,16 @@ impl Config {
         }
     }
 
-    /// Where the tcp fabric listens: as told, else at the address of `listen` with a free port, else not at all.
+    /// The address of the tcp fabric: the configured one, else that of `listen` with a free port, else none.
     #[must_use]
     pub fn data_address(&self) -> Option<SocketAddr> {
         self.data_listen.or_else(|| self.listen.map(|a| SocketAddr::new(a.ip(), 0)))
     }
 
-    /// Checks what must fit together.
+    /// Checks the configuration for contradictions.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first field that is wrong.
+    /// [`ConfigError`] for the first wrong field.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.socket_mode & !0o777 != 0 || self.socket_mode & 0o600 != 0o600 {
             return Err(ConfigError::SocketMode { value: self.socket_mode });
@@ -223,7 +224,7 @@ impl Config {
         let verbs = self.verbs.listen;
         let listeners = [("--listen", self.listen), ("--data-listen", self.data_listen), ("--verbs-listen", verbs)];
         for (flag, value) in listeners.into_iter().filter_map(|(flag, value)| Some((flag, value?))) {
-            // An IPv4 address that is written as IPv6 is what it stands for.
+            // An IPv4 address in IPv6 form counts as IPv4.
             let protected = self.security.insecure || self.security.has_tls();
             if !protected && !value.ip().to_canonical().is_loopback() {
                 return Err(ConfigError::BeyondLoopback { flag, value, port: value.port() });
@@ -288,7 +289,7 @@ impl Config {
                 return Err(ConfigError::TooSmall { flag, value, least: LEAST });
             }
         }
-        // An arena may be as large as the limit says at most, but most are smaller: only the pool is there for certain.
+        // An arena may be as large as the limit, but most are smaller: only the pool is certain.
         let pool = self.pool_bytes;
         if limit.0 >= pool.0.saturating_add(PINNED_BESIDE.0) {
             return Ok(());

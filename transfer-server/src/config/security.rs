@@ -1,4 +1,4 @@
-//! What a sidecar is told about certificates, and about who may do what.
+//! The settings of certificates and roles.
 
 use super::ConfigError;
 use clap::Args;
@@ -6,12 +6,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Certificates, and who may do what.
+/// Certificates and roles.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Security")]
 pub struct SecurityConfig {
-    /// This node's certificate, as PEM, with those that lead to the authority's. Its names (DNS names, or URIs like
-    /// transfer://node/NAME) say which node this is. With it every connection between nodes is encrypted and shows a certificate
+    /// This node's certificate, as PEM, with the chain up to the authority's. Its names (DNS names, or URIs like
+    /// transfer://node/NAME) say which node this is. With it every connection between nodes is encrypted and shows a
+    /// certificate
     #[arg(long, env = "TRANSFER_TLS_CERT", value_name = "PATH")]
     pub tls_cert: Option<PathBuf>,
 
@@ -23,25 +24,28 @@ pub struct SecurityConfig {
     #[arg(long, env = "TRANSFER_TLS_CA", value_name = "PATH")]
     pub tls_ca: Option<PathBuf>,
 
-    /// Which names peers may have: names of certificates, where * is for any characters. Default: any that the authority has signed
+    /// The names that peers may have: names of certificates, where * stands for any characters. Default: all names that
+    /// the authority has signed
     #[arg(long, env = "TRANSFER_PEERS", value_name = "NAME,...", value_delimiter = ',')]
     pub peers: Vec<NamePattern>,
 
-    /// Which names of certificates may administer: change the poll strategy, delete, drain. Default: none; the admin socket serves
-    /// root and the sidecar's own user
+    /// The names of certificates that may administer: change the poll strategy, delete, drain. Default: none; the admin
+    /// socket serves root and the sidecar's own user
     #[arg(long, env = "TRANSFER_ADMINS", value_name = "NAME,...", value_delimiter = ',')]
     pub admins: Vec<NamePattern>,
 
-    /// Which names of certificates may read the status and the lists, beside those that administer. Default: any that the authority
-    /// has signed
+    /// The names of certificates that may read the status and the lists, besides those that administer. Default: all
+    /// names that the authority has signed
     #[arg(long, env = "TRANSFER_READERS", value_name = "NAME,...", value_delimiter = ',')]
     pub readers: Vec<NamePattern>,
 
-    /// Do not encrypt what the tcp fabric carries; its links still begin by an encrypted call. The other node has to say so, too
+    /// Do not encrypt the data of the tcp fabric; its links still begin with an encrypted call. The other node must set
+    /// this, too
     #[arg(long, env = "TRANSFER_DATA_PLAINTEXT")]
     pub data_plaintext: bool,
 
-    /// Without certificates: listen beyond loopback, and let whoever connects administer, although nothing is encrypted or authenticated
+    /// Without certificates: listen beyond loopback, and let every client administer, although nothing is encrypted or
+    /// authenticated
     #[arg(long, env = "TRANSFER_INSECURE")]
     pub insecure: bool,
 }
@@ -99,7 +103,7 @@ impl SecurityConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamePattern(String);
 
-/// A text that is no such pattern.
+/// The text is no such pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a name of a certificate, like node-7, or with * for any characters, like node-*")]
 pub struct NotAPattern;
@@ -120,15 +124,15 @@ impl fmt::Display for NamePattern {
 }
 
 impl NamePattern {
-    /// Whether a name is one of these.
+    /// Whether a name matches.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
-        // `split` gives one part at least.
+        // `split` returns at least one part.
         let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
         let mut last = None;
         for part in parts {
-            // What stood before the last star is behind us; only the last part has to be at the end.
+            // The part before the last star is done; only the last part must be at the end.
             if let Some(middle) = last.replace(part) {
                 let Some((_, behind)) = rest.split_once(middle) else { return false };
                 rest = behind;
@@ -143,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_is_any_characters() {
+    fn star_matches_any_characters() {
         let matches = |pattern: &str, name| pattern.parse::<NamePattern>().unwrap().matches(name);
         for (pattern, name) in [
             ("node-7", "node-7"),

@@ -1,4 +1,4 @@
-//! What a sidecar is told about shared memory with others of its host.
+//! The settings of shared memory between sidecars.
 
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 /// Whether to use shared memory between the sidecars of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum UseShm {
-    /// With those that share the directory; the status says why where it is not used.
+    /// With sidecars that share the directory. The status says why it is not used.
     Auto,
-    /// Or fail to start.
+    /// Fail to start if it is not possible.
     On,
-    /// Do not.
+    /// Never.
     Off,
 }
 
 /// Whether workers read each other's memory over such a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum UseReferences {
-    /// Where the other sidecar says so, too.
+    /// If the other sidecar allows it, too.
     On,
     /// The receiving sidecar copies.
     Off,
@@ -27,17 +27,17 @@ pub enum UseReferences {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Shared memory")]
 pub struct ShmConfig {
-    /// Use shared memory between this sidecar and others of this host and user, also in other containers: auto with those that have the
-    /// same directory, on or fail to start, off
+    /// Use shared memory between this sidecar and others of this host and user, also in other containers: auto with
+    /// those that have the same directory, on or fail to start, off
     #[arg(id = "use_shm", long = "shm", env = "TRANSFER_SHM", value_enum, default_value_t = UseShm::Auto)]
     pub wanted: UseShm,
 
-    /// The directory that they share. Default: that of --socket
+    /// The directory that both sidecars share. Default: that of --socket
     #[arg(id = "shm_directory", long = "shm-dir", env = "TRANSFER_SHM_DIR", value_name = "DIR")]
     pub directory: Option<PathBuf>,
 
-    /// Whether a fetch over shared memory hands over the owner's own memory, read-only, where both sidecars say so and the workers are of one
-    /// user; off: the receiving sidecar copies
+    /// Whether a fetch over shared memory reads the owner's own memory, read-only, if both sidecars allow it and the
+    /// workers are of one user; off: the receiving sidecar copies
     #[arg(
         id = "shm_reference",
         long = "shm-reference",

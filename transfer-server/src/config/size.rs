@@ -9,7 +9,7 @@ pub struct Size(pub u64);
 
 const UNITS: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// A text that is no size.
+/// The text is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a size is a whole number with KiB, MiB, GiB or TiB behind it, or a number of bytes: 64MiB, 1GiB, 4096")]
 pub struct NotASize;
@@ -24,7 +24,7 @@ impl FromStr for Size {
             Some((name, factor)) => (text[..text.len() - name.len()].trim_end(), *factor),
             None => (text, 1),
         };
-        // u64's own parser takes a leading plus.
+        // u64's own parser accepts a leading plus.
         if !digits.bytes().all(|b| b.is_ascii_digit()) {
             return Err(NotASize);
         }

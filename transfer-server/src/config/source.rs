@@ -1,8 +1,8 @@
-//! Where a configuration comes from: the command line, the environment, a file, the defaults; in this order.
+//! The sources of a configuration: the command line, the environment, a file, the defaults; in this order.
 //!
-//! There is one definition, the flags. The same name is `--pool-bytes` on the command line, `TRANSFER_POOL_BYTES` in the environment and
-//! `pool_bytes` in the file, and a value is the same text in each. What the file says is put in front of the command line where neither
-//! that nor the environment has it, so one parser judges everything.
+//! The flags are the one definition. A setting is `--pool-bytes` on the command line, `TRANSFER_POOL_BYTES` in the
+//! environment and `pool_bytes` in the file, and a value is the same text in each. Settings of the file are put in
+//! front of the command line if neither that nor the environment has them, so one parser checks everything.
 
 use super::file::{ConfigFile, FileError, Judge, in_short};
 use super::{Config, ConfigError, Flags};
@@ -12,24 +12,25 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMat
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What is about the configuration itself. Not in the file.
+/// Flags about the configuration itself. They are not in the file.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Configuration")]
 pub struct SourceFlags {
-    /// A TOML file with what is not given here or in the environment: "pool_bytes = "1GiB"" for --pool-bytes 1GiB
+    /// A TOML file for settings that are not on the command line or in the environment: "pool_bytes = "1GiB"" for
+    /// --pool-bytes 1GiB
     #[arg(long, env = "TRANSFER_CONFIG", value_name = "PATH")]
     pub config: Option<PathBuf>,
 
-    /// Check the configuration and the files that it names, and end: 0 where all is well, 2 where not
+    /// Check the configuration and the files that it names, and exit: 0 if it is valid, 2 if not
     #[arg(long)]
     pub check: bool,
 
-    /// Print the configuration, and where each value is from, as a file for --config; and end
+    /// Print the configuration with the source of each value, as a file for --config, and exit
     #[arg(long)]
     pub print_config: bool,
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// `--pool-bytes`
@@ -38,7 +39,7 @@ pub enum Origin {
     Environment(String),
     /// The file of `--config`, and the line.
     File(PathBuf, usize),
-    /// Nobody has said anything.
+    /// The default.
     Default,
 }
 
@@ -53,53 +54,53 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// One key, what it is, and why.
+/// One setting, its value, and the source of that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
-    /// As in the file.
+    /// The key, as in the file.
     pub key: String,
-    /// The texts of its value; none where it is not set.
+    /// The texts of its value; empty if it is not set.
     pub values: Vec<String>,
-    /// Who said so.
+    /// The source of the value.
     pub origin: Origin,
 }
 
-/// A configuration that was read, and how it came about.
+/// A loaded configuration, with its sources.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// What the parser made of it.
+    /// The parsed flags.
     pub flags: Flags,
     /// Every key, in the order of the help.
     pub settings: Vec<Setting>,
 }
 
-/// A configuration that was not read.
+/// The reason why a configuration was not loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The command line or the environment, in the parser's words; or a request for help.
+    /// The command line or the environment is wrong, in the parser's words; or help was requested.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
-    /// A value in the environment. The parser would blame the flag.
+    /// A value in the environment is wrong. The parser would name the flag.
     #[error("{name}={value:?}: {why}")]
     Environment {
         /// The variable.
         name: String,
         /// Its value.
         value: String,
-        /// What is wrong, and what would be right.
+        /// The error, and what would be right.
         why: String,
     },
-    /// The file.
+    /// The file is wrong.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Values that do not fit together, or cannot be.
+    /// Values contradict each other, or are not valid.
     #[error("{source}{}", from_where(origins))]
     Config {
-        /// What is wrong.
+        /// The error.
         #[source]
         source: ConfigError,
-        /// Which of the flags in its words come from a file or the environment.
+        /// The flags in its text that come from a file or the environment.
         origins: Vec<(String, Origin)>,
     },
 }
@@ -108,7 +109,7 @@ fn from_where(origins: &[(String, Origin)]) -> String {
     origins.iter().map(|(key, origin)| format!(" ({key} is from {origin})")).collect()
 }
 
-/// The flags, as one may also say them in a file: a switch takes a value, so that `--huge-pages=false` can overrule the file.
+/// The flags in the form for the file: a switch takes a value, so that `--huge-pages=false` can overrule the file.
 pub(super) fn command() -> Command {
     Flags::command().mut_args(|arg| match arg.get_action() {
         ArgAction::SetTrue if !is_about_itself(&arg) => arg
@@ -125,13 +126,13 @@ fn is_about_itself(arg: &Arg) -> bool {
     matches!(arg.get_id().as_str(), "config" | "check" | "print_config" | "help" | "version")
 }
 
-/// What a key of the file may be, as the parser knows them.
+/// The keys of the file, as the parser knows them.
 pub(super) fn keys(command: &Command) -> impl Iterator<Item = (String, &Arg)> {
     let known = command.get_arguments().filter(|arg| !is_about_itself(arg));
     known.filter_map(|arg| Some((arg.get_long()?.replace('-', "_"), arg)))
 }
 
-/// Reads the configuration that these arguments, of which the first is the program's name, ask for.
+/// Loads the configuration for these arguments, of which the first is the program's name.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -142,7 +143,7 @@ pub fn load(arguments: &[OsString]) -> Result<Loaded, LoadError> {
     load_with(arguments, &said, file)
 }
 
-/// What is wrong with a value that the environment has, and the command line has not.
+/// The error of a value that is in the environment, and not on the command line.
 fn of_environment(error: &clap::Error, arguments: &[OsString]) -> Option<LoadError> {
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
     // `--pool-bytes <SIZE>`
@@ -210,7 +211,7 @@ impl Loaded {
     /// The checked configuration.
     ///
     /// # Errors
-    /// [`LoadError::Config`], which says where the values that it names are from.
+    /// [`LoadError::Config`], with the sources of the values that it names.
     pub fn config(&self) -> Result<Config, LoadError> {
         self.flags.clone().into_config().map_err(|source| {
             let words = source.to_string();
@@ -225,7 +226,7 @@ impl Loaded {
         })
     }
 
-    /// The configuration as a file that says the same, with a comment for each value: where it is from.
+    /// The configuration as a file, with a comment on each value's source.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let command = command();

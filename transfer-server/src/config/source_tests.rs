@@ -5,7 +5,7 @@ fn words(line: &str) -> Vec<OsString> {
     std::iter::once("transferd").chain(line.split_whitespace()).map(OsString::from).collect()
 }
 
-/// As [`load`], with this file. The environment of a test is nobody's.
+/// As [`load`], with this file. Tests do not use the environment.
 fn with_file(line: &str, file: &str) -> Result<Loaded, LoadError> {
     let arguments = words(line);
     let said = command().try_get_matches_from(&arguments)?;
@@ -73,7 +73,7 @@ fn errors_name_the_file_the_line_and_the_key() {
     refused("[verbs]\ndevice = 'a'", &["/etc/t.toml:1", "verbs", "table"]);
     refused("poll = \n", &["/etc/t.toml:1", "no TOML"]);
     refused("poll = 'busy'\npoll = 'event'", &["/etc/t.toml:2", "duplicate key"]);
-    // What only does not fit together is told with its place, too.
+    // Contradictions are reported with the place of their values, too.
     refused(
         "pinned_limit = '1GiB'\npool_bytes = '2GiB'",
         &["--pool-bytes 2GiB", "pinned_limit is from /etc/t.toml:1", "pool_bytes is from /etc/t.toml:2"],
@@ -81,7 +81,7 @@ fn errors_name_the_file_the_line_and_the_key() {
 }
 
 #[test]
-fn a_file_that_is_none_is_named() {
+fn unusable_files_are_named() {
     let missing = load(&words("--config /nowhere/t.toml")).unwrap_err().to_string();
     assert!(missing.contains("--config /nowhere/t.toml") && missing.contains("No such file"), "{missing}");
     let folder = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn a_file_that_is_none_is_named() {
 }
 
 #[test]
-fn what_is_printed_is_a_file_that_says_the_same() {
+fn printed_configuration_is_an_equivalent_file() {
     let file = "verbs_device = \"a,b:2\"\nsocket = 'a \"quoted\\path'\npool_bytes = 65536\ninsecure = true";
     let line = "--node n --listen 127.0.0.1:0 --poll busy --log info,transfer_fabric=debug";
     let first = with_file(line, file).unwrap();
@@ -129,7 +129,7 @@ fn fuzz_config_file() {
     transfer_fuzz::Target::new("config-file", examples).max_len(4096).bound(16 << 20).rounds(500).run(|bytes| {
         match with_file("--node n", &String::from_utf8_lossy(bytes)).and_then(|l| Ok((l.config()?, l))) {
             Ok((config, loaded)) => {
-                // What it came to can be written down.
+                // The result can be written as a file.
                 let again = with_file("", &loaded.to_toml()).and_then(|l| l.config()).unwrap();
                 assert_eq!(again, config);
                 "a configuration".into()

@@ -1,4 +1,4 @@
-//! What a sidecar is told about tenants: names for user and group ids, what nodes may say of them, and which keys are kept for some.
+//! The settings of tenants: names for user and group ids, the tenants for which nodes may speak, and rules about keys.
 
 use super::{ConfigError, NamePattern};
 use clap::Args;
@@ -6,31 +6,34 @@ use hashbrown::HashMap;
 use std::str::FromStr;
 use transfer_core::protocol::{Tenant, Tenants};
 
-/// Whose workers are whose.
+/// Tenants.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Tenants")]
 pub struct TenantsConfig {
-    /// Names for user ids, and with @ for group ids, so that nodes whose ids differ mean the same: train=1001,1002,@3000. A worker's tenant
-    /// is the name of its user id, else that of its effective group id, else the user id. In the file a table named tenants
+    /// Names for user ids, and with @ for group ids, so that nodes with different ids mean the same tenant:
+    /// train=1001,1002,@3000. A worker's tenant is the name of its user id, else that of its effective group id, else
+    /// the user id. In the file a table named tenants
     #[arg(long, env = "TRANSFER_TENANTS", value_name = "NAME=ID,...;...", value_delimiter = ';')]
     pub tenants: Vec<TenantIds>,
 
-    /// For which tenants a node may speak, by its name: node-*=train,1001, or * for all. A node that is in no rule speaks for nobody.
-    /// Default: each speaks for all. In the file a table named peer_tenants
+    /// The tenants for which a node may speak, by the node's name: node-*=train,1001, or * for all. A node without a
+    /// rule speaks for none. Default: each node speaks for all. In the file a table named peer_tenants
     #[arg(long, env = "TRANSFER_PEER_TENANTS", value_name = "NODE=TENANT,...;...", value_delimiter = ';')]
     pub peer_tenants: Vec<PeerTenants>,
 
-    /// Keys that begin so, and counters and barriers whose names do, may be owned by these tenants alone: prod/=train. The longest prefix
-    /// counts. In the file a table named reserve
+    /// Only these tenants may own keys, counters and barriers with this prefix: prod/=train. The longest prefix counts.
+    /// In the file a table named reserve
     #[arg(long, env = "TRANSFER_RESERVE", value_name = "PREFIX=TENANT,...;...", value_delimiter = ';')]
     pub reserve: Vec<PrefixRule>,
 
-    /// Keys that begin so may be fetched by these tenants, whosever they are: models/=eval. They get copies. In the file a table named share
+    /// These tenants may fetch keys with this prefix, whoever owns them: models/=eval. They get copies. In the file a
+    /// table named share
     #[arg(long, env = "TRANSFER_SHARE", value_name = "PREFIX=TENANT,...;...", value_delimiter = ';')]
     pub share: Vec<PrefixRule>,
 
-    /// Which names of certificates may look at and administer one tenant alone: list and delete what is its own, evict in its pool:
-    /// ops-train=train. Not the sidecar itself; and nothing more where --readers and --admins do not name them
+    /// The names of certificates that may view and administer one tenant only: list and delete its keys, evict in its
+    /// pool: ops-train=train. They have no access to the sidecar itself, and no further rights unless --readers or
+    /// --admins name them
     #[arg(long, env = "TRANSFER_TENANT_ADMINS", value_name = "NAME=TENANT;...", value_delimiter = ';')]
     pub tenant_admins: Vec<TenantAdmin>,
 }
@@ -42,7 +45,7 @@ pub struct TenantAdmin {
     tenant: String,
 }
 
-/// A name, and the ids that it is for.
+/// A tenant's name, and its ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantIds {
     name: String,
@@ -50,21 +53,21 @@ pub struct TenantIds {
     groups: Vec<u32>,
 }
 
-/// Nodes, and the tenants that they may speak for. `None`: all.
+/// Nodes, and the tenants for which they may speak. `None`: all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerTenants {
     nodes: NamePattern,
     tenants: Option<Vec<String>>,
 }
 
-/// The beginning of keys, and for whom the rule is.
+/// A prefix of keys, and the tenants of the rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrefixRule {
     prefix: String,
     tenants: Vec<String>,
 }
 
-/// A text that is no such rule.
+/// The text is no such rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotARule(&'static str);
@@ -129,22 +132,22 @@ impl FromStr for PrefixRule {
     }
 }
 
-/// The rules, understood.
+/// The parsed rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tenancy {
     tenants: Tenants,
     users: HashMap<u32, Tenant>,
     groups: HashMap<u32, Tenant>,
-    /// Empty: every node speaks for all.
+    /// Empty: every node may speak for all tenants.
     nodes: Vec<(NamePattern, Option<Vec<Tenant>>)>,
     admins: Vec<(NamePattern, Tenant)>,
 }
 
 impl TenantsConfig {
-    /// Understands the rules.
+    /// Parses the rules.
     ///
     /// # Errors
-    /// [`ConfigError::Tenants`] for the first that is wrong.
+    /// [`ConfigError::Tenants`] for the first wrong rule.
     pub(crate) fn tenancy(&self) -> Result<Tenancy, ConfigError> {
         let mut made = Tenancy::default();
         for TenantIds { name, users, groups } in &self.tenants {
@@ -194,24 +197,25 @@ impl Tenancy {
         texts.iter().map(one).collect()
     }
 
-    /// For the state machine.
+    /// The rules for the state machine.
     pub(crate) fn tenants(&self) -> &Tenants {
         &self.tenants
     }
 
-    /// Whose a process is, by its effective ids.
+    /// The tenant of a process, by its effective ids.
     pub(crate) fn of(&self, uid: u32, gid: u32) -> Tenant {
         let named = self.users.get(&uid).or_else(|| self.groups.get(&gid));
         named.copied().unwrap_or(Tenant::User(uid))
     }
 
-    /// The tenant that whoever has a certificate of these names administers, where that is one: the first rule counts.
+    /// The tenant that a holder of a certificate with these names administers, if it is limited to one: the first rule
+    /// counts.
     pub(crate) fn administered_by(&self, names: &[String]) -> Option<Tenant> {
         let (_, tenant) = self.admins.iter().find(|(pattern, _)| names.iter().any(|name| pattern.matches(name)))?;
         Some(*tenant)
     }
 
-    /// For whom a node of this name may speak by the rules: the first that names it counts. `None`: all.
+    /// The tenants for which a node of this name may speak: the first rule that names it counts. `None`: all.
     pub(crate) fn rule_for(&self, node: &str) -> Option<&[Tenant]> {
         if self.nodes.is_empty() {
             return None;
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_rule_is_said() {
+    fn errors_of_rules_are_named() {
         for bad in ["train", "=1", "train=", "train=1,", "train=x", "train=-1", "train=@"] {
             assert!(bad.parse::<TenantIds>().is_err(), "{bad}");
         }
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_in_no_rule_speaks_for_nobody() {
+    fn node_without_a_rule_speaks_for_no_tenant() {
         let made = config(&["train=1"], &["node-1=*", "node-*=train,7"], &[]).tenancy().unwrap();
         let train = made.tenants().called("train").unwrap();
         assert_eq!(made.rule_for("node-1"), None);

@@ -1,4 +1,4 @@
-//! What a sidecar is told about RDMA.
+//! The settings of RDMA.
 
 use super::ConfigError;
 use clap::{Args, ValueEnum};
@@ -10,42 +10,42 @@ use transfer_core::memory::RailKeys;
 /// Whether to use RDMA between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum UseVerbs {
-    /// Where there is a device; the status says why where it is not used.
+    /// If there is a device. The status says why it is not used.
     Auto,
-    /// Or fail to start.
+    /// Fail to start if it is not possible.
     On,
     /// Do not look for devices.
     Off,
 }
 
-/// How queue pairs get to know each other.
+/// How queue pairs are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum VerbsConnect {
-    /// Their numbers and addresses go with the gRPC call that makes a link.
+    /// Their numbers and addresses are exchanged by the gRPC call that makes a link.
     Qp,
-    /// The RDMA connection manager does it, at an IP address of the device.
+    /// By the RDMA connection manager, at an IP address of the device.
     RdmaCm,
 }
 
-/// What a peer may write to.
+/// The memory that a peer may write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum IsolationChoice {
-    /// What was granted: a memory window for each landing slot.
+    /// The granted ranges: a memory window for each landing slot.
     Window,
     /// The whole landing pool of a user id, from the first grant on.
     Pool,
 }
 
-/// A device, and which port of it: `mlx5_0`, `mlx5_0:2`.
+/// A device, and its port: `mlx5_0`, `mlx5_0:2`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceName {
-    /// As `ibv_devices` calls it.
+    /// The name, as `ibv_devices` lists it.
     pub name: String,
-    /// Where one was named.
+    /// The port, if one was named.
     pub port: Option<u8>,
 }
 
-/// A text that names no device.
+/// The text names no device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a device is a name, as `transferctl devices` lists it, or name:port, like mlx5_0 or mlx5_0:1")]
 pub struct NotADevice;
@@ -63,18 +63,18 @@ impl FromStr for DeviceName {
     }
 }
 
-/// RDMA devices, queue pairs, and what to do about lost packets.
+/// The settings of RDMA devices, queue pairs, and lost packets.
 ///
-/// The numbers are those of the InfiniBand verbs, as ibv_modify_qp(3) has them.
+/// The numbers are those of InfiniBand verbs, as in ibv_modify_qp(3).
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(next_help_heading = "RDMA")]
 pub struct VerbsConfig {
-    /// Use RDMA between nodes: auto where there is a device, on or fail to start, off
+    /// Use RDMA between nodes: auto if there is a device, on or fail to start, off
     #[arg(long = "verbs", env = "TRANSFER_VERBS", value_enum, default_value_t = UseVerbs::Auto)]
     pub wanted: UseVerbs,
 
-    /// The devices, separated by commas or given several times: mlx5_0, or mlx5_0:1 with its port. Default: the first device with
-    /// an active port
+    /// The devices, separated by commas or given several times: mlx5_0, or mlx5_0:1 with its port. Default: the first
+    /// device with an active port
     #[arg(
         long = "verbs-device",
         env = "TRANSFER_VERBS_DEVICE",
@@ -87,35 +87,37 @@ pub struct VerbsConfig {
     #[arg(long = "verbs-port", env = "TRANSFER_VERBS_PORT", value_name = "N")]
     pub port: Option<u8>,
 
-    /// Which entry of the port's GID table is its address. Default: RoCE v2 over IPv4, then over IPv6; on InfiniBand the LID
+    /// The entry of the port's GID table that is its address. Default: RoCE v2 over IPv4, then over IPv6; on InfiniBand
+    /// the LID
     #[arg(long = "verbs-gid-index", env = "TRANSFER_VERBS_GID_INDEX", value_name = "N")]
     pub gid_index: Option<u32>,
 
-    /// The largest packet, in bytes: 256, 512, 1024, 2048 or 4096. Default: what both ports have
+    /// The largest packet, in bytes: 256, 512, 1024, 2048 or 4096. Default: the largest that both ports support
     #[arg(long = "verbs-mtu", env = "TRANSFER_VERBS_MTU", value_name = "BYTES")]
     pub mtu: Option<u32>,
 
-    /// How queue pairs get to know each other: by the gRPC call that makes a link, or by the RDMA connection manager
+    /// How queue pairs are connected: by the gRPC call that makes a link (qp), or by the RDMA connection manager
+    /// (rdma-cm)
     #[arg(long = "verbs-connect", env = "TRANSFER_VERBS_CONNECT", value_enum, default_value_t = VerbsConnect::Qp)]
     pub connect: VerbsConnect,
 
-    /// Where the RDMA connection manager listens: an IP address of the device, and a port; 0 takes a free one
+    /// The address of the RDMA connection manager: an IP address of the device, and a port; 0 takes a free one
     #[arg(id = "verbs_listen", long = "verbs-listen", env = "TRANSFER_VERBS_LISTEN", value_name = "IP:PORT", value_parser = super::flags::address)]
     pub listen: Option<SocketAddr>,
 
-    /// How long to wait for the acknowledgement of a packet: 4.096 µs times 2 to the power of N, 1 to 31; 14 is 67 ms
+    /// The time to wait for the acknowledgement of a packet: 4.096 µs times 2 to the power of N, 1 to 31; 14 is 67 ms
     #[arg(long = "verbs-timeout", env = "TRANSFER_VERBS_TIMEOUT", value_name = "N", default_value_t = 14)]
     pub timeout: u8,
 
-    /// How often to send a packet again that was not acknowledged, 0 to 6
+    /// The number of retries of a packet that was not acknowledged, 0 to 6
     #[arg(long = "verbs-retry", env = "TRANSFER_VERBS_RETRY", value_name = "N", default_value_t = 6)]
     pub retry: u8,
 
-    /// How often to send again what found no receive posted, 0 to 6
+    /// The number of retries of a message that found no posted receive, 0 to 6
     #[arg(long = "verbs-rnr-retry", env = "TRANSFER_VERBS_RNR_RETRY", value_name = "N", default_value_t = 6)]
     pub rnr_retry: u8,
 
-    /// How long a peer waits before it does so, as ibv_modify_qp(3) numbers it: 0 to 31; 12 is 0.64 ms
+    /// The time that a peer waits before such a retry, as ibv_modify_qp(3) numbers it: 0 to 31; 12 is 0.64 ms
     #[arg(long = "verbs-min-rnr-timer", env = "TRANSFER_VERBS_MIN_RNR_TIMER", value_name = "N", default_value_t = 12)]
     pub min_rnr_timer: u8,
 
@@ -127,21 +129,21 @@ pub struct VerbsConfig {
     #[arg(long = "verbs-service-level", env = "TRANSFER_VERBS_SERVICE_LEVEL", value_name = "N", default_value_t = 0)]
     pub service_level: u8,
 
-    /// Which entry of the port's table of partition keys
+    /// The entry of the port's table of partition keys
     #[arg(long = "verbs-pkey-index", env = "TRANSFER_VERBS_PKEY_INDEX", value_name = "N", default_value_t = 0)]
     pub pkey_index: u16,
 
-    /// What a peer may write to over RDMA: what it was granted, by memory windows, or the whole landing pool
+    /// The memory that a peer may write over RDMA: the granted ranges, by memory windows, or the whole landing pool
     #[arg(long = "isolation", env = "TRANSFER_ISOLATION", value_enum, default_value_t = IsolationChoice::Window)]
     pub isolation: IsolationChoice,
 
-    /// How many queue pairs each link has on each device; large tensors are striped over them
+    /// The number of queue pairs of each link on each device; large tensors are striped over them
     #[arg(long = "verbs-queue-pairs", env = "TRANSFER_VERBS_QUEUE_PAIRS", value_name = "N", default_value_t = 1)]
     pub queue_pairs: u8,
 }
 
 impl Default for VerbsConfig {
-    /// As the flags' defaults are.
+    /// The same as the flags' defaults.
     fn default() -> VerbsConfig {
         VerbsConfig {
             wanted: UseVerbs::Auto,
@@ -164,11 +166,11 @@ impl Default for VerbsConfig {
     }
 }
 
-/// After this time at the latest a peer that is gone must be noticed.
+/// The longest time after which a peer that is gone must be noticed.
 const LONGEST_SILENCE: Duration = Duration::from_secs(600);
 
 impl VerbsConfig {
-    /// How long a packet is tried before its queue pair gives up.
+    /// The time for which a packet is retried before its queue pair fails.
     #[must_use]
     pub fn patience(&self) -> Duration {
         Duration::from_nanos(4096 << self.timeout.min(31)) * (u32::from(self.retry) + 1)
@@ -194,7 +196,7 @@ impl VerbsConfig {
         }
         for (flag, value) in [("--verbs-retry", self.retry), ("--verbs-rnr-retry", self.rnr_retry)] {
             if value == 7 {
-                // The first does so on some devices only, which is no better (docs/adr/0001).
+                // The first has this meaning on some devices only, which is no better (docs/adr/0001).
                 return wrong(flag, &7, "means for ever: a peer that is gone would never be noticed", "give 0 to 6");
             }
             if value > 7 {

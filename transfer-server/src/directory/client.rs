@@ -1,4 +1,5 @@
-//! A node's dealings with the directory: stays attached, comes back with patience, and forgets nothing that has no answer.
+//! A node's client of the directory. It stays attached, reattaches with a back-off, and repeats everything that has no
+//! answer.
 
 use super::host::MAX_BATCH;
 use super::item::{Answer, Hello, NodeAt, NodeItem};
@@ -13,35 +14,35 @@ use transfer_core::tensor::Name;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// How long what is asked waits for a directory that is not heard, from when it was heard last.
+/// The time for which requests wait for a directory that does not answer, from its last message on.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The first pause before attaching again, and the longest.
+/// The first and the longest pause before attaching again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Above this many unsaid items the node's wishes wait in their channel.
+/// Above this many unsent items, requests of the node wait in their channel.
 const FULL: usize = 16 * MAX_BATCH;
 
-/// What the directory is to this node.
+/// The state of the directory, as this node sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DirectoryState {
     /// Whether this node is attached.
     pub(crate) attached: bool,
-    /// Why not.
+    /// The reason why it is not attached.
     pub(crate) why_not: String,
-    /// That the directory said so itself: it does not pass by trying again.
+    /// Whether the directory itself refused it: trying again does not help.
     pub(crate) refused: bool,
-    /// How often it has attached.
+    /// The number of times that it has attached.
     pub(crate) attachments: u64,
-    /// How often it has tried to and could not.
+    /// The number of failed attempts to attach.
     failures: u64,
 }
 
-/// Why a question to the directory has no answer.
+/// The reason why a request to the directory has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum DirectoryError {
-    /// No answer in time.
+    /// There was no answer in time.
     #[error("the directory at {place} cannot be reached: {why}")]
     Unreachable {
         /// "embedded", or its URL.
@@ -61,20 +62,21 @@ pub(crate) struct WorkerElsewhere {
     node: Name,
 }
 
-/// Speaks for this node. Cheap to clone. The node detaches when the last clone is gone.
+/// This node's client of the directory. Cheap to clone. The node detaches when the last clone is gone.
 #[derive(Debug, Clone)]
 pub(crate) struct DirectoryClient {
     asks: mpsc::UnboundedSender<Ask>,
     state: watch::Receiver<DirectoryState>,
     place: Place,
-    /// Told when the node leaves.
+    /// Notified when the node leaves.
     leaves: Arc<Notify>,
 }
 
 impl DirectoryClient {
-    /// Begins to attach, on the runtime that this is called on. What the engine must hear goes to `news`.
+    /// Starts attaching, on the current runtime. News for the engine goes to `news`.
     pub(crate) fn start(place: Place, hello: Hello, news: mpsc::UnboundedSender<News>) -> DirectoryClient {
-        // Unbounded: the engine's thread must not wait. What it asks for is bounded by what it has published and what waits.
+        // Unbounded, because the engine's thread must not wait. Its requests are bounded by its published keys and its
+        // waiters.
         let (asks, asked) = mpsc::unbounded_channel();
         let (report, state) =
             watch::channel(DirectoryState { why_not: "not attached yet".to_owned(), ..DirectoryState::default() });
@@ -86,21 +88,21 @@ impl DirectoryClient {
         DirectoryClient { asks, state, place, leaves }
     }
 
-    /// Notes a wish. Never blocks.
+    /// Sends a request. Never blocks.
     pub(crate) fn ask(&self, ask: Ask) {
         // The actor ends only with the last sender, or with the runtime.
         let _ = self.asks.send(ask);
     }
 
-    /// What the directory is to this node now.
+    /// The current state of the directory.
     pub(crate) fn state(&self) -> DirectoryState {
         self.state.borrow().clone()
     }
 
-    /// Tells of each time that this node is attached, and not any more, for as long as it tries.
+    /// Reports each time that this node attaches or detaches, as long as it tries.
     pub(crate) async fn tell_of(self, events: Events) {
         let DirectoryClient { asks, mut state, place, .. } = self;
-        // The node detaches when the last of these is gone.
+        // The node detaches when the last sender is gone.
         drop(asks);
         let (location, mut attachments, mut was) = (place.describe(), 0, false);
         loop {
@@ -124,13 +126,13 @@ impl DirectoryClient {
         }
     }
 
-    /// Where it is.
+    /// The place of the directory.
     pub(crate) fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Waits until this node is attached, or knows that it will not be: its first attempt is over, and `patience` is, unless the directory
-    /// refused it.
+    /// Waits until this node is attached, or its first attempt has failed and `patience` has passed, or the directory
+    /// has refused it.
     pub(crate) async fn first_word(&self, patience: Duration) -> DirectoryState {
         let mut state = self.state.clone();
         let word = state.wait_for(|s| s.attached || s.refused);
@@ -140,27 +142,27 @@ impl DirectoryClient {
         self.state()
     }
 
-    /// Tells the directory, if it is there, that this node is ending, so that nobody misses it; it does not attach again. Waits until that is
-    /// heard, for as long as `patience`.
+    /// Tells the directory, if it is there, that this node ends, so that the node does not count as lost; it does not
+    /// attach again. Waits for the end of the stream, at most `patience`.
     pub(crate) async fn leave(&self, patience: Duration) {
         if !self.state().attached {
             return;
         }
         self.leaves.notify_one();
         let mut state = self.state.clone();
-        // Without an answer it is missed, as one that was killed.
+        // Without an answer it counts as lost, like a killed node.
         let _ = tokio::time::timeout(patience, state.wait_for(|s| !s.attached)).await;
     }
 
-    /// Where a node is; `None`: not attached.
+    /// The place of a node; `None`: not attached.
     pub(crate) async fn node(&self, node: &Name, patience: Duration) -> Result<Option<NodeAt>, DirectoryError> {
         let (answer, heard) = oneshot::channel();
         self.ask(Ask::ResolveNode { node: node.clone(), answer });
         self.within(patience, heard).await
     }
 
-    /// Enters a worker that connected here. Where the directory does not answer in time it may come in, and [`News::NameLost`] is told
-    /// when the directory has given its name to another one.
+    /// Enters a worker that connected here. If the directory does not answer in time, the worker may come in, and
+    /// [`News::NameLost`] follows if the directory has given its name to another one.
     pub(crate) async fn worker_up(&self, worker: &Name, patience: Duration) -> Result<(), WorkerElsewhere> {
         let (answer, heard) = oneshot::channel();
         self.ask(Ask::WorkerUp { worker: worker.clone(), answer });
@@ -190,12 +192,12 @@ struct Actor {
     news: mpsc::UnboundedSender<News>,
     report: watch::Sender<DirectoryState>,
     ledger: Ledger,
-    /// When this node goes on without the directory. `None`: it is attached, or has gone on.
+    /// The moment at which this node goes on without the directory. `None`: it is attached, or has gone on.
     alone_at: Option<tokio::time::Instant>,
     leaves: Arc<Notify>,
 }
 
-/// Nobody asks any more, or the node has left.
+/// No sender is left, or the node has left.
 struct Done;
 
 impl Actor {
@@ -211,7 +213,7 @@ impl Actor {
             let (why, refused) = match self.meanwhile(async move { Line::open(&place, &hello).await }).await? {
                 Ok(line) => {
                     pause = BACKOFF.0;
-                    // Only once: two that replace each other would do so for ever.
+                    // Only once: two sidecars that replace each other would do so for ever.
                     self.hello.replace = false;
                     (self.attached(line).await?, false)
                 }
@@ -220,7 +222,7 @@ impl Actor {
             };
             let news = self.report.borrow().attached || self.report.borrow().why_not != why;
             match self.place {
-                // It ends when the sidecar does.
+                // It ends with the sidecar.
                 Place::Here(_) => tracing::debug!(why, "not attached to the directory"),
                 Place::There(_) if !news => {}
                 Place::There(_) => tracing::warn!(
@@ -241,7 +243,7 @@ impl Actor {
         }
     }
 
-    /// Does something that needs no line, and notes what is asked meanwhile.
+    /// Does something that needs no connection, and records requests meanwhile.
     async fn meanwhile<T>(&mut self, what: impl Future<Output = T>) -> Result<T, Done> {
         tokio::pin!(what);
         loop {
@@ -270,7 +272,7 @@ impl Actor {
         }
     }
 
-    /// Answers why the line ended.
+    /// Returns the reason why the connection ended.
     async fn attached(&mut self, mut line: Line) -> Result<String, Done> {
         self.report.send_modify(|s| {
             s.attached = true;
@@ -286,7 +288,7 @@ impl Actor {
         Ok(why)
     }
 
-    /// Says and hears what there is, until the line ends: why.
+    /// Sends and receives until the connection ends. Returns the reason.
     async fn speak(&mut self, line: &mut Line) -> Result<String, Done> {
         let mut unsaid = VecDeque::from(self.ledger.attached(Instant::now()));
         self.tell(News::Attached);
@@ -306,7 +308,7 @@ impl Actor {
                     Ok(answers) => {
                         for answer in answers {
                             if let Answer::Ping { ping } = answer {
-                                // Before all else that is to be said: who does not answer soon loses its name.
+                                // Before everything else: a node that does not answer soon loses its name.
                                 unsaid.push_front(NodeItem::Pong { ping });
                             } else if let Some(news) = self.ledger.answer(answer) {
                                 let _ = self.news.send(news);
@@ -346,12 +348,12 @@ impl Actor {
     }
 
     fn tell(&self, news: News) {
-        // Whoever listens may have ended before.
+        // The receiver may have ended before.
         let _ = self.news.send(news);
     }
 }
 
-/// That time, if any.
+/// Waits for that time, if any.
 async fn at(time: Option<tokio::time::Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,

@@ -82,7 +82,7 @@ async fn two_nodes_meet_in_one_directory_one_of_them_by_grpc() {
     assert_eq!(b.hear().await, News::Attached);
 
     b.client.ask(Ask::Resolve { key: key("w"), newer_than: 0 });
-    // Whatever b says from here on comes behind its question.
+    // Everything that b sends from here on comes after its request.
     b.client.worker_up(&name("trainer"), SOON).await.unwrap();
     a.claim("w", "ps");
     assert_eq!(a.hear().await, claimed("w"));
@@ -126,7 +126,7 @@ async fn a_restarted_directory_hears_everything_again() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!b.client.state().why_not.is_empty());
-    // Asked while nobody hears it.
+    // Asked while the directory is away.
     b.claim("l", "trainer");
     b.client.ask(Ask::Unclaim { key: key("l") });
 
@@ -144,7 +144,7 @@ async fn a_restarted_directory_hears_everything_again() {
         }
     }
     let _serving = serving.unwrap();
-    // The engine claims again what it published, when it hears this.
+    // At this news the engine claims again what it published.
     assert_eq!(b.hear().await, News::Attached);
     b.claim("k", "trainer");
     assert_eq!(b.hear().await, claimed("l"));
@@ -156,7 +156,7 @@ async fn a_restarted_directory_hears_everything_again() {
     assert_eq!(b.client.state().attachments, 2);
 }
 
-/// An address at which nobody listens.
+/// An address without a listener.
 async fn nowhere() -> std::net::SocketAddr {
     tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
@@ -183,7 +183,7 @@ async fn without_a_directory_a_node_goes_on_with_what_is_its_own() {
     let e = b.client.node(&name("a"), Duration::from_millis(50)).await.unwrap_err();
     assert!(e.to_string().contains("refused"), "{e}");
 
-    // When there is one, it decides: it knows another worker of that name.
+    // When the directory is there, it decides: it knows another worker of that name.
     let directory = Directory::new(name("a"));
     let mut a = Node::start(Place::Here(directory.clone()), "a");
     assert_eq!(a.hear().await, News::Attached);
@@ -217,13 +217,13 @@ async fn a_name_that_a_living_sidecar_has_is_refused_and_says_how_to_take_it() {
         "{refused:?}"
     );
     assert_eq!(old.client.state().attachments, 1);
-    // The host's name is nobody else's.
+    // No other node can have the host's name.
     let hosts = start(Hello { incarnation: 2, replace: true, ..hello("a") }).client.first_word(SOON).await;
     assert!(hosts.refused && hosts.why_not.contains("hosts this directory"), "{hosts:?}");
 
     let mut new = start(Hello { replace: true, ..second });
     assert_eq!(new.hear().await, News::Attached);
-    // The one that was replaced tries again, and does not win the name back.
+    // The replaced node tries again, and does not win the name back.
     let mut state = old.client.state.clone();
     let replaced = tokio::time::timeout(SOON, state.wait_for(|s| s.refused)).await.unwrap().unwrap().clone();
     assert!(replaced.why_not.contains("incarnation 2"), "{replaced:?}");
@@ -239,7 +239,7 @@ async fn a_directory_of_another_version_is_refused_by_both_sides() {
     let mut client = v1::directory_client::DirectoryClient::new(channel);
     let mut first = super::super::convert::hello_update(&hello("b"));
     let Some(v1::node_item::Item::Hello(hello)) = &mut first.items[0].item else { panic!() };
-    // As one says that knows of no versions.
+    // A side that knows no versions sends this.
     hello.version = 0;
     let status = client.attach(tokio_stream::iter([first])).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::FailedPrecondition);
@@ -257,7 +257,7 @@ async fn a_directory_of_another_version_is_refused_by_both_sides() {
     assert!(["node \"a\" speaks version 0", "node \"b\" version 2"].iter().all(|part| text.contains(part)), "{text}");
 }
 
-/// One that knows of no versions, and takes everybody.
+/// A directory that knows no versions, and accepts every node.
 struct OldDirectory;
 
 #[tonic::async_trait]

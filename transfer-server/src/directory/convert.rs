@@ -1,4 +1,4 @@
-//! Between the directory's values and their messages. What comes in is checked.
+//! Conversion between the directory's values and their messages. Incoming messages are checked.
 
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
 use transfer_core::tensor::{InvalidName, Key, Name};
@@ -6,21 +6,22 @@ use transfer_proto::v1;
 use v1::directory_item::Item as DirectoryOneof;
 use v1::node_item::Item as NodeOneof;
 
-/// Where a node is refused because another one has proved more: at which Unix socket of the same host it may prove as much. Empty: nowhere.
+/// Metadata of a refusal because another node has proved more: the Unix socket of the same host at which the node may
+/// prove as much. Empty: none.
 pub(super) const LOCAL: &str = "transfer-local";
 
-/// That socket, where a refusal is such a one.
+/// That socket, if a refusal has one.
 pub(super) fn local_of(status: &tonic::Status) -> Option<&str> {
     status.metadata().get(LOCAL).and_then(|local| local.to_str().ok())
 }
 
-/// The version of what is said in Attach. Both sides must have the same.
+/// The version of the messages of Attach. Both sides must have the same.
 pub(crate) const VERSION: u32 = 2;
 
-/// The longest reason of the directory that is kept, in characters.
+/// The longest stored reason of the directory, in characters.
 const LONGEST_WHY: usize = 512;
 
-/// Why a directory and a node cannot speak with each other.
+/// The error text of different versions.
 pub(crate) fn other_version(host: &str, hosts: u32, node: &str, nodes: u32) -> String {
     format!(
         "the directory at node {host:?} speaks version {hosts} of its protocol and node {node:?} version {nodes}: run transferd of one \
@@ -28,22 +29,22 @@ pub(crate) fn other_version(host: &str, hosts: u32, node: &str, nodes: u32) -> S
     )
 }
 
-/// A message of the directory protocol that makes no sense.
+/// A message of the directory protocol is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadItem {
-    /// A name or key that cannot be.
+    /// A name or key is not valid.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// An item of a kind that this side does not know.
+    /// An item has an unknown kind.
     #[error("an item of the batch is of no kind that this version knows")]
     UnknownKind,
-    /// Hello is the first message and nothing else is.
+    /// Hello must be the first message, and only that.
     #[error("the first message of Attach must be one Hello, and no later one may be")]
     Hello,
 }
 
-/// The words of a node, after its Hello.
+/// Converts an item of a node, after its Hello.
 pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
     Ok(match item.item.ok_or(BadItem::UnknownKind)? {
         NodeOneof::Hello(_) => return Err(BadItem::Hello),
@@ -75,7 +76,7 @@ pub(crate) fn hello(mut update: v1::NodeUpdate) -> Result<(Hello, u32), BadItem>
     }
 }
 
-/// A Hello as the first message of Attach.
+/// Makes the first message of Attach.
 pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
     let hello = v1::Hello {
         node: hello.node.to_string(),
@@ -88,7 +89,7 @@ pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
     v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(NodeOneof::Hello(hello)) }] }
 }
 
-/// A batch of a node's words.
+/// Makes a batch of a node's items.
 pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
     let message = |item| {
         let item = match item {
@@ -115,14 +116,14 @@ pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
     v1::NodeUpdate { items: items.into_iter().map(message).collect() }
 }
 
-/// The directory's first words.
+/// Makes the directory's first message.
 pub(crate) fn welcome(host: &Name, local: &str) -> v1::DirectoryUpdate {
     let (host, local) = (host.to_string(), local.to_owned());
     let welcome = DirectoryOneof::Welcome(v1::Welcome { host, version: VERSION, local });
     v1::DirectoryUpdate { items: vec![v1::DirectoryItem { item: Some(welcome) }] }
 }
 
-/// The Welcome of a directory's first words.
+/// The Welcome of the directory's first message.
 pub(crate) fn welcomed(update: v1::DirectoryUpdate) -> Option<v1::Welcome> {
     match update.items.into_iter().next()?.item? {
         DirectoryOneof::Welcome(welcome) => Some(welcome),
@@ -130,7 +131,7 @@ pub(crate) fn welcomed(update: v1::DirectoryUpdate) -> Option<v1::Welcome> {
     }
 }
 
-/// A batch of the directory's words.
+/// Makes a batch of the directory's items.
 pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
     let message = |answer| {
         let item = match answer {
@@ -181,7 +182,8 @@ pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
     v1::DirectoryUpdate { items: answers.into_iter().map(message).collect() }
 }
 
-/// The directory's words. `None` for its Welcome, and for what a later version may add: no question of this side is answered by it.
+/// Converts an item of the directory. `None` for its Welcome, and for items of a later version, which answer no request
+/// of this side.
 pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem> {
     let Some(item) = item.item else { return Ok(None) };
     Ok(Some(match item {
@@ -223,12 +225,12 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
     }))
 }
 
-/// An entry for a key, as Lookup and Resolve answer it.
+/// An entry for a key, as a response to Lookup and Resolve.
 pub(crate) fn key_response(found: &KeyAt) -> v1::ResolveResponse {
     v1::ResolveResponse { sequence: found.sequence, owner: found.owner.to_string(), ..node_response(&found.at) }
 }
 
-/// A node, as Lookup and Resolve answer it.
+/// A node, as a response to Lookup and Resolve.
 pub(crate) fn node_response(at: &NodeAt) -> v1::ResolveResponse {
     v1::ResolveResponse {
         node: at.node.to_string(),
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_reads_back() {
+    fn all_items_read_back() {
         let (said, heard) = examples();
         let read: Result<Vec<_>, _> = node_update(said.clone()).items.into_iter().map(node_item).collect();
         assert_eq!(read, Ok(said));
@@ -291,7 +293,8 @@ mod tests {
         assert_eq!(answer(welcome(&Name::new("n").unwrap(), "").items.remove(0)), Ok(None));
     }
 
-    /// What a stranger may say on an Attach stream: the messages' bytes, as gRPC hands them over, first or later in the stream.
+    /// What a stranger may send on an Attach stream: the messages' bytes, as gRPC passes them, first or later in the
+    /// stream.
     #[test]
     fn fuzz_node_update() {
         use prost::Message;
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_an_error() {
+    fn invalid_items_are_errors() {
         assert_eq!(node_item(v1::NodeItem { item: None }), Err(BadItem::UnknownKind));
         let late = hello_update(&Hello {
             node: Name::new("n").unwrap(),

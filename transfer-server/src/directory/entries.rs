@@ -1,4 +1,5 @@
-//! The keys of the directory, kept small: 32 bytes of slab and 5 to 10 of hash table for each, beside the key's own text.
+//! The keys of the directory, stored compactly: 32 bytes of slab and 5 to 10 of hash table for each, besides the key's
+//! own text.
 
 use hashbrown::hash_table::{Entry as TableEntry, HashTable};
 use hashbrown::{DefaultHashBuilder, HashMap};
@@ -9,11 +10,11 @@ use transfer_core::tensor::Key;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct NameNo(pub(crate) u32);
 
-/// An attached node. Never used again.
+/// The number of an attached node. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NodeNo(pub(crate) u32);
 
-/// Who owns a key.
+/// The owner of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holder {
     /// The owner's worker name.
@@ -30,14 +31,15 @@ struct Entry {
     holder: Holder,
 }
 
-/// Key to holder. The table holds 4-byte places in a slab, so that growing moves little and empty buckets cost little.
+/// The map from keys to holders. The table has 4-byte indexes of a slab, so that growing moves little and empty buckets
+/// cost little.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     table: HashTable<u32>,
     slab: Vec<Option<Entry>>,
     free: Vec<u32>,
     hasher: DefaultHashBuilder,
-    /// How many keys each node has.
+    /// The number of keys of each node.
     of_node: HashMap<NodeNo, u64>,
 }
 
@@ -55,12 +57,12 @@ fn one_less(of_node: &mut HashMap<NodeNo, u64>, node: NodeNo) {
 }
 
 impl Entries {
-    /// How many keys there are.
+    /// The number of keys.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// How many keys a node has.
+    /// The number of keys of a node.
     pub(crate) fn count_of(&self, node: NodeNo) -> u64 {
         self.of_node.get(&node).copied().unwrap_or(0)
     }
@@ -71,7 +73,7 @@ impl Entries {
         self.slab.get(*place as usize)?.as_ref().map(|e| e.holder)
     }
 
-    /// Enters a key, or replaces its holder. Answers the one before.
+    /// Enters a key, or replaces its holder. Returns the previous one.
     pub(crate) fn insert(&mut self, key: &Key, holder: Holder) -> Option<Holder> {
         let Entries { table, slab, free, hasher, of_node } = self;
         let text = key.as_str();
@@ -104,7 +106,7 @@ impl Entries {
         None
     }
 
-    /// Removes a key. Answers its holder.
+    /// Removes a key. Returns its holder.
     pub(crate) fn remove(&mut self, key: &str) -> Option<Holder> {
         let hash = self.hasher.hash_one(key);
         let found = self.table.find_entry(hash, |p| key_at(&self.slab, *p) == key).ok()?;
@@ -116,12 +118,12 @@ impl Entries {
         Some(entry.holder)
     }
 
-    /// Removes every key of a node, and tells each one's owner.
+    /// Removes every key of a node, and reports the owner of each.
     pub(crate) fn remove_node(&mut self, node: NodeNo, mut removed: impl FnMut(NameNo)) {
         for place in 0..self.slab.len() {
             let of_node = self.slab[place].take_if(|e| e.holder.node == node);
             if let Some(entry) = of_node {
-                // The hash is of the removed key, the comparison of places: the slot is empty already.
+                // The hash is that of the removed key, the comparison is of indexes: the slot is empty already.
                 let hash = self.hasher.hash_one(entry.key.as_str());
                 if let Ok(found) = self.table.find_entry(hash, |p| *p as usize == place) {
                     self.free.push(found.remove().0);
@@ -133,7 +135,7 @@ impl Entries {
         self.shrink();
     }
 
-    /// Gives memory back where most of what was there is gone: each key is moved at most once for each one that went.
+    /// Frees memory when most keys are gone: each key is moved at most once per removed key.
     fn shrink(&mut self) {
         if self.slab.len() > 1024 && self.table.len() < self.slab.len() / 4 {
             let mut slab = Vec::with_capacity(self.table.len());
@@ -149,7 +151,7 @@ impl Entries {
         }
     }
 
-    /// Bytes on the heap beside the texts of the keys.
+    /// The bytes on the heap besides the texts of the keys.
     #[cfg(test)]
     fn heap_bytes(&self) -> usize {
         self.table.allocation_size()
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn behaves_like_a_map() {
+    fn entries_behave_like_a_map() {
         let mut entries = Entries::default();
         let mut model = HashMap::new();
         let mut x = 1u64;
@@ -202,7 +204,7 @@ mod tests {
     fn what_a_node_had_is_given_back_though_others_have_keys() {
         let mut entries = Entries::default();
         for i in 0..100_000u64 {
-            // Every thousandth one is another node's.
+            // Every thousandth key belongs to another node.
             entries.insert(&Key::new(&format!("k{i}")).unwrap(), holder(0, u32::from(i % 1000 == 0), i));
         }
         let before = entries.heap_bytes();
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_keys_cost_less_than_50_bytes_each() {
+    fn million_keys_cost_less_than_50_bytes_each() {
         assert_eq!(size_of::<Option<Entry>>(), 32);
         let mut entries = Entries::default();
         for i in 0..1_000_000u64 {

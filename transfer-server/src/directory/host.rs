@@ -1,4 +1,4 @@
-//! The directory as its host runs it: the registry behind a lock, and an outbox for each attached node.
+//! The directory at its host: the registry behind a lock, and an outbox for each attached node.
 
 use super::entries::NodeNo;
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
@@ -15,23 +15,23 @@ use tokio::time::Instant;
 use transfer_core::protocol::{Tenants, Vouches};
 use transfer_core::tensor::{Key, Name};
 
-/// How many items one batch has at most, in both directions.
+/// The most items of one batch, in both directions.
 pub const MAX_BATCH: usize = 1024;
 
-/// A node whose outbox is longer is not listened to until it has heard some of it.
+/// A node whose outbox is longer is not read until it has received some of it.
 const FULL_OUTBOX: usize = 8 * MAX_BATCH;
 
-/// A node that does not answer for so long loses its name to another sidecar that wants it.
+/// A node that has been silent for this long loses its name to another sidecar that wants it.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Why an attachment ended.
+/// The reason why an attachment ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Detached {
     /// The node attached again.
     #[error("another attachment of this node replaced this one: a sidecar of the same --node has attached")]
     Replaced,
-    /// The node has said that it is ending.
+    /// The node has announced its end.
     #[error("the node has left")]
     Left,
     /// The host is stopping.
@@ -46,7 +46,7 @@ pub struct Directory(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     host: Name,
-    /// Where nodes of this host may attach, to prove whose they are: the path of a Unix socket. Empty: nowhere.
+    /// The path of a Unix socket at which nodes of this host may attach, to prove their user. Empty: none.
     local: Arc<str>,
     /// See [`SILENCE`].
     silence: Duration,
@@ -58,17 +58,17 @@ struct State {
     registry: Registry,
     outboxes: HashMap<NodeNo, Arc<Outbox>>,
     lost: Lost,
-    /// The number of the last question whether a node is there.
+    /// The number of the last ping.
     pings: u64,
     closed: bool,
 }
 
-/// What is known of an attached node's life.
+/// The liveness of an attached node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Life {
-    /// The last question that it has answered.
+    /// The last ping that it has answered.
     answered: u64,
-    /// It has detached.
+    /// Whether it has detached.
     is_over: bool,
 }
 
@@ -76,9 +76,9 @@ struct Life {
 struct Outbox {
     life: watch::Sender<Life>,
     queue: Mutex<Queue>,
-    /// Something was put in, or the end came.
+    /// Notified when an item was put in, or at the end.
     filled: Notify,
-    /// Something was taken out.
+    /// Notified when an item was taken out.
     drained: Notify,
 }
 
@@ -102,18 +102,19 @@ impl Outbox {
 }
 
 impl Directory {
-    /// An empty directory, hosted by this node. Its entries' numbers start from the time of day, so that they rise across restarts.
+    /// Makes an empty directory, hosted by this node. The numbers of its entries start from the time of day, so that
+    /// they rise across restarts.
     #[must_use]
     pub fn new(host: Name) -> Directory {
         Directory::with(host, "".into(), Tenants::default())
     }
 
-    /// The same, where nodes of the host's own host may attach at a Unix socket, with what is known of tenants.
+    /// As [`Directory::new`], with a Unix socket for nodes of the same host, and with the rules of tenants.
     pub(crate) fn with(host: Name, local: Arc<str>, tenants: Tenants) -> Directory {
         Directory::patient(host, local, tenants, SILENCE)
     }
 
-    /// From here on one node may have so many keys. Without it there is no limit.
+    /// Limits the keys of one node. The default is no limit.
     pub fn limit_keys(&self, keys_per_node: u64) {
         self.0.state.lock().registry.limit_keys(keys_per_node);
     }
@@ -131,7 +132,7 @@ impl Directory {
         Directory(Arc::new(Shared { host, local, silence, state: Mutex::new(state) }))
     }
 
-    /// Where nodes of this host may attach instead of its address.
+    /// The Unix socket at which nodes of this host may attach.
     pub(crate) fn local(&self) -> &str {
         &self.0.local
     }
@@ -142,11 +143,12 @@ impl Directory {
         &self.0.host
     }
 
-    /// Attaches a node until the [`Attachment`] is dropped. What an earlier attachment of that node entered is gone. Where another sidecar
-    /// has the name it is asked whether it is still there, which takes until it answers, ends, or has been silent for 5 s.
+    /// Attaches a node until the [`Attachment`] is dropped. The entries of an earlier attachment of that node are
+    /// removed. If another sidecar has the name, the directory pings it, and waits until it answers, ends, or has been
+    /// silent for 5 s.
     ///
     /// # Errors
-    /// [`AttachRefused`] where it has answered, or has proved more.
+    /// [`AttachRefused`] if that sidecar has answered, or has proved more.
     pub async fn attach(&self, hello: &Hello, word: Vouches) -> Result<Attachment, AttachRefused> {
         let silent_at = Instant::now() + self.0.silence;
         loop {
@@ -166,7 +168,7 @@ impl Directory {
         }
     }
 
-    /// Asks a node whether it is there. The answer shows in its life.
+    /// Pings a node. The answer shows in its liveness.
     fn ping(&self, node: NodeNo) -> Option<(u64, watch::Receiver<Life>)> {
         let mut state = self.0.state.lock();
         state.pings += 1;
@@ -176,7 +178,7 @@ impl Directory {
         Some((ping, outbox.life.subscribe()))
     }
 
-    /// Detaches a node that does not answer.
+    /// Detaches a silent node.
     fn evict(&self, node: NodeNo) {
         let mut state = self.0.state.lock();
         state.registry.detach(node);
@@ -219,7 +221,8 @@ impl Directory {
         self.0.state.lock().registry.node(node).cloned()
     }
 
-    /// At most so many nodes whose names come behind this one, in the order of names: each with the time since it was lost, if it was.
+    /// At most `most` nodes whose names come after this one, in the order of names, each with the time since it was
+    /// lost, if it was.
     pub(crate) fn nodes(&self, after: &str, most: usize) -> Vec<(NodeAt, Option<Duration>)> {
         let mut state = self.0.state.lock();
         let State { registry, lost, .. } = &mut *state;
@@ -230,13 +233,13 @@ impl Directory {
         nodes.into_iter().take(most).map(|(at, since)| (at.clone(), since)).collect()
     }
 
-    /// How much there is.
+    /// The numbers of entries.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.state.lock().registry.counts()
     }
 
-    /// Ends every attachment, and every later one at once.
+    /// Ends every attachment now, and every later one at once.
     pub fn close(&self) {
         let mut state = self.0.state.lock();
         state.closed = true;
@@ -252,12 +255,12 @@ pub struct Attachment {
     directory: Directory,
     node: NodeNo,
     outbox: Arc<Outbox>,
-    /// It has said that it is ending.
+    /// Whether it has announced its end.
     left: AtomicBool,
 }
 
 impl Attachment {
-    /// Waits until the node has heard enough of what it was told to say more. Keeps nothing if dropped.
+    /// Waits until the node has received enough of its outbox to send more. Cancel-safe.
     pub async fn ready(&self) {
         loop {
             let drained = self.outbox.drained.notified();
@@ -271,7 +274,7 @@ impl Attachment {
         }
     }
 
-    /// What the node says, in order. Ignored once the attachment has ended.
+    /// Handles the items of the node, in order. Ignored once the attachment has ended.
     pub fn say(&self, items: impl IntoIterator<Item = NodeItem>) {
         let mut state = self.directory.0.state.lock();
         let State { registry, outboxes, .. } = &mut *state;
@@ -290,7 +293,7 @@ impl Attachment {
         }
     }
 
-    /// Waits for answers, at most [`MAX_BATCH`] at a time. Loses nothing if dropped while waiting.
+    /// Waits for answers, at most [`MAX_BATCH`] at a time. Cancel-safe.
     ///
     /// # Errors
     /// [`Detached`] once the attachment has ended.
@@ -371,7 +374,7 @@ mod tests {
         assert_eq!(c.hear().await, Err(Detached::Left));
         drop(c);
         assert_eq!(listed("", 10), named(&[("a", false), ("b", true)]));
-        // It comes back, and is replaced by itself.
+        // It comes back, and replaces itself.
         let b = attach("b").await;
         let new = attach("b").await;
         drop(b);
@@ -416,7 +419,7 @@ mod tests {
         a.ready().await;
     }
 
-    /// Answers every question whether the node is there.
+    /// Answers every ping.
     async fn answer_for_ever(attachment: &Attachment) -> Detached {
         loop {
             match attachment.hear().await {
@@ -461,7 +464,7 @@ mod tests {
         let before = Instant::now();
         let new = directory.attach(&hello("b", 6), Vouches::ForAll).await.unwrap();
         assert!(before.elapsed() >= silence);
-        // What it says too late is not heard.
+        // A late answer is ignored.
         assert_eq!(answer_for_ever(&old).await, Detached::Replaced);
         old.say([claim(2, "k")]);
         assert_eq!(directory.counts(), Counts { keys: 0, workers: 0, nodes: 1, watches: 0 });
@@ -472,13 +475,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_is_free_when_its_holder_has_ended_or_is_replaced() {
-        // Nobody is silent for so long.
+        // No node is silent for so long.
         let directory =
             Directory::patient(Name::new("a").unwrap(), "".into(), Tenants::default(), Duration::from_secs(1_000_000));
         let old = directory.attach(&hello("b", 5), Vouches::ForAll).await.unwrap();
         let next = hello("b", 6);
         let (new, ()) = tokio::join!(directory.attach(&next, Vouches::ForAll), async {
-            // The question comes first, and its end is noticed while it is open.
+            // The ping comes first, and the end of the old node is noticed while the ping is open.
             assert!(matches!(old.hear().await.unwrap()[..], [Answer::Ping { .. }]));
             drop(old);
         });

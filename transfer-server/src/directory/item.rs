@@ -1,24 +1,24 @@
-//! What a node and the directory say to each other, as values.
+//! The messages between a node and the directory, as values.
 
 use std::sync::Arc;
 use transfer_core::tensor::{Key, Name};
 
-/// Who a node is.
+/// The identity of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// Its name.
     pub node: Name,
-    /// Where its gRPC services listen, as host:port. Empty: nowhere.
+    /// The address of its gRPC services, as host:port. Empty: none.
     pub address: Arc<str>,
-    /// Another number at each start, higher than before.
+    /// The number of this start, higher than all before.
     pub incarnation: u64,
-    /// Where others of its host may call it instead: the path of a Unix socket. Empty: nowhere.
+    /// The path of a Unix socket at which others of its host may call it instead. Empty: none.
     pub local: Arc<str>,
-    /// Whether it takes the place of another sidecar of its name that lives.
+    /// Whether it takes the name from another living sidecar.
     pub replace: bool,
 }
 
-/// What a node says after its [`Hello`]. Rules and answers stand in `directory.proto`.
+/// An item that a node sends after its [`Hello`]. `directory.proto` describes the rules and answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeItem {
     /// A key has an owner here. Answered by [`Answer::Claimed`] [`Answer::ClaimRefused`] or [`Answer::ClaimFull`].
@@ -33,7 +33,7 @@ pub enum NodeItem {
         tenant: Name,
         /// Whether the owner is a worker of this node.
         resident: bool,
-        /// Whether to take it from whoever has it.
+        /// Whether to take it from its owner.
         takeover: bool,
     },
     /// A key ended here. No answer.
@@ -63,26 +63,26 @@ pub enum NodeItem {
         /// The key.
         key: Key,
     },
-    /// Answered by [`Answer::WorkerLocated`] at once.
+    /// Ask for the node of a worker. Answered by [`Answer::WorkerLocated`] at once.
     ResolveWorker {
         /// The worker's name.
         worker: Name,
     },
-    /// Answered by [`Answer::NodeLocated`] at once.
+    /// Ask for the address of a node. Answered by [`Answer::NodeLocated`] at once.
     ResolveNode {
         /// The node's name.
         node: Name,
     },
-    /// The node is ending, and is not to be missed. Its attachment ends.
+    /// The node ends, and does not count as lost. Its attachment ends.
     Leave,
     /// Answers [`Answer::Ping`].
     Pong {
-        /// As in the question.
+        /// The number of the ping.
         ping: u64,
     },
 }
 
-/// What the directory says.
+/// An item that the directory sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Another sidecar wants this node's name. Answered by [`NodeItem::Pong`].
@@ -110,17 +110,17 @@ pub enum Answer {
     ClaimDenied {
         /// As in [`NodeItem::Claim`].
         claim: u64,
-        /// Why.
+        /// The reason.
         why: Arc<str>,
     },
-    /// The node has as many keys as it may.
+    /// The node has reached its limit of keys.
     ClaimFull {
         /// As in [`NodeItem::Claim`].
         claim: u64,
         /// The limit.
         why: Arc<str>,
     },
-    /// A key that was entered for this node is entered for another one now.
+    /// A key of this node is now entered for another one.
     Lost {
         /// The key.
         key: Key,
@@ -143,23 +143,23 @@ pub enum Answer {
     Located {
         /// The key.
         key: Key,
-        /// Where it is.
+        /// The node of its owner.
         at: NodeAt,
         /// The entry's number.
         sequence: u64,
     },
-    /// Where a worker is.
+    /// The node of a worker.
     WorkerLocated {
         /// Its name.
         worker: Name,
         /// Its node; `None`: no such worker is connected.
         node: Option<Name>,
     },
-    /// Where a node is.
+    /// The address of a node.
     NodeLocated {
         /// Its name.
         node: Name,
-        /// Where; `None`: no such node is attached.
+        /// Its address; `None`: no such node is attached.
         at: Option<NodeAt>,
     },
 }
@@ -169,7 +169,7 @@ pub enum Answer {
 pub struct NodeAt {
     /// Its name.
     pub node: Name,
-    /// Where its gRPC services listen, as host:port. Empty: nowhere.
+    /// The address of its gRPC services, as host:port. Empty: none.
     pub address: Arc<str>,
     /// As in [`Hello`].
     pub local: Arc<str>,

@@ -1,9 +1,9 @@
-//! What a node has told the directory and still waits for, so that it can say it again to a directory that forgot; and what it does where
-//! none answers. No I/O.
+//! The unanswered requests of a node to the directory, to repeat them to a directory that has lost its state; and the
+//! node's decisions while no directory answers. No I/O.
 //!
-//! **Without the directory** a node goes on with what is its own: its workers have the names and the keys that nobody else at this node has.
-//! The directory decides about them when it is heard again, and its refusals come late then. A counter exists once in the job, so a name of
-//! one is given by the directory only.
+//! **Without the directory** a node goes on with what is its own: its workers have the names and the keys that nobody
+//! else at this node has. The directory decides about them when it is heard again, and its refusals come late then. A
+//! counter exists once in the job, so a name of one is given by the directory only.
 
 use super::item::{Answer, NodeAt, NodeItem};
 use super::log::{How, Log};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use transfer_core::tensor::{Key, Name};
 
-/// What the rest of the sidecar wants of the directory.
+/// A request of the sidecar to the directory.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// Enter a key. One [`News::Claimed`]; and a refusal behind it, where the key was given without the directory.
+    /// Enter a key. One [`News::Claimed`]; a refusal may follow if the key was granted without the directory.
     Claim { key: Key, owner: Name, tenant: Name, resident: bool, takeover: bool },
     /// Remove a key.
     Unclaim { key: Key },
@@ -24,18 +24,18 @@ pub(crate) enum Ask {
     Resolve { key: Key, newer_than: u64 },
     /// Stop watching.
     StopResolve { key: Key },
-    /// One [`News::WorkerLocated`].
+    /// Ask for the node of a worker. One [`News::WorkerLocated`].
     ResolveWorker { worker: Name },
-    /// Where is that node? `None`: not attached.
+    /// Ask for the place of a node. `None`: not attached.
     ResolveNode { node: Name, answer: oneshot::Sender<Option<NodeAt>> },
-    /// Enter a worker. The error is the node where one of that name is connected. [`News::NameLost`] says so, where the name was given
-    /// without the directory.
+    /// Enter a worker. The error is the node where a worker of that name is connected. If the name was granted without
+    /// the directory, [`News::NameLost`] reports that.
     WorkerUp { worker: Name, answer: oneshot::Sender<Result<(), Name>> },
     /// Remove a worker.
     WorkerDown { worker: Name },
 }
 
-/// What the rest of the sidecar hears.
+/// News for the sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
     /// This node is attached, and none of its keys is entered: claim them all again.
@@ -52,40 +52,40 @@ pub(crate) enum News {
     WorkerLocated { worker: Name, node: Option<Name> },
 }
 
-/// Why a key was not entered.
+/// The reason why a key was not entered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// Another worker owns it.
     Owned { owner: Name, node: Name },
-    /// The tenant may not have it, or this node may not speak for it: why.
+    /// The tenant may not have it, or this node may not speak for the tenant. With the reason.
     Denied(String),
     /// The directory cannot be reached.
     Unreachable(String),
-    /// This node has as many keys as it may.
+    /// This node has reached its limit of keys.
     Full(String),
 }
 
-/// What follows from a wish.
+/// The consequence of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// This is to be said to the directory, where this node is attached.
+    /// Send this to the directory, if this node is attached.
     Say(NodeItem),
-    /// It is answered already.
+    /// It is answered already, with this.
     Tell(News),
-    /// Nothing: nobody waits for it, or it was asked before.
+    /// Nothing: no caller waits for it, or it was asked before.
     Nothing,
 }
 
-/// See the module.
+/// The ledger; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     next_claim: u64,
     keys: Log,
     /// Names of counters and barriers.
     counters: Log,
-    /// Claims of the present attachment that were granted here because no answer came. One may come yet.
+    /// Claims of the current attachment that were granted here because no answer came. The answer may still come.
     overdue: VecDeque<(u64, Key)>,
-    /// Why this node goes on without the directory, if it does.
+    /// The reason why this node goes on without the directory, if it does.
     alone: Option<String>,
     watches: HashMap<Key, u64>,
     worker_questions: HashSet<Name>,
@@ -94,7 +94,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Notes a wish.
+    /// Records a request.
     pub(crate) fn ask(&mut self, ask: Ask, now: Instant) -> Next {
         let item = match ask {
             Ask::Claim { key, .. } if self.alone.is_some() => return Next::Tell(self.without_it(key)),
@@ -122,7 +122,7 @@ impl Ledger {
             }
             Ask::WorkerUp { worker, answer } => {
                 let answer = match self.alone {
-                    // Who asked may have given up.
+                    // The caller may have given up.
                     Some(_) => answer.send(Ok(())).map_or(None, |()| None),
                     None => Some(answer),
                 };
@@ -141,7 +141,7 @@ impl Ledger {
         if key.reserved_for().is_some() { &mut self.counters } else { &mut self.keys }
     }
 
-    /// What a claim comes to where the directory cannot be asked.
+    /// The answer to a claim without the directory.
     fn without_it(&self, key: Key) -> News {
         let result = match (key.reserved_for(), &self.alone) {
             (Some(_), Some(why)) => Err(Refused::Unreachable(why.clone())),
@@ -150,11 +150,11 @@ impl Ledger {
         News::Claimed { key, result }
     }
 
-    /// This node is attached, to a directory that knows nothing of it. What to say first: workers, then what has no answer yet, in its
-    /// order.
+    /// Handles an attachment to a directory that knows nothing of this node. Returns the items to send first: workers,
+    /// then the unanswered requests, in their order.
     pub(crate) fn attached(&mut self, now: Instant) -> Vec<NodeItem> {
         self.alone = None;
-        // Those were numbers of another directory's, whose clock may have been ahead.
+        // The numbers came from another directory, whose clock may have been ahead.
         self.watches.values_mut().for_each(|newer_than| *newer_than = 0);
         let workers = self.workers.keys().map(|worker| NodeItem::WorkerUp { worker: worker.clone() });
         let log = self.keys.replay(now).chain(self.counters.replay(now));
@@ -166,23 +166,24 @@ impl Ledger {
         workers.chain(log).chain(watches).chain(worker_questions).chain(node_questions).collect()
     }
 
-    /// The attachment has ended. What was granted without an answer is claimed again at the next one, by who has it.
+    /// Handles the end of the attachment. Claims that were granted without an answer are repeated by their owners at
+    /// the next one.
     pub(crate) fn detached(&mut self) {
         self.overdue.clear();
     }
 
-    /// This node has been without the directory for longer than it waits, and why: it goes on alone.
+    /// Handles that the directory has been silent for too long, and why: this node goes on alone.
     pub(crate) fn go_on_alone(&mut self, why: &str) -> Vec<News> {
         self.alone = Some(why.to_owned());
         for answer in self.workers.values_mut().filter_map(Option::take) {
-            // Who asked may have given up.
+            // The caller may have given up.
             let _ = answer.send(Ok(()));
         }
         let given_up = std::iter::from_fn(|| self.keys.pop().or_else(|| self.counters.pop())).collect::<Vec<_>>();
         given_up.into_iter().map(|(_, key)| self.without_it(key)).collect()
     }
 
-    /// Grants the keys to which the directory has said nothing for `patience`, though this node is attached.
+    /// Grants the keys whose claims have had no answer for `patience`, although this node is attached.
     pub(crate) fn grant_overdue(&mut self, now: Instant, patience: Duration) -> Vec<News> {
         let mut news = Vec::new();
         while let Some((claim, key)) = self.keys.pop_overdue(now, patience) {
@@ -192,19 +193,19 @@ impl Ledger {
         news
     }
 
-    /// Since when the first key waits.
+    /// The time since which the first key waits.
     pub(crate) fn waits_since(&self) -> Option<Instant> {
         self.keys.since()
     }
 
-    /// What the directory answered. Answers to questions that nobody asks any more are dropped.
+    /// Handles an answer of the directory. Answers without a request are dropped.
     pub(crate) fn answer(&mut self, answer: Answer) -> Option<News> {
         match answer {
             // The client answers it.
             Answer::Ping { .. } => None,
             Answer::Claimed { claim, .. } => match self.answered(claim)? {
                 (key, false) => Some(News::Claimed { key, result: Ok(()) }),
-                // It was told before.
+                // It was reported before.
                 (_, true) => None,
             },
             Answer::ClaimRefused { claim, owner, node } => {
@@ -222,14 +223,14 @@ impl Ledger {
             Answer::Lost { key, owner } => Some(News::Lost { key, owner }),
             Answer::WorkerAdmitted { worker } => {
                 if let Some(answer) = self.workers.get_mut(&worker)?.take() {
-                    // Who asked may have given up.
+                    // The caller may have given up.
                     let _ = answer.send(Ok(()));
                 }
                 None
             }
             Answer::WorkerRefused { worker, node } => match self.workers.remove(&worker)? {
                 Some(answer) => match answer.send(Err(node)) {
-                    // Who asked was too patient, and let the worker in.
+                    // The caller has let the worker in meanwhile.
                     Err(Err(node)) => Some(News::NameLost { worker, node }),
                     _ => None,
                 },
@@ -260,7 +261,7 @@ impl Ledger {
         if let Some((_, key)) = self.overdue.pop_front_if(|(overdue, _)| *overdue == claim) {
             return Some((key, true));
         }
-        // Else given up before the answer came.
+        // Otherwise it was given up before the answer came.
         self.keys.answered(claim).or_else(|| self.counters.answered(claim)).map(|key| (key, false))
     }
 }
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_answer_is_said_again_in_its_order() {
+    fn unanswered_requests_are_repeated_in_order() {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         // No claim waits: an unclaim need not be kept, the entries go with the attachment.
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_directory_keys_and_names_are_given_here_and_counters_are_not() {
+    fn keys_and_names_are_granted_without_the_directory_and_counters_are_not() {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         let count = || Ask::Claim {
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_waits_for_a_silent_directory_only_so_long_and_its_refusal_still_counts() {
+    fn overdue_claim_is_granted_and_a_late_refusal_still_counts() {
         let (start, patience) = (Instant::now(), Duration::from_secs(3));
         let mut ledger = Ledger::default();
         ledger.attached(start);

@@ -1,4 +1,4 @@
-//! A node's line to the directory: in this process, or to another one by gRPC. Both say and hear the same.
+//! A node's connection to the directory: in this process, or to another one by gRPC. Both carry the same items.
 
 use super::convert;
 use super::host::{Attachment, Directory, MAX_BATCH};
@@ -13,19 +13,19 @@ use tonic::{Code, Status, Streaming};
 use transfer_core::protocol::Vouches;
 use transfer_proto::v1;
 
-/// How long a connection may take.
+/// The time-out of a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long making the line may take. The directory may have to find out first, for 5 s, whether another sidecar of this name lives.
+/// The time-out of attaching. The directory may need 5 s to find out whether another sidecar of this name lives.
 const ATTACH_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A dead host is noticed after this and [`KEEP_ALIVE_TIMEOUT`].
+/// The interval of pings. A dead host is noticed after this and [`KEEP_ALIVE_TIMEOUT`].
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// How long a ping may stay without an answer.
+/// The time-out of a ping.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the directory is.
+/// The place of the directory.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
     /// In this process.
@@ -37,24 +37,24 @@ pub(crate) enum Place {
 /// The directory of another node.
 #[derive(Debug, Clone)]
 pub(crate) struct There {
-    /// As the operator has written it.
+    /// The URL as the operator has written it.
     url: Box<str>,
     endpoint: Endpoint,
     security: Security,
 }
 
 impl There {
-    /// A connection to it.
+    /// Connects to it.
     pub(crate) async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
         Ok(self.reach("").await?.0)
     }
 
-    /// The same, at a Unix socket that it has told of, if that can be reached.
+    /// Connects to a Unix socket that it has named, if that can be reached.
     async fn reach(&self, local: &str) -> Result<(Channel, Caller), tonic::transport::Error> {
         self.security.reach(self.endpoint.clone(), local, Expected::Host).await
     }
 
-    /// Attaches over a connection. Answers the directory's first word, too.
+    /// Attaches over a connection. Returns the directory's first message, too.
     async fn attach(&self, channel: Channel, hello: &Hello) -> Result<(Line, v1::Welcome), Status> {
         let (out, outgoing) = mpsc::channel(4);
         // A new channel has room.
@@ -72,7 +72,7 @@ impl There {
         }
     }
 
-    /// Why the directory does not attach this node.
+    /// The reason why the directory does not attach this node.
     fn refusal(&self, status: &tonic::Status) -> NoLine {
         match status.code() {
             Code::AlreadyExists | Code::FailedPrecondition => NoLine::Refused(status.message().to_owned()),
@@ -83,7 +83,7 @@ impl There {
         }
     }
 
-    /// Why a call failed. Who speaks in the clear to a listener with TLS sees nothing but a connection that ends.
+    /// The reason why a call failed. A caller in the clear at a listener with TLS only sees that the connection ends.
     fn why_not(&self, status: &tonic::Status) -> String {
         let broken = std::error::Error::source(status).is_some_and(|cause| cause.is::<tonic::transport::Error>());
         let hint = match broken && !self.security.has_tls() {
@@ -97,7 +97,7 @@ impl There {
 impl Place {
     /// The directory at a URL.
     pub(crate) fn there(url: &str, security: Security) -> Result<Place, tonic::transport::Error> {
-        // TLS is on the connection below, of which tonic knows nothing: it would want to do that itself.
+        // TLS is done by the connection below, which tonic does not know: it would start TLS itself.
         let endpoint = Endpoint::from_shared(url.replacen("https://", "http://", 1))?
             .connect_timeout(CONNECT_DEADLINE)
             .http2_keep_alive_interval(KEEP_ALIVE)
@@ -106,7 +106,7 @@ impl Place {
         Ok(Place::There(Box::new(There { url: url.trim_end_matches('/').into(), endpoint, security })))
     }
 
-    /// The directory itself, to be asked something beside what a node says and hears.
+    /// The directory, for requests besides those of an attachment.
     pub(crate) async fn reach(&self) -> Result<Reached<'_>, Status> {
         match self {
             Place::Here(directory) => Ok(Reached::Here(directory)),
@@ -137,16 +137,16 @@ pub(crate) enum Reached<'a> {
     There(v1::directory_client::DirectoryClient<Channel>),
 }
 
-/// Why there is no line.
+/// The reason why there is no attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoLine {
-    /// The directory, or this side, says that there can be none. That does not pass by itself.
+    /// The directory, or this side, refuses it. Trying again does not help.
     Refused(String),
     /// Anything else.
     Failed(String),
 }
 
-/// An attached node's line. Dropping it detaches the node.
+/// The connection of an attached node. Dropping it detaches the node.
 #[derive(Debug)]
 pub(crate) enum Line {
     /// See [`Place::Here`].
@@ -173,7 +173,7 @@ impl Line {
         let attach = async {
             let channel = there.connect().await.map_err(|e| NoLine::Failed(text::chain(&e)))?;
             let first = there.attach(channel, hello).await;
-            // Where it is of this host, it believes of this node what the kernel says of it: it is asked again at its socket.
+            // If it is on this host, it trusts the kernel about this node: call it again at its socket.
             let local = match &first {
                 Ok((_, welcome)) => welcome.local.clone(),
                 Err(status) => convert::local_of(status).unwrap_or_default().to_owned(),
@@ -191,7 +191,7 @@ impl Line {
         }
     }
 
-    /// Splits the line, so that both halves can be waited on at once.
+    /// Splits the connection, so that both halves can be waited on at once.
     pub(crate) fn split(&mut self) -> (LineOut<'_>, LineIn<'_>) {
         match self {
             Line::Here(attachment) => (LineOut::Here(attachment), LineIn::Here(attachment)),
@@ -200,45 +200,45 @@ impl Line {
     }
 }
 
-/// The half that says.
+/// The sending half.
 pub(crate) enum LineOut<'a> {
     Here(&'a Attachment),
     There(&'a mpsc::Sender<v1::NodeUpdate>),
 }
 
 impl LineOut<'_> {
-    /// Waits until [`LineOut::say`] may be called. Loses nothing if dropped while waiting.
+    /// Waits until [`LineOut::say`] may be called. Cancel-safe.
     pub(crate) async fn ready(&self) {
         match self {
             LineOut::Here(attachment) => attachment.ready().await,
             LineOut::There(out) => {
                 if out.reserve().await.is_err() {
-                    // The line broke; the hearing side tells why.
+                    // The connection broke; the receiving half reports why.
                     std::future::pending::<()>().await;
                 }
             }
         }
     }
 
-    /// Says at most [`MAX_BATCH`] items.
+    /// Sends at most [`MAX_BATCH`] items.
     pub(crate) fn say(&self, items: Vec<NodeItem>) {
         debug_assert!(items.len() <= MAX_BATCH);
         match self {
             LineOut::Here(attachment) => attachment.say(items),
-            // `ready` saw room, and nobody else sends. A line that broke meanwhile shows on the hearing side.
+            // `ready` saw room, and no one else sends. A connection that broke meanwhile shows on the receiving half.
             LineOut::There(out) => drop(out.try_send(convert::node_update(items))),
         }
     }
 }
 
-/// The half that hears.
+/// The receiving half.
 pub(crate) enum LineIn<'a> {
     Here(&'a Attachment),
     There(&'a mut Streaming<v1::DirectoryUpdate>),
 }
 
 impl LineIn<'_> {
-    /// Waits for answers. The error says why the line ended. Loses nothing if dropped while waiting.
+    /// Waits for answers. The error says why the connection ended. Cancel-safe.
     pub(crate) async fn hear(&mut self) -> Result<Vec<Answer>, String> {
         let answers = match self {
             LineIn::Here(attachment) => return attachment.hear().await.map_err(|e| e.to_string()),

@@ -1,4 +1,4 @@
-//! Claims without an answer, and the unclaims behind them, in their order.
+//! Unanswered claims, and the unclaims after them, in their order.
 
 use super::item::NodeItem;
 use super::names::Owner;
@@ -12,13 +12,13 @@ enum Logged {
     Unclaim { key: Key },
 }
 
-/// Claims are answered in their order. The log holds those without an answer, and the unclaims behind them: were these forgotten, a
-/// directory that hears the claims again would keep keys that have ended.
+/// Claims are answered in their order. The log has the unanswered ones, and the unclaims after them. If it forgot the
+/// unclaims, a directory that gets the claims again would keep keys that have ended.
 #[derive(Debug, Default)]
 pub(super) struct Log(VecDeque<Logged>);
 
 impl Log {
-    /// Notes a claim, and makes what is to be said of it.
+    /// Records a claim, and makes its item.
     pub(super) fn claim(&mut self, claim: u64, key: Key, owner: Owner, how: How, now: Instant) -> NodeItem {
         let How { resident, takeover } = how;
         let (logged, owned) = (key.clone(), owner.clone());
@@ -27,14 +27,14 @@ impl Log {
         NodeItem::Claim { claim, key, owner, tenant, resident, takeover }
     }
 
-    /// Notes the end of a key, where a claim may enter it again.
+    /// Records the end of a key, if a claim may enter it again.
     pub(super) fn unclaim(&mut self, key: &Key) {
         if !self.0.is_empty() {
             self.0.push_back(Logged::Unclaim { key: key.clone() });
         }
     }
 
-    /// Takes out the claim that was answered.
+    /// Removes the claim that was answered.
     pub(super) fn answered(&mut self, answered: u64) -> Option<Key> {
         match self.0.front()? {
             Logged::Claim { claim, .. } if *claim == answered => self.pop().map(|(_, key)| key),
@@ -42,7 +42,7 @@ impl Log {
         }
     }
 
-    /// Takes out the first claim, and the unclaims that follow it: nothing is left that they could end.
+    /// Removes the first claim, and the unclaims that follow it: nothing is left that they could end.
     pub(super) fn pop(&mut self) -> Option<(u64, Key)> {
         let first = self.0.pop_front();
         while let Some(Logged::Unclaim { .. }) = self.0.front() {
@@ -54,13 +54,13 @@ impl Log {
         }
     }
 
-    /// Takes out the first claim if it has waited for that long.
+    /// Removes the first claim if it has waited for that long.
     pub(super) fn pop_overdue(&mut self, now: Instant, patience: Duration) -> Option<(u64, Key)> {
         self.since().filter(|since| now.duration_since(*since) >= patience)?;
         self.pop()
     }
 
-    /// Since when the first claim waits.
+    /// The time since which the first claim waits.
     pub(super) fn since(&self) -> Option<Instant> {
         match self.0.front()? {
             Logged::Claim { since, .. } => Some(*since),
@@ -68,7 +68,7 @@ impl Log {
         }
     }
 
-    /// Everything again, in its order, for a directory that is heard from now on.
+    /// All items again, in their order, for a new attachment.
     pub(super) fn replay(&mut self, now: Instant) -> impl Iterator<Item = NodeItem> {
         self.0.iter_mut().map(move |logged| match logged {
             Logged::Claim { claim, key, owner, resident, takeover, since } => {

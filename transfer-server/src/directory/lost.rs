@@ -1,4 +1,5 @@
-//! Nodes whose attachment broke off, kept in mind for a while: whoever lists what the cluster has shall hear that they are missing.
+//! Nodes whose attachment broke off. They are remembered for a while, so that lists over the cluster can name them as
+//! missing.
 
 use super::item::NodeAt;
 use std::collections::VecDeque;
@@ -6,18 +7,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 use transfer_core::tensor::Name;
 
-/// How long a node is missed.
+/// The time for which a lost node is remembered.
 const MISSED: Duration = Duration::from_secs(3600);
 
-/// How many are missed at a time. Beyond that the one that was lost first is forgotten.
+/// The most lost nodes that are remembered. Beyond that the one that was lost first is forgotten.
 const MOST: usize = 1024;
 
-/// See the module. In the order in which they were lost.
+/// The lost nodes, in the order in which they were lost.
 #[derive(Debug, Default)]
 pub(crate) struct Lost(VecDeque<(NodeAt, Instant)>);
 
 impl Lost {
-    /// A node is gone, and has not said that it leaves.
+    /// Records a node that is gone without a Leave.
     pub(crate) fn lose(&mut self, at: NodeAt, now: Instant) {
         self.found(&at.node);
         self.forget(now);
@@ -27,12 +28,12 @@ impl Lost {
         self.0.push_back((at, now));
     }
 
-    /// It is there again.
+    /// Removes a node that is attached again.
     pub(crate) fn found(&mut self, node: &Name) {
         self.0.retain(|(at, _)| at.node != *node);
     }
 
-    /// Those that are missed now, and since how long.
+    /// The lost nodes, with the time since each was lost.
     pub(crate) fn now(&mut self, now: Instant) -> impl Iterator<Item = (&NodeAt, Option<Duration>)> {
         self.forget(now);
         self.0.iter().map(move |(at, since)| (at, Some(now.saturating_duration_since(*since))))
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_missed_than_that() {
+    fn lost_nodes_are_bounded() {
         let (mut lost, now) = (Lost::default(), Instant::now());
         (0..MOST + 3).for_each(|i| lost.lose(at(&format!("n{i}")), now));
         let names = names(&mut lost, now);

@@ -1,4 +1,4 @@
-//! Owners, each held once and counted.
+//! Owners, each stored once and counted.
 
 use super::entries::NameNo;
 use hashbrown::HashMap;
@@ -7,7 +7,7 @@ use transfer_core::tensor::Name;
 /// A worker, and its tenant.
 pub(crate) type Owner = (Name, Name);
 
-/// Owners with numbers. A number is free again when nobody uses it.
+/// Owners with numbers. A number is free again after its last use.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     by_name: HashMap<Owner, NameNo>,
@@ -16,7 +16,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The number of a name, one use more.
+    /// The number of a name, with one use more.
     pub(crate) fn take(&mut self, name: &Owner) -> NameNo {
         if let Some(no) = self.by_name.get(name) {
             if let Some((_, uses)) = self.slab.get_mut(no.0 as usize).and_then(Option::as_mut) {
@@ -39,7 +39,7 @@ impl Names {
         no
     }
 
-    /// One use less.
+    /// Removes one use.
     pub(crate) fn give_back(&mut self, no: NameNo) {
         let Some(slot) = self.slab.get_mut(no.0 as usize) else { return };
         let Some((_, uses)) = slot.as_mut() else { return };

@@ -1,4 +1,4 @@
-//! The directory's state: who is attached, who owns what, who waits for what. No I/O and no clock.
+//! The directory's state: attached nodes, owners of keys, watches. No I/O and no clock.
 
 use super::entries::{Entries, Holder, NodeNo};
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
@@ -7,11 +7,11 @@ use hashbrown::HashMap;
 use transfer_core::protocol::{Tenants, Vouches};
 use transfer_core::tensor::{Key, Name};
 
-/// Another sidecar of the same name is attached, and lives.
+/// The reason why a sidecar is not attached: another one of the same name is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachRefused {
-    /// It has answered.
+    /// The other one has answered.
     #[error(
         "node {node:?} is attached already: a sidecar of that name, incarnation {attached} at {address:?}, is running and answers; give \
          this one another --node, or end that one; or start this one with --replace to take its place"
@@ -24,28 +24,28 @@ pub enum AttachRefused {
         /// Its address.
         address: String,
     },
-    /// It has proved more than the one that wants its name, and so keeps it.
+    /// The other one has proved more, and so keeps the name.
     #[error(
         "node {node:?} is attached already, and this one may not take its place: {why}; give this one another --node"
     )]
     Unproved {
         /// The name.
         node: Name,
-        /// What the word of the newcomer is worth.
+        /// What the newcomer has proved.
         why: String,
     },
 }
 
-/// Who has a name that another sidecar wants.
+/// The holder of a name that another sidecar wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Taken {
     /// The number of its attachment.
     pub(crate) by: NodeNo,
-    /// What to say where it lives.
+    /// The refusal, if the holder lives.
     pub(crate) refused: AttachRefused,
 }
 
-/// What is in the directory.
+/// The numbers of the directory's entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Keys entered.
@@ -58,7 +58,7 @@ pub struct Counts {
     pub watches: u64,
 }
 
-/// Why a key is not entered.
+/// The reason why a key is not entered.
 enum NotEntered {
     /// Another worker has it.
     Owned { owner: Name, node: Name },
@@ -66,28 +66,28 @@ enum NotEntered {
     Denied(String),
 }
 
-/// See the module. Answers come out through a callback that must not call back.
+/// The registry. Answers go to a callback that must not call back.
 #[derive(Debug)]
 pub(crate) struct Registry {
     sequence: u64,
     next_node: u32,
     nodes: HashMap<NodeNo, NodeAt>,
-    /// Of whom their words are taken.
+    /// The tenants for which each node may speak.
     words: HashMap<NodeNo, Vouches>,
     tenants: Tenants,
     nodes_by_name: HashMap<Name, NodeNo>,
     workers: HashMap<Name, NodeNo>,
     entries: Entries,
-    /// How many one node may enter.
+    /// The most keys of one node.
     keys_per_node: u64,
     owners: Names,
-    /// Who waits for a key that has no entry, or none that is new enough.
+    /// The watches of keys that have no entry, or none that is new enough.
     watches: HashMap<Key, Vec<NodeNo>>,
-    /// How many keys each node watches, and how many workers it has entered.
+    /// The numbers of watches and workers of each node.
     has: HashMap<NodeNo, Has>,
 }
 
-/// What a node has beside keys; no more of either than it may have keys.
+/// A node's watches and workers; each is limited to the limit of keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Has {
     watches: u64,
@@ -113,12 +113,12 @@ impl Registry {
         }
     }
 
-    /// From here on one node may have so many keys.
+    /// Limits the keys of one node.
     pub(crate) fn limit_keys(&mut self, keys_per_node: u64) {
         self.keys_per_node = keys_per_node;
     }
 
-    /// Why a node cannot enter a key: it has too many others.
+    /// The reason why a node cannot enter a key: it has too many others.
     fn too_many_keys(&self, from: NodeNo, key: &Key) -> Option<String> {
         let has = self.entries.count_of(from);
         let is_new = || self.entries.get(key.as_str()).is_none_or(|holder| holder.node != from);
@@ -131,8 +131,7 @@ impl Registry {
         })
     }
 
-    /// Whether a sidecar whose word is worth this may have the place of the one that is attached by its name: nobody is pushed out of it by one
-    /// who has proved less.
+    /// Whether a sidecar with this proof may take the name of the attached one: a sidecar that has proved less may not.
     pub(crate) fn may_attach(&self, hello: &Hello, word: &Vouches) -> Result<(), AttachRefused> {
         let earlier = self.nodes_by_name.get(&hello.node).and_then(|no| self.words.get(no));
         if earlier.is_none_or(|earlier| word.covers(earlier)) {
@@ -141,8 +140,8 @@ impl Registry {
         Err(AttachRefused::Unproved { node: hello.node.clone(), why: word.why_not().to_owned() })
     }
 
-    /// A node attaches. Answers its number, and that of its earlier self, whose entries are gone. Another sidecar of its name, that it
-    /// does not replace, has to be [detached](Registry::detach) before.
+    /// Attaches a node. Returns its number, and that of its earlier attachment, whose entries are gone. Another sidecar
+    /// of its name, which it does not replace, must be [detached](Registry::detach) before.
     pub(crate) fn attach(&mut self, hello: &Hello, word: Vouches) -> Result<(NodeNo, Option<NodeNo>), Taken> {
         let earlier = self.nodes_by_name.get(&hello.node).copied();
         if let Some((by, at)) = earlier.and_then(|no| Some((no, self.nodes.get(&no)?)))
@@ -164,7 +163,7 @@ impl Registry {
         Ok((no, earlier))
     }
 
-    /// A node is gone, and everything that it entered. Answers who it was.
+    /// Detaches a node, and removes all its entries. Returns the node.
     pub(crate) fn detach(&mut self, no: NodeNo) -> Option<NodeAt> {
         let at = self.nodes.remove(&no)?;
         self.nodes_by_name.remove(&at.node);
@@ -184,7 +183,8 @@ impl Registry {
         self.nodes.values()
     }
 
-    /// What an attached node says. `answer` hears what is to be told to whom, in order. A node that is not attached is ignored.
+    /// Handles an item of an attached node. `answer` gets the answers with their receivers, in order. A node that is
+    /// not attached is ignored.
     pub(crate) fn apply(&mut self, from: NodeNo, item: NodeItem, answer: &mut dyn FnMut(NodeNo, Answer)) {
         if !self.nodes.contains_key(&from) {
             return;
@@ -247,7 +247,7 @@ impl Registry {
                 Some(KeyAt { at, sequence, .. }) => answer(from, Answer::Located { key, at, sequence }),
                 None => {
                     let is_new = self.watches.get(&key).is_none_or(|waiting| !waiting.contains(&from));
-                    // Beyond that it is not told: what waits there ends at its deadline.
+                    // Beyond the limit the node is not told: waiters end at their deadline.
                     if is_new && self.one_more(from, |has| &mut has.watches) {
                         self.watches.entry(key).or_default().push(from);
                     }
@@ -273,12 +273,12 @@ impl Registry {
                 let at = self.node(&node).cloned();
                 answer(from, Answer::NodeLocated { node, at });
             }
-            // The attachment has noted it. It changes no entry.
+            // The attachment has handled it. It changes no entry.
             NodeItem::Pong { .. } | NodeItem::Leave => {}
         }
     }
 
-    /// Counts one more of something. `false`: the node has as many as it may.
+    /// Counts one more. `false`: the node has reached its limit.
     fn one_more(&mut self, node: NodeNo, of: fn(&mut Has) -> &mut u64) -> bool {
         let count = of(self.has.entry(node).or_default());
         let fits = *count < self.keys_per_node;
@@ -292,7 +292,8 @@ impl Registry {
         }
     }
 
-    /// Two workers of one name may have connected while their nodes could not ask. Only the one that is entered owns anything.
+    /// Two workers of one name may have connected while their nodes could not ask. Only the one that is entered owns
+    /// anything.
     fn may_own(&self, from: NodeNo, owner: &Name, resident: bool) -> Result<(), NotEntered> {
         let entered = self.workers.get(owner).filter(|node| resident && **node != from);
         match entered.and_then(|node| self.nodes.get(node)) {
@@ -319,7 +320,7 @@ impl Registry {
         self.tenants.may_own(known, key).map_err(|failure| NotEntered::Denied(failure.text))
     }
 
-    /// Enters a key. Answers the entry's number, and the node that had the key before.
+    /// Enters a key. Returns the entry's number, and the node that had the key before.
     fn claim(
         &mut self,
         from: NodeNo,
@@ -370,7 +371,7 @@ impl Registry {
         self.nodes.get(self.nodes_by_name.get(node)?)
     }
 
-    /// How much there is.
+    /// The numbers of entries.
     pub(crate) fn counts(&self) -> Counts {
         Counts {
             keys: self.entries.len() as u64,

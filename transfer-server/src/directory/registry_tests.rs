@@ -62,7 +62,7 @@ fn a_key_has_one_owner() {
     assert_eq!(w.claim(b, "k", "other"), refused);
     // The same node, another owner: refused too.
     assert_eq!(w.claim(a, "k", "other"), refused);
-    // Nobody but the node of the entry ends it.
+    // Only the node of the entry can end it.
     w.say(b, NodeItem::Unclaim { key: key("k") });
     assert_eq!(w.registry.counts().keys, 1);
     w.say(a, NodeItem::Unclaim { key: key("k") });
@@ -129,7 +129,7 @@ fn a_watch_is_answered_once() {
 }
 
 #[test]
-fn what_a_node_entered_goes_with_it() {
+fn entries_of_a_node_end_with_it() {
     let mut w = World::new();
     let (a, b) = (w.attach("a", 1), w.attach("b", 1));
     w.claim(a, "k", "ps");
@@ -139,7 +139,7 @@ fn what_a_node_entered_goes_with_it() {
     w.registry.detach(a);
     assert_eq!(w.registry.counts(), Counts { keys: 1, workers: 0, nodes: 1, watches: 0 });
     assert_eq!(w.claim(b, "k", "other"), Answer::Claimed { claim: 7, sequence: 1003 });
-    // Late words of the dead node change nothing.
+    // Late items of the dead node change nothing.
     assert_eq!(
         w.say(
             a,
@@ -172,7 +172,7 @@ fn a_node_that_comes_back_replaces_itself() {
     w.claim(again, "k", "ps");
     w.registry.detach(a);
     assert_eq!(w.registry.counts().keys, 1);
-    // Another sidecar, started earlier or later, may not take its place unless it says so, or the place is free.
+    // Another sidecar, started earlier or later, cannot take its name, unless it replaces it or the name is free.
     for incarnation in [4, 6] {
         let taken = w.registry.attach(&hello(incarnation), Vouches::ForAll).unwrap_err();
         assert_eq!(taken.by, again);
@@ -183,7 +183,7 @@ fn a_node_that_comes_back_replaces_itself() {
     assert!(w.registry.attach(&hello(6), Vouches::ForAll).is_ok());
 }
 
-/// Two workers of one name: what one of them claims for itself is not the other's.
+/// Two workers of one name: a claim of one does not count for the other.
 #[test]
 fn a_worker_owns_nothing_by_a_name_that_is_entered_elsewhere() {
     let mut w = World::new();
@@ -202,13 +202,13 @@ fn a_worker_owns_nothing_by_a_name_that_is_entered_elsewhere() {
     assert_eq!(w.say(b, claim(true, false)), [(b, refused.clone())]);
     assert_eq!(w.say(b, claim(true, true)), [(b, refused)]);
     assert_eq!(w.registry.key(&key("k")).unwrap().at.node, name("a"));
-    // What landed elsewhere for the one that is entered.
+    // A key that landed on another node for the entered worker.
     assert!(matches!(w.say(c, claim(false, false))[..], [(_, Answer::Claimed { .. }), (_, Answer::Lost { .. })]));
     assert!(matches!(w.say(a, claim(true, false))[..], [(_, Answer::Claimed { .. }), (_, Answer::Lost { .. })]));
 }
 
 #[test]
-fn a_worker_is_at_one_node() {
+fn worker_is_connected_to_one_node() {
     let mut w = World::new();
     let (a, b) = (w.attach("a", 1), w.attach("b", 1));
     let up = |worker: &str| NodeItem::WorkerUp { worker: name(worker) };
@@ -243,7 +243,7 @@ fn denied(heard: &[(NodeNo, Answer)]) -> String {
 }
 
 #[test]
-fn a_key_is_its_tenant_s_whoever_claims_it() {
+fn key_belongs_to_its_tenant() {
     let mut w = World::new();
     let (a, b) = (w.attach("a", 1), w.attach("b", 1));
     assert!(matches!(w.say(a, of_tenant("k", "7", false))[..], [(_, Answer::Claimed { .. })]));
@@ -280,7 +280,7 @@ fn a_node_claims_for_those_it_may_speak_for() {
     assert_eq!(w.registry.counts().keys, 1);
 }
 
-/// What is there can be claimed again, and what was given back makes room.
+/// An entered key can be claimed again, and a removed one makes room.
 #[test]
 fn a_node_enters_as_many_keys_as_it_may() {
     let mut directory = Registry::new(0, Tenants::default());
@@ -315,8 +315,8 @@ fn a_node_enters_as_many_keys_as_it_may() {
     assert!(entered(&say(a, claim(6, "k3", true))));
 }
 
-/// Whoever may call can say any name. One that has proved less does not get the place of one that has proved more, by no number and by no
-/// flag.
+/// Any caller can use any name. A sidecar that has proved less does not get the name of one that has proved more, by no
+/// number and by no flag.
 #[test]
 fn a_name_is_kept_from_one_that_has_proved_less() {
     let mut w = World::new();
@@ -335,7 +335,7 @@ fn a_name_is_kept_from_one_that_has_proved_less() {
         assert!(text.contains("user id 1 runs it") && text.contains("\"b\""), "{text}");
     }
     assert_eq!(w.registry.may_attach(&hello("b", 6, true), &Vouches::ForAll), Ok(()));
-    // A name that nobody has; and its own again, or for one that has proved more.
+    // A free name; its own name again; and a name for a sidecar that has proved more.
     let free = hello("c", 1, false);
     assert_eq!(w.registry.may_attach(&free, &one), Ok(()));
     w.registry.attach(&free, one.clone()).unwrap();
@@ -356,7 +356,7 @@ fn a_node_watches_and_enters_as_many_as_it_may_have_keys() {
     assert_eq!(w.registry.counts().watches, 3);
     w.say(b, watch(0));
     assert_eq!(w.registry.counts().watches, 4, "each node has its own");
-    // One ends by itself, and one by its key: there is room for two.
+    // One watch is stopped, and one is answered: there is room for two.
     w.say(a, NodeItem::StopResolve { key: key("k1") });
     w.say(a, NodeItem::StopResolve { key: key("k1") });
     w.claim(b, "k2", "ps");

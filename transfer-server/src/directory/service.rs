@@ -15,7 +15,7 @@ use transfer_core::tensor::{Key, Name};
 use transfer_proto::v1;
 use transfer_proto::v1::resolve_request::What;
 
-/// How long a node may take for its Hello.
+/// The time-out of a node's Hello.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Serves a [`Directory`] that this process hosts.
@@ -45,7 +45,7 @@ impl v1::directory_server::Directory for DirectoryService {
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello within 5 s"))??;
         let hello = convert::hello(first.unwrap_or_default());
         let (hello, version) = hello.map_err(|e| Status::invalid_argument(e.to_string()))?;
-        // It is the right to replace another sidecar of that name, too.
+        // This also guards the right to replace another sidecar of that name.
         security::claimed(&caller, hello.node.as_str())?;
         let host = self.directory.host();
         if version != convert::VERSION {
@@ -79,7 +79,7 @@ impl v1::directory_server::Directory for DirectoryService {
             };
             drop(attachment);
             tracing::info!(node = %hello.node, incarnation = hello.incarnation, why = why.message(), "node detached");
-            // The node may be gone; then nobody hears why.
+            // The node may be gone; then the reason is lost.
             let _ = to_node.try_send(Err(why));
         });
         Ok(Response::new(ReceiverStream::new(answers)))
@@ -115,7 +115,7 @@ pub(crate) fn lookup(directory: &Directory, request: v1::ResolveRequest) -> Resu
     found.ok_or_else(|| Status::not_found(what))
 }
 
-/// A page of the nodes. Who was asked, and how they are called, is for whoever passes it on to say.
+/// A page of the nodes. The caller adds which node was asked, and how.
 pub(crate) fn nodes(directory: &Directory, request: &v1::NodesRequest) -> Result<v1::NodesResponse, Status> {
     let size = paging::size(request.page_size);
     let found = directory.nodes(paging::name_of(&request.page_token)?, size);

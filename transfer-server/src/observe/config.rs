@@ -1,14 +1,14 @@
-//! What a sidecar is told about being watched.
+//! The settings of metrics, status page and traces.
 
 use super::OtlpConfig;
 use crate::config::ConfigError;
 use clap::Args;
 use std::net::SocketAddr;
 
-/// Whether a sidecar can be watched over HTTP, and what it measures for that.
+/// The settings of the HTTP server and its measurements.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct WatchConfig {
-    /// Where the metrics and the status page are served: plain HTTP, read-only, without a password. Without it: nowhere
+    /// The address of the metrics and the status page: plain HTTP, read-only, without a password. Default: not served
     #[arg(long = "http-listen", env = "TRANSFER_HTTP_LISTEN", value_name = "IP:PORT", value_parser = crate::config::address)]
     pub http_listen: Option<SocketAddr>,
 
@@ -16,23 +16,23 @@ pub struct WatchConfig {
     #[arg(long = "http-plaintext", env = "TRANSFER_HTTP_PLAINTEXT")]
     pub http_plaintext: bool,
 
-    /// Do not take the time of transfers for the histograms of the metrics; they are counted in any case
+    /// Do not measure the times of transfers for the histograms of the metrics; transfers are counted in any case
     #[arg(long = "no-timings", env = "TRANSFER_NO_TIMINGS")]
     pub no_timings: bool,
 
-    /// Where spans go.
+    /// The collector of spans.
     #[command(flatten)]
     pub otlp: OtlpConfig,
 }
 
 impl WatchConfig {
-    /// Nobody watches.
+    /// Settings without HTTP server and collector.
     #[must_use]
     pub fn nobody() -> WatchConfig {
         WatchConfig { http_listen: None, http_plaintext: false, no_timings: false, otlp: OtlpConfig::default() }
     }
 
-    /// It stays plain HTTP whatever else is encrypted, so certificates alone do not let it go beyond loopback.
+    /// It is always plain HTTP, so certificates alone do not allow it beyond loopback.
     pub(crate) fn check(&self, insecure: bool) -> Result<(), ConfigError> {
         match self.http_listen {
             Some(value) if !insecure && !self.http_plaintext && !value.ip().to_canonical().is_loopback() => {

@@ -1,4 +1,4 @@
-//! Metrics in Prometheus' text format, of values that are counted elsewhere.
+//! Metrics in Prometheus' text format, made of values that are counted elsewhere.
 
 use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
@@ -38,12 +38,12 @@ impl Families {
         Family { all: &mut self.0, family, kind, metrics: Vec::new() }
     }
 
-    /// Something that only grows, until the sidecar ends.
+    /// A value that only grows, until the sidecar ends.
     pub(super) fn counter(&mut self, name: &str, help: &str) -> Family<'_> {
         self.family(name, help, MetricType::COUNTER)
     }
 
-    /// Something that is so now.
+    /// A current value.
     pub(super) fn gauge(&mut self, name: &str, help: &str) -> Family<'_> {
         self.family(name, help, MetricType::GAUGE)
     }
@@ -53,10 +53,10 @@ impl Families {
         self.family(name, help, MetricType::HISTOGRAM)
     }
 
-    /// The text.
+    /// Encodes the text.
     ///
     /// # Errors
-    /// Where it cannot be written: a defect.
+    /// If it cannot be written, which is a defect.
     pub(super) fn encode(&self) -> Result<Vec<u8>, prometheus::Error> {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.0, &mut text)?;
@@ -81,7 +81,7 @@ impl Family<'_> {
         self
     }
 
-    /// The same for a whole number. Above 2^53 the text is rounded, as Prometheus' own numbers are.
+    /// One sample of a whole number. Above 2^53 the text is rounded, as Prometheus' own numbers are.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn number(&mut self, labels: Labels<'_>, value: u64) -> &mut Self {
         self.sample(labels, value as f64)
@@ -110,7 +110,7 @@ impl Family<'_> {
 
 impl Drop for Family<'_> {
     fn drop(&mut self) {
-        // A family without a sample is none.
+        // A family without samples is left out.
         if !self.metrics.is_empty() {
             self.family.set_metric(std::mem::take(&mut self.metrics));
             self.all.push(std::mem::take(&mut self.family));

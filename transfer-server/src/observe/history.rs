@@ -1,4 +1,4 @@
-//! The last minutes, so that whoever opens the page sees at once how it went: samples of what was counted, in a ring.
+//! The history of the last minutes, which the status page shows at once: samples of the counters, in a ring.
 
 use super::observer::{Observation, Observer};
 use parking_lot::Mutex;
@@ -9,16 +9,16 @@ use std::time::{Duration, SystemTime};
 use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::Operation;
 
-/// How often a sample is taken.
+/// The interval of samples.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// How many are kept: 15 minutes.
+/// The number of kept samples: 15 minutes.
 const KEPT: usize = 450;
 
-/// How many paths to peers are told apart, the first ones.
+/// The number of paths to peers that are counted separately: the first ones.
 const PATHS: usize = 32;
 
-/// What had been counted at one moment. All but the last two only grow.
+/// The counters at one moment. All but the last two only grow.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Sample {
     /// Milliseconds since 1970.
@@ -43,7 +43,7 @@ pub(super) struct Sample {
     pool_used: u64,
 }
 
-/// See the module.
+/// The history.
 #[derive(Debug, Default)]
 pub(super) struct History(Mutex<VecDeque<Sample>>);
 
@@ -55,7 +55,7 @@ impl History {
 
     fn add(&self, sample: Sample) {
         let mut samples = self.0.lock();
-        // A clock that was set back would leave later samples behind earlier ones.
+        // If the clock was set back, later samples would be before earlier ones.
         while samples.back().is_some_and(|last| last.at_ms >= sample.at_ms) {
             samples.pop_back();
         }
@@ -65,13 +65,13 @@ impl History {
         }
     }
 
-    /// Samples for ever.
+    /// Takes samples for ever.
     pub(super) async fn sample(self: Arc<Self>, watched: Observer) {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // An engine that does not answer leaves a gap, which is what the page shows.
+            // If the engine does not answer, the history has a gap, which the page shows.
             if let Ok(look) = watched.look().await {
                 self.add(Sample::of(&look));
             }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_minutes_are_kept_in_the_order_of_time() {
+    fn samples_are_kept_in_order_of_time() {
         let history = History::default();
         for at in 1..=1000 {
             history.add(sample(at));

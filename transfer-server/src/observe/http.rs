@@ -1,8 +1,8 @@
 //! The HTTP server: `/metrics`, the status page and what it reads, `/healthz` and `/readyz`.
 //!
-//! Plain HTTP/1.1 and read-only, for a scraper and a browser on the same host, or in a network that is protected otherwise. It runs on a
-//! thread of its own, so whoever reads slowly or asks much holds up neither the control plane nor the data plane. A connection
-//! carries one request, and at most [`CONNECTIONS`] are served: whoever says nothing makes room for others (`places`).
+//! Plain HTTP/1.1 and read-only, for a scraper and a browser on the same host, or in a protected network. It runs on a
+//! thread of its own, so slow or busy clients delay neither the control plane nor the data plane. A connection carries
+//! one request, and at most [`CONNECTIONS`] are served; silent connections make room for others (`places`).
 
 use super::history::History;
 use super::observer::Observer;
@@ -24,13 +24,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tower::ServiceExt;
 
-/// Connections at once; others wait in the kernel's queue.
+/// The most connections at once; others wait in the kernel's queue.
 const CONNECTIONS: usize = 32;
 
-/// How long a client may take to ask.
+/// The time-out of a request.
 const ASKING: Duration = Duration::from_secs(5);
 
-/// How long a client may take for everything.
+/// The time-out of a whole connection.
 const ALL: Duration = Duration::from_secs(20);
 
 /// A running server. It ends when dropped.
@@ -40,12 +40,12 @@ pub(crate) struct HttpServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the routes need.
+/// The state of the routes.
 #[derive(Debug, Clone)]
 struct PageState {
     watched: Observer,
     history: Arc<History>,
-    /// Whether only this host can connect: then a browser must have been told so too.
+    /// Whether only this host can connect: then requests must name this host.
     loopback: bool,
 }
 
@@ -63,7 +63,7 @@ impl HttpServer {
                 let shown = PageState { watched, history: Arc::default(), loopback };
                 let sampling = shown.history.clone().sample(shown.watched.clone());
                 tokio::select! {
-                    // An error means that the sidecar is gone, which is a stop too.
+                    // An error means that the sidecar is gone, so stop as well.
                     _ = stopped => {}
                     () = sampling => {}
                     () = serve(listener, routes(shown), ASKING) => {}
@@ -77,7 +77,7 @@ impl HttpServer {
 impl Drop for HttpServer {
     fn drop(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // Where it has ended by itself there is nobody to tell.
+            // If it has ended by itself, no one receives this.
             let _ = stop.send(());
         }
         if let Some(thread) = self.thread.take()
@@ -98,7 +98,7 @@ async fn serve(listener: TcpListener, routes: Router, asking: Duration) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(e) => {
-                // No descriptor is free, most likely: that passes.
+                // Most likely no descriptor is free, which passes.
                 tracing::warn!("--http-listen: a connection cannot be taken: {e}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -107,7 +107,7 @@ async fn serve(listener: TcpListener, routes: Router, asking: Duration) {
         let place = places.wait().await;
         let asked = WholeRequest::default();
         let has_asked = asked.clone();
-        // hyper hands a request over when it has all of its head, and none here has a body that is read.
+        // hyper passes a request on when its head is complete, and no request here has a body that is read.
         let service = TowerToHyperService::new(routes.clone().map_request(move |request| {
             has_asked.set();
             request
@@ -119,7 +119,7 @@ async fn serve(listener: TcpListener, routes: Router, asking: Duration) {
                 .keep_alive(false)
                 .max_buf_size(16 << 10)
                 .serve_connection(TokioIo::new(stream), service);
-            // A client that breaks the rules, goes away or is too slow harms nobody but itself.
+            // A client that violates HTTP, goes away or is too slow harms only itself.
             let _ = tokio::time::timeout(ALL, connection).await;
             drop(place);
         });
@@ -135,7 +135,7 @@ fn routes(shown: PageState) -> Router {
         .route("/metrics", get(scrape))
         .route("/api/status", get(show_status))
         .route("/api/history", get(show_history))
-        // The process answers: that is all that this says.
+        // This only says that the process answers.
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .fallback(async || {
@@ -146,7 +146,7 @@ fn routes(shown: PageState) -> Router {
         .with_state(shown)
 }
 
-/// What a browser is told with every answer: to run nothing but the page's own script, and to let no other site look in.
+/// The headers of every answer: a browser runs only the page's own script, and no other site can read it.
 const HEADERS: [(HeaderName, &str); 5] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -159,8 +159,9 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// A page of another site can make a name of its own mean this host, and its visitor's browser would then let it read the answers. So
-/// where only this host may connect, only this host's own names are answered.
+/// Checks the Host header. A page of another site can make a name of its own resolve to this host, and its visitor's
+/// browser would then let it read the answers. So if only this host may connect, only this host's own names are
+/// answered.
 async fn guard(State(shown): State<PageState>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default();
     let mut response = if shown.loopback && !is_this_host(host) {
@@ -178,7 +179,7 @@ async fn guard(State(shown): State<PageState>, request: Request, next: Next) -> 
     response
 }
 
-/// Whether a Host header is an address, or the name of every host for itself. One that is missing cannot come from a browser.
+/// Whether a Host header is an address, or localhost. A missing header cannot come from a browser.
 fn is_this_host(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -208,7 +209,7 @@ async fn show_status(State(shown): State<PageState>) -> Response {
     }
 }
 
-/// The samples behind this one.
+/// The time after which samples are wanted.
 #[derive(Debug, serde::Deserialize)]
 struct Since {
     #[serde(default)]
@@ -234,7 +235,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
 
-    /// Longer than the test waits: nobody here leaves because its time is over.
+    /// Longer than the test waits: no connection is closed for lack of time.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
@@ -259,7 +260,7 @@ mod tests {
         };
         let silent: Vec<_> = (0..CONNECTIONS).map(|_| connect()).collect();
         ask(&connect());
-        // The first had to leave, and nobody else.
+        // Only the first one was closed.
         assert_eq!((&silent[0]).read(&mut [0]).expect("the end"), 0);
         silent[1..].iter().for_each(ask);
         server.abort();

@@ -1,4 +1,4 @@
-//! How many lines each place in the code may log.
+//! The limit of log lines of each place in the code.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -9,19 +9,20 @@ use tracing::callsite::Identifier;
 use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-/// In so long a place may log its number of lines.
+/// The window in which a place may log its number of lines.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// The target of the lines that tell of dropped ones. They are not limited: there is one for each place and second at most.
+/// The target of the lines that report dropped ones. They are not limited: there is at most one for each place and
+/// second.
 pub(super) const TARGET: &str = "transfer_log";
 
 /// Counts lines by their place in the code. There are as many places as the code has, so this does not grow.
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    /// Lines of one place in one window; 0: any number.
+    /// The most lines of one place in one window; 0: any number.
     most: u32,
     places: Mutex<HashMap<Identifier, Place>>,
-    /// A line was dropped that nobody was told of yet.
+    /// Notified when a line was dropped and not yet reported.
     to_tell: Condvar,
     dropped: AtomicU64,
 }
@@ -31,11 +32,11 @@ struct Place {
     metadata: &'static Metadata<'static>,
     began: Instant,
     written: u32,
-    /// Dropped since the last line that told of it.
+    /// The lines dropped since the last report.
     untold: u64,
 }
 
-/// What was dropped at one place.
+/// The dropped lines of one place.
 #[derive(Debug, PartialEq, Eq)]
 struct Dropped {
     lines: u64,
@@ -76,7 +77,7 @@ impl Limiter {
         false
     }
 
-    /// What nobody was told of yet, place by place.
+    /// The unreported dropped lines, by place.
     fn take_untold(&self) -> Vec<Dropped> {
         let mut places = self.places.lock();
         let untold = places.values_mut().filter(|place| place.untold > 0).map(|place| Dropped {
@@ -88,7 +89,7 @@ impl Limiter {
         untold.collect()
     }
 
-    /// Starts the thread that tells of dropped lines. It sleeps as long as there are none.
+    /// Starts the thread that reports dropped lines. It sleeps as long as there are none.
     pub(crate) fn start_telling(self: Arc<Self>) {
         if self.most == 0 {
             return;
@@ -113,14 +114,15 @@ impl Limiter {
             }
         });
         if let Err(e) = started {
-            // The limit holds all the same; what was dropped is in the metrics.
+            // The limit still holds; dropped lines are in the metrics.
             tracing::warn!("no thread can be had that tells of dropped log lines: {e}");
         }
     }
 }
 
-/// The limit as a layer in front of the one that writes. It is no filter of that layer: where such a filter takes an event and then does
-/// not, tracing-subscriber 0.3 keeps its decision for the thread's next event, and panics in debug builds.
+/// The limit as a layer in front of the one that writes. It is not a filter of that layer: if such a filter accepts an
+/// event and later rejects it, tracing-subscriber 0.3 keeps its decision for the thread's next event, and panics in
+/// debug builds.
 pub(crate) struct Limit(Arc<Limiter>);
 
 impl Limit {
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_writes_so_many_lines_in_a_second_and_the_others_are_counted() {
+    fn lines_of_a_place_are_limited_per_second_and_dropped_ones_are_counted() {
         let (one, another) = places();
         let limiter = Limiter::new(3);
         let start = Instant::now();
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn no_limit_is_no_limit() {
+    fn zero_means_no_limit() {
         let (one, _) = places();
         let limiter = Limiter::new(0);
         assert!((0..10_000).all(|_| limiter.takes(one, Instant::now())));

@@ -1,8 +1,9 @@
-//! The log: text or JSON on standard error, a filter that can be changed while the process runs, and a limit for each call site.
+//! The log: text or JSON on standard error, a filter that can be changed while the process runs, and a limit for each
+//! call site.
 //!
-//! The limit is there because most lines are about somebody else: a peer that connects and breaks the rules as fast as it can must
-//! not fill a disk. Each place in the code writes so many lines in a second; what is more is counted, and one line then says how many
-//! were not written and where. Another place's lines are not touched by that.
+//! The limit is needed because most lines are about other parties: a peer that connects and violates the protocol as
+//! fast as it can must not fill a disk. Each place in the code may write a number of lines per second. The rest is
+//! counted, and one line then says how many were dropped, and where. Lines of other places are not affected.
 
 use super::limit::{Limit, Limiter};
 use clap::{Args, ValueEnum};
@@ -12,49 +13,51 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// The log of this process, once it is set up. There is one log, so there is one of these.
+/// The log of this process, once it is set up. There is only one.
 static INSTALLED: OnceLock<LogControl> = OnceLock::new();
 
-/// What a log line looks like.
+/// The format of log lines
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// For people.
     Text,
-    /// One JSON object a line, for what collects logs.
+    /// One JSON object per line, for log collectors.
     Json,
 }
 
-/// What is logged, and how.
+/// The settings of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct LogFlags {
-    /// What is logged: a level (error, warn, info, debug, trace), or levels for parts, like "info,transfer_fabric=debug"
+    /// The filter of the log: a level (error, warn, info, debug, trace), or levels for parts, like
+    /// "info,transfer_fabric=debug"
     #[arg(long = "log", env = "TRANSFER_LOG", value_name = "FILTER", default_value = "info")]
     pub filter: String,
 
-    /// What a log line looks like
+    /// The format of log lines
     #[arg(long, env = "TRANSFER_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 
-    /// How many lines one place in the code may log in a second; of what is more only the number is logged. 0: any number
+    /// The number of lines that one place in the code may log per second; of further lines only the number is logged.
+    /// 0: any number
     #[arg(long, env = "TRANSFER_LOG_LIMIT", value_name = "LINES", default_value_t = 20)]
     pub log_limit: u32,
 }
 
-/// A log that cannot be.
+/// The reason why the log cannot be set up.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// A filter that makes no sense.
+    /// The filter is not valid.
     #[error(
         "{value:?} is no log level: give error, warn, info, debug, trace or off, or directives like info,transfer_fabric=debug: {why}"
     )]
     Filter {
         /// The value.
         value: String,
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
-    /// Somebody else in this process has set up the log.
+    /// Other code of this process has set up the log.
     #[error("the log of this process is set up already: {0}")]
     Taken(String),
 }
@@ -63,7 +66,7 @@ pub enum LogError {
 #[derive(Debug, Clone)]
 pub struct LogControl {
     filter: reload::Handle<EnvFilter, Registry>,
-    /// As it was given: the filter's own text has another order.
+    /// The text as it was given: the filter's own text has another order.
     text: Arc<parking_lot::Mutex<String>>,
     limiter: Arc<Limiter>,
 }
@@ -79,7 +82,7 @@ impl LogControl {
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         let lines = match flags.log_format {
             LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
-            // The fields beside the message, where tools look for them.
+            // The fields besides the message, where tools look for them.
             LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
         };
         let limit = Limit::new(limiter.clone());
@@ -97,13 +100,13 @@ impl LogControl {
         Ok(control)
     }
 
-    /// The log of this process. `None` in a program that has one of its own, as those that embed a sidecar have.
+    /// The log of this process. `None` in a program with its own log, such as one that embeds a sidecar.
     #[must_use]
     pub fn installed() -> Option<&'static LogControl> {
         INSTALLED.get()
     }
 
-    /// Changes what is logged from now on; returns what it was before.
+    /// Changes the filter; returns the previous one.
     ///
     /// # Errors
     /// [`LogError::Filter`]; nothing changes then.
@@ -117,20 +120,20 @@ impl LogControl {
         Ok(std::mem::replace(&mut *text, filter.to_owned()))
     }
 
-    /// What is logged now, as it was given.
+    /// The current filter, as it was given.
     #[must_use]
     pub fn filter(&self) -> String {
         self.text.lock().clone()
     }
 
-    /// How many lines were not written because their place in the code had written enough.
+    /// The number of lines that were dropped by the limit.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.limiter.dropped()
     }
 }
 
-/// Whether a filter can be, without setting anything up.
+/// Checks a filter without setting anything up.
 ///
 /// # Errors
 /// [`LogError::Filter`].
@@ -138,13 +141,13 @@ pub(crate) fn check_filter(filter: &str) -> Result<(), LogError> {
     parse(filter).map(drop)
 }
 
-/// Reads a filter as strictly as possible: what is not understood must not silently log nothing.
+/// Parses a filter strictly: a typing error must not silently turn the log off.
 fn parse(filter: &str) -> Result<EnvFilter, LogError> {
     let wrong = |why: String| LogError::Filter { value: filter.to_owned(), why };
     if filter.trim().is_empty() {
         return Err(wrong("it is empty".to_owned()));
     }
-    // A lone word that is no level would be taken for the name of a part of the code, and everything else would be silent.
+    // A lone word that is no level would count as the name of a module, and everything else would be silent.
     for part in filter.split(',').map(str::trim).filter(|part| !part.contains(['=', '[', ':'])) {
         if part.parse::<tracing_subscriber::filter::LevelFilter>().is_err() {
             return Err(wrong(format!("{part:?} is neither a level nor MODULE=LEVEL")));

@@ -1,7 +1,7 @@
-//! `/metrics`: what Prometheus reads.
+//! `/metrics`, for Prometheus.
 //!
-//! How many samples there are is bounded: labels are fabrics, operations, codes of failures, user ids, and at most
-//! [`MAX_PATHS`] peers. Keys, versions and workers are never labels: there are millions of them.
+//! The number of samples is bounded: labels are fabrics, operations, codes of failures, user ids, and at most
+//! [`MAX_PATHS`] peers. Keys, versions and workers are never labels, because there may be millions of them.
 
 use super::families::Families;
 use super::observer::{Observation, Observer};
@@ -14,10 +14,10 @@ use transfer_fabric::engine::EngineMeters;
 /// The type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The text.
+/// Makes the text.
 ///
 /// # Errors
-/// Where it cannot be written: a defect.
+/// If it cannot be written, which is a defect.
 pub(super) fn text(watched: &Observer, look: &Observation) -> Result<Vec<u8>, prometheus::Error> {
     let mut families = Families::default();
     of_sidecar(&mut families, watched, look);
@@ -38,10 +38,13 @@ fn of_sidecar(f: &mut Families, watched: &Observer, look: &Observation) {
     f.gauge("transfer_start_time_seconds", "When the sidecar started, in seconds since 1970.").sample(&[], started);
     f.gauge("transfer_directory_attached", "1 while this node is attached to the directory, else 0.")
         .number(&[], look.directory.attached.into());
-    f.counter("transfer_directory_attachments_total", "How often this node has attached to the directory.")
-        .number(&[], look.directory.attachments);
+    f.counter(
+        "transfer_directory_attachments_total",
+        "The number of times that this node has attached to the directory.",
+    )
+    .number(&[], look.directory.attachments);
     if let Some(hosted) = look.hosted {
-        f.gauge("transfer_directory_entries", "What is entered in the directory, where this node hosts it.")
+        f.gauge("transfer_directory_entries", "Entries of the directory, if this node hosts it.")
             .number(&[("kind", "key")], hosted.keys)
             .number(&[("kind", "worker")], hosted.workers)
             .number(&[("kind", "node")], hosted.nodes)
@@ -65,7 +68,7 @@ fn of_sidecar(f: &mut Families, watched: &Observer, look: &Observation) {
     .number(&[("of", "sessions")], look.sessions_refused);
     f.counter(
         "transfer_log_lines_dropped_total",
-        "Log lines that were not written, for their place had written enough.",
+        "Log lines that were dropped by the limit of their place in the code.",
     )
     .number(&[], look.log_lines_dropped);
 }
@@ -91,7 +94,7 @@ fn labels(path: &PathMeter, operation: Operation) -> [(&'static str, &str); 3] {
 
 fn of_transfers(f: &mut Families, look: &Observation) {
     let meters = &look.measured.meters;
-    // Within the node nothing is served or lands.
+    // Nothing is served or lands within the node.
     let there = |path: &PathMeter, operation: Operation| {
         path.fabric != transfer_core::fabric::FabricKind::Local
             || matches!(operation, Operation::Push | Operation::Fetch)
@@ -160,17 +163,17 @@ fn of_transfers(f: &mut Families, look: &Observation) {
 fn of_memory(f: &mut Families, look: &Observation) {
     let now = &look.measured.snapshot;
     f.gauge("transfer_pinned_bytes", "Pinned memory: arenas, pools and rings.").number(&[], look.pinned);
-    f.gauge("transfer_pinned_limit_bytes", "How much of it there may be.").number(&[], look.pinned_limit);
+    f.gauge("transfer_pinned_limit_bytes", "The limit of pinned memory.").number(&[], look.pinned_limit);
     let pools = |f: &mut Families, name: &str, help: &str, of: fn(&transfer_core::protocol::PoolStatus) -> u64| {
         let mut family = f.gauge(name, help);
         for pool in &now.pools {
-            // The label has the name that it had when a tenant was always a user id.
+            // The label has its name from the time when a tenant was always a user id.
             family.number(&[("uid", pool.tenant.as_str())], of(pool));
         }
     };
     pools(f, "transfer_pool_bytes", "Size of a user id's landing pool.", |p| p.bytes);
-    pools(f, "transfer_pool_used_bytes", "How much of it is in use.", |p| p.used);
-    pools(f, "transfer_pool_waiting", "Who waits for room in it.", |p| p.waiting);
+    pools(f, "transfer_pool_used_bytes", "Used bytes of a user id's landing pool.", |p| p.used);
+    pools(f, "transfer_pool_waiting", "Requests that wait for room in a user id's landing pool.", |p| p.waiting);
     let mut gauge = |name: &str, help: &str, value: u64| {
         f.gauge(name, help).number(&[], value);
     };
@@ -226,22 +229,26 @@ fn of_links(f: &mut Families, look: &Observation) {
 fn of_engine(f: &mut Families, look: &Observation) {
     let measured = &look.measured;
     let EngineMeters { rounds, busy, sleeps, commands, submissions, replies, replies_delayed, .. } = measured.engine;
-    f.counter("transfer_engine_busy_seconds_total", "The time that the data-plane thread had something to do.")
+    f.counter("transfer_engine_busy_seconds_total", "The time that the data-plane thread was busy.")
         .sample(&[], busy.as_secs_f64());
     let mut counter = |name: &str, help: &str, value: u64| {
         f.counter(name, help).number(&[], value);
     };
-    counter("transfer_engine_rounds_total", "Rounds of the data-plane thread with something to do.", rounds);
-    counter("transfer_engine_sleeps_total", "How often the data-plane thread went to sleep.", sleeps);
+    counter("transfer_engine_rounds_total", "Rounds of the data-plane thread with work.", rounds);
+    counter("transfer_engine_sleeps_total", "Sleeps of the data-plane thread.", sleeps);
     counter("transfer_engine_commands_total", "Commands of the control plane to the data plane.", commands);
     counter("transfer_ring_submissions_total", "Records taken out of workers' submission rings.", submissions);
     counter("transfer_ring_replies_total", "Replies to workers.", replies);
     counter("transfer_ring_replies_delayed_total", "Replies that found their worker's ring full.", replies_delayed);
     let boards = measured.boards;
-    counter("transfer_board_hits_total", "Fetches that workers have answered by looking at their board.", boards.hits);
-    counter("transfer_board_bytes_total", "Bytes of the tensors that they found there.", boards.bytes);
+    counter(
+        "transfer_board_hits_total",
+        "Fetches that workers have answered by a look-up on their board.",
+        boards.hits,
+    );
+    counter("transfer_board_bytes_total", "Bytes of the tensors that these look-ups found.", boards.bytes);
     f.gauge("transfer_board_versions", "Versions that boards show.").number(&[], boards.shown);
-    f.gauge("transfer_board_versions_pending", "Versions that boards show no more, and that workers still read.")
+    f.gauge("transfer_board_versions_pending", "Withdrawn versions of boards that workers still read.")
         .number(&[], boards.pending);
     f.gauge("transfer_engine_commands_waiting", "Commands that wait for the data plane.")
         .number(&[], measured.commands_waiting);
@@ -263,7 +270,7 @@ fn of_fabrics(f: &mut Families, look: &Observation) {
         }
     }
     drop(family);
-    let mut family = f.counter("transfer_work_completions_total", "What a fabric reported, by kind.");
+    let mut family = f.counter("transfer_work_completions_total", "Completions that a fabric reported, by kind.");
     for (fabric, posts) in &fabrics {
         let PostMeter { writes_done, messages, immediates, atomics_done, .. } = posts;
         let kinds =

@@ -1,13 +1,14 @@
-//! What a sidecar tells about itself to those who watch it.
+//! Observation of a sidecar: log, metrics, traces and status page.
 //!
 //! # Layout
-//! - [`logging`], `limit`: the log, and how much of it one place in the code may write.
-//! - `http`, `places`, `config`: the HTTP server, whose connection makes room for another, and what it is told. The page itself is in `page`.
-//! - `observer`: one look at the sidecar, which everything below is made of.
-//! - `metrics`, `families`: what Prometheus reads.
+//! - [`logging`], `limit`: the log, and its limit for each place in the code.
+//! - `http`, `places`, `config`: the HTTP server, its limit of connections, and its settings. The page itself is in
+//!   `page`.
+//! - `observer`: a snapshot of the sidecar, from which everything below is made.
+//! - `metrics`, `families`: the text for Prometheus.
 //! - `spans`: one record for each transfer.
-//! - `otlp`: these as spans, for a collector; `no_otlp` where that is not built in.
-//! - `status`, `history`: what the status page reads.
+//! - `otlp`: these as spans, for a collector; `no_otlp` if that is not built in.
+//! - `status`, `history`: the data of the status page.
 
 mod config;
 mod families;

@@ -1,4 +1,4 @@
-//! What is in place of `otlp` where the feature of that name is off: there is nothing to be told, and nobody to send to.
+//! The replacement of `otlp` if the feature of that name is off: no settings, and no collector.
 
 use crate::config::ConfigError;
 use clap::Args;

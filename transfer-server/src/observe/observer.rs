@@ -1,4 +1,4 @@
-//! What is shown over HTTP is made of this: one look at the sidecar, the same for everybody who asks within a moment.
+//! Snapshots of the sidecar for HTTP, shared by all requests within a moment.
 
 use super::spans::Records;
 use crate::directory::{Counts, DirectoryClient, DirectoryState, Place};
@@ -16,16 +16,16 @@ use transfer_core::protocol::{
 };
 use transfer_memory::segment::PinnedBudget;
 
-/// A look is good for so long: whoever asks as fast as possible costs the data plane no more than that.
+/// The lifetime of a snapshot: frequent requests cost the data plane no more than this.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// How many workers and transfers are listed for people.
+/// The number of workers and transfers that are listed.
 const MOST_LISTED: usize = 200;
 
-/// How many pages are asked for at once.
+/// The most pages that are asked for at once.
 const MOST_PAGES: usize = 8;
 
-/// A sidecar as far as others may look at it. Cheap to clone.
+/// The observable state of a sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Observer(Arc<Inner>);
 
@@ -37,13 +37,13 @@ struct Inner {
     last_lists: Cached<Lists>,
 }
 
-/// What was seen last, and when.
+/// The last value, and its time.
 #[derive(Debug)]
 struct Cached<T>(Mutex<Option<(Instant, Arc<T>)>>);
 
 impl<T> Cached<T> {
     async fn get(&self, look: impl Future<Output = Result<T, EngineError>>) -> Result<Arc<T>, EngineError> {
-        // Held while the engine is asked: those who come meanwhile get the same answer.
+        // Held while the engine is asked: concurrent requests get the same answer.
         let mut last = self.0.lock().await;
         if let Some((at, seen)) = &*last
             && at.elapsed() < FRESH
@@ -56,7 +56,7 @@ impl<T> Cached<T> {
     }
 }
 
-/// What there may be many of: the first ones, for people.
+/// The first entries of long lists.
 #[derive(Debug)]
 pub(crate) struct Lists {
     pub(crate) sessions: Vec<SessionStatus>,
@@ -64,7 +64,7 @@ pub(crate) struct Lists {
     pub(crate) transfers: Vec<TransferStatus>,
 }
 
-/// What it is made of.
+/// The parts of an observer.
 #[derive(Debug)]
 pub(crate) struct ObserverParts {
     pub(crate) me: Identity,
@@ -88,13 +88,13 @@ pub(crate) struct Observation {
     pub(crate) pinned: u64,
     pub(crate) pinned_limit: u64,
     pub(crate) directory: DirectoryState,
-    /// Where it is hosted here.
+    /// The directory's counts, if it is hosted here.
     pub(crate) hosted: Option<Counts>,
-    /// How often somebody was refused a session since there were too many.
+    /// The number of sessions that were refused at a limit.
     pub(crate) sessions_refused: u64,
     pub(crate) log_lines_dropped: u64,
     pub(crate) spans_dropped: u64,
-    /// Where there are certificates.
+    /// The state of TLS, if there are certificates.
     pub(crate) tls: Option<TlsState>,
 }
 
@@ -113,12 +113,12 @@ impl Observer {
         &self.0.parts
     }
 
-    /// When it started.
+    /// The start time.
     pub(crate) fn started_at(&self) -> SystemTime {
         self.0.started_at
     }
 
-    /// The sidecar now, or a moment ago.
+    /// The state of the sidecar, at most [`FRESH`] old.
     pub(crate) async fn look(&self) -> Result<Arc<Observation>, EngineError> {
         self.0.last.get(self.look_now()).await
     }
@@ -147,7 +147,7 @@ impl Observer {
         })
     }
 
-    /// Workers, and what they wait for, now or a moment ago.
+    /// Workers and their operations, at most [`FRESH`] old.
     pub(crate) async fn lists(&self) -> Result<Arc<Lists>, EngineError> {
         let look = async {
             let sessions = |answer| Listing::Sessions { prefix: String::new(), answer };
@@ -160,7 +160,7 @@ impl Observer {
         self.0.last_lists.get(look).await
     }
 
-    /// So many entries of a list at most, page after page; no more than [`MOST_PAGES`], for a page may be short.
+    /// The first entries of a list, page after page; at most [`MOST_PAGES`] pages, because a page may be short.
     async fn pages<T: Send + 'static>(
         &self,
         most: usize,

@@ -1,7 +1,7 @@
-//! Room for connections to the HTTP server, and who has to leave when there is none.
+//! The places of connections to the HTTP server, and which one is closed when there are too many.
 //!
-//! Whoever connects and says nothing takes a place. Were all places taken so, a health probe would wait until the silent ones have used up
-//! their time, and whoever watches would take the sidecar for dead. So the one that has been silent for longest makes room for it.
+//! A silent connection takes a place. If such connections had all places, a health probe would wait until their time is
+//! over, and would report the sidecar as dead. So the connection that has been silent for longest makes room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +10,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// How long a connection has its place for certain: who asks at once has asked by then, so that many who come together are all heard.
+/// The time for which a connection keeps its place in any case. A normal client has sent its request by then, so many
+/// clients that come together are all served.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The connections that are open, oldest first.
+/// The open connections, oldest first.
 #[derive(Debug)]
 pub(super) struct Places {
     free: Arc<Semaphore>,
@@ -32,7 +33,7 @@ struct Taken {
 pub(super) struct WholeRequest(Arc<AtomicBool>);
 
 impl WholeRequest {
-    /// It has.
+    /// Records that it has.
     pub(super) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -45,12 +46,12 @@ impl WholeRequest {
 async fn free(places: &Arc<Semaphore>) -> Place {
     match places.clone().acquire_owned().await {
         Ok(place) => Place(place),
-        // Nobody closes it.
+        // It is never closed.
         Err(_closed) => std::future::pending().await,
     }
 }
 
-/// A place in use, for as long as this is kept.
+/// A used place, as long as this is kept.
 #[derive(Debug)]
 pub(super) struct Place(#[expect(dead_code, reason = "kept for its drop")] OwnedSemaphorePermit);
 
@@ -59,7 +60,8 @@ impl Places {
         Places { free: Arc::new(Semaphore::new(all)), taken: Vec::new() }
     }
 
-    /// A place for somebody who is there already. While all are taken by connections that have asked, it waits for one to be answered.
+    /// Waits for a place for a new connection. If all places are taken by connections that have sent requests, it waits
+    /// until one is answered.
     pub(super) async fn wait(&mut self) -> Place {
         loop {
             self.taken.retain(|taken| !taken.task.is_finished());
@@ -76,16 +78,16 @@ impl Places {
                 place = free(&self.free) => return place,
                 () = over => {}
             }
-            // It may have asked meanwhile.
+            // It may have sent its request meanwhile.
             if let Some(i) = silent.filter(|i| !self.taken[*i].asked.is_set()) {
                 self.taken.remove(i).task.abort();
-                // Its place is free as soon as the runtime has dropped it.
+                // Its place is free once the runtime has dropped it.
                 return free(&self.free).await;
             }
         }
     }
 
-    /// Whom a place has been given to: `task` keeps the place, and sets `asked`.
+    /// Records the owner of a place: `task` keeps the place, and sets `asked`.
     pub(super) fn give(&mut self, task: AbortHandle, asked: WholeRequest) {
         self.taken.push(Taken { since: Instant::now(), asked, task });
     }

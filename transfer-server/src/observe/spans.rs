@@ -1,7 +1,8 @@
-//! One record for each transfer that has ended, written down on a thread of its own: the data plane hands them over, and waits for nobody.
+//! Records of finished transfers, written on a thread of its own: the data plane passes them on and never waits.
 //!
-//! They are log lines of the target [`TARGET`] at the level debug, so nobody pays for them who does not ask:
-//! `--log info,transfer_span=debug`. The limit of lines does not hold for them. Where there is a collector, they are spans for it too.
+//! They are log lines of the target [`TARGET`] at the level debug, so they cost nothing unless enabled by `--log
+//! info,transfer_span=debug`. The limit of log lines does not apply to them. If there is a collector, they are also
+//! sent to it as spans.
 
 use super::otlp::{self, Export, OtlpConfig, Queue};
 use crossbeam_channel::{Receiver, bounded};
@@ -15,10 +16,10 @@ use transfer_fabric::engine::TraceSink;
 /// The target of these lines.
 pub(super) const TARGET: &str = "transfer_span";
 
-/// How many may wait to be written.
+/// The most records that wait to be written.
 const WAITING: usize = 16 << 10;
 
-/// How many were not written, because too many waited. Cheap to clone.
+/// The number of records that were dropped because too many waited. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SpansDropped(Arc<AtomicU64>);
 
@@ -28,11 +29,11 @@ impl SpansDropped {
     }
 }
 
-/// What is known of records of transfers. Cheap to clone.
+/// The state of the records of transfers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Records {
     pub(crate) dropped: SpansDropped,
-    /// Where there is a collector.
+    /// The export, if there is a collector.
     pub(crate) export: Option<Export>,
 }
 
@@ -40,7 +41,8 @@ fn wanted() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
 }
 
-/// Starts the thread that writes, and the one that sends where there is a collector. They end with the engine that has the sink.
+/// Starts the thread that writes, and the one that sends if there is a collector. They end with the engine that has the
+/// sink.
 ///
 /// # Errors
 /// The system's, and the exporter's.

@@ -1,6 +1,6 @@
-//! `/api/status`: what the status page shows, as JSON.
+//! `/api/status`: the data of the status page, as JSON.
 //!
-//! Lists are cut: a page is for people. [`metrics`](super::metrics) and the Admin service have the rest.
+//! Lists are cut for people. [`metrics`](super::metrics) and the Admin service have the rest.
 
 use super::history::milliseconds;
 use super::observer::{Lists, Observation, Observer, ObserverParts};
@@ -10,20 +10,20 @@ use transfer_core::protocol::{
     Histogram, LinkStatus, Operation, PathMeter, SessionStatus, TensorStatus, TransferStatus,
 };
 
-/// How many landing pools are shown.
+/// The number of landing pools that are shown.
 const POOLS: usize = 200;
 
-/// How many tensors are shown.
+/// The number of tensors that are shown.
 const LARGEST: usize = 20;
 
-/// How many transfers in flight are shown.
+/// The number of transfers in flight that are shown.
 const OLDEST: usize = 20;
 
 /// A sidecar at one moment.
 #[derive(Debug, Serialize)]
 pub(super) struct Status {
     node: String,
-    /// A text, for it is larger than what a script's numbers hold exactly.
+    /// A text, because it exceeds the exact integers of a script.
     incarnation: String,
     version: &'static str,
     at_ms: u64,
@@ -39,7 +39,7 @@ pub(super) struct Status {
     links_all: u64,
     sessions: Vec<Session>,
     sessions_all: u64,
-    /// The largest first, of those looked at.
+    /// Sorted by size, largest first, of those listed.
     published: Vec<Tensor>,
     /// The oldest first.
     in_flight: Vec<InFlight>,
@@ -83,7 +83,7 @@ struct Pool {
 struct Link {
     peer: String,
     fabric: &'static str,
-    /// Why no better fabric carries it.
+    /// The reason why no better fabric carries it.
     why: String,
     rails: usize,
     rails_live: usize,
@@ -92,7 +92,7 @@ struct Link {
     pulls: u64,
     serves: u64,
     flows: u64,
-    /// Where its transfers are counted, in `paths`.
+    /// The index of its transfers in `paths`.
     path: Option<usize>,
 }
 
@@ -131,7 +131,7 @@ struct Failure {
     count: u64,
 }
 
-/// Transfers with one peer over one fabric; those of history have the same number.
+/// Transfers with one peer over one fabric. The history uses the same index.
 #[derive(Debug, Serialize)]
 struct Path {
     peer: Option<String>,
@@ -145,9 +145,9 @@ struct Operations {
     transfers: u64,
     bytes: u64,
     copied: u64,
-    /// Half of the transfers flew no longer, in seconds; nothing where no time was taken.
+    /// The median time in flight, in seconds; `None` if it was not measured.
     p50: Option<f64>,
-    /// 99 of 100 flew no longer.
+    /// The 99th percentile.
     p99: Option<f64>,
 }
 
@@ -230,7 +230,7 @@ fn session(session: &SessionStatus) -> Session {
     }
 }
 
-/// The largest of them.
+/// The largest tensors.
 fn published(tensors: &[TensorStatus]) -> Vec<Tensor> {
     let mut largest: Vec<_> = tensors.iter().collect();
     largest.sort_by_key(|tensor| std::cmp::Reverse(tensor.meta.len_bytes()));
@@ -245,7 +245,7 @@ fn published(tensors: &[TensorStatus]) -> Vec<Tensor> {
     shown.collect()
 }
 
-/// The oldest of them.
+/// The oldest transfers.
 fn in_flight(transfers: &[TransferStatus]) -> Vec<InFlight> {
     let mut oldest: Vec<_> = transfers.iter().collect();
     oldest.sort_by_key(|transfer| std::cmp::Reverse(transfer.age));
@@ -277,7 +277,7 @@ fn path(path: &PathMeter) -> Path {
     }
 }
 
-/// A quantile in seconds, between the bounds of its bucket in proportion, as Prometheus does it.
+/// A quantile in seconds, interpolated within its bucket, as Prometheus does it.
 #[allow(clippy::cast_precision_loss)]
 fn quantile(durations: &Histogram, q: f64) -> Option<f64> {
     let rank = durations.count() as f64 * q;

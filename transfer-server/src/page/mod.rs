@@ -1,7 +1,7 @@
-//! The status page: three files that are compiled in, and ask for nothing from anywhere else.
+//! The status page: three files that are compiled in, and load nothing from other places.
 //!
-//! What the page shows comes from [`crate::observe`] as JSON. The script sets all of it as text, never as HTML: names of workers, peers and
-//! the words of their errors are other people's.
+//! The page's data comes from [`crate::observe`] as JSON. The script sets all of it as text, never as HTML, because
+//! others choose the names of workers and peers, and the texts of errors.
 
 use axum::http::header::{CONTENT_TYPE, HeaderName};
 

@@ -15,15 +15,16 @@ use transfer_core::wire::landing::{HEADER_BYTES, SlotGrant, SlotNumber};
 use transfer_proto::v1;
 use v1::peering_client::PeeringClient;
 
-/// How long the peer may take. Its pool may be full for a while.
+/// The time-out of the peer. Its pool may be full for a while.
 const CALL_DEADLINE: Duration = Duration::from_secs(12);
 
-/// How long a link that a peer names may take to be up here, and how often to look: each side hears by itself that it is up.
+/// The time-out for a link that a peer names to come up here, and the interval of checks: each side learns by itself
+/// that a link is up.
 const LINK_DEADLINE: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 impl Links {
-    /// The engine wants landing slots at a peer.
+    /// Asks a peer for landing slots, for the engine.
     pub(crate) fn prepare_buffers(&self, link: LinkId, peer: Name, asks: Vec<BufferAsk>) {
         let links = self.clone();
         drop(tokio::spawn(async move {
@@ -53,7 +54,7 @@ impl Links {
         answer.buffers.into_iter().map(|b| from_answer(b).map_err(|why| format!("node {peer}: {why}"))).collect()
     }
 
-    /// A peer wants landing slots here.
+    /// Answers a peer's call for landing slots.
     pub(crate) async fn buffers_wanted(
         &self,
         request: v1::PrepareBuffersRequest,
@@ -204,7 +205,7 @@ mod tests {
         let (ask, answers) = examples();
         let examples = std::iter::once(to_message(&ask).encode_to_vec());
         let examples = examples.chain(answers.map(|answer| to_answer(answer).encode_to_vec()));
-        // What has no element type, and what has no shape: chance alone finds neither.
+        // Requests without element type or shape: random bytes find neither.
         let refused = [(300, vec![2]), (1, vec![1; 100])].map(|(dtype, shape)| {
             let tensor = Some(v1::TensorDescriptor { dtype, shape });
             v1::BufferRequest { tensor, ..to_message(&ask) }.encode_to_vec()
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_values_are_named() {
         let mut m = v1::BufferRequest { flow: 1, key: "k".into(), ..Default::default() };
         assert!(from_message(m.clone()).unwrap_err().contains("no tensor"));
         m.tensor = Some(v1::TensorDescriptor { dtype: 99, shape: vec![] });

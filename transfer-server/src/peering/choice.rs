@@ -1,7 +1,7 @@
-//! Which fabric carries a link, and why not a better one.
+//! The choice of a link's fabric, and the reasons against better ones.
 //!
-//! The caller tries what it has, the best first. A peer that cannot use one refuses the call and says why; the next one is tried, and
-//! the reason goes along with that call, so that both sides can show it.
+//! The caller tries its fabrics, best first. A peer that cannot use one refuses the call with the reason. Then the next
+//! one is tried, and the reason goes along with that call, so that both sides can show it.
 
 use super::Kind;
 use crate::text;
@@ -12,35 +12,35 @@ use transfer_core::protocol::PassedOver;
 use transfer_core::tensor::Name;
 use transfer_proto::v1;
 
-/// How many reasons a peer may give; more are not kept.
+/// The most reasons of a peer that are kept.
 const MOST_REASONS: usize = FabricKind::ALL.len();
 
 /// The longest reason of a peer that is kept, in characters.
 const LONGEST_REASON: usize = 512;
 
-/// Who this sidecar is, to its peers.
+/// The identity of this sidecar for its peers.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     /// Its node name.
     pub(crate) node: Name,
     /// Its incarnation.
     pub(crate) incarnation: u64,
-    /// The fabrics that it has, the best first.
+    /// Its fabrics, best first.
     pub(crate) fabrics: Vec<FabricKind>,
-    /// Fabrics that it could have and has not, and why.
+    /// Its missing fabrics, with the reasons.
     pub(crate) lacking: Vec<PassedOver>,
-    /// What must carry transfers between nodes.
+    /// The fabric that must carry transfers between nodes.
     pub(crate) require: Option<FabricKind>,
 }
 
 impl Identity {
-    /// What a link to any other node may be made over, the best first.
+    /// The fabrics for links to other nodes, best first.
     pub(super) fn usable(&self) -> Vec<FabricKind> {
         let may = |kind: &FabricKind| self.require.is_none_or(|r| r == *kind);
         self.fabrics.iter().copied().filter(may).collect()
     }
 
-    /// Why nothing is usable, in words.
+    /// The reason why no fabric is usable.
     pub(super) fn has_nothing(&self) -> String {
         match self.require {
             Some(kind) => self.lacks(kind),
@@ -48,7 +48,7 @@ impl Identity {
         }
     }
 
-    /// Whether this side can and may use the fabric that a peer asks for.
+    /// Checks whether this side has, and may use, the fabric that a peer asks for.
     pub(super) fn agree(&self, kind: FabricKind) -> Result<(), String> {
         match self.require {
             Some(required) if required != kind => Err(format!("node {} requires {required}, not {kind}", self.node)),
@@ -70,7 +70,7 @@ impl Identity {
         }
     }
 
-    /// The fabrics that are better than `chosen` and cannot or may not be used by this side.
+    /// The better fabrics than `chosen` that this side cannot or may not use.
     pub(super) fn passed_over(&self, chosen: FabricKind) -> Vec<PassedOver> {
         let known = |kind: &FabricKind| self.fabrics.contains(kind) || self.lacking.iter().any(|l| l.fabric == *kind);
         let kinds = FabricKind::BEST_FIRST.into_iter().take_while(|kind| *kind != chosen).filter(known);
@@ -79,14 +79,14 @@ impl Identity {
     }
 }
 
-/// Reasons as they go to a peer.
+/// Converts reasons for a peer.
 pub(super) fn to_message(passed_over: &[PassedOver]) -> Vec<v1::PassedOver> {
     let message =
         |p: &PassedOver| v1::PassedOver { fabric: v1::Fabric::from(Kind(p.fabric)).into(), why: p.why.clone() };
     passed_over.iter().map(message).collect()
 }
 
-/// Reasons as a peer gave them: as many and as long as can be shown, and no control characters for a terminal.
+/// Converts reasons of a peer: bounded in number and length, and without control characters.
 pub(super) fn from_message(passed_over: &[v1::PassedOver]) -> Vec<PassedOver> {
     let reason = |p: &v1::PassedOver| {
         let Kind(fabric) = Kind::of(p.fabric())?;
@@ -95,7 +95,8 @@ pub(super) fn from_message(passed_over: &[v1::PassedOver]) -> Vec<PassedOver> {
     passed_over.iter().take(MOST_REASONS).filter_map(reason).collect()
 }
 
-/// The answer to a call over a fabric that cannot be used. Its details tell the caller that another fabric may do better.
+/// The answer to a call over a fabric that cannot be used. Its details tell the caller that another fabric may do
+/// better.
 pub(super) fn refusal(code: Code, fabric: FabricKind, why: String) -> tonic::Status {
     let details = v1::FabricRefusal { fabric: v1::Fabric::from(Kind(fabric)).into() };
     tonic::Status::with_details(code, why, details.encode_to_vec().into())
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(told.usable(), [Tcp]);
         assert_eq!(why(&told, Tcp), ["verbs: node a requires tcp, not verbs"]);
 
-        // What it lacks is no reason where something better is there.
+        // A missing fabric is no reason if a better one is used.
         let near = identity(&[Shm, Tcp], &[(Verbs, "no RDMA device")], None);
         assert_eq!(
             (why(&near, Shm), why(&near, Tcp)),

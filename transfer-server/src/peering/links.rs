@@ -1,4 +1,4 @@
-//! Carries out what [`super::state`] decides: calls, waits, and words with the engine.
+//! Carries out the decisions of [`super::state`]: calls, waits, and commands to the engine.
 
 use super::choice::{self, Identity};
 use super::state::{Action, Attempt, Peers, Verdict};
@@ -23,18 +23,18 @@ use v1::peering_client::PeeringClient;
 /// The version of the message protocol between sidecars. Both sides of a link must have the same.
 pub(crate) const PROTOCOL_VERSION: u32 = LAYOUT_VERSION as u32;
 
-/// How long the directory may take to say where a node is.
+/// The time-out of the directory's answer about a node.
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(2);
 
-/// How long a TCP connection to a peer may take, and the call on it.
+/// The time-out of a TCP connection to a peer, and of the call on it.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A call that brought no link.
+/// The failure of a call.
 struct DialError {
     kind: DialErrorKind,
     why: String,
-    /// Whether it was for the fabric: another one may do better.
+    /// Whether only this fabric failed: another one may do better.
     of_fabric: bool,
 }
 
@@ -56,7 +56,8 @@ fn fabric_failed(kind: DialErrorKind, why: impl Into<String>) -> DialError {
     DialError { kind, why: why.into(), of_fabric: true }
 }
 
-/// Of how many peers the last incarnation is remembered, for the log and the list of peers. Whoever may call can call by any name.
+/// The number of peers whose last incarnation is remembered, for the log and the list of peers. A caller can use any
+/// name.
 const MAX_INCARNATIONS: usize = 4096;
 
 /// A link that was made.
@@ -77,7 +78,7 @@ struct Shared {
     peers: Mutex<Peers>,
     /// The last incarnation of each peer that a link was made to.
     incarnations: Mutex<HashMap<Name, u64>>,
-    /// What the peer calls a link of ours, and of whom its word is taken there.
+    /// The peer's number of each link, and the proof with which the link was made.
     made: Mutex<HashMap<LinkId, Made>>,
     engine: EngineClient,
     directory: DirectoryClient,
@@ -107,18 +108,18 @@ impl Links {
         }))
     }
 
-    /// The engine wants a link.
+    /// Makes a link, for the engine.
     pub(crate) fn wanted(&self, peer: &Name) {
         let action = self.0.peers.lock().wanted(peer);
         self.act(action);
     }
 
-    /// The engine can use a link.
+    /// Records that a link is up.
     pub(crate) fn link_up(&self, peer: &Name, link: LinkId) {
         self.0.peers.lock().link_up(peer, link);
     }
 
-    /// A link is dead.
+    /// Records that a link is dead.
     pub(crate) fn link_down(&self, peer: &Name, link: LinkId, why: &str) {
         self.0.made.lock().remove(&link);
         let action = self.0.peers.lock().link_down(peer, link, why);
@@ -161,7 +162,7 @@ impl Links {
         self.act(action);
     }
 
-    /// Calls a peer over the best fabric, and over the next one where that cannot be.
+    /// Calls a peer over the best fabric, and over the next one if that fails.
     async fn call(&self, peer: &Name, attempt: Attempt) -> Result<(), DialError> {
         let Shared { me, directory, .. } = &*self.0;
         if *peer == me.node {
@@ -173,13 +174,13 @@ impl Links {
         let vouches = self.0.security.vouches(peer.as_str(), &met);
         loop {
             let next = self.0.peers.lock().fabric_for(peer, attempt);
-            // Where another call has won meanwhile, nobody heeds this error.
+            // If another call has won meanwhile, this error is ignored.
             let (fabric, tried) = next.ok_or_else(nothing)?;
             let passed_over = [me.passed_over(fabric), tried].concat();
             let called = self.call_over(fabric, passed_over, (peer, &vouches), attempt, channel.clone()).await;
             let Err(DialError { kind, why, of_fabric }) = called else { return Ok(()) };
             if !of_fabric || !self.0.peers.lock().pass_over(peer, attempt, fabric, &why) {
-                // What a peer refuses may be all that is left here.
+                // The refused fabric may be the only one left here.
                 let lacks = me.passed_over(fabric).into_iter().map(|passed| format!("; {}", passed.why));
                 let lacks: String = lacks.filter(|_| of_fabric).collect();
                 return Err(failed(kind, format!("at {address}: {why}{lacks}")));
@@ -264,7 +265,7 @@ impl Links {
         Ok(())
     }
 
-    /// A connection to the gRPC services of a node, and where they are.
+    /// Connects to the gRPC services of a node. Returns their address, too.
     async fn dial_node(
         &self,
         peer: &Name,
@@ -293,7 +294,7 @@ impl Links {
         Ok((at.address, channel, met))
     }
 
-    /// A connection to the gRPC services of a node. The error says why there is none.
+    /// Connects to the gRPC services of a node.
     pub(super) async fn channel_to(&self, peer: &Name) -> Result<Channel, String> {
         let dialed = self.dial_node(peer, &self.0.directory).await;
         dialed.map(|(_, channel, _)| channel).map_err(|e| format!("node {peer} {}", e.why))
@@ -303,7 +304,8 @@ impl Links {
         self.0.made.lock().get(&link).map(|made| made.number_at_peer)
     }
 
-    /// Whether the word of this caller, as that node, is worth what the link was made with. `None`: there is no such link yet.
+    /// Whether this caller, as that node, has proved as much as the link was made with. `None`: there is no such link
+    /// yet.
     pub(super) fn is_made_with(&self, link: LinkId, node: &Name, caller: &Caller) -> Option<bool> {
         let vouches = self.0.security.vouches(node.as_str(), caller);
         self.0.made.lock().get(&link).map(|made| made.vouches == vouches)
@@ -317,7 +319,8 @@ impl Links {
         &self.0.me
     }
 
-    /// The peers whose names start with `prefix` and sort after `after`, and the last of these names where others follow.
+    /// The peers whose names start with `prefix` and sort after `after`, and the last of these names where others
+    /// follow.
     pub(crate) fn peers(&self, prefix: &str, after: &str, limit: usize) -> (Vec<v1::Peer>, String) {
         let (mut peers, next) = self.0.peers.lock().page(prefix, after, limit);
         let incarnations = self.0.incarnations.lock();
@@ -339,7 +342,7 @@ impl Links {
         }
     }
 
-    /// A peer calls.
+    /// Answers a peer's call.
     pub(crate) async fn accept(
         &self,
         request: v1::ConnectRequest,
@@ -361,7 +364,7 @@ impl Links {
             }
         };
         self.act(Some(wait));
-        // In a task of its own: a caller that hangs up must not leave the link half noted.
+        // In a task of its own, so that a caller that hangs up does not leave the link half recorded.
         let links = self.clone();
         let accepting = tokio::spawn(async move { links.accept_as(attempt, info, fabric, offer, their_number).await });
         accepting.await.unwrap_or_else(|_| Err(tonic::Status::internal("the sidecar is stopping")))
@@ -406,8 +409,8 @@ impl Links {
         Ok((PeerInfo { name, incarnation, receive_slots, vouches, passed_over }, fabric, Offer(offer)))
     }
 
-    /// Why a caller whose word is worth this may not call as that node: there is a link with one who has proved more, which the call would
-    /// end.
+    /// The reason why a caller with this proof may not call as that node: the call would end a link that was made with
+    /// more proof.
     fn belongs_to_another(&self, name: &Name, vouches: &Vouches) -> Option<String> {
         let made = self.0.made.lock();
         let keeps = made.values().any(|made| made.peer == *name && !vouches.covers(&made.vouches));
@@ -468,7 +471,7 @@ impl Kind {
 
 impl From<Kind> for v1::Fabric {
     fn from(kind: Kind) -> v1::Fabric {
-        // The numbers are the same, and a test says so.
+        // The numbers are the same; a test checks that.
         v1::Fabric::try_from(i32::from(kind.0 as u8)).unwrap_or_default()
     }
 }

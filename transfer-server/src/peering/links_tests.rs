@@ -390,7 +390,8 @@ fn fuzz_connect() {
     });
 }
 
-/// Whoever may call can say any name. A call by one that has proved less than the peer of a link does not end that link.
+/// Whoever may call can say any name. A call by one that has proved less than the peer of a link does not end that
+/// link.
 #[tokio::test]
 async fn a_link_is_kept_from_one_that_has_proved_less() {
     let directory = Directory::new(name("a"));

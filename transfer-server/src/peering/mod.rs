@@ -1,6 +1,6 @@
-//! Links to other sidecars: who calls whom, and when that has failed.
+//! Links to other sidecars: which side calls, and when a call has failed.
 //!
-//! [`state`] decides, without I/O; [`links`] does what it decided; [`service`] is the side that is called.
+//! [`state`] decides, without I/O; [`links`] carries the decisions out; [`service`] is the called side.
 
 mod buffers;
 mod choice;

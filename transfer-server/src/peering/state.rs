@@ -1,4 +1,4 @@
-//! Who is being connected to, and how far that is. No I/O and no clock: every wait is an [`Action`] whose end is reported back.
+//! The state of connecting to each peer. No I/O and no clock: every wait is an [`Action`] whose end is reported back.
 //!
 //! ```text
 //!               wanted                   answered                    link up
@@ -10,11 +10,12 @@
 //!       +------------------------------- incoming ---------+
 //! ```
 //!
-//! Where both sides dial at once, the dial of the node with the smaller name wins: that node turns the other's call away, and the other one
-//! answers the call though it dials itself.
+//! If both sides dial at once, the dial of the node with the smaller name wins. That node refuses the other's call, and
+//! the other one accepts the call although it dials itself.
 //!
-//! A wish begins with the best fabric that this side may use. One over which no link can be made is passed over for the rest of the
-//! wish, as long as another one is left; the next wish begins anew, for it may have been mended.
+//! A request for a link begins with the best fabric that this side may use. A fabric over which no link can be made is
+//! skipped for the rest of the request, as long as another one is left. The next request begins anew, because the
+//! fabric may work again.
 
 use super::Kind;
 use std::collections::BTreeMap;
@@ -25,40 +26,40 @@ use transfer_core::protocol::PassedOver;
 use transfer_core::tensor::Name;
 use transfer_proto::v1;
 
-/// How often one wish for a link dials.
+/// The number of dials of one request for a link.
 const MAX_TRIES: u32 = 4;
 
 /// The pause before the second dial; each later one is three times as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a node that was turned away waits for the winner's call.
+/// The time for which a refused node waits for the winner's call.
 const YIELD_DEADLINE: Duration = Duration::from_secs(3);
 
-/// How long a link that both sides agreed on may take to come up.
+/// The time-out for an agreed link to come up.
 pub(crate) const FORM_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Numbers the states of a peer, so that the end of a wait for an earlier one changes nothing.
+/// The number of a peer's state, so that the end of an earlier wait changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Attempt(u64);
 
-/// What is to be done.
+/// The next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Pause, then call the peer. Ends in [`Peers::answered`], [`Peers::yielded`] or [`Peers::dial_failed`]. A link that it takes the
-    /// place of is to be abandoned.
+    /// Pause, then call the peer. Ends in [`Peers::answered`], [`Peers::yielded`] or [`Peers::dial_failed`]. The link
+    /// that it replaces has to be abandoned.
     Dial { peer: Name, attempt: Attempt, pause: Duration, instead_of: Option<LinkId> },
-    /// Wait so long, then call [`Peers::waited`].
+    /// Wait that long, then call [`Peers::waited`].
     Wait { peer: Name, attempt: Attempt, long: Duration },
     /// Tell the engine that there will be no link.
     Fail { peer: Name, link: Option<LinkId>, why: String },
 }
 
-/// What to answer to a peer's call.
+/// The answer to a peer's call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Accept it; report with [`Peers::accepted`] or [`Peers::accept_failed`]. The action is a [`Action::Wait`].
     Accept(Attempt, Action),
-    /// Turn it away: this side's own call wins.
+    /// Refuse it: this side's own call wins.
     TurnAway,
 }
 
@@ -74,7 +75,7 @@ enum Stage {
     },
     Up {
         link: LinkId,
-        /// As it was agreed on here.
+        /// The link's number, once it is agreed on here.
         fabric: Option<FabricKind>,
     },
 }
@@ -86,7 +87,7 @@ struct Peer {
     /// Whether the engine waits for this link.
     wanted: bool,
     tries: u32,
-    /// Fabrics that this wish has tried in vain.
+    /// The fabrics that this request has tried in vain.
     passed_over: Vec<PassedOver>,
 }
 
@@ -111,11 +112,11 @@ impl Peer {
     }
 }
 
-/// See the module.
+/// The states of all peers.
 #[derive(Debug)]
 pub(crate) struct Peers {
     me: Name,
-    /// What links may be made over, the best first.
+    /// The fabrics for links, best first.
     usable: Vec<FabricKind>,
     peers: BTreeMap<Name, Peer>,
     last_attempt: u64,
@@ -127,7 +128,8 @@ impl Peers {
         Peers { me, usable, peers: BTreeMap::new(), last_attempt: 0 }
     }
 
-    /// The peers whose names start with `prefix` and sort after `after`, and the last of these names where others follow.
+    /// The peers whose names start with `prefix` and sort after `after`, and the last of these names where others
+    /// follow.
     pub(crate) fn page(&self, prefix: &str, after: &str, limit: usize) -> (Vec<v1::Peer>, String) {
         let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
         let from = if prefix.is_empty() && after.is_empty() { Bound::Unbounded } else { from };
@@ -148,12 +150,12 @@ impl Peers {
         self.peers.get_mut(peer).filter(|p| p.attempt == attempt)
     }
 
-    /// The engine wants a link.
+    /// The engine requests a link.
     pub(crate) fn wanted(&mut self, peer: &Name) -> Option<Action> {
         match self.peers.get_mut(peer) {
-            // The engine knows best whether its link is up.
+            // The engine knows whether its link is up.
             None | Some(Peer { stage: Stage::Up { .. }, .. }) => Some(self.dial(peer, 1, Vec::new())),
-            // It asks once until it has an answer: it has heard that the link it finished is dead.
+            // It asks once until it has an answer, so it knows that the link that it finished is dead.
             Some(Peer { stage: Stage::Forming { dialed: true, .. }, wanted: true, passed_over, .. }) => {
                 let passed_over = std::mem::take(passed_over);
                 Some(self.dial(peer, 1, passed_over))
@@ -175,7 +177,7 @@ impl Peers {
         Action::Dial { peer: peer.clone(), attempt, pause, instead_of: None }
     }
 
-    /// Dials again where the engine waits and tries are left. `link`: one that was to be, and is not dead yet.
+    /// Dials again if the engine waits and attempts are left. `link`: the link that was planned, and is not dead yet.
     fn again(&mut self, peer: &Name, link: Option<LinkId>, why: String) -> Option<Action> {
         let Peer { wanted, tries, passed_over, .. } = self.peers.remove(peer)?;
         if wanted && tries < MAX_TRIES {
@@ -188,18 +190,18 @@ impl Peers {
         (wanted || link.is_some()).then(|| Action::Fail { peer: peer.clone(), link, why: with_all(why, &passed_over) })
     }
 
-    /// What to call a peer over, and what was tried in vain before. `None`: this call does not count any more, or there is nothing.
+    /// The fabric for a call, and those that were tried in vain. `None`: this call is obsolete, or no fabric is left.
     pub(crate) fn fabric_for(&self, peer: &Name, attempt: Attempt) -> Option<(FabricKind, Vec<PassedOver>)> {
         let p = self.peers.get(peer).filter(|p| p.attempt == attempt)?;
         self.left(p).map(|fabric| (fabric, p.passed_over.clone()))
     }
 
-    /// The best fabric that this wish has not tried in vain.
+    /// The best fabric that this request has not tried in vain.
     fn left(&self, p: &Peer) -> Option<FabricKind> {
         self.usable.iter().copied().find(|kind| p.passed_over.iter().all(|passed| passed.fabric != *kind))
     }
 
-    /// No link can be made over that fabric in this wish. `false` where there is no other one to try: then it is not passed over.
+    /// Skips a fabric for this request. `false` if there is no other one: then it is not skipped.
     pub(crate) fn pass_over(&mut self, peer: &Name, attempt: Attempt, fabric: FabricKind, why: &str) -> bool {
         let Some(p) = self.peers.get(peer).filter(|p| p.attempt == attempt) else { return false };
         let is_last = self.left(p) != Some(fabric) || self.usable.last() == Some(&fabric);
@@ -214,7 +216,7 @@ impl Peers {
         let (calling, wanted, tries, passed_over) = match self.peers.get(peer) {
             None => (false, false, 0, Vec::new()),
             Some(p) => {
-                // A call that was answered counts: the peer may have sent its own before it answered.
+                // An answered call counts: the peer may have sent its own before it answered.
                 let calling = matches!(p.stage, Stage::Dialing | Stage::Forming { dialed: true, .. });
                 (calling, p.wanted, p.tries, p.passed_over.clone())
             }
@@ -256,13 +258,13 @@ impl Peers {
         Some(Action::Wait { peer: peer.clone(), attempt: next, long: FORM_DEADLINE })
     }
 
-    /// The engine did not take the peer's answer. Another call may do better.
+    /// The engine refused the peer's answer. Another call may do better.
     pub(crate) fn finish_failed(&mut self, peer: &Name, attempt: Attempt, why: String) -> Option<Action> {
         self.current(peer, attempt).filter(|p| matches!(p.stage, Stage::Forming { .. }))?;
         self.again(peer, None, why)
     }
 
-    /// The peer turned this side's call away, because it calls itself.
+    /// The peer refused this side's call, because it calls itself.
     pub(crate) fn yielded(&mut self, peer: &Name, attempt: Attempt) -> Option<Action> {
         let next = self.next_attempt();
         let p = self.current(peer, attempt)?;
@@ -288,7 +290,7 @@ impl Peers {
                 let why = format!("the {fabric} link was agreed on and did not come up within {FORM_DEADLINE:?}");
                 let other = self.pass_over(peer, attempt, fabric, &why);
                 if dialed && !other {
-                    // That was long enough.
+                    // No further attempt.
                     self.current(peer, attempt)?.tries = MAX_TRIES;
                 }
                 (link, why)
@@ -328,7 +330,7 @@ impl Peers {
     }
 }
 
-/// The failure of the last fabric, with those of the ones before.
+/// The failure of the last fabric, followed by those of the earlier ones.
 fn with_all(mut why: String, passed_over: &[PassedOver]) -> String {
     for passed in passed_over {
         why.push_str("; before that, ");

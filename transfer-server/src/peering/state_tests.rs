@@ -115,12 +115,12 @@ fn a_link_that_does_not_come_up_ends_the_wish() {
     let action = peers.waited(&b, waiting);
     assert!(matches!(&action, Some(Action::Fail { link: Some(LinkId(1)), .. })), "{action:?}");
 
-    // One that dies while it forms is tried again, if somebody waits for it.
+    // A link that dies while it forms is tried again, if the engine waits for it.
     let attempt = dialed(peers.wanted(&b));
     waits(peers.answered(&b, attempt, LinkId(2), Tcp));
     dialed(peers.link_down(&b, LinkId(2), "reset"));
 
-    // An accepted one that nobody here waits for is forgotten.
+    // An accepted link for which the engine does not wait is forgotten.
     let mut peers = peers_of("a");
     let accepted = accepts(peers.incoming(&b, Tcp));
     peers.accepted(&b, accepted, LinkId(3));
@@ -191,18 +191,18 @@ fn a_fabric_that_brings_no_link_is_passed_over_until_the_next_wish() {
     let attempt = dialed(peers.link_down(&b, LinkId(2), "retry exceeded"));
     let (fabric, passed) = peers.fabric_for(&b, attempt).unwrap();
     assert_eq!((fabric, passed[0].why.as_str()), (Tcp, "the verbs link did not come up: retry exceeded"));
-    // Where nothing works, all of it is said.
+    // If nothing works, all reasons are given.
     let action = peers.dial_failed(&b, attempt, false, "refused".into());
     let Some(Action::Fail { why, .. }) = action else { panic!("{action:?}") };
     assert_eq!(why, "refused; before that, the verbs link did not come up: retry exceeded");
 
-    // Nobody says anything: the link that may still come up is abandoned.
+    // No answer comes: the link that may still come up is abandoned.
     let attempt = dialed(peers.wanted(&b));
     let waiting = waits(peers.answered(&b, attempt, LinkId(3), Verbs));
     let action = peers.waited(&b, waiting);
     let Some(Action::Dial { attempt, instead_of: Some(LinkId(3)), .. }) = action else { panic!("{action:?}") };
     assert_eq!(peers.fabric_for(&b, attempt).unwrap().0, Tcp);
-    // A call that does not count any more is told nothing.
+    // An obsolete call gets no fabric.
     assert_eq!(peers.fabric_for(&b, waiting), None);
 }
 

@@ -1,4 +1,4 @@
-//! Connections that come in, each with who it is from.
+//! Incoming connections, each with its caller.
 
 use super::authority::Authorities;
 use super::caller::{Caller, Incoming, Stream, tcp_has_spoken};
@@ -18,27 +18,27 @@ use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use transfer_core::silent::{Silent, Ticket};
 
-/// How long a handshake may take.
+/// The time-out of a handshake.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(3);
 
-/// How long a connection may take to say something.
+/// The time-out of a connection's first byte.
 const FIRST_BYTE: Duration = Duration::from_secs(1);
 
-/// How many connections may have said nothing, and how many handshakes may be under way. Beyond that the oldest one goes.
+/// The most silent connections, and the most handshakes. Beyond that the oldest one is closed.
 const MOST_HANDSHAKES: usize = 512;
 
-/// How many of each may be with one address.
+/// The most of each with one address.
 const MOST_HANDSHAKES_OF_ONE: usize = 32;
 
-/// How many connections are taken that the server has not. Who is beyond waits in the kernel's queue.
+/// The most accepted connections that the server has not taken. Others wait in the kernel's queue.
 const MOST_CONNECTIONS: usize = 4 * MOST_HANDSHAKES;
 
-/// How long nobody is accepted after that failed, for want of descriptors or memory.
+/// The pause after a failed accept, for lack of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
 type Connections = ReceiverStream<io::Result<Incoming>>;
 
-/// Accepts, and hands each connection on once `greet` has made it one. It ends when nobody takes them any more.
+/// Accepts connections, and passes each on after `greet`. It ends when no receiver is left.
 fn accepted<S, A, G>(accept: impl Fn() -> A + Send + 'static, greet: impl Fn(S) -> G + Send + 'static) -> Connections
 where
     S: Send + 'static,
@@ -76,14 +76,14 @@ where
     ReceiverStream::new(connections)
 }
 
-/// A connection that has no handshake of its own: it has to say something, and to have a place.
+/// Handles a connection without a handshake of its own: it has to send something, and to get a place.
 async fn greeted_in_the_clear(gate: Gate, source: Source, caller: Caller, stream: Stream) -> Option<Incoming> {
     let mut silent = gate.silent.enter(source);
     let spoken = silent.within(FIRST_BYTE, "first byte", stream.has_spoken()).await;
     drop(silent);
     match spoken.and_then(|()| gate.places.take(source)) {
         Ok(place) => {
-            // Sidecars give one that is good.
+            // Sidecars send a valid one.
             let authorities = matches!(caller, Caller::Local { .. }).then(Authorities::new);
             Some(Incoming { caller, stream, authorities, _place: place })
         }
@@ -95,7 +95,7 @@ async fn greeted_in_the_clear(gate: Gate, source: Source, caller: Caller, stream
 }
 
 async fn in_the_clear(gate: Gate, (socket, from): (TcpStream, SocketAddr)) -> Option<Incoming> {
-    // A socket that is dead already is found to be by whoever reads from it.
+    // The reader of a socket notices if it is dead already.
     let _ = socket.set_nodelay(true);
     let address = from.ip().to_canonical();
     let caller = Caller::Plain { loopback: address.is_loopback() };
@@ -115,23 +115,23 @@ async fn local(gate: Gate, socket: UnixStream, caller: fn(u32, u32) -> Caller) -
     }
 }
 
-/// Connections in one stage of their handshake, and who has to go when there are too many.
+/// The connections in one stage of their handshake, and which one is closed when there are too many.
 #[derive(Debug, Clone)]
 struct Sources(Arc<Mutex<Entered>>);
 
 #[derive(Debug)]
 struct Entered {
     silent: Silent<Source>,
-    /// Dropped when that one has to go.
+    /// Dropped when that connection has to be closed.
     stay: HashMap<Ticket, oneshot::Sender<()>>,
 }
 
-/// A connection's place in a stage, for as long as it is in it.
+/// A connection's place in a stage.
 struct FromOne {
     sources: Sources,
     from: Source,
     ticket: Ticket,
-    /// Ends when it has to go.
+    /// Completes when it has to be closed.
     gone: oneshot::Receiver<()>,
 }
 
@@ -141,7 +141,7 @@ impl Sources {
         Sources(Arc::new(Mutex::new(Entered { silent, stay: HashMap::new() })))
     }
 
-    /// One more. Where there are too many, another one has to go.
+    /// Adds a connection. If there are too many, another one is closed.
     fn enter(&self, from: Source) -> FromOne {
         let (stay, gone) = oneshot::channel();
         let mut entered = self.0.lock();
@@ -155,7 +155,7 @@ impl Sources {
 }
 
 impl FromOne {
-    /// Does this for as long as it may stay, and `limit`. Else answers why it has to go.
+    /// Runs `what` until the connection has to be closed, or for `limit`. The error says why it ended.
     async fn within<T>(
         &mut self,
         limit: Duration,
@@ -182,7 +182,7 @@ impl Drop for FromOne {
     }
 }
 
-/// What a connection goes through: nothing was said yet, the handshake, and a place as long as it lasts.
+/// The stages of a connection: silent, in its handshake, and established.
 #[derive(Debug, Clone)]
 struct Gate {
     silent: Sources,
@@ -302,7 +302,7 @@ mod tests {
         let mut entered: Vec<_> = (0..MOST_HANDSHAKES_OF_ONE).map(|_| sources.enter(one)).collect();
         let mut alone = sources.enter(other);
         entered.push(sources.enter(one));
-        // The oldest one of that address has to go, and nobody else.
+        // Only the oldest one of that address is closed.
         let silence = std::future::pending::<io::Result<()>>;
         let why = entered[0].within(LONG, "first byte", silence()).await.expect_err("another one came");
         assert!(why.contains("32 of one address"), "{why}");
@@ -316,7 +316,7 @@ mod tests {
         assert!(entered.silent.is_empty() && entered.stay.is_empty());
     }
 
-    /// Silent connections are many. The oldest of them go, and who speaks is served.
+    /// Many connections are silent. The oldest of them are closed, and a client that sends is served.
     #[tokio::test]
     async fn silent_connections_without_certificates_keep_nobody_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,14 +1,15 @@
-//! Any authority is good at the admin socket.
+//! The admin socket accepts any `:authority`.
 //!
-//! gRPC's C library, and with it Python's, says as the `:authority` of its calls over a Unix socket the socket's path with `%2F` for
-//! each `/`. HTTP/2's library here refuses the call for it, as percents are allowed in no host name, and has no setting for that. At a socket
-//! that is a file the authority tells nothing, so each of its bytes that could be refused becomes a `-` before that library sees it.
+//! gRPC's C library, and with it Python's, sends as the `:authority` of its calls over a Unix socket the socket's path
+//! with `%2F` for each `/`. The HTTP/2 library here refuses such a call, because no host name may contain a percent
+//! sign, and has no setting for that. At a Unix socket the authority has no meaning, so each of its bytes that could be
+//! refused is replaced by a `-` before that library sees it.
 //!
-//! A byte stands in the place of a byte, so lengths, and what both sides keep of headers that come again, stay as they are: nothing has to be
-//! unpacked or packed. All else goes through as it came: what is packed by Huffman's code, which that library of gRPC does not do to
-//! authorities, and everything from the first byte on that is no HTTP/2.
+//! A byte replaces a byte, so lengths, and the tables that both sides keep of repeated headers, stay as they are:
+//! nothing has to be decoded or encoded. Everything else passes unchanged: Huffman-coded strings, which that library of
+//! gRPC does not use for authorities, and everything from the first byte on that is not HTTP/2.
 
-/// What a client says before its first frame.
+/// The length of the client preface.
 const PREFACE_BYTES: usize = 24;
 
 const FRAME_HEADER_BYTES: usize = 9;
@@ -22,14 +23,14 @@ const NAME: &[u8] = b":authority";
 /// The number of that name in HPACK's static table.
 const NAME_INDEX: usize = 1;
 
-/// Reads along what a client says, and mends the authorities in it.
+/// Follows a client's bytes, and replaces the authorities in them.
 #[derive(Debug)]
 pub(super) struct Authorities {
     frame: At,
     field: Field,
 }
 
-/// Where in a frame, or before the first one.
+/// The position in a frame, or before the first one.
 #[derive(Debug)]
 enum At {
     Preface {
@@ -49,7 +50,7 @@ enum At {
         then: Fragment,
     },
     Fragment(Fragment),
-    /// It is no HTTP/2.
+    /// The bytes are not HTTP/2.
     Lost,
 }
 
@@ -60,7 +61,7 @@ struct Fragment {
     padding: usize,
 }
 
-/// Where in a header block. It goes on from a frame to the next one.
+/// The position in a header block, which may continue in the next frame.
 #[derive(Debug, Clone, Copy)]
 enum Field {
     Start,
@@ -91,7 +92,7 @@ struct Number {
     is_huffman: bool,
 }
 
-/// What stands there is none of what may.
+/// The bytes are not valid HTTP/2.
 struct NoHttp2;
 
 impl Authorities {
@@ -99,7 +100,7 @@ impl Authorities {
         Authorities { frame: At::Preface { left: PREFACE_BYTES }, field: Field::Start }
     }
 
-    /// Mends the next bytes, wherever they begin and end.
+    /// Processes the next bytes, wherever they begin and end.
     pub(super) fn mend(&mut self, bytes: &mut [u8]) {
         let mut rest = bytes;
         while let Some(first) = rest.first_mut() {
@@ -134,7 +135,7 @@ impl Authorities {
         }
     }
 
-    /// Goes into a part of a header block, or past it where nothing of it is left.
+    /// Enters a part of a header block, or skips it if it is empty.
     fn fragment(&mut self, fragment: Fragment) {
         match fragment {
             Fragment { left: 0, padding: 0 } => self.next_frame(),
@@ -199,7 +200,7 @@ impl Authorities {
 }
 
 impl Field {
-    /// What comes after this byte (RFC 7541, chapters 5 and 6).
+    /// The state after this byte (RFC 7541, chapters 5 and 6).
     fn then(self, byte: &mut u8) -> Result<Field, NoHttp2> {
         let goes_on = *byte & 0x80 != 0;
         Ok(match self {
@@ -272,7 +273,7 @@ impl Field {
         })
     }
 
-    /// What comes after the number of a name, which may be too large for its first byte.
+    /// The state after the index of a name, which may be too large for its first byte.
     fn named(index: u8, most: u8) -> Field {
         match index {
             0 => Field::NameLength(None),
@@ -288,7 +289,7 @@ impl Number {
         let low = usize::from(byte & 0x7f);
         Ok(match number {
             None => (Number { value: low, shift: 0, is_huffman: byte & 0x80 != 0 }, low == 0x7f),
-            // Nothing that is so long comes in a header.
+            // No header has such a long field.
             Some(Number { shift: 28.., .. }) => return Err(NoHttp2),
             Some(Number { value, shift, is_huffman }) => {
                 (Number { value: value + (low << shift), shift: shift + 7, is_huffman }, byte & 0x80 != 0)
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn each_authority_is_mended_and_nothing_else() {
+    fn only_authorities_are_replaced() {
         let (before, after): (Vec<_>, Vec<_>) = blocks().into_iter().unzip();
         let all = (before.concat(), after.concat());
         for (block, wanted) in blocks().into_iter().chain([all]) {
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_http2_goes_through() {
+    fn other_protocols_pass_unchanged() {
         let authority = frame(HEADERS, 4, b"\x41\x03a%b");
         let wrong = [
             frame(HEADERS, PADDED, b""),

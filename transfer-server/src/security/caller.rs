@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection.
+//! The caller at the other end of a connection.
 
 use super::authority::Authorities;
 use super::places::PlaceOfOne;
@@ -14,17 +14,17 @@ use tokio_rustls::server::TlsStream;
 use tonic::Status;
 use tonic::transport::server::Connected;
 
-/// Who calls, as far as the connection shows it. A part of each request.
+/// The caller, as far as the connection identifies it. A part of each request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// Anybody who can reach the address.
+    /// Any process that can reach the address.
     Plain {
-        /// From this host.
+        /// Whether it is on this host.
         loopback: bool,
     },
-    /// Whoever has the key of a certificate with these names.
+    /// The holder of a certificate with these names.
     Certificate(Arc<[String]>),
-    /// A process of this host, in the kernel's word.
+    /// A process of this host, as the kernel reports it.
     Local {
         /// Its effective user id.
         uid: u32,
@@ -41,7 +41,8 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// Whether this can be the node that it says it is. Only certificates tell; without them everybody is believed.
+    /// Checks whether this can be the node that it claims to be. Only certificates tell; without them every claim is
+    /// accepted.
     pub(crate) fn may_be(&self, node: &str) -> Result<(), Status> {
         match self {
             Caller::Certificate(names) if !names.iter().any(|name| name == node) => {
@@ -66,18 +67,18 @@ impl fmt::Display for Caller {
     }
 }
 
-/// A connection that came in.
+/// An incoming connection.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(super) caller: Caller,
     pub(super) stream: Stream,
     /// Held as long as the connection.
     pub(super) _place: PlaceOfOne,
-    /// Where any authority is good.
+    /// Replaces authorities, where any is accepted.
     pub(super) authorities: Option<Authorities>,
 }
 
-/// What it is made of.
+/// The stream of a connection.
 #[derive(Debug)]
 pub(super) enum Stream {
     Plain(TcpStream),
@@ -85,19 +86,19 @@ pub(super) enum Stream {
     Unix(UnixStream),
 }
 
-/// Looks whether the other side has said something, or has gone. A readiness alone may be a mistake.
+/// Checks whether the other side has sent something, or has gone. A readiness alone may be spurious.
 fn look(socket: impl AsFd) -> std::io::Result<()> {
     rustix::net::recv(socket, &mut [0u8], RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
     Ok(())
 }
 
-/// Waits until the other side of a TCP connection has said something, or has gone.
+/// Waits until the other side of a TCP connection has sent something, or has gone.
 pub(super) async fn tcp_has_spoken(socket: &TcpStream) -> std::io::Result<()> {
     socket.async_io(Interest::READABLE, || look(socket)).await
 }
 
 impl Stream {
-    /// Waits until the other side has said something, or has gone.
+    /// Waits until the other side has sent something, or has gone.
     pub(super) async fn has_spoken(&self) -> std::io::Result<()> {
         match self {
             Stream::Plain(s) => tcp_has_spoken(s).await,
@@ -115,7 +116,7 @@ impl Connected for Incoming {
     }
 }
 
-/// Does something with whichever stream it is.
+/// Runs an expression with the stream, of either type.
 macro_rules! with_stream {
     ($this:expr, $stream:ident => $what:expr) => {
         match &mut $this.stream {

@@ -12,7 +12,7 @@ use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint, Uri};
 use transfer_core::tensor::Name;
 
-/// Who has to be at the other end.
+/// The expected peer.
 #[derive(Debug, Clone)]
 pub(crate) enum Expected {
     /// This node, by the names of its certificate, wherever it is.
@@ -21,7 +21,7 @@ pub(crate) enum Expected {
     Host,
 }
 
-/// A connection to the sidecar that listens at that path, and whose it is. `None`: it cannot be reached there.
+/// Connects to the sidecar that listens at that path. Returns its user, too. `None`: it cannot be reached there.
 async fn over_socket(endpoint: Endpoint, path: &str) -> Option<(Channel, Caller)> {
     let (path, found) = (PathBuf::from(path), Arc::new(OnceLock::new()));
     let first = found.clone();
@@ -30,7 +30,7 @@ async fn over_socket(endpoint: Endpoint, path: &str) -> Option<(Channel, Caller)
         async move {
             let socket = UnixStream::connect(&path).await?;
             let cred = socket.peer_cred()?;
-            // A connection that is made anew has to be to the same user.
+            // A reconnection must reach the same user.
             match *first.get_or_init(|| (cred.uid(), cred.gid())) == (cred.uid(), cred.gid()) {
                 true => Ok(TokioIo::new(socket)),
                 false => Err(io::Error::other("another user listens at that socket now")),
@@ -43,8 +43,8 @@ async fn over_socket(endpoint: Endpoint, path: &str) -> Option<(Channel, Caller)
 }
 
 impl Security {
-    /// A connection to another sidecar, and who that is as far as the connection shows it. Without certificates at a Unix socket of this
-    /// host, where the other one has told of one that can be reached, else at its address.
+    /// Connects to another sidecar. Returns the caller as far as the connection identifies it. Without certificates it
+    /// uses a Unix socket of this host, if the other one has named a reachable one, else its address.
     pub(crate) async fn reach(
         &self,
         endpoint: Endpoint,
@@ -64,8 +64,8 @@ impl Security {
         Ok((self.connect(endpoint, expected).await?, met))
     }
 
-    /// A connection to a gRPC service: over TLS where this node has certificates, in the clear otherwise. What the URL's scheme says
-    /// was checked before.
+    /// Connects to a gRPC service: over TLS if this node has certificates, in the clear otherwise. The scheme of the
+    /// URL was checked before.
     pub(crate) async fn connect(
         &self,
         endpoint: Endpoint,
@@ -98,7 +98,7 @@ impl Security {
         let config = self.present().ok_or_else(gone)?.material.client_for(accept);
         let socket = TcpStream::connect((bare, uri.port_u16().unwrap_or(443))).await?;
         socket.set_nodelay(true)?;
-        // It is not sent, and the verifier knows better.
+        // The name is not sent, and the verifier knows the expected one.
         let unused = ServerName::try_from("transferd").map_err(invalid)?;
         let stream = TlsConnector::from(config).connect(unused, socket).await;
         stream.map(TokioIo::new).map_err(|e| io::Error::new(e.kind(), accept::why(&e)))

@@ -1,4 +1,4 @@
-//! Asks, before each call, whether the caller may make it.
+//! Checks before each call whether the caller may make it.
 
 use super::{Caller, Security, roles};
 use std::convert::Infallible;
@@ -10,7 +10,7 @@ use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 use transfer_core::protocol::Tenant;
 
-/// Of which tenant alone a caller may have what it asks for; `None`: of all. A part of each request.
+/// The one tenant to which a caller is limited; `None`: no limit. A part of each request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scope(pub(crate) Option<Tenant>);
 
@@ -26,7 +26,7 @@ impl<S> Layer<S> for GuardLayer {
     }
 }
 
-/// See the module.
+/// The guard; see the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard<S> {
     security: Security,
@@ -34,10 +34,10 @@ pub(crate) struct Guard<S> {
 }
 
 impl<S> Guard<S> {
-    /// Whether the call may be made, and of which tenant alone.
+    /// Checks whether the call may be made, and for which tenants.
     fn check(&self, request: &Request<Body>) -> Result<Scope, Status> {
         let path = request.uri().path();
-        // Every listener of this crate says who calls.
+        // Every listener of this crate sets the caller.
         let unknown = || Status::unauthenticated("who calls is not known");
         let caller = request.extensions().get::<Caller>().ok_or_else(unknown)?;
         let Some(need) = roles::need(path) else {

@@ -1,4 +1,4 @@
-//! The certificate, its key and the authorities: read, checked, and made into what rustls takes.
+//! The certificate, its key and the authorities: read, checked, and converted for rustls.
 
 use super::names;
 use super::verify::{Accept, PeerVerifier};
@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use transfer_core::tensor::Name;
 
-/// A longer file holds something else.
+/// The longest file. A longer one is not a certificate.
 const LONGEST: u64 = 1 << 20;
 
-/// What both sides of a data link have to say that they speak.
+/// The protocol that both sides of a data link must name.
 const DATA_PROTOCOL: &[u8] = b"transfer-data/1";
 
-/// Certificates that cannot be used. Each error names the flag and the file.
+/// The reason why certificates cannot be used. Each error names the flag and the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -35,14 +35,14 @@ pub enum TlsError {
         /// The system's words.
         source: io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file has the wrong contents.
     #[error("{flag} {}: {why}", path.display())]
     Content {
         /// The flag.
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what would be right.
+        /// The error, and what would be right.
         why: String,
     },
     /// The certificate is another node's.
@@ -61,24 +61,24 @@ pub enum TlsError {
     },
 }
 
-/// All that connections are made with.
+/// Everything that connections need.
 #[derive(Debug)]
 pub(super) struct Material {
-    /// For gRPC that comes in.
+    /// For incoming gRPC.
     pub(super) server: Arc<ServerConfig>,
-    /// For gRPC that goes out, but for the verifier.
+    /// For outgoing gRPC, without the verifier.
     client: ClientConfig,
     verifier: PeerVerifier,
     /// For the tcp fabric.
     pub(super) data_client: Arc<ClientConfig>,
     pub(super) data_server: Arc<ServerConfig>,
-    /// When the first certificate of the own chain expires: the time since 1970.
+    /// The expiry of the first certificate of the own chain: the time since 1970.
     pub(super) expires: Option<Duration>,
 }
 
 impl Material {
-    /// Reads the files. What a peer would refuse is refused here already: a certificate that the authorities have not signed, that has
-    /// expired, that is for another use or for another node.
+    /// Reads the files. A certificate that a peer would refuse is refused here already: not signed by the authorities,
+    /// expired, for another use, or for another node.
     pub(super) fn read(files: &Files, node: &Name) -> Result<Material, TlsError> {
         let Files { cert, key, ca } = files;
         let in_cert = |why: String| TlsError::Content { flag: "--tls-cert", path: cert.clone(), why };
@@ -108,7 +108,7 @@ impl Material {
         let all = |protocol: &[u8]| -> Result<_, rustls::Error> {
             Ok((sides.client(&verifier, protocol)?, sides.server(protocol)?))
         };
-        // The parts were checked one by one; what is left is whether key and certificate belong together.
+        // The parts were checked one by one; the last check is whether key and certificate belong together.
         let bad = |e: rustls::Error| in_cert(verify::in_words(&e));
         let (client, server) = all(b"h2").map_err(bad)?;
         let (data_client, data_server) = all(DATA_PROTOCOL).map_err(bad)?;
@@ -122,7 +122,7 @@ impl Material {
         })
     }
 
-    /// For a call to somebody who has to be the one.
+    /// The configuration for a call to an expected peer.
     pub(super) fn client_for(&self, accept: Accept) -> Arc<ClientConfig> {
         let mut client = self.client.clone();
         client.dangerous().set_certificate_verifier(Arc::new(self.verifier.clone().accepting(accept)));
@@ -138,8 +138,8 @@ struct Sides {
 }
 
 impl Sides {
-    // A resumed session would not look at certificates again, also not at those that were replaced; and there is nothing to gain for
-    // connections that last.
+    // A resumed session would not check certificates again, not even replaced ones, and long connections gain nothing
+    // by resumption.
 
     fn client(&self, verifier: &PeerVerifier, protocol: &[u8]) -> Result<ClientConfig, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(self.provider.clone())
@@ -148,7 +148,7 @@ impl Sides {
             .with_custom_certificate_verifier(Arc::new(verifier.clone()));
         let mut config = builder.with_client_auth_cert(self.chain.clone(), self.key.clone_key())?;
         config.resumption = Resumption::disabled();
-        // Names are those of nodes, which the verifier knows, and not those of hosts.
+        // Names are those of nodes, which the verifier knows, and not of hosts.
         config.enable_sni = false;
         config.alpn_protocols = vec![protocol.to_vec()];
         Ok(config)
@@ -168,7 +168,7 @@ impl Sides {
     }
 }
 
-/// Whether a peer with the same authorities would take this certificate, as a server's and as a client's.
+/// Checks whether a peer with the same authorities would accept this certificate, as a server's and as a client's.
 fn check_own(
     chain: &[CertificateDer<'static>],
     roots: &Arc<RootCertStore>,
@@ -184,8 +184,8 @@ fn check_own(
     clients.verify_client_cert(own, rest, now).map(drop)
 }
 
-/// When a chain that is good now is good no more, which the library says of one that it finds expired: asked for a late time, and again for
-/// what it answers, until nothing of the chain ends before that.
+/// The expiry of a valid chain. The library reports the expiry of a chain that it finds expired, so it is asked for a
+/// late time, and again for each answer, until no certificate of the chain ends before.
 fn expires(chain: &[CertificateDer<'static>], roots: &RootCertStore, provider: &CryptoProvider) -> Option<Duration> {
     /// 9999-12-31, the last day that a certificate can name.
     const LATE: Duration = Duration::from_secs(253_402_214_400);
@@ -208,7 +208,7 @@ fn expires(chain: &[CertificateDer<'static>], roots: &RootCertStore, provider: &
 fn content(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     let cannot = |source| TlsError::Read { flag, path: path.to_owned(), source };
     let bad = |why: String| Err(TlsError::Content { flag, path: path.to_owned(), why });
-    // It is read again while the sidecar runs: nothing that could make it wait.
+    // It is read again while the sidecar runs, so it must not be a file that blocks.
     if !std::fs::metadata(path).map_err(cannot)?.is_file() {
         return bad("it is no file".to_owned());
     }

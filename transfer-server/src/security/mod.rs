@@ -1,16 +1,17 @@
-//! Who may speak to this sidecar, and how: certificates, names, roles.
+//! Authentication and authorization: certificates, names, roles.
 //!
-//! With certificates every TCP connection between nodes is TLS 1.3, and both sides show one that the authority has signed. Without
-//! them there is none of this, and [`crate::config`] lets nothing listen beyond loopback. docs/security.md has the model.
+//! With certificates every TCP connection between nodes is TLS 1.3, and both sides show one that the authority has
+//! signed. Without them nothing is authenticated, and [`crate::config`] lets nothing listen beyond loopback.
+//! docs/security.md describes the model.
 //!
 //! # Layout
 //! - `material`: the three files, read and checked.
-//! - `names`: which names a certificate has; `verify`: whether it is the expected node's.
-//! - `caller`: who is at the other end of a connection; `accept`: connections that come in; `places`: how many one address or user may
-//!   have; `authority`: mends what some clients say at the admin socket.
-//! - `connect`: connections to others.
-//! - `roles`: what a caller may do; `guard`: asks that before each call.
-//! - `word`: of whom a node's word is taken.
+//! - `names`: the names of a certificate; `verify`: whether it is the expected node's.
+//! - `caller`: the caller at the other end of a connection; `accept`: incoming connections; `places`: the limit of
+//!   connections of one address or user; `authority`: adapts what some clients send at the admin socket.
+//! - `connect`: outgoing connections.
+//! - `roles`: the rights of a caller; `guard`: checks them before each call.
+//! - `word`: the tenants for which a node may speak.
 //! - `watch`: reads the files again when they have changed.
 
 mod accept;
@@ -45,17 +46,17 @@ use tonic::{Request, Status};
 use transfer_core::tensor::Name;
 use transfer_fabric::tcp::TlsSource;
 
-/// Who makes a call.
+/// The caller of a request.
 pub(crate) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
-    // Every listener of this crate says who calls.
+    // Every listener of this crate sets the caller.
     request.extensions().get().cloned().ok_or_else(|| Status::unauthenticated("who calls is not known"))
 }
 
-/// Whether the caller can be the node that it says it is.
+/// Checks whether the caller can be the node that it claims to be.
 pub(crate) fn claimed<T>(request: &Request<T>, node: &str) -> Result<(), Status> {
     let caller = caller(request)?;
     caller.may_be(node)?;
-    // That it may be a peer by one of its names does not let it be one by another.
+    // The right to be a peer by one name does not extend to its other names.
     match (caller, request.extensions().get::<Arc<Policy>>()) {
         (Caller::Certificate(_), Some(policy)) if !policy.is_peer(node) => Err(Status::permission_denied(format!(
             "node {node:?} may not be a peer here: --peers of transferd names whoever may"
@@ -64,14 +65,15 @@ pub(crate) fn claimed<T>(request: &Request<T>, node: &str) -> Result<(), Status>
     }
 }
 
-/// What protects this sidecar. Cheap to clone.
+/// The security of this sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Security(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     node: Name,
-    /// With TLS. Whoever needs it takes the present one, so that new connections use new certificates.
+    /// The current TLS material, if any. It is loaded for each connection, so that new connections use new
+    /// certificates.
     tls: Option<ArcSwap<Present>>,
     policy: ArcSwap<Policy>,
     tenancy: Arc<Tenancy>,
@@ -79,10 +81,10 @@ struct Shared {
     refused: AtomicU64,
 }
 
-/// How the certificates are doing.
+/// The state of the certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TlsState {
-    /// When the first certificate of the own chain expires: the time since 1970.
+    /// The expiry of the first certificate of the own chain: the time since 1970.
     pub(crate) expires: Option<Duration>,
     /// Handshakes for gRPC that were refused since the start.
     pub(crate) refused: u64,
@@ -103,7 +105,7 @@ impl Present {
     }
 }
 
-/// Where the material is from.
+/// The files of the material.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Files {
     pub(crate) cert: PathBuf,
@@ -111,7 +113,7 @@ pub(crate) struct Files {
     pub(crate) ca: PathBuf,
 }
 
-/// What a new configuration comes to, checked and not in effect yet.
+/// The result of a new configuration, checked and not in effect yet.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     tls: Option<Arc<Present>>,
@@ -125,7 +127,7 @@ impl Prepared {
         Prepared::with(config, &config.node, config.security.insecure)
     }
 
-    /// The same for a sidecar that runs: its name, and what it lets everybody do, stay as they are.
+    /// Reads the files for a running sidecar: its name and `--insecure` stay as they are.
     pub(crate) fn again(config: &Config, running: &Security) -> Result<Prepared, TlsError> {
         Prepared::with(config, &running.0.node, running.policy().is_insecure())
     }
@@ -138,14 +140,14 @@ impl Prepared {
             ca: files.ca.to_owned(),
         });
         let present = |files| Ok(Arc::new(Present::read(files, node)?));
-        // `Config::check` has found it right.
+        // `Config::check` has checked it.
         let tenancy = config.tenants.tenancy().unwrap_or_default();
         Ok(Prepared { tls: files.map(present).transpose()?, policy, tenancy })
     }
 }
 
 impl Security {
-    /// What the configuration says.
+    /// Makes the security of a configuration.
     pub(crate) fn new(node: Name, prepared: Prepared) -> Security {
         let Prepared { tls, policy, tenancy } = prepared;
         let (tls, policy) = (tls.map(ArcSwap::new), ArcSwap::from_pointee(policy));
@@ -159,7 +161,7 @@ impl Security {
         Security::with_tenants(crate::config::TenantsConfig::default())
     }
 
-    /// Without certificates, where everybody is believed.
+    /// Without certificates, where every claim is accepted.
     #[cfg(test)]
     pub(crate) fn of_all() -> Security {
         let policy = Policy::of(&SecurityConfig { insecure: true, ..SecurityConfig::default() });
@@ -175,7 +177,8 @@ impl Security {
         Security::new(node, Prepared { tls: None, policy, tenancy })
     }
 
-    /// From now on. Whether there is TLS at all stays as it was: listeners and links have begun so.
+    /// Puts a new configuration into effect. Whether there is TLS at all does not change, because listeners and links
+    /// have begun so.
     pub(crate) fn replace(&self, prepared: Prepared) {
         self.0.policy.store(Arc::new(prepared.policy));
         if let (Some(tls), Some(new)) = (&self.0.tls, prepared.tls) {
@@ -187,7 +190,7 @@ impl Security {
         self.0.tls.is_some()
     }
 
-    /// How the certificates are doing, where there are any.
+    /// The state of the certificates, if there are any.
     pub(crate) fn tls_state(&self) -> Option<TlsState> {
         let expires = self.present()?.material.expires;
         Some(TlsState { expires, refused: self.0.refused.load(Ordering::Relaxed) })
@@ -197,12 +200,12 @@ impl Security {
         Some(self.0.tls.as_ref()?.load_full())
     }
 
-    /// Who may do what now.
+    /// The current policy.
     pub(crate) fn policy(&self) -> Arc<Policy> {
         self.0.policy.load_full()
     }
 
-    /// What the tcp fabric encrypts with.
+    /// The TLS material of the tcp fabric.
     pub(crate) fn for_data(&self) -> Option<Arc<dyn TlsSource>> {
         self.has_tls().then(|| Arc::new(DataTls(self.clone())) as Arc<dyn TlsSource>)
     }

@@ -2,11 +2,11 @@
 
 use rustls::pki_types::CertificateDer;
 
-/// How a node is named where its name is none that DNS could have.
+/// The URI of a node whose name is not valid in DNS.
 const NODE_URI: &str = "transfer://node/";
 
-/// The names in the certificate's subject alternative names: DNS names as they are, URIs like `transfer://node/NAME` without what stands
-/// before the name. A common name is none: it has not been looked at by anybody since RFC 6125.
+/// The names in the certificate's subject alternative names: DNS names unchanged, and URIs like `transfer://node/NAME`
+/// without their prefix. A common name does not count, following RFC 6125.
 pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Vec<String>, webpki::Error> {
     let parsed = webpki::EndEntityCert::try_from(certificate)?;
     let dns = parsed.valid_dns_names();

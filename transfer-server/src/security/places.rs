@@ -1,4 +1,4 @@
-//! How many connections for gRPC one address, or one user of this host, may have.
+//! The limits of gRPC connections of one address, or one user of this host.
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -6,13 +6,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Connections of all. Each takes a descriptor.
+/// The most connections in all. Each takes a descriptor.
 const MOST: usize = 8192;
 
-/// Connections of one address or user.
+/// The most connections of one address or user.
 const MOST_OF_ONE: usize = 1024;
 
-/// Where a connection comes from, as far as the kernel knows.
+/// The source of a connection, as far as the kernel knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Source {
     /// Over TCP.
@@ -42,7 +42,7 @@ pub(super) struct PlaceOfOne {
 }
 
 impl Places {
-    /// A place for one more, or why there is none.
+    /// Takes a place for one more connection. The error says why there is none.
     pub(super) fn take(&self, source: Source) -> Result<PlaceOfOne, String> {
         let mut places = self.0.lock();
         let (all, own) = (places.values().sum::<usize>(), places.get(&source).copied().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! What a caller may do.
+//! Roles: the rights of a caller.
 
 use super::caller::Caller;
 use super::names;
@@ -6,27 +6,27 @@ use crate::config::{NamePattern, SecurityConfig, Tenancy};
 use tonic::Status;
 use transfer_core::protocol::Tenant;
 
-/// What a call needs.
+/// The right that a call needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Nothing but a connection.
+    /// No right.
     Nothing,
     /// To be a peer.
     Peer,
-    /// To be a peer, or to be somebody who reads.
+    /// To be a peer, or a reader.
     PeerOrRead,
     /// To read what the sidecar shows.
     Read,
     /// To change something.
     Administer,
-    /// To read what is some tenant's; who administers that tenant alone sees its own.
+    /// To read the entries of tenants; a tenant's administrator sees only its own.
     ReadOfTenant,
-    /// To change what is some tenant's; the same.
+    /// To change the entries of tenants; a tenant's administrator changes only its own.
     AdministerOfTenant,
 }
 
 impl Need {
-    /// What it takes to do so for all tenants.
+    /// The right to do so for all tenants.
     fn for_all(self) -> Need {
         match self {
             Need::ReadOfTenant => Need::Read,
@@ -36,8 +36,8 @@ impl Need {
     }
 }
 
-/// All calls of this crate, and what each needs. One that is not named here is not served: a call that somebody forgets to enter is one
-/// that nobody may make.
+/// All calls of this crate, and the right that each needs. A call that is not listed is not served, so a call that was
+/// forgotten here can be made by no one.
 const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Admin/Status", Need::Read),
     ("/transfer.v1.Admin/Sessions", Need::ReadOfTenant),
@@ -62,10 +62,10 @@ const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Directory/Nodes", Need::PeerOrRead),
 ];
 
-/// Services of the field's own, which tell what is served and whether.
+/// Standard gRPC services that describe the server and its health.
 const FOR_ALL: &[&str] = &["/grpc.health.", "/grpc.reflection."];
 
-/// What a call of this path needs; `None`: there is no such call.
+/// The right that a call of this path needs; `None`: there is no such call.
 pub(crate) fn need(path: &str) -> Option<Need> {
     if FOR_ALL.iter().any(|service| path.starts_with(service)) {
         return Some(Need::Nothing);
@@ -73,7 +73,7 @@ pub(crate) fn need(path: &str) -> Option<Need> {
     NEEDS.iter().find(|(known, _)| *known == path).map(|(_, need)| *need)
 }
 
-/// Who may do what.
+/// The policy: which callers have which rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Policy {
     peers: Vec<NamePattern>,
@@ -111,7 +111,7 @@ impl Policy {
         self.peers.is_empty() || any(&self.peers, &[node.to_owned()])
     }
 
-    /// Of which tenant alone a caller may have what it asks for. `None`: of all.
+    /// The one tenant to which a caller is limited. `None`: no limit.
     ///
     /// # Errors
     /// As [`Policy::check`].
@@ -122,7 +122,8 @@ impl Policy {
             _ => None,
         };
         match (refused, own) {
-            // Who is named for a tenant and among the administrators is one of these; to read, the narrower role counts.
+            // An administrator of a tenant who is also an administrator is an administrator; for reading the narrower
+            // role counts.
             (None, Some(tenant)) if need == Need::ReadOfTenant && self.check(caller, Need::Administer).is_err() => {
                 Ok(Some(tenant))
             }
@@ -137,7 +138,7 @@ impl Policy {
         }
     }
 
-    /// Whether the caller may.
+    /// Checks whether the caller has the right.
     ///
     /// # Errors
     /// The answer to the caller: why not, and what would help.
@@ -145,7 +146,8 @@ impl Policy {
         let denied = |why: String| Err(Status::permission_denied(why));
         match caller {
             _ if need == Need::Nothing => Ok(()),
-            // There everybody of the host may be a peer, as on loopback; what a peer's word is worth is another question.
+            // At that socket any user of the host may be a peer, as on loopback; the tenants for which it may speak are
+            // checked separately.
             Caller::Sidecar { .. } if need != Need::Administer => Ok(()),
             Caller::Sidecar { .. } => {
                 denied("nobody administers at the socket for sidecars: use the admin socket (--admin-socket)".to_owned())
@@ -178,7 +180,7 @@ impl Policy {
                 let (names, allowed) = (names::in_words(names), listed(allowed));
                 denied(format!("{names} may not {what} here: {flag} of transferd names whoever may ({allowed})"))
             }
-            // Without certificates nobody is beyond loopback, unless the operator has said that everybody may do everything.
+            // Without certificates no caller is beyond loopback, unless the operator has allowed everything to all.
             Caller::Plain { .. } if self.insecure => Ok(()),
             Caller::Plain { loopback: true } if need != Need::Administer => Ok(()),
             Caller::Plain { .. } => denied(
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_do_what() {
+    fn policy_grants_the_expected_rights() {
         let named = |name: &str| Caller::Certificate(Arc::from([name.to_owned()]));
         let (open, closed) = (policy(&[], &[], &[], false), policy(&["node-*"], &["ops"], &["dash"], false));
         may(&open, &named("x"), [true, true, true, false]);

@@ -1,4 +1,4 @@
-//! Whether a certificate is the expected one's.
+//! Checks that a certificate is the expected one's.
 
 use super::names;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -9,18 +9,18 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use std::sync::Arc;
 
-/// Whose certificate it has to be.
+/// The expected owner of a certificate.
 #[derive(Debug, Clone)]
 pub(super) enum Accept {
     /// The node's of that name.
     Node(String),
     /// That of the host in a URL.
     Host(ServerName<'static>),
-    /// Anybody's whom the authorities have signed: who it is, something else shows.
+    /// Any owner that the authorities have signed; the caller identifies it in another way.
     Signed,
 }
 
-/// Checks what a server shows.
+/// Verifies a server's certificate.
 #[derive(Debug, Clone)]
 pub(super) struct PeerVerifier {
     roots: Arc<RootCertStore>,
@@ -87,7 +87,7 @@ impl ServerCertVerifier for PeerVerifier {
     }
 }
 
-/// What is wrong, and what would be right. The library's own words are for programmers.
+/// The error, and what would be right. The library's own texts are for programmers.
 pub(super) fn in_words(error: &Error) -> String {
     use CertificateError as C;
     match error {

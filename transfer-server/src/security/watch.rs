@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the files are looked at.
+/// The interval of checks of the files.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// What tells a file from what it was before: device, inode, time of its last change, length.
+/// The identity of a file's state: device, inode, time of its last change, length.
 type Stamp = (u64, u64, i64, i64, u64);
 
 fn stamp(path: &Path) -> Option<Stamp> {
@@ -17,14 +17,14 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((m.dev(), m.ino(), m.ctime(), m.ctime_nsec(), m.len()))
 }
 
-/// What tells the three files from what they were before; `None` for one that cannot be looked at.
+/// The state of the three files; `None` for one that cannot be examined.
 type Stamps = [Option<Stamp>; 3];
 
 fn stamps(files: &Files) -> Stamps {
     [&files.cert, &files.key, &files.ca].map(|path| stamp(path))
 }
 
-/// The files as they were before they were read. What changes while they are read, or later, makes them differ from this.
+/// The state of the files before they were read. A change while they are read, or later, makes the state differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     files: Files,
@@ -37,8 +37,8 @@ impl Seen {
     }
 }
 
-/// Looks at the files for ever. New ones are for new connections; those that are there go on. Files that cannot be used, such as a
-/// certificate that was replaced a moment before its key, leave the ones before in use until they change again.
+/// Watches the files for ever. New certificates are for new connections; existing ones go on. Unusable files, such as a
+/// certificate that was replaced a moment before its key, leave the previous ones in use until they change again.
 pub(crate) async fn watch(security: Security) {
     let mut refused = None;
     while security.has_tls() {
@@ -47,7 +47,7 @@ pub(crate) async fn watch(security: Security) {
     }
 }
 
-/// Reads the files again if they are others than those in use, and than those that could not be used.
+/// Reads the files again if they differ from those in use, and from those that could not be used.
 fn look(security: &Security, refused: &mut Option<Seen>) {
     let Some(tls) = &security.0.tls else { return };
     let files = tls.load().files.clone();
@@ -118,7 +118,7 @@ mod tests {
         write(&files, "another-node");
         look(&security, &mut refused);
         assert!(refused.is_some() && Arc::ptr_eq(&second, &used()));
-        // And those before are right again when they are back, whatever happened meanwhile.
+        // The previous files are valid again when they are back, whatever happened meanwhile.
         write(&files, "a");
         look(&security, &mut refused);
         assert!(refused.is_none() && !Arc::ptr_eq(&second, &used()));

@@ -1,15 +1,15 @@
-//! Of whom a node's word is taken.
+//! The tenants for which a node may speak.
 //!
-//! A node says for which tenant it asks, and nobody else can know it. Its certificate, or an operator who has said that everybody may do
-//! everything, makes that worth something. Without either a caller of this host is believed as far as it is whom it speaks of: root and
-//! this sidecar's own user for all, others for the tenant that they are. The kernel says who they are, at a Unix socket.
+//! A node says for which tenant it asks, and its peers cannot verify that. A certificate, or an operator who has
+//! allowed everything to all, makes the claim trustworthy. Without either, the kernel identifies a caller of this host
+//! at a Unix socket: root and this sidecar's own user may speak for all tenants, another user for its own tenant.
 
 use super::{Caller, Security};
 use crate::config::Tenancy;
 use std::sync::Arc;
 use transfer_core::protocol::{Tenant, Vouches};
 
-/// What to do for a node that has proved nothing.
+/// The advice for a node that has proved nothing.
 const UNPROVED: &str = "it has shown neither a certificate nor, at a Unix socket of this host, which user runs it; give both nodes \
                         certificates (--tls-cert), or let each reach the directory of the other's --socket, or start both with --insecure";
 
@@ -19,12 +19,12 @@ impl Security {
         &self.0.tenancy
     }
 
-    /// Whether nodes of this host prove by a Unix socket whose they are: there are no certificates, and it matters.
+    /// Whether nodes of this host prove their user at a Unix socket: there are no certificates, and it matters.
     pub(crate) fn proves_by_socket(&self) -> bool {
         !self.has_tls() && !self.policy().is_insecure()
     }
 
-    /// Who is believed, in words. `local` is where sidecars of this host prove whose they are; empty: nowhere.
+    /// The rule of trust, in words. `local` is the socket at which sidecars of this host prove their user; empty: none.
     pub(crate) fn believes(&self, local: &str) -> String {
         match (self.has_tls(), self.policy().is_insecure(), local) {
             (true, ..) => "sidecars by their certificates".to_owned(),
@@ -36,7 +36,7 @@ impl Security {
         }
     }
 
-    /// Of whom the word of a node of this name is taken, by how it was met.
+    /// The tenants for which a node of this name may speak, by how it was identified.
     pub(crate) fn vouches(&self, node: &str, met: &Caller) -> Vouches {
         let tenancy = self.tenancy();
         let only = |who: &[Tenant], why: &str| Vouches::For(who.into(), why.into());
@@ -69,7 +69,7 @@ mod tests {
     use crate::config::TenantsConfig;
 
     #[test]
-    fn who_is_believed_is_said() {
+    fn rule_of_trust_is_described() {
         let none = Security::none();
         assert!(none.believes("/run/a.peers").contains("/run/a.peers"));
         assert!(none.believes("").starts_with("nobody"));

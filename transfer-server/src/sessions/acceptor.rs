@@ -1,8 +1,8 @@
-//! The thread that accepts workers' connections. It sleeps until one comes, or says something.
+//! The thread that accepts workers' connections. It sleeps until one comes, or sends something.
 //!
-//! A connection gets one of the threads for handshakes when it has said something, and not before. Those that have not wait here, and the
-//! thread looks at all of them at once; when there are too many the oldest silent one goes. A user who makes a handshake take long keeps
-//! only some threads busy.
+//! A connection gets a handshake thread only when it has sent something. Silent connections wait here, and the thread
+//! polls all of them; when there are too many, the oldest silent one is closed. A user with slow handshakes keeps only
+//! some threads busy.
 
 use super::Sessions;
 use hashbrown::HashMap;
@@ -19,22 +19,22 @@ use tokio::runtime::Handle;
 use transfer_core::silent::{Silent, Ticket};
 use transfer_memory::socket::{Listener, Socket, SocketError};
 
-/// Handshakes at once. Each has a thread.
+/// The most handshakes at once. Each has a thread.
 const HANDSHAKES: usize = 64;
 
-/// How many of them may be with one user's processes.
+/// The most handshakes with one user's processes.
 const HANDSHAKES_OF_ONE: usize = 16;
 
-/// Connections that wait for a thread, most of which have said nothing.
+/// The most connections that wait for a thread, most of them silent.
 const WAITING: usize = 256;
 
-/// How many of them may be one user's.
+/// The most waiting connections of one user.
 const WAITING_OF_ONE: usize = 64;
 
-/// How long a connection may take to say something.
+/// The time-out of a connection's first message.
 const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 
-/// The pause after a failure that will not pass at once: no more descriptors, mostly.
+/// The pause after a failure that lasts, usually a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts workers until dropped, which also removes the socket's path.
@@ -46,10 +46,10 @@ pub(crate) struct Acceptor {
 
 #[derive(Debug)]
 struct Shared {
-    /// Rings when the acceptor has to look at the others.
+    /// Rings when the acceptor has to look at its state.
     bell: OwnedFd,
     stop: AtomicBool,
-    /// How many handshakes are under way with each user's processes.
+    /// The number of handshakes under way with each user's processes.
     handshakes: Mutex<HashMap<u32, usize>>,
 }
 
@@ -64,7 +64,7 @@ impl Shared {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Counts one more, unless this user, or all together, have enough.
+    /// Counts one more, unless this user, or all together, have reached the limit.
     fn begin(&self, user: u32) -> bool {
         let mut handshakes = self.handshakes.lock();
         let (all, own) = (handshakes.values().sum::<usize>(), handshakes.get(&user).copied().unwrap_or(0));
@@ -97,17 +97,17 @@ struct Waiting {
     has_spoken: bool,
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Accepting<H> {
     shared: Arc<Shared>,
     runtime: Handle,
-    /// Makes a worker of a connection that has said something.
+    /// Does the handshake with a connection that has sent something.
     handshake: H,
-    /// Who has connected.
+    /// The user of a connection.
     user: fn(&Socket) -> Result<u32, SocketError>,
     first_message: Duration,
     silent: Silent<u32>,
-    /// In the order in which they came.
+    /// In the order of arrival.
     waiting: BTreeMap<Ticket, Waiting>,
 }
 
@@ -155,13 +155,13 @@ impl Drop for Acceptor {
 }
 
 impl<H: Fn(Socket) + Clone + Send + 'static> Accepting<H> {
-    /// Sleeps until something happens, and does what there is to do.
+    /// Sleeps until something happens, and handles it.
     fn round(&mut self, listener: &Listener) -> Result<(), SocketError> {
         let silent: Vec<Ticket> = self.waiting.iter().filter(|(_, w)| !w.has_spoken).map(|(t, _)| *t).collect();
         let until = silent.first().and_then(|oldest| Some(self.waiting.get(oldest)?.since + self.first_message));
         let timeout = until.map(|until| {
             let left = until.saturating_duration_since(Instant::now());
-            // Rounded up, or it would be looked at before its time.
+            // Rounded up, or it would wake too early.
             Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) }
         });
         let mut fds = vec![PollFd::new(&self.shared.bell, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
@@ -191,7 +191,7 @@ impl<H: Fn(Socket) + Clone + Send + 'static> Accepting<H> {
         Ok(())
     }
 
-    /// Gives threads to those who have said something, or are gone, as far as there are any; who came first is first.
+    /// Gives threads to connections that have sent something, or are gone, in the order of arrival.
     fn begin_handshakes(&mut self) {
         let spoken = self.waiting.iter().filter(|(_, w)| w.has_spoken).map(|(ticket, _)| *ticket);
         for ticket in spoken.collect::<Vec<_>>() {
@@ -207,7 +207,7 @@ impl<H: Fn(Socket) + Clone + Send + 'static> Accepting<H> {
         }
     }
 
-    /// Closes those who have said nothing in time.
+    /// Closes connections that have been silent for too long.
     fn end_silent(&mut self) {
         let now = Instant::now();
         let late = self.waiting.iter().filter(|(_, w)| !w.has_spoken && w.since + self.first_message <= now);
@@ -226,7 +226,7 @@ impl<H: Fn(Socket) + Clone + Send + 'static> Accepting<H> {
     }
 
     fn accept(&mut self, listener: &Listener) -> Result<(), SocketError> {
-        // One that is in the past: what has not come yet is waited for in the next round.
+        // A deadline in the past: later connections are accepted in the next round.
         let socket = match listener.accept(Instant::now()) {
             Ok(socket) => socket,
             Err(SocketError::TimedOut { .. }) => return Ok(()),
@@ -313,7 +313,7 @@ mod tests {
         let worker = scene.connect();
         scene.say(&worker, b"hello");
         scene.hears(b"hello");
-        // The oldest ones had to leave, and nobody else.
+        // Only the oldest ones were closed.
         let closed = silent[0].receive(0, soon());
         assert!(matches!(closed, Err(SocketError::Closed)), "{closed:?}");
         let last = silent.last().expect("some");
@@ -327,7 +327,7 @@ mod tests {
     fn handshakes_of_one_user_that_never_end_keep_no_other_user_out() {
         use std::sync::atomic::AtomicU32;
         static CONNECTED: AtomicU32 = AtomicU32::new(0);
-        // Two users take all that they can have; then comes a third.
+        // Two users take their whole shares; then a third one comes.
         let user = |_: &Socket| {
             let before = CONNECTED.fetch_add(1, Ordering::Relaxed);
             Ok(1000 + before / WAITING_OF_ONE as u32)
@@ -347,7 +347,7 @@ mod tests {
         let worker = scene.connect();
         scene.say(&worker, b"hello");
         scene.hears(b"hello");
-        // Threads are given on when they are free.
+        // Threads are reused when they are free.
         drop(hanging.remove(0));
         scene.hears(b"hang");
         drop(hanging);

@@ -30,26 +30,27 @@ use transfer_memory::socket::Socket;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// How long the directory may take to enter a worker, which comes in without its word then.
+/// The time-out for the directory to enter a worker; after that the worker comes in without an answer.
 const DIRECTORY_DEADLINE: Duration = Duration::from_secs(3);
 
-/// How long an applicant waits for another one of the same name to become a worker, or not.
+/// The time for which an applicant waits for another one of the same name to become a worker, or not.
 const APPLICANT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long an applicant waits for a worker of the same name, which may just have gone.
+/// The time for which an applicant waits for a worker of the same name, which may just have gone.
 const WORKER_PATIENCE: Duration = Duration::from_millis(250);
 
-/// How long an applicant waits for the name of a worker whose process has ended. The engine will notice that, however busy it is.
+/// The time for which an applicant waits for the name of a worker whose process has ended. The engine will notice the
+/// end, however busy it is.
 const DEAD_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the tenants of a node are given.
+/// The resources of the tenants of a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Granted {
     /// The landing pool of each.
     pub(crate) pool: SegmentOptions,
-    /// How many keys the board of each can show; 0: it has none.
+    /// The number of keys on each board; 0: there is none.
     pub(crate) board_entries: u32,
-    /// How many sessions there may be.
+    /// The limits of sessions.
     pub(crate) sessions: SessionLimits,
 }
 
@@ -60,7 +61,7 @@ pub(crate) struct Sessions(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     policy: SidecarPolicy,
-    /// How landing pools are made.
+    /// The options of landing pools.
     pool: SegmentOptions,
     budget: PinnedBudget,
     engine: EngineClient,
@@ -69,14 +70,15 @@ struct Shared {
     drain: Drain,
     /// The workers of this node.
     workers: Mutex<HashMap<Name, Held>>,
-    /// A name is free, or an applicant has become a worker.
+    /// Notified when a name is free, or an applicant has become a worker.
     changed: Condvar,
     places: Arc<Places>,
-    /// Whose workers are whose.
+    /// The rules of tenants.
     tenancy: Arc<Tenancy>,
-    /// The tenants that have a landing pool, with their boards. Locked while one is made, for two workers may come at once.
+    /// The tenants with a landing pool, and their boards. Locked while one is made, because two workers may come at
+    /// once.
     pools: Mutex<HashMap<Tenant, Option<Arc<Segment>>>>,
-    /// How many keys a board can show; 0: there are none.
+    /// The number of keys on a board; 0: there are no boards.
     board_entries: u32,
     next_session: AtomicU64,
     next_segment: AtomicU32,
@@ -88,14 +90,14 @@ struct Held {
     session: u64,
     /// The handshake is over.
     open: bool,
-    /// The node to whose worker the directory has given the name meanwhile.
+    /// The node whose worker has got the name from the directory meanwhile.
     lost_to: Option<Name>,
-    /// Readable once the holder's process has ended. `None` before the handshake is over, and where the kernel has none to give.
+    /// Readable once the holder's process has ended. `None` before the handshake is over, and if the kernel has none.
     process: Option<OwnedFd>,
 }
 
 impl Held {
-    /// Its process has ended, and the engine is about to notice.
+    /// Whether its process has ended, and the engine is about to notice.
     fn is_dead(&self) -> bool {
         let Some(process) = &self.process else { return false };
         let found = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -111,7 +113,7 @@ impl Held {
     }
 }
 
-/// A worker's name is taken from here on, unless this is dropped.
+/// Reserves a worker's name until this is dropped.
 struct Reserved<'a> {
     shared: &'a Shared,
     worker: Name,
@@ -120,7 +122,7 @@ struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    /// The session is open. `process` is readable once its process has ended.
+    /// Keeps the name for an open session. `process` is readable once its process has ended.
     fn keep(mut self, process: Option<OwnedFd>) {
         self.kept = true;
         if let Some(held) = self.shared.workers.lock().get_mut(&self.worker).filter(|h| h.session == self.session) {
@@ -143,7 +145,7 @@ impl Drop for Reserved<'_> {
 }
 
 impl Sessions {
-    /// No sessions yet. Segments are numbered from 1 on: 0 is the engine's own.
+    /// Makes an empty set of sessions. Segments are numbered from 1 on: 0 is the engine's own.
     pub(crate) fn new(
         policy: SidecarPolicy,
         granted: Granted,
@@ -173,7 +175,8 @@ impl Sessions {
         }))
     }
 
-    /// Gives a worker that has just connected its session. Blocks for as long as the worker takes, within its deadline.
+    /// Does the handshake with a worker that has just connected. Blocks as long as the worker takes, within its
+    /// deadline.
     pub(crate) fn handshake(&self, socket: Socket) {
         let shared = &*self.0;
         let mut admitted = None;
@@ -187,7 +190,7 @@ impl Sessions {
                 let Some((reserved, place)) = admitted else { return };
                 let end = Box::new(end);
                 let domain = shared.tenancy.of(end.peer.uid, end.peer.gid);
-                // Where there is no descriptor left, the name is only waited for as long as that of a living worker.
+                // Without a descriptor, later applicants wait for the name as for that of a living worker.
                 let process = end.pidfd.as_ref().and_then(|fd| fd.try_clone().ok());
                 let opened = v1::SessionOpened {
                     session: end.session,
@@ -195,7 +198,7 @@ impl Sessions {
                     uid: end.peer.uid,
                     tenant: shared.tenancy.tenants().name(domain).to_string(),
                 };
-                // Before the engine has it: its end must not be told first.
+                // Before the engine has it, so that its end is not reported first.
                 let text = format!("worker {} has connected, as session {}", opened.worker, opened.session);
                 shared.events.tell(text, What::SessionOpened(opened));
                 if shared.engine.send(EngineCommand::OpenSession { end, domain, place: Box::new(place) }).is_ok() {
@@ -207,7 +210,8 @@ impl Sessions {
         }
     }
 
-    /// The directory has given a worker's name to a worker of `node`: while it could not be asked, both were let in.
+    /// Handles that the directory has given a worker's name to a worker of `node`: both were let in while it was out of
+    /// reach.
     pub(crate) fn name_lost(&self, worker: &Name, node: Name) {
         tracing::error!(
             %worker, other_node = %node,
@@ -222,12 +226,12 @@ impl Sessions {
         }
     }
 
-    /// How often somebody was refused a session since there were too many.
+    /// The number of sessions that were refused at a limit.
     pub(crate) fn refused_for_number(&self) -> u64 {
         self.0.places.refused()
     }
 
-    /// A worker is gone.
+    /// Frees the name of a worker that is gone.
     pub(crate) fn closed(&self, session: SessionId, worker: &Name) {
         self.0.release(worker, session.0);
     }
@@ -246,7 +250,7 @@ impl Shared {
             return Err(Refusal { code: RefusalCode::Draining, text });
         }
         let tenant = self.tenancy.of(applicant.peer.uid, applicant.peer.gid);
-        // First of all: who is refused here has asked nobody else for anything.
+        // First of all: a worker that is refused here causes no other work.
         let place = self.places.take(tenant, &self.tenancy.tenants().name(tenant))?;
         let session = self.next_session.fetch_add(1, Ordering::Relaxed);
         let reserved = self.reserve(worker, session)?;
@@ -267,8 +271,8 @@ impl Shared {
         Ok((Admission { session, arena, arena_bytes: applicant.wanted_arena_bytes, board, notices }, reserved, place))
     }
 
-    /// Takes a name. Its holder may be about to lose it: an applicant who is refused may come again at once, and so may a worker whose
-    /// end the engine is about to notice. That is waited for.
+    /// Reserves a name. Its holder may be about to lose it: a refused applicant may come again at once, and so may a
+    /// worker whose end the engine is about to notice. This waits for that.
     fn reserve(&self, worker: &Name, session: u64) -> Result<Reserved<'_>, Refusal> {
         let now = Instant::now();
         let mut workers = self.workers.lock();
@@ -300,7 +304,7 @@ impl Shared {
         SegmentId(self.next_segment.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Makes the landing pool of a tenant, if it has none, and its board. Answers with that.
+    /// Makes the landing pool and the board of a tenant, if they do not exist. Returns the board.
     fn pool_for(&self, tenant: Tenant) -> Result<Option<Arc<Segment>>, SegmentError> {
         let mut pools = self.pools.lock();
         if let Some(board) = pools.get(&tenant) {
@@ -308,7 +312,7 @@ impl Shared {
         }
         let name = self.tenancy.tenants().name(tenant);
         let segment = Segment::create(&format!("transfer-pool:{name}"), &self.pool, &self.budget)?;
-        // Workers map it read-only, and no other way.
+        // Workers can only map it read-only.
         segment.seal_writers()?;
         let made = segment.achieved();
         tracing::info!(
@@ -325,14 +329,14 @@ impl Shared {
         Ok(board)
     }
 
-    /// Makes the board of a tenant. Where there is no memory for one, its workers ask for all that they fetch.
+    /// Makes the board of a tenant. If there is no memory for one, every fetch of its workers asks.
     fn make_board(&self, tenant: &Name) -> Option<Arc<Segment>> {
         if self.board_entries == 0 {
             return None;
         }
         let options = SegmentOptions { len: board_bytes(self.board_entries), pages: Pages::Base, lock: self.pool.lock };
         let made = Segment::create(&format!("transfer-board:{tenant}"), &options, &self.budget);
-        // Workers map it read-only, and no other way.
+        // Workers can only map it read-only.
         match made.and_then(|segment| segment.seal_writers().map(|()| segment)) {
             Ok(segment) => Some(Arc::new(segment)),
             Err(e) => {
@@ -347,7 +351,7 @@ impl Shared {
         if workers.get(worker).is_some_and(|held| held.session == session) {
             workers.remove(worker);
             self.changed.notify_all();
-            // Under the lock: the same name must not come up again before it went down.
+            // Under the lock, so that the same name does not come up again before it went down.
             self.directory.ask(Ask::WorkerDown { worker: worker.clone() });
         }
     }

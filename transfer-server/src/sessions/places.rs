@@ -1,7 +1,7 @@
-//! How many sessions a user and the node may have.
+//! The limits of sessions of a user and of the node.
 //!
-//! A session costs the sidecar descriptors and memory for as long as its process may use what it was given. So a session counts from its
-//! handshake until the engine lets its socket go. A worker that was thrown out and whose process lives still counts.
+//! A session costs the sidecar descriptors and memory as long as its process may use its segments. So a session counts
+//! from its handshake until the engine closes its socket. A worker that was thrown out counts while its process lives.
 
 use crate::config::SessionLimits;
 use hashbrown::HashMap;
@@ -11,7 +11,7 @@ use transfer_core::protocol::Tenant;
 use transfer_core::tensor::Name;
 use transfer_memory::session::{Refusal, RefusalCode};
 
-/// The places that there are for sessions.
+/// The places for sessions.
 #[derive(Debug)]
 pub(crate) struct Places {
     limits: SessionLimits,
@@ -22,11 +22,11 @@ pub(crate) struct Places {
 struct Taken {
     by_tenant: HashMap<Tenant, u64>,
     all: u64,
-    /// How often somebody was refused for want of a place.
+    /// The number of sessions that were refused at a limit.
     refused: u64,
 }
 
-/// One session's place. Dropping it gives the place back.
+/// One session's place. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
@@ -34,12 +34,12 @@ pub(crate) struct Place {
 }
 
 impl Places {
-    /// All are free.
+    /// Makes the places, all free.
     pub(crate) fn new(limits: SessionLimits) -> Arc<Places> {
         Arc::new(Places { limits, taken: Mutex::default() })
     }
 
-    /// Takes a place for a session of `tenant`, which is called `name`.
+    /// Takes a place for a session of `tenant`, whose name is `name`.
     pub(crate) fn take(self: &Arc<Self>, tenant: Tenant, name: &Name) -> Result<Place, Refusal> {
         let mut taken = self.taken.lock();
         let own = taken.by_tenant.get(&tenant).copied().unwrap_or(0);
@@ -63,7 +63,7 @@ impl Places {
         Ok(Place { places: self.clone(), tenant })
     }
 
-    /// How often somebody was refused for want of a place.
+    /// The number of sessions that were refused at a limit.
     pub(crate) fn refused(&self) -> u64 {
         self.taken.lock().refused
     }

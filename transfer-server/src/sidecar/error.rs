@@ -1,4 +1,4 @@
-//! A sidecar that did not start.
+//! Errors of the start of a sidecar.
 
 use crate::config::ConfigError;
 use crate::security::TlsError;
@@ -8,27 +8,27 @@ use transfer_core::fabric::FabricError;
 use transfer_fabric::engine::EngineError;
 use transfer_memory::socket::AddressError;
 
-/// Why a sidecar did not start. Nothing is left of it.
+/// The reason why a sidecar did not start. Nothing is left of it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Its configuration cannot be.
+    /// The configuration is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Its certificates cannot be.
+    /// The certificates are not usable.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The workers' socket cannot be.
+    /// The workers' socket cannot be made.
     #[error("--socket: {0}")]
     Socket(#[from] AddressError),
-    /// An address cannot be listened at.
+    /// It cannot listen at an address.
     #[error("{flag} {address}: cannot listen there: {source}")]
     Listen {
         /// The flag.
         flag: &'static str,
         /// Its value.
         address: String,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
     /// A directory for a socket cannot be made.
@@ -36,7 +36,7 @@ pub enum StartError {
     MakeDirectory {
         /// The directory.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
     /// The tcp fabric does not start.
@@ -44,10 +44,10 @@ pub enum StartError {
     Fabric {
         /// The address.
         address: std::net::SocketAddr,
-        /// The fabric's words.
+        /// The fabric's error.
         source: FabricError,
     },
-    /// The rails that were asked for cannot be.
+    /// The rails of the tcp fabric are not possible.
     #[error("the rails of the tcp fabric: {0}")]
     Rails(#[source] transfer_core::rails::RailsError),
     /// The data plane does not start.
@@ -58,23 +58,23 @@ pub enum StartError {
     Directory {
         /// Its URL.
         place: String,
-        /// Its words.
+        /// Its reason.
         why: String,
     },
-    /// The operating system refused something else.
+    /// The operating system refused another step.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The step.
         what: &'static str,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// The gRPC services cannot be put together: a defect of the build.
+    /// The gRPC services cannot be set up, which is a defect of the build.
     #[error("the gRPC services cannot be put together: {0}")]
     Services(String),
 }
 
-/// What to do where a user may not make a folder: the default is one of the system.
+/// The advice for a user who may not make a folder, because the default is one of the system.
 fn hint_of_rights(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied => "; --socket and --admin-socket may name paths in a folder of your own",

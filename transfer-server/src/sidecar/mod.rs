@@ -1,7 +1,7 @@
 //! A running sidecar.
 //!
-//! Two threads: the data plane, which the engine owns, and one for everything else, with a runtime of its own; handshakes of workers take
-//! a thread each for as long as they last.
+//! There are two threads: the data plane, which the engine owns, and one for everything else, with a runtime of its
+//! own. Handshakes of workers take a thread each while they last.
 
 mod error;
 mod fabrics;
@@ -27,22 +27,22 @@ use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
 use transfer_core::tensor::Name;
 
-/// Where a sidecar is reached: what was bound, with real ports.
+/// The addresses of a sidecar, as they were bound, with real ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
     /// The node's name.
     pub node: Name,
-    /// Another number at each start, higher than before.
+    /// The number of this start, higher than all before.
     pub incarnation: u64,
-    /// Where workers connect.
+    /// The socket for workers.
     pub socket: PathBuf,
-    /// Where the gRPC services listen.
+    /// The address of the gRPC services.
     pub grpc: Option<SocketAddr>,
-    /// A Unix socket where they listen too.
+    /// The Unix socket of the gRPC services.
     pub admin_socket: Option<PathBuf>,
-    /// Where metrics and the status page are served.
+    /// The address of the metrics and the status page.
     pub http: Option<SocketAddr>,
-    /// The tcp fabric's address, as peers are told.
+    /// The tcp fabric's address, as peers know it.
     pub data: Option<SocketAddr>,
 }
 
@@ -79,11 +79,11 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// Starts a sidecar and waits until workers can connect. Where the directory is another node's, it waits for that node for up to
-    /// two seconds; then the sidecar goes on trying in the background.
+    /// Starts a sidecar and waits until workers can connect. If another node hosts the directory, it waits for that
+    /// node for up to two seconds; then the sidecar goes on trying in the background.
     ///
-    /// It has its own threads and needs no runtime. It blocks the caller for some milliseconds, or as long as memory takes to be
-    /// prepared.
+    /// It has its own threads and needs no runtime. It blocks the caller for some milliseconds, or as long as the
+    /// preparation of memory takes.
     ///
     /// # Errors
     /// [`StartError`].
@@ -91,7 +91,8 @@ impl Sidecar {
         Sidecar::start_in(config, None)
     }
 
-    /// Starts a sidecar for the workers of this process: its socket in a directory that nobody else can enter, no TCP.
+    /// Starts a sidecar for the workers of this process: its socket is in a directory that only this user can enter,
+    /// without TCP.
     ///
     /// # Errors
     /// [`StartError`].
@@ -124,7 +125,7 @@ impl Sidecar {
                 let (stop, thread) = (Some(stop), Some(thread));
                 Ok(Sidecar { addresses, stop, ended, drained, thread, live, _directory: directory })
             }
-            // It has nothing left to do but to end.
+            // The thread has nothing left to do.
             Ok(Err(e)) => {
                 let _ = thread.join();
                 Err(e)
@@ -133,15 +134,15 @@ impl Sidecar {
         }
     }
 
-    /// Takes a new configuration as far as a running sidecar can; the answer says which keys need a restart.
+    /// Applies a new configuration as far as a running sidecar can. Returns the keys that need a restart.
     ///
     /// # Errors
-    /// What is wrong with the new one; everything stays as it was then.
+    /// The error of the new configuration; then nothing has changed.
     pub fn reload(&self, before: &Loaded, new: &Loaded) -> Result<Reloaded, ReloadError> {
         self.live.apply(before, new, &new.config()?)
     }
 
-    /// Where it is reached.
+    /// Its addresses.
     #[must_use]
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
@@ -153,20 +154,20 @@ impl Sidecar {
         async move { while ended.changed().await.is_ok() {} }
     }
 
-    /// Whether it has ended because an operator let it drain.
+    /// Whether it has ended because of a drain.
     #[must_use]
     pub fn has_drained(&self) -> bool {
         self.drained.load(Ordering::Acquire)
     }
 
-    /// Stops it: workers and peers are told, sockets removed. Blocks until that is done.
+    /// Stops it: workers and peers are told, and sockets removed. Blocks until that is done.
     pub fn stop(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // Where it has ended by itself there is nobody to tell.
+            // If it has ended by itself, no one receives this.
             let _ = stop.send(());
         }
         if let Some(thread) = self.thread.take()

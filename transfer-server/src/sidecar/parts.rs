@@ -1,4 +1,5 @@
-//! What a sidecar is made of, as far as it is made before its threads run: everything that can fail for the user's reasons.
+//! The parts of a sidecar that are made before its threads run: everything that can fail because of the user's
+//! settings.
 
 use super::fabrics::{Fabrics, Start};
 use super::{Addresses, StartError, shm};
@@ -21,20 +22,20 @@ use transfer_memory::segment::{Lock, Pages, PinnedBudget, SegmentOptions};
 use transfer_memory::session::SidecarPolicy;
 use transfer_memory::socket::Listener;
 
-/// How long a worker's handshake may take, with its arena prefaulted in it: some GiB/s.
+/// The time-out of a worker's handshake, which includes prefaulting its arena at some GiB/s.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(15);
 
 /// The size of each ring, in bytes: some thousand records.
 const RING_BYTES: u32 = 256 << 10;
 
-/// What the name of the socket for other sidecars ends in.
+/// The suffix of the socket for other sidecars.
 const SIBLINGS_SUFFIX: &str = ".peers";
 
-/// See the module.
+/// The parts of a sidecar.
 pub(super) struct Parts {
     pub(super) addresses: Addresses,
     pub(super) identity: Identity,
-    /// What other nodes call this one's gRPC services; empty: nothing.
+    /// The address at which other nodes reach the gRPC services; empty: none.
     pub(super) advertised: Arc<str>,
     pub(super) directory: DirectoryPlace,
     pub(super) replace: bool,
@@ -45,7 +46,7 @@ pub(super) struct Parts {
     pub(super) workers: Listener,
     pub(super) grpc: Option<TcpListener>,
     pub(super) admin: Option<(UnixListener, SocketPath)>,
-    /// Where other sidecars of this host prove whose they are.
+    /// The socket at which other sidecars of this host prove their user.
     pub(super) siblings: Option<(UnixListener, SocketPath)>,
     pub(super) http: Option<TcpListener>,
     pub(super) engine: Engine,
@@ -59,7 +60,7 @@ impl Parts {
     /// Checks, binds and allocates, and starts the data plane.
     pub(super) fn make(config: Config) -> Result<Parts, StartError> {
         config.check()?;
-        // Before anything is bound: it may be wrong in many ways.
+        // Before anything is bound, because it often fails.
         let security = Security::new(config.node.clone(), Prepared::of(&config)?);
         let budget = PinnedBudget::new(config.pinned_limit.0);
         let lock = match config.lock {
@@ -118,7 +119,7 @@ impl Parts {
         node.limits = config.limits.all().node;
         node.timed = !config.watch.no_timings;
         let poll = poll::configured(config.poll);
-        // Unbounded: the engine must not wait, and asks for no more than workers wait for.
+        // Unbounded, because the engine must not wait. Its requests are bounded by its waiting workers.
         let (tell, requests) = mpsc::unbounded_channel();
         // A control plane that has ended needs no news.
         let sink = Box::new(move |request| drop(tell.send(request)));
@@ -156,7 +157,8 @@ impl Parts {
     }
 }
 
-/// Where other sidecars of this host can say whose they are. Without it they are believed for nobody, so its lack is said and ends nothing.
+/// Makes the socket at which other sidecars of this host prove their user. Without it they may speak for no tenant, so
+/// a failure is logged, and the sidecar goes on.
 fn siblings(config: &Config, security: &Security) -> Option<(UnixListener, SocketPath)> {
     if config.listen.is_none() || !security.proves_by_socket() {
         return None;
@@ -164,7 +166,7 @@ fn siblings(config: &Config, security: &Security) -> Option<(UnixListener, Socke
     let name = shm::socket_name(config.node.as_str(), SIBLINGS_SUFFIX);
     let directory = config.socket.parent().filter(|parent| !parent.as_os_str().is_empty());
     let path = directory.unwrap_or(Path::new(".")).join(name);
-    // Whoever reaches it says no more by it than who it is.
+    // Reaching it proves only the caller's user.
     match unix::listen(&path, 0o666) {
         Ok(made) => Some(made),
         Err(error) => {
@@ -177,7 +179,7 @@ fn siblings(config: &Config, security: &Security) -> Option<(UnixListener, Socke
     }
 }
 
-/// Nanoseconds since 1970: another number at each start, and a higher one.
+/// Nanoseconds since 1970: a higher number at each start.
 fn incarnation() -> u64 {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_epoch.as_nanos()).unwrap_or(0)

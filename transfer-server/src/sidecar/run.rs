@@ -24,15 +24,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use transfer_fabric::engine::Engine;
 
-/// How long a start waits for the directory of another node.
+/// The time for which a start waits for the directory of another node.
 const DIRECTORY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long calls may go on after the stop.
+/// The time for which calls may go on after the stop.
 const GRACE: Duration = Duration::from_millis(500);
 
 type Report = SyncSender<Result<Live, StartError>>;
 
-/// Runs a sidecar until told to stop, or until it has drained: whether it was that.
+/// Runs a sidecar until it is stopped, or has drained. Returns whether it has drained.
 pub(super) fn run(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) -> bool {
     let runtime = Builder::new_current_thread().enable_all().thread_name("transfer-handshake").build();
     let runtime = match runtime {
@@ -43,7 +43,7 @@ pub(super) fn run(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) 
         }
     };
     let drained = runtime.block_on(serve(parts, stopped, report));
-    // A handshake that is under way would hold the thread for as long as its worker pleases.
+    // A handshake under way would block the thread as long as its worker wants.
     runtime.shutdown_background();
     drained
 }
@@ -51,7 +51,7 @@ pub(super) fn run(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) 
 async fn serve(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) -> bool {
     match Running::start(parts).await {
         Ok(running) => {
-            // Who started this waits for it, unless that one is gone.
+            // The caller of the start waits for it, unless it is gone.
             let _ = report.send(Ok(running.live.clone()));
             running.until(stopped).await
         }
@@ -72,12 +72,12 @@ struct Running {
     /// Ends when the engine does.
     control: tokio::task::JoinHandle<()>,
     acceptor: Acceptor,
-    /// Of its Unix sockets for gRPC.
+    /// The paths of its Unix sockets for gRPC.
     paths: Vec<crate::unix::SocketPath>,
     http: Option<HttpServer>,
     drain: Drain,
     live: Live,
-    /// Where there is a collector of spans.
+    /// The export, if there is a collector of spans.
     export: Option<Export>,
 }
 
@@ -94,7 +94,7 @@ impl Running {
         let local = siblings.as_ref().map(|(_, path)| path.absolute()).unwrap_or_default();
         let believes = if grpc.is_some() { security.believes(&local) } else { String::new() };
         if grpc.is_some() {
-            tracing::info!(believes, "who is believed when it says whose a request is");
+            tracing::info!(believes, "rule of trust for the tenants of requests");
         }
         let (place, hosted) = match directory {
             DirectoryPlace::Embedded => {
@@ -178,7 +178,7 @@ impl Running {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(system)?;
             servers.spawn(grpc::over_tcp(routes.clone(), listener, security.clone(), stopping.clone()));
         }
-        // It ends with the runtime, as the sidecar does.
+        // It ends with the runtime, which ends with the sidecar.
         tokio::spawn(security::watch(security.clone()));
         let mut paths = Vec::new();
         if let Some((listener, path)) = siblings {
@@ -196,14 +196,14 @@ impl Running {
         let http = http.map_err(|source| StartError::System { what: "starting the HTTP server", source })?;
         let state = directory.first_word(DIRECTORY_PATIENCE).await;
         if state.refused {
-            // Nobody has to be told: no worker and no peer has come.
+            // No worker and no peer has come yet.
             return Err(StartError::Directory { place: directory.place().describe(), why: state.why_not });
         }
         if !state.attached {
             tracing::warn!(
                 directory = directory.place().describe(),
                 why = state.why_not,
-                "ready without the directory: until it is there, this node knows only what is its own"
+                "ready without the directory: until it is there, this node knows only its own keys and workers"
             );
         }
         let acceptor = Acceptor::start(workers, sessions, tokio::runtime::Handle::current())
@@ -225,7 +225,7 @@ impl Running {
         })
     }
 
-    /// Whether it has left because it was drained.
+    /// Runs until the end. Returns whether it has drained.
     async fn until(mut self, stopped: oneshot::Receiver<()>) -> bool {
         let (drain, health) = (self.drain.clone(), self.health.clone());
         let leaves = async {
@@ -234,7 +234,7 @@ impl Running {
             drain.over().await;
         };
         let drained = tokio::select! {
-            // An error means that the sidecar's owner is gone, which is a stop too.
+            // An error means that the sidecar's owner is gone, so stop as well.
             _ = stopped => {
                 tracing::info!("stopping");
                 false
@@ -245,7 +245,7 @@ impl Running {
                 false
             }
         };
-        // Nobody new; then the workers and peers that are here; then the services.
+        // First refuse new workers; then end the present workers and peers; then the services.
         drop(self.acceptor);
         drop(self.paths);
         drop(self.http);
@@ -258,7 +258,7 @@ impl Running {
             Some(hosted) => hosted.close(),
             None => self.directory.leave(GRACE).await,
         }
-        // Nobody may be listening.
+        // There may be no receiver.
         let _ = self.stop.send(true);
         let ending = async {
             while let Some(ended) = self.servers.join_next().await {
@@ -267,7 +267,7 @@ impl Running {
                 }
             }
         };
-        // Streams that their clients hold open do not end by themselves.
+        // Streams that their clients keep open do not end by themselves.
         let _ = tokio::time::timeout(GRACE, ending).await;
         if let Some(export) = self.export {
             export.flushed().await;

@@ -1,4 +1,4 @@
-//! The fabric through shared memory: made where the configuration and the directory allow it, and otherwise the reason why not.
+//! The fabric through shared memory, if the configuration and the directory allow it, or the reason why not.
 
 use super::StartError;
 use super::fabrics::{Made, Possible, Start};
@@ -14,13 +14,13 @@ use transfer_core::wire::crc32c;
 use transfer_fabric::engine::BoxedFabric;
 use transfer_fabric::shm::{SOCKET_SUFFIX, ShmConfig, ShmFabric};
 
-/// How much of a node's name is in that of its socket: people look for it there.
+/// The length of the readable part of a node's name in that of its socket.
 const LEGIBLE_BYTES: usize = 40;
 
 /// The fabric, or why there is none.
 ///
 /// # Errors
-/// [`ConfigError::NoShm`] where there must be one; a directory that was named and cannot be made.
+/// [`ConfigError::NoShm`] if it is required; an error if the configured directory cannot be made.
 pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
     let config = start.config;
     if let (Some(directory), None) = (&config.shm.directory, not_wanted(config)) {
@@ -32,10 +32,10 @@ pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
     })
 }
 
-/// Whether there could be one, as far as that is to be seen without making it.
+/// Whether the fabric is possible, as far as that shows without making it.
 ///
 /// # Errors
-/// [`ConfigError::NoShm`] where there must be one.
+/// [`ConfigError::NoShm`] if it is required; an error if the configured directory cannot be made.
 pub(super) fn look(config: &Config) -> Result<Possible, ConfigError> {
     let possible = wanted(config, |config| {
         let directory = config.shm.directory(&config.socket);
@@ -79,13 +79,13 @@ fn make(config: &Config, incarnation: u64) -> Result<BoxedFabric, String> {
     let directory = config.shm.directory(&config.socket);
     let mut shm = ShmConfig::new(&directory, &socket_name(config.node.as_str(), SOCKET_SUFFIX), incarnation);
     shm.references = config.shm.references == UseReferences::On;
-    // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
+    // The fabric reports a link that does not connect, with the reason, before the control plane gives up.
     shm.handshake_timeout = FORM_DEADLINE - Duration::from_secs(1);
     Ok(Box::new(ShmFabric::new(shm).map_err(|e| format!("--shm-dir {}: {e}", directory.display()))?))
 }
 
-/// The name of a socket of this node: its own, whatever characters it has, and the same at each start, so that what one that was killed has
-/// left is replaced.
+/// The name of a socket of this node: unique, for any characters of the node's name, and the same at each start, so
+/// that the socket of a killed sidecar is replaced.
 pub(super) fn socket_name(node: &str, suffix: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
     let legible: String = node.chars().map(plain).take(LEGIBLE_BYTES).collect();

@@ -1,4 +1,4 @@
-//! The fabric over RDMA verbs: made where the host and the configuration allow it, and otherwise the reason why not.
+//! The fabric over RDMA verbs, if the host and the configuration allow it, or the reason why not.
 
 use super::StartError;
 use super::fabrics::{Made, Possible, Start};
@@ -17,7 +17,7 @@ use transfer_verbs::choose::{self, Wanted};
 /// The fabric, or why there is none.
 ///
 /// # Errors
-/// [`ConfigError::NoVerbs`] where there must be one.
+/// [`ConfigError::NoVerbs`] if it is required.
 pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
     Ok(match wanted(start.config, make)? {
         Ok(fabric) => Made::Fabric(fabric, None),
@@ -25,10 +25,10 @@ pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
     })
 }
 
-/// Whether there could be one, as far as that is to be seen without making it.
+/// Whether the fabric is possible, as far as that shows without making it.
 ///
 /// # Errors
-/// [`ConfigError::NoVerbs`] where there must be one.
+/// [`ConfigError::NoVerbs`] if it is required.
 pub(super) fn look(config: &Config) -> Result<Possible, ConfigError> {
     let possible = wanted(config, |config| usable(config).map(drop))?;
     Ok(possible.map_or_else(Possible::No, |()| Possible::Yes))
@@ -53,9 +53,9 @@ fn wanted<T>(
     }
 }
 
-/// The settings of each device's fabric, where the host has these devices and lets this process use them.
+/// The settings of each device's fabric, if the host has these devices and lets this process use them.
 fn usable(config: &Config) -> Result<Vec<VerbsConfig>, String> {
-    // The fabric does this again; its error says what it was doing, which is no help here.
+    // The fabric checks this again; its error names its own step, which is no help here.
     transfer_verbs::available().map_err(|e| e.to_string())?;
     let settings = settings(config);
     for of in &settings {
@@ -73,12 +73,13 @@ fn make(config: &Config) -> Result<BoxedFabric, String> {
         fabrics.push(Box::new(VerbsFabric::open(settings).map_err(|e| e.to_string())?));
         rails.extend(vec![place; config.verbs.queue_pairs.into()]);
     }
-    // One rail is one of several as far as peers can tell, so nodes with different numbers understand each other.
+    // To peers one rail looks like one of several, so nodes with different numbers understand each other.
     let fabric = MultiRail::new(fabrics, RailsConfig::new(&rails)).map_err(|e| e.to_string())?;
     Ok(Box::new(fabric))
 }
 
-/// Where not even the first pool can be registered, no worker could connect: better without RDMA.
+/// Checks the limit of locked memory. If not even the first pool can be registered, no worker could connect, so it is
+/// better to do without RDMA.
 fn check_locked_memory(pool_bytes: Size) -> Result<(), String> {
     match locked::limit_bytes() {
         Some(limit) if limit < pool_bytes.0 => Err(format!(
@@ -116,11 +117,11 @@ fn settings(config: &Config) -> Vec<VerbsConfig> {
             IsolationChoice::Window => Isolation::Grant,
             IsolationChoice::Pool => Isolation::Segment,
         },
-        // A key of one of several queue pairs may overtake the other ones' binds.
+        // The key of one queue pair may overtake the binds of the others.
         grants: if rails > 1 { GrantReport::Completed } else { GrantReport::Posted },
         receive_slots: inner_slots(defaults.receive_slots, rails),
         max_registered_bytes: config.pinned_limit.0,
-        // A link that does not connect is reported by the fabric, with the reason, before the control plane gives it up.
+        // The fabric reports a link that does not connect, with the reason, before the control plane gives up.
         handshake_timeout: FORM_DEADLINE - Duration::from_secs(1),
         ..defaults
     };

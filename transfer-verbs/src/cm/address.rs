@@ -1,11 +1,11 @@
-//! Socket addresses as the library has them.
+//! Conversion of socket addresses.
 
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{sockaddr_in, sockaddr_in6, sockaddr_storage};
 
-/// For the library.
+/// Converts for the library.
 pub(super) fn to_raw(address: SocketAddr) -> sockaddr_storage {
     // SAFETY: plain numbers, for which zeros are valid.
     let mut raw: sockaddr_storage = unsafe { mem::zeroed() };
@@ -30,7 +30,7 @@ pub(super) fn to_raw(address: SocketAddr) -> sockaddr_storage {
     raw
 }
 
-/// From the library; nothing for a family that is neither, as of an address that is not yet known.
+/// Converts from the library; `None` for another family, such as that of an unknown address.
 pub(super) fn from_raw(raw: &sockaddr_storage) -> Option<SocketAddr> {
     match libc::c_int::from(raw.ss_family) {
         libc::AF_INET => {

@@ -1,4 +1,4 @@
-//! What a connection wants of its queue pair.
+//! The attributes that a connection requires of its queue pair.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use rdma_sys::{ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask};
 
 use crate::{Init, QueuePairState, ReadyToReceive, ReadyToSend, RemoteAccess};
 
-/// What a connection wants of a queue pair on its way to the state `S`.
+/// The attributes that a connection requires of a queue pair on its way to the state `S`.
 pub struct Attributes<S: QueuePairState> {
     attributes: ibv_qp_attr,
     mask: libc::c_int,
@@ -30,7 +30,7 @@ impl<S: QueuePairState> Attributes<S> {
 }
 
 impl Attributes<Init> {
-    /// What the peer may do, instead of what the connection says.
+    /// Sets the operations that the peer may do, instead of those of the connection.
     pub fn set_access(&mut self, access: RemoteAccess) {
         self.attributes.qp_access_flags = access.flags() | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
         self.set(ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS);
@@ -38,14 +38,14 @@ impl Attributes<Init> {
 }
 
 impl Attributes<ReadyToReceive> {
-    /// How long a peer waits that found no receive posted: a code from 0 to 31.
+    /// Sets the time that a peer waits after it found no receive posted: a code from 0 to 31.
     pub fn set_min_rnr_timer(&mut self, code: u8) {
         self.attributes.min_rnr_timer = code;
         self.set(ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER);
     }
 
-    /// READs and atomics of the peer that can be answered at a time. The side that is asked has to say it: the
-    /// connection does not know it before it is accepted.
+    /// Sets the number of the peer's READs and atomics that can be answered at a time. The accepting side must set it,
+    /// because the connection does not know it before it is accepted.
     pub fn set_max_rd_atomic(&mut self, count: u8) {
         self.attributes.max_dest_rd_atomic = count;
         self.set(ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC);
@@ -53,13 +53,13 @@ impl Attributes<ReadyToReceive> {
 }
 
 impl Attributes<ReadyToSend> {
-    /// READs and atomics under way at a time. The side that is asked has to say it.
+    /// Sets the number of READs and atomics under way at a time. The accepting side must set it.
     pub fn set_max_rd_atomic(&mut self, count: u8) {
         self.attributes.max_rd_atomic = count;
         self.set(ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC);
     }
 
-    /// How often to try again where the peer has no receive posted, 0 to 6. The side that is asked has to say it.
+    /// Sets the number of retries when the peer has no receive posted, 0 to 6. The accepting side must set it.
     pub fn set_rnr_retry(&mut self, count: u8) {
         self.attributes.rnr_retry = count;
         self.set(ibv_qp_attr_mask::IBV_QP_RNR_RETRY);

@@ -1,4 +1,4 @@
-//! Where the events of connections come in.
+//! Event channels of connections.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,8 +13,8 @@ use super::{Event, EventKind, Id, IdNumber, NAME, done};
 use crate::VerbsError;
 use crate::sys::{Handle, Rdmacm, rdmacm, set_nonblocking};
 
-/// Where the events of connections come in. Its file descriptor becomes readable when there is one. Clones are the same
-/// one.
+/// The channel for the events of connections. Its file descriptor becomes readable when there is one. Clones are the
+/// same channel.
 #[derive(Clone, Debug)]
 pub struct EventChannel(Arc<Inner>);
 
@@ -74,7 +74,7 @@ impl EventChannel {
         Ok(Some(event))
     }
 
-    /// For whoever reads an id's fields or calls the library with it.
+    /// The lock for reading an id's fields, or calling the library with it.
     pub(super) fn using(&self) -> MutexGuard<'_, ()> {
         self.0.using.lock()
     }

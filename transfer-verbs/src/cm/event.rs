@@ -1,24 +1,24 @@
-//! What happens to connections.
+//! Events of connections.
 
 use rdma_sys::rdma_cm_event_type::*;
 use rdma_sys::rdma_conn_param;
 
 use super::{Id, IdNumber};
 
-/// What has happened to a connection.
+/// An event of a connection.
 #[derive(Debug)]
 pub struct Event {
-    /// The id that it happened to; for a request, the one that listens.
+    /// The id of the connection; for a request, the one that listens.
     pub id: IdNumber,
-    /// What.
+    /// The kind.
     pub kind: EventKind,
     /// 0, a negative `errno`, or for a rejection the peer's device's reason.
     pub status: i32,
-    /// What the peer has said with it. It may be longer than what was said, filled up with zeros.
+    /// The peer's private data. It may be longer than what was sent, padded with zeros.
     pub private_data: Vec<u8>,
 }
 
-/// What has happened.
+/// The kind of an event.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EventKind {
@@ -26,9 +26,9 @@ pub enum EventKind {
     AddressResolved,
     /// There is no device for the address.
     AddressError,
-    /// The way is found.
+    /// The route is found.
     RouteResolved,
-    /// There is no way.
+    /// There is no route.
     RouteError,
     /// A peer wants to connect.
     ConnectRequest(ConnectRequest),
@@ -38,23 +38,23 @@ pub enum EventKind {
     ConnectError,
     /// The peer's machine does not answer.
     Unreachable,
-    /// The peer refuses, or nobody listens there.
+    /// The peer refuses, or there is no listener.
     Rejected,
     /// The peer is ready to send.
     Established(PeerParameters),
-    /// One of both has ended the connection.
+    /// One side has ended the connection.
     Disconnected,
     /// The device is gone.
     DeviceRemoval,
     /// The network address has moved to another device.
     AddressChange,
-    /// The queue pair's number may be used again.
+    /// The queue pair's number may be reused.
     TimewaitExit,
-    /// Something that is not used here.
+    /// An event that is not used here.
     Other(u32),
 }
 
-/// What a peer said about its queue pair.
+/// A peer's parameters of its queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerParameters {
     /// Its number.
@@ -68,9 +68,9 @@ pub struct PeerParameters {
 /// A peer that wants to connect.
 #[derive(Debug)]
 pub struct ConnectRequest {
-    /// The connection to be: accept or reject it. Dropping it rejects.
+    /// The new connection: accept or reject it. Dropping it rejects.
     pub id: Id,
-    /// What the peer said.
+    /// The peer's parameters.
     pub peer: PeerParameters,
 }
 

@@ -1,4 +1,4 @@
-//! Ends of connections.
+//! Ids: ends of connections.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::{Attributes, EventChannel, NAME, address, done};
 use crate::sys::{Handle, verbs};
 use crate::{Guid, Init, QueuePairState, ReadyToReceive, ReadyToSend, VerbsError};
 
-/// Which id an event is about. It is unique in this process.
+/// The number of an id, by which events name it. It is unique in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct IdNumber(u64);
 
@@ -22,7 +22,7 @@ impl IdNumber {
         Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// As the library keeps it with the id.
+    /// The form in which the library stores it with the id.
     fn as_user(self) -> *mut c_void {
         ptr::without_provenance_mut(self.0 as usize)
     }
@@ -35,7 +35,7 @@ impl IdNumber {
     }
 }
 
-/// What one side says when it connects or accepts.
+/// One side's parameters of connecting or accepting.
 #[derive(Clone, Debug)]
 pub struct ConnectParameters {
     /// The number of the own queue pair.
@@ -44,15 +44,15 @@ pub struct ConnectParameters {
     pub responder_resources: u8,
     /// READs and atomics under way at a time.
     pub initiator_depth: u8,
-    /// How often to try again without an answer, 0 to 6. Only the side that connects is asked.
+    /// The number of retries without an answer, 0 to 6. Only that of the connecting side counts.
     pub retry_count: u8,
-    /// How often to try again where the peer has no receive posted, 0 to 6.
+    /// The number of retries when the peer has no receive posted, 0 to 6.
     pub rnr_retry: u8,
-    /// For the peer: at most 56 bytes with a connect, 196 with an accept.
+    /// The private data for the peer: at most 56 bytes with a connect, 196 with an accept.
     pub private_data: Vec<u8>,
 }
 
-/// What fits beside the library's own data into the messages of a connection (rdma_connect(3), rdma_accept(3),
+/// The room besides the library's own data in the messages of a connection (rdma_connect(3), rdma_accept(3),
 /// rdma_reject(3)).
 const CONNECT_DATA: usize = 56;
 const ACCEPT_DATA: usize = 196;
@@ -63,9 +63,9 @@ const OPTION_ID: c_int = 0;
 const OPTION_ID_TOS: c_int = 0;
 const OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
-/// One end of a connection, or of one to be, or a listener. Dropping it ends what it is.
+/// One end of a connection, established or not, or a listener. Dropping it ends that.
 ///
-/// It holds no queue pair: the connection ends with the id, the queue pair when it is dropped itself.
+/// It holds no queue pair: the connection ends with the id, and the queue pair when it is dropped itself.
 #[derive(Debug)]
 pub struct Id {
     raw: Handle<rdma_cm_id>,
@@ -74,7 +74,7 @@ pub struct Id {
 }
 
 impl Id {
-    /// Makes one whose events come in on `channel`.
+    /// Makes an id whose events come in on `channel`.
     pub fn new(channel: &EventChannel) -> Result<Self, VerbsError> {
         let number = IdNumber::next();
         let mut raw = ptr::null_mut();
@@ -104,7 +104,7 @@ impl Id {
         Ok(Self { raw, number, channel })
     }
 
-    /// How its events name it.
+    /// The number by which events name it.
     pub fn number(&self) -> IdNumber {
         self.number
     }
@@ -148,12 +148,12 @@ impl Id {
         address::from_raw(unsafe { &(*self.raw.raw()).route.addr.dst_addr_union.dst_storage })
     }
 
-    /// The IP header's traffic class. Before the route is resolved.
+    /// Sets the IP header's traffic class. Before the route is resolved.
     pub fn set_type_of_service(&self, class: u8) -> Result<(), VerbsError> {
         self.set_option(OPTION_ID_TOS, class)
     }
 
-    /// How long to wait for an answer: 4.096 us times 2 to the power of this. Before it is connected or accepted.
+    /// Sets the time to wait for an answer: 4.096 us times 2 to the power of this. Before it is connected or accepted.
     pub fn set_ack_timeout(&self, code: u8) -> Result<(), VerbsError> {
         self.set_option(OPTION_ID_ACK_TIMEOUT, code)
     }
@@ -195,7 +195,7 @@ impl Id {
         })
     }
 
-    /// Finds the way: ends with [`EventKind::RouteResolved`](super::EventKind) or
+    /// Finds the route: ends with [`EventKind::RouteResolved`](super::EventKind) or
     /// [`EventKind::RouteError`](super::EventKind).
     pub fn resolve_route(&self, within: Duration) -> Result<(), VerbsError> {
         let _using = self.channel.using();
@@ -217,7 +217,7 @@ impl Id {
         }
     }
 
-    /// Asks the peer: ends with [`EventKind::ConnectResponse`](super::EventKind), or with a refusal.
+    /// Connects to the peer: ends with [`EventKind::ConnectResponse`](super::EventKind), or with a refusal.
     pub fn connect(&self, parameters: &ConnectParameters) -> Result<(), VerbsError> {
         let mut raw = raw_parameters(parameters, CONNECT_DATA)?;
         let _using = self.channel.using();
@@ -225,7 +225,7 @@ impl Id {
         done("rdma_connect", unsafe { (self.channel.functions().rdma_connect)(self.raw.raw(), &mut raw) })
     }
 
-    /// Says that the queue pair is ready to send, after [`EventKind::ConnectResponse`](super::EventKind).
+    /// Reports that the queue pair is ready to send, after [`EventKind::ConnectResponse`](super::EventKind).
     pub fn establish(&self) -> Result<(), VerbsError> {
         let _using = self.channel.using();
         // SAFETY: the id is alive.
@@ -250,25 +250,25 @@ impl Id {
         })
     }
 
-    /// Ends the connection: the peer hears [`EventKind::Disconnected`](super::EventKind) and answers by disconnecting
-    /// too, or by dropping its id; then this end hears it as well.
+    /// Ends the connection: the peer gets [`EventKind::Disconnected`](super::EventKind) and answers by disconnecting
+    /// too, or by dropping its id; then this end gets it as well.
     pub fn disconnect(&self) -> Result<(), VerbsError> {
         let _using = self.channel.using();
         // SAFETY: the id is alive.
         done("rdma_disconnect", unsafe { (self.channel.functions().rdma_disconnect)(self.raw.raw()) })
     }
 
-    /// What the queue pair needs for RESET to INIT. Once the address is resolved.
+    /// The attributes of the queue pair for RESET to INIT. Once the address is resolved.
     pub fn init_attributes(&self) -> Result<Attributes<Init>, VerbsError> {
         self.attributes(ibv_qp_state::IBV_QPS_INIT)
     }
 
-    /// What the queue pair needs for INIT to RTR. Once the peer has said its part.
+    /// The attributes of the queue pair for INIT to RTR. Once the peer's parameters are known.
     pub fn ready_to_receive_attributes(&self) -> Result<Attributes<ReadyToReceive>, VerbsError> {
         self.attributes(ibv_qp_state::IBV_QPS_RTR)
     }
 
-    /// What the queue pair needs for RTR to RTS. Once the peer has said its part.
+    /// The attributes of the queue pair for RTR to RTS. Once the peer's parameters are known.
     pub fn ready_to_send_attributes(&self) -> Result<Attributes<ReadyToSend>, VerbsError> {
         self.attributes(ibv_qp_state::IBV_QPS_RTS)
     }
@@ -311,7 +311,7 @@ fn data_len(data: &[u8], most: usize) -> Result<u8, VerbsError> {
     })
 }
 
-/// 7 means for ever.
+/// Checks a number of retries: 7 means for ever.
 fn finite(limit_name: &'static str, count: u8) -> Result<u8, VerbsError> {
     if count <= 6 {
         return Ok(count);

@@ -1,10 +1,10 @@
-//! Connections by librdmacm, for queue pairs of our own.
+//! Connections by librdmacm, for queue pairs that this crate makes.
 //!
-//! The library finds the device for an address, carries both sides' numbers and private data, and says when the peer
-//! goes. The queue pair stays ours: the side that asks says its number with [`Id::connect`], the side that is asked with
-//! [`Id::accept`], and both take it from RESET to RTS with the attributes that the connection wants.
+//! The library finds the device for an address, carries both sides' numbers and private data, and reports when the peer
+//! goes. The queue pair stays with the caller: the connecting side gives its number with [`Id::connect`], the accepting
+//! side with [`Id::accept`], and both take it from RESET to RTS with the attributes that the connection requires.
 //!
-//! | asking | asked |
+//! | connecting side | accepting side |
 //! |---|---|
 //! | [`Id::resolve_address`], [`Id::resolve_route`] | [`Id::listen`] |
 //! | queue pair to INIT, [`Id::connect`] | [`EventKind::ConnectRequest`]: queue pair to RTS, [`Id::accept`] |
@@ -28,7 +28,7 @@ pub use channel::EventChannel;
 pub use event::{ConnectRequest, Event, EventKind, PeerParameters};
 pub use id::{ConnectParameters, Id, IdNumber};
 
-/// What stands for the device in errors: the library finds it later, or never.
+/// The name in place of a device in errors: the library finds the device later, or never.
 const NAME: &str = "librdmacm";
 
 /// Whether there is a librdmacm, and otherwise why not.

@@ -2,7 +2,7 @@
 
 //!
 //! - `inner`: the library's object.
-//! - `step`: what a transition sets, and which attribute is to blame where it is refused.
+//! - `step`: the attributes of a transition, and the one that is to blame for a refusal.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,14 +18,14 @@ mod step;
 use inner::Inner;
 use step::{Step, Wrong};
 
-/// What a queue pair is made with.
+/// The options of a queue pair.
 #[derive(Clone, Debug)]
 pub struct QueuePairOptions {
-    /// Where work requests complete.
+    /// The completion queue of work requests.
     pub send_queue: CompletionQueue,
-    /// Where receives complete; may be the same.
+    /// The completion queue of receives; it may be the same.
     pub receive_queue: CompletionQueue,
-    /// Where receives come from, instead of the queue pair's own queue.
+    /// The shared receive queue, instead of the queue pair's own.
     pub shared_receives: Option<SharedReceiveQueue>,
     /// Work requests that can be under way.
     pub max_send: u32,
@@ -39,10 +39,10 @@ pub struct QueuePairOptions {
     pub max_inline: u32,
 }
 
-/// Just made: it takes nothing.
+/// New: it accepts no posts.
 #[derive(Debug)]
 pub enum Reset {}
-/// It takes receives.
+/// It accepts receives.
 #[derive(Debug)]
 pub enum Init {}
 /// It knows its peer, and receives.
@@ -51,7 +51,7 @@ pub enum ReadyToReceive {}
 /// It sends and receives.
 #[derive(Debug)]
 pub enum ReadyToSend {}
-/// It flushes what it has, and takes nothing more.
+/// It flushes its requests, and accepts no more.
 #[derive(Debug)]
 pub enum Errored {}
 
@@ -78,7 +78,7 @@ states!(Reset, Init, ReadyToReceive, ReadyToSend, Errored; receives: Init, Ready
 /// Windows that are bound to it are dropped before it is: some devices (rxe) take a minute to destroy one with a bound
 /// window, and leave the window open.
 ///
-/// Nothing is posted before it may be:
+/// Posts before the right state do not compile:
 ///
 /// ```compile_fail
 /// # use transfer_verbs::{QueuePair, ReadyToReceive, SendList};
@@ -94,7 +94,7 @@ states!(Reset, Init, ReadyToReceive, ReadyToSend, Errored; receives: Init, Ready
 /// }
 /// ```
 ///
-/// No state is left out, and a state that was left is gone:
+/// No state can be skipped, and a former state is gone:
 ///
 /// ```compile_fail
 /// # use transfer_verbs::{QueuePair, Reset, SendAttributes};
@@ -127,7 +127,7 @@ states!(Reset, Init, ReadyToReceive, ReadyToSend, Errored; receives: Init, Ready
 /// }
 /// ```
 ///
-/// What is allowed:
+/// Allowed:
 ///
 /// ```
 /// # use transfer_verbs::{PostError, QueuePair, ReadyToSend, ReceiveList, SendList};
@@ -148,9 +148,9 @@ pub struct QueuePair<S: QueuePairState> {
 /// A queue pair that did not change its state, and why.
 #[derive(Debug)]
 pub struct Refused<S: QueuePairState> {
-    /// As it was.
+    /// The unchanged queue pair.
     pub queue_pair: QueuePair<S>,
-    /// Why.
+    /// The reason.
     pub error: Box<ModifyError>,
 }
 
@@ -176,17 +176,17 @@ impl<S: QueuePairState> fmt::Debug for QueuePair<S> {
 }
 
 impl<S: QueuePairState> QueuePair<S> {
-    /// Its number: what the peer is told, and what its completions carry.
+    /// Its number, which the peer needs, and which its completions carry.
     pub fn number(&self) -> u32 {
         self.inner.number
     }
 
-    /// How many bytes a work request can carry itself: what was asked for, or more.
+    /// The number of inline bytes of a work request: the requested one, or more.
     pub fn max_inline(&self) -> u32 {
         self.inner.max_inline
     }
 
-    /// Stops it: what is under way is flushed, and nothing arrives any more once this has returned.
+    /// Stops it: requests under way are flushed, and after the return nothing arrives.
     pub fn into_error(self) -> Result<QueuePair<Errored>, Refused<S>> {
         self.step(Step::error())
     }
@@ -201,7 +201,7 @@ impl<S: QueuePairState> QueuePair<S> {
 }
 
 impl QueuePair<Reset> {
-    /// Makes one. Everything that it is made with is of the same device.
+    /// Makes a queue pair. All objects in `options` must be of the same device.
     pub fn create(domain: &ProtectionDomain, options: &QueuePairOptions) -> Result<Self, VerbsError> {
         Ok(Self { inner: Box::new(Inner::create(domain, options)?), state: PhantomData })
     }
@@ -212,7 +212,7 @@ impl QueuePair<Reset> {
         self.step(step)
     }
 
-    /// RESET to INIT, as a connection of librdmacm wants it.
+    /// RESET to INIT, as a connection of librdmacm requires.
     pub fn init_by(self, attributes: &cm::Attributes<Init>) -> Result<QueuePair<Init>, Refused<Reset>> {
         self.step(Step::by(Transition::ResetToInit, attributes))
     }
@@ -225,7 +225,7 @@ impl QueuePair<Init> {
         self.step(step)
     }
 
-    /// INIT to RTR, as a connection of librdmacm wants it.
+    /// INIT to RTR, as a connection of librdmacm requires.
     pub fn ready_to_receive_by(
         self,
         attributes: &cm::Attributes<ReadyToReceive>,
@@ -241,7 +241,7 @@ impl QueuePair<ReadyToReceive> {
         self.step(step)
     }
 
-    /// RTR to RTS, as a connection of librdmacm wants it.
+    /// RTR to RTS, as a connection of librdmacm requires.
     pub fn ready_to_send_by(
         self,
         attributes: &cm::Attributes<ReadyToSend>,
@@ -251,14 +251,14 @@ impl QueuePair<ReadyToReceive> {
 }
 
 impl<S: Receives> QueuePair<S> {
-    /// Posts the receives and empties the list, also where not all were taken.
+    /// Posts the receives and empties the list, even if not all were accepted.
     pub fn post_receive(&mut self, list: &mut ReceiveList) -> Result<(), PostError> {
         self.inner.post_receive(list)
     }
 }
 
 impl QueuePair<ReadyToSend> {
-    /// Posts the work requests, in order and with one call, and empties the list, also where not all were taken.
+    /// Posts the work requests, in order and with one call, and empties the list, even if not all were accepted.
     pub fn post_send(&mut self, list: &mut SendList) -> Result<(), PostError> {
         self.inner.post_send(list)
     }

@@ -1,7 +1,7 @@
-//! What a transition sets, and which attribute is to blame where it is refused.
+//! The attributes of a transition, and the one that is to blame for a refusal.
 //!
-//! The kernel says no more than "invalid argument". So what can be known to be wrong is refused before it is asked, and
-//! what it refuses is compared with what the device and its port can do.
+//! The kernel only says "invalid argument". So attributes that are known to be wrong are refused in advance, and after
+//! a refusal the attributes are compared with the limits of the device and its port.
 
 use std::{io, mem};
 
@@ -17,7 +17,7 @@ pub(super) struct Step {
     pub(super) mask: libc::c_int,
 }
 
-/// What of a step is wrong.
+/// The wrong attribute of a step.
 #[derive(Debug)]
 pub(super) struct Wrong {
     pub(super) transition: Transition,
@@ -26,7 +26,7 @@ pub(super) struct Wrong {
     pub(super) why: io::Error,
 }
 
-/// The first attribute that is out of its range, with what would be right.
+/// The first attribute out of its range, with the right values.
 fn in_range(transition: Transition, attributes: &[(&'static str, u32, u32, u32, &str)]) -> Result<(), Wrong> {
     for &(attribute, value, least, most, note) in attributes {
         if !(least..=most).contains(&value) {
@@ -56,7 +56,7 @@ impl Step {
         let transition = Transition::ResetToInit;
         let ports = u32::from(context.limits().phys_ports);
         in_range(transition, &[("port", u32::from(wanted.port), 1, ports, "")])?;
-        // Some devices (rxe) take any, and use the first.
+        // Some devices (rxe) accept any, and use the first.
         if let Ok(port) = context.port(wanted.port) {
             let last = u32::from(port.pkey_table_len).saturating_sub(1);
             in_range(transition, &[("pkey_index", u32::from(wanted.pkey_index), 0, last, "")])?;
@@ -143,7 +143,7 @@ impl Step {
         Ok(step)
     }
 
-    /// What a connection of librdmacm wants.
+    /// The attributes that a connection of librdmacm requires.
     pub(super) fn by<S: QueuePairState>(transition: Transition, wanted: &cm::Attributes<S>) -> Result<Self, Wrong> {
         let (attributes, mask) = wanted.raw();
         Ok(Self { transition, attributes, mask })

@@ -66,8 +66,8 @@ fn loader_error() -> String {
     }
 }
 
-/// Declares a table of a library's functions, and how it is filled. A function after `undeclared` is not in rdma-sys, so
-/// its signature is not compared.
+/// Declares a table of a library's functions, and how it is filled. A function after `undeclared` is not in rdma-sys,
+/// so its signature is not compared.
 macro_rules! library {
     (
         $(#[$doc:meta])* $table:ident {
@@ -118,8 +118,8 @@ pub(crate) use library;
 /// A pointer to an object of a library.
 pub(crate) struct Handle<T>(NonNull<T>);
 
-// SAFETY: both libraries let any thread use any of their objects at any time (ibv_post_send(3), rdma_cm(7): they lock by
-// themselves). Where a field of an object is read or written here, the code that does it says what orders that.
+// SAFETY: both libraries let any thread use any of their objects at any time (ibv_post_send(3), rdma_cm(7): they lock
+// by themselves). Where a field of an object is read or written here, the code that does it says what orders that.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}

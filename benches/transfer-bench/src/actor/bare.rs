@@ -1,4 +1,4 @@
-//! The baselines: the same messages and bytes over the same kernel, with nothing of this project in between.
+//! The baselines: the same messages and bytes over the same kernel, without this project.
 
 use super::answer::{Answer, Failed, times};
 use super::bell::{Bell, BellListener, readable};
@@ -14,109 +14,110 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::thread;
 
-/// What a process of a baseline does.
+/// A task of a baseline's process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum BareTask {
-    /// Sends one-byte messages to whoever listens at a path. Answers with the moments just before.
+    /// Sends one-byte messages to the listener at a path. Answers with the moments just before.
     Send {
-        /// Where to.
+        /// The target.
         to: PathBuf,
-        /// How many.
+        /// The number.
         count: u64,
-        /// When each one.
+        /// The pace.
         pace: Pace,
     },
-    /// Receives one-byte messages from whoever listens at a path. Answers with the moments just after.
+    /// Receives one-byte messages from the listener at a path. Answers with the moments just after.
     Receive {
-        /// From where.
+        /// The source.
         from: PathBuf,
-        /// How many.
+        /// The number.
         count: u64,
-        /// Where to say that each one has come.
+        /// The path at which each arrival is reported.
         turns: Option<PathBuf>,
     },
-    /// Stores one number after the other in a word of memory that another process has mapped. Answers with the moments just before.
+    /// Stores one number after the other in a word of memory that another process has mapped. Answers with the moments
+    /// just before.
     Store {
-        /// Where to pass the memory on; listens there.
+        /// The path at which the memory is passed on; listens there.
         at: PathBuf,
-        /// How many.
+        /// The number.
         count: u64,
-        /// When each one.
+        /// The pace.
         pace: Pace,
         /// Whether the other side polls the word: it needs no `FUTEX_WAKE`.
         polling: bool,
     },
     /// Waits for each number in that word. Answers with the moments just after.
     Await {
-        /// Where the memory comes from.
+        /// The path from which the memory comes.
         at: PathBuf,
-        /// How many.
+        /// The number.
         count: u64,
-        /// Where to say that each one has come.
+        /// The path at which each arrival is reported.
         turns: Option<PathBuf>,
         /// Whether to poll the word; else it sleeps in `FUTEX_WAIT`.
         polling: bool,
     },
     /// Passes on each message from one path to another; listens at both.
     Relay {
-        /// From where.
+        /// The source.
         from: PathBuf,
-        /// Where to.
+        /// The target.
         to: PathBuf,
-        /// How many.
+        /// The number.
         count: u64,
     },
     /// Listens on a free TCP port of loopback, and answers with it.
     Listen,
     /// For each message from a path, sends `bytes` over TCP.
     RelayOut {
-        /// From where; listens there.
+        /// The source; listens there.
         from: PathBuf,
-        /// Where to.
+        /// The target.
         port: u16,
-        /// How many bytes stand for one message.
+        /// The number of bytes of one message.
         bytes: usize,
-        /// How many messages.
+        /// The number of messages.
         count: u64,
     },
     /// For each `bytes` over TCP, sends a message to a path.
     RelayIn {
-        /// Where to; listens there.
+        /// The target; listens there.
         to: PathBuf,
-        /// How many bytes stand for one message.
+        /// The number of bytes of one message.
         bytes: usize,
-        /// How many messages.
+        /// The number of messages.
         count: u64,
     },
-    /// Sends a buffer over several TCP streams, each its share, again and again. Answers with the moment before the first.
+    /// Sends a buffer repeatedly over several TCP streams, each its share. Answers with the moment before the first.
     StreamOut {
-        /// Where to.
+        /// The target.
         port: u16,
-        /// How many streams.
+        /// The number of streams.
         streams: usize,
         /// The buffer's length in bytes.
         len: usize,
-        /// How often it is sent.
+        /// The number of times.
         count: u64,
     },
     /// Receives the same into a buffer. Answers with the moment after the last byte.
     StreamIn {
-        /// How many streams.
+        /// The number of streams.
         streams: usize,
         /// The buffer's length in bytes.
         len: usize,
-        /// How often it is sent.
+        /// The number of times.
         count: u64,
     },
     /// Copies buffers of this process to others of it. Answers with the duration of each round.
     Copy {
         /// Each one's length in bytes.
         len: usize,
-        /// How many, in each round.
+        /// The number of buffers of a round.
         buffers: usize,
-        /// How often.
+        /// The number of rounds.
         rounds: u64,
-        /// With how many threads each.
+        /// The number of threads.
         threads: usize,
     },
 }
@@ -175,7 +176,7 @@ impl Bare {
                 Ok(Answer::Done)
             }
             BareTask::RelayIn { to, bytes, count } => {
-                // The other end comes in its own time; connections wait in the queue meanwhile.
+                // The other end comes at any time; connections wait in the queue meanwhile.
                 let to = BellListener::bind(&to)?;
                 let mut tcp = self.accept()?;
                 let bell = to.accept()?;

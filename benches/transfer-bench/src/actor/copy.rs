@@ -6,8 +6,9 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::thread;
 use transfer_client::{BlockingClient, DType};
 
-/// Pushes `len` bytes of the process's own memory, then copies them to memory of its own, `rounds` times. Answers with the durations of
-/// both. The client copies with as many threads as there are CPUs, so with one thread this process is confined to one CPU.
+/// Pushes `len` bytes of the process's own memory, then copies them to memory of its own, `rounds` times. Answers with
+/// the durations of both. The client copies with as many threads as there are CPUs, so with one thread this process is
+/// confined to one CPU.
 pub(super) fn copy_in(client: &BlockingClient, len: usize, rounds: u64, threads: usize) -> Result<Answer, Failed> {
     let all = sched_getaffinity(None)?;
     if threads == 1 {
@@ -48,7 +49,8 @@ fn measure(client: &BlockingClient, len: usize, rounds: u64, threads: usize) -> 
     Ok(Answer::Pairs(pairs))
 }
 
-/// Copies buffers of a process to others, each after the other, `rounds` times. Answers with the duration of each round.
+/// Copies buffers of a process to others, each after the other, `rounds` times. Answers with the duration of each
+/// round.
 pub(super) fn bare(len: usize, buffers: usize, rounds: u64, threads: usize) -> Result<Answer, Failed> {
     let whole = len.checked_mul(buffers).filter(|whole| *whole > 0).ok_or("nothing is copied")?;
     // Both written once, so that their pages are there.

@@ -1,9 +1,10 @@
-//! A process of the benchmark: takes a task from its standard input, does it, answers on its standard output, until the input ends.
+//! A process of the benchmark: takes a task from its standard input, does it, answers on its standard output, until the
+//! input ends.
 //!
-//! - [`answer`]: what it says when it is done.
-//! - [`worker`]: what a worker does, with the client.
-//! - [`batches`]: what it does with many tensors at once.
-//! - [`columns`]: what it does with a record batch.
+//! - [`answer`]: the answers to tasks.
+//! - [`worker`]: the tasks of a worker, with the client.
+//! - [`batches`]: its tasks with many tensors at once.
+//! - [`columns`]: its tasks with a record batch.
 //! - `copy`: copying memory into the arena, and elsewhere.
 //! - [`bare`]: the baselines, which use nothing of this project.
 //! - [`pace`]: when messages are sent.
@@ -26,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
 use worker::WorkerTask;
 
-/// What a process is told to do.
+/// A task of a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Task {
     /// As a worker.
@@ -47,7 +48,7 @@ impl From<BareTask> for Task {
     }
 }
 
-/// Does tasks until there are no more.
+/// Does tasks until the input ends.
 ///
 /// # Errors
 /// [`BenchError::System`] where the standard streams fail.

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 /// When a message is sent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Pace {
-    /// Not earlier than this after the one before, in nanoseconds.
+    /// The least time after the previous one, in nanoseconds.
     pub interval_ns: u64,
-    /// Not before the one before has arrived, says somebody who connects to this path.
+    /// Not before the previous one has arrived, which a process reports that connects to this path.
     pub turns: Option<PathBuf>,
 }
 
@@ -23,7 +23,7 @@ impl Pace {
     }
 }
 
-/// Says when to send.
+/// The clock of a pace.
 pub(super) struct Ticker {
     next: u64,
     interval: u64,

@@ -1,6 +1,6 @@
-//! A word of memory that two processes map: the least by which one can hand something to the other.
+//! A word of memory that two processes map: the smallest hand-over between two processes.
 //!
-//! Whoever waits sleeps in `FUTEX_WAIT`, or looks at the word without end.
+//! The waiter sleeps in `FUTEX_WAIT`, or polls the word.
 
 use super::answer::{Answer, Failed, times};
 use super::bell::{Bell, PATIENCE};
@@ -18,12 +18,13 @@ use transfer_memory::socket::{AddressError, Listener, Message, Socket};
 
 /// As much as is mapped at least.
 const LEN: u64 = 4096;
-/// What comes along with the descriptor: a message of one byte would be a doorbell.
+/// The message that carries the descriptor: a message of one byte would be a doorbell.
 const LABEL: &[u8] = b"word";
-/// How often the word is looked at for each look at the clock, which takes longer.
+/// The number of polls of the word per reading of the clock, which takes longer.
 const LOOKS: u32 = 1024;
 
-/// Counts up to `count` in a word that whoever connects to `at` maps, too. Wakes the other side, unless it polls.
+/// Counts up to `count` in a word that is shared with the process that connects to `at`. Wakes the other side, unless
+/// it polls.
 pub(super) fn store(at: &Path, count: u64, pace: &Pace, polling: bool) -> Result<Answer, Failed> {
     let segment = share(at)?;
     let word = segment.mapping().word_at(0)?;
@@ -40,7 +41,7 @@ pub(super) fn store(at: &Path, count: u64, pace: &Pace, polling: bool) -> Result
     times((1..=u32::try_from(count)?).map(store))
 }
 
-/// Waits for each number in the word of whoever listens at `at`.
+/// Waits for each number in the word of the listener at `at`.
 pub(super) fn wait(at: &Path, count: u64, turns: Option<PathBuf>, polling: bool) -> Result<Answer, Failed> {
     let segment = join(at)?;
     let word = segment.mapping().word_at(0)?;

@@ -1,4 +1,4 @@
-//! What a worker does in a benchmark: it uses the client as any program would.
+//! The tasks of a worker in a benchmark: it uses the client as any program would.
 
 use super::answer::{Answer, Failed, PATIENCE};
 use super::batches::{self, Batches};
@@ -13,27 +13,27 @@ use std::thread;
 use std::time::Duration;
 use transfer_client::{BlockingClient, DType, Error, Key};
 
-/// What a worker does.
+/// A task of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerTask {
     /// Begins a session.
     Connect {
-        /// Where.
+        /// The socket.
         socket: PathBuf,
-        /// As whom.
+        /// The worker's name.
         name: String,
         /// The arena, in bytes.
         arena_bytes: u64,
-        /// How long a call polls for its answer before it sleeps, at most; the client's own choice where nothing is said.
+        /// The longest polling time of a call before it sleeps; `None`: the client's default.
         spin: Option<Duration>,
     },
     /// Ends it.
     Disconnect,
-    /// Writes that many tensors of that size, and drops them: from then on the arena holds what they held.
+    /// Writes that many tensors of that size, and drops them, so that the arena is in use from then on.
     Prefill {
         /// Each one's length in bytes.
         len: u64,
-        /// How many.
+        /// The number.
         tensors: usize,
     },
     /// Pushes versions of a key, one at a time. Answers with the moments just before.
@@ -44,9 +44,9 @@ pub enum WorkerTask {
         len: u64,
         /// The versions.
         versions: std::ops::Range<u64>,
-        /// When each one.
+        /// The pace.
         pace: Pace,
-        /// Where they land.
+        /// The target worker.
         to: Option<String>,
     },
     /// Fetches versions of a key, one at a time. Answers with the moments just after, and what was copied.
@@ -55,14 +55,14 @@ pub enum WorkerTask {
         key: String,
         /// The versions.
         versions: std::ops::Range<u64>,
-        /// Where to say that each one has come.
+        /// The path at which each arrival is reported.
         turns: Option<PathBuf>,
     },
-    /// Fetches the newest version of a key, and drops it, so often. Answers with the durations, and what was copied.
+    /// Fetches the newest version of a key, and drops it, repeatedly. Answers with the durations, and the copied bytes.
     FetchAgain {
         /// The key.
         key: String,
-        /// How often.
+        /// The number of times.
         count: u64,
     },
     /// Fetches a version and reads all of it twice. Answers with the two durations.
@@ -74,29 +74,30 @@ pub enum WorkerTask {
     },
     /// Pushes memory that lies outside the arena, and copies it elsewhere too. Answers with the durations of both.
     CopyIn {
-        /// How much.
+        /// The length in bytes.
         len: usize,
-        /// How often.
+        /// The number of times.
         rounds: u64,
-        /// With how many threads.
+        /// The number of threads.
         threads: usize,
     },
-    /// Several threads push the same bytes again and again, each under its own key. Answers with the first and the last moment.
+    /// Several threads push the same bytes repeatedly, each under its own key. Answers with the first and the last
+    /// moment.
     Stream {
-        /// What the keys begin with.
+        /// The prefix of the keys.
         prefix: String,
         /// Each tensor's length in bytes.
         len: u64,
-        /// How many threads.
+        /// The number of threads.
         in_flight: usize,
-        /// How many pushes of each.
+        /// The number of pushes of each.
         count: u64,
         /// The versions start above this.
         above: u64,
-        /// Where they land.
+        /// The target worker.
         to: String,
     },
-    /// Pushes batches, up to two ahead of whoever takes them. Answers with the moment before the first.
+    /// Pushes batches, up to two ahead of the consumer. Answers with the moment before the first.
     PushBatches(Batches),
     /// Fetches the same. Answers with the moment after the last.
     FetchBatches(Batches),
@@ -104,7 +105,7 @@ pub enum WorkerTask {
     Columns(Columns),
     /// Publishes many small tensors under keys of 32 bytes. Rank 2, 64 bytes each.
     Publish {
-        /// How many.
+        /// The number.
         count: u64,
     },
 }
@@ -172,7 +173,7 @@ fn push(
     let mut ticker = pace.start()?;
     let (mut ns, mut copied) = (Vec::new(), 0);
     for version in versions {
-        // Its content is what an earlier tensor left there: producing is not what is measured.
+        // Its contents are left over from an earlier tensor: producing is not measured.
         let tensor = client.allocate_wait(DType::U8, [len], PATIENCE).call()?;
         ticker.wait()?;
         ns.push(now_ns());

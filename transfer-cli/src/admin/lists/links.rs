@@ -7,7 +7,7 @@ use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
 use transfer_terminal::units::{bytes, count};
 
-/// What `transferctl links` may be told.
+/// The options of `transferctl links`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Links {
     /// Only links to the node of this name

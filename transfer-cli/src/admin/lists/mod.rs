@@ -1,5 +1,5 @@
-//! The listings. Each is a call, a row of a table and an object of JSON, in a file of its own. Pages are asked for one after the other,
-//! and printed as they come.
+//! The lists. Each is a call, a row of a table and an object of JSON, in a file of its own. Pages are requested one
+//! after the other, and printed as they come.
 
 mod links;
 mod peers;
@@ -27,16 +27,16 @@ use transfer_proto::v1::admin_client::AdminClient;
 use transfer_terminal::table::Table;
 use transfer_terminal::units::{bytes, count};
 
-/// What every listing may be told.
+/// The options of all lists.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
-    /// Which sidecar.
+    /// The sidecar.
     #[command(flatten)]
     pub target: Target,
-    /// How many to ask for at once
+    /// The number of entries of one page
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub page_size: u32,
-    /// Stop after so many
+    /// Stop after this many entries
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
     /// One JSON object per line: sizes in bytes, times in nanoseconds
@@ -44,15 +44,15 @@ pub struct Common {
     pub json: bool,
 }
 
-/// What one page brought.
+/// The entries of one page, and the token of the next one.
 type Answer<T> = Result<(Vec<T>, String), tonic::Status>;
 
-/// How the entries of a listing are shown.
+/// The form of the entries of a list.
 pub(crate) trait Show {
-    /// What is listed.
+    /// The type of the entries.
     type Entry;
 
-    /// One of them and several, in words.
+    /// The words for one entry and for several.
     const WORDS: (&'static str, &'static str);
 
     /// The table's headings; `>` is a column of numbers.
@@ -62,27 +62,27 @@ pub(crate) trait Show {
 
     fn json(entry: &Self::Entry) -> Value;
 
-    /// What an entry adds to the sum below the table.
+    /// The bytes that an entry adds to the sum below the table.
     fn bytes(_: &Self::Entry) -> Option<u64> {
         None
     }
 }
 
-/// A listing of one sidecar: how a page is asked for.
+/// A list of one sidecar, with the request of a page.
 pub(crate) trait List: Show {
     fn common(&self) -> &Common;
 
     async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<Self::Entry>;
 }
 
-/// What of a listing is shown so far.
+/// The part of a list that is shown so far.
 pub(crate) struct Shown<S: Show> {
     common: Common,
-    /// Not printed yet: as many as go into one table.
+    /// The entries of the next table.
     rows: Vec<S::Entry>,
     total: u64,
     total_bytes: Option<u64>,
-    /// There is more than was to be shown.
+    /// Whether the list was cut at the limit.
     cut: bool,
 }
 
@@ -91,7 +91,7 @@ impl<S: Show> Shown<S> {
         Shown { common: common.clone(), rows: Vec::new(), total: 0, total_bytes: None, cut: false }
     }
 
-    /// Shows some more. Says whether there may be others behind them.
+    /// Shows more entries. Returns whether there may be others after them.
     fn add(&mut self, mut entries: Vec<S::Entry>) -> bool {
         let left = self.common.limit.map_or(u64::MAX, |limit| limit - self.total);
         let left = usize::try_from(left).unwrap_or(usize::MAX);
@@ -119,7 +119,7 @@ impl<S: Show> Shown<S> {
         }
     }
 
-    /// Shows what is left, and the sum.
+    /// Shows the rest, and the sum.
     fn end(mut self) {
         self.print();
         if !self.common.json {
@@ -135,7 +135,7 @@ impl<S: Show> Shown<S> {
     }
 }
 
-/// Asks for page after page, and prints each as it comes.
+/// Requests page after page, and prints each as it comes.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`].
@@ -156,10 +156,10 @@ pub(crate) async fn run<L: List>(list: &L) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same for tensors, of which those of all nodes can be listed.
+/// The same for tensors, which can be listed over all nodes.
 pub(crate) use tensors::run as run_tensors;
 
-/// A number that is nothing where it is 0.
+/// A number, or an empty text if it is 0.
 fn some(n: u64) -> String {
     if n == 0 { String::new() } else { n.to_string() }
 }

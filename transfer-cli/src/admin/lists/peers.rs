@@ -1,14 +1,14 @@
-//! `transferctl peers`: the nodes that this one has a link to, or wants one to.
+//! `transferctl peers`: the nodes with a link, or to which one is being made.
 
 use super::{Answer, Common, List, Show, fabric_or_none, some};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
 
-/// What `transferctl peers` may be told.
+/// The options of `transferctl peers`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Peers {
-    /// Only nodes whose name starts so
+    /// Only nodes whose name has this prefix
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub prefix: String,
     #[command(flatten)]

@@ -7,7 +7,7 @@ use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
 use transfer_terminal::units::{bytes, short};
 
-/// What `transferctl quarantine` may be told.
+/// The options of `transferctl quarantine`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Quarantine {
     /// Only slots that wait for the node of this name

@@ -7,25 +7,25 @@ use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
 use transfer_terminal::units::bytes;
 
-/// What memory is for.
+/// The kinds of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum SegmentKind {
-    /// What one worker writes and publishes.
+    /// The memory that one worker writes and publishes.
     Arena,
-    /// Where tensors of peers land.
+    /// The memory where tensors of peers land.
     Pool,
-    /// The sidecar's headers of what it sends.
+    /// The headers of the sidecar's outgoing transfers.
     Headers,
     /// The words of counters.
     Counters,
-    /// Another sidecar's of this host, which workers of this one may read where it lies.
+    /// The memory of another sidecar on this host, which workers of this one may read in place.
     Peer,
 }
 
-/// What `transferctl segments` may be told.
+/// The options of `transferctl segments`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Segments {
-    /// Only those of that kind
+    /// Only those of this kind
     #[arg(long)]
     pub kind: Option<SegmentKind>,
     /// Only those of this user id

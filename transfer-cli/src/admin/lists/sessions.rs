@@ -6,10 +6,10 @@ use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
 use transfer_terminal::units::{bytes, count};
 
-/// What `transferctl sessions` may be told.
+/// The options of `transferctl sessions`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Sessions {
-    /// Only workers whose name starts so
+    /// Only workers whose name has this prefix
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub prefix: String,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `transferctl tensors`: what is published at a node, or at all.
+//! `transferctl tensors`: the tensors that are published at a node, or at all.
 
 use super::{Answer, Common, List, Show, Shown};
 use crate::admin::{cluster, dtype_name, tensor_name};
@@ -9,17 +9,17 @@ use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
 use transfer_terminal::units::{bytes, count};
 
-/// What `transferctl tensors` may be told.
+/// The options of `transferctl tensors`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Tensors {
-    /// Only keys that start so
+    /// Only keys with this prefix
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub prefix: String,
     /// Only those of the worker of this name
     #[arg(long, value_name = "WORKER", default_value = "")]
     pub owner: String,
-    /// Those of all nodes, which the directory names, in the order of their names. Each node is asked at its own address; it ends with 9 where
-    /// one could not be, and says which
+    /// List the tensors of all nodes of the directory, in the order of the nodes' names. Each node is asked at its own
+    /// address; if one cannot be asked, it is named, and the exit code is 9
     #[arg(long)]
     pub cluster: bool,
     #[command(flatten)]
@@ -89,7 +89,7 @@ pub(crate) async fn run(list: &Tensors) -> Result<(), Error> {
     let mut shown = Shown::<OfNode>::new(&common);
     let asked = cluster::tensors(&common.target, &request, |node, tensors| {
         let entries = tensors.into_iter().map(|tensor| (node.to_owned(), tensor)).collect();
-        // One more than was asked for tells that there are more.
+        // One more than the limit shows that there are more.
         shown.add(entries);
         if shown.cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })

@@ -1,4 +1,4 @@
-//! What the listings print, held against the messages that they print.
+//! Tests that compare the printed lists with their messages.
 
 use super::*;
 use prost::Message;
@@ -35,7 +35,7 @@ fn json_has_every_field_of_a_message() {
     for (message, keys) in listings {
         let mut fields = fields_of(message);
         if fields.remove("tensor") {
-            // Its message is spread out, but for the length, which the listing has as a field of its own.
+            // The fields of its message are spread out, except the length, which the list has as a field of its own.
             fields.extend(["dtype", "shape"].map(str::to_owned));
         }
         assert_eq!(keys, fields, "{message}: its fields in lists.proto, and the keys of --json");

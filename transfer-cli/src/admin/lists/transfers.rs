@@ -1,4 +1,4 @@
-//! `transferctl transfers`: what is in flight, and what it waits for.
+//! `transferctl transfers`: the transfers in flight, and what they wait for.
 
 use super::{Answer, Common, List, Show};
 use serde_json::{Value, json};
@@ -7,10 +7,10 @@ use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
 use transfer_terminal::units::{bytes, short};
 
-/// What `transferctl transfers` may be told.
+/// The options of `transferctl transfers`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Transfers {
-    /// Only keys that start so
+    /// Only keys with this prefix
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub prefix: String,
     /// Only those of the worker of this name
@@ -19,7 +19,7 @@ pub struct Transfers {
     /// Only those in which this node takes part
     #[arg(long, value_name = "NODE", default_value = "")]
     pub peer: String,
-    /// Only those that began at least so long ago: 500ms, 10s, 2min
+    /// Only those that began at least this long ago: 500ms, 10s, 2min
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = transfer_terminal::units::duration)]
     pub older_than: Duration,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! One frame of `top`, drawn from two moments.
+//! One frame of `top`, drawn from two samples.
 
 use super::sample::{Change, Sample};
 use crate::admin::fabric_name;
@@ -12,11 +12,12 @@ use std::time::Duration;
 use transfer_proto::v1::State;
 use transfer_terminal::units::{age, bytes, count, short};
 
-/// Lines of the lists, where there is room for all.
+/// The lines of the lists, if there is room for all.
 const POOLS: u16 = 4;
 const SESSIONS: u16 = 6;
 
-/// Draws everything. What there is no room for is left out, from the end of each list. `lost`: why nothing newer than `now` is there.
+/// Draws a frame. If there is no room, the ends of the lists are left out. `lost`: why there is no newer sample than
+/// `now`.
 pub(super) fn draw(frame: &mut Frame<'_>, before: &Sample, now: &Sample, lost: Option<&str>) {
     let change = Change::between(before, now);
     let reasons = u16::try_from(now.status.reasons.len()).unwrap_or(2).min(2);
@@ -81,7 +82,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, now: &Sample, change: &Change, r
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// A list with its title, its headings and its widths; says so where it is empty.
+/// Draws a list with its title, its headings and its widths; an empty list says so.
 fn draw_list<const N: usize>(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -133,7 +134,7 @@ fn draw_links(frame: &mut Frame<'_>, area: Rect, now: &Sample, change: &Change) 
 fn draw_pools(frame: &mut Frame<'_>, area: Rect, now: &Sample) {
     let rows = now.status.pools.iter().map(|p| {
         let percent = (p.used_bytes * 100).checked_div(p.bytes).unwrap_or(0);
-        // Of 20 places.
+        // In steps of 5 %.
         let full = usize::try_from(percent / 5).unwrap_or(20).min(20);
         let bar = format!("{}{}", "#".repeat(full), ".".repeat(20 - full));
         let full_for = if p.waiting > 0 { short(Duration::from_nanos(p.full_ns)) } else { String::new() };
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sidecar_that_is_gone_is_said_to_be_and_the_last_figures_stay() {
+    fn lost_sidecar_is_reported_and_the_last_figures_stay() {
         let text = drawn_with(120, 40, Some("cannot reach it"));
         assert!(text.contains("NO ANSWER for 0 s: cannot reach it; q quits") && text.contains("node-29"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! What is typed, read by a thread of its own: reading a terminal blocks.
+//! Keys, read by a thread of its own, because reading a terminal blocks.
 
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
 use std::io;
@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How long the thread may go on when nobody listens any more.
+/// The time after which the thread notices that no receiver is left.
 const LOOK_UP: Duration = Duration::from_millis(100);
 
-/// What somebody wants.
+/// A request by a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Typed {
     Quit,
     Redraw,
 }
 
-/// Listens until dropped.
+/// Reads keys until dropped.
 pub(super) struct Keys {
     typed: mpsc::UnboundedReceiver<io::Result<Typed>>,
     stop: Arc<AtomicBool>,
@@ -50,7 +50,7 @@ impl Keys {
     pub(super) async fn next(&mut self) -> io::Result<Typed> {
         match self.typed.recv().await {
             Some(typed) => typed,
-            // The thread ends only after it has told why.
+            // The thread ends only after it has reported why.
             None => std::future::pending().await,
         }
     }

@@ -1,8 +1,8 @@
 //! `transferctl top`: a screen that shows what a sidecar does.
 //!
 //! # Layout
-//! - `sample`: what is looked at, and what has changed between two looks. `frame`: how it is drawn.
-//! - `keys`: what is typed.
+//! - `sample`: a sample of the sidecar, and the change between two. `frame`: the drawing.
+//! - `keys`: the keyboard.
 
 mod frame;
 mod keys;
@@ -20,34 +20,34 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 use transfer_terminal::exit::Exit;
 
-/// What `transferctl top` may be told.
+/// The options of `transferctl top`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The pause between two looks
+    /// The pause between two samples
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = pause)]
     pub every: Duration,
-    /// Print one frame as text, over one such pause, and end
+    /// Print one frame as text, over one such pause, and exit
     #[arg(long)]
     pub once: bool,
-    /// Which sidecar.
+    /// The sidecar.
     #[command(flatten)]
     pub target: Target,
 }
 
-/// The size of the frame of --once, where there is no terminal that has one.
+/// The size of the frame of --once without a terminal.
 const SIZE: (u16, u16) = (120, 40);
 
 fn pause(text: &str) -> Result<Duration, String> {
     match transfer_terminal::units::duration(text) {
         Ok(time) if time < Duration::from_millis(10) => {
-            Err("at least 10ms: a look costs the sidecar some work".to_owned())
+            Err("at least 10ms: a sample costs the sidecar some work".to_owned())
         }
         Ok(time) => Ok(time),
         Err(e) => Err(e.to_string()),
     }
 }
 
-/// Shows what the sidecar does, until `q`, Esc, Ctrl-C or a signal. Whatever ends it, the terminal is as it was before.
+/// Shows what the sidecar does, until `q`, Esc, Ctrl-C or a signal. However it ends, the terminal is restored.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`]; [`Error::NoTerminal`], [`Error::Terminal`].
@@ -72,7 +72,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Error::NoTerminal);
     }
-    // It puts the terminal back when the program panics, too.
+    // It also restores the terminal if the program panics.
     let mut terminal = ratatui::try_init().map_err(|source| Error::Terminal { source })?;
     let ended = live(options, &mut admin, before, &mut terminal).await;
     let restored = ratatui::try_restore().map_err(|source| Error::Terminal { source });
@@ -90,7 +90,7 @@ async fn live(
     let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
     let mut keys = Keys::listen().map_err(failed)?;
     let mut now = before.clone();
-    // Why there was no answer to the last look.
+    // The reason why there was no answer to the last request.
     let mut lost: Option<String> = None;
     let mut next_look = Instant::now() + options.every;
     loop {
@@ -98,7 +98,7 @@ async fn live(
         tokio::select! {
             key = keys.next() => match key.map_err(failed)? {
                 keys::Typed::Quit => return Ok(()),
-                // Another size: drawn anew.
+                // The size has changed: draw again.
                 keys::Typed::Redraw => continue,
             },
             _ = terminate.recv() => return Ok(()),
@@ -107,7 +107,7 @@ async fn live(
         }
         let taken = tokio::select! {
             taken = Sample::take(&options.target, admin) => taken,
-            // One that is stopped does not answer for long.
+            // A stopped sidecar does not answer for long.
             key = keys.next() => match key.map_err(failed)? {
                 keys::Typed::Quit => return Ok(()),
                 keys::Typed::Redraw => continue,
@@ -119,7 +119,7 @@ async fn live(
                 before = std::mem::replace(&mut now, sample);
                 lost = None;
             }
-            // The channel connects again by itself.
+            // The channel reconnects by itself.
             Err(error) if matches!(error.exit(), Exit::Unreachable | Exit::TimedOut) => {
                 lost = Some(error.in_one_line())
             }
@@ -128,7 +128,7 @@ async fn live(
     }
 }
 
-/// A frame as text, without what is empty at the ends of its lines.
+/// A frame as text, without spaces at the ends of its lines.
 fn text_of(buffer: &Buffer) -> String {
     let width = usize::from(buffer.area.width).max(1);
     let lines = buffer.content.chunks(width).map(|line| {

@@ -1,4 +1,4 @@
-//! What `top` shows: the sidecar at one moment, and what has changed since the moment before.
+//! The data of `top`: the sidecar at one moment, and the change since the moment before.
 
 use crate::admin::Target;
 use crate::error::Error;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
 
-/// How many entries of each list are looked at.
+/// The number of entries of each list.
 const MOST: u32 = 1000;
 
 /// A sidecar at one moment.
@@ -41,13 +41,13 @@ impl Sample {
     }
 }
 
-/// How fast something goes, for each second.
+/// A rate per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Rate(pub(super) f64);
 
 impl Rate {
     fn of(before: u64, now: u64, between: Duration) -> Rate {
-        // Less than before: another incarnation counts from 0.
+        // Lower than before: another incarnation counts from 0.
         let more = now.checked_sub(before).unwrap_or(now);
         if between.is_zero() { Rate(0.0) } else { Rate(more as f64 / between.as_secs_f64()) }
     }
@@ -66,7 +66,7 @@ impl Rate {
     }
 }
 
-/// What has changed between two moments.
+/// The change between two moments.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Change {
     /// Finished transfers, and their bytes.
@@ -74,7 +74,7 @@ pub(super) struct Change {
     pub(super) bytes: Rate,
     /// Operations that failed.
     pub(super) failed: Rate,
-    /// Of each link of the later moment: bytes out, bytes in.
+    /// For each link of the later moment: bytes out, bytes in.
     pub(super) links: Vec<(Rate, Rate)>,
 }
 

@@ -1,4 +1,4 @@
-//! Certificates: how long they are good. Who trusts them, only a handshake shows.
+//! The validity of certificates. Whether they are trusted, only a handshake shows.
 
 use super::found;
 use crate::doctor::facts::Facts;
@@ -10,7 +10,7 @@ use transfer_terminal::units::age;
 
 const CHECK: &str = "certificate";
 
-/// So long before its end it is time for a new one.
+/// The time before its expiry at which a certificate should be renewed.
 const SOON_S: i64 = 14 * 86_400;
 
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {

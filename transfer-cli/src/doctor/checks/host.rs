@@ -1,14 +1,14 @@
-//! The host: its kernel, and what a process may have of it.
+//! Checks of the host: its kernel, and the limits of a process.
 
 use super::found;
 use crate::doctor::facts::Facts;
 use crate::doctor::{Finding, Verdict};
 use transfer_terminal::units::bytes;
 
-/// The oldest kernel that this is made for.
+/// The oldest supported kernel.
 const OLDEST: (u32, u32) = (5, 14);
 
-/// So many descriptors are plenty: a worker takes a handful, and a segment two.
+/// The advised limit of descriptors: a worker takes a handful, and a segment two.
 const OPEN_FILES: u64 = 1024;
 
 pub(super) fn kernel(facts: &Facts) -> Vec<Finding> {

@@ -1,4 +1,4 @@
-//! Memory: what the sidecar may have, and what there is.
+//! Checks of memory: the sidecar's limits, and the available memory.
 
 use super::found;
 use crate::doctor::facts::Facts;
@@ -22,7 +22,7 @@ pub(super) fn locked_memory(facts: &Facts) -> Vec<Finding> {
     found("locked memory", Verdict::Warn, text, Some(advice))
 }
 
-/// What may be pinned has to be there.
+/// Checks that the memory that may be pinned exists.
 pub(super) fn pinned(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "memory";
     let Ok(status) = &facts.sidecar else { return vec![] };
@@ -56,7 +56,7 @@ pub(super) fn pinned(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Room for what comes from other nodes.
+/// Checks the landing pools.
 pub(super) fn pools(facts: &Facts) -> Vec<Finding> {
     let Ok(status) = &facts.sidecar else { return vec![] };
     let one = |pool: &transfer_proto::v1::Pool| {

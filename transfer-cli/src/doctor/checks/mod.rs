@@ -1,10 +1,10 @@
 //! The checks.
 //!
 //! # Layout
-//! - `host`, `memory`: this host, and what the sidecar may have of it.
-//! - `service`: the sidecar and where it is reached; `rdma`: devices, and what the sidecar makes of them.
-//! - `certificates`: how long they are good.
-//! - `moved`: real bytes; `peer`: another node.
+//! - `host`, `memory`: this host, and the sidecar's limits on it.
+//! - `service`: the sidecar and its addresses; `rdma`: devices, and the sidecar's use of them.
+//! - `certificates`: their validity.
+//! - `moved`: transfers of real bytes; `peer`: another node.
 
 mod certificates;
 mod host;
@@ -19,7 +19,7 @@ mod tests;
 use super::facts::Facts;
 use super::{Finding, Verdict};
 
-/// All of them, in the order in which they are printed. Each finds nothing, one thing or several.
+/// All checks, in the order in which they are printed. Each returns no, one or several findings.
 pub(super) const ALL: [fn(&Facts) -> Vec<Finding>; 21] = [
     service::sidecar,
     service::version,

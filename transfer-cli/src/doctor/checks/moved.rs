@@ -1,4 +1,4 @@
-//! Real bytes: whether they arrive, by what way, and why by no better one.
+//! Transfers of real bytes: whether they arrive, by which path, and why not by a better one.
 
 use super::found;
 use crate::doctor::facts::Facts;
@@ -9,7 +9,7 @@ use crate::error::Error;
 use transfer_client::FabricKind;
 use transfer_terminal::units::bytes;
 
-/// From a worker of this node to another one.
+/// Checks a transfer between two workers of this node.
 pub(super) fn here(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "bytes here";
     match &facts.moved {
@@ -29,7 +29,7 @@ pub(super) fn here(facts: &Facts) -> Vec<Finding> {
     }
 }
 
-/// Between this node and another one.
+/// Checks a transfer between this node and another one.
 pub(super) fn between(facts: &Facts, peer: &Peer) -> Vec<Finding> {
     const CHECK: &str = "bytes between";
     if peer.status.is_err() {
@@ -97,7 +97,7 @@ fn corrupt(check: &'static str, text: String) -> Vec<Finding> {
 fn told(moved: &Moved) -> String {
     let Moved { fabric, bytes: moved_bytes, copied, took, .. } = moved;
     let rate = match (fabric, took.as_secs_f64()) {
-        // No byte moved, so there is no rate.
+        // No byte is moved, so there is no rate.
         (FabricKind::Local, _) => String::new(),
         (_, seconds) if seconds > 0.0 => format!(" ({}/s)", bytes((*moved_bytes as f64 / seconds) as u64)),
         _ => String::new(),

@@ -1,4 +1,4 @@
-//! Another node, held against this one.
+//! Another node, compared with this one.
 
 use super::{found, moved};
 use crate::doctor::facts::Facts;
@@ -7,15 +7,16 @@ use crate::doctor::{Finding, Verdict};
 use std::time::Duration;
 use transfer_terminal::units::age;
 
-/// From here on a difference of clocks makes logs hard to read; certificates are judged by the clock, too.
+/// The difference of clocks from which on logs are hard to compare; the validity of certificates depends on the clock,
+/// too.
 const CLOCK: i128 = 1_000_000_000;
 
 /// The smallest packet of any usual network, in bytes.
 const SMALL_MTU: u64 = 1500;
-/// What is called a jumbo frame.
+/// The size of a jumbo frame.
 const JUMBO_MTU: u64 = 9000;
 
-/// All that there is to say of it.
+/// All findings about the other node.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let Some(peer) = &facts.peer else { return vec![] };
     let checks: [fn(&Facts, &Peer) -> Vec<Finding>; 6] = [answers, versions, clock, data_port, mtu, moved::between];

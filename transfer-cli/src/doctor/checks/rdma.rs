@@ -1,4 +1,4 @@
-//! RDMA: its libraries, devices and ports, and what the sidecar makes of them.
+//! Checks of RDMA: its libraries, devices and ports, and the sidecar's use of them.
 
 use super::found;
 use crate::devices::word;
@@ -32,7 +32,7 @@ pub(super) fn cm_library(facts: &Facts) -> Vec<Finding> {
 
 pub(super) fn devices(facts: &Facts) -> Vec<Finding> {
     match &facts.devices {
-        // That has its own check.
+        // The missing library has its own check.
         Err(_) if facts.verbs.is_err() => vec![],
         Err(why) => found("RDMA devices", Verdict::Warn, why.to_string(), Some(why.advice())),
         Ok(devices) => {
@@ -98,7 +98,7 @@ pub(super) fn ports(facts: &Facts) -> Vec<Finding> {
 pub(super) fn verbs_fabric(facts: &Facts) -> Vec<Finding> {
     let Some(verbs) = facts.fabric(Fabric::Verbs) else { return vec![] };
     if !verbs.available {
-        // A host without RDMA is well.
+        // A host without RDMA is fine.
         let text = format!("RDMA is not used: {}", verbs.why_not);
         return found("verbs", Verdict::Warn, text, Some("Transfers between nodes are carried by tcp"));
     }
@@ -126,7 +126,7 @@ pub(super) fn verbs_fabric(facts: &Facts) -> Vec<Finding> {
                 "bounds",
                 Verdict::Warn,
                 text,
-                Some("Devices of software (rxe) are so; use them for tests only"),
+                Some("Software devices (rxe) do not; use them for tests only"),
             ));
         }
         None => {}

@@ -1,4 +1,4 @@
-//! The sidecar: whether it answers, where its workers and peers reach it, and what its links are.
+//! Checks of the sidecar: whether it answers, its addresses for workers and peers, and its links.
 
 use super::found;
 use crate::doctor::facts::Facts;
@@ -32,7 +32,7 @@ pub(super) fn directory(facts: &Facts) -> Vec<Finding> {
     }
 }
 
-/// Whose word is taken when another sidecar says for which tenant it asks.
+/// Checks the rule of trust for the tenants of other sidecars' requests.
 pub(super) fn believes(facts: &Facts) -> Vec<Finding> {
     let Some(believes) = facts.sidecar.as_ref().ok().map(|status| &status.believes).filter(|text| !text.is_empty())
     else {
@@ -46,7 +46,7 @@ pub(super) fn believes(facts: &Facts) -> Vec<Finding> {
     }
 }
 
-/// Tools and sidecars of one version know the same; of two, one may show less than there is.
+/// Checks the versions: a tool of another version may not show everything.
 pub(super) fn version(facts: &Facts) -> Vec<Finding> {
     match &facts.sidecar {
         Ok(status) if status.version != facts.version => {
@@ -57,7 +57,7 @@ pub(super) fn version(facts: &Facts) -> Vec<Finding> {
     }
 }
 
-/// Where workers connect.
+/// Checks the workers' socket.
 pub(super) fn socket(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "worker socket";
     let path = facts.socket.path.display();
@@ -110,7 +110,7 @@ pub(super) fn socket(facts: &Facts) -> Vec<Finding> {
     }
 }
 
-/// Where peers connect.
+/// Checks the data port.
 pub(super) fn data_port(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "data port";
     match (&facts.sidecar, &facts.data_port) {
@@ -130,11 +130,11 @@ pub(super) fn data_port(facts: &Facts) -> Vec<Finding> {
     }
 }
 
-/// Links that could be better.
+/// Finds links that could be better.
 pub(super) fn links(facts: &Facts) -> Vec<Finding> {
     let one = |link: &transfer_proto::v1::Link| {
         let fabric = crate::admin::fabric_name(link.fabric);
-        // Why it is not shared memory is no fault where RDMA carries.
+        // The lack of shared memory is no fault if RDMA carries the link.
         match link.why.is_empty() || link.fabric() == Fabric::Verbs {
             true => found("link", Verdict::Ok, format!("to node {} is {fabric}", link.peer), None),
             false => {

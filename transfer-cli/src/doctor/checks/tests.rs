@@ -1,4 +1,4 @@
-//! Each check has facts with which it fails, and no other does.
+//! Tests of the checks: for each there are facts with which it alone fails.
 
 use super::*;
 use crate::admin::address::Address;
@@ -95,7 +95,7 @@ fn findings(change: impl FnOnce(&mut Facts)) -> Vec<Finding> {
     ALL.iter().flat_map(|check| check(&facts)).collect()
 }
 
-/// That one check, and no other, has this verdict, with these words.
+/// Asserts that this check, and no other, has this verdict, with these words.
 #[track_caller]
 fn one(change: impl FnOnce(&mut Facts), check: &str, verdict: Verdict, words: &[&str]) {
     let bad: Vec<_> = findings(change).into_iter().filter(|finding| finding.verdict != Verdict::Ok).collect();
@@ -110,14 +110,14 @@ fn status(facts: &mut Facts) -> &mut StatusResponse {
 }
 
 #[test]
-fn who_is_well_hears_so() {
+fn healthy_host_passes_all_checks() {
     let findings = findings(|_| ());
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Ok), "{findings:#?}");
     assert_eq!(findings.len(), 32);
 }
 
 #[test]
-fn each_check_finds_what_it_is_for_and_says_what_to_do() {
+fn each_check_finds_its_fault_and_gives_advice() {
     use Verdict::{Fail, Warn};
     let gone = |f: &mut Facts| f.sidecar = Err(crate::error::Error::Unwell { failed: 1, checks: 1 });
     one(gone, "sidecar", Fail, &["failed"]);
@@ -170,7 +170,7 @@ fn peer(facts: &mut Facts) -> &mut Peer {
 }
 
 #[test]
-fn the_sidecar_s_way_in_and_out_is_looked_at() {
+fn sockets_and_ports_of_the_sidecar_are_checked() {
     use Verdict::{Fail, Warn};
     one(|f| f.version = "1.1.0", "version", Warn, &["transferctl is 1.1.0", "transferd 1.0.0", "one release"]);
     let socket = |state: State, named: bool| {
@@ -196,7 +196,7 @@ fn the_sidecar_s_way_in_and_out_is_looked_at() {
 }
 
 #[test]
-fn the_host_and_its_memory_are_looked_at() {
+fn host_and_memory_are_checked() {
     use Verdict::{Fail, Warn};
     one(|f| f.host.kernel = "5.10.0-28".into(), "kernel", Fail, &["5.10.0-28 is too old", "5.14"]);
     one(|f| f.host.kernel = "plan9".into(), "kernel", Warn, &["plan9"]);
@@ -244,7 +244,7 @@ fn moved_bytes_are_judged() {
 }
 
 #[test]
-fn another_node_is_held_against_this_one() {
+fn other_node_is_compared_with_this_one() {
     use Verdict::{Fail, Warn};
     let away = |f: &mut Facts| peer(f).status = Err(Error::Unwell { failed: 1, checks: 1 });
     one(away, "other node", Fail, &["failed"]);

@@ -1,16 +1,16 @@
-//! Files of certificates, as far as a clock can judge them.
+//! Files of certificates, and their validity.
 
 use std::path::{Path, PathBuf};
 use x509_parser::pem::Pem;
 
-/// A file, and the certificates in it, or why there is nothing to be seen.
+/// A file, and the certificates in it, or why it cannot be read.
 #[derive(Debug, Clone)]
 pub(crate) struct CertificateFile {
     pub(crate) path: PathBuf,
     pub(crate) found: Result<Vec<Certificate>, String>,
 }
 
-/// One of them. Times are seconds since 1970.
+/// A certificate. Times are seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Certificate {
     pub(crate) subject: String,
@@ -25,7 +25,7 @@ impl CertificateFile {
     }
 }
 
-/// The certificates of a file in PEM; keys beside them are passed over.
+/// The certificates of a file in PEM; keys in it are skipped.
 fn certificates(text: &[u8]) -> Result<Vec<Certificate>, String> {
     let mut found = Vec::new();
     for pem in Pem::iter_from_buffer(text) {

@@ -1,4 +1,4 @@
-//! What this host has.
+//! Facts about this host.
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -15,17 +15,17 @@ pub(crate) struct HugePool {
     pub(crate) free: u64,
 }
 
-/// See the module.
+/// The facts about this host.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     /// The kernel's release: `6.8.0-45-generic`.
     pub(crate) kernel: String,
-    /// What of the kernel is used without which nothing goes: its name, and why it is not there.
+    /// The required features of the kernel: their names, and why they are missing.
     pub(crate) needed: Vec<(&'static str, Result<(), String>)>,
-    /// A worker's end is noticed by it at once.
+    /// Whether pidfd works, which reports the end of a worker at once.
     pub(crate) pidfd: Result<(), String>,
     pub(crate) huge_pages: Vec<HugePool>,
-    /// The memory of the host in bytes: all of it, and what could be had now.
+    /// The memory of the host in bytes: all of it, and the available part.
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) available_bytes: Option<u64>,
 }
@@ -49,7 +49,7 @@ impl Host {
     }
 }
 
-/// A segment as the sidecar makes it: nobody can shrink it, and nobody can open it for writing any more.
+/// Makes a segment as the sidecar does: no process can shrink it, or map it for writing.
 fn sealed_memory() -> rustix::io::Result<()> {
     let memory = memfd_create("transferctl-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&memory, 4096)?;
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_writes_is_read() {
+    fn files_of_the_kernel_are_parsed() {
         let text = "MemTotal:       16384 kB\nMemAvailable:    1 kB\nHugePages_Total:       0\n";
         assert_eq!(meminfo_bytes(text, "MemTotal"), Some(16 << 20));
         assert_eq!(meminfo_bytes(text, "MemAvailable"), Some(1024));
@@ -100,9 +100,9 @@ mod tests {
         assert_eq!(huge_pages(Path::new("/nowhere")), []);
     }
 
-    /// Where the tests run, a sidecar can.
+    /// A sidecar can run where the tests run.
     #[test]
-    fn this_host_has_what_is_needed() {
+    fn required_features_exist_on_this_host() {
         let host = Host::look();
         assert!(host.needed.iter().all(|(_, there)| there.is_ok()), "{host:?}");
         assert!(host.memory_bytes.is_some_and(|n| n > 0) && !host.kernel.is_empty());

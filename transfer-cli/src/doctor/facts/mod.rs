@@ -1,5 +1,5 @@
-//! What the checks judge. It is gathered once, before anything is judged, so that each check is a function of facts and has a test in which
-//! it fails.
+//! The facts that the checks judge. They are gathered once, in advance, so each check is a function of facts, and has a
+//! test in which it fails.
 
 pub(crate) mod certificate;
 pub(crate) mod host;
@@ -20,38 +20,38 @@ use std::time::UNIX_EPOCH;
 use transfer_proto::v1::{Fabric, FabricState, Link, StatusResponse};
 use transfer_verbs::report::DeviceReport;
 
-/// Where workers connect if nobody says otherwise.
+/// The default socket for workers.
 const DEFAULT_SOCKET: &str = "/run/transfer/worker.sock";
 
-/// What was seen.
+/// The gathered facts.
 pub(super) struct Facts {
     /// The version of this program.
     pub(super) version: &'static str,
-    /// What the sidecar shows of itself, or why it does not.
+    /// The sidecar's status, or why it is missing.
     pub(super) sidecar: Result<StatusResponse, Error>,
-    /// Its links, the first of them.
+    /// The first page of its links.
     pub(super) links: Vec<Link>,
     /// This host.
     pub(super) host: Host,
-    /// Where workers connect.
+    /// The socket for workers.
     pub(super) socket: Socket,
     /// Its data port of the tcp fabric, and whether it can be reached from here.
     pub(super) data_port: Option<(String, Result<(), String>)>,
-    /// Bytes from a worker to another of this node; `None` where none were to be moved.
+    /// The transfer between two workers of this node; `None` if none was requested.
     pub(super) moved: Option<Result<Moved, Error>>,
-    /// The other node, where there is one to look at.
+    /// The other node, if there is one to check.
     pub(super) peer: Option<Peer>,
-    /// The files of certificates to look at.
+    /// The files of certificates to check.
     pub(super) certificates: Vec<CertificateFile>,
     /// This host's clock: seconds since 1970.
     pub(super) now_s: i64,
-    /// Whether the library of queue pairs can be used here, or why not.
+    /// Whether the library of queue pairs works here, or why not.
     pub(super) verbs: Result<(), String>,
-    /// The same for the connection manager's.
+    /// The same for the library of the connection manager.
     pub(super) connection_manager: Result<(), String>,
     /// This host's devices, or why there are none.
     pub(super) devices: Result<Vec<DeviceReport>, NoRdma>,
-    /// The port that would be taken by rule, or why none.
+    /// The port that would be chosen by default, or why none.
     pub(super) choice: Result<String, String>,
 }
 
@@ -72,12 +72,12 @@ impl Facts {
         let peer = match &options.with {
             None => None,
             Some(address) => {
-                // Reached as the first one is, at another address.
+                // Reached like the first one, at another address.
                 let mut target = options.target.clone();
                 target.admin = address.clone();
                 let sockets = (Some(&socket).filter(|socket| socket.is_open()), options.with_socket.as_deref());
                 let mut peer = Peer::look(&target, &asked, sockets, options.bytes).await;
-                // The link may be younger than what the sidecar said at first.
+                // The link may be newer than the status.
                 peer.why_not_better = match &peer.status {
                     Ok(theirs) => options
                         .target
@@ -119,7 +119,7 @@ impl Facts {
         }
     }
 
-    /// The sidecar's word on a fabric.
+    /// The state of a fabric, as the sidecar reports it.
     pub(super) fn fabric(&self, fabric: Fabric) -> Option<&FabricState> {
         self.sidecar.as_ref().ok()?.fabric_states.iter().find(|state| state.fabric() == fabric)
     }

@@ -1,4 +1,4 @@
-//! Real bytes: what carries them, how fast, and whether they are the same at the other end.
+//! Transfers of real bytes: their fabric, their rate, and whether they arrive unchanged.
 
 use crate::error::Error;
 use crate::files::Worker;
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use transfer_client::{Client, DType, FabricKind, Report};
 use transfer_proto::v1::StatusResponse;
 
-/// How long each step may take.
+/// The time-out of each step.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Bytes that were moved.
+/// The result of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moved {
     pub(crate) fabric: FabricKind,
     pub(crate) bytes: u64,
-    /// Bytes that a processor copied.
+    /// The bytes that a processor copied.
     pub(crate) copied: u64,
-    /// From the request until they were there.
+    /// The time from the request to the arrival.
     pub(crate) took: Duration,
-    /// Whether they are those that were sent; `None` where nobody knows what was sent.
+    /// Whether they arrived unchanged; `None` if the sent bytes are unknown.
     pub(crate) same: Option<bool>,
 }
 
@@ -30,12 +30,12 @@ impl Moved {
     }
 }
 
-/// Pushes a tensor of so many bytes at one socket and fetches it at the other. The second of two is the one that counts: with the first,
-/// links are made and memory is mapped.
+/// Pushes a tensor of that many bytes at one socket, and fetches it at the other. This is done twice, and the second
+/// time counts: the first one makes links and maps memory.
 pub(crate) async fn between(from: &Path, to: &Path, bytes: u64) -> Result<Moved, Error> {
     let key = format!("transferctl/doctor/{}", std::process::id());
     let failed = |what, source| Error::Call { what, key: key.clone(), source };
-    // Room for both: the first one's memory returns when its reader has said so.
+    // Room for both: the memory of the first one returns when its reader has released it.
     let giver = worker(from, "giver").connect(bytes.max(1).next_multiple_of(4096).saturating_mul(2)).await?;
     let taker = worker(to, "taker").connect(0).await?;
     let mut moved = None;
@@ -55,8 +55,8 @@ pub(crate) async fn between(from: &Path, to: &Path, bytes: u64) -> Result<Moved,
     moved.ok_or_else(|| failed("fetch", transfer_client::Error::Ended))
 }
 
-/// Pushes a tensor of so many bytes to a worker of another node, and fetches it back from where it has landed: bytes there, and bytes here.
-/// It goes when this returns. Twice, as above.
+/// Pushes a tensor of that many bytes to a worker of another node, and fetches it back from where it has landed: a
+/// transfer there, and one back. The key ends when this returns. This is done twice, as above.
 pub(crate) async fn there_and_back(socket: &Path, to: &str, bytes: u64) -> Result<[Moved; 2], Error> {
     let key = format!("transferctl/doctor/{}/probe", std::process::id());
     let failed = |what, source| Error::Call { what, key: key.clone(), source };
@@ -80,14 +80,14 @@ pub(crate) async fn there_and_back(socket: &Path, to: &str, bytes: u64) -> Resul
     moved.ok_or_else(|| failed("fetch", transfer_client::Error::Ended))
 }
 
-/// The node of the sidecar at a socket, where that is another run of a sidecar than the one that shows this status. What does not take a
-/// worker is found out when bytes are moved.
+/// The node of the sidecar at a socket, if that is another run of a sidecar than the one with this status. A socket
+/// that refuses workers is found out by the transfer.
 pub(crate) async fn another(socket: &Path, wanted: &StatusResponse) -> Option<String> {
     let client = worker(socket, "who").connect(0).await.ok()?;
     (client.incarnation() != wanted.incarnation).then(|| client.node().to_owned())
 }
 
-/// Fetches what somebody else has published elsewhere.
+/// Fetches a tensor that another worker has published elsewhere.
 pub(crate) async fn fetch(socket: &Path, key: &str) -> Result<Moved, Error> {
     let client: Client = worker(socket, "taker").connect(0).await?;
     let started = Instant::now();
@@ -96,10 +96,10 @@ pub(crate) async fn fetch(socket: &Path, key: &str) -> Result<Moved, Error> {
     Ok(Moved::of(tensor.report(), started.elapsed(), None))
 }
 
-/// How the names of these workers begin.
+/// The prefix of the names of these workers.
 pub(crate) const WORKERS: &str = "transferctl-doctor-";
 
-/// Each has a name of its own: that of one who has just left may be taken for a moment still.
+/// Each worker has a name of its own, because the name of one that has just left may still be taken for a moment.
 fn worker(socket: &Path, part: &str) -> Worker {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -107,10 +107,10 @@ fn worker(socket: &Path, part: &str) -> Worker {
     Worker { socket: socket.to_owned(), name: Some(name) }
 }
 
-/// Bytes that another version, or a shifted copy, would not have.
+/// Bytes that differ from those of another version, and of a shifted copy.
 fn fill(bytes: &mut [u8], version: u8) {
     for (i, byte) in bytes.iter_mut().enumerate() {
-        // The low bits of the place, whatever its other bits are.
+        // The low bits of the position, combined with the version.
         *byte = (i % 251) as u8 ^ version;
     }
 }

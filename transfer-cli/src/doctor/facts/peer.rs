@@ -1,4 +1,4 @@
-//! Another node, as far as it can be seen from here.
+//! Facts about another node.
 
 use super::moved::{self, Moved};
 use super::socket::Socket;
@@ -11,19 +11,19 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use transfer_proto::v1::{Fabric, SessionsRequest, StatusResponse, TensorsRequest};
 
-/// How long a connection may take.
+/// The time-out of a connection.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// The longest tensor that is fetched for a try, in bytes.
+/// The longest published tensor that is fetched as a test, in bytes.
 const LONGEST: u64 = 256 << 20;
 
-/// See the module.
+/// The facts about another node.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// Where it was asked.
+    /// The address at which it was asked.
     pub(crate) address: Address,
     pub(crate) status: Result<StatusResponse, Error>,
-    /// How far its clock is ahead of the first sidecar's.
+    /// The difference of its clock from the first sidecar's.
     pub(crate) clock: Option<Ahead>,
     /// Its data port of the tcp fabric, and whether it can be reached from this host.
     pub(crate) data_port: Option<(String, Result<(), String>)>,
@@ -31,18 +31,18 @@ pub(crate) struct Peer {
     pub(crate) interface: Option<(String, u64)>,
     /// Bytes from there to here, and from here to there.
     pub(crate) moved: Vec<(Way, Result<Moved, Error>)>,
-    /// What the first sidecar says of its link to it, after they were moved.
+    /// The first sidecar's reason for its link's fabric, after the transfers.
     pub(crate) why_not_better: Option<String>,
 }
 
-/// Which way bytes went, and whose they were.
+/// The direction of a transfer, and its tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Way {
     /// From this node to that one.
     There,
     /// From that node to this one.
     Here,
-    /// The same, and it was a tensor of somebody else's.
+    /// The same, with a tensor of another worker.
     HereOf(String),
     /// From this node to that one, to this worker there.
     ThereTo(String),
@@ -51,13 +51,13 @@ pub(crate) enum Way {
 /// A clock against another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ahead {
-    /// By how much, in nanoseconds; below 0 it is behind.
+    /// The difference in nanoseconds; below 0 it is behind.
     pub(crate) by_ns: i128,
-    /// By how much that may be wrong, in nanoseconds.
+    /// The uncertainty, in nanoseconds.
     pub(crate) give_or_take_ns: i128,
 }
 
-/// A status, and this host's clock before it was asked for and after it came, in nanoseconds since 1970.
+/// A status, and this host's clock before the request and after the answer, in nanoseconds since 1970.
 #[derive(Debug)]
 pub(crate) struct TimedStatus {
     pub(crate) status: Result<StatusResponse, Error>,
@@ -72,7 +72,7 @@ impl TimedStatus {
         TimedStatus { status, before_ns, after_ns: now_ns() }
     }
 
-    /// How far that sidecar's clock is ahead of this host's. `None` where it does not tell the time.
+    /// The difference of that sidecar's clock from this host's. `None` if it does not report the time.
     fn ahead(&self) -> Option<Ahead> {
         let theirs = i128::from(self.status.as_ref().ok()?.time_unix_ns);
         let middle = (self.before_ns + self.after_ns) / 2;
@@ -86,7 +86,8 @@ fn now_ns() -> i128 {
 }
 
 impl Peer {
-    /// Looks at the node of `target`. Bytes are moved over this node's worker socket, and the other's where that can be reached too.
+    /// Gathers the facts about the node of `target`. Bytes are moved over this node's worker socket, and over the
+    /// other's if that is reachable too.
     pub(crate) async fn look(
         target: &Target,
         first: &TimedStatus,
@@ -135,7 +136,7 @@ impl Peer {
     }
 }
 
-/// Where the tcp fabric of a sidecar listens.
+/// The address of a sidecar's tcp fabric.
 pub(crate) fn data_address(status: &StatusResponse) -> Option<String> {
     let tcp = status.fabric_states.iter().find(|state| state.fabric() == Fabric::Tcp && state.available)?;
     Some(tcp.settings.iter().find(|setting| setting.name == "address")?.value.clone())
@@ -147,8 +148,8 @@ pub(crate) fn reach(address: &str) -> Result<(), String> {
     TcpStream::connect_timeout(&address, CONNECT).map(drop).map_err(|e| e.to_string())
 }
 
-/// Bytes to and from the node of `target`, over this node's socket alone: a tensor of its own, where a worker is there that it can land
-/// with, else what somebody has published there.
+/// Transfers to and from the node of `target`, over this node's socket alone: with a tensor of its own if there is a
+/// worker at which it can land, else with a tensor that another worker has published there.
 async fn one_sided(target: &Target, here: &Path, bytes: u64) -> Vec<(Way, Result<Moved, Error>)> {
     let mut failed = None;
     if let Some(worker) = receiver(target).await {
@@ -164,7 +165,8 @@ async fn one_sided(target: &Target, here: &Path, bytes: u64) -> Vec<(Way, Result
     }
 }
 
-/// A worker of this user there, whoever that is: what is pushed to it takes room in its node's pool, and disturbs it in nothing else.
+/// A worker of this user there: a tensor that is pushed to it takes room in its node's pool, and does not disturb it
+/// otherwise.
 async fn receiver(target: &Target) -> Option<String> {
     let request = SessionsRequest { page_size: 1000, ..SessionsRequest::default() };
     let page = target.connect().await.ok()?.sessions(request).await.ok()?.into_inner();
@@ -173,7 +175,8 @@ async fn receiver(target: &Target) -> Option<String> {
     page.sessions.iter().find(mine).map(|s| s.worker.clone())
 }
 
-/// The largest tensor there that a fetch takes nothing from: one that stays until it is replaced, however often it is fetched.
+/// The largest tensor there that a fetch does not consume: one that stays until it is replaced, however often it is
+/// fetched.
 async fn published(target: &Target) -> Option<String> {
     let request = TensorsRequest { page_size: 1000, ..TensorsRequest::default() };
     let page = target.connect().await.ok()?.tensors(request).await.ok()?.into_inner();
@@ -181,7 +184,7 @@ async fn published(target: &Target) -> Option<String> {
     page.tensors.iter().filter(stays).max_by_key(|t| t.len_bytes).map(|t| t.key.clone())
 }
 
-/// The interface that packets to an address leave by, and the largest packet there.
+/// The interface for packets to an address, and the largest packet there.
 fn interface(to: IpAddr) -> Option<(String, u64)> {
     let IpAddr::V4(to) = to else { return None };
     let name = match to.is_loopback() {
@@ -192,8 +195,8 @@ fn interface(to: IpAddr) -> Option<(String, u64)> {
     Some((name, mtu.trim().parse().ok()?))
 }
 
-/// The interface of the longest prefix that fits, in the kernel's table: name, destination, gateway, ..., mask as the 8th; numbers in
-/// hexadecimal as they lie in memory.
+/// The interface of the longest matching prefix in the kernel's table: name, destination, gateway, ..., mask as the
+/// 8th; numbers are hexadecimal in memory order.
 fn route(table: &str, to: Ipv4Addr) -> Option<String> {
     let to = u32::from_ne_bytes(to.octets());
     let entries = table.lines().skip(1).filter_map(|line| {
@@ -210,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_prefix_is_the_way() {
+    fn route_has_the_longest_prefix() {
         let table = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n\
                      eth0 00000000 0100000A 0003 0 0 0 00000000 0 0 0\n\
                      eth1 0000000A 00000000 0001 0 0 0 000000FF 0 0 0\n\
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_are_compared_by_the_middle_of_the_question() {
+    fn clocks_are_compared_at_the_middle_of_the_request() {
         let status = StatusResponse { time_unix_ns: 5_000, ..StatusResponse::default() };
         let asked = TimedStatus { status: Ok(status), before_ns: 1_000, after_ns: 3_000 };
         assert_eq!(asked.ahead(), Some(Ahead { by_ns: 3_000, give_or_take_ns: 1_001 }));

@@ -1,4 +1,4 @@
-//! The socket where the sidecar's workers connect, and the process behind it.
+//! The socket for workers, and the process behind it.
 
 use rustix::io::Errno;
 use std::fs::read_to_string;
@@ -8,39 +8,39 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use transfer_memory::socket::{AddressError, Socket as Connection};
 
-/// How long connecting may take. A sidecar that is stopped takes no more connections when its queue is full.
+/// The time-out of connecting. A stopped sidecar accepts no more connections when its queue is full.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// What was found at the path.
+/// The findings at the path.
 #[derive(Debug, Clone)]
 pub(crate) struct Socket {
     pub(crate) path: PathBuf,
-    /// Whether somebody said that it is there; else it is where it would be by default.
+    /// Whether the path was given; else it is the default.
     pub(crate) named: bool,
     pub(crate) state: State,
 }
 
-/// See [`Socket`].
+/// The state of the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing is there.
+    /// There is no file.
     Missing,
-    /// Something else is there.
+    /// The file is no socket.
     NoSocket,
-    /// It is there, and cannot be used.
+    /// The socket cannot be used.
     Closed { mode: u32, why: String, denied: bool },
-    /// Another sidecar than the one that is asked listens there: its node.
+    /// Another sidecar listens there. With its node.
     Another { node: String },
-    /// Somebody listens.
+    /// A process listens there.
     Open { mode: u32, uid: u32, sidecar: Option<Process> },
 }
 
-/// The sidecar's process, as far as it may be seen.
+/// The sidecar's process, as far as it is visible.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// How much memory its control group may have, in bytes.
+    /// The memory limit of its control group, in bytes.
     pub(crate) group_limit_bytes: Option<u64>,
-    /// How many descriptors it may have.
+    /// Its limit of descriptors.
     pub(crate) open_files: Option<u64>,
 }
 
@@ -96,14 +96,15 @@ fn process(pid: i32) -> Process {
     }
 }
 
-/// What version 1 of control groups says where there is no limit: the largest number of whole pages, whatever their size. No host has
-/// as much.
+/// The limit that version 1 of control groups reports if there is none: the largest number of whole pages, whatever
+/// their size. No host has as much.
 const NO_LIMIT_V1: u64 = 1 << 62;
 
-/// The lowest limit on the way from the process's group to the root: each of them counts. Both versions of control groups may be there.
+/// The lowest limit on the path from the process's group to the root, since each of them applies. Both versions of
+/// control groups may exist.
 fn group_limit(cgroup: &str, root: &Path) -> Option<u64> {
     let lowest = |own: &str, root: &Path, file: &str| {
-        // A container sees its own group at the root, and a path that leads nowhere there.
+        // A container sees its own group as the root, and a path that does not exist there.
         let own = root.join(own);
         let groups = own.ancestors().take_while(|group| group.starts_with(root));
         groups.filter_map(|group| read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok()).min()
@@ -135,7 +136,7 @@ mod tests {
     use transfer_memory::socket::Listener;
 
     #[test]
-    fn a_socket_is_seen_as_it_is() {
+    fn states_of_a_socket_are_told_apart() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let seen = || Socket::look(&path, true).state;
@@ -147,7 +148,7 @@ mod tests {
         let State::Open { sidecar: Some(process), .. } = seen() else { panic!("{:?}", seen()) };
         assert!(process.open_files.is_some(), "this process listens, and sees its own limits");
         drop(listener);
-        // One that nobody listens at any more, and one of another kind.
+        // A socket without a listener, and a socket of another kind.
         let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
         assert!(matches!(seen(), State::Closed { denied: false, .. }), "{:?}", seen());
         drop(other);

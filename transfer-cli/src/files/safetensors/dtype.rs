@@ -1,8 +1,8 @@
-//! The names that the format has for element types.
+//! The format's names of element types.
 
 use transfer_client::DType;
 
-/// What the format calls it.
+/// The format's name of a type.
 pub(super) fn name(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::Bool => "BOOL",
@@ -25,7 +25,8 @@ pub(super) fn name(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// What is called so; `None` for what has no counterpart here: F4, F6_E2M3, F6_E3M2, F8_E8M0 and the FNUZ types.
+/// The type of that name; `None` for types without a counterpart here: F4, F6_E2M3, F6_E3M2, F8_E8M0 and the FNUZ
+/// types.
 pub(super) fn of(text: &str) -> Option<DType> {
     DType::ALL.into_iter().find(|dtype| name(*dtype) == Some(text))
 }

@@ -1,7 +1,7 @@
-//! Reading a header that nobody has checked yet.
+//! Parses unchecked headers.
 //!
-//! Nothing in it is believed: each length is held against the file's before anything is allocated for it, and what is read describes every
-//! byte of the file exactly once.
+//! Nothing in it is trusted: each length is compared with the file's before anything is allocated for it, and the
+//! entries must describe every byte of the file exactly once.
 
 use super::{LENGTH_BYTES, MAX_HEADER_BYTES, METADATA, dtype};
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::io::{self, Read};
 use transfer_client::TensorMeta;
 
-/// The most dimensions that a header may give; what has more is refused before all of them are read.
+/// The most dimensions of a header's tensor; a tensor with more is refused before all of them are read.
 const MAX_RANK: usize = 32;
 
 /// One tensor of a file.
@@ -21,48 +21,48 @@ pub(crate) struct Entry {
     pub(crate) name: String,
     /// Element type and shape.
     pub(crate) meta: TensorMeta,
-    /// Where its elements begin in the file, in bytes.
+    /// The offset of its elements in the file, in bytes.
     pub(crate) offset: u64,
 }
 
-/// What a file says of itself.
+/// The contents of a header.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Its tensors, in the order of their elements.
     pub(crate) tensors: Vec<Entry>,
-    /// Texts that it carries besides.
+    /// Its metadata.
     pub(crate) metadata: Option<BTreeMap<String, String>>,
 }
 
-/// Why a file is no safetensors file, or none that can be published.
+/// The reason why a file is no safetensors file, or cannot be published.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadHeader {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("it cannot be read: {0}")]
     Read(#[source] io::Error),
-    /// It has no room for a header.
+    /// The file is too short for a header.
     #[error("it has {file_bytes} bytes; a safetensors file has at least 10")]
     TooShort {
         /// The file's length in bytes.
         file_bytes: u64,
     },
-    /// Its first 8 bytes say that the header is longer than the file, or than any may be.
+    /// The announced length of the header exceeds the file, or the limit.
     #[error(
         "its first 8 bytes say that its header has {header_bytes} bytes; at most {most} are possible in a file of {file_bytes}"
     )]
     HeaderLength {
-        /// What they say.
+        /// The announced length.
         header_bytes: u64,
-        /// What they may say.
+        /// The greatest possible length.
         most: u64,
         /// The file's length in bytes.
         file_bytes: u64,
     },
-    /// The header is not the JSON that it should be.
+    /// The header is not valid JSON of this form.
     #[error("its header is none of safetensors: {0}")]
     Json(#[source] serde_json::Error),
-    /// A tensor has elements that no tensor has here.
+    /// A tensor has an element type without a counterpart here.
     #[error(
         "its tensor {name:?} has the element type {dtype}, which cannot be published; convert it to one of {known}"
     )]
@@ -71,15 +71,15 @@ pub enum BadHeader {
         name: String,
         /// The element type.
         dtype: String,
-        /// What can be published.
+        /// The types that can be published.
         known: String,
     },
-    /// A tensor has a shape that cannot be.
+    /// The shape of a tensor is not valid.
     #[error("its tensor {name:?}: {why}")]
     Shape {
         /// The tensor.
         name: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// A tensor's place in the file does not fit its shape.
@@ -89,13 +89,13 @@ pub enum BadHeader {
         name: String,
         /// Its description.
         meta: Box<TensorMeta>,
-        /// What it takes, in bytes.
+        /// Its length, in bytes.
         expected: u64,
-        /// Where it starts.
+        /// Its start.
         start: u64,
-        /// Where it ends.
+        /// Its end.
         end: u64,
-        /// What lies between, in words.
+        /// The length between, in words.
         found: String,
     },
     /// Tensors overlap, or leave a hole.
@@ -105,22 +105,22 @@ pub enum BadHeader {
     Place {
         /// The tensor.
         name: String,
-        /// Where it starts.
+        /// Its start.
         start: u64,
-        /// Where it should.
+        /// The expected start.
         expected: u64,
     },
     /// The tensors do not fill the file.
     #[error("its tensors have {expected} bytes, and {found} lie behind its header: was it written to its end?")]
     Rest {
-        /// What the header says.
+        /// The length by the header.
         expected: u64,
-        /// What there is.
+        /// The actual length.
         found: u64,
     },
 }
 
-/// Reads the header at the beginning of a file of `file_bytes`, and no byte behind it.
+/// Reads the header at the beginning of a file of `file_bytes`, and no byte after it.
 pub(crate) fn read(file: &mut impl Read, file_bytes: u64) -> Result<Header, BadHeader> {
     let mut length = [0; LENGTH_BYTES as usize];
     if file_bytes < LENGTH_BYTES + 2 {
@@ -138,7 +138,7 @@ pub(crate) fn read(file: &mut impl Read, file_bytes: u64) -> Result<Header, BadH
     let said: Said = serde_json::from_slice(&text).map_err(BadHeader::Json)?;
     drop(text);
     let Said { mut tensors, metadata } = said;
-    // Empty ones lie where another begins.
+    // Empty tensors start where another one does.
     tensors.sort_by_key(|(_, info)| info.data_offsets);
     let mut at = 0;
     let mut entries = Vec::with_capacity(tensors.len());
@@ -155,7 +155,7 @@ pub(crate) fn read(file: &mut impl Read, file_bytes: u64) -> Result<Header, BadH
             return Err(BadHeader::Place { name, start, expected: at });
         }
         at = end;
-        // Cannot overflow for a file that is as long as it has to be; any other is refused below.
+        // This cannot overflow for a file of the right length; any other is refused below.
         entries.push(Entry { name, meta, offset: bodies.saturating_add(start) });
     }
     match file_bytes - bodies {
@@ -172,7 +172,7 @@ fn describe(name: &str, info: &Info) -> Result<TensorMeta, BadHeader> {
     TensorMeta::of(dtype, &info.shape.0).map_err(|why| BadHeader::Shape { name: name.to_owned(), why: why.to_string() })
 }
 
-/// The header as it stands there. A name that stands there twice is an error: which of the two is meant, nobody knows.
+/// The header as it is written. A duplicate name is an error.
 struct Said {
     tensors: Vec<(String, Info)>,
     metadata: Option<BTreeMap<String, String>>,
@@ -213,7 +213,7 @@ impl<'de> Deserialize<'de> for Said {
     }
 }
 
-/// Dimensions: not more than any tensor may have.
+/// Dimensions, at most [`MAX_RANK`].
 struct Dims(Vec<u64>);
 
 impl<'de> Deserialize<'de> for Dims {

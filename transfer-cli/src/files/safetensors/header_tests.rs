@@ -1,7 +1,7 @@
 use super::*;
 use transfer_client::DType;
 
-/// A file with this header, and so many bytes behind it.
+/// A file with this header, and that many bytes after it.
 fn file(header: &str, bodies: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(header.as_bytes());
@@ -28,12 +28,12 @@ fn a_header_is_read() {
     assert_eq!(read.tensors[0].meta, TensorMeta::of(DType::F32, &[2, 3]).unwrap());
     assert_eq!(read.metadata.unwrap()["format"], "pt");
     assert_eq!(read_all(&file("{}", 0)).unwrap(), Header::default());
-    // Padding behind it is part of the format.
+    // Padding after the header is part of the format.
     assert_eq!(read_all(&file("{}      ", 0)).unwrap(), Header::default());
 }
 
 #[test]
-fn every_lie_is_named() {
+fn invalid_headers_are_named() {
     let one = |dtype: &str, shape: &str, offsets: &str| {
         format!(r#"{{"layer/w":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}"#)
     };
@@ -85,7 +85,7 @@ fn every_lie_is_named() {
     }
 }
 
-/// What is wrong, without the names that happen to stand there.
+/// The kind of an error, without names.
 fn kind(error: &BadHeader) -> String {
     match error {
         BadHeader::Json(e) => e.to_string().split_whitespace().take(2).collect::<Vec<_>>().join(" "),
@@ -93,12 +93,12 @@ fn kind(error: &BadHeader) -> String {
     }
 }
 
-/// What is accepted here, the format's own library accepts, and sees the same tensors in it.
+/// A header that is accepted here is accepted by the format's own library too, with the same tensors.
 #[test]
 fn fuzz_safetensors_header() {
     let plain = r#"{"w":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},"b":{"dtype":"BOOL","shape":[3],"data_offsets":[8,11]}}"#;
     let examples = [file(&two(), 25), file(plain, 11), file("{}", 0), file(r#"{"__metadata__":{"a":"b"}}"#, 0)];
-    // Puts the header's length right where the file still has a closing brace.
+    // Corrects the header's length if the file still has a closing brace.
     let repair = |bytes: &mut Vec<u8>| {
         if let Some(end) = bytes.iter().rposition(|b| *b == b'}').filter(|end| *end >= 8) {
             let len = (end as u64 + 1 - 8).to_le_bytes();
@@ -110,7 +110,7 @@ fn fuzz_safetensors_header() {
         Ok(header) => {
             let theirs = match safetensors::SafeTensors::deserialize(bytes) {
                 Ok(theirs) => theirs,
-                // It multiplies all dimensions before it sees the 0 among them.
+                // The library multiplies all dimensions before it sees the 0 among them.
                 Err(e) => {
                     assert!(header.tensors.iter().any(|t| t.meta.shape().dims().contains(&0)), "{e}");
                     return "empty".to_owned();

@@ -1,4 +1,4 @@
-//! The header of a file that is to be written, and where each tensor's elements lie in it.
+//! The layout of an output file: its header, and the places of its tensors.
 
 use super::{LENGTH_BYTES, MAX_HEADER_BYTES, METADATA, dtype};
 use serde_json::{Map, Value, json};
@@ -6,22 +6,23 @@ use std::collections::BTreeMap;
 use std::io;
 use transfer_client::TensorMeta;
 
-/// What a reader of the file may want its elements aligned to; the format's own library pads headers to as much.
+/// The alignment that a reader of the file may want; the format's own library pads headers to as much.
 const ALIGNMENT: usize = 8;
 
-/// A file to be written.
+/// The layout of an output file.
 #[derive(Debug)]
 pub(crate) struct Layout {
     /// The file's first bytes, up to the first element.
     pub(crate) head: Vec<u8>,
-    /// Where each tensor's elements begin, in bytes from the file's start; in the order of what was given.
+    /// The offset of each tensor's elements from the file's start, in bytes; in the order of the arguments.
     pub(crate) offsets: Vec<u64>,
     /// The length of the whole file.
     pub(crate) file_bytes: u64,
 }
 
 impl Layout {
-    /// Puts the tensors with the longest elements first, as the format's own library does, so that all of them are aligned.
+    /// Makes the layout. Tensors with the longest elements come first, as in the format's own library, so that all of
+    /// them are aligned.
     pub(crate) fn of(
         tensors: &[(String, TensorMeta)],
         metadata: Option<&BTreeMap<String, String>>,
@@ -58,7 +59,7 @@ impl Layout {
     }
 }
 
-/// The texts that were published beside a file's tensors.
+/// Parses the metadata that was published with a file's tensors.
 pub(crate) fn parse_metadata(bytes: &[u8]) -> Result<BTreeMap<String, String>, serde_json::Error> {
     serde_json::from_slice(bytes)
 }
@@ -69,7 +70,7 @@ mod tests {
     use transfer_client::DType;
 
     #[test]
-    fn what_is_laid_out_is_read_back_here_and_by_the_library() {
+    fn layouts_are_read_back_here_and_by_the_library() {
         let tensors: Vec<_> = DType::ALL
             .into_iter()
             .enumerate()
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_laid_out_is_said() {
+    fn impossible_layouts_are_errors() {
         let u8s = |name: &str| (name.to_owned(), TensorMeta::of(DType::U8, &[1]).unwrap());
         for (tensors, word) in [(vec![u8s("a"), u8s("a")], "\"a\""), (vec![u8s(METADATA)], METADATA)] {
             let said = Layout::of(&tensors, None).unwrap_err().to_string();

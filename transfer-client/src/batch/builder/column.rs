@@ -1,4 +1,4 @@
-//! A column that is being written.
+//! Columns that are being written.
 
 use super::room::{Bits, Room};
 use crate::session::Session;
@@ -11,18 +11,18 @@ use arrow_schema::{DataType, FieldRef, UnionMode};
 use std::sync::Arc;
 use transfer_memory::view::Element;
 
-/// A column, and what is below it. Its values are in `buffers`, in the order of Arrow's layout.
+/// A column and its children. Its values are in `buffers`, in the order of Arrow's layout.
 #[derive(Debug)]
 pub(super) struct Column {
     field: FieldRef,
     len: usize,
     nulls: Option<Bits>,
-    /// Booleans.
+    /// The values of a boolean column.
     bits: Bits,
     buffers: Vec<Room>,
     children: Vec<Column>,
     dictionary: Option<ArrayRef>,
-    /// Where the last view of a list ends.
+    /// The end of the last view of a list.
     closed: usize,
 }
 
@@ -53,7 +53,7 @@ impl Column {
         Ok(column)
     }
 
-    /// So many rows will come.
+    /// Makes room for that many more rows.
     pub(super) fn reserve(&mut self, session: &Session, rows: usize) -> Result<(), Error> {
         if let Some(nulls) = &mut self.nulls {
             nulls.reserve(session, rows)?;
@@ -77,7 +77,7 @@ impl Column {
         }
     }
 
-    /// Writes where the elements so far end, in a column that has offsets.
+    /// Writes the end of the elements so far, in a column that has offsets.
     fn end_offset(&mut self, session: &Session, end: usize) -> Result<(), Error> {
         let views = matches!(self.field.data_type(), DataType::ListView(_) | DataType::LargeListView(_));
         match (offset_width(self.field.data_type()), self.buffers.first_mut()) {
@@ -100,7 +100,7 @@ impl Column {
         self.append_nothing(session)
     }
 
-    /// A place without a value: nothing below it is looked at.
+    /// Appends a place without a value, whose children are never read.
     fn append_nothing(&mut self, session: &Session) -> Result<(), Error> {
         self.len += 1;
         match self.field.data_type().clone() {
@@ -130,7 +130,7 @@ impl Column {
         }
     }
 
-    /// Below what is null there has to be something, and it need not be null itself.
+    /// Appends a value below a null: there must be one, and it need not be null itself.
     fn append_below_null(&mut self, session: &Session) -> Result<(), Error> {
         match (self.nulls.is_some(), self.field.data_type()) {
             (false, DataType::Union(..) | DataType::RunEndEncoded(..)) => {
@@ -169,7 +169,7 @@ impl Column {
     }
 }
 
-/// The width of what points to the elements of a column of strings, bytes, or lists.
+/// The width of the offsets or views of a column of strings, bytes, or lists.
 fn offset_width(data_type: &DataType) -> Option<usize> {
     match data_type {
         DataType::Utf8 | DataType::Binary | DataType::List(_) | DataType::Map(..) | DataType::ListView(_) => Some(4),
@@ -188,7 +188,7 @@ fn offset(room: &mut Room, session: &Session, width: usize, value: usize, field:
     room.extend(session, &(value as u64).to_le_bytes()[..width])
 }
 
-/// A column of a [`BatchBuilder`](super::BatchBuilder), to be written: value by value, slice by slice, or in place.
+/// A writable column of a [`BatchBuilder`](super::BatchBuilder): value by value, slice by slice, or in place.
 #[derive(Debug)]
 pub struct ColumnMut<'a> {
     column: &'a mut Column,
@@ -200,27 +200,27 @@ impl<'a> ColumnMut<'a> {
         ColumnMut { column, session }
     }
 
-    /// How many rows it has.
+    /// The number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.column.len
     }
 
-    /// Whether it has none.
+    /// Whether it has no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.column.len == 0
     }
 
-    /// Appends a number, a time, a decimal; in a column of a dictionary, a key.
+    /// Appends a number, a time or a decimal; in a dictionary column, a key.
     ///
     /// # Errors
-    /// [`Error::Batch`] where the column is of another type; [`Error::ArenaFull`], [`Error::TooLargeForArena`].
+    /// [`Error::Batch`] if the column has another type; [`Error::ArenaFull`], [`Error::TooLargeForArena`].
     pub fn append<T: ArrowPrimitiveType>(&mut self, value: T::Native) -> Result<(), Error> {
         self.append_slice::<T>(&[value])
     }
 
-    /// Appends many; see [`ColumnMut::append`].
+    /// Appends many values; see [`ColumnMut::append`].
     ///
     /// # Errors
     /// As [`ColumnMut::append`].
@@ -236,10 +236,10 @@ impl<'a> ColumnMut<'a> {
         self.column.has_value(self.session, values.len())
     }
 
-    /// The next so many numbers, to be written in place. They hold whatever was left there.
+    /// Appends `count` numbers and returns them to be written in place. They contain left-over values.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`]; `T` has to be as wide as the column's values.
+    /// As [`ColumnMut::append`]; `T` must be as wide as the column's values.
     pub fn values_mut<T: Element>(&mut self, count: usize) -> Result<&mut [T], Error> {
         if self.column.field.data_type().primitive_width() != Some(size_of::<T>()) || size_of::<T>() > 8 {
             return Err(self.column.wrong(&format!("values of type {}", T::DTYPE)));
@@ -260,7 +260,7 @@ impl<'a> ColumnMut<'a> {
         self.column.has_value(self.session, 1)
     }
 
-    /// Appends a string, of whatever width, views included.
+    /// Appends a string to a column of strings of any width, or of views.
     ///
     /// # Errors
     /// As [`ColumnMut::append`].
@@ -271,7 +271,7 @@ impl<'a> ColumnMut<'a> {
         }
     }
 
-    /// Appends bytes, of whatever width, views and fixed sizes included.
+    /// Appends bytes to a column of bytes of any width, of views, or of a fixed size.
     ///
     /// # Errors
     /// As [`ColumnMut::append`].
@@ -307,16 +307,16 @@ impl<'a> ColumnMut<'a> {
     /// Appends a null.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`]; also where the column is said to have none.
+    /// As [`ColumnMut::append`]; also if the column is not nullable.
     pub fn append_null(&mut self) -> Result<(), Error> {
         self.column.append_null(self.session)
     }
 
-    /// What is below: the elements of a list, the entries of a map, the fields of a struct. Write there first, and then
-    /// [close](ColumnMut::close).
+    /// The child column: the elements of a list, the entries of a map, the fields of a struct. Write there first, and
+    /// then [close](ColumnMut::close).
     ///
     /// # Errors
-    /// [`Error::Batch`] where there is none.
+    /// [`Error::Batch`] if there is none.
     pub fn child(&mut self, at: usize) -> Result<ColumnMut<'_>, Error> {
         match at < self.column.children.len() {
             true => Ok(ColumnMut { column: &mut self.column.children[at], session: self.session }),
@@ -324,7 +324,7 @@ impl<'a> ColumnMut<'a> {
         }
     }
 
-    /// Ends a list, map, or struct with what was written below since the last one ended.
+    /// Ends a list, map, or struct with what was written to its children since the last one ended.
     ///
     /// # Errors
     /// As [`ColumnMut::append`].
@@ -347,7 +347,7 @@ impl<'a> ColumnMut<'a> {
         column.has_value(self.session, 1)
     }
 
-    /// The column of that variant of a union, for one value that is to be appended there.
+    /// The column of that variant of a union. Append exactly one value to it.
     ///
     /// # Errors
     /// As [`ColumnMut::append`].
@@ -373,7 +373,8 @@ impl<'a> ColumnMut<'a> {
         Ok(ColumnMut { column: &mut column.children[at], session: self.session })
     }
 
-    /// The values of a column of runs, for one value that is to be appended there, and stands for the next so many rows.
+    /// The values column of a run-end encoded column. Append exactly one value to it; the value stands for the next
+    /// `rows` rows.
     ///
     /// # Errors
     /// As [`ColumnMut::append`].
@@ -390,10 +391,10 @@ impl<'a> ColumnMut<'a> {
         Ok(ColumnMut { column: &mut column.children[1], session: self.session })
     }
 
-    /// The values that the keys of a dictionary stand for. Values outside of the arena are copied when the batch is pushed.
+    /// Sets the values of a dictionary. Values outside of the arena are copied when the batch is pushed.
     ///
     /// # Errors
-    /// [`Error::Batch`] where the column has no such dictionary.
+    /// [`Error::Batch`] if the column has no such dictionary.
     pub fn dictionary(&mut self, values: ArrayRef) -> Result<(), Error> {
         match self.column.field.data_type() {
             DataType::Dictionary(_, value) if value.as_ref() == values.data_type() => {

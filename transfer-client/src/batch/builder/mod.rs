@@ -1,4 +1,4 @@
-//! Batches that are built in the arena, so that a push of them moves nothing.
+//! Batches that are built in the arena, so that pushing them moves nothing.
 
 mod column;
 mod room;
@@ -14,8 +14,8 @@ use arrow_schema::SchemaRef;
 use column::Column;
 use std::sync::Arc;
 
-/// A record batch whose buffers are written where they are pushed from. Columns grow by themselves; with [`rows`](BatchBuilder::rows) they
-/// have room from the beginning, and nothing moves while they are written.
+/// A builder of a record batch in the arena, from where it is pushed. Columns grow as needed; with
+/// [`rows`](BatchBuilder::rows) they have room from the beginning, and nothing moves while they are written.
 ///
 /// ```
 /// # use transfer_client::{Client, Error};
@@ -49,7 +49,7 @@ impl<F: Face> Handle<F> {
     /// Begins a record batch of that schema in the arena.
     ///
     /// # Errors
-    /// [`Error::Batch`] where there can be no such batch; [`Error::ArenaFull`], [`Error::TooLargeForArena`].
+    /// [`Error::Batch`] if there can be no such batch; [`Error::ArenaFull`], [`Error::TooLargeForArena`].
     pub fn batch_builder(&self, schema: &SchemaRef) -> Result<BatchBuilder, Error> {
         super::schema::check_schema(schema)?;
         let session = self.session();
@@ -59,8 +59,8 @@ impl<F: Face> Handle<F> {
 }
 
 impl BatchBuilder {
-    /// Makes room for so many rows in every column; in one of strings, bytes, or lists for what points to them. In a batch without
-    /// columns, it is the number of rows.
+    /// Makes room for `rows` rows in every column; in a column of strings, bytes, or lists, for its offsets. In a batch
+    /// without columns, it sets the number of rows.
     ///
     /// # Errors
     /// [`Error::ArenaFull`], [`Error::TooLargeForArena`].
@@ -71,19 +71,19 @@ impl BatchBuilder {
         Ok(self)
     }
 
-    /// The column of that name, to be written.
+    /// The column of that name, writable.
     ///
     /// # Errors
-    /// [`Error::Batch`] where there is none.
+    /// [`Error::Batch`] if there is none.
     pub fn column(&mut self, name: &str) -> Result<ColumnMut<'_>, Error> {
         let at = self.schema.index_of(name).map_err(BatchError::arrow("no such column"))?;
         self.column_at(at)
     }
 
-    /// The column there, to be written.
+    /// The column at that index, writable.
     ///
     /// # Errors
-    /// [`Error::Batch`] where there is none.
+    /// [`Error::Batch`] if there is none.
     pub fn column_at(&mut self, at: usize) -> Result<ColumnMut<'_>, Error> {
         let (session, count) = (&self.session, self.columns.len());
         match self.columns.get_mut(at) {
@@ -97,10 +97,11 @@ impl BatchBuilder {
         }
     }
 
-    /// The batch. Its memory is free again when the last array of it and the last push of it are gone.
+    /// Returns the batch. Its memory is free again when the last array and the last push of it are gone.
     ///
     /// # Errors
-    /// [`Error::Batch`] where columns have different lengths, a value is missing or is null that must not be, and so on.
+    /// [`Error::Batch`] if columns have different lengths, a value is missing, or a value is null in a non-nullable
+    /// column.
     pub fn finish(self) -> Result<RecordBatch, Error> {
         let options = RecordBatchOptions::new();
         let options = options.with_row_count(self.columns.is_empty().then_some(self.rows));

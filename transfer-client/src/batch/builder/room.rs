@@ -1,4 +1,4 @@
-//! Bytes and bits in the arena that grow.
+//! Growing bytes and bits in the arena.
 
 use super::super::ALIGNMENT;
 use crate::Error;
@@ -7,7 +7,7 @@ use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 use transfer_memory::arena::Block;
 use transfer_memory::view::Element;
 
-/// The first block of what nobody said the size of.
+/// The size of the first block, if no size was given.
 const FIRST_BYTES: usize = 1024;
 
 /// Bytes in one block of the arena.
@@ -18,7 +18,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// So many more bytes will come.
+    /// Makes room for that many more bytes.
     pub(super) fn reserve(&mut self, session: &Session, more: usize) -> Result<(), Error> {
         let capacity = self.block.as_ref().map_or(0, |block| block.slice().len as usize);
         let needed = self.len.saturating_add(more);
@@ -37,7 +37,7 @@ impl Room {
         Ok(())
     }
 
-    /// The next so many bytes, to be written. They hold what was left there.
+    /// Appends that many bytes and returns them. They contain left-over values.
     pub(super) fn next(&mut self, session: &Session, count: usize) -> Result<&mut [u8], Error> {
         self.reserve(session, count)?;
         let at = self.len;
@@ -45,7 +45,7 @@ impl Room {
         Ok(self.block.as_mut().map_or(&mut [], |block| &mut block.as_bytes_mut()[at..at + count]))
     }
 
-    /// The next so many elements, to be written. What is there is a whole number of such elements.
+    /// Appends that many elements and returns them. The length so far must be a multiple of the element size.
     pub(super) fn next_elements<T: Element>(&mut self, session: &Session, count: usize) -> Result<&mut [T], Error> {
         let bytes = count.saturating_mul(size_of::<T>());
         self.reserve(session, bytes)?;
@@ -71,7 +71,7 @@ impl Room {
         self.len
     }
 
-    /// The bytes, which nobody writes any more, with zeros behind them.
+    /// The bytes, now immutable, followed by zeros.
     pub(super) fn finish(self) -> Buffer {
         let Some(mut block) = self.block.filter(|_| self.len > 0) else { return MutableBuffer::new(0).into() };
         block.as_bytes_mut()[self.len..self.len.next_multiple_of(ALIGNMENT)].fill(0);
@@ -79,7 +79,7 @@ impl Room {
     }
 }
 
-/// Bits, the first in the lowest place of the first byte.
+/// Bits, the first in the lowest position of the first byte.
 #[derive(Debug, Default)]
 pub(super) struct Bits {
     bytes: Room,
@@ -106,7 +106,7 @@ impl Bits {
         Ok(())
     }
 
-    /// So many ones.
+    /// Appends that many ones.
     pub(super) fn push_ones(&mut self, session: &Session, count: usize) -> Result<(), Error> {
         let mut left = count;
         while left > 0 && !self.len.is_multiple_of(8) {
@@ -122,7 +122,7 @@ impl Bits {
         BooleanBuffer::new(self.bytes.finish(), 0, self.len)
     }
 
-    /// The bits as what is not null; none where nothing is.
+    /// The bits as a validity bitmap; `None` if nothing is null.
     pub(super) fn finish_nulls(self) -> Option<NullBuffer> {
         (self.zeros > 0).then(|| NullBuffer::new(self.finish()))
     }

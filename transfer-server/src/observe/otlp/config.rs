@@ -1,16 +1,16 @@
-//! Where spans go.
+//! The settings of the collector of spans.
 
 use crate::config::ConfigError;
 use clap::Args;
 
-/// The collector that spans go to.
+/// The collector of spans.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct OtlpConfig {
-    /// Send a span for each transfer to the OpenTelemetry collector there, by OTLP over gRPC. Without it: nowhere
+    /// Send a span for each transfer to this OpenTelemetry collector, by OTLP over gRPC. Default: none are sent
     #[arg(long = "otlp-endpoint", env = "TRANSFER_OTLP_ENDPOINT", value_name = "http://HOST:PORT")]
     pub otlp_endpoint: Option<String>,
 
-    /// Of transfers whose worker gives no trace context, one in so many begins a trace of its own; 0: none
+    /// The sampling of transfers whose worker gives no trace context: one in N begins a trace of its own; 0: none
     #[arg(long = "otlp-sample", env = "TRANSFER_OTLP_SAMPLE", value_name = "N", default_value_t = 1)]
     pub otlp_sample: u32,
 }

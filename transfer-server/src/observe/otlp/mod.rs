@@ -1,13 +1,13 @@
 //! Export of transfers as spans, by OTLP to a collector.
 //!
-//! Nobody waits for the collector. Spans stand in a bounded queue, in front of a thread that sends them in batches; for those that find
-//! it full there is a count, and so there is for those that the collector has not taken. When the sidecar ends, what is left in the queue has
-//! [`FLUSH`] to get there.
+//! Nothing waits for the collector. A bounded queue leads to a thread that sends spans in batches. Spans that find the
+//! queue full are counted, and so are spans that the collector refuses. When the sidecar ends, the rest of the queue
+//! has [`FLUSH`] to be sent.
 //!
-//! The SDK's own batch processor is not used, for it does not tell how many spans it has dropped.
+//! The SDK's own batch processor is not used, because it does not report how many spans it has dropped.
 //!
-//! - `config`: where they go.
-//! - `span`: what a transfer is as a span.
+//! - `config`: the settings.
+//! - `span`: the conversion of a transfer into a span.
 
 mod config;
 mod span;
@@ -30,19 +30,19 @@ use tokio::time::{timeout, timeout_at};
 use transfer_core::protocol::EndedTransfer;
 use transfer_core::tensor::Name;
 
-/// How many spans may wait to be sent.
+/// The most spans that wait to be sent.
 const WAITING: usize = 16 << 10;
 
-/// How many go in one call.
+/// The most spans of one call.
 const BATCH: usize = 512;
 
-/// How long the first span of a batch waits for others.
+/// The time for which the first span of a batch waits for others.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long the collector may take for a batch.
+/// The time-out of a batch.
 const CALL: Duration = Duration::from_secs(5);
 
-/// How long the end of the sidecar waits for the last ones.
+/// The time for which the end of the sidecar waits for the last spans.
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// What has become of spans.
@@ -54,14 +54,14 @@ pub(crate) struct ExportCounts {
 }
 
 impl ExportCounts {
-    /// What has become of how many, by the words of the metrics.
+    /// The counts, by the names of the metrics.
     pub(crate) fn get(&self) -> [(&'static str, u64); 3] {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [("exported", get(&self.exported)), ("failed", get(&self.failed)), ("dropped", get(&self.dropped))]
     }
 }
 
-/// The queue in front of the thread that sends. That one ends when this is dropped.
+/// The queue to the thread that sends. The thread ends when this is dropped.
 pub(super) struct Queue {
     to: mpsc::Sender<SpanData>,
     spans: Spans,
@@ -69,7 +69,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Makes a span of a transfer that ended then, where its trace is sampled, and puts it into the queue.
+    /// Makes a span of a finished transfer, if its trace is sampled, and puts it into the queue.
     pub(super) fn offer(&self, ended: &EndedTransfer, at: Instant) {
         if let Some(span) = self.spans.of(ended, at)
             && self.to.try_send(span).is_err()
@@ -79,7 +79,7 @@ impl Queue {
     }
 }
 
-/// What is known of the thread that sends. Cheap to clone.
+/// The state of the thread that sends. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Export {
     counts: Arc<ExportCounts>,
@@ -92,7 +92,7 @@ impl Export {
         &self.counts
     }
 
-    /// Waits until the last spans are sent, if that does not take too long. Their queue has to be gone, or about to.
+    /// Waits until the last spans are sent, with a time-out. The queue must be dropped, or about to be.
     pub(crate) async fn flushed(mut self) {
         let ended = async { while self.ended.changed().await.is_ok() {} };
         if timeout(FLUSH, ended).await.is_err() {
@@ -101,10 +101,10 @@ impl Export {
     }
 }
 
-/// Starts the thread that sends, where there is a collector.
+/// Starts the thread that sends, if there is a collector.
 ///
 /// # Errors
-/// The system's; and what the exporter says of its configuration, which includes the environment's `OTEL_` variables.
+/// The system's; and those of the exporter about its configuration, which includes the environment's `OTEL_` variables.
 pub(super) fn start(config: &OtlpConfig, node: &Name, incarnation: u64) -> io::Result<Option<(Queue, Export)>> {
     let Some(endpoint) = &config.otlp_endpoint else { return Ok(None) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -126,7 +126,7 @@ pub(super) fn start(config: &OtlpConfig, node: &Name, incarnation: u64) -> io::R
     Ok(Some((Queue { to, spans, counts: counts.clone() }, Export { counts, ended })))
 }
 
-/// Who sends. What `OTEL_RESOURCE_ATTRIBUTES` says comes to that, and before it.
+/// The resource of the spans. The attributes of `OTEL_RESOURCE_ATTRIBUTES` are added, and take precedence.
 fn resource(node: &Name, incarnation: u64) -> Resource {
     let attributes = [
         KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
@@ -148,7 +148,7 @@ async fn send(mut from: mpsc::Receiver<SpanData>, exporter: &SpanExporter, endpo
         };
         let count = if why.is_none() { &counts.exported } else { &counts.failed };
         count.fetch_add(spans, Ordering::Relaxed);
-        // Once for each time that it goes and comes.
+        // One line each time that it goes and comes.
         match why {
             Some(why) if reached => tracing::warn!(endpoint, why, "the collector does not take spans; they are lost"),
             None if !reached => tracing::info!(endpoint, "the collector takes spans again"),
@@ -158,7 +158,7 @@ async fn send(mut from: mpsc::Receiver<SpanData>, exporter: &SpanExporter, endpo
     }
 }
 
-/// Waits for spans, and for some more. `false` where none will come any more.
+/// Waits for a first span, and for a batch. `false` if no more spans will come.
 async fn fill(from: &mut mpsc::Receiver<SpanData>, batch: &mut Vec<SpanData>) -> bool {
     if from.recv_many(batch, BATCH).await == 0 {
         return false;

@@ -1,8 +1,8 @@
 //! A transfer as a span.
 //!
-//! It belongs to the trace that its worker says. A fetch whose worker says nothing belongs to that of the push that it brings; what nobody has
-//! said anything of begins a trace of its own, as often as configured. Whether a trace is collected is the decision of who began it: where
-//! its flag says no, there is no span.
+//! The span belongs to the trace that its worker gives. A fetch without one belongs to the trace of the push that
+//! published its version. Without either the span begins a trace of its own, as often as configured. The beginner of a
+//! trace decides whether it is collected: if its flag says no, there is no span.
 
 use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
@@ -13,7 +13,7 @@ use transfer_core::trace::TraceContext;
 
 /// Makes spans.
 pub(super) struct Spans {
-    /// Of transfers that nobody has said anything of, one in so many.
+    /// The sampling of transfers without a trace: one in N.
     sample: u32,
     scope: InstrumentationScope,
 }
@@ -24,7 +24,7 @@ impl Spans {
         Spans { sample, scope }
     }
 
-    /// The span of a transfer that ended then, where its trace is collected.
+    /// The span of a finished transfer, if its trace is collected.
     pub(super) fn of(&self, ended: &EndedTransfer, at: Instant) -> Option<SpanData> {
         let origin = ended.outcome.as_ref().ok().and_then(|report| report.origin);
         let parent = ended.trace.or(origin);
@@ -37,7 +37,7 @@ impl Spans {
         }
         let end_time = SystemTime::now().checked_sub(at.elapsed()).unwrap_or(SystemTime::UNIX_EPOCH);
         let mut links = SpanLinks::default();
-        // What is the parent already needs no link.
+        // The parent needs no link.
         links.links.extend(origin.filter(|origin| parent != Some(*origin)).map(link));
         Some(SpanData {
             span_context: own(parent),
@@ -65,7 +65,7 @@ impl Spans {
     }
 }
 
-/// A new span: of its parent's trace, else of a new one.
+/// A new span context: of its parent's trace, else of a new one.
 fn own(parent: Option<TraceContext>) -> SpanContext {
     let trace = match parent {
         Some(parent) => TraceId::from_bytes(parent.trace_id()),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_has_the_parent_that_its_worker_said_else_what_it_brings_else_none() {
+    fn parent_is_the_worker_s_span_or_that_of_the_push_or_none() {
         let spans = Spans::new(1);
         let of = |trace, origin| spans.of(&fetched(trace, origin), Instant::now()).unwrap();
         let both = of(context(1, 1), context(2, 1));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn who_began_a_trace_decides_whether_it_is_collected() {
+    fn beginner_of_a_trace_decides_whether_it_is_collected() {
         let count = |sample, trace, origin| {
             let spans = Spans::new(sample);
             (0..4000).filter(|_| spans.of(&fetched(trace, origin), Instant::now()).is_some()).count()
@@ -161,12 +161,12 @@ mod tests {
         }
         assert_eq!((count(0, None, None), count(1, None, None)), (0, 4000));
         let some = count(4, None, None);
-        // One in four, give or take far more than chance ever does.
+        // One in four, within limits that chance never exceeds.
         assert!((500..2000).contains(&some), "{some}");
     }
 
     #[test]
-    fn a_failure_says_its_code() {
+    fn failure_has_its_code() {
         let failed = EndedTransfer { outcome: Err(FailureCode::PoolFull), ..fetched(None, None) };
         let span = Spans::new(1).of(&failed, Instant::now()).unwrap();
         assert_eq!(span.status, Status::error("PoolFull"));
