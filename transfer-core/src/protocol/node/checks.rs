@@ -49,7 +49,10 @@ impl Node {
 
     /// The longest of the queues in which those that have ended may still stand.
     pub(crate) fn longest_queue(&self) -> usize {
-        let flows = self.links.values().map(|l| l.flows_out.iter().map(|(_, f)| f.queued()).max().unwrap_or(0));
+        let flows = self
+            .links
+            .keys()
+            .filter_map(|link| self.transfers.of(*link)?.flows().iter().map(|(_, f)| f.queue().len()).max());
         flows.chain(self.landing.pools().values().map(|p| p.wants().len())).max().unwrap_or(0)
     }
 

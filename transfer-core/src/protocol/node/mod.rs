@@ -38,9 +38,9 @@ mod name_lost;
 pub(super) mod operator;
 mod ops;
 mod outbox;
-pub(super) mod prepare;
+mod prepare;
 mod publish;
-pub(super) mod pull;
+mod pull;
 mod push_in;
 mod push_out;
 mod recall;
@@ -73,13 +73,14 @@ use crate::protocol::links::HeaderCells;
 use crate::protocol::meters::Meters;
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::tenant::Tenant;
+use crate::protocol::transfers::Transfers;
 use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
 use counters::Counters;
 use hashbrown::HashMap;
-use link::{Call, Link};
+use link::Link;
 use references::{Foreign, Unreturned};
 use std::collections::{BTreeMap, BTreeSet};
 use worker::{Arena, Copying, Leases, Op, Session};
@@ -113,10 +114,7 @@ pub struct Node {
     actions: Actions,
     dirty: Vec<LinkId>,
     cells: HeaderCells,
-    /// Links over which flows ask for slots with the next call.
-    asking: Vec<LinkId>,
-    /// Calls of peers for slots that are being answered.
-    pub(super) calls: BTreeMap<u64, Call>,
+    pub(super) transfers: Transfers,
     counters: Counters,
     /// Segments of peers.
     foreign: HashMap<SegmentId, Foreign>,
@@ -171,8 +169,7 @@ impl Node {
             actions: Actions::default(),
             dirty: Vec::new(),
             cells: HeaderCells::new(headers),
-            asking: Vec::new(),
-            calls: BTreeMap::new(),
+            transfers: Transfers::default(),
             counters: Counters::default(),
             foreign: HashMap::new(),
             unreturned: Unreturned::default(),
@@ -253,6 +250,7 @@ impl Node {
         let path = self.meters.path(&name, kind);
         self.links.insert(link, Link::new(peer, kind, limits, path));
         self.landing.link_up(link);
+        self.transfers.link_up(link);
         self.actions.push(HostAction::Control(Control::LinkUp { link, peer: name.clone() }));
         let before = self.peers.insert(name, Peer::Up(link));
         match before {

@@ -9,7 +9,6 @@
 use super::Node;
 use super::ended::PeersTransfer;
 use super::link::Link;
-use super::serve::Serve;
 use crate::fabric::LinkId;
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId};
 use crate::op::Report;
@@ -19,6 +18,7 @@ use crate::protocol::keys::{Blob, Source};
 use crate::protocol::meters::Operation;
 use crate::protocol::slab::Slab;
 use crate::protocol::tenant::Tenant;
+use crate::protocol::transfers::Serve;
 use crate::tensor::Until;
 use crate::time::Time;
 use crate::wire::message::{Body, Role};
@@ -102,9 +102,9 @@ impl Node {
             return false;
         }
         let Some(l) = self.links.get_mut(&link) else { return false };
-        let (Some(serve), Some(_)) = (l.serves.get_mut(&index), l.references.mark) else { return false };
+        let (Some(serve), Some(_)) = (self.transfers.serve_mut(link, index), l.references.mark) else { return false };
         let Some(blob) = serve.blob.and_then(|id| self.keys.blob(id)) else { return false };
-        if !may_be_referred(blob, serve.reader) {
+        if !may_be_referred(blob, serve.reader()) {
             return false;
         }
         let segment = blob.slice.segment;
@@ -113,11 +113,11 @@ impl Node {
             // Those that were given up meanwhile stand in it still.
             Some(Sharing::Passed(waiting)) if waiting.len() >= self.config.max_requests_per_link => return false,
             Some(Sharing::Passed(waiting)) => {
-                serve.sharing = true;
+                serve.share();
                 waiting.push(index);
             }
             None => {
-                serve.sharing = true;
+                serve.share();
                 l.references.shared.insert(segment, Sharing::Passed(vec![index]));
                 self.actions.push(Post::Share { link, segment });
             }
@@ -131,7 +131,7 @@ impl Node {
         if let Some(Sharing::Passed(waiting)) = l.references.shared.insert(segment, Sharing::Kept) {
             for index in waiting {
                 // Those that were given up are gone, and another may have the number.
-                if self.links.get(&link).and_then(|l| l.serves.get(&index)).is_some_and(|s| s.sharing) {
+                if self.transfers.serve(link, index).is_some_and(Serve::is_sharing) {
                     self.refer(now, link, index);
                 }
             }
@@ -140,9 +140,9 @@ impl Node {
 
     fn refer(&mut self, now: Time, link: LinkId, index: u32) {
         let Some(l) = self.links.get_mut(&link) else { return };
-        let Some(Serve { key, blob: Some(blob), since, waited_us, trace, .. }) = l.serves.remove(&index) else {
-            return;
-        };
+        let Some(serve) = self.transfers.end_serve(link, index) else { return };
+        let (key, since, waited_us, trace) = (serve.key(), serve.since, serve.waited_us, serve.trace);
+        let Some(blob) = serve.blob else { return };
         let Some(b) = self.keys.blob(blob) else { return };
         // The request's reference becomes the peer's.
         let lease = l.references.lent.insert(blob).short();
@@ -166,8 +166,8 @@ impl Node {
         self.send(link, Role::Pull, index, body);
         let report = Report { fabric, bytes, copied: 0, queued: Duration::ZERO, waited, flew: took, origin };
         let (operation, worker) = (Operation::Serve, None);
-        self.note_for_peer(now, link, PeersTransfer { operation, key: &key, worker, version, report, since, trace });
-        self.fetch_of_ends(now, &key, blob, true);
+        self.note_for_peer(now, link, PeersTransfer { operation, key, worker, version, report, since, trace });
+        self.fetch_of_ends(now, key, blob, true);
     }
 
     /// RELEASE_REFERENCE: the peer reads it no more.
