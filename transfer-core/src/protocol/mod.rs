@@ -12,6 +12,7 @@
 //! - `landing`: the memory that peers write into: pools, slots, and the flows that own slots.
 //! - `links`: what one link consists of: credits, what waits to be posted, names and descriptions that both ends number.
 //! - `transfers`: what is under way between nodes: requests of ours, requests of peers, and keys that are pushed to peers.
+//! - `references`: memory of one node that workers of another read where it lies.
 //!
 //! The ground, which all of them know:
 //! - `ids`, `slab`: names of entries, and tables of them.
@@ -32,6 +33,7 @@ mod limits;
 mod links;
 mod meters;
 mod node;
+mod references;
 mod slab;
 mod snapshot;
 mod tenant;

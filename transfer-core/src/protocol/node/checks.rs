@@ -38,8 +38,8 @@ impl Node {
         if !self.evicted.is_empty() {
             return Err(format!("{:?} are thrown out and have not gone", self.evicted.keys()));
         }
-        if self.references() != (0, 0) || self.unreturned.look_at().is_some() {
-            return Err(format!("references here and there: {:?}", self.references()));
+        if self.references.counts() != (0, 0) || self.references.look_at().is_some() {
+            return Err(format!("references here and there: {:?}", self.references.counts()));
         }
         if left != (0, 0, 0, 0, 0, 0, 0, 0) {
             return Err(format!("speculative, records, timers, cells, arenas, flights, counters, tickets: {left:?}"));

@@ -1,7 +1,6 @@
 //! What comes in: messages, and the end of a link.
 
 use super::counters::{Request, unsent};
-use super::references::Referred;
 use super::{Node, Peer};
 use crate::fabric::{DownReason, LinkId};
 use crate::op::{Failure, FailureCode};
@@ -10,6 +9,7 @@ use crate::protocol::control::Control;
 use crate::protocol::keys::Source;
 use crate::protocol::landing::SlotState;
 use crate::protocol::links::{Out, Purpose};
+use crate::protocol::references::Referred;
 use crate::time::Time;
 use crate::wire::message::{Body, Message, Role};
 
@@ -117,6 +117,7 @@ impl Node {
         // The link is drained: no write of the peer can arrive any more, and none of ours reads our memory.
         let (slots, flows_in) = self.landing.link_down(link);
         let mut transfers = self.transfers.link_down(link);
+        let references = self.references.link_down(link);
         for slot in slots {
             match slot.state {
                 SlotState::Held(blob) if self.keys.blob(blob).is_some() => {
@@ -146,7 +147,12 @@ impl Node {
         }
         self.calls_lost(link);
         self.counters_lost(link, &peer, std::mem::take(&mut l.counters), &unsent, &reason.to_string());
-        self.references_lost(now, l.references);
+        if let Some(references) = references {
+            #[cfg(test)]
+            let references = self.forget_readers(references);
+            let segment_of = |blob| self.keys.blob(blob).map(|b| b.slice.segment);
+            self.references.lost(now, references, segment_of, &mut self.actions);
+        }
         self.serves_lost(now, link, transfers.take_serves());
         self.flows_in_lost(now, link, &flows_in);
         self.flows_out_lost(transfers.flows(), &lost("the link to"));

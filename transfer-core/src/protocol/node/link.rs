@@ -1,7 +1,6 @@
 //! One peer: what goes to it, and what comes from it.
 
 use super::counters::LinkCounters;
-use super::references::LinkReferences;
 use crate::fabric::{Capabilities, FabricKind};
 use crate::op::{Failure, FailureCode};
 use crate::protocol::control::PeerInfo;
@@ -24,7 +23,6 @@ pub(crate) struct Link {
     pub(super) numbers: Numbers,
     pub(super) in_flight: Slab<InFlight>,
     pub(super) counters: LinkCounters,
-    pub(super) references: LinkReferences,
     pub(super) traffic: Traffic,
 }
 
@@ -42,7 +40,6 @@ impl Link {
             numbers: Numbers::new(),
             in_flight: Slab::default(),
             counters: LinkCounters::default(),
-            references: LinkReferences::default(),
             traffic: Traffic::default(),
         }
     }

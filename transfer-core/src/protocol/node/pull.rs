@@ -2,7 +2,6 @@
 
 use super::Node;
 use super::ended::Ending;
-use super::references::Referred;
 use super::worker::{FetchStage, Op, OpKind};
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
@@ -11,6 +10,7 @@ use crate::protocol::ids::{OperationId, PullId, SlotId, of};
 use crate::protocol::keys::{Blob, Source};
 use crate::protocol::landing::{LandedTensor, SlotUser, Want};
 use crate::protocol::meters::Operation;
+use crate::protocol::references::Referred;
 use crate::protocol::slab::Slab;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{OfLink, Pull, PullState};
@@ -231,9 +231,8 @@ impl Node {
         meta: TensorMeta,
     ) {
         let Some(id) = self.pull_of(link, index) else { return };
-        let Some(l) = self.links.get(&link) else { return };
         let Some(p) = self.transfers.pull(link, id) else { return };
-        let slice = match self.find_referred(l, &referred, meta.len_bytes()) {
+        let slice = match self.references.find(link, &referred, meta.len_bytes()) {
             Ok(slice) => slice,
             Err(what) => return self.violation(link, &what),
         };
@@ -254,7 +253,7 @@ impl Node {
         if let Some(slot) = p.slot {
             self.drop_slot(link, slot);
         }
-        self.begin_reading(slice.segment);
+        self.references.begin_reading(slice.segment);
         let source = Source::Reference { link, lease: referred.lease };
         let origin = p.origin_of(version);
         let blob = Blob::new(slice, meta, p.domain, source).at(version, origin);

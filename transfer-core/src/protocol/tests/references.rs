@@ -225,7 +225,7 @@ fn who_gives_up_meanwhile_leaves_nothing() {
             }
         }
         pair.settle();
-        assert_eq!([0, 1].map(|i| pair.nodes[i].node.references()), [(0, 0), (0, 0)], "after {steps} steps");
+        assert_eq!([0, 1].map(|i| pair.nodes[i].node.references.counts()), [(0, 0), (0, 0)], "after {steps} steps");
     }
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
