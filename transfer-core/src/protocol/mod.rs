@@ -11,6 +11,8 @@
 //! - `keys`: what is published, who may publish it, who waits for it, and who may find it by looking.
 //! - `landing`: the memory that peers write into: pools, slots, and the flows that own slots.
 //! - `links`: what one link consists of: credits, what waits to be posted, names and descriptions that both ends number.
+//! - `transfers`: what is under way between nodes: requests of ours, requests of peers, and keys that are pushed to peers.
+//! - `references`: memory of one node that workers of another read where it lies.
 //!
 //! The ground, which all of them know:
 //! - `ids`, `slab`: names of entries, and tables of them.
@@ -31,11 +33,13 @@ mod limits;
 mod links;
 mod meters;
 mod node;
+mod references;
 mod slab;
 mod snapshot;
 mod tenant;
 #[cfg(test)]
 mod tests;
+mod transfers;
 
 pub use action::{Action, FabricAction, HostAction, NoticeAt, Post, Shown, Write};
 #[cfg(test)]

@@ -14,7 +14,7 @@ mod slots;
 mod tests;
 
 pub(super) use flows::{Granted, InFlow, InState, Recalled};
-pub(super) use pool::{Pool, TIDY_AT, Want, slot_bytes};
+pub(super) use pool::{Pool, Want, slot_bytes};
 pub(super) use slots::{LandedTensor, Revoked, Slot, SlotState, SlotUser};
 
 use super::config::NodeConfig;

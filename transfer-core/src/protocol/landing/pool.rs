@@ -36,7 +36,7 @@ impl Want {
 }
 
 /// How long a queue may be before those that have ended are taken out of it.
-pub(crate) const TIDY_AT: usize = 64;
+const TIDY_AT: usize = 64;
 
 pub(crate) struct Pool {
     segment: SegmentId,

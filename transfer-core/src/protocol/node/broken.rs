@@ -5,6 +5,7 @@ use crate::fabric::LinkId;
 use crate::memory::RemoteKey;
 use crate::protocol::action::{Action, HostAction, Post};
 use crate::protocol::broken::Broken;
+use crate::protocol::references::OfLink;
 use crate::protocol::slab::Id;
 use crate::time::Time;
 
@@ -37,5 +38,15 @@ impl Node {
             let (link, slot) = (*link, Id::from_u64(*tag));
             self.revoked(now, link, slot);
         }
+    }
+
+    /// See [`Broken::ForgetsReaders`]: does as if nobody read what the peer of a lost link held.
+    pub(super) fn forget_readers(&mut self, mut lost: OfLink) -> OfLink {
+        if self.config.broken == Some(Broken::ForgetsReaders) {
+            for blob in self.references.forget_lent(&mut lost) {
+                self.unhold(blob);
+            }
+        }
+        lost
     }
 }

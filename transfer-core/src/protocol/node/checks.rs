@@ -38,8 +38,8 @@ impl Node {
         if !self.evicted.is_empty() {
             return Err(format!("{:?} are thrown out and have not gone", self.evicted.keys()));
         }
-        if self.references() != (0, 0) || self.unreturned.look_at().is_some() {
-            return Err(format!("references here and there: {:?}", self.references()));
+        if self.references.counts() != (0, 0) || self.references.look_at().is_some() {
+            return Err(format!("references here and there: {:?}", self.references.counts()));
         }
         if left != (0, 0, 0, 0, 0, 0, 0, 0) {
             return Err(format!("speculative, records, timers, cells, arenas, flights, counters, tickets: {left:?}"));
@@ -49,7 +49,10 @@ impl Node {
 
     /// The longest of the queues in which those that have ended may still stand.
     pub(crate) fn longest_queue(&self) -> usize {
-        let flows = self.links.values().map(|l| l.flows_out.iter().map(|(_, f)| f.queued()).max().unwrap_or(0));
+        let flows = self
+            .links
+            .keys()
+            .filter_map(|link| self.transfers.of(*link)?.flows().iter().map(|(_, f)| f.queue().len()).max());
         flows.chain(self.landing.pools().values().map(|p| p.wants().len())).max().unwrap_or(0)
     }
 

@@ -55,8 +55,8 @@ impl Node {
     pub fn unfinished(&self) -> Unfinished {
         let landing = self.landing.flows_where(|flow| flow.state.lands() || flow.holds_unpublished()).len() as u64;
         let mut left = Unfinished { operations: self.ops.len() as u64, landing, ..Unfinished::default() };
-        for l in self.links.values() {
-            left.requests += l.serves.len() as u64;
+        for (link, l) in &self.links {
+            left.requests += self.transfers.of(*link).map_or(0, |l| l.serves().len() as u64);
             left.outgoing += (l.outbox.len() + l.in_flight.len()) as u64;
         }
         left

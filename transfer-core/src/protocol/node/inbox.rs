@@ -1,7 +1,6 @@
 //! What comes in: messages, and the end of a link.
 
 use super::counters::{Request, unsent};
-use super::references::Referred;
 use super::{Node, Peer};
 use crate::fabric::{DownReason, LinkId};
 use crate::op::{Failure, FailureCode};
@@ -10,6 +9,7 @@ use crate::protocol::control::Control;
 use crate::protocol::keys::Source;
 use crate::protocol::landing::SlotState;
 use crate::protocol::links::{Out, Purpose};
+use crate::protocol::references::Referred;
 use crate::time::Time;
 use crate::wire::message::{Body, Message, Role};
 
@@ -116,6 +116,8 @@ impl Node {
         let lost = |what: &str| Failure::new(FailureCode::PeerLost, format!("{what} node {peer:?} was lost: {reason}"));
         // The link is drained: no write of the peer can arrive any more, and none of ours reads our memory.
         let (slots, flows_in) = self.landing.link_down(link);
+        let mut transfers = self.transfers.link_down(link);
+        let references = self.references.link_down(link);
         for slot in slots {
             match slot.state {
                 SlotState::Held(blob) if self.keys.blob(blob).is_some() => {
@@ -145,11 +147,16 @@ impl Node {
         }
         self.calls_lost(link);
         self.counters_lost(link, &peer, std::mem::take(&mut l.counters), &unsent, &reason.to_string());
-        self.references_lost(now, l.references);
-        self.serves_lost(now, link, l.serves);
+        if let Some(references) = references {
+            #[cfg(test)]
+            let references = self.forget_readers(references);
+            let segment_of = |blob| self.keys.blob(blob).map(|b| b.slice.segment);
+            self.references.lost(now, references, segment_of, &mut self.actions);
+        }
+        self.serves_lost(now, link, transfers.take_serves());
         self.flows_in_lost(now, link, &flows_in);
-        self.flows_out_lost(&l.flows_out, &lost("the link to"));
-        self.pulls_lost(&l.pulls, &lost("the link to"));
+        self.flows_out_lost(transfers.flows(), &lost("the link to"));
+        self.pulls_lost(transfers.pulls(), &lost("the link to"));
         self.landing.serve_all_later();
         self.actions.push(HostAction::Control(Control::LinkDown { link, peer, why: reason.to_string() }));
     }

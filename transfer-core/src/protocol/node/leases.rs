@@ -57,7 +57,7 @@ impl Node {
         {
             let segment = arena.segment;
             self.arenas.remove(&segment);
-            self.unshare(segment);
+            self.references.unshare(segment);
             self.actions.push(HostAction::SegmentUnused { segment });
         }
     }

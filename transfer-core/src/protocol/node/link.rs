@@ -1,19 +1,13 @@
-//! One peer: what goes to it, what comes from it, and what is under way.
+//! One peer: what goes to it, and what comes from it.
 
 use super::counters::LinkCounters;
-use super::pull::Pull;
-use super::push_out::OutFlows;
-use super::references::LinkReferences;
-use super::serve::Serve;
-use crate::fabric::{Capabilities, FabricKind, LinkId};
+use crate::fabric::{Capabilities, FabricKind};
 use crate::op::{Failure, FailureCode};
-use crate::protocol::control::{BufferAnswer, BufferAsk, PeerInfo};
-use crate::protocol::ids::of;
+use crate::protocol::control::PeerInfo;
 use crate::protocol::links::{Credits, InFlight, Numbers, Outbox};
 use crate::protocol::meters::PathId;
 use crate::protocol::slab::Slab;
 use crate::protocol::snapshot::Carried;
-use hashbrown::HashMap;
 
 /// A link that is up.
 pub(crate) struct Link {
@@ -28,12 +22,7 @@ pub(crate) struct Link {
     pub(super) outbox: Outbox,
     pub(super) numbers: Numbers,
     pub(super) in_flight: Slab<InFlight>,
-    pub(crate) pulls: Slab<Pull, of::Pull>,
-    pub(crate) serves: HashMap<u32, Serve>,
-    pub(crate) flows_out: OutFlows,
-    pub(super) slot_calls: SlotCalls,
     pub(super) counters: LinkCounters,
-    pub(super) references: LinkReferences,
     pub(super) traffic: Traffic,
 }
 
@@ -50,12 +39,7 @@ impl Link {
             outbox: Outbox::default(),
             numbers: Numbers::new(),
             in_flight: Slab::default(),
-            pulls: Slab::default(),
-            serves: HashMap::new(),
-            flows_out: OutFlows::default(),
-            slot_calls: SlotCalls::default(),
             counters: LinkCounters::default(),
-            references: LinkReferences::default(),
             traffic: Traffic::default(),
         }
     }
@@ -77,20 +61,4 @@ impl Link {
 pub(super) struct Traffic {
     pub(super) outward: Carried,
     pub(super) inward: Carried,
-}
-
-/// The calls of the control plane about slots of a link's flows.
-#[derive(Default)]
-pub(super) struct SlotCalls {
-    /// Our flows that ask for slots with the next call.
-    pub(super) asks: Vec<BufferAsk>,
-    /// The peer's flows that a call asks slots for, and that call.
-    pub(super) answering: HashMap<u32, u64>,
-}
-
-/// A call of a peer for landing slots that is being answered.
-pub(crate) struct Call {
-    pub(super) link: LinkId,
-    pub(super) left: usize,
-    pub(super) answers: Vec<BufferAnswer>,
 }

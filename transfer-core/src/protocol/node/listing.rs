@@ -3,7 +3,6 @@
 
 use super::Node;
 use super::link::Link;
-use super::pull::PullState;
 use super::worker::Session;
 use crate::fabric::LinkId;
 use crate::protocol::ids::SessionId;
@@ -13,6 +12,7 @@ use crate::protocol::slab::Slab;
 use crate::protocol::snapshot::{
     LinkStatus, LinkWork, Page, QuarantineStatus, SessionStatus, TensorStatus, TransferStatus,
 };
+use crate::protocol::transfers::PullState;
 use crate::tensor::Name;
 use crate::time::Time;
 use std::collections::BTreeMap;
@@ -212,11 +212,12 @@ impl Node {
 
     /// What waits or is under way on a link.
     pub(super) fn work_of(&self, link: LinkId, l: &Link) -> LinkWork {
+        let transfers = self.transfers.of(link);
         LinkWork {
             queued: l.outbox.len() as u64,
-            pulls: l.pulls.len() as u64,
-            serves: l.serves.len() as u64,
-            flows_out: l.flows_out.len() as u64,
+            pulls: transfers.map_or(0, |l| l.pulls().len() as u64),
+            serves: transfers.map_or(0, |l| l.serves().len() as u64),
+            flows_out: transfers.map_or(0, |l| l.flows().len() as u64),
             flows_in: self.landing.flow_count(link) as u64,
         }
     }
@@ -231,7 +232,7 @@ impl Node {
             }
             (SlotUser::Nobody, SlotState::Granting) => (None, slot.since, format!("the {} fabric to open it", l.kind)),
             (SlotUser::Pull(id), SlotState::Granted(_)) => {
-                let pull = l.pulls.get(*id).filter(|p| p.state == PullState::Cancelling)?;
+                let pull = self.transfers.pull(link, *id).filter(|p| p.state == PullState::Cancelling)?;
                 let what =
                     format!("node {peer:?} to confirm that a fetch was given up, behind whatever it has sent for it");
                 (Some(&pull.key), pull.asked, what)

@@ -38,9 +38,9 @@ mod name_lost;
 pub(super) mod operator;
 mod ops;
 mod outbox;
-pub(super) mod prepare;
+mod prepare;
 mod publish;
-pub(super) mod pull;
+mod pull;
 mod push_in;
 mod push_out;
 mod recall;
@@ -71,16 +71,17 @@ use crate::protocol::keys::Keys;
 use crate::protocol::landing::Landing;
 use crate::protocol::links::HeaderCells;
 use crate::protocol::meters::Meters;
+use crate::protocol::references::References;
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::tenant::Tenant;
+use crate::protocol::transfers::Transfers;
 use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
 use counters::Counters;
 use hashbrown::HashMap;
-use link::{Call, Link};
-use references::{Foreign, Unreturned};
+use link::Link;
 use std::collections::{BTreeMap, BTreeSet};
 use worker::{Arena, Copying, Leases, Op, Session};
 
@@ -113,16 +114,9 @@ pub struct Node {
     actions: Actions,
     dirty: Vec<LinkId>,
     cells: HeaderCells,
-    /// Links over which flows ask for slots with the next call.
-    asking: Vec<LinkId>,
-    /// Calls of peers for slots that are being answered.
-    pub(super) calls: BTreeMap<u64, Call>,
+    pub(super) transfers: Transfers,
     counters: Counters,
-    /// Segments of peers.
-    foreign: HashMap<SegmentId, Foreign>,
-    unreturned: Unreturned,
-    /// How many versions peers hold by reference, those of links that are lost too.
-    references_held: usize,
+    pub(super) references: References,
     meters: Meters,
     /// Transfers that have ended, where somebody traces them.
     ended: Option<Vec<EndedTransfer>>,
@@ -154,6 +148,7 @@ impl Node {
     pub fn new(config: NodeConfig, headers: LocalSlice) -> Node {
         let meters = Meters::new(config.timed);
         let landing = Landing::new(&config);
+        let references = References::new(&config);
         Node {
             config,
             sessions: BTreeMap::new(),
@@ -171,12 +166,9 @@ impl Node {
             actions: Actions::default(),
             dirty: Vec::new(),
             cells: HeaderCells::new(headers),
-            asking: Vec::new(),
-            calls: BTreeMap::new(),
+            transfers: Transfers::default(),
             counters: Counters::default(),
-            foreign: HashMap::new(),
-            unreturned: Unreturned::default(),
-            references_held: 0,
+            references,
             meters,
             ended: None,
             latest: Time(0),
@@ -224,7 +216,7 @@ impl Node {
     /// When [`Node::timeout`] has to be called at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.timers.first().map(|(at, _)| *at).into_iter().chain(self.unreturned.look_at()).min()
+        self.timers.first().map(|(at, _)| *at).into_iter().chain(self.references.look_at()).min()
     }
 
     /// Time has come: ends the operations whose deadline has passed, and looks after what lost peers may still read.
@@ -237,7 +229,7 @@ impl Node {
             self.timers.pop_first();
             self.deadline(now, op);
         }
-        self.look_after_unreturned(now);
+        self.references.look_after(now, &mut self.actions);
     }
 
     /// A landing pool for a trust domain; registered memory.
@@ -253,6 +245,7 @@ impl Node {
         let path = self.meters.path(&name, kind);
         self.links.insert(link, Link::new(peer, kind, limits, path));
         self.landing.link_up(link);
+        self.transfers.link_up(link);
         self.actions.push(HostAction::Control(Control::LinkUp { link, peer: name.clone() }));
         let before = self.peers.insert(name, Peer::Up(link));
         match before {
@@ -313,10 +306,16 @@ impl Node {
                 #[cfg(test)]
                 self.deliver_too_early(now);
             }
-            FabricEvent::References { link, mark } => self.references_begin(link, mark),
+            FabricEvent::References { link, mark } => {
+                if self.links.contains_key(&link) {
+                    self.references.begin(link, mark);
+                }
+            }
             FabricEvent::SegmentCame { link, handle } => self.segment_came(link, handle),
             FabricEvent::SegmentKept { link, segment } => self.segment_kept(now, link, segment),
-            FabricEvent::SegmentGone { link, handle } => self.segment_gone(link, handle),
+            FabricEvent::SegmentGone { link, handle } => {
+                self.references.segment_gone(link, handle, &mut self.actions);
+            }
             FabricEvent::RailDown { link, rail, reason, left } => self.rail_down(link, rail, &reason, left),
             FabricEvent::LinkDown { link, reason } => self.link_down(now, link, &reason),
         }

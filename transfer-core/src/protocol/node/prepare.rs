@@ -8,43 +8,23 @@
 //! until the peer has answered a PING that was sent behind the grants.
 
 use super::Node;
-use super::link::Call;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode};
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
 use crate::protocol::control::{BufferAnswer, BufferAsk, MAX_ASKS, PREPARED_METADATA_ID};
+use crate::protocol::transfers::{CallStep, MAX_CALLS_PER_LINK};
 use crate::time::Time;
 use crate::wire::landing::SlotGrant;
 use crate::wire::message::{Body, Role};
 
-/// The most calls of one peer that are being answered. It has to answer a PING for each.
-pub(crate) const MAX_CALLS_PER_LINK: usize = 64;
-
-/// The index of the PING behind the grants of a call.
-fn ping_of(token: u64) -> u32 {
-    (token & u64::from(u32::MAX)) as u32
-}
-
 impl Node {
     // ---- the sender's side ----
 
-    /// Notes that a flow asks for its first slots with the next call.
-    pub(super) fn ask_by_call(&mut self, link: LinkId, ask: BufferAsk) {
-        if let Some(l) = self.links.get_mut(&link) {
-            l.slot_calls.asks.push(ask);
-            if l.slot_calls.asks.len() == 1 {
-                self.asking.push(link);
-            }
-        }
-    }
-
     /// Hands what was collected to the control plane.
     pub(super) fn flush_asks(&mut self) {
-        for link in std::mem::take(&mut self.asking) {
-            let Some(l) = self.links.get_mut(&link) else { continue };
-            let peer = l.peer.name.clone();
-            let mut asks = std::mem::take(&mut l.slot_calls.asks);
+        for (link, mut asks) in self.transfers.take_asks() {
+            let Some(peer) = self.peer_of(link).map(|peer| peer.name.clone()) else { continue };
             while !asks.is_empty() {
                 let rest = asks.split_off(asks.len().min(MAX_ASKS));
                 let peer = peer.clone();
@@ -82,7 +62,7 @@ impl Node {
             self.actions.push(HostAction::Prepared { token, answers });
             return;
         }
-        if self.calls.values().filter(|call| call.link == link).count() >= MAX_CALLS_PER_LINK {
+        if self.transfers.calls_of(link) >= MAX_CALLS_PER_LINK {
             let text = format!(
                 "node {:?} answers at most {MAX_CALLS_PER_LINK} calls of a peer at a time, and each waits until the peer has answered its PING",
                 self.config.name
@@ -92,18 +72,16 @@ impl Node {
             self.actions.push(HostAction::Prepared { token, answers });
             return;
         }
-        self.calls.insert(token, Call { link, left: asks.len(), answers: Vec::with_capacity(asks.len()) });
+        self.transfers.begin_call(link, token, asks.len());
         if asks.is_empty() {
             self.end_call(token);
         }
         for ask in asks {
-            let Some(l) = self.links.get_mut(&link) else { return };
-            if self.landing.flow_of(link, ask.flow).is_some() || l.slot_calls.answering.contains_key(&ask.flow) {
+            if self.landing.flow_of(link, ask.flow).is_some() || !self.transfers.call_flow(link, ask.flow, token) {
                 let text = format!("flow {:#x} is known already", ask.flow);
                 self.answer_call(token, ask.flow, Err(Failure::new(FailureCode::Invalid, text)));
                 continue;
             }
-            l.slot_calls.answering.insert(ask.flow, token);
             self.flow_requested(
                 link,
                 ask.flow,
@@ -118,7 +96,7 @@ impl Node {
 
     /// Answers a request for slots the way it was made.
     pub(super) fn answer_flow(&mut self, link: LinkId, flow: u32, answer: Result<Vec<SlotGrant>, Failure>) {
-        match self.links.get_mut(&link).and_then(|l| l.slot_calls.answering.remove(&flow)) {
+        match self.transfers.take_call_of(link, flow) {
             Some(token) => self.answer_call(token, flow, answer),
             None => {
                 let body = match answer {
@@ -132,44 +110,36 @@ impl Node {
 
     /// The flow ends before its request was answered.
     pub(super) fn cut_call(&mut self, link: LinkId, flow: u32) {
-        if let Some(token) = self.links.get_mut(&link).and_then(|l| l.slot_calls.answering.remove(&flow)) {
+        if let Some(token) = self.transfers.take_call_of(link, flow) {
             let failure = Failure::new(FailureCode::UnknownWorker, "a worker left while landing slots were prepared");
             self.answer_call(token, flow, Err(failure));
         }
     }
 
     fn answer_call(&mut self, token: u64, flow: u32, answer: Result<Vec<SlotGrant>, Failure>) {
-        let Some(call) = self.calls.get_mut(&token) else { return };
-        call.answers.push((flow, answer));
-        call.left = call.left.saturating_sub(1);
-        if call.left > 0 {
-            return;
-        }
-        let link = call.link;
-        match call.answers.iter().any(|(_, answer)| answer.is_ok()) {
-            true => self.send(link, Role::Push, ping_of(token), Body::Ping),
-            false => self.end_call(token),
+        match self.transfers.answer_call(token, (flow, answer)) {
+            CallStep::Waits => {}
+            CallStep::Ping(link, index) => self.send(link, Role::Push, index, Body::Ping),
+            CallStep::Ends => self.end_call(token),
         }
     }
 
     /// PONG: what was granted before its PING is in force.
     pub(super) fn pong(&mut self, link: LinkId, index: u32) {
-        let is_it = |(token, call): &(&u64, &Call)| call.link == link && call.left == 0 && ping_of(**token) == index;
-        if let Some(token) = self.calls.iter().find(is_it).map(|(token, _)| *token) {
+        if let Some(token) = self.transfers.call_of_ping(link, index) {
             self.end_call(token);
         }
     }
 
     fn end_call(&mut self, token: u64) {
-        if let Some(Call { answers, .. }) = self.calls.remove(&token) {
+        if let Some(answers) = self.transfers.end_call(token) {
             self.actions.push(HostAction::Prepared { token, answers });
         }
     }
 
     /// The link is gone: what its peer called for is answered with that.
     pub(super) fn calls_lost(&mut self, link: LinkId) {
-        let lost: Vec<u64> = self.calls.iter().filter(|(_, call)| call.link == link).map(|(token, _)| *token).collect();
-        for token in lost {
+        for token in self.transfers.calls_lost(link) {
             self.end_call(token);
         }
     }

@@ -2,69 +2,24 @@
 
 use super::Node;
 use super::ended::Ending;
-use super::references::Referred;
 use super::worker::{FetchStage, Op, OpKind};
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::ids::{OperationId, PullId, SlotId, of};
 use crate::protocol::keys::{Blob, Source};
-use crate::protocol::landing::{LandedTensor, SlotUser, Want, slot_bytes};
+use crate::protocol::landing::{LandedTensor, SlotUser, Want};
 use crate::protocol::meters::Operation;
+use crate::protocol::references::Referred;
 use crate::protocol::slab::Slab;
 use crate::protocol::tenant::Tenant;
+use crate::protocol::transfers::{OfLink, Pull, PullState};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
-use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant};
+use crate::wire::landing::{HEADER_BYTES, SlotGrant};
 use crate::wire::message::{Body, Role};
 use std::time::Duration;
-
-/// A request of ours to a peer. It lives until it surely gets no data any more.
-pub(crate) struct Pull {
-    /// `None` once the operation has ended; then this only waits for the peer's word.
-    pub(super) op: Option<OperationId>,
-    pub(super) key: Key,
-    pub(super) select: Select,
-    pub(super) domain: Tenant,
-    pub(crate) state: PullState,
-    /// The slot that is, or is about to be, the peer's to write.
-    pub(crate) slot: Option<SlotId>,
-    /// What the slot was made for.
-    pub(super) described: Option<(u32, TensorMeta)>,
-    /// When the peer was asked, or when this was given up.
-    pub(super) asked: Time,
-    /// Bytes of the speculative share that it holds.
-    pub(super) speculative: u64,
-    /// Which version is being written, and what pushed it, where the peer said so.
-    pub(super) told: Option<(Version, TraceContext)>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum PullState {
-    /// A slot for the first message is being granted; the peer knows nothing yet.
-    Preparing,
-    /// The peer was asked.
-    Asked,
-    /// The peer has told what it looks like; waiting for room.
-    WaitingForRoom,
-    /// The peer has told what it looks like; a slot is being granted.
-    Granting,
-    /// Given up; the peer's CANCELLED is awaited, and its data until then is possible.
-    Cancelling,
-}
-
-impl Pull {
-    /// Whether it stands in line for room.
-    pub(super) fn wants_room(&self) -> bool {
-        self.state == PullState::WaitingForRoom
-    }
-
-    /// How much room in one piece it needs, where it is described.
-    pub(super) fn room(&self) -> Option<u64> {
-        slot_bytes(self.described.as_ref()?.1.len_bytes())
-    }
-}
 
 impl Node {
     /// Asks a peer for a version. A slot goes along where the description is known and the speculative share has room.
@@ -81,8 +36,9 @@ impl Node {
             return self.fail_op(op_id, failure);
         }
         let limit = self.config.max_requests_per_link;
-        if l.pulls.len() >= limit || !l.pulls.has_short_room() {
-            let (peer, under_way) = (&l.peer.name, l.pulls.len());
+        let Some(pulls) = self.transfers.of(link).map(OfLink::pulls) else { return };
+        if pulls.len() >= limit || !pulls.has_short_room() {
+            let (peer, under_way) = (&l.peer.name, pulls.len());
             let text = format!(
                 "{under_way} requests to node {peer:?} are under way or being called off, the limit is {limit}"
             );
@@ -93,26 +49,16 @@ impl Node {
             let (range, bytes) = self.landing.speculate(domain, meta.len_bytes())?;
             Some((range, meta.len_bytes(), bytes))
         });
-        let Some(l) = self.links.get_mut(&link) else { return };
-        let pull = l.pulls.insert(Pull {
-            op: Some(op_id),
-            key,
-            select,
-            domain,
-            state: PullState::Preparing,
-            slot: None,
-            described,
-            asked: now,
-            speculative: early.as_ref().map_or(0, |(_, _, bytes)| *bytes),
-            told: None,
-        });
+        let speculative = early.as_ref().map_or(0, |(_, _, bytes)| *bytes);
+        let pull = Pull::new(now, op_id, (key, select), domain, described, speculative);
+        let Some(pull) = self.transfers.begin_pull(link, pull) else { return };
         if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(op_id) {
             *stage = FetchStage::Pulling(link, pull);
         }
         match early {
             Some((range, capacity, _)) => {
                 let slot = self.open_pull_slot(link, pull, (domain, capacity, range));
-                if let Some(p) = self.pull_mut(link, pull) {
+                if let Some(p) = self.transfers.pull_mut(link, pull) {
                     p.slot = slot;
                 }
             }
@@ -120,18 +66,13 @@ impl Node {
         }
     }
 
-    fn pull_mut(&mut self, link: LinkId, pull: PullId) -> Option<&mut Pull> {
-        self.links.get_mut(&link)?.pulls.get_mut(pull)
-    }
-
     fn open_pull_slot(&mut self, link: LinkId, pull: PullId, room: (Tenant, u64, Allocation)) -> Option<SlotId> {
         self.landing.open_slot(self.latest, link, room, SlotUser::Pull(pull), &mut self.actions)
     }
 
     fn ask(&mut self, now: Time, link: LinkId, pull: PullId, slot: Option<SlotGrant>) {
-        let Some(p) = self.pull_mut(link, pull) else { return };
-        p.state = PullState::Asked;
-        p.asked = now;
+        let Some(p) = self.transfers.pull_mut(link, pull) else { return };
+        p.ask(now);
         let (key, select, reader) = (Name::from(p.key.clone()), p.select, p.domain);
         let (metadata_id, op) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.op);
         let trace = op.and_then(|op| self.ops.get(op)).and_then(|op| self.trace_of(op));
@@ -143,15 +84,12 @@ impl Node {
 
     /// A slot for this request is open.
     pub(super) fn pull_granted(&mut self, now: Time, link: LinkId, pull: PullId, slot: SlotId) {
-        let Some(l) = self.links.get(&link) else { return };
-        let (Some(p), Some(grant)) = (l.pulls.get(pull), self.landing.grant_of(link, slot)) else { return };
+        let Some(p) = self.transfers.pull_mut(link, pull) else { return };
+        let Some(grant) = self.landing.grant_of(link, slot) else { return };
         match p.state {
             PullState::Preparing => self.ask(now, link, pull, Some(grant)),
             PullState::Granting => {
-                if let Some(p) = self.pull_mut(link, pull) {
-                    p.state = PullState::Asked;
-                    p.asked = now;
-                }
+                p.ask(now);
                 self.send(link, Role::Pull, pull.short(), Body::TensorReRequest { slot: grant });
             }
             // It was given up meanwhile, and the peer does not know the slot.
@@ -161,7 +99,7 @@ impl Node {
 
     /// The request that a peer calls by this index. A wrong one is a violation.
     fn pull_of(&mut self, link: LinkId, index: u32) -> Option<PullId> {
-        let found = self.links.get(&link)?.pulls.lengthen(index);
+        let found = self.transfers.pull_named(link, index);
         if found.is_none() {
             self.violation(link, &format!("it names request {index:#x}, which is not under way"));
         }
@@ -181,12 +119,12 @@ impl Node {
         let Some(id) = self.pull_of(link, index) else { return };
         let limit = self.config.max_names_per_link;
         let Some(l) = self.links.get_mut(&link) else { return };
-        let Some(p) = l.pulls.get_mut(id) else { return };
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
         l.numbers.descriptions.hear(&p.key, metadata_id, meta.clone(), limit);
         if p.state == PullState::Cancelling {
             return;
         }
-        if p.state != PullState::Asked || self.landing.has_landed(link, p.slot) || !p.select.takes(version) {
+        if self.landing.has_landed(link, p.slot) || !p.takes(version) {
             return self.violation(link, &format!("META_DATA_UPDATE for request {index:#x}, which did not ask for it"));
         }
         let len = meta.len_bytes();
@@ -215,10 +153,9 @@ impl Node {
     /// TRACE: what pushed the version that is about to land.
     pub(super) fn pull_traced(&mut self, link: LinkId, index: u32, version: Version, context: TraceContext) {
         let Some(id) = self.pull_of(link, index) else { return };
-        let Some(l) = self.links.get_mut(&link) else { return };
-        let Some(p) = l.pulls.get_mut(id) else { return };
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
         match p.state {
-            PullState::Asked if !self.landing.has_landed(link, p.slot) => p.told = Some((version, context)),
+            PullState::Asked if !self.landing.has_landed(link, p.slot) => p.tell(version, context),
             PullState::Cancelling => {}
             _ => self.violation(link, &format!("TRACE for request {index:#x}, which it does not write to")),
         }
@@ -226,46 +163,15 @@ impl Node {
 
     /// Takes room for a described request. `true` where it has it, or does not need it any more.
     pub(super) fn try_pull_slot(&mut self, domain: Tenant, link: LinkId, id: PullId) -> bool {
-        let Some(l) = self.links.get_mut(&link) else { return true };
-        let Some(p) = l.pulls.get_mut(id) else { return true };
-        let (PullState::WaitingForRoom, Some((_, meta))) = (p.state, &p.described) else { return true };
-        let len = meta.len_bytes();
+        let Some(p) = self.transfers.pull_mut(link, id).filter(|p| p.wants_room()) else { return true };
+        let Some(len) = p.len_bytes() else { return true };
         let Some(range) = self.landing.room_for_slot(domain, len) else { return false };
         p.state = PullState::Granting;
         let slot = self.open_pull_slot(link, id, (domain, len, range));
-        if let Some(p) = self.pull_mut(link, id) {
+        if let Some(p) = self.transfers.pull_mut(link, id) {
             p.slot = slot;
         }
         true
-    }
-
-    /// What has landed in a request's slot has to be what was asked for. `None` where nobody asks any more.
-    pub(super) fn check_pull_landing(
-        &self,
-        link: LinkId,
-        pull: PullId,
-        header: &Header,
-    ) -> Result<Option<TensorMeta>, String> {
-        let p = self.links.get(&link).and_then(|l| l.pulls.get(pull)).ok_or("the slot's request is gone")?;
-        if p.state == PullState::Cancelling {
-            return Ok(None);
-        }
-        let (id, meta) = p.described.as_ref().ok_or("the slot's request has no description")?;
-        if header.index != pull.short() {
-            return Err(format!("the header names request {:#x}, the slot is for {:#x}", header.index, pull.short()));
-        }
-        if header.metadata_id != *id || header.body_len != meta.len_bytes() {
-            return Err(format!(
-                "the header has description {} and {} bytes, the slot was granted for {id} and {}",
-                header.metadata_id,
-                header.body_len,
-                meta.len_bytes()
-            ));
-        }
-        if !p.select.takes(header.version) {
-            return Err(format!("the header has {}, asked was {}", header.version, p.select));
-        }
-        Ok(Some(meta.clone()))
     }
 
     /// The tensor is here, and nobody can write to it any more.
@@ -273,13 +179,15 @@ impl Node {
         let LandedTensor { header, meta, copied, .. } = landed;
         self.settle_speculation(link, id);
         let Some(l) = self.links.get_mut(&link) else { return };
-        let Some(p) = l.pulls.get_mut(id) else { return };
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
         let Some(op) = p.op.take() else {
             // Given up meanwhile: CANCELLED still comes.
             p.slot = None;
             return self.landing.free_slot(link, slot);
         };
-        let (Some(pull), Some(slot)) = (l.pulls.remove(id), self.landing.take_slot(link, slot)) else { return };
+        let (Some(pull), Some(slot)) = (self.transfers.end_pull(link, id), self.landing.take_slot(link, slot)) else {
+            return;
+        };
         let waited = Duration::from_micros(u64::from(header.waited_us));
         let (kind, path, sender_copies) = (l.kind, l.path, u64::from(l.limits.sender_copies));
         let bytes = meta.len_bytes();
@@ -288,7 +196,7 @@ impl Node {
         slice.offset += HEADER_BYTES;
         slice.len = bytes;
         let blob = Blob::new(slice, meta, slot.domain, Source::Pool(Box::new(slot.range)));
-        let origin = pull.told.filter(|(version, _)| *version == header.version).map(|(_, context)| context);
+        let origin = pull.origin_of(header.version);
         let blob = self.keys.insert(blob.at(header.version, origin));
         if let Some(op) = self.finish_op(op) {
             let report = Report {
@@ -323,9 +231,8 @@ impl Node {
         meta: TensorMeta,
     ) {
         let Some(id) = self.pull_of(link, index) else { return };
-        let Some(l) = self.links.get(&link) else { return };
-        let Some(p) = l.pulls.get(id) else { return };
-        let slice = match self.find_referred(l, &referred, meta.len_bytes()) {
+        let Some(p) = self.transfers.pull(link, id) else { return };
+        let slice = match self.references.find(link, &referred, meta.len_bytes()) {
             Ok(slice) => slice,
             Err(what) => return self.violation(link, &what),
         };
@@ -333,12 +240,12 @@ impl Node {
             // CANCELLED still comes, and ends the request.
             return self.send(link, Role::Pull, index, Body::ReleaseReference { lease: referred.lease });
         }
-        if p.state != PullState::Asked || self.landing.has_landed(link, p.slot) || !p.select.takes(version) {
+        if self.landing.has_landed(link, p.slot) || !p.takes(version) {
             return self.violation(link, &format!("BY_REFERENCE for request {index:#x}, which did not ask for it"));
         }
         self.settle_speculation(link, id);
         let Some(l) = self.links.get_mut(&link) else { return };
-        let Some(p) = l.pulls.remove(id) else { return };
+        let Some(p) = self.transfers.end_pull(link, id) else { return };
         // The next one of this key needs no slot, either.
         l.numbers.descriptions.forget(&p.key);
         let (bytes, kind, path) = (slice.len, l.kind, l.path);
@@ -346,9 +253,9 @@ impl Node {
         if let Some(slot) = p.slot {
             self.drop_slot(link, slot);
         }
-        self.begin_reading(slice.segment);
+        self.references.begin_reading(slice.segment);
         let source = Source::Reference { link, lease: referred.lease };
-        let origin = p.told.filter(|(told, _)| *told == version).map(|(_, context)| context);
+        let origin = p.origin_of(version);
         let blob = Blob::new(slice, meta, p.domain, source).at(version, origin);
         let blob = self.keys.insert(blob);
         if let Some(op) = p.op.and_then(|op| self.finish_op(op)) {
@@ -368,8 +275,7 @@ impl Node {
     /// ERROR_STATUS: it will not come.
     pub(super) fn pull_failed(&mut self, now: Time, link: LinkId, index: u32, failure: Failure) {
         let Some(id) = self.pull_of(link, index) else { return };
-        let Some(l) = self.links.get_mut(&link) else { return };
-        let Some(p) = l.pulls.get_mut(id) else { return };
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
         if p.state == PullState::Cancelling {
             // CANCELLED still comes, and ends it.
             return;
@@ -384,9 +290,7 @@ impl Node {
         self.settle_speculation(link, id);
         // It may have stood first in line for room.
         self.landing.serve_later(domain);
-        if let Some(l) = self.links.get_mut(&link) {
-            l.pulls.remove(id);
-        }
+        self.transfers.end_pull(link, id);
         if let Some(slot) = slot {
             self.drop_slot(link, slot);
         }
@@ -404,16 +308,14 @@ impl Node {
     /// The operation has ended without the data. What the peer knows of has to be confirmed by it before its slot is used again.
     pub(super) fn cancel_pull(&mut self, link: LinkId, id: PullId) {
         let latest = self.latest;
-        let Some(p) = self.pull_mut(link, id) else { return };
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
         p.op = None;
         p.asked = latest;
         let (slot, domain) = (p.slot, p.domain);
         match p.state {
             PullState::Preparing => {
                 self.settle_speculation(link, id);
-                if let Some(l) = self.links.get_mut(&link) {
-                    l.pulls.remove(id);
-                }
+                self.transfers.end_pull(link, id);
                 if let Some(slot) = slot {
                     self.drop_slot(link, slot);
                 }
@@ -426,7 +328,7 @@ impl Node {
                 {
                     self.drop_slot(link, slot);
                 }
-                let Some(p) = self.pull_mut(link, id) else { return };
+                let Some(p) = self.transfers.pull_mut(link, id) else { return };
                 if state == PullState::Granting {
                     // The peer was not told of this slot.
                     p.slot = None;
@@ -444,11 +346,11 @@ impl Node {
     /// CANCELLED, behind whatever data there was.
     pub(super) fn pull_cancelled(&mut self, link: LinkId, index: u32) {
         let Some(id) = self.pull_of(link, index) else { return };
-        if self.pull_mut(link, id).is_none_or(|p| p.state != PullState::Cancelling) {
+        if self.transfers.pull(link, id).is_none_or(|p| p.state != PullState::Cancelling) {
             return self.violation(link, &format!("CANCELLED for request {index:#x}, which was not cancelled"));
         }
         self.settle_speculation(link, id);
-        let slot = self.links.get_mut(&link).and_then(|l| l.pulls.remove(id)).and_then(|p| p.slot);
+        let slot = self.transfers.end_pull(link, id).and_then(|p| p.slot);
         if let Some(slot) = slot {
             self.drop_slot(link, slot);
         }
@@ -477,9 +379,8 @@ impl Node {
         select: Select,
         after: Duration,
     ) -> Failure {
-        let l = self.links.get(&link);
-        let peer = l.map_or("", |l| l.peer.name.as_str());
-        match l.and_then(|l| l.pulls.get(id)).map(|p| p.state) {
+        let peer = self.links.get(&link).map_or("", |l| l.peer.name.as_str());
+        match self.transfers.pull(link, id).map(|p| p.state) {
             Some(PullState::WaitingForRoom) => Failure::new(
                 FailureCode::PoolFull,
                 format!("no room for key {key:?} came free in the landing pool within {after:?}"),
@@ -496,7 +397,7 @@ impl Node {
         if self.config.broken == Some(crate::protocol::broken::Broken::KeepsSpeculation) {
             return;
         }
-        let Some(p) = self.pull_mut(link, id) else { return };
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
         let (bytes, domain) = (std::mem::take(&mut p.speculative), p.domain);
         self.landing.settle_speculation(domain, bytes);
     }

@@ -8,112 +8,15 @@ use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Reply, Report};
 use crate::protocol::control::BufferAsk;
 use crate::protocol::ids::{BlobId, OperationId, OutFlowId, SessionId, of};
-use crate::protocol::landing::TIDY_AT;
 use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
 use crate::protocol::slab::Slab;
+use crate::protocol::transfers::{FlowState, OutFlow};
 use crate::tensor::{Key, Name, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::{Body, Recall, Role};
-use hashbrown::HashMap;
-use std::collections::VecDeque;
 use std::time::Duration;
-
-/// One key of one worker of ours that lands at another node. Its target changes with what is pushed; the peer is asked anew then.
-pub(crate) struct OutFlow {
-    key: Key,
-    target: Name,
-    session: SessionId,
-    state: FlowState,
-    /// A call asks for its slots, and its answer comes in no order with the messages of the link.
-    calling: bool,
-    /// Room of the granted slots.
-    capacity: u64,
-    name: u32,
-    metadata_id: u32,
-    meta: TensorMeta,
-    idle: VecDeque<SlotGrant>,
-    queue: VecDeque<OperationId>,
-    /// At this length of the queue those that have ended are taken out.
-    tidy_at: usize,
-    next_version: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum FlowState {
-    /// The peer knows nothing of it, or has refused it.
-    New,
-    /// BUFFER_REQUEST is sent.
-    Requested,
-    /// Slots are granted.
-    Ready,
-}
-
-/// The flows of a link to its peer.
-#[derive(Default)]
-pub(crate) struct OutFlows {
-    flows: Slab<OutFlow, of::OutFlow>,
-    by_key: HashMap<(SessionId, Key), OutFlowId>,
-}
-
-impl OutFlows {
-    pub(super) fn len(&self) -> usize {
-        self.flows.len()
-    }
-
-    /// Whether one more can be named in 32 bits.
-    fn has_room(&self) -> bool {
-        self.flows.has_short_room()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (OutFlowId, &OutFlow)> {
-        self.flows.iter()
-    }
-
-    /// The flow of a worker's key.
-    fn of(&self, session: SessionId, key: &Key) -> Option<OutFlowId> {
-        self.by_key.get(&(session, key.clone())).copied()
-    }
-
-    /// The flow that the peer names.
-    fn named(&self, index: u32) -> Option<OutFlowId> {
-        self.flows.lengthen(index)
-    }
-
-    fn of_session(&self, session: SessionId) -> Vec<OutFlowId> {
-        self.flows.ids(|flow| flow.session == session)
-    }
-
-    fn get_mut(&mut self, id: OutFlowId) -> Option<&mut OutFlow> {
-        self.flows.get_mut(id)
-    }
-
-    fn insert(&mut self, flow: OutFlow) -> OutFlowId {
-        let key = (flow.session, flow.key.clone());
-        let id = self.flows.insert(flow);
-        self.by_key.insert(key, id);
-        id
-    }
-
-    /// Returns whether it was there.
-    fn remove(&mut self, id: OutFlowId) -> bool {
-        let Some(flow) = self.flows.remove(id) else { return false };
-        self.by_key.remove(&(flow.session, flow.key));
-        true
-    }
-}
-
-#[cfg(test)]
-impl OutFlow {
-    pub(crate) fn state(&self) -> String {
-        format!("{:?}{}", self.state, if self.calling { ", call" } else { "" })
-    }
-
-    pub(super) fn queued(&self) -> usize {
-        self.queue.len()
-    }
-}
 
 impl Node {
     /// Puts a push into its flow.
@@ -130,37 +33,19 @@ impl Node {
         if let Err(failure) = tenant.map_or(Ok(()), |tenant| self.vouched(link, tenant)) {
             return self.fail_op(id, failure);
         }
-        let Some(l) = self.links.get_mut(&link) else { return };
-        let flow = match l.flows_out.of(session, &key) {
-            Some(flow) => flow,
-            None if !l.flows_out.has_room() => {
-                let text =
-                    format!("{} keys are pushed to node {:?} already, the limit", l.flows_out.len(), l.peer.name);
-                return self.fail_op(id, Failure::new(FailureCode::Busy, text));
-            }
-            None => l.flows_out.insert(OutFlow {
-                key: key.clone(),
-                target: target.clone(),
-                session,
-                state: FlowState::New,
-                calling: false,
-                capacity: 0,
-                name: 0,
-                metadata_id: 0,
-                meta,
-                idle: VecDeque::new(),
-                queue: VecDeque::new(),
-                tidy_at: TIDY_AT,
-                next_version: 0,
-            }),
+        let of = (session, key);
+        let flow = self.transfers.flow_of(link, &of).or_else(|| {
+            let flow = OutFlow::new(of, target, meta);
+            self.transfers.begin_flow(link, flow)
+        });
+        let Some(flow) = flow else {
+            let flows = self.transfers.of(link).map_or(0, |l| l.flows().len());
+            let peer = self.peer_of(link).map_or("", |peer| peer.name.as_str());
+            let text = format!("{flows} keys are pushed to node {peer:?} already, the limit");
+            return self.fail_op(id, Failure::new(FailureCode::Busy, text));
         };
-        if let Some(f) = l.flows_out.get_mut(flow) {
-            if f.queue.len() >= f.tidy_at {
-                // While the first waits, those behind it may come and go.
-                f.queue.retain(|id| self.ops.get(*id).is_some());
-                f.tidy_at = (2 * f.queue.len()).max(TIDY_AT);
-            }
-            f.queue.push_back(id);
+        if let Some(f) = self.transfers.flow_mut(link, flow) {
+            f.enqueue(id, |id| self.ops.get(id).is_some());
         }
         self.push_stage(id, PushStage::Queued(link, flow));
         self.drain_flow(now, link, flow);
@@ -175,28 +60,22 @@ impl Node {
         }
     }
 
-    fn flow_out(&mut self, link: LinkId, flow: OutFlowId) -> Option<&mut OutFlow> {
-        self.links.get_mut(&link)?.flows_out.get_mut(flow)
-    }
-
     /// Writes what has a slot; asks for slots where there are none, or none large enough.
     fn drain_flow(&mut self, now: Time, link: LinkId, flow: OutFlowId) {
-        while let Some(f) = self.flow_out(link, flow) {
-            let Some(id) = f.queue.front().copied() else { return };
-            if f.state == FlowState::Requested || f.calling {
-                return;
-            }
-            let (state, capacity, has_idle) = (f.state, f.capacity, !f.idle.is_empty());
-            let (next, target) = (f.next_version, f.target.clone());
+        while let Some(f) = self.transfers.flow_mut(link, flow) {
+            let Some(id) = f.next() else { return };
             let Some(op) = self.ops.get(id) else {
                 // It ended while it was waiting.
-                if let Some(f) = self.flow_out(link, flow) {
-                    f.queue.pop_front();
-                }
+                f.drop_first();
                 continue;
             };
-            let (Some(to), Some(meta)) = (op.target(), self.pushed_meta(op)) else { return };
-            if target != *to {
+            let (state, capacity, has_idle, next) = (f.state, f.capacity, f.has_idle(), f.next_version);
+            let is_for = |to: &Name| f.target == *to;
+            let (Some((to, is_same)), Some(meta)) = (op.target().map(|to| (to, is_for(to))), self.pushed_meta(op))
+            else {
+                return;
+            };
+            if !is_same {
                 let to = to.clone();
                 self.change_target(link, flow, to);
                 continue;
@@ -234,52 +113,40 @@ impl Node {
     /// The next push goes to another worker of that node: the slots are for the one before.
     fn change_target(&mut self, link: LinkId, flow: OutFlowId, to: Name) {
         self.keep_version(link, flow);
-        let Some(f) = self.flow_out(link, flow) else { return };
+        let Some(f) = self.transfers.flow_mut(link, flow) else { return };
         f.state = FlowState::New;
         f.target = to;
-        let (session, of) = (f.session, (f.key.clone(), f.target.clone()));
-        let next = self.sessions.get(&session).and_then(|s| s.versions.get(&of)).copied().unwrap_or(0);
-        if let Some(f) = self.flow_out(link, flow) {
-            f.next_version = next;
-        }
+        f.next_version = self.sessions.get(&f.session).and_then(|s| s.versions.get(&f.way())).copied().unwrap_or(0);
     }
 
     /// Versions rise as long as the session lasts, whatever becomes of the flow.
     fn keep_version(&mut self, link: LinkId, flow: OutFlowId) {
-        let Some(f) = self.flow_out(link, flow) else { return };
-        let (session, next, of) = (f.session, f.next_version, (f.key.clone(), f.target.clone()));
-        if next > 0
-            && let Some(s) = self.sessions.get_mut(&session)
+        let Some(f) = self.transfers.flow(link, flow) else { return };
+        if f.next_version > 0
+            && let Some(s) = self.sessions.get_mut(&f.session)
         {
-            s.versions.insert(of, next);
+            s.versions.insert(f.way(), f.next_version);
         }
     }
 
     /// Asks for slots: by message, or for a flow of which the peer knows nothing yet by a call.
     fn request_buffers(&mut self, link: LinkId, flow: OutFlowId, meta: TensorMeta, by_call: bool) {
-        let Some(f) = self.flow_out(link, flow) else { return };
-        f.state = FlowState::Requested;
-        f.capacity = meta.len_bytes();
-        let by_call = by_call && f.metadata_id == 0;
-        f.metadata_id += 1;
-        f.meta = meta.clone();
-        // The receiver takes the slots back that it had granted before.
-        f.idle.clear();
-        let (metadata_id, key, target) = (f.metadata_id, Name::from(f.key.clone()), f.target.clone());
-        let session = f.session;
+        let Some(f) = self.transfers.flow_mut(link, flow) else { return };
+        let (metadata_id, is_first) = f.request(meta.clone());
+        let (session, key, target) = (f.session, Name::from(f.key.clone()), f.target.clone());
         let Some((owner, tenant)) = self.sessions.get(&session).map(|s| (s.name.clone(), s.domain)) else { return };
         let tenant = self.config.tenants.name(tenant);
-        if by_call {
+        if by_call && is_first {
             let [number] = self.number(link, [&key]);
-            if let Some(f) = self.flow_out(link, flow) {
+            if let Some(f) = self.transfers.flow_mut(link, flow) {
                 f.calling = true;
                 f.name = number.id;
             }
-            return self
-                .ask_by_call(link, BufferAsk { flow: flow.short(), key: Key::from(key), meta, target, owner, tenant });
+            let ask = BufferAsk { flow: flow.short(), key: Key::from(key), meta, target, owner, tenant };
+            return self.transfers.ask_by_call(link, ask);
         }
         let [key, target, owner, tenant] = self.number(link, [&key, &target, &owner, &tenant]);
-        if let Some(f) = self.flow_out(link, flow) {
+        if let Some(f) = self.transfers.flow_mut(link, flow) {
             f.name = key.id;
         }
         self.send(
@@ -301,17 +168,10 @@ impl Node {
         version: Version,
         meta: TensorMeta,
     ) {
-        let Some(f) = self.flow_out(link, flow) else { return };
-        f.queue.pop_front();
-        f.next_version = version.0.saturating_add(1);
-        let changed = f.meta != meta;
-        if changed {
-            f.metadata_id += 1;
-            f.meta = meta.clone();
-        }
-        let (metadata_id, name) = (f.metadata_id, f.name);
-        let Some(slot) = f.idle.pop_front() else { return };
-        if changed {
+        let Some(f) = self.transfers.flow_mut(link, flow) else { return };
+        let name = f.name;
+        let Some((slot, metadata_id, is_new)) = f.write(version.0, &meta) else { return };
+        if is_new {
             self.send(link, Role::Push, flow.short(), Body::MetaDataUpdate { version, metadata_id, meta });
         }
         if let Some(Op { kind: OpKind::Push { stage, posted, .. }, .. }) = self.ops.get_mut(id) {
@@ -365,11 +225,6 @@ impl Node {
         self.unhold(blob);
     }
 
-    /// The flow that a peer calls by this index. One that has ended meanwhile is no fault of the peer's.
-    fn flow_named(&self, link: LinkId, index: u32) -> Option<OutFlowId> {
-        self.links.get(&link)?.flows_out.named(index)
-    }
-
     /// The answer to a call. One that was called back meanwhile has no use for it, and goes on with what was pushed since.
     pub(super) fn flow_prepared(
         &mut self,
@@ -378,11 +233,11 @@ impl Node {
         index: u32,
         answer: Result<Vec<SlotGrant>, Failure>,
     ) {
-        let Some(id) = self.flow_named(link, index) else {
+        let Some(id) = self.transfers.flow_named(link, index) else {
             // Its worker is gone meanwhile, and the peer did not know the flow when it was told.
             return self.send(link, Role::Push, index, Body::BufferRelease);
         };
-        let Some(f) = self.flow_out(link, id) else { return };
+        let Some(f) = self.transfers.flow_mut(link, id) else { return };
         f.calling = false;
         match (f.state, answer) {
             (FlowState::Requested, Ok(slots)) => self.buffer_response(now, link, index, slots),
@@ -393,50 +248,39 @@ impl Node {
 
     /// Ends a flow of which it is not known what the peer makes of it. What waits for it fails.
     pub(super) fn abandon_flow(&mut self, link: LinkId, index: u32, failure: &Failure) {
-        let Some(id) = self.flow_named(link, index) else {
+        let Some(id) = self.transfers.flow_named(link, index) else {
             return self.send(link, Role::Push, index, Body::BufferRelease);
         };
         self.flow_refused(link, index, failure);
-        if let Some(l) = self.links.get_mut(&link)
-            && l.flows_out.remove(id)
-        {
+        if self.transfers.end_flow(link, id) {
             self.send(link, Role::Push, index, Body::BufferRelease);
         }
     }
 
     /// BUFFER_RESPONSE, or the answer to a call.
     pub(super) fn buffer_response(&mut self, now: Time, link: LinkId, index: u32, slots: Vec<SlotGrant>) {
-        let Some(id) = self.flow_named(link, index) else { return };
-        let Some(f) = self.flow_out(link, id) else { return };
-        let short = slots.iter().find(|s| s.capacity < f.capacity).map(|s| s.capacity);
-        if f.state != FlowState::Requested || f.calling || short.is_some() {
+        let Some(id) = self.transfers.flow_named(link, index) else { return };
+        let Some(f) = self.transfers.flow_mut(link, id) else { return };
+        if let Err(short) = f.grant(slots) {
             let what = format!("BUFFER_RESPONSE for flow {index:#x} that was not asked for, or too small ({short:?})");
             return self.violation(link, &what);
         }
-        f.state = FlowState::Ready;
-        f.idle.extend(slots);
         self.drain_flow(now, link, id);
     }
 
     /// BUFFER_IDLE.
     pub(super) fn buffer_idle(&mut self, now: Time, link: LinkId, index: u32, slot: SlotGrant) {
-        let Some(id) = self.flow_named(link, index) else { return };
-        let Some(f) = self.flow_out(link, id) else { return };
-        match f.state {
-            FlowState::Ready if slot.capacity >= f.capacity => f.idle.push_back(slot),
-            // It crossed our request for larger ones, which takes it back.
-            _ => return,
+        let Some(id) = self.transfers.flow_named(link, index) else { return };
+        if self.transfers.flow_mut(link, id).is_some_and(|f| f.give_back(slot)) {
+            self.drain_flow(now, link, id);
         }
-        self.drain_flow(now, link, id);
     }
 
     /// ERROR_STATUS: the peer grants nothing.
     pub(super) fn flow_refused(&mut self, link: LinkId, index: u32, failure: &Failure) {
-        let Some(id) = self.flow_named(link, index) else { return };
-        let Some(f) = self.flow_out(link, id) else { return };
-        f.state = FlowState::New;
-        f.idle.clear();
-        let (queue, target) = (std::mem::take(&mut f.queue), f.target.clone());
+        let Some(id) = self.transfers.flow_named(link, index) else { return };
+        let Some(f) = self.transfers.flow_mut(link, id) else { return };
+        let (queue, target) = (f.refuse(), f.target.clone());
         if failure.code == FailureCode::UnknownWorker {
             self.worker_locations.remove(&target);
         }
@@ -447,22 +291,17 @@ impl Node {
 
     /// BUFFER_RECALL. The answer goes behind what was written before; what is pushed from now on asks for slots again.
     pub(super) fn buffer_recall(&mut self, now: Time, link: LinkId, index: u32, why: Recall, round: u32) {
-        let id = self.flow_named(link, index);
+        let id = self.transfers.flow_named(link, index);
         if let (Some(id), Recall::Ends) = (id, why) {
-            let target = self.flow_out(link, id).map(|f| f.target.clone());
+            let target = self.transfers.flow(link, id).map(|f| f.target.clone());
             if let Some(target) = target {
                 self.worker_locations.remove(&target);
                 let text = format!("worker {target:?} is gone");
                 self.flow_refused(link, index, &Failure::new(FailureCode::UnknownWorker, text));
             }
         }
-        if let (Some(f), Recall::Room) = (id.and_then(|id| self.flow_out(link, id)), why) {
-            f.idle.clear();
-            // A request that crossed it asks for other slots already. The answer to a call may be of before or after: it does
-            // not count.
-            if f.state != FlowState::Requested || f.calling {
-                f.state = FlowState::New;
-            }
+        if let (Some(f), Recall::Room) = (id.and_then(|id| self.transfers.flow_mut(link, id)), why) {
+            f.recall();
         }
         self.send(link, Role::Push, index, Body::Recalled { why, round });
         if let (Some(id), Recall::Room) = (id, why) {
@@ -472,29 +311,22 @@ impl Node {
 
     /// A worker of ours is gone: its flows end, behind what was posted.
     pub(super) fn flows_out_abandoned(&mut self, session: SessionId) {
-        let links: Vec<_> = self.links.keys().copied().collect();
-        for link in links {
-            let Some(l) = self.links.get_mut(&link) else { continue };
-            for id in l.flows_out.of_session(session) {
-                let Some(l) = self.links.get_mut(&link) else { continue };
-                if !l.flows_out.remove(id) {
-                    continue;
-                }
-                // Also where it has no slots: the peer may still have what landed before. One that does not know the flow has
-                // nothing to release.
-                self.send(link, Role::Push, id.short(), Body::BufferRelease);
-            }
+        for (link, id) in self.transfers.flows_of(session) {
+            self.transfers.end_flow(link, id);
+            // Also where it has no slots: the peer may still have what landed before. One that does not know the flow has
+            // nothing to release.
+            self.send(link, Role::Push, id.short(), Body::BufferRelease);
         }
     }
 
-    pub(super) fn flows_out_lost(&mut self, flows: &OutFlows, failure: &Failure) {
+    pub(super) fn flows_out_lost(&mut self, flows: &Slab<OutFlow, of::OutFlow>, failure: &Failure) {
         for (_, flow) in flows.iter() {
             // Its worker may be found elsewhere when it is asked for again.
             self.worker_locations.remove(&flow.target);
             if let Some(s) = self.sessions.get_mut(&flow.session) {
-                s.versions.insert((flow.key.clone(), flow.target.clone()), flow.next_version);
+                s.versions.insert(flow.way(), flow.next_version);
             }
-            for op in &flow.queue {
+            for op in flow.queue() {
                 let text = format!("while key {:?} was being pushed to {:?}, {}", flow.key, flow.target, failure.text);
                 self.fail_op(*op, Failure::new(failure.code, text));
             }

@@ -11,7 +11,7 @@
 use super::Node;
 use crate::fabric::LinkId;
 use crate::protocol::ids::FlowAt;
-use crate::protocol::landing::{InState, Recalled, Want};
+use crate::protocol::landing::{InState, Recalled, Want, slot_bytes};
 use crate::protocol::tenant::Tenant;
 use crate::time::Time;
 use crate::wire::message::{Body, Recall, Role};
@@ -46,7 +46,7 @@ impl Node {
     /// How much room in one piece is surely enough for somebody who waits for some. `None` where it waits for none.
     pub(super) fn room_for(&self, want: Want) -> Option<u64> {
         match want {
-            Want::Pull(link, pull) => self.links.get(&link)?.pulls.get(pull)?.room(),
+            Want::Pull(link, pull) => slot_bytes(self.transfers.pull(link, pull)?.len_bytes()?),
             Want::Flow(link, flow) => self.landing.flow_room((link, flow)),
             Want::Copy(copying) => self.copies.get(copying)?.needs(),
         }

@@ -1,7 +1,6 @@
 //! Landing slots: what a grant, a landing and free room lead to.
 
 use super::Node;
-use super::pull::Pull;
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, RemoteSlice};
 use crate::protocol::events::NodeEvent;
@@ -9,6 +8,7 @@ use crate::protocol::ids::{BlobId, FlowAt, SlotId};
 use crate::protocol::keys::Source;
 use crate::protocol::landing::{Granted, LandedTensor, Revoked, SlotUser, Want};
 use crate::protocol::tenant::Tenant;
+use crate::protocol::transfers::Pull;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::{Body, Role};
@@ -33,7 +33,10 @@ impl Node {
         }
         let checked = self.landing.check(link, value, header).and_then(|(slot, key, user, header)| {
             let meta = match user {
-                SlotUser::Pull(pull) => self.check_pull_landing(link, pull, &header)?,
+                SlotUser::Pull(id) => {
+                    let pull = self.transfers.pull(link, id).ok_or("the slot's request is gone")?;
+                    pull.check_landing(id, &header)?
+                }
                 SlotUser::Flow(flow, _) => self.landing.check_flow((link, flow), &header)?,
                 SlotUser::Nobody => None,
             };
@@ -97,9 +100,9 @@ impl Node {
 
     /// Stands in line for room.
     pub(super) fn want(&mut self, domain: Tenant, want: Want) {
-        let Node { links, copies, .. } = self;
+        let Node { transfers, copies, .. } = self;
         let waits = |want| match want {
-            Want::Pull(link, id) => links.get(&link).and_then(|l| l.pulls.get(id)).is_some_and(Pull::wants_room),
+            Want::Pull(link, id) => transfers.pull(link, id).is_some_and(Pull::wants_room),
             Want::Copy(id) => copies.get(id).is_some_and(|copying| copying.needs().is_some()),
             Want::Flow(..) => true,
         };

@@ -7,6 +7,7 @@ use crate::protocol::ids::{BlobId, RecordId};
 use crate::protocol::keys::{Blob, Concerned, Outlived, Owner, Picked, Waiter};
 use crate::protocol::landing::InFlow;
 use crate::protocol::tenant::Tenant;
+use crate::protocol::transfers::Serve;
 use crate::tensor::{Key, Name, Select, Version};
 use crate::time::Time;
 
@@ -86,7 +87,7 @@ impl Node {
         let Some(select) = self.keys.select_of(record, waiter) else { return false };
         let is_there = match waiter {
             Waiter::Local(id) => self.ops.get(id).is_some(),
-            Waiter::Remote(link, index) => self.links.get(&link).is_some_and(|l| l.serves.contains_key(&index)),
+            Waiter::Remote(link, index) => self.transfers.serve(link, index).is_some(),
         };
         let picked = self.keys.pick(record, select);
         if is_there && picked == Picked::NotYet {
@@ -121,7 +122,7 @@ impl Node {
     fn reader_of(&self, waiter: Waiter) -> Option<Tenant> {
         match waiter {
             Waiter::Local(id) => self.sessions.get(&self.ops.get(id)?.session).map(|s| s.domain),
-            Waiter::Remote(link, index) => self.links.get(&link)?.serves.get(&index).map(|s| s.reader),
+            Waiter::Remote(link, index) => self.transfers.serve(link, index).map(Serve::reader),
         }
     }
 

@@ -1,10 +1,10 @@
 //! What an operation waits for, in words: for whoever looks at it while it waits.
 
 use super::Node;
-use super::pull::PullState;
 use super::worker::CounterStage;
 use super::worker::{FetchStage, Op, OpKind, PushStage};
 use crate::op::CounterAsk;
+use crate::protocol::transfers::{Pull, PullState};
 use crate::tensor::{Name, ReservedFor};
 
 impl Op {
@@ -54,8 +54,7 @@ impl Node {
             OpKind::Push { blob, .. } | OpKind::TakeBack { blob } => self.keys.blob(*blob).map(|b| b.meta.len_bytes()),
             OpKind::Prepare { meta, .. } => Some(meta.len_bytes()),
             OpKind::Fetch { stage: FetchStage::Pulling(link, pull), .. } => {
-                let pull = self.links.get(link)?.pulls.get(*pull)?;
-                pull.described.as_ref().map(|(_, meta)| meta.len_bytes())
+                self.transfers.pull(*link, *pull).and_then(Pull::len_bytes)
             }
             OpKind::Fetch { .. } | OpKind::Counter { .. } => None,
         }
@@ -76,9 +75,8 @@ impl Node {
                 FetchStage::Connecting(node) => format!("a link to node {node:?}, which owns the key"),
                 FetchStage::Copying(_) => "a copy out of another tenant's memory, or room for it".to_owned(),
                 FetchStage::Pulling(link, pull) => {
-                    let l = self.links.get(link);
-                    let peer = l.map_or("", |l| l.peer.name.as_str());
-                    match l.and_then(|l| l.pulls.get(*pull)).map(|p| p.state) {
+                    let peer = self.links.get(link).map_or("", |l| l.peer.name.as_str());
+                    match self.transfers.pull(*link, *pull).map(|p| p.state) {
                         Some(PullState::WaitingForRoom) => "room in the landing pool".to_owned(),
                         Some(PullState::Preparing | PullState::Granting) => "a landing slot to be opened".to_owned(),
                         _ => format!("node {peer:?} to send {select}"),

@@ -12,7 +12,7 @@ use crate::fabric::DownReason;
 use crate::memory::{RemoteKey, RemoteSlice};
 use crate::op::{Command, Failure, FailureCode};
 use crate::protocol::landing::SlotState;
-use crate::protocol::node::pull::PullState;
+use crate::protocol::transfers::PullState;
 use crate::protocol::{Control, PREPARED_METADATA_ID};
 use crate::tensor::{Retention, Select, Version};
 use crate::trace::TraceContext;
@@ -92,12 +92,11 @@ fn write(solo: &mut Solo, role: Role) -> bool {
 // ---- a pull, at its receiver ----
 
 fn pull(solo: &Solo) -> u32 {
-    solo.node.links[&LINK].pulls.iter().last().map_or(0x77777, |(id, _)| id.short())
+    solo.node.transfers.of(LINK).unwrap().pulls().iter().last().map_or(0x77777, |(id, _)| id.short())
 }
 
 fn pull_state(solo: &Solo) -> Option<String> {
-    let l = solo.node.links.get(&LINK)?;
-    let (_, pull) = l.pulls.iter().last()?;
+    let (_, pull) = solo.node.transfers.of(LINK)?.pulls().iter().last()?;
     let slot = pull.slot.and_then(|id| solo.node.landing.slots_of(LINK)?.get(id)).map(|s| &s.state);
     Some(match slot {
         Some(SlotState::Revoking(Some(_))) if pull.state != PullState::Cancelling => "Landed".to_owned(),
@@ -292,13 +291,13 @@ const SERVE: Machine = Machine {
         ("kept", Solo::keep),
         ("link down", link_down),
     ],
-    observe: |solo| solo.node.links.get(&LINK)?.serves.get(&INDEX).map(|s| s.state().to_owned()),
+    observe: |solo| solo.node.transfers.serve(LINK, INDEX).map(|s| s.state().to_owned()),
 };
 
 // ---- a push, at its sender ----
 
 fn flow_out(solo: &Solo) -> u32 {
-    solo.node.links[&LINK].flows_out.iter().last().map_or(0x77777, |(id, _)| id.short())
+    solo.node.transfers.of(LINK).unwrap().flows().iter().last().map_or(0x77777, |(id, _)| id.short())
 }
 
 fn requested() -> Solo {
@@ -379,7 +378,7 @@ const SENDER: Machine = Machine {
         ("session ends", session_ends),
         ("link down", link_down),
     ],
-    observe: |solo| solo.node.links.get(&LINK)?.flows_out.iter().last().map(|(_, f)| f.state()),
+    observe: |solo| solo.node.transfers.of(LINK)?.flows().iter().last().map(|(_, f)| f.state()),
 };
 
 // ---- a push, at its receiver ----

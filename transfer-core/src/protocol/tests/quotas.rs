@@ -5,7 +5,7 @@ use super::solo::{LINK, SESSION, Solo};
 use crate::fabric::{Capabilities, DownReason, FabricKind, LinkId};
 use crate::memory::{RemoteKey, RemoteSlice};
 use crate::op::{Command, FailureCode, Fetch, OpId, Reply};
-use crate::protocol::node::prepare::MAX_CALLS_PER_LINK;
+use crate::protocol::transfers::MAX_CALLS_PER_LINK;
 use crate::protocol::{BufferAsk, PeerInfo};
 use crate::tensor::Select;
 use crate::time::Time;
@@ -134,9 +134,9 @@ fn calls_whose_ping_is_not_answered_are_bounded() {
         // It ends the flow, and says nothing to the PING.
         solo.hear(Role::Push, 7, Body::BufferRelease);
         solo.revoke();
-        assert!(solo.node.calls.len() <= MAX_CALLS_PER_LINK, "{}", solo.node.calls.len());
+        assert!(solo.node.transfers.calls() <= MAX_CALLS_PER_LINK, "{}", solo.node.transfers.calls());
     }
-    assert_eq!(solo.node.calls.len(), MAX_CALLS_PER_LINK);
+    assert_eq!(solo.node.transfers.calls(), MAX_CALLS_PER_LINK);
 }
 
 /// The one under way goes on: what is refused is the second.

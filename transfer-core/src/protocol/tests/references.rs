@@ -225,7 +225,7 @@ fn who_gives_up_meanwhile_leaves_nothing() {
             }
         }
         pair.settle();
-        assert_eq!([0, 1].map(|i| pair.nodes[i].node.references()), [(0, 0), (0, 0)], "after {steps} steps");
+        assert_eq!([0, 1].map(|i| pair.nodes[i].node.references.counts()), [(0, 0), (0, 0)], "after {steps} steps");
     }
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
@@ -252,7 +252,8 @@ pub(super) fn by_reference(offset: u64) -> Body {
 /// What a peer says that is not so ends its link, and is not read.
 #[test]
 fn lies_about_references_end_the_link() {
-    let index = |solo: &Solo| solo.node.links[&LINK].pulls.iter().last().map_or(0, |(id, _)| id.short());
+    let index =
+        |solo: &Solo| solo.node.transfers.of(LINK).unwrap().pulls().iter().last().map_or(0, |(id, _)| id.short());
     let lies = [
         ("which was not passed", referred(HANDLE + 1, 0)),
         ("multiple of 64", by_reference(8)),

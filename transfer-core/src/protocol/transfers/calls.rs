@@ -2,9 +2,7 @@
 
 use super::Transfers;
 use crate::fabric::LinkId;
-use crate::op::Failure;
 use crate::protocol::control::{BufferAnswer, BufferAsk};
-use crate::wire::landing::SlotGrant;
 
 /// The most calls of one peer that are being answered. It has to answer a PING for each.
 pub(crate) const MAX_CALLS_PER_LINK: usize = 64;
@@ -74,7 +72,7 @@ impl Transfers {
         let Some(call) = self.calls.get_mut(&token) else { return CallStep::Waits };
         call.answers.push(answer);
         call.left = call.left.saturating_sub(1);
-        let is_granted = |(_, answer): &(u32, Result<Vec<SlotGrant>, Failure>)| answer.is_ok();
+        let is_granted = |(_, answer): &BufferAnswer| answer.is_ok();
         match (call.left, call.answers.iter().any(is_granted)) {
             (0, true) => CallStep::Ping(call.link, ping_of(token)),
             (0, false) => CallStep::Ends,

@@ -11,7 +11,7 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
-pub(super) use calls::MAX_CALLS_PER_LINK;
+pub(super) use calls::{CallStep, MAX_CALLS_PER_LINK};
 pub(super) use pull::{Pull, PullState};
 pub(super) use push::{FlowState, OutFlow};
 pub(super) use serve::Serve;
@@ -147,7 +147,8 @@ impl Transfers {
     /// Requests of a peer whose version is not there yet, and their keys, in the order of their indices.
     pub(super) fn waiting_serves(&self, link: LinkId) -> Vec<(u32, Key)> {
         let serves = self.links.get(&link).into_iter().flat_map(|l| &l.serves);
-        let waiting = serves.filter(|(_, serve)| !serve.is_published()).map(|(index, serve)| (*index, serve.key().clone()));
+        let waiting =
+            serves.filter(|(_, serve)| !serve.is_published()).map(|(index, serve)| (*index, serve.key().clone()));
         let mut waiting: Vec<_> = waiting.collect();
         waiting.sort_unstable_by_key(|(index, _)| *index);
         waiting

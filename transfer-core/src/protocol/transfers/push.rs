@@ -5,7 +5,7 @@ use crate::tensor::{Key, Name, TensorMeta};
 use crate::wire::landing::SlotGrant;
 use std::collections::VecDeque;
 
-/// From this length on a queue is searched for operations that have ended.
+/// From this length on, operations that have ended are taken out of a queue.
 const TIDY_AT: usize = 64;
 
 /// One key of one worker of ours that lands at another node. Its target changes with what is pushed; the peer is asked anew then.

@@ -1,0 +1,90 @@
+//! Memory of peers that workers of ours read by reference.
+
+use super::References;
+use crate::fabric::LinkId;
+use crate::memory::{ALIGNMENT, LocalSlice, SegmentId};
+use crate::protocol::action::{Actions, HostAction};
+
+/// A segment of a peer's that workers of ours may read.
+#[derive(Default)]
+pub(super) struct Foreign {
+    /// Blobs that lie in it.
+    blobs: u64,
+    /// No more will come.
+    ended: bool,
+}
+
+impl Foreign {
+    #[cfg(test)]
+    pub(super) fn blobs(&self) -> u64 {
+        self.blobs
+    }
+}
+
+/// A version that is not sent, but may be read where it lies.
+pub(crate) struct Referred {
+    pub(crate) lease: u32,
+    pub(crate) segment: u32,
+    pub(crate) offset: u64,
+}
+
+impl References {
+    /// A peer's segment is kept for workers of this node, under a number of this node's. `false`: its link is gone.
+    pub(crate) fn keep(&mut self, link: LinkId, handle: u32, segment: SegmentId, len_bytes: u64) -> bool {
+        let Some(l) = self.links.get_mut(&link) else { return false };
+        l.kept.insert(handle, (segment, len_bytes));
+        self.foreign.insert(segment, Foreign::default());
+        true
+    }
+
+    /// The peer will not name that segment again.
+    pub(crate) fn segment_gone(&mut self, link: LinkId, handle: u32, actions: &mut Actions) {
+        if let Some((segment, _)) = self.links.get_mut(&link).and_then(|l| l.kept.remove(&handle)) {
+            self.foreign_ended(segment, actions);
+        }
+    }
+
+    /// Where a version lies that the peer refers to. The error says what is wrong with it.
+    pub(crate) fn find(&self, link: LinkId, referred: &Referred, len: u64) -> Result<LocalSlice, String> {
+        let Referred { segment: handle, offset, .. } = *referred;
+        let Some((segment, segment_len)) = self.links.get(&link).and_then(|l| l.kept.get(&handle)).copied() else {
+            return Err(format!("BY_REFERENCE into segment {handle}, which was not passed, or is not kept here"));
+        };
+        if !offset.is_multiple_of(ALIGNMENT) || offset.checked_add(len).is_none_or(|end| end > segment_len) {
+            return Err(format!(
+                "BY_REFERENCE to {len} bytes at {offset} of segment {handle}; they must begin at a multiple of {ALIGNMENT} and end \
+                 within its {segment_len} bytes"
+            ));
+        }
+        Ok(LocalSlice { segment, offset, len })
+    }
+
+    /// A blob of this node lies there now.
+    pub(crate) fn begin_reading(&mut self, segment: SegmentId) {
+        if let Some(foreign) = self.foreign.get_mut(&segment) {
+            foreign.blobs += 1;
+        }
+    }
+
+    /// A blob that lay there has ended.
+    pub(crate) fn end_reading(&mut self, segment: SegmentId, actions: &mut Actions) {
+        if let Some(foreign) = self.foreign.get_mut(&segment) {
+            foreign.blobs = foreign.blobs.saturating_sub(1);
+        }
+        self.tidy(segment, actions);
+    }
+
+    pub(super) fn foreign_ended(&mut self, segment: SegmentId, actions: &mut Actions) {
+        if let Some(foreign) = self.foreign.get_mut(&segment) {
+            foreign.ended = true;
+        }
+        self.tidy(segment, actions);
+    }
+
+    fn tidy(&mut self, segment: SegmentId, actions: &mut Actions) {
+        if self.foreign.get(&segment).is_some_and(|foreign| foreign.ended && foreign.blobs == 0) {
+            self.foreign.remove(&segment);
+            actions.push(HostAction::SegmentUnused { segment });
+        }
+    }
+}
