@@ -34,7 +34,7 @@ impl Node {
         let records = self.keys.records().len();
         let (timers, cells) = (self.timers.len(), self.cells.in_use() as u64);
         let (arenas, flights) = (self.arenas.len(), self.links.values().map(|l| l.in_flight.len()).sum::<usize>());
-        let left = (speculative, records, timers, cells, arenas, flights, self.counters_busy(), self.keys.tickets());
+        let left = (speculative, records, timers, cells, arenas, flights, self.counters.busy(), self.keys.tickets());
         if !self.evicted.is_empty() {
             return Err(format!("{:?} are thrown out and have not gone", self.evicted.keys()));
         }

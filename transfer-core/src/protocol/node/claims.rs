@@ -5,6 +5,7 @@ use super::worker::Op;
 use crate::op::{Failure, FailureCode};
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
+use crate::protocol::counters::Counters;
 use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::RecordId;
 use crate::protocol::keys::{Claimant, Claiming, Owner, Record, Waiter};
@@ -80,7 +81,7 @@ impl Node {
     /// The directory answered a claim.
     pub fn claimed(&mut self, now: Time, key: &Key, result: Result<(), crate::protocol::control::ClaimRefused>) {
         if key.reserved_for().is_some() {
-            return self.counter_claimed(now, key, result);
+            return self.count(now, |counters| counters.claimed(now, key, result));
         }
         let found = self.keys.find(key);
         let Some((id, owner)) = found.and_then(|id| Some((id, self.keys.record(id)?.owner()))) else {
@@ -181,7 +182,7 @@ impl Node {
     /// whose clock may have been set back.
     pub fn claim_all(&mut self) {
         self.keys.forget_locations();
-        self.claim_all_counters();
+        self.count(self.latest, Counters::claim_all);
         for (_, record) in self.keys.records().iter() {
             let owner = record.owner();
             let names = self.owner_name(owner).cloned().zip(Node::tenant_of(&self.sessions, owner));

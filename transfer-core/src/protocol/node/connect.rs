@@ -1,6 +1,5 @@
 //! Finding the node of a worker, and the link to a node.
 
-use super::worker::CounterStage;
 use super::worker::{FetchStage, Op, OpKind, PushStage};
 use super::{Node, Peer};
 use crate::fabric::LinkId;
@@ -33,7 +32,7 @@ impl Node {
                 OpKind::Push { stage: PushStage::Connecting(_), .. }
                 | OpKind::Prepare { stage: PushStage::Connecting(_), .. },
             ) => self.enqueue_push(now, id, link),
-            Some(OpKind::Counter { stage: CounterStage::Connecting(_), .. }) => self.counter_connected(now, id, link),
+            Some(OpKind::Counter) => self.count(now, |counters| counters.connected(now, id, link)),
             _ => {}
         }
     }
@@ -85,8 +84,7 @@ impl Node {
     pub(super) fn forget_node_of(&mut self, id: OperationId) {
         let Some(op) = self.ops.get(id) else { return };
         if op.key.reserved_for().is_some() {
-            let key = op.key.clone();
-            return self.forget_home_of(&key);
+            return self.counters.forget_home_of(&op.key);
         }
         match op.target() {
             Some(to) => drop(self.worker_locations.remove(to)),

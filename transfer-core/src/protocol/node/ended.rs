@@ -95,7 +95,7 @@ impl Node {
         match &op.kind {
             OpKind::Push { blob, .. } => self.keys.blob(*blob)?.trace,
             OpKind::Fetch { trace, .. } => *trace,
-            OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
+            OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
         }
     }
 
@@ -119,7 +119,7 @@ impl Node {
         let (operation, version) = match &op.kind {
             OpKind::Push { version, .. } => (Operation::Push, *version),
             OpKind::Fetch { .. } => (Operation::Fetch, None),
-            OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => return,
+            OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => return,
         };
         let (now, key, trace) = (self.latest, &op.key, self.trace_of(op));
         let (session, path, outcome, since) = (op.session, PathId::HERE, Err(code), op.since);

@@ -24,7 +24,7 @@ mod checks;
 mod claims;
 mod connect;
 mod copies;
-pub(super) mod counters;
+mod counters;
 pub(super) mod drain;
 mod ended;
 mod events;
@@ -64,6 +64,7 @@ use crate::protocol::action::Actions;
 use crate::protocol::action::{Action, FabricAction, HostAction};
 use crate::protocol::config::NodeConfig;
 use crate::protocol::control::{Control, PeerInfo};
+use crate::protocol::counters::Counters;
 use crate::protocol::events::FailuresTold;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{OperationId, of};
@@ -79,7 +80,6 @@ use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
-use counters::Counters;
 use hashbrown::HashMap;
 use link::Link;
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,6 +149,7 @@ impl Node {
         let meters = Meters::new(config.timed);
         let landing = Landing::new(&config);
         let references = References::new(&config);
+        let counters = Counters::new(&config);
         Node {
             config,
             sessions: BTreeMap::new(),
@@ -167,7 +168,7 @@ impl Node {
             dirty: Vec::new(),
             cells: HeaderCells::new(headers),
             transfers: Transfers::default(),
-            counters: Counters::default(),
+            counters,
             references,
             meters,
             ended: None,
@@ -243,6 +244,7 @@ impl Node {
         peer.receive_slots = peer.receive_slots.min(MAX_RECEIVE_SLOTS);
         let name = peer.name.clone();
         let path = self.meters.path(&name, kind);
+        self.counters.link_up(link, peer.clone(), kind, limits.atomics);
         self.links.insert(link, Link::new(peer, kind, limits, path));
         self.landing.link_up(link);
         self.transfers.link_up(link);
@@ -284,11 +286,15 @@ impl Node {
         match event {
             // Reported to whoever made the link, who then calls `link_up`. A message's bytes are the fabric's own already.
             FabricEvent::Connected { .. } | FabricEvent::SendDone { .. } => {}
-            FabricEvent::AtomicDone { link, work, old } => self.atomic_done(now, link, work, old),
-            FabricEvent::LocalAtomicDone { work, old } => self.local_atomic_done(now, work, old),
+            FabricEvent::AtomicDone { link, work, old } => {
+                self.count(now, |counters| counters.atomic_done(link, work, old))
+            }
+            FabricEvent::LocalAtomicDone { work, old } => {
+                self.count(now, |counters| counters.local_atomic_done(work, old));
+            }
             FabricEvent::WriteDone { link, work } => self.write_done(now, link, work),
             FabricEvent::Granted { link, tag, remote } => {
-                if !self.word_granted(link, tag, remote) {
+                if !self.count(now, |counters| counters.granted(link, tag, remote)) {
                     self.granted(now, link, Id::from_u64(tag), remote);
                 }
             }

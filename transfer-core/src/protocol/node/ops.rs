@@ -117,7 +117,10 @@ impl Node {
                 ),
             },
             OpKind::TakeBack { blob } => self.still_read(key, *blob, after),
-            OpKind::Counter { ask, stage } => self.counter_deadline(op, ask, stage, after),
+            OpKind::Counter => match self.counters.deadline(id, after) {
+                Some(failure) => failure,
+                None => return,
+            },
             OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => {
                 let to = op.target().map_or("", Name::as_str);
                 match stage {
@@ -159,7 +162,7 @@ impl Node {
                 self.note_failed(&op, failure.code);
             }
             match op.kind {
-                OpKind::Fetch { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => {
+                OpKind::Fetch { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => {
                     self.refuse(op.session, op.id, failure);
                 }
                 OpKind::Push { .. } => self.end_push_with_failure(&op, failure),
@@ -187,7 +190,7 @@ impl Node {
             OpKind::TakeBack { blob } => {
                 self.keys.set_awaited(*blob, None);
             }
-            OpKind::Counter { stage, .. } => self.detach_counter(id, &op.key, stage),
+            OpKind::Counter => self.count(self.latest, |counters| counters.give_up(id)),
             OpKind::Fetch { stage: FetchStage::Connecting(_), .. } | OpKind::Push { .. } | OpKind::Prepare { .. } => {}
         }
         Some(op)

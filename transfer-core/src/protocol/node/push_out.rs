@@ -54,7 +54,7 @@ impl Node {
     /// What an operation pushes, or prepares to push.
     fn pushed_meta(&self, op: &Op) -> Option<TensorMeta> {
         match &op.kind {
-            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
+            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
             OpKind::Push { blob, .. } => self.keys.blob(*blob).map(|b| b.meta.clone()),
             OpKind::Prepare { meta, .. } => Some(meta.clone()),
         }

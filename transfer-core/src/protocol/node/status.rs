@@ -45,7 +45,7 @@ impl Node {
                 + self.evicted.values().flat_map(|leases| leases.values().map(|n| u64::from(*n))).sum::<u64>(),
             operations: self.ops.len() as u64,
             slots: self.landing.slots().map(|(_, slots)| slots.len() as u64).sum(),
-            counters: self.counters_here(),
+            counters: self.counters.live_here(),
             finished: finished(self.meters.paths()),
             published: published(self.meters.paths()),
             failed: self.meters.all_failed(),

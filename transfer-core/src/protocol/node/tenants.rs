@@ -16,15 +16,7 @@ impl Node {
     /// Whether the peer of this link may have to do with what is this tenant's.
     pub(super) fn vouched(&self, link: LinkId, tenant: Tenant) -> Result<(), Failure> {
         let Some(l) = self.links.get(&link) else { return Ok(()) };
-        if l.peer.vouches.includes(tenant) {
-            return Ok(());
-        }
-        let (peer, me) = (&l.peer.name, &self.config.name);
-        let text = self.config.tenants.name(tenant);
-        Err(denied(format!(
-            "node {peer:?} may not speak for tenant {text} at node {me:?}: {}",
-            l.peer.vouches.why_not()
-        )))
+        self.config.tenants.vouched(&self.config.name, (&l.peer.name, &l.peer.vouches), tenant)
     }
 
     /// The tenant for whom a peer asks, by the name that it gives. The outer error is what the peer broke, the inner one its answer.
@@ -125,11 +117,6 @@ impl Node {
 
     /// What is another tenant's is not told, but for whose it is.
     pub(super) fn of_another_tenant(&self, what: &str, owner: Tenant, asks: Tenant) -> Failure {
-        let names = &self.config.tenants;
-        denied(format!(
-            "{what} belongs to {}, and this worker to {}: workers of another tenant may not have it",
-            names.in_words(owner),
-            names.in_words(asks)
-        ))
+        self.config.tenants.of_another(what, owner, asks)
     }
 }

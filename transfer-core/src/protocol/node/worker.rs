@@ -3,8 +3,8 @@
 use crate::alloc::Allocation;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{ALIGNMENT, SegmentId, padded};
-use crate::op::{CounterAsk, OpId};
-use crate::protocol::ids::{BlobId, CopyId, CounterCallId, OperationId, OutFlowId, PullId, RunningId, SessionId};
+use crate::op::OpId;
+use crate::protocol::ids::{BlobId, CopyId, OperationId, OutFlowId, PullId, SessionId};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -76,14 +76,14 @@ pub(super) enum OpKind {
     /// Taking a version back; nobody finds it meanwhile.
     TakeBack { blob: BlobId },
     /// On a counter or barrier; the operation's key is its reserved one.
-    Counter { ask: CounterAsk, stage: CounterStage },
+    Counter,
 }
 
 impl Op {
     /// The worker that a push, or the preparation of one, is for.
     pub(super) fn target(&self) -> Option<&Name> {
         match &self.kind {
-            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
+            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
             OpKind::Push { to, .. } => to.as_ref(),
             OpKind::Prepare { to, .. } => Some(to),
         }
@@ -92,7 +92,7 @@ impl Op {
     /// What a push, or the preparation of one, waits for.
     pub(super) fn stage_mut(&mut self) -> Option<&mut PushStage> {
         match &mut self.kind {
-            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
+            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
             OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => Some(stage),
         }
     }
@@ -124,21 +124,6 @@ pub(super) enum PushStage {
     Queued(LinkId, OutFlowId),
     /// The write's completion.
     Writing,
-}
-
-/// What an operation on a counter or barrier waits for.
-#[derive(Clone)]
-pub(super) enum CounterStage {
-    /// The directory.
-    Claiming,
-    /// A link to that node.
-    Connecting(Name),
-    /// The home at the other end of that link.
-    Called(LinkId, CounterCallId),
-    /// The device that operates on the words here.
-    Running(RunningId),
-    /// The others, at a barrier here.
-    Arrived,
 }
 
 /// A copy that waits for room, or is being made.
