@@ -13,6 +13,7 @@
 //! - `links`: what one link consists of: credits, what waits to be posted, names and descriptions that both ends number.
 //! - `transfers`: what is under way between nodes: requests of ours, requests of peers, and keys that are pushed to peers.
 //! - `counters`: named counters and barriers of the job.
+//! - `sessions`: workers, their operations and deadlines, their leases and arenas.
 //! - `references`: memory of one node that workers of another read where it lies.
 //!
 //! The ground, which all of them know:
@@ -36,6 +37,7 @@ mod links;
 mod meters;
 mod node;
 mod references;
+mod sessions;
 mod slab;
 mod snapshot;
 mod tenant;

@@ -1,7 +1,6 @@
 //! Counters and barriers: what workers, peers and devices say of them goes to `protocol/counters`, and what comes out is done.
 
 use super::Node;
-use super::worker::{Op, OpKind};
 use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
 use crate::memory::LocalSlice;
 use crate::op::{CounterAsk, CounterCommand, CounterReport, Failure, FailureCode, Reply};
@@ -9,6 +8,7 @@ use crate::protocol::action::HostAction;
 use crate::protocol::counters::{Asked, AskedFor, Counters, Effect, Outcome, Request, Way};
 use crate::protocol::ids::{OperationId, SessionId};
 use crate::protocol::links::Out;
+use crate::protocol::sessions::{Op, OpKind};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
@@ -45,10 +45,11 @@ impl Node {
             Ok(key) => key,
             Err(e) => return self.refuse(session, op, Failure::new(FailureCode::Invalid, e.to_string())),
         };
-        let Some(tenant) = self.sessions.get(&session).map(|s| s.domain) else { return };
+        let Some(tenant) = self.sessions.tenant_of(session) else { return };
         let of = (key.clone(), tenant);
         let kind = OpKind::Counter;
-        let id = self.keep_op(Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind });
+        let id =
+            self.sessions.begin(Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind });
         self.count(now, |counters| counters.begin(now, id, of, ask));
     }
 
@@ -94,7 +95,7 @@ impl Node {
 
     /// Ends an operation that was carried out.
     fn counted(&mut self, now: Time, id: OperationId, outcome: Outcome) {
-        let Some(Op { session, id: op, since, .. }) = self.finish_op(id) else { return };
+        let Some(Op { session, id: op, since, .. }) = self.sessions.finish(id) else { return };
         let report = |Way { path, fabric, posted }| CounterReport {
             path,
             fabric,

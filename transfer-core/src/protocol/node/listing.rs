@@ -3,11 +3,11 @@
 
 use super::Node;
 use super::link::Link;
-use super::worker::Session;
 use crate::fabric::LinkId;
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Owner, Record};
 use crate::protocol::landing::{InState, Slot, SlotState, SlotUser};
+use crate::protocol::sessions::Session;
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::snapshot::{
     LinkStatus, LinkWork, Page, QuarantineStatus, SessionStatus, TensorStatus, TransferStatus,
@@ -84,17 +84,17 @@ impl Node {
     #[must_use]
     pub fn sessions(&self, prefix: &str, from: u64, limit: usize) -> Page<SessionStatus> {
         let show = |id: &SessionId, s: &Session| {
-            s.name.as_str().starts_with(prefix).then(|| SessionStatus {
+            s.name().as_str().starts_with(prefix).then(|| SessionStatus {
                 session: *id,
-                name: s.name.clone(),
-                domain: s.domain,
-                tenant: self.config.tenants.name(s.domain),
-                arena_bytes: s.arena_len,
-                leases: s.lent,
-                operations: s.ops.len() as u64,
+                name: s.name().clone(),
+                domain: s.tenant(),
+                tenant: self.config.tenants.name(s.tenant()),
+                arena_bytes: s.arena().1,
+                leases: s.lent(),
+                operations: s.waiting() as u64,
             })
         };
-        page_of_map(&self.sessions, SessionId(from), limit, |id| id.0, show)
+        page_of_map(self.sessions.all(), SessionId(from), limit, |id| id.0, show)
     }
 
     /// Links to peers of that name, or to all where it is empty, in the order in which they were made. Only
@@ -149,7 +149,7 @@ impl Node {
     /// The worker that publishes a key.
     pub(super) fn owner_name<'a>(&'a self, owner: &'a Owner) -> Option<&'a Name> {
         match owner {
-            Owner::Session(s) => self.sessions.get(s).map(|s| &s.name),
+            Owner::Session(s) => self.sessions.get(*s).map(Session::name),
             Owner::Landed(l) => Some(&l.owner),
             Owner::Outlived(o) => Some(&o.owner),
             Owner::Claiming(c) => Some(&c.owner),
@@ -160,10 +160,11 @@ impl Node {
     /// Operations of workers that have not ended.
     #[must_use]
     pub fn transfers(&self, now: Time, filter: &TransferFilter, from: u64, limit: usize) -> Page<TransferStatus> {
-        page_of(&self.ops, from, limit, |id, op| {
+        page_of(self.sessions.operations(), from, limit, |id, op| {
             let age = now.since(op.since);
             let (operation, key) = op.spoken();
-            let Session { name: worker, domain, .. } = self.sessions.get(&op.session)?;
+            let session = self.sessions.get(op.session)?;
+            let worker = session.name();
             let peer = self.other_node(id, op);
             let wanted = key.starts_with(&filter.prefix)
                 && (filter.worker.is_empty() || worker.as_str() == filter.worker)
@@ -173,7 +174,7 @@ impl Node {
                 operation,
                 key: key.to_owned(),
                 worker: worker.clone(),
-                tenant: self.config.tenants.name(*domain),
+                tenant: self.config.tenants.name(session.tenant()),
                 session: op.session,
                 peer: peer.cloned(),
                 len_bytes: self.length_of(op),

@@ -1,7 +1,7 @@
 //! The node: the machines put together, the flows that need several of them, and the ways in and out.
 //!
 //! # Layout
-//! - `worker`, `session`, `ops`: workers, their operations and how those end. `waiting`: what an operation waits for, in words.
+//! - `session`, `ops`: how sessions and operations of workers end. `waiting`: what an operation waits for, in words.
 //! - `fetch`, `connect`: finding a key's owner, a worker's node, the link to a node.
 //! - `publish`, `claims`, `name_lost`: publishing, and who may. `versions`: who is served with a version, and what ends with it.
 //! - `boards`: what workers find by looking, without asking.
@@ -11,8 +11,8 @@
 //! - `link`, `inbox`, `outbox`: one peer: credits, what comes in and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node. `references`: the same, where the receiver reads the owner's memory.
 //! - `push_out`, `push_in`, `prepare`: the two sides of a push to another node, and slots for many keys at once.
-//! - `copies`: what workers of another tenant may read, copied for them.
-//! - `counters`: named counters and barriers of the job.
+//! - `copies`, `copying`: what workers of another tenant may read, copied for them.
+//! - `counters`: what is said of counters and barriers, and what comes out of them.
 //! - `status`, `listing`: what a node shows of itself. `events`, `ended`: what it tells, and transfers that have ended.
 //! - `drain`, `operator`: taking nothing new, and what an operator ends.
 
@@ -24,6 +24,7 @@ mod checks;
 mod claims;
 mod connect;
 mod copies;
+mod copying;
 mod counters;
 pub(super) mod drain;
 mod ended;
@@ -53,7 +54,6 @@ mod take_back;
 mod tenants;
 mod versions;
 mod waiting;
-mod worker;
 
 pub(super) use crate::protocol::snapshot::EndedTransfer;
 
@@ -66,13 +66,13 @@ use crate::protocol::config::NodeConfig;
 use crate::protocol::control::{Control, PeerInfo};
 use crate::protocol::counters::Counters;
 use crate::protocol::events::FailuresTold;
-use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{OperationId, of};
 use crate::protocol::keys::Keys;
 use crate::protocol::landing::Landing;
 use crate::protocol::links::HeaderCells;
 use crate::protocol::meters::Meters;
 use crate::protocol::references::References;
+use crate::protocol::sessions::Sessions;
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::Transfers;
@@ -80,10 +80,10 @@ use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
+use copying::Copying;
 use hashbrown::HashMap;
 use link::Link;
-use std::collections::{BTreeMap, BTreeSet};
-use worker::{Arena, Copying, Leases, Op, Session};
+use std::collections::BTreeMap;
 
 /// One sidecar as a state machine: sessions of workers, published tensors, links to peers.
 ///
@@ -98,19 +98,11 @@ use worker::{Arena, Copying, Leases, Op, Session};
 /// landed memory, for the node cannot touch memory.
 pub struct Node {
     pub(super) config: NodeConfig,
-    sessions: BTreeMap<SessionId, Session>,
-    /// What workers that were thrown out read still.
-    evicted: BTreeMap<SessionId, Leases>,
-    workers: HashMap<Name, SessionId>,
+    pub(super) sessions: Sessions,
     keys: Keys,
-    arenas: HashMap<SegmentId, Arena>,
     pub(super) landing: Landing,
     pub(super) links: BTreeMap<LinkId, Link>,
     peers: HashMap<Name, Peer>,
-    worker_locations: HashMap<Name, Name>,
-    worker_waiting: HashMap<Name, Vec<OperationId>>,
-    pub(super) ops: Slab<Op, of::Operation>,
-    timers: BTreeSet<(Time, OperationId)>,
     actions: Actions,
     dirty: Vec<LinkId>,
     cells: HeaderCells,
@@ -152,18 +144,11 @@ impl Node {
         let counters = Counters::new(&config);
         Node {
             config,
-            sessions: BTreeMap::new(),
-            evicted: BTreeMap::new(),
-            workers: HashMap::new(),
+            sessions: Sessions::default(),
             keys: Keys::default(),
-            arenas: HashMap::new(),
             landing,
             links: BTreeMap::new(),
             peers: HashMap::new(),
-            worker_locations: HashMap::new(),
-            worker_waiting: HashMap::new(),
-            ops: Slab::default(),
-            timers: BTreeSet::new(),
             actions: Actions::default(),
             dirty: Vec::new(),
             cells: HeaderCells::new(headers),
@@ -217,17 +202,13 @@ impl Node {
     /// When [`Node::timeout`] has to be called at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.timers.first().map(|(at, _)| *at).into_iter().chain(self.references.look_at()).min()
+        self.sessions.next_deadline().into_iter().chain(self.references.look_at()).min()
     }
 
     /// Time has come: ends the operations whose deadline has passed, and looks after what lost peers may still read.
     pub fn timeout(&mut self, now: Time) {
         self.latest = now;
-        while let Some((at, op)) = self.timers.first().copied() {
-            if at > now {
-                break;
-            }
-            self.timers.pop_first();
+        while let Some(op) = self.sessions.take_due(now) {
             self.deadline(now, op);
         }
         self.references.look_after(now, &mut self.actions);

@@ -1,7 +1,6 @@
 //! Whose a worker, a key and a version are, and who may have to do with them.
 
 use super::Node;
-use super::worker::Session;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Push};
 use crate::protocol::ids::SessionId;
@@ -10,7 +9,6 @@ use crate::protocol::keys::Owner;
 use crate::protocol::tenant::{Tenant, denied};
 use crate::tensor::{Key, Name, Select, Version};
 use crate::wire::message::NameRef;
-use std::collections::BTreeMap;
 
 impl Node {
     /// Whether the peer of this link may have to do with what is this tenant's.
@@ -50,10 +48,10 @@ impl Node {
     }
 
     /// The tenant of a key's owner.
-    pub(super) fn tenant_of(sessions: &BTreeMap<SessionId, Session>, owner: &Owner) -> Option<Tenant> {
+    pub(super) fn owner_tenant(&self, owner: &Owner) -> Option<Tenant> {
         match owner {
             Owner::Nobody => None,
-            Owner::Session(session) => sessions.get(session).map(|s| s.domain),
+            Owner::Session(session) => self.sessions.tenant_of(*session),
             Owner::Claiming(claiming) => Some(claiming.tenant),
             Owner::Landed(landed) => Some(landed.tenant),
             Owner::Outlived(outlived) => Some(outlived.domain),
@@ -62,8 +60,8 @@ impl Node {
 
     /// What to say of a key that is another tenant's. `None`: it is not.
     pub(super) fn is_others(&self, session: SessionId, record: RecordId, key: &Key) -> Option<Failure> {
-        let asks = self.sessions.get(&session)?.domain;
-        let owner = Node::tenant_of(&self.sessions, self.keys.record(record)?.owner())?;
+        let asks = self.sessions.tenant_of(session)?;
+        let owner = self.owner_tenant(self.keys.record(record)?.owner())?;
         (owner != asks).then(|| self.of_another_tenant(&format!("key {key:?}"), owner, asks))
     }
 
@@ -105,7 +103,7 @@ impl Node {
         select: Select,
         newest: Version,
     ) -> Failure {
-        let owner = self.keys.record(record).and_then(|r| Node::tenant_of(&self.sessions, r.owner()));
+        let owner = self.keys.record(record).and_then(|r| self.owner_tenant(r.owner()));
         match owner.filter(|owner| *owner != reader) {
             Some(owner) => self.of_another_tenant(&format!("key {key:?}"), owner, reader),
             None => Failure::new(

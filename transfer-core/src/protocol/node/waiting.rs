@@ -1,8 +1,8 @@
 //! What an operation waits for, in words: for whoever looks at it while it waits.
 
 use super::Node;
-use super::worker::{FetchStage, Op, OpKind, PushStage};
 use crate::protocol::ids::OperationId;
+use crate::protocol::sessions::{FetchStage, Op, OpKind, PushStage};
 use crate::protocol::transfers::{Pull, PullState};
 use crate::tensor::{Name, ReservedFor};
 
@@ -35,7 +35,7 @@ impl Node {
             OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => match stage {
                 PushStage::Connecting(node) => Some(node),
                 PushStage::Queued(link, _) => at(link),
-                PushStage::Writing => op.target().and_then(|to| self.worker_locations.get(to)),
+                PushStage::Writing => op.target().and_then(|to| self.sessions.node_of(to)),
                 PushStage::Claiming | PushStage::Locating(_) => None,
             },
             OpKind::Counter => self.counters.other_node(id),
