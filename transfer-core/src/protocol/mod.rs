@@ -12,6 +12,8 @@
 //! - `landing`: the memory that peers write into: pools, slots, and the flows that own slots.
 //! - `links`: what one link consists of: credits, what waits to be posted, names and descriptions that both ends number.
 //! - `transfers`: what is under way between nodes: requests of ours, requests of peers, and keys that are pushed to peers.
+//! - `counters`: named counters and barriers of the job.
+//! - `sessions`: workers, their operations and deadlines, their leases and arenas.
 //! - `references`: memory of one node that workers of another read where it lies.
 //!
 //! The ground, which all of them know:
@@ -25,6 +27,7 @@ mod action;
 mod broken;
 mod config;
 mod control;
+mod counters;
 mod events;
 mod ids;
 mod keys;
@@ -34,6 +37,7 @@ mod links;
 mod meters;
 mod node;
 mod references;
+mod sessions;
 mod slab;
 mod snapshot;
 mod tenant;
@@ -48,12 +52,12 @@ pub use config::NodeConfig;
 pub use control::{
     BufferAnswer, BufferAsk, ClaimRefused, Control, MAX_ASKS, PREPARED_METADATA_ID, PassedOver, PeerInfo,
 };
+pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
 pub use events::NodeEvent;
 pub use ids::SessionId;
 pub use limits::{Limits, LimitsReached};
 pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, WaitMeter};
 pub use node::Node;
-pub use node::counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
 pub use node::drain::Unfinished;
 pub use node::listing::{TensorFilter, TransferFilter};
 pub use node::operator::{Deleted, NotDeleted};

@@ -150,6 +150,29 @@ impl Tenants {
             _ => Ok(()),
         }
     }
+
+    /// Whether a peer may have to do with what is this tenant's. The error says why not, at the node of that name.
+    pub(super) fn vouched(
+        &self,
+        node: &Name,
+        (peer, vouches): (&Name, &Vouches),
+        tenant: Tenant,
+    ) -> Result<(), Failure> {
+        if vouches.includes(tenant) {
+            return Ok(());
+        }
+        let (text, why) = (self.name(tenant), vouches.why_not());
+        Err(denied(format!("node {peer:?} may not speak for tenant {text} at node {node:?}: {why}")))
+    }
+
+    /// What is another tenant's is not told, but for whose it is.
+    pub(super) fn of_another(&self, what: &str, owner: Tenant, asks: Tenant) -> Failure {
+        denied(format!(
+            "{what} belongs to {}, and this worker to {}: workers of another tenant may not have it",
+            self.in_words(owner),
+            self.in_words(asks)
+        ))
+    }
 }
 
 /// Of whom a peer's word is taken: whose requests it may bring, and whose tensors it may be given to hold or asked for.

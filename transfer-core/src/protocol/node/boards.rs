@@ -1,13 +1,13 @@
 //! Boards and notices: what workers find by looking, and how long a question waits for what they show each other.
 
 use super::Node;
-use super::worker::Op;
 use crate::op::{Announced, Failure, FailureCode, MAX_NOTICES, Push, Reply, announced_ticket};
 use crate::protocol::action::HostAction;
 use crate::protocol::action::NoticeAt;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
 use crate::protocol::keys::Concerned;
+use crate::protocol::sessions::Op;
 use crate::protocol::tenant::Tenant;
 use crate::time::Time;
 
@@ -35,16 +35,17 @@ impl Node {
     /// The ticket of what a push says that it has announced, and where.
     pub(super) fn announced(&mut self, session: SessionId, push: &Push) -> Result<Option<(u64, NoticeAt)>, Failure> {
         let Some(Announced { notice, count }) = push.announced else { return Ok(None) };
-        let Some(s) = self.sessions.get_mut(&session) else { return Ok(None) };
+        let Some(s) = self.sessions.get(session) else { return Ok(None) };
+        let (before, tenant) = (s.announced(), s.tenant());
         let invalid = |text: String| Err(Failure::new(FailureCode::Invalid, text));
-        let Some(ticket) = announced_ticket(session.0, count).filter(|_| count > s.announced) else {
-            return invalid(format!("announcement {count} of this worker does not follow {}", s.announced));
+        let Some(ticket) = announced_ticket(session.0, count).filter(|_| count > before) else {
+            return invalid(format!("announcement {count} of this worker does not follow {before}"));
         };
-        s.announced = count;
+        self.sessions.announce(session, count);
         if notice >= MAX_NOTICES {
             return invalid(format!("notice {notice} is none: a worker has {MAX_NOTICES}"));
         }
-        if !self.keys.has_board(s.domain) {
+        if !self.keys.has_board(tenant) {
             return invalid("a version is announced, and this sidecar has no board".to_owned());
         }
         if push.ranges > 0 || push.to.is_some() {

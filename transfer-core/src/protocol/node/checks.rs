@@ -32,11 +32,13 @@ impl Node {
     pub(crate) fn check_idle(&self) -> Result<(), String> {
         let speculative: u64 = self.landing.pools().values().map(|p| p.speculative()).sum();
         let records = self.keys.records().len();
-        let (timers, cells) = (self.timers.len(), self.cells.in_use() as u64);
-        let (arenas, flights) = (self.arenas.len(), self.links.values().map(|l| l.in_flight.len()).sum::<usize>());
-        let left = (speculative, records, timers, cells, arenas, flights, self.counters_busy(), self.keys.tickets());
-        if !self.evicted.is_empty() {
-            return Err(format!("{:?} are thrown out and have not gone", self.evicted.keys()));
+        let (timers, cells) = (self.sessions.deadlines(), self.cells.in_use() as u64);
+        let (arenas, flights) =
+            (self.sessions.in_arenas().len(), self.links.values().map(|l| l.in_flight.len()).sum::<usize>());
+        let left = (speculative, records, timers, cells, arenas, flights, self.counters.busy(), self.keys.tickets());
+        let evicted = self.sessions.evicted();
+        if !evicted.is_empty() {
+            return Err(format!("{evicted:?} are thrown out and have not gone"));
         }
         if self.references.counts() != (0, 0) || self.references.look_at().is_some() {
             return Err(format!("references here and there: {:?}", self.references.counts()));

@@ -1,13 +1,14 @@
 //! Who may publish a key: claims in the directory, their answers, and how a key ends.
 
 use super::Node;
-use super::worker::Op;
 use crate::op::{Failure, FailureCode};
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
+use crate::protocol::counters::Counters;
 use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::RecordId;
 use crate::protocol::keys::{Claimant, Claiming, Owner, Record, Waiter};
+use crate::protocol::sessions::Op;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 
@@ -20,9 +21,9 @@ impl Node {
 
     /// Takes a key over for a worker of this sidecar. What its owner published stays until the directory has answered.
     pub(super) fn take_over(&mut self, record: RecordId, op: Op) {
-        let Some(owner) = self.sessions.get(&op.session).map(|s| (s.name.clone(), s.domain)) else { return };
+        let Some(owner) = self.sessions.get(op.session).map(|s| (s.name().clone(), s.tenant())) else { return };
         let who = Claimant::Session(op.session);
-        let id = self.keep_op(op);
+        let id = self.sessions.begin(op);
         if self.keys.wait_behind_claim(record, id) {
             return;
         }
@@ -48,7 +49,7 @@ impl Node {
                 return;
             }
             // One worker that pushes the same key to several nodes: each has what it got.
-            Some(Owner::Session(session)) if self.sessions.get(session).is_some_and(|s| s.name == *owner) => return,
+            Some(Owner::Session(session)) if self.sessions.get(*session).is_some_and(|s| s.name() == owner) => return,
             Some(Owner::Landed(landed)) if landed.owner == *owner => return,
             Some(Owner::Session(_) | Owner::Landed(_) | Owner::Outlived(_)) => {}
         }
@@ -80,7 +81,7 @@ impl Node {
     /// The directory answered a claim.
     pub fn claimed(&mut self, now: Time, key: &Key, result: Result<(), crate::protocol::control::ClaimRefused>) {
         if key.reserved_for().is_some() {
-            return self.counter_claimed(now, key, result);
+            return self.count(now, |counters| counters.claimed(now, key, result));
         }
         let found = self.keys.find(key);
         let Some((id, owner)) = found.and_then(|id| Some((id, self.keys.record(id)?.owner()))) else {
@@ -120,7 +121,7 @@ impl Node {
             (Ok(()), Claimant::Session(session)) => {
                 self.keys.give(id, Owner::Session(session));
                 self.keys.forget_location(key);
-                let pushes: Vec<_> = pushes.into_iter().filter_map(|op| self.finish_op(op)).collect();
+                let pushes: Vec<_> = pushes.into_iter().filter_map(|op| self.sessions.finish(op)).collect();
                 // Who pushed has given up meanwhile: it would have the key, and nothing of it.
                 if pushes.is_empty() {
                     self.end_key(now, id);
@@ -164,7 +165,7 @@ impl Node {
             }
         }
         for op in behind {
-            if let Some(op) = self.finish_op(op) {
+            if let Some(op) = self.sessions.finish(op) {
                 self.push_here(now, op);
             }
         }
@@ -181,10 +182,10 @@ impl Node {
     /// whose clock may have been set back.
     pub fn claim_all(&mut self) {
         self.keys.forget_locations();
-        self.claim_all_counters();
+        self.count(self.latest, Counters::claim_all);
         for (_, record) in self.keys.records().iter() {
             let owner = record.owner();
-            let names = self.owner_name(owner).cloned().zip(Node::tenant_of(&self.sessions, owner));
+            let names = self.owner_name(owner).cloned().zip(self.owner_tenant(owner));
             if let Some((name, tenant)) = names {
                 let (takeover, resident) = match owner {
                     Owner::Claiming(c) => (c.takeover, matches!(c.who, Claimant::Session(_))),
@@ -209,7 +210,7 @@ impl Node {
     /// The workers that are found by their names here.
     #[cfg(test)]
     pub(crate) fn worker_names(&self) -> Vec<Name> {
-        self.workers.keys().cloned().collect()
+        self.sessions.names()
     }
 
     /// Nobody publishes this key here any more. Its readers go on reading.

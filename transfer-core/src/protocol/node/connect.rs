@@ -1,7 +1,5 @@
 //! Finding the node of a worker, and the link to a node.
 
-use super::worker::CounterStage;
-use super::worker::{FetchStage, Op, OpKind, PushStage};
 use super::{Node, Peer};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, OpId, Prepare, Reply};
@@ -9,6 +7,7 @@ use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
 use crate::protocol::ids::OperationId;
 use crate::protocol::ids::SessionId;
+use crate::protocol::sessions::{FetchStage, Op, OpKind, PushStage};
 use crate::tensor::Name;
 use crate::time::Time;
 
@@ -27,13 +26,13 @@ impl Node {
     }
 
     pub(super) fn go_on_with_link(&mut self, now: Time, id: OperationId, link: LinkId) {
-        match self.ops.get(id).map(|op| &op.kind) {
+        match self.sessions.op(id).map(|op| &op.kind) {
             Some(OpKind::Fetch { stage: FetchStage::Connecting(_), .. }) => self.start_pull(now, id, link),
             Some(
                 OpKind::Push { stage: PushStage::Connecting(_), .. }
                 | OpKind::Prepare { stage: PushStage::Connecting(_), .. },
             ) => self.enqueue_push(now, id, link),
-            Some(OpKind::Counter { stage: CounterStage::Connecting(_), .. }) => self.counter_connected(now, id, link),
+            Some(OpKind::Counter) => self.count(now, |counters| counters.connected(now, id, link)),
             _ => {}
         }
     }
@@ -41,14 +40,12 @@ impl Node {
     /// Sends a tensor to the sidecar of another worker.
     pub(super) fn push_there(&mut self, now: Time, op: Op) {
         let Some(to) = op.target().cloned() else { return };
-        let id = self.keep_op(op);
-        match self.worker_locations.get(&to).cloned() {
+        let id = self.sessions.begin(op);
+        match self.sessions.node_of(&to).cloned() {
             Some(node) => self.push_to_node(now, id, &node),
             None => {
-                self.push_stage(id, PushStage::Locating(to.clone()));
-                let waiting = self.worker_waiting.entry(to.clone()).or_default();
-                waiting.push(id);
-                if waiting.len() == 1 {
+                self.sessions.set_push_stage(id, PushStage::Locating(to.clone()));
+                if self.sessions.wait_for_node_of(&to, id) {
                     self.actions.push(HostAction::Control(Control::ResolveWorker { worker: to }));
                 }
             }
@@ -57,17 +54,17 @@ impl Node {
 
     pub(super) fn push_to_node(&mut self, now: Time, id: OperationId, node: &Name) {
         if *node == self.config.name {
-            let Some(to) = self.ops.get(id).and_then(Op::target) else { return };
-            if !self.workers.contains_key(to) {
+            let Some(to) = self.sessions.op(id).and_then(Op::target) else { return };
+            if self.sessions.named(to).is_none() {
                 let text = format!("worker {to:?} has just left node {node:?}");
                 return self.fail_op(id, Failure::new(FailureCode::UnknownWorker, text));
             }
             // It connected here meanwhile.
-            let may = self.ops.get(id).map_or(Ok(()), |op| self.may_push(op.session, &op.key, op.target()));
+            let may = self.sessions.op(id).map_or(Ok(()), |op| self.may_push(op.session, &op.key, op.target()));
             if let Err(failure) = may {
                 return self.fail_op(id, failure);
             }
-            if let Some(op) = self.finish_op(id) {
+            if let Some(op) = self.sessions.finish(id) {
                 match op.kind {
                     OpKind::Prepare { .. } => self.prepared(op.session, op.id),
                     _ => self.push_here(now, op),
@@ -77,19 +74,21 @@ impl Node {
         }
         match self.connect_for(id, node) {
             Some(link) => self.enqueue_push(now, id, link),
-            None => self.push_stage(id, PushStage::Connecting(node.clone())),
+            None => self.sessions.set_push_stage(id, PushStage::Connecting(node.clone())),
         }
     }
 
     /// A node cannot be reached: what an operation looks for there may be elsewhere when it is asked for again.
     pub(super) fn forget_node_of(&mut self, id: OperationId) {
-        let Some(op) = self.ops.get(id) else { return };
+        let Some(op) = self.sessions.op(id) else { return };
         if op.key.reserved_for().is_some() {
-            let key = op.key.clone();
-            return self.forget_home_of(&key);
+            return self.counters.forget_home_of(&op.key);
         }
         match op.target() {
-            Some(to) => drop(self.worker_locations.remove(to)),
+            Some(to) => {
+                let to = to.clone();
+                self.sessions.forget_node_of(&to);
+            }
             None => drop(self.keys.forget_location(&op.key)),
         }
     }
@@ -102,7 +101,7 @@ impl Node {
         if let Err(failure) = self.may_push(session, &prepare.key, Some(&prepare.to)) {
             return self.refuse(session, prepare.op, failure);
         }
-        if self.workers.contains_key(&prepare.to) {
+        if self.sessions.named(&prepare.to).is_some() {
             // It will be handed over by reference.
             return self.prepared(session, prepare.op);
         }
@@ -118,12 +117,7 @@ impl Node {
 
     /// The directory said where a worker is.
     pub fn worker_located(&mut self, now: Time, worker: &Name, node: Option<&Name>) {
-        if let Some(node) = node
-            && *node != self.config.name
-        {
-            self.worker_locations.insert(worker.clone(), node.clone());
-        }
-        for id in self.worker_waiting.remove(worker).unwrap_or_default() {
+        for id in self.sessions.located(worker, node.filter(|node| **node != self.config.name)) {
             match node {
                 Some(node) => self.push_to_node(now, id, node),
                 None => {

@@ -5,8 +5,7 @@
 //! copies a piece at a time, so that a large tensor holds up nobody.
 
 use super::Node;
-use super::worker::Copying;
-use super::worker::{FetchStage, Op, OpKind};
+use super::copying::Copying;
 use crate::fabric::FabricKind;
 use crate::memory::padded;
 use crate::op::{Failure, FailureCode, Report};
@@ -16,6 +15,7 @@ use crate::protocol::ids::{BlobId, CopyId};
 use crate::protocol::keys::{Blob, Source};
 use crate::protocol::landing::Want;
 use crate::protocol::meters::PathId;
+use crate::protocol::sessions::{FetchStage, Op, OpKind};
 use crate::protocol::slab::Id;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::Key;
@@ -25,13 +25,13 @@ use std::time::Duration;
 impl Node {
     /// Whether a version is another tenant's than this worker's.
     pub(super) fn is_of_another(&self, session: SessionId, blob: BlobId) -> bool {
-        let reader = self.sessions.get(&session).map(|s| s.domain);
+        let reader = self.sessions.tenant_of(session);
         self.keys.blob(blob).is_some_and(|b| reader.is_some_and(|reader| reader != b.domain))
     }
 
     /// Answers a fetch of what belongs to another tenant: by a copy, if that one shares it.
     pub(super) fn hand_over_copy(&mut self, now: Time, op: Op, blob: BlobId) {
-        let Some(reader) = self.sessions.get(&op.session).map(|s| s.domain) else { return };
+        let Some(reader) = self.sessions.tenant_of(op.session) else { return };
         match self.may_read(reader, &op.key, blob) {
             Ok(()) => self.fetch_copy(now, op, blob),
             Err(failure) => self.refuse(op.session, op.id, failure),
@@ -41,7 +41,7 @@ impl Node {
     /// Answers a fetch of what belongs to another tenant, who shares it: by a copy.
     fn fetch_copy(&mut self, now: Time, mut op: Op, blob: BlobId) {
         let (session, id) = (op.session, op.id);
-        let Some(reader) = self.sessions.get(&session).map(|s| s.domain) else { return };
+        let Some(reader) = self.sessions.tenant_of(session) else { return };
         if let Some(kind) = op.require.filter(|kind| *kind != FabricKind::Local) {
             let text = format!("{kind} is required, but the tensor lies at this worker's own sidecar, which copies it");
             return self.refuse(session, id, Failure::new(FailureCode::RequireUnmet, text));
@@ -60,7 +60,7 @@ impl Node {
         if let OpKind::Fetch { stage, .. } = &mut op.kind {
             *stage = FetchStage::Copying(copying);
         }
-        let op = self.keep_op(op);
+        let op = self.sessions.begin(op);
         if let Some(c) = self.copies.get_mut(copying) {
             c.op = Some(op);
         }
@@ -102,7 +102,7 @@ impl Node {
         else {
             return;
         };
-        let op = op.and_then(|op| self.finish_op(op));
+        let op = op.and_then(|op| self.sessions.finish(op));
         let made = op.zip(self.keys.blob(from).map(|b| (b.meta.clone(), b.version, b.trace)));
         let Some((op, (meta, version, trace))) = made else {
             self.landing.free(reader, range);

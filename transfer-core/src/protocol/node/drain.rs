@@ -5,8 +5,8 @@
 //! peers hear it before they write. Counters and barriers that live here go on until the end.
 
 use super::Node;
-use super::worker::{FetchStage, OpKind};
 use crate::op::{Failure, FailureCode};
+use crate::protocol::sessions::{FetchStage, OpKind};
 use crate::time::Time;
 
 /// What a draining node has still to do.
@@ -39,7 +39,8 @@ impl Node {
         }
         self.keys.close_boards(&mut self.actions);
         let failure = self.is_draining();
-        let waiting = self.ops.ids(|op| matches!(op.kind, OpKind::Fetch { stage: FetchStage::Waiting, .. }));
+        let waiting =
+            self.sessions.operations().ids(|op| matches!(op.kind, OpKind::Fetch { stage: FetchStage::Waiting, .. }));
         for id in waiting {
             self.fail_op(id, failure.clone());
         }
@@ -54,7 +55,8 @@ impl Node {
     #[must_use]
     pub fn unfinished(&self) -> Unfinished {
         let landing = self.landing.flows_where(|flow| flow.state.lands() || flow.holds_unpublished()).len() as u64;
-        let mut left = Unfinished { operations: self.ops.len() as u64, landing, ..Unfinished::default() };
+        let mut left =
+            Unfinished { operations: self.sessions.operations().len() as u64, landing, ..Unfinished::default() };
         for (link, l) in &self.links {
             left.requests += self.transfers.of(*link).map_or(0, |l| l.serves().len() as u64);
             left.outgoing += (l.outbox.len() + l.in_flight.len()) as u64;

@@ -1,13 +1,13 @@
 //! Transfers that have ended, one by one, for whoever traces them. Nobody does as a rule, and then nothing is kept.
 
 use super::Node;
-use super::worker::{Op, OpKind};
 use crate::fabric::LinkId;
 use crate::op::{FailureCode, Report};
 use crate::protocol::ids::RecordId;
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::Owner;
 use crate::protocol::meters::{Operation, PathId};
+use crate::protocol::sessions::{Op, OpKind};
 use crate::protocol::snapshot::EndedTransfer;
 use crate::tensor::{Key, Name, Version};
 use crate::time::Time;
@@ -52,7 +52,7 @@ impl Node {
     pub(super) fn note_ended(&mut self, now: Time, ending: Ending<'_>) {
         let Some(ended) = &mut self.ended else { return };
         let Ending { operation, session, key, version, path, outcome, since, trace } = ending;
-        let Some(worker) = self.sessions.get(&session).map(|s| Some(s.name.clone())) else { return };
+        let Some(worker) = self.sessions.get(session).map(|s| Some(s.name().clone())) else { return };
         let peer = self.meters.peer_of(path).cloned();
         let (key, took) = (key.clone(), now.since(since));
         ended.push(EndedTransfer { operation, key, worker, version, peer, outcome, at: now, took, trace });
@@ -95,7 +95,7 @@ impl Node {
         match &op.kind {
             OpKind::Push { blob, .. } => self.keys.blob(*blob)?.trace,
             OpKind::Fetch { trace, .. } => *trace,
-            OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
+            OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
         }
     }
 
@@ -119,7 +119,7 @@ impl Node {
         let (operation, version) = match &op.kind {
             OpKind::Push { version, .. } => (Operation::Push, *version),
             OpKind::Fetch { .. } => (Operation::Fetch, None),
-            OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => return,
+            OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => return,
         };
         let (now, key, trace) = (self.latest, &op.key, self.trace_of(op));
         let (session, path, outcome, since) = (op.session, PathId::HERE, Err(code), op.since);

@@ -19,7 +19,7 @@ impl Node {
         if failure.code == FailureCode::Cancelled {
             return;
         }
-        let Some(worker) = self.sessions.get(&session).map(|s| s.name.clone()) else { return };
+        let Some(worker) = self.sessions.get(session).map(|s| s.name().clone()) else { return };
         if let Some(untold) = self.failures_told.next(self.latest) {
             self.tell(NodeEvent::Failed { worker, failure: failure.clone(), untold });
         }

@@ -1,11 +1,11 @@
 //! Finding what a worker asks for: here, at its known owner, in the directory.
 
 use super::Node;
-use super::worker::{FetchStage, Op, OpKind};
 use crate::op::{Failure, FailureCode, Fetch};
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{OperationId, RecordId};
 use crate::protocol::keys::{Concerned, Picked, Record, Waiter};
+use crate::protocol::sessions::{FetchStage, Op, OpKind};
 use crate::tensor::{Key, Name, Select, Version};
 use crate::time::Time;
 
@@ -46,7 +46,7 @@ impl Node {
                     };
                 }
                 Picked::Gone(newest) => {
-                    let Some(reader) = self.sessions.get(&session).map(|s| s.domain) else { return };
+                    let Some(reader) = self.sessions.tenant_of(session) else { return };
                     let failure = self.version_gone(record, reader, &fetch.key, fetch.select, newest);
                     return self.refuse(session, fetch.op, failure);
                 }
@@ -54,7 +54,7 @@ impl Node {
             }
         }
         let key = fetch.key.clone();
-        let id = self.keep_op(Op {
+        let id = self.sessions.begin(Op {
             session,
             id: fetch.op,
             key: fetch.key,
@@ -77,7 +77,7 @@ impl Node {
 
     /// Looks for the key: here, at its known owner, in the directory.
     pub(super) fn start_fetch(&mut self, now: Time, id: OperationId) {
-        let Some(op) = self.ops.get_mut(id) else { return };
+        let Some(op) = self.sessions.op_mut(id) else { return };
         let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
         *stage = FetchStage::Waiting;
         let (key, select) = (op.key.clone(), *select);
@@ -94,9 +94,7 @@ impl Node {
         match self.connect_for(id, node) {
             Some(link) => self.start_pull(now, id, link),
             None => {
-                if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(id) {
-                    *stage = FetchStage::Connecting(node.clone());
-                }
+                self.sessions.set_fetch_stage(id, FetchStage::Connecting(node.clone()));
             }
         }
     }
@@ -128,7 +126,7 @@ impl Node {
     /// A node that was said to own the key does not. The directory is asked for a newer entry, but not for ever: two that each say it
     /// is the other's would keep a fetch going until its deadline, and be asked all the while.
     pub(super) fn wrong_owner(&mut self, now: Time, id: OperationId, why: Failure) {
-        let Some(Op { kind: OpKind::Fetch { astray, stage, .. }, .. }) = self.ops.get_mut(id) else { return };
+        let Some(Op { kind: OpKind::Fetch { astray, stage, .. }, .. }) = self.sessions.op_mut(id) else { return };
         *astray += 1;
         if *astray <= MOST_ASTRAY {
             return self.look_again(now, id);
@@ -141,7 +139,7 @@ impl Node {
 
     /// The remembered owner of a key was the wrong one: ask the directory for a newer entry.
     fn look_again(&mut self, now: Time, id: OperationId) {
-        let Some(op) = self.ops.get_mut(id) else { return };
+        let Some(op) = self.sessions.op_mut(id) else { return };
         let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
         *stage = FetchStage::Waiting;
         let (key, select) = (op.key.clone(), *select);

@@ -1,11 +1,12 @@
 //! What comes in: messages, and the end of a link.
 
-use super::counters::{Request, unsent};
+use super::counters::unsent;
 use super::{Node, Peer};
 use crate::fabric::{DownReason, LinkId};
 use crate::op::{Failure, FailureCode};
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
+use crate::protocol::counters::Request;
 use crate::protocol::keys::Source;
 use crate::protocol::landing::SlotState;
 use crate::protocol::links::{Out, Purpose};
@@ -73,7 +74,7 @@ impl Node {
             Body::ErrorStatus(failure) => match role {
                 Role::Pull => self.pull_failed(now, link, index, failure),
                 Role::Push => self.flow_refused(link, index, &failure),
-                Role::Counter => self.counter_refused(now, link, index, failure),
+                Role::Counter => self.count(now, |counters| counters.refused(now, link, index, failure)),
             },
             Body::BufferRequest { key, target, owner, tenant, metadata_id, meta } => {
                 self.buffer_request(link, index, [key, target, owner, tenant], metadata_id, meta);
@@ -83,8 +84,8 @@ impl Node {
             Body::BufferRecall { why, round } => self.buffer_recall(now, link, index, why, round),
             Body::Recalled { why, round } => self.recalled(now, link, index, why, round),
             Body::BufferRelease => self.flow_ended(now, link, index),
-            Body::Cancel if role == Role::Counter => self.cancel_wait(link, index),
-            Body::Cancelled if role == Role::Counter => self.wait_cancelled(link, index),
+            Body::Cancel if role == Role::Counter => self.count(now, |counters| counters.cancel(link, index)),
+            Body::Cancelled if role == Role::Counter => self.count(now, |counters| counters.cancelled(link, index)),
             Body::Cancel => self.cancel_serve(now, link, index),
             Body::Cancelled => self.pull_cancelled(link, index),
             Body::CounterOpen { name, tenant, wants_grant } => {
@@ -94,11 +95,15 @@ impl Node {
                 self.counter_asked(now, link, index, (name, tenant), Request::Wait { members });
             }
             Body::CounterOp { name, tenant, identity, op } => {
-                self.counter_op(now, link, index, (name, tenant), identity, op);
+                self.counter_op(now, link, index, (name, tenant), (identity, op));
             }
-            Body::CounterOpened { identity, word } => self.counter_opened(now, link, index, identity, word),
-            Body::CounterResult { old } => self.counter_result(now, link, index, old),
-            Body::BarrierReleased { round, leader } => self.barrier_released(now, link, index, round, leader),
+            Body::CounterOpened { identity, word } => {
+                self.count(now, |counters| counters.opened(now, link, index, identity, word));
+            }
+            Body::CounterResult { old } => self.count(now, |counters| counters.result(link, index, old)),
+            Body::BarrierReleased { round, leader } => {
+                self.count(now, |counters| counters.released(link, index, round, leader));
+            }
             Body::CounterEnded { name } => self.counter_ended_there(link, name),
             Body::Ping => self.send(link, role, index, Body::Pong),
             Body::Pong => self.pong(link, index),
@@ -146,7 +151,7 @@ impl Node {
             }
         }
         self.calls_lost(link);
-        self.counters_lost(link, &peer, std::mem::take(&mut l.counters), &unsent, &reason.to_string());
+        self.count(now, |counters| counters.link_down(link, &unsent, &reason.to_string()));
         if let Some(references) = references {
             #[cfg(test)]
             let references = self.forget_readers(references);

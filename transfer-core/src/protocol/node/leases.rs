@@ -32,34 +32,26 @@ impl Node {
     pub(super) fn leave_arena(&mut self, blob: &Blob, lent: Option<Lent>) {
         let slice = blob.slice;
         if let Some(Lent { session, pushed }) = lent
-            && self.sessions.contains_key(&session)
+            && self.sessions.get(session).is_some()
         {
             let reply = Reply::Returned { pushed, offset: slice.offset };
             self.actions.push(HostAction::Reply { session, reply });
         }
-        if let Some(arena) = self.arenas.get_mut(&slice.segment) {
-            arena.blobs = arena.blobs.saturating_sub(1);
-            arena.ranges = arena.ranges.saturating_sub(blob.range_count().into());
+        if self.sessions.vacate(slice.segment, blob.range_count()) {
+            self.arena_unused(slice.segment);
         }
-        self.tidy_arena(slice.segment);
     }
 
     /// Of an arena: how many ranges of it somebody can still reach, and whether its worker is gone.
     #[must_use]
     pub fn arena_reach(&self, segment: SegmentId) -> Option<(u64, bool)> {
-        self.arenas.get(&segment).map(|arena| (arena.blobs, arena.abandoned))
+        self.sessions.arena(segment)
     }
 
-    pub(super) fn tidy_arena(&mut self, segment: SegmentId) {
-        if let Some(arena) = self.arenas.get(&segment)
-            && arena.abandoned
-            && arena.blobs == 0
-        {
-            let segment = arena.segment;
-            self.arenas.remove(&segment);
-            self.references.unshare(segment);
-            self.actions.push(HostAction::SegmentUnused { segment });
-        }
+    /// Nobody can reach that arena any more.
+    pub(super) fn arena_unused(&mut self, segment: SegmentId) {
+        self.references.unshare(segment);
+        self.actions.push(HostAction::SegmentUnused { segment });
     }
 
     /// Gives a worker a lease on a blob.
@@ -105,13 +97,12 @@ impl Node {
         report: Report,
     ) -> Result<(), Failure> {
         let gone = || Failure::new(FailureCode::Cancelled, "the worker is gone");
-        let (Some(s), Some(b)) = (self.sessions.get(&session), self.keys.blob(blob)) else { return Err(gone()) };
-        if s.domain != b.domain {
-            return Err(self.of_another_tenant("the tensor", b.domain, s.domain));
+        let (Some(s), Some(b)) = (self.sessions.get(session), self.keys.blob(blob)) else { return Err(gone()) };
+        if s.tenant() != b.domain {
+            return Err(self.of_another_tenant("the tensor", b.domain, s.tenant()));
         }
-        let (Some(s), Some(b)) = (self.sessions.get_mut(&session), self.keys.hold(blob)) else { return Err(gone()) };
-        s.lent += 1;
-        *s.leases.entry(blob).or_insert(0) += 1;
+        let Some(b) = self.keys.hold(blob) else { return Err(gone()) };
+        self.sessions.lend(session, blob);
         let reply = Reply::Fetched {
             op,
             lease: LeaseId(blob.to_u64()),
@@ -131,24 +122,20 @@ impl Node {
 
     pub(super) fn release(&mut self, session: SessionId, lease: LeaseId) {
         let blob = Id::from_u64(lease.0);
-        let Some(s) = self.sessions.get_mut(&session) else { return };
-        match s.leases.get_mut(&blob) {
-            Some(count) => {
-                *count -= 1;
-                s.lent = s.lent.saturating_sub(1);
-                #[cfg(test)]
-                if self.config.broken == Some(crate::protocol::broken::Broken::ForgetsReleases) && s.ops.len() > 1 {
-                    return;
-                }
-                if *count == 0 {
-                    s.leases.remove(&blob);
-                }
-                self.unhold(blob);
-            }
-            None => {
-                let why = format!("it released lease {}, which it does not hold", lease.0);
-                self.actions.push(HostAction::CloseSession { session, why });
-            }
+        if self.sessions.get(session).is_none() {
+            return;
         }
+        if !self.sessions.give_back(session, blob) {
+            let why = format!("it released lease {}, which it does not hold", lease.0);
+            self.actions.push(HostAction::CloseSession { session, why });
+            return;
+        }
+        #[cfg(test)]
+        if self.config.broken == Some(crate::protocol::broken::Broken::ForgetsReleases)
+            && self.sessions.get(session).is_some_and(|s| s.waiting() > 1)
+        {
+            return;
+        }
+        self.unhold(blob);
     }
 }

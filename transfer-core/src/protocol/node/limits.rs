@@ -14,12 +14,12 @@ impl Node {
     /// Why a worker cannot have one more key.
     pub(super) fn too_many_keys(&mut self, session: SessionId) -> Option<Failure> {
         let limits = self.config.limits;
-        let s = self.sessions.get(&session)?;
-        let (own, user) = (self.keys.keys_of_worker(session), self.keys.keys_of_tenant(s.domain));
+        let s = self.sessions.get(session)?;
+        let (own, user) = (self.keys.keys_of_worker(session), self.keys.keys_of_tenant(s.tenant()));
         let failure = if own >= limits.keys_per_worker {
-            Some(beyond(&format!("worker {}", s.name), own, "keys", "limits.keys_per_worker"))
+            Some(beyond(&format!("worker {}", s.name()), own, "keys", "limits.keys_per_worker"))
         } else if user >= limits.keys_per_user {
-            Some(beyond(&self.config.tenants.in_words(s.domain), user, "keys", "limits.keys_per_user"))
+            Some(beyond(&self.config.tenants.in_words(s.tenant()), user, "keys", "limits.keys_per_user"))
         } else {
             None
         };
@@ -41,15 +41,15 @@ impl Node {
     /// Why a worker cannot publish one more version.
     pub(super) fn too_many_versions(&mut self, session: SessionId) -> Option<Failure> {
         let limits = self.config.limits;
-        let s = self.sessions.get(&session)?;
-        let own = self.arenas.get(&s.arena).map_or(0, |arena| arena.blobs);
-        let user = self.keys.versions_of_tenant(s.domain);
+        let s = self.sessions.get(session)?;
+        let own = self.sessions.arena(s.arena().0).map_or(0, |(versions, _)| versions);
+        let user = self.keys.versions_of_tenant(s.tenant());
         let all = self.keys.blobs().len() as u64;
         let what = "versions published or read";
         let failure = if own >= limits.versions_per_worker {
-            beyond(&format!("worker {}", s.name), own, what, "limits.versions_per_worker")
+            beyond(&format!("worker {}", s.name()), own, what, "limits.versions_per_worker")
         } else if user >= limits.versions_per_user {
-            beyond(&self.config.tenants.in_words(s.domain), user, what, "limits.versions_per_user")
+            beyond(&self.config.tenants.in_words(s.tenant()), user, what, "limits.versions_per_user")
         } else if all >= limits.versions_per_node {
             beyond(&format!("node {}", self.config.name), all, what, "limits.versions_per_node")
         } else {
@@ -69,7 +69,7 @@ impl Node {
     #[cfg(test)]
     pub(super) fn check_limits(&self) -> Result<(), String> {
         let versions = self.keys.versions_counted();
-        let blobs: u64 = self.arenas.values().map(|arena| arena.blobs).sum();
+        let blobs: u64 = self.sessions.in_arenas().into_iter().sum();
         match blobs == versions {
             true => Ok(()),
             false => Err(format!("{versions} versions, and {blobs} in arenas")),

@@ -1,6 +1,5 @@
 //! One peer: what goes to it, and what comes from it.
 
-use super::counters::LinkCounters;
 use crate::fabric::{Capabilities, FabricKind};
 use crate::op::{Failure, FailureCode};
 use crate::protocol::control::PeerInfo;
@@ -22,7 +21,6 @@ pub(crate) struct Link {
     pub(super) outbox: Outbox,
     pub(super) numbers: Numbers,
     pub(super) in_flight: Slab<InFlight>,
-    pub(super) counters: LinkCounters,
     pub(super) traffic: Traffic,
 }
 
@@ -39,7 +37,6 @@ impl Link {
             outbox: Outbox::default(),
             numbers: Numbers::new(),
             in_flight: Slab::default(),
-            counters: LinkCounters::default(),
             traffic: Traffic::default(),
         }
     }

@@ -3,12 +3,12 @@
 
 use super::Node;
 use super::link::Link;
-use super::worker::Session;
 use crate::fabric::LinkId;
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Owner, Record};
 use crate::protocol::landing::{InState, Slot, SlotState, SlotUser};
-use crate::protocol::slab::Slab;
+use crate::protocol::sessions::Session;
+use crate::protocol::slab::{Id, Slab};
 use crate::protocol::snapshot::{
     LinkStatus, LinkWork, Page, QuarantineStatus, SessionStatus, TensorStatus, TransferStatus,
 };
@@ -41,7 +41,12 @@ pub struct TransferFilter {
 }
 
 /// A page of a table: what `show` makes of the entries from that place on.
-fn page_of<T, K, S>(table: &Slab<T, K>, from: u64, limit: usize, mut show: impl FnMut(&T) -> Option<S>) -> Page<S> {
+fn page_of<T, K, S>(
+    table: &Slab<T, K>,
+    from: u64,
+    limit: usize,
+    mut show: impl FnMut(Id<K>, &T) -> Option<S>,
+) -> Page<S> {
     let limit = limit.clamp(1, Page::<S>::MOST_ENTRIES);
     let mut entries = Vec::new();
     let begin = usize::try_from(from).unwrap_or(usize::MAX);
@@ -49,7 +54,7 @@ fn page_of<T, K, S>(table: &Slab<T, K>, from: u64, limit: usize, mut show: impl 
         if entries.len() == limit {
             return Page { entries, next: Some(place as u64) };
         }
-        entries.extend(found.and_then(|(_, entry)| show(entry)));
+        entries.extend(found.and_then(|(id, entry)| show(id, entry)));
     }
     let end = begin.saturating_add(Page::<S>::MOST_STEPS);
     Page { entries, next: (end < table.end()).then_some(end as u64) }
@@ -79,17 +84,17 @@ impl Node {
     #[must_use]
     pub fn sessions(&self, prefix: &str, from: u64, limit: usize) -> Page<SessionStatus> {
         let show = |id: &SessionId, s: &Session| {
-            s.name.as_str().starts_with(prefix).then(|| SessionStatus {
+            s.name().as_str().starts_with(prefix).then(|| SessionStatus {
                 session: *id,
-                name: s.name.clone(),
-                domain: s.domain,
-                tenant: self.config.tenants.name(s.domain),
-                arena_bytes: s.arena_len,
-                leases: s.lent,
-                operations: s.ops.len() as u64,
+                name: s.name().clone(),
+                domain: s.tenant(),
+                tenant: self.config.tenants.name(s.tenant()),
+                arena_bytes: s.arena().1,
+                leases: s.lent(),
+                operations: s.waiting() as u64,
             })
         };
-        page_of_map(&self.sessions, SessionId(from), limit, |id| id.0, show)
+        page_of_map(self.sessions.all(), SessionId(from), limit, |id| id.0, show)
     }
 
     /// Links to peers of that name, or to all where it is empty, in the order in which they were made. Only
@@ -118,7 +123,7 @@ impl Node {
     /// Published tensors.
     #[must_use]
     pub fn tensors(&self, filter: &TensorFilter, from: u64, limit: usize) -> Page<TensorStatus> {
-        page_of(self.keys.records(), from, limit, |record| {
+        page_of(self.keys.records(), from, limit, |_, record| {
             let wanted = record.newest().is_some() && record.key().as_str().starts_with(&filter.prefix);
             if !wanted { None } else { self.tensor(record, &filter.owner) }
         })
@@ -144,7 +149,7 @@ impl Node {
     /// The worker that publishes a key.
     pub(super) fn owner_name<'a>(&'a self, owner: &'a Owner) -> Option<&'a Name> {
         match owner {
-            Owner::Session(s) => self.sessions.get(s).map(|s| &s.name),
+            Owner::Session(s) => self.sessions.get(*s).map(Session::name),
             Owner::Landed(l) => Some(&l.owner),
             Owner::Outlived(o) => Some(&o.owner),
             Owner::Claiming(c) => Some(&c.owner),
@@ -155,11 +160,12 @@ impl Node {
     /// Operations of workers that have not ended.
     #[must_use]
     pub fn transfers(&self, now: Time, filter: &TransferFilter, from: u64, limit: usize) -> Page<TransferStatus> {
-        page_of(&self.ops, from, limit, |op| {
+        page_of(self.sessions.operations(), from, limit, |id, op| {
             let age = now.since(op.since);
             let (operation, key) = op.spoken();
-            let Session { name: worker, domain, .. } = self.sessions.get(&op.session)?;
-            let peer = self.other_node(op);
+            let session = self.sessions.get(op.session)?;
+            let worker = session.name();
+            let peer = self.other_node(id, op);
             let wanted = key.starts_with(&filter.prefix)
                 && (filter.worker.is_empty() || worker.as_str() == filter.worker)
                 && (filter.peer.is_empty() || peer.is_some_and(|peer| peer.as_str() == filter.peer))
@@ -168,13 +174,13 @@ impl Node {
                 operation,
                 key: key.to_owned(),
                 worker: worker.clone(),
-                tenant: self.config.tenants.name(*domain),
+                tenant: self.config.tenants.name(session.tenant()),
                 session: op.session,
                 peer: peer.cloned(),
                 len_bytes: self.length_of(op),
                 age,
                 left: op.deadline.since(now),
-                waits_for: self.waits_for(op),
+                waits_for: self.waits_for(id, op),
             })
         })
     }

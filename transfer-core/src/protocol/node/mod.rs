@@ -1,7 +1,7 @@
 //! The node: the machines put together, the flows that need several of them, and the ways in and out.
 //!
 //! # Layout
-//! - `worker`, `session`, `ops`: workers, their operations and how those end. `waiting`: what an operation waits for, in words.
+//! - `session`, `ops`: how sessions and operations of workers end. `waiting`: what an operation waits for, in words.
 //! - `fetch`, `connect`: finding a key's owner, a worker's node, the link to a node.
 //! - `publish`, `claims`, `name_lost`: publishing, and who may. `versions`: who is served with a version, and what ends with it.
 //! - `boards`: what workers find by looking, without asking.
@@ -11,8 +11,8 @@
 //! - `link`, `inbox`, `outbox`: one peer: credits, what comes in and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node. `references`: the same, where the receiver reads the owner's memory.
 //! - `push_out`, `push_in`, `prepare`: the two sides of a push to another node, and slots for many keys at once.
-//! - `copies`: what workers of another tenant may read, copied for them.
-//! - `counters`: named counters and barriers of the job.
+//! - `copies`, `copying`: what workers of another tenant may read, copied for them.
+//! - `counters`: what is said of counters and barriers, and what comes out of them.
 //! - `status`, `listing`: what a node shows of itself. `events`, `ended`: what it tells, and transfers that have ended.
 //! - `drain`, `operator`: taking nothing new, and what an operator ends.
 
@@ -24,7 +24,8 @@ mod checks;
 mod claims;
 mod connect;
 mod copies;
-pub(super) mod counters;
+mod copying;
+mod counters;
 pub(super) mod drain;
 mod ended;
 mod events;
@@ -53,7 +54,6 @@ mod take_back;
 mod tenants;
 mod versions;
 mod waiting;
-mod worker;
 
 pub(super) use crate::protocol::snapshot::EndedTransfer;
 
@@ -64,14 +64,15 @@ use crate::protocol::action::Actions;
 use crate::protocol::action::{Action, FabricAction, HostAction};
 use crate::protocol::config::NodeConfig;
 use crate::protocol::control::{Control, PeerInfo};
+use crate::protocol::counters::Counters;
 use crate::protocol::events::FailuresTold;
-use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{OperationId, of};
 use crate::protocol::keys::Keys;
 use crate::protocol::landing::Landing;
 use crate::protocol::links::HeaderCells;
 use crate::protocol::meters::Meters;
 use crate::protocol::references::References;
+use crate::protocol::sessions::Sessions;
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::Transfers;
@@ -79,11 +80,10 @@ use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
-use counters::Counters;
+use copying::Copying;
 use hashbrown::HashMap;
 use link::Link;
-use std::collections::{BTreeMap, BTreeSet};
-use worker::{Arena, Copying, Leases, Op, Session};
+use std::collections::BTreeMap;
 
 /// One sidecar as a state machine: sessions of workers, published tensors, links to peers.
 ///
@@ -98,19 +98,11 @@ use worker::{Arena, Copying, Leases, Op, Session};
 /// landed memory, for the node cannot touch memory.
 pub struct Node {
     pub(super) config: NodeConfig,
-    sessions: BTreeMap<SessionId, Session>,
-    /// What workers that were thrown out read still.
-    evicted: BTreeMap<SessionId, Leases>,
-    workers: HashMap<Name, SessionId>,
+    pub(super) sessions: Sessions,
     keys: Keys,
-    arenas: HashMap<SegmentId, Arena>,
     pub(super) landing: Landing,
     pub(super) links: BTreeMap<LinkId, Link>,
     peers: HashMap<Name, Peer>,
-    worker_locations: HashMap<Name, Name>,
-    worker_waiting: HashMap<Name, Vec<OperationId>>,
-    pub(super) ops: Slab<Op, of::Operation>,
-    timers: BTreeSet<(Time, OperationId)>,
     actions: Actions,
     dirty: Vec<LinkId>,
     cells: HeaderCells,
@@ -149,25 +141,19 @@ impl Node {
         let meters = Meters::new(config.timed);
         let landing = Landing::new(&config);
         let references = References::new(&config);
+        let counters = Counters::new(&config);
         Node {
             config,
-            sessions: BTreeMap::new(),
-            evicted: BTreeMap::new(),
-            workers: HashMap::new(),
+            sessions: Sessions::default(),
             keys: Keys::default(),
-            arenas: HashMap::new(),
             landing,
             links: BTreeMap::new(),
             peers: HashMap::new(),
-            worker_locations: HashMap::new(),
-            worker_waiting: HashMap::new(),
-            ops: Slab::default(),
-            timers: BTreeSet::new(),
             actions: Actions::default(),
             dirty: Vec::new(),
             cells: HeaderCells::new(headers),
             transfers: Transfers::default(),
-            counters: Counters::default(),
+            counters,
             references,
             meters,
             ended: None,
@@ -216,17 +202,13 @@ impl Node {
     /// When [`Node::timeout`] has to be called at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.timers.first().map(|(at, _)| *at).into_iter().chain(self.references.look_at()).min()
+        self.sessions.next_deadline().into_iter().chain(self.references.look_at()).min()
     }
 
     /// Time has come: ends the operations whose deadline has passed, and looks after what lost peers may still read.
     pub fn timeout(&mut self, now: Time) {
         self.latest = now;
-        while let Some((at, op)) = self.timers.first().copied() {
-            if at > now {
-                break;
-            }
-            self.timers.pop_first();
+        while let Some(op) = self.sessions.take_due(now) {
             self.deadline(now, op);
         }
         self.references.look_after(now, &mut self.actions);
@@ -243,6 +225,7 @@ impl Node {
         peer.receive_slots = peer.receive_slots.min(MAX_RECEIVE_SLOTS);
         let name = peer.name.clone();
         let path = self.meters.path(&name, kind);
+        self.counters.link_up(link, peer.clone(), kind, limits.atomics);
         self.links.insert(link, Link::new(peer, kind, limits, path));
         self.landing.link_up(link);
         self.transfers.link_up(link);
@@ -284,11 +267,15 @@ impl Node {
         match event {
             // Reported to whoever made the link, who then calls `link_up`. A message's bytes are the fabric's own already.
             FabricEvent::Connected { .. } | FabricEvent::SendDone { .. } => {}
-            FabricEvent::AtomicDone { link, work, old } => self.atomic_done(now, link, work, old),
-            FabricEvent::LocalAtomicDone { work, old } => self.local_atomic_done(now, work, old),
+            FabricEvent::AtomicDone { link, work, old } => {
+                self.count(now, |counters| counters.atomic_done(link, work, old))
+            }
+            FabricEvent::LocalAtomicDone { work, old } => {
+                self.count(now, |counters| counters.local_atomic_done(work, old));
+            }
             FabricEvent::WriteDone { link, work } => self.write_done(now, link, work),
             FabricEvent::Granted { link, tag, remote } => {
-                if !self.word_granted(link, tag, remote) {
+                if !self.count(now, |counters| counters.granted(link, tag, remote)) {
                     self.granted(now, link, Id::from_u64(tag), remote);
                 }
             }

@@ -5,10 +5,10 @@
 //! nothing from here on.
 
 use super::Node;
-use super::worker::OpKind;
 use crate::op::{Failure, FailureCode};
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Claimant, Owner, Record};
+use crate::protocol::sessions::OpKind;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 
@@ -17,14 +17,11 @@ impl Node {
     /// has fetched stays; whatever it pushes from here on fails with [`FailureCode::KeyOwned`].
     pub fn name_lost(&mut self, now: Time, session: SessionId, node: &Name) {
         self.latest = now;
-        let Some(s) = self.sessions.get_mut(&session) else { return };
-        s.name_at = Some(node.clone());
-        let name = s.name.clone();
-        if self.workers.get(&name) == Some(&session) {
-            self.workers.remove(&name);
+        if !self.sessions.lose_name(session, node) {
+            return;
         }
-        for id in self.ops.ids(|op| op.session == session) {
-            let Some(op) = self.ops.get(id) else { continue };
+        for id in self.sessions.ops_of(session) {
+            let Some(op) = self.sessions.op(id) else { continue };
             if matches!(op.kind, OpKind::Push { .. } | OpKind::Prepare { .. }) {
                 let key = op.key.clone();
                 if let Some(failure) = self.no_name(session, &key) {
@@ -53,12 +50,12 @@ impl Node {
 
     /// Why a worker may not push, where its name is another one's.
     pub(super) fn no_name(&self, session: SessionId, key: &Key) -> Option<Failure> {
-        let s = self.sessions.get(&session)?;
-        let node = s.name_at.as_ref()?;
+        let s = self.sessions.get(session)?;
+        let node = s.name_at()?;
         let text = format!(
             "key {key:?} cannot be pushed by this worker: its name {:?} is that of a worker at node {node:?}, which the directory \
              entered first; connect again, under another name or when that one is gone",
-            s.name
+            s.name()
         );
         Some(Failure::new(FailureCode::KeyOwned, text))
     }

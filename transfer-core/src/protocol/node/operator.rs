@@ -53,7 +53,7 @@ impl Node {
         let unknown = || NotDeleted::Unknown(key.clone());
         let id = self.keys.find(key).ok_or_else(unknown)?;
         let record = self.keys.record(id).ok_or_else(unknown)?;
-        let whose = Node::tenant_of(&self.sessions, record.owner());
+        let whose = self.owner_tenant(record.owner());
         if only.is_some_and(|only| whose != Some(only)) {
             // What is another tenant's is not there for this one.
             return Err(unknown());

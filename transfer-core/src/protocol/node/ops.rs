@@ -1,13 +1,13 @@
 //! Operations of workers that have to wait, and how they end.
 
 use super::Node;
-use super::worker::{FetchStage, Op, OpKind, PushStage};
 use crate::memory::SegmentId;
 use crate::op::{Failure, FailureCode, OpId, Reply};
 use crate::protocol::action::HostAction;
 use crate::protocol::ids::OperationId;
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::Waiter;
+use crate::protocol::sessions::{FetchStage, Op, OpKind, PushStage};
 use crate::tensor::Name;
 use crate::time::Time;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Node {
 
     /// Why an operation cannot begin whose number another one has that is under way: the limit of those counts numbers.
     pub(super) fn is_under_way(&self, session: SessionId, op: OpId) -> Option<Failure> {
-        self.sessions.get(&session)?.ops.contains_key(&op).then(|| {
+        self.sessions.get(session)?.op(op).map(|_| {
             let text = format!(
                 "operation {} of this worker is under way; each needs a number of its own until it has ended",
                 op.0
@@ -36,7 +36,7 @@ impl Node {
     }
 
     pub(super) fn is_busy(&self, session: SessionId) -> Option<Failure> {
-        let waiting = self.sessions.get(&session)?.ops.len();
+        let waiting = self.sessions.get(session)?.waiting();
         (waiting >= self.config.max_ops_per_session).then(|| {
             Failure::new(FailureCode::Busy, format!("this worker has {waiting} operations waiting, the limit"))
         })
@@ -44,7 +44,7 @@ impl Node {
 
     /// Whether the tables of a worker's tensors would be too long, with one more of so many ranges.
     pub(super) fn too_many_ranges(&self, arena: SegmentId, more: u32) -> Option<Failure> {
-        let (kept, most) = (self.arenas.get(&arena)?.ranges, self.config.max_ranges_per_session);
+        let (kept, most) = (self.sessions.ranges_in(arena)?, self.config.max_ranges_per_session);
         (more > 0 && kept + u64::from(more) > most).then(|| {
             let text = format!(
                 "what this worker has pushed and not got back is made of {kept} ranges of its arena; {more} more would be above the \
@@ -54,36 +54,9 @@ impl Node {
         })
     }
 
-    /// Keeps an operation that has to wait. Its number is its own: [`Node::is_under_way`].
-    pub(super) fn keep_op(&mut self, op: Op) -> OperationId {
-        let (session, name, deadline) = (op.session, op.id, op.deadline);
-        let id = self.ops.insert(op);
-        self.timers.insert((deadline, id));
-        if let Some(s) = self.sessions.get_mut(&session) {
-            s.ops.insert(name, id);
-        }
-        id
-    }
-
-    /// Ends an operation that has succeeded: it stands in no list any more.
-    pub(super) fn finish_op(&mut self, id: OperationId) -> Option<Op> {
-        let op = self.ops.remove(id)?;
-        self.timers.remove(&(op.deadline, id));
-        if let Some(s) = self.sessions.get_mut(&op.session) {
-            s.ops.remove(&op.id);
-        }
-        Some(op)
-    }
-
-    pub(super) fn push_stage(&mut self, id: OperationId, next: PushStage) {
-        if let Some(stage) = self.ops.get_mut(id).and_then(Op::stage_mut) {
-            *stage = next;
-        }
-    }
-
     /// An operation's time is over: it fails, and says what it was waiting for.
     pub(super) fn deadline(&mut self, now: Time, id: OperationId) {
-        let Some(op) = self.ops.get(id) else { return };
+        let Some(op) = self.sessions.op(id) else { return };
         let after = for_people(op.deadline.since(op.since));
         let key = &op.key;
         let failure = match &op.kind {
@@ -117,7 +90,10 @@ impl Node {
                 ),
             },
             OpKind::TakeBack { blob } => self.still_read(key, *blob, after),
-            OpKind::Counter { ask, stage } => self.counter_deadline(op, ask, stage, after),
+            OpKind::Counter => match self.counters.deadline(id, after) {
+                Some(failure) => failure,
+                None => return,
+            },
             OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => {
                 let to = op.target().map_or("", Name::as_str);
                 match stage {
@@ -159,7 +135,7 @@ impl Node {
                 self.note_failed(&op, failure.code);
             }
             match op.kind {
-                OpKind::Fetch { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => {
+                OpKind::Fetch { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => {
                     self.refuse(op.session, op.id, failure);
                 }
                 OpKind::Push { .. } => self.end_push_with_failure(&op, failure),
@@ -177,7 +153,7 @@ impl Node {
 
     /// Takes an operation out of whatever list it stands in. Lists that are gone through in order drop it when they come to it.
     pub(super) fn detach_op(&mut self, id: OperationId) -> Option<Op> {
-        let op = self.finish_op(id)?;
+        let op = self.sessions.finish(id)?;
         match &op.kind {
             OpKind::Fetch { stage: FetchStage::Waiting, .. } => {
                 self.keys.forget_waiter(&op.key, Waiter::Local(id), &mut self.actions);
@@ -187,7 +163,7 @@ impl Node {
             OpKind::TakeBack { blob } => {
                 self.keys.set_awaited(*blob, None);
             }
-            OpKind::Counter { stage, .. } => self.detach_counter(id, &op.key, stage),
+            OpKind::Counter => self.count(self.latest, |counters| counters.give_up(id)),
             OpKind::Fetch { stage: FetchStage::Connecting(_), .. } | OpKind::Push { .. } | OpKind::Prepare { .. } => {}
         }
         Some(op)

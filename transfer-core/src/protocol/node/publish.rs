@@ -3,7 +3,6 @@
 use super::Node;
 use super::claims::key_owned;
 use super::ended::Ending;
-use super::worker::{Op, OpKind, PushStage};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
 use crate::op::{Failure, FailureCode, Push, Reply, Report};
@@ -12,6 +11,7 @@ use crate::protocol::ids::RecordId;
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Blob, Claimant, Claiming, Lent, Owner, Record, Source};
 use crate::protocol::meters::{Operation, PathId};
+use crate::protocol::sessions::{Op, OpKind, PushStage};
 use crate::tensor::{Key, Name, Version};
 use crate::time::Time;
 use crate::wire::message::{Body, Role};
@@ -28,8 +28,8 @@ pub(super) fn too_high(key: &Key, version: Version) -> Option<Failure> {
 impl Node {
     /// A worker pushes. `ranges` are those of a body that lies in several, copied out of their table by whoever can read the arena.
     pub(super) fn push(&mut self, now: Time, session: SessionId, push: Push, ranges: &[ArenaRange]) {
-        let Some(s) = self.sessions.get(&session) else { return };
-        let slice = match pushed_slice(s.arena, s.arena_len, &push, ranges) {
+        let Some(s) = self.sessions.get(session) else { return };
+        let slice = match pushed_slice(s.arena(), &push, ranges) {
             Ok(slice) => slice,
             Err(failure) => return self.refuse_push(session, &push, failure),
         };
@@ -51,7 +51,7 @@ impl Node {
         {
             return self.refuse_push(session, &push, failure);
         }
-        let local = push.to.as_ref().is_none_or(|to| self.workers.contains_key(to));
+        let local = push.to.as_ref().is_none_or(|to| self.sessions.named(to).is_some());
         if push.takeover && !local {
             let text = "a push that takes a key over publishes it at its own sidecar: push it there first, then to the other worker";
             return self.refuse_push(session, &push, Failure::new(FailureCode::Invalid, text));
@@ -60,17 +60,14 @@ impl Node {
             Ok(readers) => readers,
             Err(failure) => return self.refuse_push(session, &push, failure),
         };
-        let Some(s) = self.sessions.get(&session) else { return };
+        let Some(tenant) = self.sessions.tenant_of(session) else { return };
         let lent = Lent { session, pushed: push.op };
-        let mut blob = Blob::new(slice, push.meta, s.domain, Source::Arena(Some(lent))).retained(push.retention);
+        let mut blob = Blob::new(slice, push.meta, tenant, Source::Arena(Some(lent))).retained(push.retention);
         blob.trace = push.trace;
         if push.ranges > 0 {
             blob.ranges = Some(ranges.iter().map(|r| r.within(slice.segment)).collect());
         }
-        if let Some(arena) = self.arenas.get_mut(&slice.segment) {
-            arena.blobs += 1;
-            arena.ranges += u64::from(push.ranges);
-        }
+        self.sessions.occupy(slice.segment, push.ranges);
         let blob = self.keys.insert(blob);
         self.keys.share(blob, readers);
         let op = Op {
@@ -118,8 +115,8 @@ impl Node {
     pub(super) fn push_here(&mut self, now: Time, op: Op) {
         let record_id = self.keys.find_or_make(&op.key);
         let Some(owner) = self.keys.record(record_id).map(Record::owner) else { return };
-        let Some(session) = self.sessions.get(&op.session) else { return };
-        let (name, tenant) = (&session.name, session.domain);
+        let Some(session) = self.sessions.get(op.session) else { return };
+        let (name, tenant) = (session.name(), session.tenant());
         let takes_over = matches!(op.kind, OpKind::Push { takeover: true, .. });
         match owner {
             owner if owner.is(op.session) => self.publish_op(now, record_id, op),
@@ -128,7 +125,7 @@ impl Node {
                     || claiming.who == Claimant::Gone && (&claiming.owner, claiming.tenant) == (name, tenant) =>
             {
                 let session = op.session;
-                let id = self.keep_op(op);
+                let id = self.sessions.begin(op);
                 self.keys.join_claim(record_id, session, id);
             }
             Owner::Nobody => {
@@ -137,7 +134,7 @@ impl Node {
                     return self.end_push_with_failure(&op, failure);
                 }
                 let who = Claimant::Session(op.session);
-                let id = self.keep_op(op);
+                let id = self.sessions.begin(op);
                 self.claim(record_id, Claiming { pushes: vec![id], ..Claiming::new(owner, who, takes_over) });
             }
             // The same worker pushed from another node before; it has come to this one.
@@ -155,7 +152,7 @@ impl Node {
                 self.publish_op(now, record_id, op);
             }
             owner if takes_over => {
-                let before = Node::tenant_of(&self.sessions, owner);
+                let before = self.owner_tenant(owner);
                 match before.filter(|before| *before != tenant) {
                     Some(before) => {
                         let failure = self.of_another_tenant(&format!("key {:?}", op.key), before, tenant);
@@ -173,9 +170,9 @@ impl Node {
 
     /// Whether a worker may own this key, and push it to that worker, where that one is here.
     pub(super) fn may_push(&self, session: SessionId, key: &Key, to: Option<&Name>) -> Result<(), Failure> {
-        let Some(tenant) = self.sessions.get(&session).map(|s| s.domain) else { return Ok(()) };
+        let Some(tenant) = self.sessions.tenant_of(session) else { return Ok(()) };
         self.config.tenants.may_own(tenant, key)?;
-        match to.and_then(|to| Some((to, self.sessions.get(self.workers.get(to)?)?.domain))) {
+        match to.and_then(|to| Some((to, self.sessions.tenant_of(self.sessions.named(to)?)?))) {
             Some((to, other)) if other != tenant => {
                 Err(self.of_another_tenant(&format!("worker {to:?}"), other, tenant))
             }
@@ -243,7 +240,11 @@ impl Node {
 }
 
 /// What a push publishes: the tensor, or its metadata and the table of the ranges that its body is made of.
-fn pushed_slice(arena: SegmentId, arena_len: u64, push: &Push, ranges: &[ArenaRange]) -> Result<LocalSlice, Failure> {
+fn pushed_slice(
+    (arena, arena_len): (SegmentId, u64),
+    push: &Push,
+    ranges: &[ArenaRange],
+) -> Result<LocalSlice, Failure> {
     let invalid = |text: String| Err(Failure::new(FailureCode::Invalid, text));
     let len = match push.ranges {
         0 => push.meta.len_bytes(),

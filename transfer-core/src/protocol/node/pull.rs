@@ -2,7 +2,6 @@
 
 use super::Node;
 use super::ended::Ending;
-use super::worker::{FetchStage, Op, OpKind};
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
@@ -11,6 +10,7 @@ use crate::protocol::keys::{Blob, Source};
 use crate::protocol::landing::{LandedTensor, SlotUser, Want};
 use crate::protocol::meters::Operation;
 use crate::protocol::references::Referred;
+use crate::protocol::sessions::{FetchStage, OpKind};
 use crate::protocol::slab::Slab;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{OfLink, Pull, PullState};
@@ -24,10 +24,10 @@ use std::time::Duration;
 impl Node {
     /// Asks a peer for a version. A slot goes along where the description is known and the speculative share has room.
     pub(super) fn start_pull(&mut self, now: Time, op_id: OperationId, link: LinkId) {
-        let Some(op) = self.ops.get(op_id) else { return };
+        let Some(op) = self.sessions.op(op_id) else { return };
         let OpKind::Fetch { select, .. } = op.kind else { return };
         let (key, require) = (op.key.clone(), op.require.or(self.config.require));
-        let Some(domain) = self.sessions.get(&op.session).map(|s| s.domain) else { return };
+        let Some(domain) = self.sessions.tenant_of(op.session) else { return };
         let Some(l) = self.links.get(&link) else { return };
         if let Some(failure) = l.unmet(require) {
             return self.fail_op(op_id, failure);
@@ -52,9 +52,7 @@ impl Node {
         let speculative = early.as_ref().map_or(0, |(_, _, bytes)| *bytes);
         let pull = Pull::new(now, op_id, (key, select), domain, described, speculative);
         let Some(pull) = self.transfers.begin_pull(link, pull) else { return };
-        if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(op_id) {
-            *stage = FetchStage::Pulling(link, pull);
-        }
+        self.sessions.set_fetch_stage(op_id, FetchStage::Pulling(link, pull));
         match early {
             Some((range, capacity, _)) => {
                 let slot = self.open_pull_slot(link, pull, (domain, capacity, range));
@@ -75,7 +73,7 @@ impl Node {
         p.ask(now);
         let (key, select, reader) = (Name::from(p.key.clone()), p.select, p.domain);
         let (metadata_id, op) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.op);
-        let trace = op.and_then(|op| self.ops.get(op)).and_then(|op| self.trace_of(op));
+        let trace = op.and_then(|op| self.sessions.op(op)).and_then(|op| self.trace_of(op));
         let tenant = self.config.tenants.name(reader);
         let [key, tenant] = self.number(link, [&key, &tenant]);
         let request = Body::TensorRequest { key, tenant, select, metadata_id, slot, trace };
@@ -198,7 +196,7 @@ impl Node {
         let blob = Blob::new(slice, meta, slot.domain, Source::Pool(Box::new(slot.range)));
         let origin = pull.origin_of(header.version);
         let blob = self.keys.insert(blob.at(header.version, origin));
-        if let Some(op) = self.finish_op(op) {
+        if let Some(op) = self.sessions.finish(op) {
             let report = Report {
                 fabric: kind,
                 bytes,
@@ -258,7 +256,7 @@ impl Node {
         let origin = p.origin_of(version);
         let blob = Blob::new(slice, meta, p.domain, source).at(version, origin);
         let blob = self.keys.insert(blob);
-        if let Some(op) = p.op.and_then(|op| self.finish_op(op)) {
+        if let Some(op) = p.op.and_then(|op| self.sessions.finish(op)) {
             let waited = Duration::from_micros(waited_us.into());
             let (queued, flew) = (p.asked.since(op.since), now.since(p.asked).saturating_sub(waited));
             let report = Report { fabric: kind, bytes, copied: 0, queued, waited, flew, origin };
@@ -298,9 +296,7 @@ impl Node {
         if failure.code == FailureCode::NotOwner {
             self.wrong_owner(now, op, failure);
         } else {
-            if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(op) {
-                *stage = FetchStage::Waiting;
-            }
+            self.sessions.set_fetch_stage(op, FetchStage::Waiting);
             self.fail_op(op, failure);
         }
     }
@@ -360,9 +356,7 @@ impl Node {
         for (_, pull) in pulls.iter() {
             self.landing.settle_speculation(pull.domain, pull.speculative);
             if let Some(op) = pull.op {
-                if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.ops.get_mut(op) {
-                    *stage = FetchStage::Waiting;
-                }
+                self.sessions.set_fetch_stage(op, FetchStage::Waiting);
                 let text = format!("while key {:?} was being fetched, {}", pull.key, failure.text);
                 // The peer may have come back with other owners.
                 self.keys.forget_location(&pull.key);

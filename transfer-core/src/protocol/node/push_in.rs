@@ -55,7 +55,7 @@ impl Node {
         let capacity = meta.len_bytes();
         let known = self.landing.flow_of(link, index);
         let full = self.landing.flow_count(link) >= self.config.max_requests_per_link;
-        let found = match self.workers.get(target).and_then(|s| Some((*s, self.sessions.get(s)?.domain))) {
+        let found = match self.sessions.named(target).and_then(|s| Some((s, self.sessions.tenant_of(s)?))) {
             _ if self.draining => Err(self.is_draining()),
             None => Err(Failure::new(
                 FailureCode::UnknownWorker,

@@ -3,13 +3,13 @@
 use super::Node;
 use super::ended::Ending;
 use super::publish::too_high;
-use super::worker::{Op, OpKind, PushStage};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Reply, Report};
 use crate::protocol::control::BufferAsk;
 use crate::protocol::ids::{BlobId, OperationId, OutFlowId, SessionId, of};
 use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
+use crate::protocol::sessions::{Op, OpKind, PushStage};
 use crate::protocol::slab::Slab;
 use crate::protocol::transfers::{FlowState, OutFlow};
 use crate::tensor::{Key, Name, TensorMeta, Version};
@@ -21,7 +21,7 @@ use std::time::Duration;
 impl Node {
     /// Puts a push into its flow.
     pub(super) fn enqueue_push(&mut self, now: Time, id: OperationId, link: LinkId) {
-        let Some(op) = self.ops.get(id) else { return };
+        let Some(op) = self.sessions.op(id) else { return };
         let (Some(meta), Some(target)) = (self.pushed_meta(op), op.target().cloned()) else { return };
         let (key, session) = (op.key.clone(), op.session);
         let require = op.require.or(self.config.require);
@@ -29,7 +29,7 @@ impl Node {
         if let Some(failure) = l.unmet(require) {
             return self.fail_op(id, failure);
         }
-        let tenant = self.sessions.get(&session).map(|s| s.domain);
+        let tenant = self.sessions.tenant_of(session);
         if let Err(failure) = tenant.map_or(Ok(()), |tenant| self.vouched(link, tenant)) {
             return self.fail_op(id, failure);
         }
@@ -45,16 +45,16 @@ impl Node {
             return self.fail_op(id, Failure::new(FailureCode::Busy, text));
         };
         if let Some(f) = self.transfers.flow_mut(link, flow) {
-            f.enqueue(id, |id| self.ops.get(id).is_some());
+            f.enqueue(id, |id| self.sessions.op(id).is_some());
         }
-        self.push_stage(id, PushStage::Queued(link, flow));
+        self.sessions.set_push_stage(id, PushStage::Queued(link, flow));
         self.drain_flow(now, link, flow);
     }
 
     /// What an operation pushes, or prepares to push.
     fn pushed_meta(&self, op: &Op) -> Option<TensorMeta> {
         match &op.kind {
-            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter { .. } => None,
+            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
             OpKind::Push { blob, .. } => self.keys.blob(*blob).map(|b| b.meta.clone()),
             OpKind::Prepare { meta, .. } => Some(meta.clone()),
         }
@@ -64,7 +64,7 @@ impl Node {
     fn drain_flow(&mut self, now: Time, link: LinkId, flow: OutFlowId) {
         while let Some(f) = self.transfers.flow_mut(link, flow) {
             let Some(id) = f.next() else { return };
-            let Some(op) = self.ops.get(id) else {
+            let Some(op) = self.sessions.op(id) else {
                 // It ended while it was waiting.
                 f.drop_first();
                 continue;
@@ -101,7 +101,7 @@ impl Node {
                     }
                 }
                 OpKind::Prepare { .. } => {
-                    if let Some(op) = self.finish_op(id) {
+                    if let Some(op) = self.sessions.finish(id) {
                         self.prepared(op.session, op.id);
                     }
                 }
@@ -116,16 +116,14 @@ impl Node {
         let Some(f) = self.transfers.flow_mut(link, flow) else { return };
         f.state = FlowState::New;
         f.target = to;
-        f.next_version = self.sessions.get(&f.session).and_then(|s| s.versions.get(&f.way())).copied().unwrap_or(0);
+        f.next_version = self.sessions.get(f.session).map_or(0, |s| s.next_version(&f.way()));
     }
 
     /// Versions rise as long as the session lasts, whatever becomes of the flow.
     fn keep_version(&mut self, link: LinkId, flow: OutFlowId) {
         let Some(f) = self.transfers.flow(link, flow) else { return };
-        if f.next_version > 0
-            && let Some(s) = self.sessions.get_mut(&f.session)
-        {
-            s.versions.insert(f.way(), f.next_version);
+        if f.next_version > 0 {
+            self.sessions.keep_version(f.session, f.way(), f.next_version);
         }
     }
 
@@ -134,7 +132,7 @@ impl Node {
         let Some(f) = self.transfers.flow_mut(link, flow) else { return };
         let (metadata_id, is_first) = f.request(meta.clone());
         let (session, key, target) = (f.session, Name::from(f.key.clone()), f.target.clone());
-        let Some((owner, tenant)) = self.sessions.get(&session).map(|s| (s.name.clone(), s.domain)) else { return };
+        let Some((owner, tenant)) = self.sessions.get(session).map(|s| (s.name().clone(), s.tenant())) else { return };
         let tenant = self.config.tenants.name(tenant);
         if by_call && is_first {
             let [number] = self.number(link, [&key]);
@@ -174,7 +172,7 @@ impl Node {
         if is_new {
             self.send(link, Role::Push, flow.short(), Body::MetaDataUpdate { version, metadata_id, meta });
         }
-        if let Some(Op { kind: OpKind::Push { stage, posted, .. }, .. }) = self.ops.get_mut(id) {
+        if let Some(Op { kind: OpKind::Push { stage, posted, .. }, .. }) = self.sessions.op_mut(id) {
             *stage = PushStage::Writing;
             *posted = now;
         }
@@ -199,7 +197,7 @@ impl Node {
 
     /// The write is placed at the peer: the push is done.
     pub(super) fn push_landed(&mut self, now: Time, link: LinkId, id: OperationId, blob: BlobId) {
-        if let Some(op) = self.finish_op(id)
+        if let Some(op) = self.sessions.finish(id)
             && let OpKind::Push { posted, .. } = op.kind
             && let (Some(l), Some(b)) = (self.links.get_mut(&link), self.keys.blob(blob))
         {
@@ -282,7 +280,7 @@ impl Node {
         let Some(f) = self.transfers.flow_mut(link, id) else { return };
         let (queue, target) = (f.refuse(), f.target.clone());
         if failure.code == FailureCode::UnknownWorker {
-            self.worker_locations.remove(&target);
+            self.sessions.forget_node_of(&target);
         }
         for op in queue {
             self.fail_op(op, failure.clone());
@@ -295,7 +293,7 @@ impl Node {
         if let (Some(id), Recall::Ends) = (id, why) {
             let target = self.transfers.flow(link, id).map(|f| f.target.clone());
             if let Some(target) = target {
-                self.worker_locations.remove(&target);
+                self.sessions.forget_node_of(&target);
                 let text = format!("worker {target:?} is gone");
                 self.flow_refused(link, index, &Failure::new(FailureCode::UnknownWorker, text));
             }
@@ -322,10 +320,8 @@ impl Node {
     pub(super) fn flows_out_lost(&mut self, flows: &Slab<OutFlow, of::OutFlow>, failure: &Failure) {
         for (_, flow) in flows.iter() {
             // Its worker may be found elsewhere when it is asked for again.
-            self.worker_locations.remove(&flow.target);
-            if let Some(s) = self.sessions.get_mut(&flow.session) {
-                s.versions.insert(flow.way(), flow.next_version);
-            }
+            self.sessions.forget_node_of(&flow.target);
+            self.sessions.keep_version(flow.session, flow.way(), flow.next_version);
             for op in flow.queue() {
                 let text = format!("while key {:?} was being pushed to {:?}, {}", flow.key, flow.target, failure.text);
                 self.fail_op(*op, Failure::new(failure.code, text));

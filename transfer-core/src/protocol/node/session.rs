@@ -1,7 +1,6 @@
 //! Workers: how their sessions begin and end, and what they command.
 
 use super::Node;
-use super::worker::{Arena, Session};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Failure, FailureCode, OpId, Push, Reply};
 use crate::protocol::action::HostAction;
@@ -12,32 +11,20 @@ use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 use crate::wire::ranges::{ArenaRange, table_bytes};
-use hashbrown::HashMap;
 
 impl Node {
     /// A worker connected: its arena is mapped and registered. A name that is taken must have been refused before.
     pub fn session_opened(&mut self, session: SessionId, name: Name, domain: Tenant, arena: SegmentId, arena_len: u64) {
-        self.workers.insert(name.clone(), session);
-        self.arenas.insert(arena, Arena { segment: arena, blobs: 0, ranges: 0, abandoned: false });
-        let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let (lent, announced) = (0, 0);
         self.keys.session_opened(session, domain);
-        self.sessions.insert(
-            session,
-            Session { name, name_at: None, domain, arena, arena_len, ops, leases, lent, announced, versions },
-        );
+        self.sessions.open(session, name, domain, arena, arena_len);
     }
 
     /// A worker is gone, and reads nothing any more. What it published ends with it, except for those who are reading it; its leases and
     /// operations end. Of one that was [evicted](Node::session_evicted) before, the leases are left to end.
     pub fn session_closed(&mut self, now: Time, session: SessionId, why: &str) {
         self.session_evicted(now, session, why);
-        let mut leases: Vec<_> = self.evicted.remove(&session).unwrap_or_default().into_iter().collect();
-        leases.sort_unstable_by_key(|(blob, _)| *blob);
-        for (blob, count) in leases {
-            for _ in 0..count {
-                self.unhold(blob);
-            }
+        for blob in self.sessions.take_leases(session) {
+            self.unhold(blob);
         }
     }
 
@@ -45,16 +32,10 @@ impl Node {
     /// [`Node::session_closed`] follows, once it says that it does not, or its process has ended.
     pub fn session_evicted(&mut self, now: Time, session: SessionId, why: &str) {
         self.latest = now;
-        let Some(mut gone) = self.sessions.remove(&session) else { return };
-        if self.workers.get(&gone.name) == Some(&session) {
-            self.workers.remove(&gone.name);
-        }
-        let mut ops: Vec<_> = std::mem::take(&mut gone.ops).into_values().collect();
-        ops.sort_unstable();
-        for id in ops {
+        let Some(gone) = self.sessions.evict(session) else { return };
+        for id in gone.ops {
             self.drop_op(id);
         }
-        self.evicted.insert(session, std::mem::take(&mut gone.leases));
         self.flows_out_abandoned(session);
         self.flows_in_target_gone(session);
         for record in self.keys.keys_of(session) {
@@ -62,7 +43,7 @@ impl Node {
             let owner = match self.keys.record(record).map(|r| r.owner()) {
                 Some(Owner::Landed(landed)) => landed.owner.clone(),
                 Some(Owner::Claiming(c)) if c.who != Claimant::Session(session) => {
-                    self.former_owner_left(record, gone.name.clone(), gone.domain);
+                    self.former_owner_left(record, gone.name.clone(), gone.tenant);
                     continue;
                 }
                 _ => gone.name.clone(),
@@ -70,10 +51,9 @@ impl Node {
             self.owner_left(now, record, owner);
         }
         self.keys.session_closed(session);
-        if let Some(arena) = self.arenas.get_mut(&gone.arena) {
-            arena.abandoned = true;
+        if self.sessions.abandon(gone.arena) {
+            self.arena_unused(gone.arena);
         }
-        self.tidy_arena(gone.arena);
         let why = why.to_owned();
         self.actions.push(HostAction::Control(Control::SessionClosed { session, worker: gone.name, why }));
     }
@@ -82,9 +62,9 @@ impl Node {
     /// push to [`Node::push_ranges`].
     #[must_use]
     pub fn table_of(&self, session: SessionId, push: &Push) -> Option<LocalSlice> {
-        let s = self.sessions.get(&session).filter(|_| push.ranges > 0)?;
+        let s = self.sessions.get(session).filter(|_| push.ranges > 0)?;
         let offset = push.offset.checked_add(push.meta.body_offset())?;
-        Some(LocalSlice { segment: s.arena, offset, len: table_bytes(push.ranges) })
+        Some(LocalSlice { segment: s.arena().0, offset, len: table_bytes(push.ranges) })
     }
 
     /// A worker pushes a body that is made of these ranges of its arena, in order.
@@ -115,7 +95,7 @@ impl Node {
             Command::Prepare(prepare) => self.prepare(now, session, prepare),
             Command::Release { lease } => self.release(session, lease),
             Command::Cancel { op } => {
-                if let Some(id) = self.sessions.get(&session).and_then(|s| s.ops.get(&op)).copied() {
+                if let Some(id) = self.sessions.get(session).and_then(|s| s.op(op)) {
                     let text = "given up by its caller";
                     self.give_up(now, id, Failure::new(FailureCode::Cancelled, text));
                 }

@@ -35,17 +35,16 @@ impl Node {
             })
             .collect();
         Snapshot {
-            sessions: self.sessions.len() as u64,
+            sessions: self.sessions.all().len() as u64,
             links: self.links.len() as u64,
             on_links,
             impaired: 0,
             tensors: self.keys.published_count(),
             blobs: self.keys.blobs().len() as u64,
-            leases: self.sessions.values().map(|s| s.lent).sum::<u64>()
-                + self.evicted.values().flat_map(|leases| leases.values().map(|n| u64::from(*n))).sum::<u64>(),
-            operations: self.ops.len() as u64,
+            leases: self.sessions.lent(),
+            operations: self.sessions.operations().len() as u64,
             slots: self.landing.slots().map(|(_, slots)| slots.len() as u64).sum(),
-            counters: self.counters_here(),
+            counters: self.counters.live_here(),
             finished: finished(self.meters.paths()),
             published: published(self.meters.paths()),
             failed: self.meters.all_failed(),

@@ -4,12 +4,12 @@
 //! long, or the worker gives up, the version is published again and nothing has happened.
 
 use super::Node;
-use super::worker::{Op, OpKind};
 use crate::op::{Failure, FailureCode, Reply, TakeBack};
 use crate::protocol::action::HostAction;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, RecordId};
 use crate::protocol::keys::{Lent, Picked, Source};
+use crate::protocol::sessions::{Op, OpKind};
 use crate::tensor::{Key, Select};
 use crate::time::Time;
 use std::time::Duration;
@@ -27,7 +27,8 @@ impl Node {
             };
         self.keys.take_version(record, blob, &mut self.actions);
         let kind = OpKind::TakeBack { blob };
-        let id = self.keep_op(Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind });
+        let id =
+            self.sessions.begin(Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind });
         if self.keys.set_awaited(blob, Some(id)) {
             self.taken_back(id, blob);
         }
@@ -56,7 +57,7 @@ impl Node {
 
     /// Nobody but the operation holds it any more.
     pub(super) fn taken_back(&mut self, op: OperationId, id: BlobId) {
-        let (Some(op), Some(blob)) = (self.finish_op(op), self.keys.remove(id)) else { return };
+        let (Some(op), Some(blob)) = (self.sessions.finish(op), self.keys.remove(id)) else { return };
         let Source::Arena(Some(Lent { pushed, .. })) = blob.source else { return };
         // No word of its return: the reply is that.
         self.leave_arena(&blob, None);
@@ -75,7 +76,7 @@ impl Node {
 
     /// Ends an operation that takes too long, or that its caller does not want any more.
     pub(super) fn give_up(&mut self, now: Time, id: OperationId, failure: Failure) {
-        let taking = match self.ops.get(id) {
+        let taking = match self.sessions.op(id) {
             Some(Op { kind: OpKind::TakeBack { blob }, key, session, .. }) => Some((*blob, key.clone(), *session)),
             _ => None,
         };

@@ -1,7 +1,6 @@
 //! Whose a worker, a key and a version are, and who may have to do with them.
 
 use super::Node;
-use super::worker::Session;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Push};
 use crate::protocol::ids::SessionId;
@@ -10,21 +9,12 @@ use crate::protocol::keys::Owner;
 use crate::protocol::tenant::{Tenant, denied};
 use crate::tensor::{Key, Name, Select, Version};
 use crate::wire::message::NameRef;
-use std::collections::BTreeMap;
 
 impl Node {
     /// Whether the peer of this link may have to do with what is this tenant's.
     pub(super) fn vouched(&self, link: LinkId, tenant: Tenant) -> Result<(), Failure> {
         let Some(l) = self.links.get(&link) else { return Ok(()) };
-        if l.peer.vouches.includes(tenant) {
-            return Ok(());
-        }
-        let (peer, me) = (&l.peer.name, &self.config.name);
-        let text = self.config.tenants.name(tenant);
-        Err(denied(format!(
-            "node {peer:?} may not speak for tenant {text} at node {me:?}: {}",
-            l.peer.vouches.why_not()
-        )))
+        self.config.tenants.vouched(&self.config.name, (&l.peer.name, &l.peer.vouches), tenant)
     }
 
     /// The tenant for whom a peer asks, by the name that it gives. The outer error is what the peer broke, the inner one its answer.
@@ -58,10 +48,10 @@ impl Node {
     }
 
     /// The tenant of a key's owner.
-    pub(super) fn tenant_of(sessions: &BTreeMap<SessionId, Session>, owner: &Owner) -> Option<Tenant> {
+    pub(super) fn owner_tenant(&self, owner: &Owner) -> Option<Tenant> {
         match owner {
             Owner::Nobody => None,
-            Owner::Session(session) => sessions.get(session).map(|s| s.domain),
+            Owner::Session(session) => self.sessions.tenant_of(*session),
             Owner::Claiming(claiming) => Some(claiming.tenant),
             Owner::Landed(landed) => Some(landed.tenant),
             Owner::Outlived(outlived) => Some(outlived.domain),
@@ -70,8 +60,8 @@ impl Node {
 
     /// What to say of a key that is another tenant's. `None`: it is not.
     pub(super) fn is_others(&self, session: SessionId, record: RecordId, key: &Key) -> Option<Failure> {
-        let asks = self.sessions.get(&session)?.domain;
-        let owner = Node::tenant_of(&self.sessions, self.keys.record(record)?.owner())?;
+        let asks = self.sessions.tenant_of(session)?;
+        let owner = self.owner_tenant(self.keys.record(record)?.owner())?;
         (owner != asks).then(|| self.of_another_tenant(&format!("key {key:?}"), owner, asks))
     }
 
@@ -113,7 +103,7 @@ impl Node {
         select: Select,
         newest: Version,
     ) -> Failure {
-        let owner = self.keys.record(record).and_then(|r| Node::tenant_of(&self.sessions, r.owner()));
+        let owner = self.keys.record(record).and_then(|r| self.owner_tenant(r.owner()));
         match owner.filter(|owner| *owner != reader) {
             Some(owner) => self.of_another_tenant(&format!("key {key:?}"), owner, reader),
             None => Failure::new(
@@ -125,11 +115,6 @@ impl Node {
 
     /// What is another tenant's is not told, but for whose it is.
     pub(super) fn of_another_tenant(&self, what: &str, owner: Tenant, asks: Tenant) -> Failure {
-        let names = &self.config.tenants;
-        denied(format!(
-            "{what} belongs to {}, and this worker to {}: workers of another tenant may not have it",
-            names.in_words(owner),
-            names.in_words(asks)
-        ))
+        self.config.tenants.of_another(what, owner, asks)
     }
 }

@@ -1,11 +1,11 @@
 //! Versions that come and go: who is served with them, and what ends with them.
 
 use super::Node;
-use super::worker::Op;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
 use crate::protocol::keys::{Blob, Concerned, Outlived, Owner, Picked, Waiter};
 use crate::protocol::landing::InFlow;
+use crate::protocol::sessions::Op;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::Serve;
 use crate::tensor::{Key, Name, Select, Version};
@@ -86,7 +86,7 @@ impl Node {
         self.step();
         let Some(select) = self.keys.select_of(record, waiter) else { return false };
         let is_there = match waiter {
-            Waiter::Local(id) => self.ops.get(id).is_some(),
+            Waiter::Local(id) => self.sessions.op(id).is_some(),
             Waiter::Remote(link, index) => self.transfers.serve(link, index).is_some(),
         };
         let picked = self.keys.pick(record, select);
@@ -97,7 +97,7 @@ impl Node {
         match (picked, waiter) {
             (Picked::NotYet, _) => {}
             (Picked::Blob(blob), Waiter::Local(id)) => {
-                if let Some(op) = self.finish_op(id) {
+                if let Some(op) = self.sessions.finish(id) {
                     match self.is_of_another(op.session, blob) {
                         true => self.hand_over_copy(now, op, blob),
                         false => self.hand_over_waited(now, record, &op, blob),
@@ -121,7 +121,7 @@ impl Node {
     /// The tenant for whom somebody waits.
     fn reader_of(&self, waiter: Waiter) -> Option<Tenant> {
         match waiter {
-            Waiter::Local(id) => self.sessions.get(&self.ops.get(id)?.session).map(|s| s.domain),
+            Waiter::Local(id) => self.sessions.tenant_of(self.sessions.op(id)?.session),
             Waiter::Remote(link, index) => self.transfers.serve(link, index).map(Serve::reader),
         }
     }
@@ -196,6 +196,6 @@ impl Node {
 
     /// Whether a key's versions have outlived a worker of this session's name and user: then they are this one's.
     pub(super) fn is_heir(&self, session: SessionId, outlived: &Outlived) -> bool {
-        self.sessions.get(&session).is_some_and(|s| s.name == outlived.owner && s.domain == outlived.domain)
+        self.sessions.get(session).is_some_and(|s| *s.name() == outlived.owner && s.tenant() == outlived.domain)
     }
 }

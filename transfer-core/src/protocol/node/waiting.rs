@@ -1,9 +1,8 @@
 //! What an operation waits for, in words: for whoever looks at it while it waits.
 
 use super::Node;
-use super::worker::CounterStage;
-use super::worker::{FetchStage, Op, OpKind, PushStage};
-use crate::op::CounterAsk;
+use crate::protocol::ids::OperationId;
+use crate::protocol::sessions::{FetchStage, Op, OpKind, PushStage};
 use crate::protocol::transfers::{Pull, PullState};
 use crate::tensor::{Name, ReservedFor};
 
@@ -16,8 +15,8 @@ impl Op {
             (OpKind::Push { .. }, _) => "push",
             (OpKind::Prepare { .. }, _) => "prepare",
             (OpKind::TakeBack { .. }, _) => "take back",
-            (OpKind::Counter { .. }, Some((ReservedFor::Barrier, _))) => "barrier",
-            (OpKind::Counter { .. }, _) => "counter",
+            (OpKind::Counter, Some((ReservedFor::Barrier, _))) => "barrier",
+            (OpKind::Counter, _) => "counter",
         };
         (operation, key.map_or(self.key.as_str(), |(_, name)| name))
     }
@@ -25,7 +24,7 @@ impl Op {
 
 impl Node {
     /// The other node that takes part in an operation by now.
-    pub(super) fn other_node<'a>(&'a self, op: &'a Op) -> Option<&'a Name> {
+    pub(super) fn other_node<'a>(&'a self, id: OperationId, op: &'a Op) -> Option<&'a Name> {
         let at = |link| self.links.get(link).map(|l| &l.peer.name);
         match &op.kind {
             OpKind::Fetch { stage, .. } => match stage {
@@ -36,14 +35,10 @@ impl Node {
             OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => match stage {
                 PushStage::Connecting(node) => Some(node),
                 PushStage::Queued(link, _) => at(link),
-                PushStage::Writing => op.target().and_then(|to| self.worker_locations.get(to)),
+                PushStage::Writing => op.target().and_then(|to| self.sessions.node_of(to)),
                 PushStage::Claiming | PushStage::Locating(_) => None,
             },
-            OpKind::Counter { stage, .. } => match stage {
-                CounterStage::Connecting(node) => Some(node),
-                CounterStage::Called(link, _) => at(link),
-                CounterStage::Claiming | CounterStage::Running(_) | CounterStage::Arrived => None,
-            },
+            OpKind::Counter => self.counters.other_node(id),
             OpKind::TakeBack { .. } => None,
         }
     }
@@ -56,12 +51,12 @@ impl Node {
             OpKind::Fetch { stage: FetchStage::Pulling(link, pull), .. } => {
                 self.transfers.pull(*link, *pull).and_then(Pull::len_bytes)
             }
-            OpKind::Fetch { .. } | OpKind::Counter { .. } => None,
+            OpKind::Fetch { .. } | OpKind::Counter => None,
         }
     }
 
     /// What an operation waits for now.
-    pub(super) fn waits_for(&self, op: &Op) -> String {
+    pub(super) fn waits_for(&self, id: OperationId, op: &Op) -> String {
         let to = op.target().map_or("", Name::as_str);
         match &op.kind {
             OpKind::Fetch { select, stage, .. } => match stage {
@@ -94,23 +89,7 @@ impl Node {
                 let readers = self.keys.blob(*blob).map_or(0, |b| b.holders().saturating_sub(1));
                 format!("{readers} readers to release the version")
             }
-            OpKind::Counter { ask, stage } => match (stage, ask) {
-                (CounterStage::Claiming, _) => "the directory to say where it lives".to_owned(),
-                (CounterStage::Connecting(node), _) => format!("a link to node {node:?}, where it lives"),
-                (CounterStage::Called(link, _), ask) => {
-                    let home = self.links.get(link).map_or("", |l| l.peer.name.as_str());
-                    match ask {
-                        CounterAsk::Wait { members } => format!("{members} members to arrive at it, at node {home:?}"),
-                        _ => format!("node {home:?} to answer for it"),
-                    }
-                }
-                (CounterStage::Running(_), _) => "the device that operates on its word".to_owned(),
-                (CounterStage::Arrived, CounterAsk::Wait { members }) => format!(
-                    "{} of {members} members to arrive at it",
-                    members.saturating_sub(u32::try_from(self.barrier_arrived(&op.key)).unwrap_or(u32::MAX))
-                ),
-                (CounterStage::Arrived, _) => "its turn".to_owned(),
-            },
+            OpKind::Counter => self.counters.waits_for(id).unwrap_or_default(),
         }
     }
 }

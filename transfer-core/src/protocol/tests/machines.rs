@@ -133,7 +133,7 @@ fn asked_with_slot() -> Solo {
 }
 
 fn given_up(solo: &mut Solo) -> bool {
-    let Some((_, op)) = solo.node.ops.iter().last() else { return false };
+    let Some((_, op)) = solo.node.sessions.operations().iter().last() else { return false };
     let op = op.id;
     solo.command(Command::Cancel { op });
     true

@@ -4,25 +4,23 @@
 //! processor's are not atomic to each other. The words lie in registered memory then, and nothing here touches them. Elsewhere a
 //! value is a number in a table, which only the node's own thread knows.
 
-use super::super::link::Link;
-use super::{WORD_BYTES, changes};
+use super::op::{Outcome, Way, changes};
+use super::{Counters, WORD_BYTES};
 use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
 use crate::memory::LocalSlice;
-use crate::op::{CounterAsk, CounterPath, Failure, FailureCode};
+use crate::op::{CounterPath, Failure, FailureCode};
 use crate::protocol::action::FabricAction;
-use crate::protocol::ids::OperationId;
-use crate::protocol::ids::{RunningId, of};
-use crate::protocol::node::Node;
+use crate::protocol::ids::{OperationId, RunningId, of};
 use crate::protocol::slab::{Id, Slab};
 use crate::time::Time;
-use crate::wire::message::{Body, Role};
+use crate::wire::message::Body;
 use std::collections::VecDeque;
 
 /// Operations that the device is given at a time; others stand in line.
 const AT_ONCE: usize = 64;
 
 /// An operation that stands in line for the device, or is with it.
-pub(in super::super) struct Running {
+pub(super) struct Running {
     who: Who,
     place: u32,
     op: AtomicOp,
@@ -59,8 +57,10 @@ impl Words {
         self.device.and_then(|(words, _)| words.sub(u64::from(place) * WORD_BYTES, WORD_BYTES))
     }
 
-    fn way(&self) -> (CounterPath, FabricKind) {
-        self.device.map_or((CounterPath::Here, FabricKind::Local), |(_, kind)| (CounterPath::Device, kind))
+    fn way(&self, posted: Time) -> Way {
+        let here = (CounterPath::Here, FabricKind::Local);
+        let (path, fabric) = self.device.map_or(here, |(_, kind)| (CounterPath::Device, kind));
+        Way { path, fabric, posted }
     }
 
     /// Operates on a value that lies in the table.
@@ -80,7 +80,7 @@ impl Words {
         old
     }
 
-    /// Whoever wanted it has gone: what the device does not know yet is not done.
+    /// The one that wanted it has gone: what the device does not know yet is not done.
     pub(super) fn forget(&mut self, id: RunningId) {
         if self.running.get(id).is_some_and(|r| !r.posted) {
             self.running.remove(id);
@@ -110,13 +110,13 @@ impl Words {
     }
 }
 
-impl Node {
+impl Counters {
     /// Operates on a word here: at once, or by the device. `None`: it is done.
-    pub(super) fn operate_word(&mut self, now: Time, who: Who, place: u32, op: AtomicOp) -> Option<RunningId> {
-        let words = &mut self.counters.words;
+    pub(super) fn operate(&mut self, now: Time, who: Who, place: u32, op: AtomicOp) -> Option<RunningId> {
+        let words = &mut self.words;
         if words.device.is_none() {
             let old = words.operate(place, op);
-            self.operated(now, who, now, Ok(old));
+            self.operated(who, now, Ok(old));
             return None;
         }
         let id = words.running.insert(Running { who, place, op, since: now, posted: false });
@@ -126,54 +126,55 @@ impl Node {
     }
 
     fn feed_device(&mut self) {
-        let words = &mut self.counters.words;
-        while words.posted < AT_ONCE
-            && let Some(id) = words.line.pop_front()
+        while self.words.posted < AT_ONCE
+            && let Some(id) = self.words.line.pop_front()
         {
-            let Some(running) = words.running.get_mut(id) else { continue };
+            let Some(running) = self.words.running.get_mut(id) else { continue };
             running.posted = true;
             let (place, op) = (running.place, running.op);
-            let Some(word) = words.word(place) else { continue };
-            words.posted += 1;
-            self.actions.push(FabricAction::LocalAtomic { work: WorkId(id.to_u64()), word, op });
+            let Some(word) = self.words.word(place) else { continue };
+            self.words.posted += 1;
+            self.act(FabricAction::LocalAtomic { work: WorkId(id.to_u64()), word, op });
         }
     }
 
-    /// The device is done with a word here.
-    pub(in super::super) fn local_atomic_done(&mut self, now: Time, work: WorkId, result: Result<u64, String>) {
-        let Some(running) = self.counters.words.running.remove(Id::from_u64(work.0)) else { return };
-        self.counters.words.posted -= 1;
+    /// The device took what stood in line, and is done with one.
+    fn device_done(&mut self, work: WorkId) -> Option<Running> {
+        let running = self.words.running.remove(Id::from_u64(work.0))?;
+        self.words.posted -= 1;
         self.feed_device();
-        self.operated(now, running.who, running.since, result);
+        Some(running)
+    }
+
+    /// The device is done with a word here.
+    pub(crate) fn local_atomic_done(&mut self, work: WorkId, result: Result<u64, String>) {
+        if let Some(running) = self.device_done(work) {
+            self.operated(running.who, running.since, result);
+        }
     }
 
     /// The device did not take an operation that [`FabricAction::LocalAtomic`] asked for.
-    pub fn local_atomic_refused(&mut self, work: WorkId, why: &str) {
-        let Some(running) = self.counters.words.running.remove(Id::from_u64(work.0)) else { return };
-        self.counters.words.posted -= 1;
-        self.feed_device();
-        let text = format!("node {:?} cannot operate on its counters: {why}; nothing was changed", self.config.name);
-        self.operation_failed(running.who, Failure::new(FailureCode::Busy, text));
+    pub(crate) fn local_atomic_refused(&mut self, work: WorkId, why: &str) {
+        if let Some(running) = self.device_done(work) {
+            let text = format!("node {:?} cannot operate on its counters: {why}; nothing was changed", self.name);
+            self.operation_failed(running.who, Failure::new(FailureCode::Busy, text));
+        }
     }
 
-    fn operated(&mut self, now: Time, who: Who, since: Time, result: Result<u64, String>) {
-        let way = self.counters.words.way();
+    fn operated(&mut self, who: Who, since: Time, result: Result<u64, String>) {
         match (result, who) {
-            (Ok(old), Who::Local(id)) => self.counted(now, id, old, way, since),
-            (Ok(old), Who::Peer(link, index)) => {
-                if self.links.get_mut(&link).is_some_and(|l: &mut Link| l.counters.served(index)) {
-                    self.send(link, Role::Counter, index, Body::CounterResult { old });
-                }
+            (Ok(old), Who::Local(id)) => {
+                let way = self.words.way(since);
+                self.end(id, Outcome::Counted(old, way));
             }
+            (Ok(old), Who::Peer(link, index)) => self.answer(link, index, Body::CounterResult { old }),
             (Err(why), who) => {
-                let text = format!("the device of node {:?} failed: {why}", self.config.name);
-                let code = match who {
-                    Who::Local(id) => match self.counter_ask(id) {
-                        Some((_, ask)) if !changes(&ask) => FailureCode::PeerLost,
-                        _ => FailureCode::OutcomeUnknown,
-                    },
-                    Who::Peer(..) => FailureCode::OutcomeUnknown,
+                let text = format!("the device of node {:?} failed: {why}", self.name);
+                let is_read = match who {
+                    Who::Local(id) => self.ops.get(&id).is_some_and(|op| !changes(&op.ask)),
+                    Who::Peer(..) => false,
                 };
+                let code = if is_read { FailureCode::PeerLost } else { FailureCode::OutcomeUnknown };
                 self.operation_failed(who, Failure::new(code, text));
             }
         }
@@ -181,32 +182,8 @@ impl Node {
 
     fn operation_failed(&mut self, who: Who, failure: Failure) {
         match who {
-            Who::Local(id) => self.fail_op(id, failure),
-            Who::Peer(link, index) => self.refuse_counter(link, index, failure),
-        }
-    }
-
-    /// A worker's operation on a counter that lives, or lived, here.
-    pub(super) fn operate_here(
-        &mut self,
-        now: Time,
-        id: OperationId,
-        key: &crate::tensor::Key,
-        identity: u64,
-        op: AtomicOp,
-    ) {
-        let found = self.counters.home(key).filter(|home| home.identity == identity).map(|home| &home.what);
-        let Some(super::What::Counter(place)) = found else {
-            let failure = self.lost(key, &self.config.name);
-            return self.fail_op(id, failure);
-        };
-        let place = *place;
-        if let Err(failure) = self.counter_tenant(id).map_or(Ok(()), |tenant| self.may_count(key, tenant)) {
-            return self.fail_op(id, failure);
-        }
-        debug_assert!(matches!(self.counter_ask(id), Some((_, CounterAsk::Operate { .. }))));
-        if let Some(running) = self.operate_word(now, Who::Local(id), place, op) {
-            self.counter_stage(id, super::CounterStage::Running(running));
+            Who::Local(id) => self.fail(id, failure),
+            Who::Peer(link, index) => self.refuse(link, index, failure),
         }
     }
 }

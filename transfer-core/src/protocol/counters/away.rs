@@ -1,0 +1,313 @@
+//! What lives elsewhere: requests to peers, and operations on their words.
+
+use super::op::{Outcome, Stage, Way, changes};
+use super::{Asked, AskedFor, COUNTERS_PER_NODE, Counters, Effect, OfLink, WORD_BYTES, spoken};
+use crate::fabric::{LinkId, WorkId};
+use crate::memory::RemoteSlice;
+use crate::op::{CounterAsk, CounterPath, Failure, FailureCode};
+use crate::protocol::action::Post;
+use crate::protocol::ids::{CounterCallId, OperationId};
+use crate::protocol::slab::Id;
+use crate::protocol::tenant::Tenant;
+use crate::tensor::{Key, Name};
+use crate::time::Time;
+use hashbrown::HashSet;
+
+/// A counter of the peer.
+pub(super) struct Opened {
+    identity: u64,
+    /// The tenants for whom the home has opened it.
+    tenants: Vec<Tenant>,
+    /// Where both sides' devices can operate on words.
+    word: Option<RemoteSlice>,
+}
+
+/// A request of ours to a peer. It lives until nothing more comes of it.
+pub(super) struct Call {
+    /// `None` once the operation has ended; then this only waits for the answer.
+    op: Option<OperationId>,
+    key: Key,
+    tenant: Tenant,
+    state: CallState,
+    posted: Time,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum CallState {
+    /// COUNTER_OPEN was sent.
+    Opening,
+    /// COUNTER_OP was sent.
+    Asked,
+    /// The device operates on the peer's word.
+    Posted,
+    /// BARRIER_WAIT was sent.
+    Waiting,
+    /// CANCEL was sent behind it.
+    Cancelling,
+}
+
+impl AskedFor {
+    /// What a request for it waits for.
+    fn state(self) -> CallState {
+        match self {
+            AskedFor::Open { .. } => CallState::Opening,
+            AskedFor::Wait { .. } => CallState::Waiting,
+            AskedFor::Operate { .. } => CallState::Asked,
+        }
+    }
+}
+
+impl Call {
+    /// Whether it asks for nothing but to open.
+    pub(super) fn is_opening(&self) -> bool {
+        self.state == CallState::Opening
+    }
+
+    /// Its operation has ended. Whether the peer has to be told, and answers with CANCELLED.
+    pub(super) fn give_up(&mut self) -> bool {
+        self.op = None;
+        let waits = self.state == CallState::Waiting;
+        if waits {
+            self.state = CallState::Cancelling;
+        }
+        waits
+    }
+}
+
+impl Counters {
+    /// The link to the node that an operation needs is up.
+    pub(crate) fn connected(&mut self, now: Time, id: OperationId, link: LinkId) {
+        if self.ops.get(&id).is_some_and(|op| matches!(op.stage, Stage::Connecting(_))) {
+            self.call_home(now, id, link);
+        }
+    }
+
+    /// Asks the home of a counter or barrier, or operates on its word.
+    fn call_home(&mut self, now: Time, id: OperationId, link: LinkId) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let (key, tenant, ask) = (op.key.clone(), op.tenant, op.ask.clone());
+        let Some(l) = self.links.get(&link) else { return };
+        let limit = self.requests_per_link;
+        if l.calls.len() >= limit || !l.calls.has_short_room() {
+            let text = format!("{limit} counter requests to node {:?} are under way, the limit", l.peer.name);
+            return self.fail(id, Failure::new(FailureCode::Busy, text));
+        }
+        if let Err(failure) = self.tenants.vouched(&self.name, (&l.peer.name, &l.peer.vouches), tenant) {
+            return self.fail(id, failure);
+        }
+        let opened = l.opened.get(&key).filter(|opened| opened.tenants.contains(&tenant));
+        match (ask, opened) {
+            (CounterAsk::Wait { members }, _) => self.call(now, id, link, AskedFor::Wait { members }),
+            (CounterAsk::Open, Some(opened)) => {
+                let outcome = Outcome::Opened(l.peer.name.clone(), opened.identity);
+                self.end(id, outcome);
+            }
+            (CounterAsk::Operate { identity, .. }, Some(opened)) if opened.identity != identity => {
+                let lost = Counters::lost(&key, &l.peer.name);
+                self.fail(id, lost);
+            }
+            (CounterAsk::Operate { op, .. }, Some(Opened { word: Some(word), .. })) => {
+                let remote = *word;
+                if let Some(call) = self.begin_call(now, id, link, CallState::Posted) {
+                    self.act(Post::Atomic { link, work: WorkId(call.to_u64()), remote, op });
+                }
+            }
+            (CounterAsk::Open, None) => {
+                let wants_grant = l.atomics;
+                self.call(now, id, link, AskedFor::Open { wants_grant });
+            }
+            (CounterAsk::Operate { .. }, None) if l.atomics => {
+                self.call(now, id, link, AskedFor::Open { wants_grant: true });
+            }
+            (CounterAsk::Operate { identity, op, .. }, _) => {
+                self.call(now, id, link, AskedFor::Operate { identity, op });
+            }
+        }
+    }
+
+    fn begin_call(&mut self, now: Time, id: OperationId, link: LinkId, state: CallState) -> Option<CounterCallId> {
+        let op = self.ops.get_mut(&id)?;
+        let (key, tenant) = (op.key.clone(), op.tenant);
+        let calls = &mut self.links.get_mut(&link)?.calls;
+        let call = calls.insert(Call { op: Some(id), key, tenant, state, posted: now });
+        op.stage = Stage::Called(link, call);
+        Some(call)
+    }
+
+    fn call(&mut self, now: Time, id: OperationId, link: LinkId, what: AskedFor) {
+        let Some(call) = self.begin_call(now, id, link, what.state()) else { return };
+        let Some(op) = self.ops.get(&id) else { return };
+        let asked = Asked { key: op.key.clone(), tenant: op.tenant, what };
+        self.effects.push(Effect::Ask(link, call.short(), asked));
+    }
+
+    /// The request that a peer answers by this index. A wrong one is a violation.
+    fn call_of(&mut self, link: LinkId, index: u32, what: &str, right: &[CallState]) -> Option<CounterCallId> {
+        let calls = &self.links.get(&link)?.calls;
+        let found = calls.lengthen(index).filter(|id| calls.get(*id).is_some_and(|c| right.contains(&c.state)));
+        if found.is_none() {
+            self.violation(link, format!("{what} for counter request {index:#x}, which does not wait for that"));
+        }
+        found
+    }
+
+    fn forget_call(&mut self, link: LinkId, id: CounterCallId) -> Option<Call> {
+        self.links.get_mut(&link)?.calls.remove(id)
+    }
+
+    fn is_cancelling(&self, link: LinkId, id: CounterCallId) -> bool {
+        let call = self.links.get(&link).and_then(|l| l.calls.get(id));
+        call.is_some_and(|call| call.state == CallState::Cancelling)
+    }
+
+    /// COUNTER_OPENED.
+    pub(crate) fn opened(&mut self, now: Time, link: LinkId, index: u32, identity: u64, word: Option<RemoteSlice>) {
+        let Some(id) = self.call_of(link, index, "COUNTER_OPENED", &[CallState::Opening]) else { return };
+        if let Some(word) = word.filter(|w| !w.address.is_multiple_of(WORD_BYTES) || w.len != WORD_BYTES) {
+            return self.violation(link, format!("COUNTER_OPENED with the word {word:?}, which is none"));
+        }
+        let Some(call) = self.forget_call(link, id) else { return };
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let word = word.filter(|_| l.atomics);
+        let opened = l.opened.entry(call.key);
+        let opened = opened.or_insert_with(|| Opened { identity, tenants: Vec::new(), word });
+        if opened.identity != identity {
+            opened.tenants.clear();
+        }
+        (opened.identity, opened.word) = (identity, word);
+        if !opened.tenants.contains(&call.tenant) {
+            opened.tenants.push(call.tenant);
+        }
+        if l.opened.len() > COUNTERS_PER_NODE as usize {
+            return self.violation(link, format!("it has opened more than {COUNTERS_PER_NODE} counters"));
+        }
+        // What the operation really asks for comes now.
+        if let Some(op) = call.op {
+            self.call_home(now, op, link);
+        }
+    }
+
+    /// COUNTER_RESULT.
+    pub(crate) fn result(&mut self, link: LinkId, index: u32, old: u64) {
+        let Some(id) = self.call_of(link, index, "COUNTER_RESULT", &[CallState::Asked]) else { return };
+        self.call_counted(link, id, old, CounterPath::Message);
+    }
+
+    /// The device has operated on a word of the peer.
+    pub(crate) fn atomic_done(&mut self, link: LinkId, work: WorkId, old: u64) {
+        self.call_counted(link, Id::from_u64(work.0), old, CounterPath::OneSided);
+    }
+
+    /// The device that operates on words does not reach the peer any more, the link does: the home is asked.
+    pub(crate) fn atomic_refused(&mut self, link: LinkId, work: WorkId) {
+        let Some(call) = self.forget_call(link, Id::from_u64(work.0)) else { return };
+        let Some((id, op)) = call.op.and_then(|id| Some((id, self.ops.get(&id)?))) else { return };
+        if let CounterAsk::Operate { identity, op, .. } = op.ask {
+            self.call(call.posted, id, link, AskedFor::Operate { identity, op });
+        }
+    }
+
+    fn call_counted(&mut self, link: LinkId, id: CounterCallId, old: u64, path: CounterPath) {
+        let Some(call) = self.forget_call(link, id) else { return };
+        let Some(fabric) = self.links.get(&link).map(|l| l.kind) else { return };
+        if let Some(op) = call.op {
+            self.end(op, Outcome::Counted(old, Way { path, fabric, posted: call.posted }));
+        }
+    }
+
+    /// BARRIER_RELEASED.
+    pub(crate) fn released(&mut self, link: LinkId, index: u32, round: u64, leader: bool) {
+        let right = [CallState::Waiting, CallState::Cancelling];
+        let Some(id) = self.call_of(link, index, "BARRIER_RELEASED", &right) else { return };
+        if self.is_cancelling(link, id) {
+            // CANCELLED still comes.
+            return;
+        }
+        let Some(fabric) = self.links.get(&link).map(|l| l.kind) else { return };
+        let Some(call) = self.forget_call(link, id) else { return };
+        if let Some(op) = call.op {
+            let way = Way { path: CounterPath::Message, fabric, posted: call.posted };
+            self.end(op, Outcome::Released(round, leader, way));
+        }
+    }
+
+    /// ERROR_STATUS: it is not done.
+    pub(crate) fn refused(&mut self, now: Time, link: LinkId, index: u32, failure: Failure) {
+        use CallState::{Asked, Cancelling, Opening, Waiting};
+        let right = [Opening, Asked, Waiting, Cancelling];
+        let Some(id) = self.call_of(link, index, "ERROR_STATUS", &right) else { return };
+        if self.is_cancelling(link, id) {
+            return;
+        }
+        let Some(call) = self.forget_call(link, id) else { return };
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let home = l.peer.name.clone();
+        if matches!(failure.code, FailureCode::NotOwner | FailureCode::CounterLost) {
+            l.opened.remove(&call.key);
+            self.claims.forget_wrong(&call.key, &home);
+        }
+        let Some((id, op)) = call.op.and_then(|id| Some((id, self.ops.get(&id)?))) else { return };
+        match (failure.code, &op.ask) {
+            (FailureCode::NotOwner, CounterAsk::Operate { .. }) => self.fail(id, Counters::lost(&call.key, &home)),
+            // The directory knows better by now.
+            (FailureCode::NotOwner, _) => self.find(now, id),
+            _ => self.fail(id, failure),
+        }
+    }
+
+    /// COUNTER_ENDED: it has lost its name; what was granted is of no use.
+    pub(crate) fn ended_there(&mut self, link: LinkId, key: &Key) {
+        if let Some(l) = self.links.get_mut(&link) {
+            l.opened.remove(key);
+        }
+        self.forget_home_of(key);
+    }
+
+    /// CANCELLED, behind whatever was said before.
+    pub(crate) fn cancelled(&mut self, link: LinkId, index: u32) {
+        if let Some(id) = self.call_of(link, index, "CANCELLED", &[CallState::Cancelling]) {
+            self.forget_call(link, id);
+        }
+    }
+
+    /// The link is gone. `unsent` are the requests that were not sent: they were not carried out. Of the others, those that change
+    /// something have an unknown outcome.
+    pub(crate) fn link_down(&mut self, link: LinkId, unsent: &HashSet<u32>, why: &str) {
+        let Some(OfLink { peer, mut calls, serves, .. }) = self.links.remove(&link) else { return };
+        self.words.forget_peer(link);
+        let mut serves: Vec<_> = serves.into_iter().collect();
+        serves.sort_unstable_by_key(|(index, _)| *index);
+        for (index, serve) in serves {
+            self.serve_gone(link, index, &serve);
+        }
+        self.claims.forget_node(&peer.name);
+        for id in calls.ids(|_| true) {
+            let Some(call) = calls.remove(id) else { continue };
+            let Some((op, ask)) = call.op.and_then(|id| Some((id, &self.ops.get(&id)?.ask))) else { continue };
+            #[cfg(test)]
+            let unsent = match self.broken {
+                Some(crate::protocol::broken::Broken::DeniesLostAdds) => &HashSet::from([id.short()]),
+                _ => unsent,
+            };
+            let said = call.state != CallState::Opening && !unsent.contains(&id.short());
+            let failure = call_lost(&call.key, ask, &peer.name, said, why);
+            self.fail(op, failure);
+        }
+    }
+}
+
+/// What a worker hears of its request when the link is lost. `said`: the peer may have heard of the request.
+fn call_lost(key: &Key, ask: &CounterAsk, peer: &Name, said: bool, why: &str) -> Failure {
+    let what = spoken(key);
+    let lost = format!("the link to node {peer:?}, the home of {what}, was lost: {why}");
+    match ask {
+        CounterAsk::Wait { .. } if said => Failure::new(
+            FailureCode::OutcomeUnknown,
+            format!("{lost}; this arrival is withdrawn, unless its round was complete before"),
+        ),
+        ask if said && changes(ask) => {
+            Failure::new(FailureCode::OutcomeUnknown, format!("{lost}; {what} may have been changed, or not"))
+        }
+        _ => Failure::new(FailureCode::PeerLost, format!("{lost}; nothing was changed")),
+    }
+}

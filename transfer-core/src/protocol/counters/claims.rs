@@ -1,0 +1,281 @@
+//! Who is the home of a name, and what follows the directory's answer.
+
+use super::barrier::Barrier;
+use super::op::Stage;
+use super::{COUNTERS_PER_NODE, Counters, Effect, spoken};
+use crate::fabric::LinkId;
+use crate::op::{CounterAsk, Failure, FailureCode};
+use crate::protocol::action::HostAction;
+use crate::protocol::control::{ClaimRefused, Control};
+use crate::protocol::ids::OperationId;
+use crate::protocol::tenant::Tenant;
+use crate::tensor::{Key, Name, ReservedFor};
+use crate::time::Time;
+use hashbrown::HashMap;
+
+/// The most counters and barriers that one tenant's workers have made: some are left to others.
+const COUNTERS_PER_TENANT: u32 = COUNTERS_PER_NODE / 4 * 3;
+
+/// The most names that the directory is being asked for at a time.
+const MAX_CLAIMS: usize = 4096;
+
+/// The most homes elsewhere that are remembered; then they are asked for again.
+const MAX_HOMES: usize = 1 << 16;
+
+/// What is known of homes, and what was made here.
+pub(super) struct Claims {
+    /// Another number at each start of this node.
+    incarnation: u64,
+    /// Where others live, as the directory said.
+    homes: HashMap<Key, Name>,
+    /// How many live or lived here: a place is used once.
+    made: u32,
+    /// By tenant.
+    made_for: HashMap<Tenant, u32>,
+    /// How many names the directory is being asked for.
+    open: usize,
+}
+
+pub(super) enum Entry {
+    Claiming(Claiming),
+    Home(Home),
+}
+
+/// Those that wait for the directory's answer.
+#[derive(Default)]
+pub(super) struct Claiming {
+    /// For whom it is asked.
+    tenant: Option<Tenant>,
+    pub(super) ops: Vec<OperationId>,
+    /// Requests of peers, who heard of the answer before this node did.
+    pub(super) peers: Vec<(LinkId, u32)>,
+}
+
+/// One that lives here.
+pub(super) struct Home {
+    pub(super) identity: u64,
+    /// Whose it is: workers of others may not have to do with it.
+    pub(super) tenant: Tenant,
+    pub(super) what: What,
+}
+
+pub(super) enum What {
+    /// Its place among the words.
+    Counter(u32),
+    Barrier(Barrier),
+}
+
+impl Claims {
+    pub(super) fn new(incarnation: u64) -> Claims {
+        Claims { incarnation, homes: HashMap::new(), made: 0, made_for: HashMap::new(), open: 0 }
+    }
+
+    #[cfg(test)]
+    pub(super) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// What lives at this node is lost with the link to it.
+    pub(super) fn forget_node(&mut self, node: &Name) {
+        self.homes.retain(|_, home| home != node);
+    }
+
+    /// That node is not the home, as it says itself.
+    pub(super) fn forget_wrong(&mut self, key: &Key, node: &Name) {
+        if self.homes.get(key) == Some(node) {
+            self.homes.remove(key);
+        }
+    }
+
+    fn remember(&mut self, key: &Key, node: &Name) {
+        if self.homes.len() >= MAX_HOMES {
+            self.homes.clear();
+        }
+        self.homes.insert(key.clone(), node.clone());
+    }
+
+    fn make(&mut self, key: &Key, tenant: Tenant, node: &Name) -> Home {
+        let place = self.made;
+        self.made += 1;
+        *self.made_for.entry(tenant).or_default() += 1;
+        let what = match key.reserved_for() {
+            Some((ReservedFor::Barrier, _)) => What::Barrier(Barrier::default()),
+            _ => What::Counter(place),
+        };
+        Home { identity: identity(node, self.incarnation, place), tenant, what }
+    }
+}
+
+impl Counters {
+    /// Goes on with an operation: here, at the known home, or with a claim.
+    pub(super) fn find(&mut self, now: Time, id: OperationId) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let (key, tenant) = (op.key.clone(), op.tenant);
+        // Whoever operates on a counter has opened it: a lost one is not made anew by that.
+        if let CounterAsk::Operate { home, identity, op } = op.ask.clone() {
+            return match home == self.name {
+                true => self.operate_here(now, id, identity, op),
+                false => self.at(id, home),
+            };
+        }
+        match self.by_key.get_mut(&key) {
+            Some(Entry::Home(_)) => return self.here(now, id),
+            Some(Entry::Claiming(claiming)) => {
+                claiming.ops.push(id);
+                return self.set_stage(id, Stage::Claiming);
+            }
+            None => {}
+        }
+        if let Some(home) = self.claims.homes.get(&key).cloned() {
+            return self.at(id, home);
+        }
+        if self.claims.open >= MAX_CLAIMS {
+            let text =
+                format!("the directory is being asked for {MAX_CLAIMS} counters and barriers already, the limit");
+            return self.fail(id, Failure::new(FailureCode::Busy, text));
+        }
+        self.claims.open += 1;
+        let claiming = Claiming { tenant: Some(tenant), ops: vec![id], peers: Vec::new() };
+        self.by_key.insert(key.clone(), Entry::Claiming(claiming));
+        self.set_stage(id, Stage::Claiming);
+        self.claim(key, tenant);
+    }
+
+    fn claim(&mut self, key: Key, tenant: Tenant) {
+        let (owner, tenant) = (self.name.clone(), self.tenants.name(tenant));
+        let claim = Control::Claim { key, owner, tenant, resident: false, takeover: false };
+        self.act(HostAction::Control(claim));
+    }
+
+    fn unclaim(&mut self, key: &Key) {
+        self.act(HostAction::Control(Control::Unclaim { key: key.clone() }));
+    }
+
+    /// Everything that lives here has to be entered again: the directory is a new one.
+    pub(crate) fn claim_all(&mut self) {
+        let homes = self.by_key.iter().filter_map(|(key, entry)| match entry {
+            Entry::Home(home) => Some((key.clone(), home.tenant)),
+            Entry::Claiming(_) => None,
+        });
+        let mut keys: Vec<(Key, Tenant)> = homes.collect();
+        keys.sort_unstable();
+        for (key, tenant) in keys {
+            self.claim(key, tenant);
+        }
+    }
+
+    /// It lives at another node.
+    pub(super) fn at(&mut self, id: OperationId, home: Name) {
+        self.set_stage(id, Stage::Connecting(home.clone()));
+        self.effects.push(Effect::Connect(id, home));
+    }
+
+    /// The directory answered a claim.
+    pub(crate) fn claimed(&mut self, now: Time, key: &Key, result: Result<(), ClaimRefused>) {
+        match self.by_key.get_mut(key) {
+            Some(Entry::Claiming(claiming)) => {
+                let claiming = std::mem::take(claiming);
+                self.claims.open -= 1;
+                self.by_key.remove(key);
+                self.claim_answered(now, key, claiming, result);
+            }
+            // It was claimed again, of a new directory, where another node was faster.
+            Some(Entry::Home(_)) if matches!(result, Err(ClaimRefused::Owned { .. } | ClaimRefused::Denied(_))) => {
+                self.ended(key);
+            }
+            Some(Entry::Home(_)) => {}
+            None if result.is_ok() => self.unclaim(key),
+            None => {}
+        }
+    }
+
+    /// Which limit keeps this tenant from one more.
+    fn too_many(&self, tenant: Tenant) -> Option<String> {
+        let node = &self.name;
+        if self.claims.made >= COUNTERS_PER_NODE {
+            return Some(format!("{COUNTERS_PER_NODE} counters and barriers live at node {node:?} already, the limit"));
+        }
+        let own = self.claims.made_for.get(&tenant).copied().unwrap_or(0);
+        (own >= COUNTERS_PER_TENANT).then(|| {
+            let who = self.tenants.in_words(tenant);
+            format!("{own} counters and barriers of {who} live at node {node:?} already, the limit for one tenant")
+        })
+    }
+
+    fn claim_answered(&mut self, now: Time, key: &Key, claiming: Claiming, result: Result<(), ClaimRefused>) {
+        let refused = match (result, claiming.tenant) {
+            (Ok(()), Some(tenant)) if !claiming.ops.is_empty() => match self.too_many(tenant) {
+                Some(limit) => {
+                    self.unclaim(key);
+                    Failure::new(FailureCode::Busy, format!("{} was not made: {limit}", spoken(key)))
+                }
+                None => {
+                    let home = self.claims.make(key, tenant, &self.name);
+                    self.by_key.insert(key.clone(), Entry::Home(home));
+                    for id in claiming.ops {
+                        self.here(now, id);
+                    }
+                    for (link, index) in claiming.peers {
+                        self.serve_claimed(now, link, index);
+                    }
+                    return;
+                }
+            },
+            (Ok(()), _) => {
+                // All who wanted it have given up.
+                self.unclaim(key);
+                return self.not_home(key, claiming.peers);
+            }
+            (Err(ClaimRefused::Owned { node, .. }), _) => {
+                self.claims.remember(key, &node);
+                for id in claiming.ops {
+                    self.at(id, node.clone());
+                }
+                return self.not_home(key, claiming.peers);
+            }
+            (Err(ClaimRefused::Denied(why)), _) => Failure::new(FailureCode::PermissionDenied, why),
+            (Err(ClaimRefused::Full(why)), _) => {
+                Failure::new(FailureCode::Busy, format!("{} is not entered: {why}", spoken(key)))
+            }
+            (Err(ClaimRefused::Unreachable(why)), _) => {
+                let text = format!("the directory cannot be asked where {} lives: {why}", spoken(key));
+                Failure::new(FailureCode::DirectoryUnreachable, text)
+            }
+        };
+        for id in claiming.ops {
+            self.fail(id, refused.clone());
+        }
+        self.not_home(key, claiming.peers);
+    }
+
+    fn not_home(&mut self, key: &Key, peers: Vec<(LinkId, u32)>) {
+        for (link, index) in peers {
+            self.refuse(link, index, self.no_home(key));
+        }
+    }
+
+    pub(super) fn no_home(&self, key: &Key) -> Failure {
+        Failure::new(FailureCode::NotOwner, format!("{} does not live at node {:?}", spoken(key), self.name))
+    }
+
+    pub(super) fn lost(key: &Key, home: &Name) -> Failure {
+        let text = format!(
+            "{} does not live at node {home:?} any more: that sidecar was restarted, or has lost the name to another node; open it \
+             again, which may make a new one at 0",
+            spoken(key)
+        );
+        Failure::new(FailureCode::CounterLost, text)
+    }
+
+    /// A node cannot be reached: the directory may know another home by now.
+    pub(crate) fn forget_home_of(&mut self, key: &Key) {
+        self.claims.homes.remove(key);
+    }
+}
+
+/// Another number for each that was ever made in the job, but for chance: FNV-1a of what makes it one.
+fn identity(node: &Name, incarnation: u64, place: u32) -> u64 {
+    let numbers = incarnation.to_le_bytes().into_iter().chain(place.to_le_bytes());
+    let bytes = node.as_str().bytes().chain(numbers);
+    bytes.fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+}

@@ -1,0 +1,308 @@
+//! What lives here: operations of workers, requests of peers, grants.
+
+use super::barrier::{Arrival, Waiter};
+use super::claims::{Entry, Home, What};
+use super::op::{Outcome, Stage, Way};
+use super::words::Who;
+use super::{Counters, Effect, spoken};
+use crate::fabric::{AtomicOp, FabricKind, GrantAccess, LinkId};
+use crate::memory::RemoteSlice;
+use crate::op::{CounterAsk, CounterPath, Failure, FailureCode};
+use crate::protocol::action::Post;
+use crate::protocol::ids::OperationId;
+use crate::protocol::tenant::Tenant;
+use crate::tensor::{Key, ReservedFor};
+use crate::time::Time;
+use crate::wire::message::Body;
+
+/// Marks the tag of a counter's grant; the tags of landing slots have this bit zero, for a link has fewer of them.
+const TAG: u64 = 1 << 31;
+
+/// A request of a peer that is not answered yet.
+pub(super) enum Serve {
+    /// The directory's answer is awaited; then this is done.
+    Claiming(Key, Tenant, Request),
+    /// The grant of this place is awaited.
+    Granting(u32, u64),
+    /// The device is.
+    Operating,
+    /// The others are, at this barrier.
+    Waiting(Key),
+}
+
+/// What a peer may ask for while the directory has not answered yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request {
+    Open { wants_grant: bool },
+    Wait { members: u32 },
+}
+
+/// A word that is, or is about to be, the peer's to operate on, until the link ends.
+pub(super) enum WordGrant {
+    Granting,
+    Granted(RemoteSlice),
+}
+
+fn wrong_members(key: &Key, members: u32, asked: u32) -> Failure {
+    let text = format!("{} is for {members} members, this caller says {asked}; all have to say the same", spoken(key));
+    Failure::new(FailureCode::Invalid, text)
+}
+
+impl Counters {
+    /// A worker's request for what lives here.
+    pub(super) fn here(&mut self, now: Time, id: OperationId) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let (key, tenant) = (op.key.clone(), op.tenant);
+        let members = match op.ask {
+            CounterAsk::Wait { members } => Some(members),
+            CounterAsk::Open | CounterAsk::Operate { .. } => None,
+        };
+        if let Err(failure) = self.may_count(&key, tenant) {
+            return self.fail(id, failure);
+        }
+        match members {
+            Some(members) => {
+                self.set_stage(id, Stage::Arrived);
+                if let Err(failure) = self.arrive(now, &key, Waiter::Local(id), members) {
+                    self.fail(id, failure);
+                }
+            }
+            None => {
+                let Some(identity) = self.home(&key).map(|home| home.identity) else { return };
+                self.end(id, Outcome::Opened(self.name.clone(), identity));
+            }
+        }
+    }
+
+    /// A worker's operation on a counter that lives, or lived, here.
+    pub(super) fn operate_here(&mut self, now: Time, id: OperationId, identity: u64, op: AtomicOp) {
+        let Some((key, tenant)) = self.ops.get(&id).map(|op| (op.key.clone(), op.tenant)) else { return };
+        let Some(place) = self.place_of(&key, identity) else {
+            return self.fail(id, Counters::lost(&key, &self.name));
+        };
+        if let Err(failure) = self.may_count(&key, tenant) {
+            return self.fail(id, failure);
+        }
+        if let Some(running) = self.operate(now, Who::Local(id), place, op) {
+            self.set_stage(id, Stage::Running(running));
+        }
+    }
+
+    fn arrive(&mut self, now: Time, key: &Key, who: Waiter, members: u32) -> Result<(), Failure> {
+        let no_home = self.no_home(key);
+        let Some(barrier) = self.barrier_mut(key) else { return Err(no_home) };
+        match barrier.arrive(now, who, members) {
+            Arrival::Waits => Ok(()),
+            Arrival::WrongMembers(right) => Err(wrong_members(key, right, members)),
+            Arrival::Completes(round, waiting) => {
+                let last = waiting.len().saturating_sub(1);
+                for (i, (waiter, posted)) in waiting.into_iter().enumerate() {
+                    let leader = i == last;
+                    match waiter {
+                        Waiter::Local(id) => {
+                            let way = Way { path: CounterPath::Here, fabric: FabricKind::Local, posted };
+                            self.end(id, Outcome::Released(round, leader, way));
+                        }
+                        Waiter::Peer(link, index) => {
+                            self.answer(link, index, Body::BarrierReleased { round, leader });
+                        }
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn withdraw(&mut self, key: &Key, who: Waiter) {
+        if let Some(barrier) = self.barrier_mut(key) {
+            barrier.withdraw(who);
+        }
+    }
+
+    /// Another node has the name now: those who mean this one hear that it is lost.
+    pub(super) fn ended(&mut self, key: &Key) {
+        let Some(Entry::Home(Home { what, .. })) = self.by_key.remove(key) else { return };
+        let lost = Counters::lost(key, &self.name);
+        match what {
+            What::Barrier(mut barrier) => {
+                for (waiter, _) in barrier.take_waiting() {
+                    match waiter {
+                        Waiter::Local(id) => self.fail(id, lost.clone()),
+                        Waiter::Peer(link, index) => self.refuse(link, index, lost.clone()),
+                    }
+                }
+            }
+            // Its word stays as it is, for peers may be operating on it; no other counter ever lies there.
+            What::Counter(place) => {
+                let granted = self.links.iter().filter(|(_, l)| l.grants.contains_key(&place)).map(|(link, _)| *link);
+                self.effects.extend(granted.map(|link| Effect::TellEnded(link, key.clone())));
+            }
+        }
+    }
+
+    /// Answers a request of a peer, where it still waits.
+    pub(super) fn answer(&mut self, link: LinkId, index: u32, body: Body) {
+        if self.links.get_mut(&link).is_some_and(|l| l.serves.remove(&index).is_some()) {
+            self.send(link, index, body);
+        }
+    }
+
+    /// Ends a request of a peer with a failure, where it still waits.
+    pub(super) fn refuse(&mut self, link: LinkId, index: u32, failure: Failure) {
+        self.answer(link, index, Body::ErrorStatus(failure));
+    }
+
+    /// Whether a peer may make a request of this index now. The outer error is what the peer broke, the inner one its answer.
+    pub(crate) fn may_ask(&self, link: LinkId, index: u32) -> Result<Result<(), Failure>, String> {
+        let Some(l) = self.links.get(&link) else { return Err("its link is gone".to_owned()) };
+        if l.serves.contains_key(&index) {
+            return Err(format!("it uses counter request {index:#x} twice"));
+        }
+        if l.serves.len() >= self.requests_per_link {
+            let (node, limit) = (&self.name, self.requests_per_link);
+            let text = format!("node {node:?} answers at most {limit} counter requests of a peer at a time");
+            return Ok(Err(Failure::new(FailureCode::Busy, text)));
+        }
+        Ok(Ok(()))
+    }
+
+    /// COUNTER_OPEN and BARRIER_WAIT, of a peer that [may ask](Counters::may_ask).
+    pub(crate) fn asked(&mut self, now: Time, link: LinkId, index: u32, (key, tenant): (Key, Tenant), what: Request) {
+        let is_barrier = matches!(what, Request::Wait { .. });
+        match key.reserved_for() {
+            Some((ReservedFor::Counter, _)) if !is_barrier => {}
+            Some((ReservedFor::Barrier, _)) if is_barrier => {}
+            _ => return self.violation(link, format!("it asks for a counter or barrier by {key:?}, which is none")),
+        }
+        if matches!(what, Request::Wait { members: 0 }) {
+            return self.violation(link, "it waits at a barrier for 0 members".to_owned());
+        }
+        let Some(l) = self.links.get_mut(&link) else { return };
+        l.serves.insert(index, Serve::Claiming(key.clone(), tenant, what));
+        match self.by_key.get_mut(&key) {
+            Some(Entry::Home(_)) => self.serve_claimed(now, link, index),
+            Some(Entry::Claiming(claiming)) => claiming.peers.push((link, index)),
+            None => self.refuse(link, index, self.no_home(&key)),
+        }
+    }
+
+    /// The name of a peer's request is this node's.
+    pub(super) fn serve_claimed(&mut self, now: Time, link: LinkId, index: u32) {
+        let serve = self.links.get_mut(&link).and_then(|l| l.serves.remove(&index));
+        let Some(Serve::Claiming(key, tenant, what)) = serve else { return };
+        if let Err(failure) = self.may_count(&key, tenant) {
+            return self.send(link, index, Body::ErrorStatus(failure));
+        }
+        let Some(Home { identity, what: home, .. }) = self.home(&key) else { return };
+        match (what, home) {
+            (Request::Open { wants_grant }, What::Counter(place)) => {
+                let (place, identity) = (*place, *identity);
+                self.open_word(link, index, place, identity, wants_grant);
+            }
+            (Request::Wait { members }, What::Barrier(_)) => {
+                if let Some(l) = self.links.get_mut(&link) {
+                    l.serves.insert(index, Serve::Waiting(key.clone()));
+                }
+                if let Err(failure) = self.arrive(now, &key, Waiter::Peer(link, index), members) {
+                    self.refuse(link, index, failure);
+                }
+            }
+            // A name says which of the two it is.
+            _ => {}
+        }
+    }
+
+    fn open_word(&mut self, link: LinkId, index: u32, place: u32, identity: u64, wants_grant: bool) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let word = match self.words.word(place).filter(|_| wants_grant && l.atomics) {
+            None => None,
+            Some(range) => match l.grants.get(&place) {
+                Some(WordGrant::Granted(remote)) => Some(*remote),
+                Some(WordGrant::Granting) => {
+                    l.serves.insert(index, Serve::Granting(place, identity));
+                    return;
+                }
+                None => {
+                    l.grants.insert(place, WordGrant::Granting);
+                    l.serves.insert(index, Serve::Granting(place, identity));
+                    let (access, tag) = (GrantAccess::Atomic, TAG | u64::from(place));
+                    return self.act(Post::Grant { link, range, access, tag });
+                }
+            },
+        };
+        self.send(link, index, Body::CounterOpened { identity, word });
+    }
+
+    /// A grant is in force: whether it is a counter's, by its tag. Those who wait for it are answered.
+    pub(crate) fn granted(&mut self, link: LinkId, tag: u64, remote: RemoteSlice) -> bool {
+        // The bit means something else in tags of landing slots only beyond the number of slots that a link can have.
+        if tag & TAG == 0 || tag >> 32 != 0 {
+            return false;
+        }
+        #[allow(clippy::cast_possible_truncation)]
+        let place = (tag & !TAG) as u32;
+        let Some(l) = self.links.get_mut(&link) else { return true };
+        l.grants.insert(place, WordGrant::Granted(remote));
+        let waits = |(index, serve): (&u32, &Serve)| match serve {
+            Serve::Granting(p, identity) if *p == place => Some((*index, *identity)),
+            _ => None,
+        };
+        let mut waiting: Vec<(u32, u64)> = l.serves.iter().filter_map(waits).collect();
+        waiting.sort_unstable();
+        for (index, identity) in waiting {
+            self.answer(link, index, Body::CounterOpened { identity, word: Some(remote) });
+        }
+        true
+    }
+
+    /// COUNTER_OP, of a peer that [may ask](Counters::may_ask).
+    pub(crate) fn asked_to_operate(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        index: u32,
+        (key, tenant): (Key, Tenant),
+        (identity, op): (u64, AtomicOp),
+    ) {
+        if let Err(failure) = self.may_count(&key, tenant) {
+            return self.send(link, index, Body::ErrorStatus(failure));
+        }
+        let Some(place) = self.place_of(&key, identity) else {
+            return self.send(link, index, Body::ErrorStatus(Counters::lost(&key, &self.name)));
+        };
+        if let Some(l) = self.links.get_mut(&link) {
+            l.serves.insert(index, Serve::Operating);
+        }
+        // `operated` answers.
+        let _ = self.operate(now, Who::Peer(link, index), place, op);
+    }
+
+    /// CANCEL: it waits at a barrier no more. The answer comes behind the release, if that was faster.
+    pub(crate) fn cancel(&mut self, link: LinkId, index: u32) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        match l.serves.get(&index) {
+            Some(Serve::Operating | Serve::Granting(..)) => {
+                return self.violation(link, format!("it cancels counter request {index:#x}, which is no wait"));
+            }
+            None => {}
+            Some(Serve::Waiting(_) | Serve::Claiming(..)) => {
+                if let Some(serve) = l.serves.remove(&index) {
+                    self.serve_gone(link, index, &serve);
+                }
+            }
+        }
+        self.send(link, index, Body::Cancelled);
+    }
+
+    pub(super) fn serve_gone(&mut self, link: LinkId, index: u32, serve: &Serve) {
+        match serve {
+            Serve::Waiting(key) => self.withdraw(key, Waiter::Peer(link, index)),
+            Serve::Claiming(key, _, _) => {
+                if let Some(Entry::Claiming(claiming)) = self.by_key.get_mut(key) {
+                    claiming.peers.retain(|peer| *peer != (link, index));
+                }
+            }
+            Serve::Granting(..) | Serve::Operating => {}
+        }
+    }
+}

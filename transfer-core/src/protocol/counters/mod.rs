@@ -1,0 +1,263 @@
+//! Named counters and barriers of the whole job.
+//!
+//! Each lives at its *home*: the node of the worker that first named it. The directory holds its name, in a namespace of its own,
+//! with the home's node as the owner: the first to claim it is the home, and all others are told the home. It stays for
+//! as long as that sidecar lives, whoever leaves. A later one of the same name is another one, with another *identity*; what is
+//! meant for the earlier one fails.
+//!
+//! # Layout
+//! - `op`: operations of workers: what they ask for, what they wait for, and how they end.
+//! - `claims`: who is the home of a name, and what follows the directory's answer.
+//! - `words`: the values of the counters that live here, and who may change them.
+//! - `barrier`: who has arrived, as values.
+//! - `home`: what lives here: operations of workers, requests of peers, grants.
+//! - `away`: what lives elsewhere: requests to peers, and operations on their words.
+
+mod away;
+mod barrier;
+mod claims;
+mod home;
+mod op;
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub(super) use home::Request;
+pub(super) use op::{Outcome, Way};
+
+use super::action::Action;
+use super::config::NodeConfig;
+use super::control::PeerInfo;
+use super::ids::{OperationId, of};
+use super::slab::Slab;
+use super::tenant::{Tenant, Tenants};
+use crate::fabric::{AtomicOp, FabricKind, LinkId};
+use crate::memory::LocalSlice;
+use crate::op::Failure;
+use crate::tensor::{Key, Name, ReservedFor};
+use crate::wire::message::Body;
+use barrier::Barrier;
+use claims::{Claims, Entry, Home, What};
+use hashbrown::HashMap;
+use home::{Serve, WordGrant};
+use op::Op;
+use std::collections::BTreeMap;
+use words::Words;
+
+/// The most counters and barriers that live at one node, over the whole life of its sidecar.
+pub const COUNTERS_PER_NODE: u32 = 4096;
+
+/// Length of the registered memory that [`Node::use_words`](super::Node::use_words) takes, in bytes.
+pub const COUNTER_WORDS_BYTES: u64 = COUNTERS_PER_NODE as u64 * WORD_BYTES;
+
+const WORD_BYTES: u64 = 8;
+
+/// The counters and barriers of a node, as a state machine.
+///
+/// It knows workers' operations and links by their ids, and nothing else of them. Whoever holds it
+/// - hands it **events**: an operation begins ([`begin`](Counters::begin)) or is given up ([`give_up`](Counters::give_up)), the directory
+///   answers ([`claimed`](Counters::claimed)), a link comes, goes, or is there for an operation ([`link_up`](Counters::link_up),
+///   [`link_down`](Counters::link_down), [`connected`](Counters::connected)), a peer's messages, and what devices have done;
+/// - then does all **effects** that [`take_effects`](Counters::take_effects) gives, in order. Where an effect leads to another event, its
+///   effects come before the rest.
+///
+/// **Getters** tell what an operation waits for ([`waits_for`](Counters::waits_for), [`other_node`](Counters::other_node)), and why it has
+/// failed when its time is over ([`deadline`](Counters::deadline)).
+pub(super) struct Counters {
+    /// This node.
+    name: Name,
+    tenants: Tenants,
+    /// The most requests that one peer may have waiting here, and that may wait at one peer.
+    requests_per_link: usize,
+    ops: HashMap<OperationId, Op>,
+    by_key: HashMap<Key, Entry>,
+    claims: Claims,
+    words: Words,
+    links: BTreeMap<LinkId, OfLink>,
+    effects: Vec<Effect>,
+    /// A rule to break.
+    #[cfg(test)]
+    broken: Option<super::broken::Broken>,
+}
+
+/// What two nodes have to do with each other's counters, over one link.
+struct OfLink {
+    peer: PeerInfo,
+    kind: FabricKind,
+    /// Whether both sides' devices can operate on words.
+    atomics: bool,
+    /// Requests of ours.
+    calls: Slab<away::Call, of::CounterCall>,
+    /// The peer's counters that were opened.
+    opened: HashMap<Key, away::Opened>,
+    /// Requests of the peer.
+    serves: HashMap<u32, Serve>,
+    /// Our words that the peer operates on, by place.
+    grants: HashMap<u32, WordGrant>,
+}
+
+/// Something that comes out of the counters.
+#[derive(Debug)]
+pub(super) enum Effect {
+    /// To be done by the fabric, or by the host.
+    Do(Action),
+    /// An operation needs the link to that node; [`Counters::connected`] follows when it is up.
+    Connect(OperationId, Name),
+    /// Send a message about the request of this index.
+    Send(LinkId, u32, Body),
+    /// Send a request of this index. Its names have to be numbered.
+    Ask(LinkId, u32, Asked),
+    /// Tell a peer that this counter, whose word it was granted, has lost its name.
+    TellEnded(LinkId, Key),
+    /// The peer broke the contract.
+    Violation(LinkId, String),
+    /// An operation was not carried out.
+    Failed(OperationId, Failure),
+    /// An operation was carried out.
+    Ended(OperationId, Outcome),
+}
+
+/// A request to a peer: of what, for whom, and what for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) key: Key,
+    pub(super) tenant: Tenant,
+    pub(super) what: AskedFor,
+}
+
+/// What a request to a peer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AskedFor {
+    /// COUNTER_OPEN.
+    Open {
+        /// Whether a grant of its word is of use.
+        wants_grant: bool,
+    },
+    /// BARRIER_WAIT.
+    Wait {
+        /// How many have to arrive.
+        members: u32,
+    },
+    /// COUNTER_OP.
+    Operate {
+        /// Of the counter.
+        identity: u64,
+        /// What to do.
+        op: AtomicOp,
+    },
+}
+
+/// How people call it.
+fn spoken(key: &Key) -> String {
+    match key.reserved_for() {
+        Some((ReservedFor::Counter, name)) => format!("counter {name:?}"),
+        Some((ReservedFor::Barrier, name)) => format!("barrier {name:?}"),
+        None => format!("key {key:?}"),
+    }
+}
+
+impl Counters {
+    /// No counters.
+    pub(super) fn new(config: &NodeConfig) -> Counters {
+        Counters {
+            name: config.name.clone(),
+            tenants: config.tenants.clone(),
+            requests_per_link: config.max_requests_per_link,
+            ops: HashMap::new(),
+            by_key: HashMap::new(),
+            claims: Claims::new(config.incarnation),
+            words: Words::default(),
+            links: BTreeMap::new(),
+            effects: Vec::new(),
+            #[cfg(test)]
+            broken: config.broken,
+        }
+    }
+
+    /// From here on the words of counters lie in this memory: see [`Node::use_words`](super::Node::use_words).
+    pub(super) fn use_words(&mut self, words: LocalSlice, kind: FabricKind) {
+        self.words.lie_in(words, kind);
+    }
+
+    /// A link came up. `atomics`: whether both sides' devices can operate on words.
+    pub(super) fn link_up(&mut self, link: LinkId, peer: PeerInfo, kind: FabricKind, atomics: bool) {
+        let (calls, opened, serves, grants) = (Slab::default(), HashMap::new(), HashMap::new(), HashMap::new());
+        self.links.insert(link, OfLink { peer, kind, atomics, calls, opened, serves, grants });
+    }
+
+    /// Takes what has come out.
+    pub(super) fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    fn act(&mut self, action: impl Into<Action>) {
+        self.effects.push(Effect::Do(action.into()));
+    }
+
+    fn send(&mut self, link: LinkId, index: u32, body: Body) {
+        self.effects.push(Effect::Send(link, index, body));
+    }
+
+    fn violation(&mut self, link: LinkId, what: String) {
+        self.effects.push(Effect::Violation(link, what));
+    }
+
+    fn home(&self, key: &Key) -> Option<&Home> {
+        match self.by_key.get(key) {
+            Some(Entry::Home(home)) => Some(home),
+            _ => None,
+        }
+    }
+
+    /// The word of a counter that lives here, by its identity.
+    fn place_of(&self, key: &Key, identity: u64) -> Option<u32> {
+        match self.home(key) {
+            Some(Home { what: What::Counter(place), identity: own, .. }) if *own == identity => Some(*place),
+            _ => None,
+        }
+    }
+
+    fn barrier(&self, key: &Key) -> Option<&Barrier> {
+        match self.home(key) {
+            Some(Home { what: What::Barrier(barrier), .. }) => Some(barrier),
+            _ => None,
+        }
+    }
+
+    fn barrier_mut(&mut self, key: &Key) -> Option<&mut Barrier> {
+        match self.by_key.get_mut(key) {
+            Some(Entry::Home(Home { what: What::Barrier(barrier), .. })) => Some(barrier),
+            _ => None,
+        }
+    }
+
+    /// How many counters and barriers live here.
+    pub(super) fn live_here(&self) -> u64 {
+        self.by_key.values().filter(|entry| matches!(entry, Entry::Home(_))).count() as u64
+    }
+
+    /// The places and values of the counters that live here, where the values do not lie in registered memory.
+    #[cfg(test)]
+    pub(super) fn values(&self) -> Vec<(Key, u32, u64)> {
+        let of = |(key, entry): (&Key, &Entry)| match entry {
+            Entry::Home(Home { what: What::Counter(place), .. }) => {
+                Some((key.clone(), *place, self.words.value(*place)))
+            }
+            _ => None,
+        };
+        self.by_key.iter().filter_map(of).collect()
+    }
+
+    /// How much is under way.
+    #[cfg(test)]
+    pub(super) fn busy(&self) -> usize {
+        let waiting = |entry: &Entry| match entry {
+            Entry::Claiming(_) => 1,
+            Entry::Home(Home { what: What::Barrier(barrier), .. }) => barrier.arrived(),
+            Entry::Home(_) => 0,
+        };
+        let links: usize = self.links.values().map(|l| l.calls.len() + l.serves.len()).sum();
+        let claims = self.claims.open() + self.by_key.values().map(waiting).sum::<usize>();
+        links + claims + self.words.busy() + self.ops.len()
+    }
+}

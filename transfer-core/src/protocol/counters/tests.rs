@@ -1,0 +1,205 @@
+//! The counters of two nodes, with a directory and a link between them that the tests play.
+
+use super::*;
+use crate::fabric::DownReason;
+use crate::op::{CounterAsk, CounterPath, FailureCode};
+use crate::protocol::action::HostAction;
+use crate::protocol::control::{ClaimRefused, Control};
+use crate::protocol::slab::Id;
+use crate::protocol::tenant::Vouches;
+use crate::time::Time;
+use hashbrown::HashSet;
+use std::time::Duration;
+
+const NOW: Time = Time(1000);
+const TENANT: Tenant = Tenant::User(0);
+const LINK: LinkId = LinkId(1);
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn counter() -> Key {
+    Key::of_counter(&name("c")).unwrap()
+}
+
+fn barrier() -> Key {
+    Key::of_barrier(&name("b")).unwrap()
+}
+
+fn op(n: u64) -> OperationId {
+    Id::from_u64(n)
+}
+
+fn peer(of: &str) -> PeerInfo {
+    PeerInfo { name: name(of), incarnation: 1, receive_slots: 8, vouches: Vouches::ForAll, passed_over: Vec::new() }
+}
+
+/// A node of this name, with a link to the other one.
+fn node(own: &str, other: &str) -> Counters {
+    let mut counters = Counters::new(&NodeConfig::new(name(own), 1));
+    counters.link_up(LINK, peer(other), FabricKind::Tcp, false);
+    counters
+}
+
+type Ended = (OperationId, Result<Outcome, FailureCode>);
+
+/// How many names the directory is asked for, and how the operations have ended.
+fn outcome(counters: &mut Counters) -> (usize, Vec<Ended>) {
+    let (mut claims, mut ended) = (0, Vec::new());
+    for effect in counters.take_effects() {
+        match effect {
+            Effect::Do(Action::Host(HostAction::Control(Control::Claim { .. }))) => claims += 1,
+            Effect::Ended(op, outcome) => ended.push((op, Ok(outcome))),
+            Effect::Failed(op, failure) => ended.push((op, Err(failure.code))),
+            _ => {}
+        }
+    }
+    (claims, ended)
+}
+
+/// A node where the counter lives, with its identity.
+fn home() -> (Counters, u64) {
+    let mut home = node("home", "away");
+    home.begin(NOW, op(1), (counter(), TENANT), CounterAsk::Open);
+    assert_eq!(outcome(&mut home), (1, vec![]), "the directory is asked");
+    home.claimed(NOW, &counter(), Ok(()));
+    let (_, ended) = outcome(&mut home);
+    let [(_, Ok(Outcome::Opened(_, identity)))] = &ended[..] else { panic!("{ended:?}") };
+    let identity = *identity;
+    (home, identity)
+}
+
+fn add(home: &str, identity: u64) -> CounterAsk {
+    CounterAsk::Operate { home: name(home), identity, op: AtomicOp::FetchAdd(5) }
+}
+
+/// The message that was sent last, and the index of its request.
+fn sent(counters: &mut Counters) -> Option<(u32, Body)> {
+    let effects = counters.take_effects().into_iter();
+    effects.rev().find_map(|effect| match effect {
+        Effect::Send(_, index, body) => Some((index, body)),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_counter_lives_where_it_was_claimed_and_counts() {
+    let (mut home, identity) = home();
+    for (n, expected) in [(2, 0), (3, 5)] {
+        home.begin(NOW, op(n), (counter(), TENANT), add("home", identity));
+        let (_, ended) = outcome(&mut home);
+        let way = Way { path: CounterPath::Here, fabric: FabricKind::Local, posted: NOW };
+        assert_eq!(ended, [(op(n), Ok(Outcome::Counted(expected, way)))]);
+    }
+    home.begin(NOW, op(4), (counter(), TENANT), add("home", identity + 1));
+    assert_eq!(outcome(&mut home).1, [(op(4), Err(FailureCode::CounterLost))]);
+    home.begin(NOW, op(5), (counter(), Tenant::User(9)), add("home", identity));
+    assert_eq!(outcome(&mut home).1, [(op(5), Err(FailureCode::PermissionDenied))]);
+    assert_eq!((home.live_here(), home.busy()), (1, 0));
+}
+
+#[test]
+fn an_operation_finds_its_home_and_is_answered_by_it() {
+    let ((mut home, identity), mut away) = (home(), node("away", "home"));
+    away.begin(NOW, op(1), (counter(), TENANT), add("home", identity));
+    let effects = away.take_effects();
+    assert!(matches!(&effects[..], [Effect::Connect(_, node)] if *node == name("home")), "{effects:?}");
+    assert_eq!(away.other_node(op(1)), Some(&name("home")));
+    away.connected(NOW, op(1), LINK);
+    let effects = away.take_effects();
+    let [Effect::Ask(_, index, Asked { what: AskedFor::Operate { identity: asked, op: what }, .. })] = effects[..]
+    else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(home.may_ask(LINK, index), Ok(Ok(())));
+    home.asked_to_operate(NOW, LINK, index, (counter(), TENANT), (asked, what));
+    let (answered, body) = sent(&mut home).unwrap();
+    assert_eq!((answered, &body), (index, &Body::CounterResult { old: 0 }));
+    away.result(LINK, index, 0);
+    let way = Way { path: CounterPath::Message, fabric: FabricKind::Tcp, posted: NOW };
+    assert_eq!(outcome(&mut away).1, [(op(1), Ok(Outcome::Counted(0, way)))]);
+    away.result(LINK, index, 0);
+    assert!(matches!(away.take_effects()[..], [Effect::Violation(LINK, _)]), "it is answered once");
+    assert_eq!((home.busy(), away.busy()), (0, 0));
+}
+
+#[test]
+fn what_was_said_before_a_link_was_lost_has_an_unknown_outcome() {
+    let lost = |unsent: bool| {
+        let mut away = node("away", "home");
+        away.begin(NOW, op(1), (counter(), TENANT), add("home", 7));
+        away.connected(NOW, op(1), LINK);
+        let effects = away.take_effects();
+        let Some(Effect::Ask(_, index, _)) = effects.last() else { panic!("{effects:?}") };
+        let unsent: HashSet<u32> = unsent.then_some(*index).into_iter().collect();
+        away.link_down(LINK, &unsent, &DownReason::Closed("a test".into()).to_string());
+        assert_eq!(away.busy(), 0);
+        outcome(&mut away).1
+    };
+    assert_eq!(lost(false), [(op(1), Err(FailureCode::OutcomeUnknown))]);
+    assert_eq!(lost(true), [(op(1), Err(FailureCode::PeerLost))]);
+}
+
+#[test]
+fn a_barrier_waits_for_all_members_and_not_for_those_that_left() {
+    let mut home = node("home", "away");
+    let wait = |home: &mut Counters, n| home.begin(NOW, op(n), (barrier(), TENANT), CounterAsk::Wait { members: 2 });
+    wait(&mut home, 1);
+    home.claimed(NOW, &barrier(), Ok(()));
+    assert_eq!(home.waits_for(op(1)).unwrap(), "1 of 2 members to arrive at it");
+    home.give_up(op(1));
+    home.asked(NOW, LINK, 9, (barrier(), TENANT), Request::Wait { members: 2 });
+    assert_eq!(outcome(&mut home), (1, vec![]), "the first left before the second came");
+    wait(&mut home, 2);
+    let effects = home.take_effects();
+    let [Effect::Send(LINK, 9, Body::BarrierReleased { leader: false, .. }), Effect::Ended(_, released)] = &effects[..]
+    else {
+        panic!("{effects:?}")
+    };
+    assert!(matches!(released, Outcome::Released(0, true, _)), "the last to arrive leads: {released:?}");
+    assert_eq!(home.busy(), 0);
+}
+
+#[test]
+fn a_wait_that_is_given_up_is_called_off_at_its_home() {
+    let mut away = node("away", "home");
+    away.begin(NOW, op(1), (barrier(), TENANT), CounterAsk::Wait { members: 2 });
+    away.claimed(NOW, &barrier(), Err(ClaimRefused::Owned { owner: name("home"), node: name("home") }));
+    away.connected(NOW, op(1), LINK);
+    let failure = away.deadline(op(1), Duration::from_secs(1)).unwrap();
+    assert_eq!(failure.code, FailureCode::Deadline);
+    away.give_up(op(1));
+    let (index, body) = sent(&mut away).unwrap();
+    assert_eq!(body, Body::Cancel);
+    away.released(LINK, index, 0, false);
+    assert!(away.take_effects().is_empty(), "the release crossed the CANCEL");
+    away.cancelled(LINK, index);
+    assert_eq!(away.busy(), 0);
+}
+
+#[test]
+fn operations_that_wait_for_a_claim_share_it_and_its_refusal() {
+    let mut counters = node("away", "home");
+    for n in 0..3 {
+        counters.begin(NOW, op(n), (counter(), TENANT), CounterAsk::Open);
+    }
+    counters.give_up(op(1));
+    assert_eq!(outcome(&mut counters).0, 1, "the directory is asked once");
+    counters.claimed(NOW, &counter(), Err(ClaimRefused::Unreachable("a test".into())));
+    let unreachable = Err(FailureCode::DirectoryUnreachable);
+    assert_eq!(outcome(&mut counters).1, [(op(0), unreachable.clone()), (op(2), unreachable)]);
+    assert_eq!((counters.live_here(), counters.busy()), (0, 0));
+}
+
+#[test]
+fn a_counter_whose_name_another_node_has_is_lost() {
+    let (mut home, identity) = home();
+    home.claim_all();
+    assert_eq!(outcome(&mut home).0, 1);
+    home.claimed(NOW, &counter(), Err(ClaimRefused::Owned { owner: name("away"), node: name("away") }));
+    home.asked_to_operate(NOW, LINK, 3, (counter(), TENANT), (identity, AtomicOp::Load));
+    let (_, body) = sent(&mut home).unwrap();
+    assert!(matches!(body, Body::ErrorStatus(failure) if failure.code == FailureCode::CounterLost));
+    assert_eq!(home.live_here(), 0);
+}

@@ -1,0 +1,206 @@
+//! Counters and barriers: what workers, peers and devices say of them goes to `protocol/counters`, and what comes out is done.
+
+use super::Node;
+use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
+use crate::memory::LocalSlice;
+use crate::op::{CounterAsk, CounterCommand, CounterReport, Failure, FailureCode, Reply};
+use crate::protocol::action::HostAction;
+use crate::protocol::counters::{Asked, AskedFor, Counters, Effect, Outcome, Request, Way};
+use crate::protocol::ids::{OperationId, SessionId};
+use crate::protocol::links::Out;
+use crate::protocol::sessions::{Op, OpKind};
+use crate::protocol::tenant::Tenant;
+use crate::tensor::{Key, Name};
+use crate::time::Time;
+use crate::wire::message::{Body, Message, NameRef, Role};
+use hashbrown::HashSet;
+use std::collections::VecDeque;
+
+impl Node {
+    /// From here on the words of counters lie in this memory, of [`COUNTER_WORDS_BYTES`](crate::protocol::COUNTER_WORDS_BYTES) and all
+    /// zero, because the device of a fabric of that kind operates on them for peers. To be called before the first event. Without it the
+    /// values lie in the node itself, and peers send messages.
+    pub fn use_words(&mut self, words: LocalSlice, kind: FabricKind) {
+        self.counters.use_words(words, kind);
+    }
+
+    /// A worker's request.
+    pub(super) fn counter(&mut self, now: Time, session: SessionId, command: CounterCommand) {
+        let CounterCommand { op, name, ask, timeout } = command;
+        if let Some(failure) = self.is_busy(session) {
+            return self.refuse(session, op, failure);
+        }
+        let key = match &ask {
+            CounterAsk::Wait { .. } => Key::of_barrier(&name),
+            CounterAsk::Open | CounterAsk::Operate { .. } => Key::of_counter(&name),
+        };
+        let key = match key {
+            Ok(key) if let Err(failure) = self.may_push(session, &key, None) => {
+                return self.refuse(session, op, failure);
+            }
+            Ok(_) if ask == (CounterAsk::Wait { members: 0 }) => {
+                let text = format!("barrier {name:?} was asked for 0 members; it needs at least 1");
+                return self.refuse(session, op, Failure::new(FailureCode::Invalid, text));
+            }
+            Ok(key) => key,
+            Err(e) => return self.refuse(session, op, Failure::new(FailureCode::Invalid, e.to_string())),
+        };
+        let Some(tenant) = self.sessions.tenant_of(session) else { return };
+        let of = (key.clone(), tenant);
+        let kind = OpKind::Counter;
+        let id =
+            self.sessions.begin(Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind });
+        self.count(now, |counters| counters.begin(now, id, of, ask));
+    }
+
+    /// Hands the counters an event, and does what comes out.
+    pub(super) fn count<R>(&mut self, now: Time, event: impl FnOnce(&mut Counters) -> R) -> R {
+        let result = event(&mut self.counters);
+        for effect in self.counters.take_effects() {
+            self.do_counted(now, effect);
+        }
+        result
+    }
+
+    fn do_counted(&mut self, now: Time, effect: Effect) {
+        match effect {
+            Effect::Do(action) => self.actions.push(action),
+            Effect::Connect(id, node) => {
+                if let Some(link) = self.connect_for(id, &node) {
+                    self.count(now, |counters| counters.connected(now, id, link));
+                }
+            }
+            Effect::Send(link, index, body) => self.send(link, Role::Counter, index, body),
+            Effect::Ask(link, index, asked) => self.ask_home(link, index, asked),
+            Effect::TellEnded(link, key) => {
+                let [name] = self.number(link, [&Name::from(key)]);
+                self.send(link, Role::Counter, 0, Body::CounterEnded { name });
+            }
+            Effect::Violation(link, what) => self.violation(link, &what),
+            Effect::Failed(id, failure) => self.fail_op(id, failure),
+            Effect::Ended(id, outcome) => self.counted(now, id, outcome),
+        }
+    }
+
+    fn ask_home(&mut self, link: LinkId, index: u32, asked: Asked) {
+        let (key, tenant) = (Name::from(asked.key), self.config.tenants.name(asked.tenant));
+        let [name, tenant] = self.number(link, [&key, &tenant]);
+        let body = match asked.what {
+            AskedFor::Open { wants_grant } => Body::CounterOpen { name, tenant, wants_grant },
+            AskedFor::Wait { members } => Body::BarrierWait { name, tenant, members },
+            AskedFor::Operate { identity, op } => Body::CounterOp { name, tenant, identity, op },
+        };
+        self.send(link, Role::Counter, index, body);
+    }
+
+    /// Ends an operation that was carried out.
+    fn counted(&mut self, now: Time, id: OperationId, outcome: Outcome) {
+        let Some(Op { session, id: op, since, .. }) = self.sessions.finish(id) else { return };
+        let report = |Way { path, fabric, posted }| CounterReport {
+            path,
+            fabric,
+            queued: posted.since(since),
+            flew: now.since(posted),
+        };
+        let reply = match outcome {
+            Outcome::Opened(home, identity) => Reply::CounterOpened { op, home, identity },
+            Outcome::Counted(old, way) => {
+                self.meters.counted_by(way.path);
+                Reply::Counted { op, old, report: report(way) }
+            }
+            Outcome::Released(round, leader, way) => {
+                self.meters.released();
+                Reply::Released { op, round, leader, report: report(way) }
+            }
+        };
+        self.actions.push(HostAction::Reply { session, reply });
+    }
+
+    /// A peer's request: which counter it is about, and for whom. `None` where there is nothing more to do.
+    fn counter_request(
+        &mut self,
+        link: LinkId,
+        index: u32,
+        (name, tenant): (NameRef, NameRef),
+    ) -> Option<(Key, Tenant)> {
+        let l = self.links.get(&link)?;
+        let asked = match l.numbers.names_in.look_up(name).cloned().map(Key::from) {
+            None => Err(format!("it uses name {}.{}, which it never told", name.id, name.generation)),
+            Some(key) => match self.counters.may_ask(link, index) {
+                Ok(Ok(())) => self.asked_for(link, tenant).map(|asked| asked.map(|tenant| (key, tenant))),
+                Ok(Err(busy)) => Ok(Err(busy)),
+                Err(what) => Err(what),
+            },
+        };
+        match asked {
+            Ok(Ok(asked)) => return Some(asked),
+            Ok(Err(failure)) => self.send(link, Role::Counter, index, Body::ErrorStatus(failure)),
+            Err(what) => self.violation(link, &what),
+        }
+        None
+    }
+
+    /// COUNTER_OPEN and BARRIER_WAIT.
+    pub(super) fn counter_asked(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        index: u32,
+        names: (NameRef, NameRef),
+        what: Request,
+    ) {
+        if let Some(of) = self.counter_request(link, index, names) {
+            self.count(now, |counters| counters.asked(now, link, index, of, what));
+        }
+    }
+
+    /// COUNTER_OP.
+    pub(super) fn counter_op(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        index: u32,
+        names: (NameRef, NameRef),
+        what: (u64, AtomicOp),
+    ) {
+        if let Some(of) = self.counter_request(link, index, names) {
+            self.count(now, |counters| counters.asked_to_operate(now, link, index, of, what));
+        }
+    }
+
+    /// COUNTER_ENDED.
+    pub(super) fn counter_ended_there(&mut self, link: LinkId, name: NameRef) {
+        let Some(l) = self.links.get(&link) else { return };
+        match l.numbers.names_in.look_up(name).cloned().map(Key::from) {
+            Some(key) => self.counters.ended_there(link, &key),
+            None => {
+                self.violation(link, &format!("it uses name {}.{}, which it never told", name.id, name.generation));
+            }
+        }
+    }
+
+    /// The device that operates on words does not reach the peer any more, the link does.
+    pub(crate) fn atomic_refused(&mut self, link: LinkId, work: WorkId) {
+        self.count(self.latest, |counters| counters.atomic_refused(link, work));
+    }
+
+    /// The device did not take an operation that [`FabricAction::LocalAtomic`](crate::protocol::FabricAction::LocalAtomic) asked for.
+    pub fn local_atomic_refused(&mut self, work: WorkId, why: &str) {
+        self.count(self.latest, |counters| counters.local_atomic_refused(work, why));
+    }
+
+    /// The places and values of the counters that live here, where the values do not lie in registered memory; for tests.
+    #[cfg(test)]
+    pub(crate) fn counter_values(&self) -> Vec<(Key, u32, u64)> {
+        self.counters.values()
+    }
+}
+
+/// The counter requests among what was not sent.
+pub(super) fn unsent(outbox: &VecDeque<Out>) -> HashSet<u32> {
+    let of = |out: &Out| match out {
+        Out::Message(Message { index, body: Body::CounterOp { .. } | Body::BarrierWait { .. }, .. }) => Some(*index),
+        _ => None,
+    };
+    outbox.iter().filter_map(of).collect()
+}
