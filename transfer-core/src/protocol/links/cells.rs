@@ -9,7 +9,7 @@ use crate::wire::landing::HEADER_BYTES;
 /// - Getters: [`share`](HeaderCells::share), [`slice`](HeaderCells::slice).
 /// - Commands: [`take`](HeaderCells::take) before a write, [`give_back`](HeaderCells::give_back) after it.
 #[derive(Debug)]
-pub(in crate::protocol) struct HeaderCells {
+pub(super) struct HeaderCells {
     memory: LocalSlice,
     free: Vec<u32>,
     /// Links that wait for a free cell, or for one of their own share.
@@ -18,7 +18,7 @@ pub(in crate::protocol) struct HeaderCells {
 
 impl HeaderCells {
     /// As many as fit into this memory.
-    pub(in crate::protocol) fn new(memory: LocalSlice) -> HeaderCells {
+    pub(super) fn new(memory: LocalSlice) -> HeaderCells {
         let cells = u32::try_from(memory.len / HEADER_BYTES).unwrap_or(u32::MAX);
         HeaderCells { memory, free: (0..cells).rev().collect(), starved: Vec::new() }
     }
@@ -29,19 +29,19 @@ impl HeaderCells {
 
     /// How many writes have one.
     #[cfg(test)]
-    pub(in crate::protocol) fn in_use(&self) -> usize {
+    pub(super) fn in_use(&self) -> usize {
         self.all() - self.free.len()
     }
 
     /// How many cells one of so many links may have: an equal part for each, and one part is left for the next link. So a peer
     /// that takes what it is sent as slowly as it likes leaves others theirs.
-    pub(in crate::protocol) fn share(&self, links: usize) -> usize {
+    pub(super) fn share(&self, links: usize) -> usize {
         (self.all() / (links + 1)).max(1)
     }
 
     /// Takes a cell for a link that has `has` of its `share`. `None`: the link waits, and a later
     /// [`give_back`](HeaderCells::give_back) names it.
-    pub(in crate::protocol) fn take(&mut self, link: LinkId, has: usize, share: usize) -> Option<u32> {
+    pub(super) fn take(&mut self, link: LinkId, has: usize, share: usize) -> Option<u32> {
         let cell = if has < share { self.free.pop() } else { None };
         if cell.is_none() {
             self.starved.push(link);
@@ -50,14 +50,14 @@ impl HeaderCells {
     }
 
     /// The memory of a cell.
-    pub(in crate::protocol) fn slice(&self, cell: u32) -> LocalSlice {
+    pub(super) fn slice(&self, cell: u32) -> LocalSlice {
         let offset = self.memory.offset + u64::from(cell) * HEADER_BYTES;
         LocalSlice { segment: self.memory.segment, offset, len: HEADER_BYTES }
     }
 
     /// Takes a cell back. Returns the links that wait for one.
     #[must_use]
-    pub(in crate::protocol) fn give_back(&mut self, cell: u32) -> Vec<LinkId> {
+    pub(super) fn give_back(&mut self, cell: u32) -> Vec<LinkId> {
         self.free.push(cell);
         std::mem::take(&mut self.starved)
     }

@@ -10,7 +10,7 @@ const RESERVED: u32 = 2;
 /// - Events: [`slot_used`](Credits::slot_used), [`given_back`](Credits::given_back).
 /// - Effects: [`spend`](Credits::spend) with each post, [`take_owed`](Credits::take_owed) with each message.
 #[derive(Debug, Clone)]
-pub(in crate::protocol) struct Credits {
+pub(super) struct Credits {
     of_peer: u32,
     free: u32,
     ours: u32,
@@ -19,28 +19,28 @@ pub(in crate::protocol) struct Credits {
 
 impl Credits {
     /// Those of a link whose peer has `of_peer` receive slots, and this side `ours`.
-    pub(in crate::protocol) fn new(of_peer: u32, ours: u32) -> Credits {
+    pub(super) fn new(of_peer: u32, ours: u32) -> Credits {
         Credits { of_peer, free: of_peer, ours, owed: 0 }
     }
 
     /// How many receive slots of the peer are free.
-    pub(in crate::protocol) fn free(&self) -> u32 {
+    pub(super) fn free(&self) -> u32 {
         self.free
     }
 
     /// How many of ours the peer used and does not know to be free again.
     #[cfg(test)]
-    pub(in crate::protocol) fn owed(&self) -> u32 {
+    pub(super) fn owed(&self) -> u32 {
         self.owed
     }
 
     /// Whether something other than a bare ACK may be posted.
-    pub(in crate::protocol) fn may_post(&self) -> bool {
+    pub(super) fn may_post(&self) -> bool {
         self.free > RESERVED
     }
 
     /// Whether the peer is owed so much that it is told by a message of its own, and there is a slot for that.
-    pub(in crate::protocol) fn is_ack_due(&self) -> bool {
+    pub(super) fn is_ack_due(&self) -> bool {
         self.is_owed_much() && self.free > 0
     }
 
@@ -53,7 +53,7 @@ impl Credits {
     ///
     /// # Errors
     /// What the peer did wrong.
-    pub(in crate::protocol) fn slot_used(&mut self) -> Result<bool, String> {
+    pub(super) fn slot_used(&mut self) -> Result<bool, String> {
         if self.owed >= self.ours {
             return Err(format!("it used more than its {} receive slots", self.ours));
         }
@@ -65,7 +65,7 @@ impl Credits {
     ///
     /// # Errors
     /// What the peer did wrong.
-    pub(in crate::protocol) fn given_back(&mut self, credits: u16) -> Result<(), String> {
+    pub(super) fn given_back(&mut self, credits: u16) -> Result<(), String> {
         self.free = self.free.saturating_add(u32::from(credits));
         if self.free > self.of_peer {
             return Err(format!("it gave back {} credits, more than its {}", self.free, self.of_peer));
@@ -74,13 +74,13 @@ impl Credits {
     }
 
     /// Uses a receive slot of the peer.
-    pub(in crate::protocol) fn spend(&mut self) {
+    pub(super) fn spend(&mut self) {
         debug_assert!(self.free > 0, "posted without a credit");
         self.free = self.free.saturating_sub(1);
     }
 
     /// Takes as many of the peer's credits as one message can give back.
-    pub(in crate::protocol) fn take_owed(&mut self) -> u16 {
+    pub(super) fn take_owed(&mut self) -> u16 {
         let credits = u16::try_from(self.owed).unwrap_or(u16::MAX);
         self.owed -= u32::from(credits);
         credits

@@ -4,24 +4,24 @@ use crate::tensor::{Key, TensorMeta};
 use hashbrown::HashMap;
 
 /// The description ids of both directions.
-pub(in crate::protocol) struct Descriptions {
+pub(super) struct Descriptions {
     to_peer: Table,
     from_peer: Table,
     next_id: u32,
 }
 
 impl Descriptions {
-    pub(in crate::protocol) fn new() -> Descriptions {
+    pub(super) fn new() -> Descriptions {
         Descriptions { to_peer: Table::default(), from_peer: Table::default(), next_id: 1 }
     }
 
     /// The id under which the peer knows this description of a key, if it does.
-    pub(in crate::protocol) fn told(&self, key: &Key, meta: &TensorMeta) -> Option<u32> {
+    pub(super) fn told(&self, key: &Key, meta: &TensorMeta) -> Option<u32> {
         self.to_peer.known.get(key).filter(|(_, known)| known == meta).map(|(id, _)| *id)
     }
 
     /// Gives a description a new id, which the caller tells the peer.
-    pub(in crate::protocol) fn tell(&mut self, key: &Key, meta: &TensorMeta, limit: usize) -> u32 {
+    pub(super) fn tell(&mut self, key: &Key, meta: &TensorMeta, limit: usize) -> u32 {
         let id = self.next_id;
         self.next_id = id.wrapping_add(1).max(1);
         self.to_peer.set(key, id, meta.clone(), limit);
@@ -29,17 +29,17 @@ impl Descriptions {
     }
 
     /// What the peer said of a key: the id, and the description.
-    pub(in crate::protocol) fn heard(&self, key: &Key) -> Option<&(u32, TensorMeta)> {
+    pub(super) fn heard(&self, key: &Key) -> Option<&(u32, TensorMeta)> {
         self.from_peer.known.get(key)
     }
 
     /// The peer describes a key.
-    pub(in crate::protocol) fn hear(&mut self, key: &Key, id: u32, meta: TensorMeta, limit: usize) {
+    pub(super) fn hear(&mut self, key: &Key, id: u32, meta: TensorMeta, limit: usize) {
         self.from_peer.set(key, id, meta, limit);
     }
 
     /// Forgets what the peer said of a key.
-    pub(in crate::protocol) fn forget(&mut self, key: &Key) {
+    pub(super) fn forget(&mut self, key: &Key) {
         self.from_peer.known.remove(key);
     }
 }

@@ -9,7 +9,7 @@ const MIN_NAMES: usize = 4;
 
 /// The names that this side has numbered for the peer.
 #[derive(Default)]
-pub(in crate::protocol) struct NamesOut {
+pub(super) struct NamesOut {
     numbers: HashMap<Name, NameRef>,
     places: Vec<(Name, u32)>,
     next: usize,
@@ -18,7 +18,7 @@ pub(in crate::protocol) struct NamesOut {
 impl NamesOut {
     /// The number of a name, and whether the peer has to be told. With a full table the oldest number gets a new meaning: what was
     /// sent before is in order before that. `together` are the names of the same message, whose numbers stay.
-    pub(in crate::protocol) fn number(&mut self, name: &Name, together: &[&Name], limit: usize) -> (NameRef, bool) {
+    pub(super) fn number(&mut self, name: &Name, together: &[&Name], limit: usize) -> (NameRef, bool) {
         if let Some(n) = self.numbers.get(name) {
             return (*n, false);
         }
@@ -45,14 +45,14 @@ impl NamesOut {
 
 /// The names that the peer has numbered for us.
 #[derive(Default)]
-pub(in crate::protocol) struct NamesIn {
+pub(super) struct NamesIn {
     places: Vec<(u32, Name)>,
 }
 
 impl NamesIn {
     /// Enters a name, in the next free place or with the next generation of one that is taken: a number gets a new meaning only by
     /// this message, behind which nothing uses the old one. The error says what is wrong with it.
-    pub(in crate::protocol) fn enter(&mut self, name: NameRef, text: Name, limit: usize) -> Result<(), String> {
+    pub(super) fn enter(&mut self, name: NameRef, text: Name, limit: usize) -> Result<(), String> {
         let NameRef { id, generation } = name;
         let (place, used) = (id as usize, self.places.len());
         let right = match self.places.get(place) {
@@ -73,7 +73,7 @@ impl NamesIn {
         Ok(())
     }
 
-    pub(in crate::protocol) fn look_up(&self, name: NameRef) -> Option<&Name> {
+    pub(super) fn look_up(&self, name: NameRef) -> Option<&Name> {
         let (generation, text) = self.places.get(name.id as usize)?;
         (*generation == name.generation).then_some(text)
     }

@@ -32,9 +32,8 @@ impl Node {
     pub(crate) fn check_idle(&self) -> Result<(), String> {
         let speculative: u64 = self.landing.pools().values().map(|p| p.speculative()).sum();
         let records = self.keys.records().len();
-        let (timers, cells) = (self.sessions.deadlines(), self.cells.in_use() as u64);
-        let (arenas, flights) =
-            (self.sessions.in_arenas().len(), self.links.values().map(|l| l.in_flight.len()).sum::<usize>());
+        let (timers, (cells, flights)) = (self.sessions.deadlines(), self.links.in_use());
+        let arenas = self.sessions.in_arenas().len();
         let left = (speculative, records, timers, cells, arenas, flights, self.counters.busy(), self.keys.tickets());
         let evicted = self.sessions.evicted();
         if !evicted.is_empty() {
@@ -51,15 +50,13 @@ impl Node {
 
     /// The longest of the queues in which those that have ended may still stand.
     pub(crate) fn longest_queue(&self) -> usize {
-        let flows = self
-            .links
-            .keys()
-            .filter_map(|link| self.transfers.of(*link)?.flows().iter().map(|(_, f)| f.queue().len()).max());
+        let of_link = |link: &LinkId| self.transfers.of(*link)?.flows().iter().map(|(_, f)| f.queue().len()).max();
+        let flows = self.links.all().keys().filter_map(of_link);
         flows.chain(self.landing.pools().values().map(|p| p.wants().len())).max().unwrap_or(0)
     }
 
     /// Credits here, receive slots owed to the peer, and how many the peer has in all.
     pub(crate) fn credits(&self, link: LinkId) -> Option<(u32, u32, u32)> {
-        self.links.get(&link).map(|l| (l.credits.free(), l.credits.owed(), l.peer.receive_slots))
+        self.links.credits(link)
     }
 }

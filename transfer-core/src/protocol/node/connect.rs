@@ -1,6 +1,6 @@
 //! Finding the node of a worker, and the link to a node.
 
-use super::{Node, Peer};
+use super::Node;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, OpId, Prepare, Reply};
 use crate::protocol::action::HostAction;
@@ -14,15 +14,7 @@ use crate::time::Time;
 impl Node {
     /// The link to a node. Where there is none, one is asked for and the operation waits for it.
     pub(super) fn connect_for(&mut self, id: OperationId, node: &Name) -> Option<LinkId> {
-        match self.peers.get_mut(node) {
-            Some(Peer::Up(link)) => return Some(*link),
-            Some(Peer::Connecting(waiting)) => waiting.push(id),
-            None => {
-                self.peers.insert(node.clone(), Peer::Connecting(vec![id]));
-                self.actions.push(HostAction::Control(Control::Connect { peer: node.clone() }));
-            }
-        }
-        None
+        self.links.connect(id, node, &mut self.actions)
     }
 
     pub(super) fn go_on_with_link(&mut self, now: Time, id: OperationId, link: LinkId) {

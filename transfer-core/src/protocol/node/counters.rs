@@ -123,10 +123,9 @@ impl Node {
         index: u32,
         (name, tenant): (NameRef, NameRef),
     ) -> Option<(Key, Tenant)> {
-        let l = self.links.get(&link)?;
-        let asked = match l.numbers.names_in.look_up(name).cloned().map(Key::from) {
-            None => Err(format!("it uses name {}.{}, which it never told", name.id, name.generation)),
-            Some(key) => match self.counters.may_ask(link, index) {
+        let asked = match self.links.look_up(link, name).cloned().map(Key::from) {
+            Err(what) => Err(what),
+            Ok(key) => match self.counters.may_ask(link, index) {
                 Ok(Ok(())) => self.asked_for(link, tenant).map(|asked| asked.map(|tenant| (key, tenant))),
                 Ok(Err(busy)) => Ok(Err(busy)),
                 Err(what) => Err(what),
@@ -170,12 +169,9 @@ impl Node {
 
     /// COUNTER_ENDED.
     pub(super) fn counter_ended_there(&mut self, link: LinkId, name: NameRef) {
-        let Some(l) = self.links.get(&link) else { return };
-        match l.numbers.names_in.look_up(name).cloned().map(Key::from) {
-            Some(key) => self.counters.ended_there(link, &key),
-            None => {
-                self.violation(link, &format!("it uses name {}.{}, which it never told", name.id, name.generation));
-            }
+        match self.links.look_up(link, name).cloned().map(Key::from) {
+            Ok(key) => self.counters.ended_there(link, &key),
+            Err(what) => self.violation(link, &what),
         }
     }
 

@@ -44,7 +44,7 @@ impl Node {
         for id in waiting {
             self.fail_op(id, failure.clone());
         }
-        let links: Vec<_> = self.links.keys().copied().collect();
+        let links: Vec<_> = self.links.all().keys().copied().collect();
         for link in links {
             self.refuse_waiting_serves(now, link, &failure);
         }
@@ -57,9 +57,9 @@ impl Node {
         let landing = self.landing.flows_where(|flow| flow.state.lands() || flow.holds_unpublished()).len() as u64;
         let mut left =
             Unfinished { operations: self.sessions.operations().len() as u64, landing, ..Unfinished::default() };
-        for (link, l) in &self.links {
+        for (link, l) in self.links.all() {
             left.requests += self.transfers.of(*link).map_or(0, |l| l.serves().len() as u64);
-            left.outgoing += (l.outbox.len() + l.in_flight.len()) as u64;
+            left.outgoing += (l.queued() + l.in_flight()) as u64;
         }
         left
     }

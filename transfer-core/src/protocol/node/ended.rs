@@ -62,7 +62,7 @@ impl Node {
     pub(super) fn note_for_peer(&mut self, now: Time, link: LinkId, transfer: PeersTransfer<'_>) {
         let PeersTransfer { operation, key, worker, version, report, since, trace } = transfer;
         let (Some(ended), Some(_)) = (&mut self.ended, trace) else { return };
-        let peer = self.links.get(&link).map(|l| l.peer.name.clone());
+        let peer = self.links.get(link).map(|l| l.peer().name.clone());
         let (key, version, outcome, took) = (key.clone(), Some(version), Ok(report), now.since(since));
         ended.push(EndedTransfer { operation, key, worker, version, peer, outcome, at: now, took, trace });
     }

@@ -1,7 +1,7 @@
 //! What comes in: messages, and the end of a link.
 
+use super::Node;
 use super::counters::unsent;
-use super::{Node, Peer};
 use crate::fabric::{DownReason, LinkId};
 use crate::op::{Failure, FailureCode};
 use crate::protocol::action::HostAction;
@@ -9,46 +9,21 @@ use crate::protocol::control::Control;
 use crate::protocol::counters::Request;
 use crate::protocol::keys::Source;
 use crate::protocol::landing::SlotState;
-use crate::protocol::links::{Out, Purpose};
+use crate::protocol::links::{Lost, Out, Purpose};
 use crate::protocol::references::Referred;
 use crate::time::Time;
 use crate::wire::message::{Body, Message, Role};
 
 impl Node {
-    /// One of our receive slots was used. `false`: the peer used more than it has, and the link ends.
-    pub(super) fn consume_receive_slot(&mut self, link: LinkId) -> bool {
-        let Some(l) = self.links.get_mut(&link) else { return false };
-        if l.ending {
-            return false;
-        }
-        match l.credits.slot_used() {
-            Ok(true) => self.mark_dirty(link),
-            Ok(false) => {}
-            Err(what) => {
-                self.violation(link, &what);
-                return false;
-            }
-        }
-        true
-    }
-
     pub(super) fn message(&mut self, now: Time, link: LinkId, message: Message) {
-        if !self.consume_receive_slot(link) {
+        let Node { links, actions, .. } = self;
+        if !links.slot_used(link, actions) || !links.given_back(link, message.credits, actions) {
             return;
-        }
-        let Some(l) = self.links.get_mut(&link) else { return };
-        if let Err(what) = l.credits.given_back(message.credits) {
-            return self.violation(link, &what);
-        }
-        if message.credits > 0 {
-            self.mark_dirty(link);
         }
         let (role, index) = (message.role, message.index);
         match message.body {
             Body::Name { name, text } => {
-                let limit = self.config.max_names_per_link;
-                let Some(l) = self.links.get_mut(&link) else { return };
-                if let Err(what) = l.numbers.names_in.enter(name, text, limit) {
+                if let Err(what) = self.links.name_told(link, name, text) {
                     self.violation(link, &what);
                 }
             }
@@ -113,11 +88,7 @@ impl Node {
     }
 
     pub(super) fn link_down(&mut self, now: Time, link: LinkId, reason: &DownReason) {
-        let Some(mut l) = self.links.remove(&link) else { return };
-        let peer = l.peer.name.clone();
-        if matches!(self.peers.get(&peer), Some(Peer::Up(current)) if *current == link) {
-            self.peers.remove(&peer);
-        }
+        let Some(Lost { peer, in_flight, unsent: waiting }) = self.links.down(link) else { return };
         let lost = |what: &str| Failure::new(FailureCode::PeerLost, format!("{what} node {peer:?} was lost: {reason}"));
         // The link is drained: no write of the peer can arrive any more, and none of ours reads our memory.
         let (slots, flows_in) = self.landing.link_down(link);
@@ -131,16 +102,12 @@ impl Node {
                 _ => self.landing.free(slot.domain, slot.range),
             }
         }
-        for id in l.in_flight.ids(|_| true) {
-            if let Some(flight) = l.in_flight.remove(id) {
-                self.free_cell(flight.cell);
-                if let Purpose::Push(op) = flight.purpose {
-                    self.fail_op(op, lost("while the tensor was being written, the link to"));
-                }
-                self.unhold(flight.blob);
+        for (blob, purpose) in in_flight {
+            if let Purpose::Push(op) = purpose {
+                self.fail_op(op, lost("while the tensor was being written, the link to"));
             }
+            self.unhold(blob);
         }
-        let waiting = l.outbox.take_all();
         let unsent = unsent(&waiting);
         for out in waiting {
             if let Out::Write(write) = out {
@@ -168,8 +135,8 @@ impl Node {
 
     /// The fabric sees to what was under way on that rail.
     pub(super) fn rail_down(&mut self, link: LinkId, rail: usize, reason: &DownReason, left: usize) {
-        if let Some(l) = self.links.get(&link) {
-            let (peer, why) = (l.peer.name.clone(), reason.to_string());
+        if let Some(l) = self.links.get(link) {
+            let (peer, why) = (l.peer().name.clone(), reason.to_string());
             self.actions.push(HostAction::Control(Control::RailDown { link, peer, rail, left, why }));
         }
     }

@@ -2,11 +2,11 @@
 //! is asked for. So a page is in the order in which things lie, and a filter may leave it short or empty before the last.
 
 use super::Node;
-use super::link::Link;
 use crate::fabric::LinkId;
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Owner, Record};
 use crate::protocol::landing::{InState, Slot, SlotState, SlotUser};
+use crate::protocol::links::Link;
 use crate::protocol::sessions::Session;
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::snapshot::{
@@ -102,22 +102,23 @@ impl Node {
     #[must_use]
     pub fn links(&self, peer: &str, from: u64, limit: usize) -> Page<LinkStatus> {
         let show = |id: &LinkId, l: &Link| {
-            (peer.is_empty() || l.peer.name.as_str() == peer).then(|| LinkStatus {
+            let (of, (outward, inward)) = (l.peer(), l.carried());
+            (peer.is_empty() || of.name.as_str() == peer).then(|| LinkStatus {
                 link: *id,
-                peer: l.peer.name.clone(),
-                incarnation: l.peer.incarnation,
-                fabric: l.kind,
-                passed_over: l.peer.passed_over.clone(),
+                peer: of.name.clone(),
+                incarnation: of.incarnation,
+                fabric: l.kind(),
+                passed_over: of.passed_over.clone(),
                 rails: 1,
                 rails_live: 1,
-                credits: l.credits.free(),
+                credits: l.credits(),
                 work: self.work_of(*id, l),
-                outward: l.traffic.outward,
-                inward: l.traffic.inward,
+                outward,
+                inward,
             })
         };
         let from = LinkId(u32::try_from(from).unwrap_or(u32::MAX));
-        page_of_map(&self.links, from, limit, |id| id.0.into(), show)
+        page_of_map(self.links.all(), from, limit, |id| id.0.into(), show)
     }
 
     /// Published tensors.
@@ -192,14 +193,14 @@ impl Node {
         let limit = limit.clamp(1, Page::<QuarantineStatus>::MOST_ENTRIES);
         let place_of = |link: LinkId, place: usize| u64::from(link.0) << 32 | place as u64;
         let (first, mut begin) = (from >> 32, from as u32 as usize);
-        for (link, l) in self.links.range(LinkId(u32::try_from(first).unwrap_or(u32::MAX))..) {
+        for (link, l) in self.links.all().range(LinkId(u32::try_from(first).unwrap_or(u32::MAX))..) {
             let Some(slots) = self.landing.slots_of(*link) else { continue };
             if u64::from(link.0) != first {
                 begin = 0;
             }
             // A link counts as a step, for there may be thousands without any slot.
             steps += 1;
-            if !peer.is_empty() && l.peer.name.as_str() != peer {
+            if !peer.is_empty() && l.peer().name.as_str() != peer {
                 if steps > Page::<QuarantineStatus>::MOST_STEPS {
                     return Page { entries, next: Some(place_of(*link, begin)) };
                 }
@@ -220,7 +221,7 @@ impl Node {
     pub(super) fn work_of(&self, link: LinkId, l: &Link) -> LinkWork {
         let transfers = self.transfers.of(link);
         LinkWork {
-            queued: l.outbox.len() as u64,
+            queued: l.queued() as u64,
             pulls: transfers.map_or(0, |l| l.pulls().len() as u64),
             serves: transfers.map_or(0, |l| l.serves().len() as u64),
             flows_out: transfers.map_or(0, |l| l.flows().len() as u64),
@@ -230,13 +231,15 @@ impl Node {
 
     /// Whether a slot is in quarantine, and why.
     fn quarantined(&self, now: Time, link: LinkId, l: &Link, slot: &Slot) -> Option<QuarantineStatus> {
-        let peer = &l.peer.name;
+        let peer = &l.peer().name;
         let (key, since, waits_for) = match (&slot.user, &slot.state) {
             (_, SlotState::Held(_) | SlotState::Closed(_) | SlotState::Revoking(Some(_))) => return None,
             (_, SlotState::Revoking(None)) => {
-                (None, slot.since, format!("the {} fabric to close it to node {peer:?}", l.kind))
+                (None, slot.since, format!("the {} fabric to close it to node {peer:?}", l.kind()))
             }
-            (SlotUser::Nobody, SlotState::Granting) => (None, slot.since, format!("the {} fabric to open it", l.kind)),
+            (SlotUser::Nobody, SlotState::Granting) => {
+                (None, slot.since, format!("the {} fabric to open it", l.kind()))
+            }
             (SlotUser::Pull(id), SlotState::Granted(_)) => {
                 let pull = self.transfers.pull(link, *id).filter(|p| p.state == PullState::Cancelling)?;
                 let what =

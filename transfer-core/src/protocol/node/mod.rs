@@ -8,7 +8,7 @@
 //! - `limits`, `tenants`: how much each may have, and who may have to do with what.
 //! - `take_back`: a version whose memory its worker wants to write again. `leases`: how memory is handed over and goes back.
 //! - `slots`, `recall`: what a grant, a landing and free room lead to; slots that are called back.
-//! - `link`, `inbox`, `outbox`: one peer: credits, what comes in and what goes out.
+//! - `inbox`, `outbox`: what comes in from a peer, and what goes out.
 //! - `pull`, `serve`: the two sides of a fetch from another node. `references`: the same, where the receiver reads the owner's memory.
 //! - `push_out`, `push_in`, `prepare`: the two sides of a push to another node, and slots for many keys at once.
 //! - `copies`, `copying`: what workers of another tenant may read, copied for them.
@@ -33,7 +33,6 @@ mod fetch;
 mod inbox;
 mod leases;
 mod limits;
-mod link;
 pub(super) mod listing;
 mod name_lost;
 pub(super) mod operator;
@@ -60,16 +59,15 @@ pub(super) use crate::protocol::snapshot::EndedTransfer;
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Failure, FailureCode};
-use crate::protocol::action::Actions;
-use crate::protocol::action::{Action, FabricAction, HostAction};
+use crate::protocol::action::{Action, Actions, HostAction};
 use crate::protocol::config::NodeConfig;
 use crate::protocol::control::{Control, PeerInfo};
 use crate::protocol::counters::Counters;
 use crate::protocol::events::FailuresTold;
-use crate::protocol::ids::{OperationId, of};
+use crate::protocol::ids::of;
 use crate::protocol::keys::Keys;
 use crate::protocol::landing::Landing;
-use crate::protocol::links::HeaderCells;
+use crate::protocol::links::{Before, Link, Links};
 use crate::protocol::meters::Meters;
 use crate::protocol::references::References;
 use crate::protocol::sessions::Sessions;
@@ -81,9 +79,6 @@ use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
 use copying::Copying;
-use hashbrown::HashMap;
-use link::Link;
-use std::collections::BTreeMap;
 
 /// One sidecar as a state machine: sessions of workers, published tensors, links to peers.
 ///
@@ -101,11 +96,8 @@ pub struct Node {
     pub(super) sessions: Sessions,
     keys: Keys,
     pub(super) landing: Landing,
-    pub(super) links: BTreeMap<LinkId, Link>,
-    peers: HashMap<Name, Peer>,
+    pub(super) links: Links,
     actions: Actions,
-    dirty: Vec<LinkId>,
-    cells: HeaderCells,
     pub(super) transfers: Transfers,
     counters: Counters,
     pub(super) references: References,
@@ -124,13 +116,6 @@ pub struct Node {
     pub(super) steps: std::cell::Cell<u64>,
 }
 
-/// Whether there is a link to a node.
-enum Peer {
-    Up(LinkId),
-    /// The control plane was asked for one; these operations wait.
-    Connecting(Vec<OperationId>),
-}
-
 /// The most receive slots of a peer that are used, however many it says that it has.
 const MAX_RECEIVE_SLOTS: u32 = 1 << 14;
 
@@ -140,6 +125,7 @@ impl Node {
     pub fn new(config: NodeConfig, headers: LocalSlice) -> Node {
         let meters = Meters::new(config.timed);
         let landing = Landing::new(&config);
+        let links = Links::new(&config, headers);
         let references = References::new(&config);
         let counters = Counters::new(&config);
         Node {
@@ -147,11 +133,8 @@ impl Node {
             sessions: Sessions::default(),
             keys: Keys::default(),
             landing,
-            links: BTreeMap::new(),
-            peers: HashMap::new(),
+            links,
             actions: Actions::default(),
-            dirty: Vec::new(),
-            cells: HeaderCells::new(headers),
             transfers: Transfers::default(),
             counters,
             references,
@@ -175,13 +158,13 @@ impl Node {
     /// Who is at the other end of a link that is up.
     #[must_use]
     pub fn peer_of(&self, link: LinkId) -> Option<&PeerInfo> {
-        self.links.get(&link).map(|l| &l.peer)
+        self.links.get(link).map(Link::peer)
     }
 
     /// The links that are up.
     #[must_use]
     pub fn link_ids(&self) -> Vec<LinkId> {
-        self.links.keys().copied().collect()
+        self.links.all().keys().copied().collect()
     }
 
     /// The next thing to do. `None` when nothing is left until the next event.
@@ -191,7 +174,7 @@ impl Node {
             self.serve_pool_waiters();
             self.landing.settle();
             self.flush_asks();
-            self.flush();
+            self.links.flush(&mut self.actions);
         }
         let action = self.actions.pop();
         #[cfg(test)]
@@ -226,20 +209,18 @@ impl Node {
         let name = peer.name.clone();
         let path = self.meters.path(&name, kind);
         self.counters.link_up(link, peer.clone(), kind, limits.atomics);
-        self.links.insert(link, Link::new(peer, kind, limits, path));
+        let before = self.links.up(link, peer, (kind, limits), path);
         self.landing.link_up(link);
         self.transfers.link_up(link);
-        self.actions.push(HostAction::Control(Control::LinkUp { link, peer: name.clone() }));
-        let before = self.peers.insert(name, Peer::Up(link));
+        self.actions.push(HostAction::Control(Control::LinkUp { link, peer: name }));
         match before {
             // The peer came back before we noticed that it had gone.
-            Some(Peer::Up(old)) => self.disconnect(old, DownReason::Closed("the peer connected anew".into())),
-            Some(Peer::Connecting(waiting)) => {
+            Before::Link(old) => self.disconnect(old, DownReason::Closed("the peer connected anew".into())),
+            Before::Waiting(waiting) => {
                 for op in waiting {
                     self.go_on_with_link(now, op, link);
                 }
             }
-            None => {}
         }
     }
 
@@ -250,14 +231,10 @@ impl Node {
 
     /// No link to that node can be made.
     pub fn connect_failed(&mut self, _now: Time, peer: &Name, why: &str) {
-        if let Some(Peer::Connecting(_)) = self.peers.get(peer)
-            && let Some(Peer::Connecting(waiting)) = self.peers.remove(peer)
-        {
-            for op in waiting {
-                self.forget_node_of(op);
-                let text = format!("node {peer:?} cannot be reached: {why}");
-                self.fail_op(op, Failure::new(FailureCode::PeerUnreachable, text));
-            }
+        for op in self.links.connect_failed(peer) {
+            self.forget_node_of(op);
+            let text = format!("node {peer:?} cannot be reached: {why}");
+            self.fail_op(op, Failure::new(FailureCode::PeerUnreachable, text));
         }
     }
 
@@ -294,7 +271,7 @@ impl Node {
                 self.deliver_too_early(now);
             }
             FabricEvent::References { link, mark } => {
-                if self.links.contains_key(&link) {
+                if self.links.get(link).is_some() {
                     self.references.begin(link, mark);
                 }
             }
@@ -305,20 +282,6 @@ impl Node {
             }
             FabricEvent::RailDown { link, rail, reason, left } => self.rail_down(link, rail, &reason, left),
             FabricEvent::LinkDown { link, reason } => self.link_down(now, link, &reason),
-        }
-    }
-
-    fn violation(&mut self, link: LinkId, what: &str) {
-        if let Some(l) = self.links.get_mut(&link)
-            && !std::mem::replace(&mut l.ending, true)
-        {
-            self.disconnect(link, DownReason::Violation(what.to_owned()));
-        }
-    }
-
-    fn disconnect(&mut self, link: LinkId, reason: DownReason) {
-        if self.links.contains_key(&link) {
-            self.actions.push(FabricAction::Disconnect { link, reason });
         }
     }
 

@@ -36,7 +36,7 @@ impl Node {
 
     /// The peer answered a call.
     pub fn buffers_prepared(&mut self, now: Time, link: LinkId, answers: Vec<BufferAnswer>) {
-        if !self.links.contains_key(&link) {
+        if self.links.get(link).is_none() {
             return;
         }
         for (flow, answer) in answers {
@@ -57,7 +57,7 @@ impl Node {
     /// A peer calls for slots. [`HostAction::Prepared`] with this `token` follows.
     pub fn prepare_buffers(&mut self, link: LinkId, token: u64, asks: Vec<BufferAsk>) {
         let gone = Failure::new(FailureCode::PeerLost, "the link over which the tensors were to come is gone");
-        if !self.links.contains_key(&link) {
+        if self.links.get(link).is_none() {
             let answers = asks.into_iter().map(|ask| (ask.flow, Err(gone.clone()))).collect();
             self.actions.push(HostAction::Prepared { token, answers });
             return;

@@ -28,7 +28,7 @@ impl Node {
         let OpKind::Fetch { select, .. } = op.kind else { return };
         let (key, require) = (op.key.clone(), op.require.or(self.config.require));
         let Some(domain) = self.sessions.tenant_of(op.session) else { return };
-        let Some(l) = self.links.get(&link) else { return };
+        let Some(l) = self.links.get(link) else { return };
         if let Some(failure) = l.unmet(require) {
             return self.fail_op(op_id, failure);
         }
@@ -38,13 +38,13 @@ impl Node {
         let limit = self.config.max_requests_per_link;
         let Some(pulls) = self.transfers.of(link).map(OfLink::pulls) else { return };
         if pulls.len() >= limit || !pulls.has_short_room() {
-            let (peer, under_way) = (&l.peer.name, pulls.len());
+            let (peer, under_way) = (&l.peer().name, pulls.len());
             let text = format!(
                 "{under_way} requests to node {peer:?} are under way or being called off, the limit is {limit}"
             );
             return self.fail_op(op_id, Failure::new(FailureCode::Busy, text));
         }
-        let described = l.numbers.descriptions.heard(&key).cloned();
+        let described = self.links.heard(link, &key).cloned();
         let early = described.as_ref().and_then(|(_, meta)| {
             let (range, bytes) = self.landing.speculate(domain, meta.len_bytes())?;
             Some((range, meta.len_bytes(), bytes))
@@ -115,10 +115,8 @@ impl Node {
         meta: TensorMeta,
     ) {
         let Some(id) = self.pull_of(link, index) else { return };
-        let limit = self.config.max_names_per_link;
-        let Some(l) = self.links.get_mut(&link) else { return };
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
-        l.numbers.descriptions.hear(&p.key, metadata_id, meta.clone(), limit);
+        self.links.hear(link, &p.key, metadata_id, meta.clone());
         if p.state == PullState::Cancelling {
             return;
         }
@@ -176,7 +174,8 @@ impl Node {
     pub(super) fn pull_landed(&mut self, now: Time, link: LinkId, id: PullId, slot: SlotId, landed: LandedTensor) {
         let LandedTensor { header, meta, copied, .. } = landed;
         self.settle_speculation(link, id);
-        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(l) = self.links.get(link) else { return };
+        let (kind, path, sender_copies) = (l.kind(), l.path(), u64::from(l.limits().sender_copies));
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
         let Some(op) = p.op.take() else {
             // Given up meanwhile: CANCELLED still comes.
@@ -187,9 +186,8 @@ impl Node {
             return;
         };
         let waited = Duration::from_micros(u64::from(header.waited_us));
-        let (kind, path, sender_copies) = (l.kind, l.path, u64::from(l.limits.sender_copies));
         let bytes = meta.len_bytes();
-        l.traffic.inward.add(bytes);
+        self.links.carried_in(link, bytes);
         let Some(mut slice) = self.landing.slice(slot.domain, &slot.range) else { return };
         slice.offset += HEADER_BYTES;
         slice.len = bytes;
@@ -242,12 +240,12 @@ impl Node {
             return self.violation(link, &format!("BY_REFERENCE for request {index:#x}, which did not ask for it"));
         }
         self.settle_speculation(link, id);
-        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some((kind, path)) = self.links.get(link).map(|l| (l.kind(), l.path())) else { return };
         let Some(p) = self.transfers.end_pull(link, id) else { return };
         // The next one of this key needs no slot, either.
-        l.numbers.descriptions.forget(&p.key);
-        let (bytes, kind, path) = (slice.len, l.kind, l.path);
-        l.traffic.inward.add(bytes);
+        self.links.forget_heard(link, &p.key);
+        let bytes = slice.len;
+        self.links.carried_in(link, bytes);
         if let Some(slot) = p.slot {
             self.drop_slot(link, slot);
         }
@@ -373,7 +371,7 @@ impl Node {
         select: Select,
         after: Duration,
     ) -> Failure {
-        let peer = self.links.get(&link).map_or("", |l| l.peer.name.as_str());
+        let peer = self.links.peer_name(link);
         match self.transfers.pull(link, id).map(|p| p.state) {
             Some(PullState::WaitingForRoom) => Failure::new(
                 FailureCode::PoolFull,

@@ -25,9 +25,8 @@ impl Node {
         metadata_id: u32,
         meta: TensorMeta,
     ) {
-        let Some(l) = self.links.get(&link) else { return };
-        let look_up = |n: NameRef| l.numbers.names_in.look_up(n).cloned();
-        let [Some(key), Some(target), Some(owner), Some(tenant)] = names.map(look_up) else {
+        let look_up = |n: NameRef| self.links.look_up(link, n).cloned();
+        let [Ok(key), Ok(target), Ok(owner), Ok(tenant)] = names.map(look_up) else {
             return self.violation(link, "BUFFER_REQUEST uses a name that it never told");
         };
         let key = Key::from(key);
@@ -49,7 +48,7 @@ impl Node {
         metadata_id: u32,
         meta: TensorMeta,
     ) {
-        if !self.links.contains_key(&link) {
+        if self.links.get(link).is_none() {
             return;
         }
         let capacity = meta.len_bytes();
@@ -237,7 +236,7 @@ impl Node {
             // The key ended meanwhile, or is another's.
             return self.drop_slot(link, slot);
         };
-        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(l) = self.links.get(link) else { return };
         let Some((domain, slice, LandedTensor { header, meta, copied, trace })) = self.landing.closed(link, slot)
         else {
             return;
@@ -247,12 +246,12 @@ impl Node {
         blob.trace = trace.map(|(context, _)| context);
         let blob = self.keys.insert(blob);
         self.landing.hold(link, slot, blob);
-        l.traffic.inward.add(bytes);
-        let copied = copied + bytes * u64::from(l.limits.sender_copies);
-        self.meters.landed(l.path, bytes, copied);
+        let (fabric, copied) = (l.kind(), copied + bytes * u64::from(l.limits().sender_copies));
+        self.meters.landed(l.path(), bytes, copied);
+        self.links.carried_in(link, bytes);
         if let Some((context, told)) = trace {
             let report = Report {
-                fabric: l.kind,
+                fabric,
                 bytes,
                 copied,
                 queued: Duration::ZERO,

@@ -25,7 +25,7 @@ impl Node {
         let (Some(meta), Some(target)) = (self.pushed_meta(op), op.target().cloned()) else { return };
         let (key, session) = (op.key.clone(), op.session);
         let require = op.require.or(self.config.require);
-        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(l) = self.links.get(link) else { return };
         if let Some(failure) = l.unmet(require) {
             return self.fail_op(id, failure);
         }
@@ -40,7 +40,7 @@ impl Node {
         });
         let Some(flow) = flow else {
             let flows = self.transfers.of(link).map_or(0, |l| l.flows().len());
-            let peer = self.peer_of(link).map_or("", |peer| peer.name.as_str());
+            let peer = self.links.peer_name(link);
             let text = format!("{flows} keys are pushed to node {peer:?} already, the limit");
             return self.fail_op(id, Failure::new(FailureCode::Busy, text));
         };
@@ -199,14 +199,13 @@ impl Node {
     pub(super) fn push_landed(&mut self, now: Time, link: LinkId, id: OperationId, blob: BlobId) {
         if let Some(op) = self.sessions.finish(id)
             && let OpKind::Push { posted, .. } = op.kind
-            && let (Some(l), Some(b)) = (self.links.get_mut(&link), self.keys.blob(blob))
+            && let (Some(l), Some(b)) = (self.links.get(link), self.keys.blob(blob))
         {
             let bytes = b.meta.len_bytes();
-            l.traffic.outward.add(bytes);
             let report = Report {
-                fabric: l.kind,
+                fabric: l.kind(),
                 bytes,
-                copied: bytes * u64::from(l.limits.sender_copies + l.limits.receiver_copies),
+                copied: bytes * u64::from(l.limits().sender_copies + l.limits().receiver_copies),
                 queued: posted.since(op.since),
                 waited: Duration::ZERO,
                 flew: now.since(posted),
@@ -214,7 +213,8 @@ impl Node {
             };
             let reply = Reply::Pushed { op: op.id, version: b.version, report };
             self.actions.push(crate::protocol::action::HostAction::Reply { session: op.session, reply });
-            let (path, version, trace) = (l.path, Some(b.version), b.trace);
+            let (path, version, trace) = (l.path(), Some(b.version), b.trace);
+            self.links.carried_out(link, bytes);
             self.meters.finished(Operation::Push, path, &report);
             let (operation, session, key, outcome) = (Operation::Push, op.session, &op.key, Ok(report));
             self.note_ended(now, Ending { operation, session, key, version, path, outcome, since: op.since, trace });

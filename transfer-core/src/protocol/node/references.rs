@@ -45,14 +45,14 @@ impl Node {
     }
 
     fn refer(&mut self, now: Time, link: LinkId, index: u32) {
-        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some((fabric, path)) = self.links.get(link).map(|l| (l.kind(), l.path())) else { return };
         let Some(serve) = self.transfers.end_serve(link, index) else { return };
         let (key, since, waited_us, trace) = (serve.key(), serve.since, serve.waited_us, serve.trace);
         let Some(blob) = serve.blob else { return };
         let Some(b) = self.keys.blob(blob) else { return };
         // The request's reference becomes the peer's.
         let Some(lease) = self.references.lend(link, blob) else { return };
-        let (bytes, path, version, origin) = (b.meta.len_bytes(), l.path, b.version, b.trace);
+        let (bytes, version, origin) = (b.meta.len_bytes(), b.version, b.trace);
         let body = Body::ByReference {
             lease,
             segment: b.slice.segment.0,
@@ -61,8 +61,8 @@ impl Node {
             waited_us,
             meta: b.meta.clone(),
         };
-        l.traffic.outward.add(bytes);
-        let (fabric, waited) = (l.kind, Duration::from_micros(waited_us.into()));
+        self.links.carried_out(link, bytes);
+        let waited = Duration::from_micros(waited_us.into());
         let took = now.since(since).saturating_sub(waited);
         self.meters.served(path, bytes, 0, took);
         if let Some(context) = origin {
@@ -97,7 +97,7 @@ impl Node {
 
     /// The peer has passed a segment.
     pub(super) fn segment_came(&mut self, link: LinkId, handle: u32) {
-        if self.references.are_allowed(link) && self.links.get(&link).is_some_and(|l| !l.ending) {
+        if self.references.are_allowed(link) && self.links.get(link).is_some_and(|l| !l.is_ending()) {
             self.actions.push(FabricAction::Keep { link, handle });
         }
     }

@@ -35,9 +35,9 @@ impl Node {
         if self.draining {
             return self.send(link, Role::Pull, index, Body::ErrorStatus(self.is_draining()));
         }
-        let Some(l) = self.links.get(&link) else { return };
-        let Some(key) = l.numbers.names_in.look_up(name).cloned().map(Key::from) else {
-            return self.violation(link, &format!("it uses name {}.{}, which it never told", name.id, name.generation));
+        let key = match self.links.look_up(link, name) {
+            Ok(name) => Key::from(name.clone()),
+            Err(what) => return self.violation(link, &what),
         };
         let reader = match self.asked_for(link, tenant) {
             Ok(Ok(reader)) => reader,
@@ -69,7 +69,6 @@ impl Node {
 
     /// The version that a request waits for is there.
     pub(super) fn serve_published(&mut self, now: Time, link: LinkId, index: u32, blob: BlobId) {
-        let limit = self.config.max_names_per_link;
         let Some(serve) = self.transfers.serve(link, index) else { return };
         if let Err(failure) = self.may_read(serve.reader(), serve.key(), blob) {
             return self.end_serve(now, link, index, failure);
@@ -82,13 +81,12 @@ impl Node {
         if self.serve_by_reference(now, link, index) {
             return;
         }
-        let Some(l) = self.links.get_mut(&link) else { return };
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
-        let known = l.numbers.descriptions.told(&key, &meta);
+        let known = self.links.told(link, &key, &meta);
         if serve.fits(meta.len_bytes(), known) {
             return self.write_served(link, index);
         }
-        let metadata_id = known.unwrap_or_else(|| l.numbers.descriptions.tell(&key, &meta, limit));
+        let Some(metadata_id) = known.or_else(|| self.links.tell(link, &key, &meta)) else { return };
         serve.describe(metadata_id);
         self.send(link, Role::Pull, index, Body::MetaDataUpdate { version, metadata_id, meta });
     }
@@ -145,17 +143,18 @@ impl Node {
 
     /// The write is placed at the peer.
     pub(super) fn serve_written(&mut self, now: Time, link: LinkId, index: u32) {
-        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(l) = self.links.get(link) else { return };
         if let Some(serve) = self.transfers.end_serve(link, index) {
-            let (path, copies) = (l.path, u64::from(l.limits.sender_copies + l.limits.receiver_copies));
+            let (fabric, path) = (l.kind(), l.path());
+            let copies = u64::from(l.limits().sender_copies + l.limits().receiver_copies);
             if let Some(blob) = serve.fetching().filter(|_| !serve.is_cancelled()).and_then(|b| self.keys.blob(b)) {
                 let bytes = blob.meta.len_bytes();
-                l.traffic.outward.add(bytes);
+                self.links.carried_out(link, bytes);
                 let waited = Duration::from_micros(serve.waited_us.into());
                 let took = now.since(serve.since).saturating_sub(waited);
                 self.meters.served(path, bytes, bytes * copies, took);
                 let report = Report {
-                    fabric: l.kind,
+                    fabric,
                     bytes,
                     copied: bytes * copies,
                     queued: Duration::ZERO,

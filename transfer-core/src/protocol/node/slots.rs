@@ -28,7 +28,7 @@ impl Node {
         header: Option<&[u8; HEADER_BYTES as usize]>,
         copied: u64,
     ) {
-        if !self.consume_receive_slot(link) {
+        if !self.links.slot_used(link, &mut self.actions) {
             return;
         }
         let checked = self.landing.check(link, value, header).and_then(|(slot, key, user, header)| {

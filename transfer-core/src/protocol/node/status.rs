@@ -20,7 +20,7 @@ impl Node {
     #[must_use]
     pub fn snapshot(&self, now: Time) -> Snapshot {
         let mut on_links = LinkWork::default();
-        self.links.iter().for_each(|(link, l)| on_links += self.work_of(*link, l));
+        self.links.all().iter().for_each(|(link, l)| on_links += self.work_of(*link, l));
         let pools = self
             .landing
             .pools()
@@ -36,7 +36,7 @@ impl Node {
             .collect();
         Snapshot {
             sessions: self.sessions.all().len() as u64,
-            links: self.links.len() as u64,
+            links: self.links.all().len() as u64,
             on_links,
             impaired: 0,
             tensors: self.keys.published_count(),

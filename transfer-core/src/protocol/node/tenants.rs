@@ -13,16 +13,13 @@ use crate::wire::message::NameRef;
 impl Node {
     /// Whether the peer of this link may have to do with what is this tenant's.
     pub(super) fn vouched(&self, link: LinkId, tenant: Tenant) -> Result<(), Failure> {
-        let Some(l) = self.links.get(&link) else { return Ok(()) };
-        self.config.tenants.vouched(&self.config.name, (&l.peer.name, &l.peer.vouches), tenant)
+        let Some(peer) = self.peer_of(link) else { return Ok(()) };
+        self.config.tenants.vouched(&self.config.name, (&peer.name, &peer.vouches), tenant)
     }
 
     /// The tenant for whom a peer asks, by the name that it gives. The outer error is what the peer broke, the inner one its answer.
     pub(super) fn asked_for(&self, link: LinkId, name: NameRef) -> Result<Result<Tenant, Failure>, String> {
-        let Some(l) = self.links.get(&link) else { return Err("its link is gone".to_owned()) };
-        let Some(text) = l.numbers.names_in.look_up(name) else {
-            return Err(format!("it uses name {}.{}, which it never told", name.id, name.generation));
-        };
+        let text = self.links.look_up(link, name)?;
         let Some(tenant) = self.tenant_called(text) else {
             return Ok(Err(self.unknown_tenant(text)));
         };

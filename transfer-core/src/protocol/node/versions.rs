@@ -32,8 +32,8 @@ impl Node {
     #[must_use]
     pub fn lands_unheard(&self, key: &Key) -> bool {
         let Some(Owner::Landed(landed)) = self.keys.owner(key) else { return false };
-        let link = landed.flow.and_then(|(link, _)| self.links.get(&link));
-        link.is_some_and(|link| link.limits.acknowledges_unheard)
+        let link = landed.flow.and_then(|(link, _)| self.links.get(link));
+        link.is_some_and(|link| link.limits().acknowledges_unheard)
     }
 
     /// Makes a blob the newest version of its key. The caller's reference becomes the publication's.

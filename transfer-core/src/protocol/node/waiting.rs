@@ -1,6 +1,7 @@
 //! What an operation waits for, in words: for whoever looks at it while it waits.
 
 use super::Node;
+use crate::fabric::LinkId;
 use crate::protocol::ids::OperationId;
 use crate::protocol::sessions::{FetchStage, Op, OpKind, PushStage};
 use crate::protocol::transfers::{Pull, PullState};
@@ -25,7 +26,7 @@ impl Op {
 impl Node {
     /// The other node that takes part in an operation by now.
     pub(super) fn other_node<'a>(&'a self, id: OperationId, op: &'a Op) -> Option<&'a Name> {
-        let at = |link| self.links.get(link).map(|l| &l.peer.name);
+        let at = |link: &LinkId| self.links.get(*link).map(|l| &l.peer().name);
         match &op.kind {
             OpKind::Fetch { stage, .. } => match stage {
                 FetchStage::Waiting | FetchStage::Copying(_) => None,
@@ -70,7 +71,7 @@ impl Node {
                 FetchStage::Connecting(node) => format!("a link to node {node:?}, which owns the key"),
                 FetchStage::Copying(_) => "a copy out of another tenant's memory, or room for it".to_owned(),
                 FetchStage::Pulling(link, pull) => {
-                    let peer = self.links.get(link).map_or("", |l| l.peer.name.as_str());
+                    let peer = self.links.peer_name(*link);
                     match self.transfers.pull(*link, *pull).map(|p| p.state) {
                         Some(PullState::WaitingForRoom) => "room in the landing pool".to_owned(),
                         Some(PullState::Preparing | PullState::Granting) => "a landing slot to be opened".to_owned(),

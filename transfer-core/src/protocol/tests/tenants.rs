@@ -260,7 +260,7 @@ fn a_peer_speaks_for_those_it_may_speak_for() {
     {
         let linked = || {
             let mut solo = Solo::new(|_| {});
-            solo.node.links.get_mut(&LINK).unwrap().peer.vouches = vouches.clone();
+            solo.node.links.set_vouches(LINK, vouches.clone());
             solo
         };
         let mut solo = linked();

@@ -1,0 +1,95 @@
+//! What both ends of a link call by number.
+
+use super::Links;
+use super::descriptions::Descriptions;
+use super::names::{NamesIn, NamesOut};
+use crate::fabric::LinkId;
+use crate::protocol::action::Actions;
+use crate::tensor::{Key, Name, TensorMeta};
+use crate::wire::message::{Body, Message, NameRef, Role};
+
+/// The numbers of one link.
+pub(super) struct Numbers {
+    /// The names that this side has numbered.
+    names_out: NamesOut,
+    /// The names that the peer has numbered.
+    names_in: NamesIn,
+    descriptions: Descriptions,
+}
+
+impl Numbers {
+    pub(super) fn new() -> Numbers {
+        Numbers { names_out: NamesOut::default(), names_in: NamesIn::default(), descriptions: Descriptions::new() }
+    }
+}
+
+impl Links {
+    /// The numbers of the names of one message on a link; the peer is told where it has to be.
+    pub(crate) fn number<const N: usize>(
+        &mut self,
+        link: LinkId,
+        names: [&Name; N],
+        actions: &mut Actions,
+    ) -> [NameRef; N] {
+        names.map(|name| {
+            let Some(l) = self.links.get_mut(&link) else { return NameRef { id: 0, generation: 0 } };
+            let (number, new) = l.numbers.names_out.number(name, &names, self.names_limit);
+            #[cfg(test)]
+            let new =
+                new && !(self.broken == Some(crate::protocol::broken::Broken::ReusesNames) && number.generation > 0);
+            if new {
+                let body = Body::Name { name: number, text: name.clone() };
+                self.post(link, super::Out::Message(Message::new(Role::Pull, 0, body)), actions);
+            }
+            number
+        })
+    }
+
+    /// The peer gives a name a number.
+    ///
+    /// # Errors
+    /// What the peer did wrong.
+    pub(crate) fn name_told(&mut self, link: LinkId, number: NameRef, name: Name) -> Result<(), String> {
+        let Some(l) = self.links.get_mut(&link) else { return Ok(()) };
+        l.numbers.names_in.enter(number, name, self.names_limit)
+    }
+
+    /// The name that the peer calls so.
+    ///
+    /// # Errors
+    /// What the peer did wrong.
+    pub(crate) fn look_up(&self, link: LinkId, number: NameRef) -> Result<&Name, String> {
+        let Some(l) = self.links.get(&link) else { return Err("its link is gone".to_owned()) };
+        let untold = || format!("it uses name {}.{}, which it never told", number.id, number.generation);
+        l.numbers.names_in.look_up(number).ok_or_else(untold)
+    }
+
+    /// The number under which the peer knows this description of a key, if it does.
+    pub(crate) fn told(&self, link: LinkId, key: &Key, meta: &TensorMeta) -> Option<u32> {
+        self.links.get(&link)?.numbers.descriptions.told(key, meta)
+    }
+
+    /// Gives a description a new number, which the caller tells the peer.
+    pub(crate) fn tell(&mut self, link: LinkId, key: &Key, meta: &TensorMeta) -> Option<u32> {
+        Some(self.links.get_mut(&link)?.numbers.descriptions.tell(key, meta, self.names_limit))
+    }
+
+    /// What the peer said of a key: its number for the description, and the description.
+    pub(crate) fn heard(&self, link: LinkId, key: &Key) -> Option<&(u32, TensorMeta)> {
+        self.links.get(&link)?.numbers.descriptions.heard(key)
+    }
+
+    /// The peer describes a key.
+    pub(crate) fn hear(&mut self, link: LinkId, key: &Key, id: u32, meta: TensorMeta) {
+        if let Some(l) = self.links.get_mut(&link) {
+            l.numbers.descriptions.hear(key, id, meta, self.names_limit);
+        }
+    }
+
+    /// Forgets what the peer said of a key.
+    pub(crate) fn forget_heard(&mut self, link: LinkId, key: &Key) {
+        if let Some(l) = self.links.get_mut(&link) {
+            l.numbers.descriptions.forget(key);
+        }
+    }
+}

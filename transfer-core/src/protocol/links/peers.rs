@@ -1,0 +1,102 @@
+//! Which nodes there is a link to, and who waits for one.
+
+use super::{Link, Links, Lost};
+use crate::fabric::{Capabilities, DownReason, FabricKind, LinkId};
+use crate::protocol::action::{Actions, FabricAction, HostAction};
+use crate::protocol::control::{Control, PeerInfo};
+use crate::protocol::ids::OperationId;
+use crate::protocol::meters::PathId;
+use crate::tensor::Name;
+
+/// Whether there is a link to a node.
+pub(super) enum Peer {
+    Up(LinkId),
+    /// The control plane was asked for one; these operations wait.
+    Connecting(Vec<OperationId>),
+}
+
+/// What was there before a link came up.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// Operations that waited for a link.
+    Waiting(Vec<OperationId>),
+    /// A link to the same node, which has connected anew.
+    Link(LinkId),
+}
+
+impl Links {
+    /// A link came up. Returns what was there before.
+    pub(crate) fn up(
+        &mut self,
+        link: LinkId,
+        peer: PeerInfo,
+        (kind, limits): (FabricKind, Capabilities),
+        path: PathId,
+    ) -> Before {
+        let name = peer.name.clone();
+        self.links.insert(link, Link::new(peer, kind, limits, path));
+        match self.peers.insert(name, Peer::Up(link)) {
+            Some(Peer::Up(old)) => Before::Link(old),
+            Some(Peer::Connecting(waiting)) => Before::Waiting(waiting),
+            None => Before::Waiting(Vec::new()),
+        }
+    }
+
+    /// A link is drained: nothing of the peer can arrive, and nothing of ours is read. Returns what was under way on it.
+    pub(crate) fn down(&mut self, link: LinkId) -> Option<Lost> {
+        let mut l = self.links.remove(&link)?;
+        let peer = l.peer().name.clone();
+        if matches!(self.peers.get(&peer), Some(Peer::Up(current)) if *current == link) {
+            self.peers.remove(&peer);
+        }
+        let mut in_flight = Vec::new();
+        for id in l.in_flight.ids(|_| true) {
+            if let Some(flight) = l.in_flight.remove(id) {
+                self.free_cell(flight.cell);
+                in_flight.push((flight.blob, flight.purpose));
+            }
+        }
+        Some(Lost { peer, in_flight, unsent: l.outbox.take_all() })
+    }
+
+    /// The link to a node. Where there is none, one is asked for and the operation waits for it.
+    pub(crate) fn connect(&mut self, id: OperationId, node: &Name, actions: &mut Actions) -> Option<LinkId> {
+        match self.peers.get_mut(node) {
+            Some(Peer::Up(link)) => return Some(*link),
+            Some(Peer::Connecting(waiting)) => waiting.push(id),
+            None => {
+                self.peers.insert(node.clone(), Peer::Connecting(vec![id]));
+                actions.push(HostAction::Control(Control::Connect { peer: node.clone() }));
+            }
+        }
+        None
+    }
+
+    /// No link to that node can be made. Returns the operations that waited for it.
+    pub(crate) fn connect_failed(&mut self, node: &Name) -> Vec<OperationId> {
+        match self.peers.get_mut(node) {
+            Some(Peer::Connecting(waiting)) => {
+                let waiting = std::mem::take(waiting);
+                self.peers.remove(node);
+                waiting
+            }
+            Some(Peer::Up(_)) | None => Vec::new(),
+        }
+    }
+
+    /// Ends a link whose peer broke the contract. What it says from here on does not count.
+    pub(crate) fn violation(&mut self, link: LinkId, what: &str, actions: &mut Actions) {
+        if let Some(l) = self.links.get_mut(&link)
+            && !std::mem::replace(&mut l.ending, true)
+        {
+            self.disconnect(link, DownReason::Violation(what.to_owned()), actions);
+        }
+    }
+
+    /// Ends a link.
+    pub(crate) fn disconnect(&mut self, link: LinkId, reason: DownReason, actions: &mut Actions) {
+        if self.links.contains_key(&link) {
+            actions.push(FabricAction::Disconnect { link, reason });
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Posting what waits: messages and writes in order, as credits and header cells allow.
+
+use super::outbox::InFlight;
+use super::{Links, Out, OutWrite, Purpose};
+use crate::fabric::{LinkId, WorkId};
+use crate::plan;
+use crate::protocol::action::{Actions, Post, Write};
+use crate::protocol::ids::BlobId;
+use crate::protocol::slab::Id;
+use crate::wire::message::{Body, Message, Role};
+
+impl Links {
+    /// Puts something into the queue of a link.
+    pub(crate) fn post(&mut self, link: LinkId, out: Out, actions: &mut Actions) {
+        let limit = self.queue_limit;
+        let Some(l) = self.links.get_mut(&link) else { return };
+        l.outbox.push(out);
+        if l.outbox.len() > limit {
+            let what = format!("it takes nothing: {limit} messages and writes wait for it, the limit");
+            return self.violation(link, &what, actions);
+        }
+        self.mark_dirty(link);
+    }
+
+    /// One of our receive slots was used. `false`: what used it does not count.
+    pub(crate) fn slot_used(&mut self, link: LinkId, actions: &mut Actions) -> bool {
+        let Some(l) = self.links.get_mut(&link).filter(|l| !l.ending) else { return false };
+        match l.credits.slot_used() {
+            Ok(true) => self.mark_dirty(link),
+            Ok(false) => {}
+            Err(what) => {
+                self.violation(link, &what, actions);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The peer says that so many of its slots are free again. `false`: it has no more than it said, and its link ends.
+    pub(crate) fn given_back(&mut self, link: LinkId, credits: u16, actions: &mut Actions) -> bool {
+        let Some(l) = self.links.get_mut(&link) else { return false };
+        if let Err(what) = l.credits.given_back(credits) {
+            self.violation(link, &what, actions);
+            return false;
+        }
+        if credits > 0 {
+            self.mark_dirty(link);
+        }
+        true
+    }
+
+    fn mark_dirty(&mut self, link: LinkId) {
+        if let Some(l) = self.links.get_mut(&link)
+            && l.outbox.list()
+        {
+            self.dirty.push(link);
+        }
+    }
+
+    /// A write no longer needs its header. Links that waited for a cell go on.
+    pub(super) fn free_cell(&mut self, cell: u32) {
+        for starved in self.cells.give_back(cell) {
+            self.mark_dirty(starved);
+        }
+    }
+
+    /// A write is placed at the peer. Returns the version, and what the write was for.
+    pub(crate) fn write_done(&mut self, link: LinkId, work: WorkId) -> Option<(BlobId, Purpose)> {
+        let flight = self.links.get_mut(&link)?.in_flight.remove(Id::from_u64(work.0))?;
+        self.free_cell(flight.cell);
+        Some((flight.blob, flight.purpose))
+    }
+
+    /// Posts what credits and header cells allow.
+    pub(crate) fn flush(&mut self, actions: &mut Actions) {
+        let share = self.cells.share(self.links.len());
+        for link in std::mem::take(&mut self.dirty) {
+            self.flush_link(link, share, actions);
+        }
+    }
+
+    fn flush_link(&mut self, link: LinkId, share: usize, actions: &mut Actions) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        l.outbox.unlist();
+        while l.credits.may_post() {
+            match l.outbox.pop() {
+                None => break,
+                Some(Out::Message(mut message)) => {
+                    l.credits.spend();
+                    message.credits = l.credits.take_owed();
+                    #[cfg(test)]
+                    if self.broken == Some(crate::protocol::broken::Broken::ForgetsCredits) {
+                        message.credits = message.credits.saturating_sub(1);
+                    }
+                    actions.push(Post::Send { link, message: message.encode() });
+                }
+                Some(Out::Write(write)) => {
+                    let Some(cell) = self.cells.take(link, l.in_flight.len(), share) else {
+                        l.outbox.put_back(Out::Write(write));
+                        break;
+                    };
+                    l.credits.spend();
+                    let OutWrite { blob, body, slot, header: mut bytes, purpose } = write;
+                    let header = self.cells.slice(cell);
+                    let pieces = plan::pieces(header, &body, slot.remote, l.limits()).unwrap_or_default();
+                    let work = WorkId(l.in_flight.insert(InFlight { blob, cell, purpose }).to_u64());
+                    bytes.pieces = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+                    let last = pieces.len().saturating_sub(1);
+                    for (i, piece) in pieces.into_iter().enumerate() {
+                        let is_last = i == last;
+                        actions.push(Post::Write(Box::new(Write {
+                            link,
+                            work: if is_last { work } else { WorkId(u64::MAX) },
+                            header: is_last.then(|| (header, bytes.encode())),
+                            sgl: piece.sgl,
+                            remote: piece.remote,
+                            immediate: is_last.then_some(slot.number.0),
+                        })));
+                    }
+                }
+            }
+        }
+        if l.credits.is_ack_due() {
+            l.credits.spend();
+            let mut ack = Message::new(Role::Pull, 0, Body::Ack);
+            ack.credits = l.credits.take_owed();
+            actions.push(Post::Send { link, message: ack.encode() });
+        }
+    }
+}
