@@ -259,7 +259,7 @@ pub(crate) mod tests {
             "        GID 1        ::ffff:10.78.0.1, RoCE v2 over IPv4, eth0\n",
             "0xffff (1 places)\n\nrxe1\n",
             "NOT active: down",
-            "transferd takes rxe0 port 1,",
+            "transferd takes rxe0 port 1 by default",
         ] {
             assert!(text.contains(line), "{line:?}: {text}");
         }
