@@ -43,6 +43,8 @@ fn sleeps(status: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::{Command, Stdio};
+    use std::time::Instant;
 
     #[test]
     fn the_kernels_words_are_understood() {
@@ -51,15 +53,25 @@ mod tests {
         assert_eq!((cpu_ns(""), sleeps("")), (0, 0), "a thread that has ended meanwhile");
     }
 
+    /// The process is a child, for the threads of this one come and go with the other tests.
     #[test]
-    fn what_a_process_does_is_counted() {
-        let me = [std::process::id()];
-        let before = Usage::of(&me);
-        std::thread::sleep(Duration::from_millis(1));
-        let mut rounds = 0u64;
-        while Usage::of(&me).since(before).cpu < Duration::from_millis(5) {
-            rounds = std::hint::black_box(rounds + 1);
+    fn usage_counts_sleeps_and_processor_time() {
+        let mut shell = Command::new("sh");
+        let mut child = shell.args(["-c", "read line; while :; do :; done"]).stdin(Stdio::piped()).spawn().unwrap();
+        let pid = [child.id()];
+        until("the child sleeps", || Usage::of(&pid).sleeps > 0);
+        drop(child.stdin.take());
+        let before = Usage::of(&pid);
+        until("the child works", || Usage::of(&pid).since(before).cpu > Duration::from_millis(5));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn until(what: &str, is_so: impl Fn() -> bool) {
+        let started = Instant::now();
+        while !is_so() {
+            assert!(started.elapsed() < Duration::from_secs(60), "not counted: {what}");
+            std::thread::yield_now();
         }
-        assert!(Usage::of(&me).since(before).sleeps > 0);
     }
 }
