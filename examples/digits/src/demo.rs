@@ -124,7 +124,9 @@ async fn train_over_transfer(stage: &mut Stage, job: Job) -> Result<(Trained, Ve
     }
     let mut run = Run::new("transfer", job.steps);
     run.follow(stage, WORKERS).await?;
-    // Every worker has what it needs, so the owner of the weights may leave.
+    // Every worker has what it needs, so the owner of the weights may leave: once it is done, for a worker may see the last version before
+    // its owner hears that it is published.
+    run.follow_to_transfers_of(stage, "ps").await?;
     stage.tell_to_end("ps");
     run.follow(stage, 1).await?;
     run.end()

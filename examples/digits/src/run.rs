@@ -10,7 +10,8 @@ use crate::stage::{Happening, Stage};
 pub struct Run {
     progress: Progress,
     trained: Option<Trained>,
-    transfers: Vec<Transfers>,
+    /// Each with the name of its process.
+    transfers: Vec<(String, Transfers)>,
 }
 
 impl Run {
@@ -26,18 +27,35 @@ impl Run {
     /// Those of [`Stage::next`], and [`Error::Unexpected`] for events that are not of a training run.
     pub async fn follow(&mut self, stage: &mut Stage, mut processes: usize) -> Result<(), Error> {
         while processes > 0 {
-            match stage.next().await? {
-                (_, Happening::Said(Event::Progress { version, score })) => {
-                    self.progress.show(version, &score.to_string());
-                }
-                (_, Happening::Said(Event::Trained(trained))) => self.trained = Some(trained),
-                (_, Happening::Said(Event::Transfers(transfers))) => self.transfers.push(transfers),
-                (_, Happening::Said(_)) => return Err(Error::Unexpected { what: "event in a training run" }),
-                (_, Happening::Wrote(_)) => {}
-                (_, Happening::Left) => processes -= 1,
+            if let (_, Happening::Left) = self.listen(stage).await? {
+                processes -= 1;
             }
         }
         Ok(())
+    }
+
+    /// Listens to the run until this process has told of its transfers, which it does at its end.
+    ///
+    /// # Errors
+    /// As [`Run::follow`].
+    pub async fn follow_to_transfers_of(&mut self, stage: &mut Stage, process: &str) -> Result<(), Error> {
+        while !self.transfers.iter().any(|(who, _)| who == process) {
+            self.listen(stage).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what any process does next, and takes note of it.
+    async fn listen(&mut self, stage: &mut Stage) -> Result<(String, Happening), Error> {
+        let (who, happening) = stage.next().await?;
+        match &happening {
+            Happening::Said(Event::Progress { version, score }) => self.progress.show(*version, &score.to_string()),
+            Happening::Said(Event::Trained(trained)) => self.trained = Some(trained.clone()),
+            Happening::Said(Event::Transfers(transfers)) => self.transfers.push((who.clone(), transfers.clone())),
+            Happening::Said(_) => return Err(Error::Unexpected { what: "event in a training run" }),
+            Happening::Wrote(_) | Happening::Left => {}
+        }
+        Ok((who, happening))
     }
 
     /// What came of it.
@@ -46,6 +64,6 @@ impl Run {
     /// [`Error::Unexpected`] if nobody has told.
     pub fn end(self) -> Result<(Trained, Vec<Transfers>), Error> {
         let trained = self.trained.ok_or(Error::Unexpected { what: "end of a run without a result" })?;
-        Ok((trained, self.transfers))
+        Ok((trained, self.transfers.into_iter().map(|(_, transfers)| transfers).collect()))
     }
 }
