@@ -46,17 +46,31 @@ fn tcp_socket() -> OwnedFd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::ErrorKind;
     use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
 
     #[test]
     fn a_reserved_port_is_given_to_listeners_and_to_no_connection() {
         let port = ReservedPort::any();
         for _ in 0..2 {
-            let listener = TcpListener::bind(port.address()).expect("a listener may come, and come back");
+            let listener = listen(port.address());
             let connected = TcpStream::connect(port.address()).expect("it listens");
             drop((listener, connected));
         }
         let stranger = tcp_socket();
         assert!(bind(&stranger, &port.address()).is_err(), "the port was given to another");
+    }
+    /// A listener may come, and come back. A child that a test beside has forked holds the last one until it runs its program.
+    fn listen(address: SocketAddr) -> TcpListener {
+        let started = Instant::now();
+        loop {
+            match TcpListener::bind(address) {
+                Err(e) if e.kind() == ErrorKind::AddrInUse && started.elapsed() < Duration::from_secs(60) => {
+                    std::thread::yield_now();
+                }
+                listener => return listener.expect("a listener may come, and come back"),
+            }
+        }
     }
 }
