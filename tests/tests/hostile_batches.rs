@@ -2,10 +2,11 @@
 //! look closer than they should: they find no more than was pushed.
 
 use std::time::{Duration, Instant};
-use transfer_client::{BatchError, BlockingClient, Error};
+use transfer_client::{BatchError, BlockingClient, BundleError, Error};
 use transfer_core::op::{Command, Fetch, OpId, Push, Reply};
-use transfer_core::tensor::{DType, Key, Name, Retention, Select, TensorMeta};
+use transfer_core::tensor::{DType, Key, Name, Retention, Select, TensorMeta, TensorName};
 use transfer_core::wire::Writer;
+use transfer_core::wire::bundle::BundleTable;
 use transfer_core::wire::ranges::{ArenaRange, MAX_RANGES, write_range};
 use transfer_core::wire::session::{read_reply, write_command};
 use transfer_memory::ring::MAX_RECORD_BYTES;
@@ -140,6 +141,55 @@ fn a_table_or_metadata_that_lies_to_the_reader_is_its_error() {
         // It goes on, and holds nothing.
         client.push_slice(format!("of {}", client.name()), [1], &[1_u8]).call().expect("pushed");
     }
+    scene.others_go_on();
+    drop((liar, near, far));
+    for node in [scene.a(), scene.b()] {
+        node.until("they are gone", |s| s.sessions.iter().all(|s| s.worker.starts_with("bystander")));
+    }
+    scene.end();
+}
+
+#[test]
+fn the_table_of_a_bundle_that_lies_is_the_readers_error() {
+    let mut scene = Scene::two().with_bystanders();
+    let mut liar = Liar::start(scene.a());
+    let connect =
+        |sidecar: &Sidecar, name| BlockingClient::connect(sidecar.socket()).name(name).call().expect("a session");
+    let (near, far) = (connect(scene.a(), "near"), connect(scene.b(), "far"));
+    let entry = |name: &str, len: u64| {
+        (TensorName::new(name).expect("a name"), TensorMeta::of(DType::U8, &[len]).expect("a description"))
+    };
+    let table = BundleTable::new(vec![entry("abc", 64), entry("defg", 64)]).expect("a table").to_bytes();
+    assert_eq!(table.len(), METADATA.len());
+    let write = |liar: &Liar, table: &[u8]| liar.end.arena.copy_in(HEAD, table).expect("it is its arena");
+    write(&liar, &table);
+    liar.write_table(&[(0, 64), (64, 64)]);
+    assert!(matches!(liar.push("k", HEAD, 128, 2), Reply::Pushed { .. }));
+    for client in [&near, &far] {
+        assert_eq!(client.fetch_bundle("k").call().expect("it is true").len(), 2);
+    }
+    // Each byte of the table, as another one: it is refused, or it describes the same body.
+    for at in 0..table.len() {
+        for value in [0, 1, table[at] ^ 0x80, table[at].wrapping_add(1), 0xff] {
+            let mut lie = table.clone();
+            lie[at] = value;
+            write(&liar, &lie);
+            for client in [&near, &far] {
+                match client.fetch_bundle("k").call() {
+                    Ok(bundle) => {
+                        let padded = bundle.iter().map(|(_, t)| t.as_bytes().len().next_multiple_of(64));
+                        assert_eq!(padded.sum::<usize>(), 128, "byte {at} is {value}");
+                    }
+                    Err(e) => assert!(matches!(e, Error::Bundle(_)), "byte {at} is {value}: {e}"),
+                }
+            }
+        }
+    }
+    // A tensor that lies in two pieces, for a reader who maps them.
+    write(&liar, &table);
+    liar.write_table(&[(0, 32), (256, 96)]);
+    let e = near.fetch_bundle("k").call().expect_err("not in one piece");
+    assert!(matches!(e, Error::Bundle(BundleError::OutOfBody { .. })), "{e}");
     scene.others_go_on();
     drop((liar, near, far));
     for node in [scene.a(), scene.b()] {

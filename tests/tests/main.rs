@@ -5,6 +5,7 @@
 
 mod admin;
 mod batches;
+mod bundles;
 mod by_reference;
 mod cluster_lists;
 mod come_back;

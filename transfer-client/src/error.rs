@@ -1,7 +1,7 @@
 //! Errors, sorted by fault, and by whether a retry helps.
 
 use crate::session::Gone;
-use crate::{BatchError, TensorMut};
+use crate::{BatchError, BundleError, TensorMut};
 use std::fmt;
 use std::time::Duration;
 use transfer_core::op::{Failure, FailureCode};
@@ -81,6 +81,9 @@ pub enum Error {
     /// A record batch is not valid.
     #[error(transparent)]
     Batch(#[from] BatchError),
+    /// A bundle is not valid.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
     /// The request is larger than the whole arena.
     #[error(
         "{} do not fit into an arena of {}; ask for a larger one with arena_bytes() at connect",

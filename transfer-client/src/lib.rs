@@ -52,6 +52,20 @@
 //! # }
 //! ```
 //!
+//! # Bundles
+//! Many tensors are published as one version, and fetched as one: all weights of a model, for instance.
+//! ```no_run
+//! # use transfer_client::{Client, DType, Error};
+//! # async fn example(client: Client) -> Result<(), Error> {
+//! let (w, b) = (client.allocate(DType::F32, [256, 128])?, client.allocate(DType::F32, [256])?);
+//! client.push_bundle("policy", [("w", w), ("b", b)]).version(1).await?;
+//! let policy = client.fetch_bundle("policy").at_least(1).await?;
+//! let w = policy.get("w").map(|w| w.as_slice::<f32>()).transpose()?;
+//! # drop(w);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Counters and barriers
 //! A counter exists once in the whole job, and so does a barrier; see [`Counter`] and [`Barrier`].
 //! ```no_run
@@ -86,6 +100,7 @@
 //! - [`Begun`], [`Doorbell`]: calls that are begun now and waited for later, for bindings to other languages.
 //! - [`BatchBuilder`], [`ColumnMut`], [`FetchedBatch`], [`FetchedTable`], [`BatchStream`], [`BatchStreamReader`],
 //!   [`FixedShapeTensor`], [`BatchError`]: record batches.
+//! - [`BundleTensor`], [`FetchedBundle`], [`BundleError`]: bundles.
 //! - [`Counter`], [`Barrier`], [`Counting`]: counters and barriers of the job, and the calls on them.
 //! - [`Error`], [`PushError`]: what failed, whose fault it is, and whether a retry helps.
 #![forbid(unsafe_code)]
@@ -94,6 +109,7 @@ mod allocate;
 mod barrier;
 mod batch;
 mod begun;
+mod bundle;
 mod calls;
 mod connect;
 mod connection;
@@ -108,6 +124,7 @@ mod fetch;
 mod foreign;
 mod frozen;
 mod gate;
+mod gathered;
 mod handle;
 mod keys;
 mod many;
@@ -127,6 +144,7 @@ pub use batch::{
     NextBatch,
 };
 pub use begun::{Begun, Doorbell};
+pub use bundle::{BundleError, BundleTensor, FetchedBundle};
 pub use connect::Connect;
 pub use counter::{Counted, Counter, Swapped};
 pub use counting::{Counting, CountingCall};

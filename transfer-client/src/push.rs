@@ -1,8 +1,8 @@
 //! The push of one tensor.
 
-use crate::batch::{Encoded, gather};
 use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
+use crate::gathered::{Pieces, gather};
 use crate::options::{PushOptions, push_options};
 use crate::session::{Held, Outcome, Session, SharedRange, Submitting};
 use crate::{Error, PushError, TensorMut};
@@ -31,8 +31,8 @@ pub(crate) enum Source<'a> {
     Tensor(TensorMut),
     /// Memory of any owner: pushed in place if it is a frozen range of the arena, else copied into the arena.
     Bytes(&'a [u8], TensorMeta),
-    /// Record batches: their buffers are pushed in place if they are in the arena, else copied into it.
-    Batches(Box<Encoded>),
+    /// Record batches, or a bundle: their buffers are pushed in place if they are in the arena, else copied into it.
+    Pieces(Box<Pieces<'a>>),
 }
 
 /// A range that can be lent to the sidecar.
@@ -155,9 +155,9 @@ impl PushCall<'_> {
                 }
                 Ok(Some(Prepared::whole(Held::Own(block), meta)))
             }
-            Some(Source::Batches(encoded)) => {
-                let Some(gathered) = gather(&self.session, &encoded, waker, last_try)? else {
-                    self.source = Some(Source::Batches(encoded));
+            Some(Source::Pieces(pieces)) => {
+                let Some(gathered) = gather(&self.session, &pieces, waker, last_try)? else {
+                    self.source = Some(Source::Pieces(pieces));
                     return Ok(None);
                 };
                 self.copied = Some(gathered.copied);

@@ -71,6 +71,15 @@ impl Tensor {
         Ok(Tensor { view: Frozen::new(bytes, meta), version, report })
     }
 
+    /// A tensor of a bundle.
+    pub(crate) fn of_bundle(bytes: Bytes, meta: TensorMeta, version: Version, report: Report) -> Tensor {
+        Tensor { view: Frozen::new(bytes, meta), version, report }
+    }
+
+    pub(crate) fn bytes(&self) -> &Bytes {
+        self.view.bytes()
+    }
+
     /// The element type.
     #[must_use]
     pub fn dtype(&self) -> DType {

@@ -4,8 +4,8 @@
 //! numbers of nulls.
 
 use super::BatchError;
-use super::body::Body;
 use super::messages::dictionary_id;
+use crate::gathered::Body;
 use arrow_array::{Array, ArrayRef, StructArray, UnionArray, make_array, new_empty_array};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use arrow_data::{ArrayData, ArrayDataBuilder};
@@ -231,7 +231,7 @@ impl<'a> Arrays<'a> {
         let within = u64::try_from(offset).ok().zip(u64::try_from(len).ok());
         let within = within.filter(|(offset, len)| offset.checked_add(*len).is_some_and(|end| end <= self.len));
         let (at, bytes) = within.ok_or(BatchError::OutOfBody { offset, len, body_len: self.len })?;
-        self.body.buffer(self.start + at, bytes)
+        Ok(self.body.buffer(self.start + at, bytes)?)
     }
 }
 

@@ -1,11 +1,11 @@
 //! Pushes and fetches of batches.
 
 use super::BatchError;
-use super::body::Body;
 use super::encode::{Encoded, Encoder};
 use super::messages::{Decoded, Decoder};
 use crate::face::Face;
 use crate::fetch::Fetch;
+use crate::gathered::Body;
 use crate::handle::to_key;
 use crate::keys::ToKey;
 use crate::push::{Push, Source};
@@ -16,6 +16,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use std::sync::Arc;
 use transfer_core::op::Report;
+use transfer_core::wire::bundle::BundleTable;
 
 /// A fetched record batch. Its arrays lie in the sidecar's memory, and keep it.
 #[derive(Debug, Clone)]
@@ -99,18 +100,27 @@ impl FetchedTable {
     }
 }
 
+/// The body of what was pushed as batches.
+pub(super) fn body(lease: Arc<Lease>, landed: &Landed) -> Result<Body, Error> {
+    let body = Body::new::<BatchError>(lease, landed)?;
+    match body.metadata.is_empty() || BundleTable::is_bundle(&body.metadata) {
+        true => Err(BatchError::NotABatch { meta: landed.meta.clone() }.into()),
+        false => Ok(body),
+    }
+}
+
 fn take_batch(lease: Arc<Lease>, landed: Landed) -> Result<FetchedBatch, Error> {
-    let decoded = Decoder::default().decode(&Body::new(lease, &landed)?)?;
+    let decoded = Decoder::default().decode(&body(lease, &landed)?)?;
     Ok(FetchedBatch::of(decoded, landed.version.0, landed.report)?)
 }
 
 fn take_table(lease: Arc<Lease>, landed: Landed) -> Result<FetchedTable, Error> {
-    let Decoded { schema, batches, .. } = Decoder::default().decode(&Body::new(lease, &landed)?)?;
+    let Decoded { schema, batches, .. } = Decoder::default().decode(&body(lease, &landed)?)?;
     Ok(FetchedTable { schema, batches, version: landed.version.0, report: landed.report })
 }
 
 pub(super) fn source(encoded: Result<Encoded, BatchError>) -> Result<Source<'static>, Error> {
-    Ok(Source::Batches(Box::new(encoded?)))
+    Ok(Source::Pieces(Box::new(encoded?)))
 }
 
 impl<F: Face> Handle<F> {

@@ -5,27 +5,16 @@
 
 use super::schema::{check_schema, has_views};
 use super::{ALIGNMENT, BatchError};
+use crate::gathered::{Piece, Pieces};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_ipc::writer::{DictionaryHandling, IpcWriteOptions, StreamEncoder};
 use arrow_ipc::{Message, MetadataVersion, root_as_message};
 use arrow_schema::SchemaRef;
 
-/// Encoded batches, ready to be pushed.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Encoded {
-    /// The messages, without their bodies.
-    pub(super) metadata: Vec<u8>,
-    /// The buffers of all bodies, in order; each is followed by zeros up to a multiple of 64.
-    pub(super) buffers: Vec<Buffer>,
-}
-
-impl Encoded {
-    /// The length of the body.
-    pub(super) fn body_len(&self) -> usize {
-        self.buffers.iter().map(|buffer| buffer.len().next_multiple_of(ALIGNMENT)).sum()
-    }
-}
+/// Encoded batches, ready to be pushed: the metadata is the messages without their bodies, and the buffers are those of
+/// all bodies.
+pub(super) type Encoded = Pieces<'static>;
 
 /// The encoder of one push, or of the pushes of a stream. Of a dictionary it sends only what is new.
 pub(super) struct Encoder {
@@ -120,7 +109,7 @@ fn take_messages(pieces: Vec<Buffer>, encoded: &mut Encoded) -> Result<(), Batch
                 let (start, piece_len) = (at, piece.len() as i64);
                 at += piece_len;
                 if start == offset && piece_len == len {
-                    encoded.buffers.push(piece);
+                    encoded.buffers.push(Piece::Shared(piece));
                     break;
                 }
             }

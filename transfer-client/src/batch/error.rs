@@ -1,5 +1,6 @@
 //! Errors of record batches.
 
+use crate::gathered::OutOfBody;
 use arrow_schema::ArrowError;
 use transfer_core::tensor::TensorMeta;
 
@@ -8,14 +9,15 @@ use transfer_core::tensor::TensorMeta;
 #[non_exhaustive]
 pub enum BatchError {
     /// The fetched version is not a record batch.
-    #[error("{meta} is no record batch: fetch it with fetch()")]
+    #[error("{meta} is no record batch: fetch it with fetch(), or with fetch_bundle() if it is a bundle")]
     NotABatch {
         /// The description of the version.
         meta: TensorMeta,
     },
     /// The fetched version is not a dense tensor.
     #[error(
-        "{meta} is no dense tensor: it was pushed as record batches; fetch it with fetch_batch(), fetch_table() or fetch_stream()"
+        "{meta} is no dense tensor: it was pushed as record batches or as a bundle; fetch it with fetch_batch(), fetch_table(), \
+         fetch_stream() or fetch_bundle()"
     )]
     NotATensor {
         /// The description of the version.
@@ -107,6 +109,13 @@ pub enum BatchError {
         /// The type as which it was used.
         used_as: String,
     },
+}
+
+impl From<OutOfBody> for BatchError {
+    fn from(OutOfBody { offset, len, body_len }: OutOfBody) -> BatchError {
+        let number = |n| i64::try_from(n).unwrap_or(i64::MAX);
+        BatchError::OutOfBody { offset: number(offset), len: number(len), body_len }
+    }
 }
 
 impl BatchError {

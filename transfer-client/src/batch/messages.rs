@@ -1,10 +1,10 @@
 //! Batches, made of messages: each message is checked, and its dictionaries are kept for later messages.
 
 use super::arrays::Arrays;
-use super::body::Body;
 use super::encode::CONTINUATION;
 use super::schema::check_schema;
 use super::{ALIGNMENT, BatchError, MAX_DEPTH};
+use crate::gathered::Body;
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;

@@ -12,18 +12,16 @@
 //! - The metadata is not trusted. Every range, length, offset, key, and character is checked before an array is made.
 //!
 //! # Layout
-//! - `encode`: batches as messages and buffers; `gather`: buffers as ranges of the arena.
-//! - `body`: fetched bodies; `messages`, `arrays`, `schema`: the checks, and batches out of them.
+//! - `encode`: batches as messages and buffers, which [`crate::gathered`] pushes, and finds again when they are fetched.
+//! - `messages`, `arrays`, `schema`: the checks, and batches out of them.
 //! - `calls`: pushes and fetches; `stream`: streams of batches.
 //! - `builder`: arrays that are built in the arena; `tensors`: columns of tensors.
 
 mod arrays;
-mod body;
 mod builder;
 mod calls;
 mod encode;
 mod error;
-mod gather;
 mod messages;
 mod schema;
 mod stream;
@@ -33,14 +31,11 @@ mod tests;
 
 pub use builder::{BatchBuilder, ColumnMut};
 pub use calls::{FetchedBatch, FetchedTable};
-pub(crate) use encode::Encoded;
 pub use error::BatchError;
-pub(crate) use gather::gather;
 pub use stream::{BatchStream, BatchStreamReader, NextBatch};
 pub use tensors::FixedShapeTensor;
 
-/// Every buffer of a body starts at a multiple of this.
-const ALIGNMENT: usize = transfer_core::memory::ALIGNMENT as usize;
+use crate::gathered::ALIGNMENT;
 
 /// The greatest depth of types: that of the verifier of flatbuffers.
 const MAX_DEPTH: usize = 32;

@@ -1,11 +1,12 @@
 //! Streams of batches: the versions of a key, in order. Each stays until its readers have fetched it.
 
-use super::calls::{FetchedBatch, source};
-use super::encode::Encoder;
+use super::BatchError;
+use super::calls::{FetchedBatch, body, source};
+use super::encode::{Encoded, Encoder};
 use super::messages::Decoder;
-use super::{BatchError, body::Body};
 use crate::face::{Async, Blocking, Face};
 use crate::fetch::Fetch;
+use crate::gathered::Body;
 use crate::handle::to_key;
 use crate::keys::ToKey;
 use crate::options::DEFAULT_TIMEOUT;
@@ -82,7 +83,7 @@ impl<F: Face> BatchStream<F> {
         self.say(end)
     }
 
-    fn say(&mut self, encoded: Result<super::Encoded, BatchError>) -> Push<'static, F> {
+    fn say(&mut self, encoded: Result<Encoded, BatchError>) -> Push<'static, F> {
         let (session, version) = (self.client.session(), self.next);
         self.next += u64::from(encoded.is_ok());
         Push::new(session, self.key.clone(), source(encoded)).version(version).keep(Until::Fetched(self.readers))
@@ -109,7 +110,7 @@ impl std::fmt::Debug for NextBatch {
 }
 
 fn take_raw(lease: Arc<Lease>, landed: Landed) -> Result<NextBatch, Error> {
-    Ok(NextBatch { body: Body::new(lease, &landed)?, version: landed.version.0, report: landed.report })
+    Ok(NextBatch { body: body(lease, &landed)?, version: landed.version.0, report: landed.report })
 }
 
 impl<F: Face> BatchStreamReader<F> {

@@ -1,9 +1,9 @@
 //! Decoding of valid and invalid batches. End-to-end tests cover all kinds of valid batches.
 
-use super::body::Body;
 use super::encode::{Encoded, Encoder};
 use super::messages::{Decoded, Decoder};
 use super::{ALIGNMENT, BatchError, MAX_DEPTH};
+use crate::gathered::{Body, OutOfBody};
 use arrow_array::builder::{Int32Builder, ListBuilder, StringViewBuilder};
 use arrow_array::types::{Int8Type, Int32Type};
 use arrow_array::*;
@@ -341,6 +341,6 @@ fn empty_buffers_are_aligned_for_every_type() {
     let body = Body::of(Vec::new(), []);
     let empty: Buffer = body.buffer(0, 0).unwrap();
     assert!(empty.is_empty() && empty.as_ptr().addr().is_multiple_of(ALIGNMENT));
-    assert!(matches!(body.buffer(1, 0), Err(BatchError::OutOfBody { .. })));
-    assert!(matches!(body.buffer(0, 1), Err(BatchError::OutOfBody { .. })));
+    assert!(matches!(body.buffer(1, 0), Err(OutOfBody { .. })));
+    assert!(matches!(body.buffer(0, 1), Err(OutOfBody { .. })));
 }

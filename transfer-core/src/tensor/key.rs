@@ -20,13 +20,13 @@ pub enum InvalidName {
     /// The empty text.
     #[error("a {what} must have at least 1 byte")]
     Empty {
-        /// "key", "worker name" or "node name".
+        /// "key", "name" or "tensor name".
         what: &'static str,
     },
     /// Longer than [`MAX_KEY_BYTES`].
     #[error("a {what} must have at most {MAX_KEY_BYTES} bytes of UTF-8, this one has {len} (it starts with {start:?})")]
     TooLong {
-        /// "key", "worker name" or "node name".
+        /// "key", "name" or "tensor name".
         what: &'static str,
         /// The length found, in bytes.
         len: usize,
@@ -36,7 +36,7 @@ pub enum InvalidName {
     /// Bytes that are no UTF-8.
     #[error("a {what} must be UTF-8; the bytes from offset {valid_up_to} on are not")]
     NotUtf8 {
-        /// "key", "worker name" or "node name".
+        /// "key", "name" or "tensor name".
         what: &'static str,
         /// How many bytes were good.
         valid_up_to: usize,
@@ -123,6 +123,11 @@ text_type!(
     /// The name of a worker or of a node: UTF-8, 1 to [`MAX_KEY_BYTES`] bytes. Cheap to clone.
     Name,
     "name"
+);
+text_type!(
+    /// The name of a tensor in a bundle: UTF-8, 1 to [`MAX_KEY_BYTES`] bytes. Cheap to clone.
+    TensorName,
+    "tensor name"
 );
 
 /// What a key that the protocol made for itself is for.

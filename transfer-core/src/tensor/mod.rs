@@ -6,6 +6,8 @@ mod retention;
 mod shape;
 
 pub use dtype::DType;
-pub use key::{InvalidName, Key, MAX_COUNTER_NAME_BYTES, MAX_KEY_BYTES, Name, ReservedFor, Select, Version};
+pub use key::{
+    InvalidName, Key, MAX_COUNTER_NAME_BYTES, MAX_KEY_BYTES, Name, ReservedFor, Select, TensorName, Version,
+};
 pub use retention::{Life, Retention, Until};
 pub use shape::{InvalidShape, MAX_METADATA_BYTES, MAX_RANK, MetaParts, Shape, TensorMeta};

@@ -7,7 +7,9 @@
 //! - [`landing`]: the header in front of every landed tensor, and the landing slots' immediate data.
 //! - [`session`]: the records in a worker's submission and completion rings.
 //! - [`ranges`]: the table of a body that lies in several ranges of an arena.
+//! - [`bundle`]: the table of many tensors that are published as one version.
 
+pub mod bundle;
 mod codec;
 pub mod landing;
 pub mod message;

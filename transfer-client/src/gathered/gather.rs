@@ -1,6 +1,6 @@
 //! Buffers as ranges of the arena.
 
-use super::encode::Encoded;
+use super::Pieces;
 use crate::Error;
 use crate::push::copy_threads;
 use crate::session::{Held, Session, SharedRange};
@@ -33,16 +33,16 @@ enum Part {
 /// no room now.
 pub(crate) fn gather(
     session: &Session,
-    encoded: &Encoded,
+    pieces: &Pieces<'_>,
     waker: &Waker,
     last_try: bool,
 ) -> Result<Option<Gathered>, Error> {
-    let metadata_bytes = u32::try_from(encoded.metadata.len()).unwrap_or(u32::MAX).min(MAX_METADATA_BYTES + 1);
-    let meta = TensorMeta::of(DType::U8, &[encoded.body_len() as u64])?.with_metadata(metadata_bytes)?;
-    let mut found = Found::new(session.arena(), encoded, false);
+    let metadata_bytes = u32::try_from(pieces.metadata.len()).unwrap_or(u32::MAX).min(MAX_METADATA_BYTES + 1);
+    let meta = TensorMeta::of(DType::U8, &[pieces.body_len() as u64])?.with_metadata(metadata_bytes)?;
+    let mut found = Found::new(session.arena(), pieces, false);
     if found.parts.len() as u64 > u64::from(MAX_RANGES) {
         // More ranges than a table may have: copy everything into one piece.
-        found = Found::new(session.arena(), encoded, true);
+        found = Found::new(session.arena(), pieces, true);
     }
     let copied = match found.copied_len {
         0 => None,
@@ -54,8 +54,8 @@ pub(crate) fn gather(
     let table = found.parts.len() * RANGE_BYTES;
     let head_len = meta.body_offset() + table as u64 + ALIGNMENT;
     let Some(mut head) = session.allocate_or_wait(head_len, waker, last_try)? else { return Ok(None) };
-    let copied = copied.map(|block| found.copy_in(block, encoded));
-    let ranges = found.write_head(&mut head, copied.as_ref(), encoded, meta.body_offset());
+    let copied = copied.map(|block| found.copy_in(block, pieces));
+    let ranges = found.write_head(&mut head, copied.as_ref(), pieces, meta.body_offset());
     let held = Held::Gathered { head, ranges: found.shared, copied };
     Ok(Some(Gathered { held, meta, ranges, copied: found.copied_bytes }))
 }
@@ -72,10 +72,10 @@ struct Found {
 }
 
 impl Found {
-    fn new(arena: &Arena, encoded: &Encoded, copy_all: bool) -> Found {
-        let (parts, shared, to_copy) = (Vec::with_capacity(encoded.buffers.len()), Vec::new(), Vec::new());
+    fn new(arena: &Arena, pieces: &Pieces<'_>, copy_all: bool) -> Found {
+        let (parts, shared, to_copy) = (Vec::with_capacity(pieces.buffers.len()), Vec::new(), Vec::new());
         let mut found = Found { parts, shared, to_copy, copied_len: 0, copied_bytes: 0 };
-        for (n, buffer) in encoded.buffers.iter().enumerate() {
+        for (n, buffer) in pieces.buffers.iter().enumerate() {
             let len = buffer.len() as u64;
             let there = match copy_all {
                 true => None,
@@ -127,9 +127,9 @@ impl Found {
         }
     }
 
-    fn copy_in(&self, mut block: Block, encoded: &Encoded) -> Block {
+    fn copy_in(&self, mut block: Block, pieces: &Pieces<'_>) -> Block {
         for (n, at) in &self.to_copy {
-            let bytes = &encoded.buffers[*n];
+            let bytes = &pieces.buffers[*n];
             // Cannot fail: the block has room for all of them.
             let _ = block.copy_in_parallel(*at, bytes, copy_threads());
             let end = *at as usize + bytes.len();
@@ -139,7 +139,7 @@ impl Found {
     }
 
     /// Writes the metadata, the table, and the zeros of the padding. Returns the number of ranges.
-    fn write_head(&self, head: &mut Block, copied: Option<&Block>, encoded: &Encoded, table_at: u64) -> u32 {
+    fn write_head(&self, head: &mut Block, copied: Option<&Block>, pieces: &Pieces<'_>, table_at: u64) -> u32 {
         let start = head.slice().offset;
         let zeros_at = start + head.slice().len - ALIGNMENT;
         let copied_at = copied.map_or(0, |block| block.slice().offset);
@@ -156,7 +156,7 @@ impl Found {
         }
         let bytes = head.as_bytes_mut();
         bytes.fill(0);
-        bytes[..encoded.metadata.len()].copy_from_slice(&encoded.metadata);
+        bytes[..pieces.metadata.len()].copy_from_slice(&pieces.metadata);
         bytes[table_at as usize..][..table.len()].copy_from_slice(&table);
         self.parts.len() as u32
     }

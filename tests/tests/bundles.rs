@@ -1,0 +1,179 @@
+//! Bundles: many tensors as one version, on one node and between two.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use transfer_client::{BlockingClient, BundleError, BundleTensor, DType, Error, FetchedBundle, TensorMut};
+use transfer_tests::{Carrier, Scene, poll};
+
+fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
+    let connect = BlockingClient::connect(socket).name(name).arena_bytes(32 << 20);
+    connect.call().expect("the sidecar takes workers")
+}
+
+/// A tensor in the arena whose bytes follow from `seed`.
+fn tensor(client: &BlockingClient, dtype: DType, dims: &[u64], seed: u8) -> TensorMut {
+    let mut tensor = client.allocate(dtype, dims).expect("room");
+    let bytes = tensor.as_mut_bytes();
+    bytes.iter_mut().enumerate().for_each(|(n, byte)| *byte = (n as u8).wrapping_mul(31).wrapping_add(seed));
+    tensor
+}
+
+const SHAPES: [(&str, DType, &[u64]); 6] = [
+    ("layer0/w", DType::F32, &[33, 7]),
+    ("layer0/b", DType::BF16, &[7]),
+    ("scale", DType::F64, &[]),
+    ("nothing", DType::I64, &[0, 5]),
+    ("mask", DType::U8, &[1, 2, 3]),
+    ("steps", DType::U64, &[1]),
+];
+
+fn contents(bundle: &FetchedBundle) -> Vec<(String, DType, Vec<u64>, Vec<u8>)> {
+    let all = bundle.iter();
+    all.map(|(name, t)| (name.to_owned(), t.dtype(), t.shape().to_vec(), t.as_bytes().to_vec())).collect()
+}
+
+#[test]
+fn a_bundle_comes_as_it_was_pushed() {
+    let scene = Scene::two();
+    let (pusher, near, far) = (
+        connect(scene.a().socket(), "pusher"),
+        connect(scene.a().socket(), "near"),
+        connect(scene.b().socket(), "far"),
+    );
+    let free = pusher.arena_free_bytes();
+    let made = || SHAPES.map(|(name, dtype, dims)| (name, tensor(&pusher, dtype, dims, name.len() as u8)));
+    let expected: Vec<_> =
+        made().map(|(name, t)| (name.to_owned(), t.dtype(), t.shape().to_vec(), t.as_bytes().to_vec())).into();
+    for version in 1..=3 {
+        let pushed = pusher.push_bundle("policy", made()).version(version).call().expect("pushed");
+        assert_eq!(pushed.report.copied, 0);
+        for (client, fabric) in [(&near, "local"), (&near, "local"), (&far, Carrier::chosen().name())] {
+            let bundle = client.fetch_bundle("policy").at_least(version).call().expect("fetched");
+            assert_eq!((bundle.version(), bundle.len()), (version, SHAPES.len()));
+            assert_eq!(contents(&bundle), expected, "{fabric}");
+            assert_eq!(bundle.report().fabric.name(), fabric);
+            if fabric == "local" {
+                assert_eq!(bundle.report().copied, 0);
+            }
+            assert_eq!(bundle.get("mask").map(|t| t.shape().to_vec()), Some(vec![1, 2, 3]));
+            assert!(bundle.get("layer0").is_none() && !bundle.is_empty());
+        }
+    }
+    // What was fetched is pushed on by itself, from another arena: as a copy.
+    let again = far.fetch_bundle("policy").call().expect("fetched");
+    let pushed = far.push_bundle("again", again.iter()).call().expect("pushed on");
+    assert!(pushed.report.copied > 0);
+    assert_eq!(contents(&near.fetch_bundle("again").call().expect("fetched")), expected);
+    drop(again);
+    pusher.delete("policy").call().expect("its own");
+    poll(|| match pusher.arena_free_bytes() {
+        now if now == free => Ok(()),
+        now => Err(format!("{now} of {free} bytes are free")),
+    })
+    .expect("all memory comes back");
+    drop((pusher, near, far));
+    scene.end();
+}
+
+#[test]
+fn the_tensors_of_a_bundle_are_of_one_version() {
+    let scene = Scene::two();
+    let readers = [connect(scene.a().socket(), "near"), connect(scene.b().socket(), "far")];
+    let pusher = connect(scene.a().socket(), "pusher");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for reader in &readers {
+            threads.spawn(|| {
+                let mut newest = 0;
+                while !done.load(Ordering::Relaxed) || newest < 150 {
+                    let bundle = reader.fetch_bundle("w").call().expect("fetched");
+                    assert!(bundle.version() >= newest, "{} after {newest}", bundle.version());
+                    newest = bundle.version();
+                    for (name, tensor) in bundle.iter() {
+                        let values = tensor.as_slice::<u64>().expect("as pushed");
+                        assert!(values.iter().all(|v| *v == newest), "{name} of version {newest} has {values:?}");
+                    }
+                }
+            });
+        }
+        for version in 1..=150_u64 {
+            let tensors = (0..20_u64).map(|n| {
+                let mut tensor = pusher.allocate(DType::U64, [n * 17]).expect("room");
+                tensor.as_mut_slice::<u64>().expect("of that type").fill(version);
+                (format!("t{n}"), tensor)
+            });
+            pusher.push_bundle("w", tensors).version(version).call().expect("pushed");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    drop((pusher, readers));
+    scene.end();
+}
+
+#[test]
+fn a_bundle_of_foreign_memory_is_copied_once() {
+    let scene = Scene::one();
+    let client = connect(scene.a().socket(), "pusher");
+    let (a, b) = ([1.5_f32; 100], [7_u16; 3]);
+    let tensors = [("a", BundleTensor::from_slice([10, 10], &a)), ("b", BundleTensor::from_slice([3], &b))];
+    let pushed = client.push_bundle("k", tensors.map(|(name, t)| (name, t.expect("as long as its shape")))).call();
+    assert_eq!(pushed.expect("pushed").report.copied, 406);
+    let bundle = client.fetch_bundle("k").call().expect("fetched");
+    assert_eq!(bundle.get("a").expect("there").as_slice::<f32>().expect("as pushed"), a);
+    assert_eq!(bundle.get("b").expect("there").as_slice::<u16>().expect("as pushed"), b);
+    drop((bundle, client));
+    scene.end();
+}
+
+#[test]
+fn as_many_tensors_as_a_bundle_may_have() {
+    let scene = Scene::two();
+    let (pusher, far) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "far"));
+    let tensors = |n: u64| {
+        (0..n).map(|n| {
+            let mut tensor = pusher.allocate(DType::U64, [1]).expect("room");
+            tensor.as_mut_slice::<u64>().expect("of that type").fill(n);
+            (n.to_string(), tensor)
+        })
+    };
+    pusher.push_bundle("k", tensors(4096)).call().expect("4,096 are allowed");
+    for client in [&pusher, &far] {
+        let bundle = client.fetch_bundle("k").call().expect("fetched");
+        let values = bundle.iter().map(|(name, t)| (name.to_owned(), t.as_slice::<u64>().expect("as pushed")[0]));
+        assert!(values.eq((0..4096).map(|n| (n.to_string(), n))));
+    }
+    let e = pusher.push_bundle("k", tensors(4097)).call().expect_err("one too many");
+    assert!(matches!(e.error(), Error::Bundle(_)) && e.to_string().contains("at most 4096 tensors"), "{e}");
+    let none: [(&str, TensorMut); 0] = [];
+    pusher.push_bundle("none", none).call().expect("an empty bundle");
+    assert!(far.fetch_bundle("none").call().expect("fetched").is_empty());
+    drop((pusher, far));
+    scene.end();
+}
+
+#[test]
+fn a_bundle_is_told_from_tensors_and_batches() {
+    let scene = Scene::two();
+    let (pusher, far) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "far"));
+    let one = || tensor(&pusher, DType::U8, &[3], 0);
+    pusher.push_bundle("bundle", [("t", one())]).call().expect("pushed");
+    pusher.push_tensor("tensor", one()).call().expect("pushed");
+    let ints = std::sync::Arc::new(arrow_array::Int32Array::from(vec![1])) as arrow_array::ArrayRef;
+    let batch = arrow_array::RecordBatch::try_from_iter([("n", ints)]).expect("a batch");
+    pusher.push_batch("batch", &batch).call().expect("pushed");
+    for client in [&pusher, &far] {
+        for key in ["tensor", "batch"] {
+            let e = client.fetch_bundle(key).call().expect_err("no bundle");
+            assert!(matches!(e, Error::Bundle(BundleError::NotABundle { .. })), "{key}: {e}");
+        }
+        let e = client.fetch("bundle").call().expect_err("no tensor").to_string();
+        assert!(e.contains("fetch_bundle()"), "{e}");
+        let e = client.fetch_table("bundle").call().expect_err("no batches").to_string();
+        assert!(e.contains("fetch_bundle()"), "{e}");
+    }
+    let e = pusher.push_bundle("k", [("t", one()), ("t", one())]).call().expect_err("twice");
+    assert!(e.to_string().contains("\"t\" twice"), "{e}");
+    let e = pusher.push_bundle("k", [("", one())]).call().expect_err("no name");
+    assert!(e.to_string().contains("a tensor name must have at least 1 byte"), "{e}");
+    drop((pusher, far));
+    scene.end();
+}

@@ -1,0 +1,215 @@
+//! Bundles: many tensors that are published as one version, and fetched as one.
+//!
+//! A bundle has one key, one version and one lease. A fetch therefore never returns tensors of two versions, and a push
+//! publishes all tensors or none. Its table of names and shapes is not trusted: see [`BundleTable`].
+
+use crate::face::Face;
+use crate::fetch::Fetch;
+use crate::gathered::{Body, OutOfBody, Piece, Pieces};
+use crate::handle::to_key;
+use crate::keys::ToKey;
+use crate::push::{Push, Source};
+use crate::session::Landed;
+use crate::tensor::Lease;
+use crate::{Error, Frozen, Handle, Tensor, TensorMut};
+use std::sync::Arc;
+use transfer_core::op::Report;
+use transfer_core::tensor::{DType, TensorMeta, TensorName};
+use transfer_core::wire::bundle::{BundleTable, InvalidBundle};
+use transfer_memory::view::{Bytes, Element};
+
+/// An error of a bundle, or of data that claims to be one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BundleError {
+    /// The table of names and shapes is not valid.
+    #[error(transparent)]
+    Table(#[from] InvalidBundle),
+    /// The fetched version is not a bundle.
+    #[error("{meta} is no bundle: fetch it with fetch(), or with fetch_table() if it is record batches")]
+    NotABundle {
+        /// The description of the version.
+        meta: TensorMeta,
+    },
+    /// The tensors of the table do not fill the body.
+    #[error("the tensors of the bundle have {expected_bytes} bytes, its body has {found_bytes}")]
+    WrongLength {
+        /// The length that follows from the table, in bytes.
+        expected_bytes: u64,
+        /// The length of the body, in bytes.
+        found_bytes: u64,
+    },
+    /// A tensor does not lie in the body, or not in one piece.
+    #[error("{len} bytes at {offset} are no tensor of a body of {body_len} bytes")]
+    OutOfBody {
+        /// Its offset in the body, in bytes.
+        offset: u64,
+        /// Its length, in bytes.
+        len: u64,
+        /// The length of the body, in bytes.
+        body_len: u64,
+    },
+}
+
+impl From<OutOfBody> for BundleError {
+    fn from(OutOfBody { offset, len, body_len }: OutOfBody) -> BundleError {
+        BundleError::OutOfBody { offset, len, body_len }
+    }
+}
+
+/// A tensor that is about to be pushed as a part of a bundle.
+///
+/// A [`TensorMut`], a [`Frozen`] tensor and a [`Tensor`] convert into it. What lies in the arena of the pushing client is
+/// pushed in place; any other memory is copied into it once, which the report counts.
+#[derive(Debug)]
+pub struct BundleTensor<'a> {
+    meta: TensorMeta,
+    piece: Piece<'a>,
+}
+
+impl<'a> BundleTensor<'a> {
+    /// A tensor of elements in any memory, row-major.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::WrongLength`].
+    pub fn from_slice<T: Element>(dims: impl AsRef<[u64]>, elements: &'a [T]) -> Result<BundleTensor<'a>, Error> {
+        BundleTensor::from_bytes(T::DTYPE, dims, bytemuck::cast_slice(elements))
+    }
+
+    /// As [`BundleTensor::from_slice`], of bytes.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::WrongLength`].
+    pub fn from_bytes(dtype: DType, dims: impl AsRef<[u64]>, bytes: &'a [u8]) -> Result<BundleTensor<'a>, Error> {
+        let meta = TensorMeta::of(dtype, dims.as_ref())?;
+        let (expected_bytes, found_bytes) = (meta.len_bytes(), bytes.len() as u64);
+        match expected_bytes == found_bytes {
+            true => Ok(BundleTensor { meta, piece: Piece::Borrowed(bytes) }),
+            false => Err(Error::WrongLength { meta, expected_bytes, found_bytes }),
+        }
+    }
+
+    fn shared(meta: &TensorMeta, bytes: &Bytes) -> BundleTensor<'a> {
+        BundleTensor { meta: meta.clone(), piece: Piece::Shared(bytes.to_arrow_buffer()) }
+    }
+}
+
+impl From<TensorMut> for BundleTensor<'_> {
+    /// Freezes the tensor. It is freed with its last reader, also if the push fails.
+    fn from(tensor: TensorMut) -> Self {
+        Self::from(&tensor.freeze())
+    }
+}
+
+impl From<&Frozen> for BundleTensor<'_> {
+    fn from(tensor: &Frozen) -> Self {
+        Self::shared(tensor.meta(), tensor.bytes())
+    }
+}
+
+impl From<&Tensor> for BundleTensor<'_> {
+    fn from(tensor: &Tensor) -> Self {
+        Self::shared(tensor.meta(), tensor.bytes())
+    }
+}
+
+/// A fetched bundle. Each of its tensors keeps all of its memory.
+#[derive(Debug, Clone)]
+pub struct FetchedBundle {
+    table: Arc<BundleTable>,
+    tensors: Vec<Tensor>,
+    version: u64,
+    report: Report,
+}
+
+impl FetchedBundle {
+    /// The tensor of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(self.table.find(name)?)
+    }
+
+    /// All names and tensors, in the order in which they were pushed.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
+        self.table.entries().iter().map(|entry| entry.name.as_str()).zip(&self.tensors)
+    }
+
+    /// The number of tensors.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// The version of all its tensors.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The report of the fetch, of all tensors together: which fabric carried them, what was copied, and where the time
+    /// went.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+}
+
+fn take_bundle(lease: Arc<Lease>, landed: Landed) -> Result<FetchedBundle, Error> {
+    let body = Body::new::<BundleError>(lease, &landed)?;
+    let Landed { version, meta, report, .. } = landed;
+    if !BundleTable::is_bundle(&body.metadata) {
+        return Err(BundleError::NotABundle { meta }.into());
+    }
+    let table = BundleTable::read(&body.metadata).map_err(BundleError::from)?;
+    let (expected_bytes, found_bytes) = (table.body_len(), body.len);
+    if expected_bytes != found_bytes {
+        return Err(BundleError::WrongLength { expected_bytes, found_bytes }.into());
+    }
+    let tensor = |entry: &transfer_core::wire::bundle::BundleEntry| {
+        let bytes = body.bytes(entry.offset, entry.meta.len_bytes())?;
+        Ok(Tensor::of_bundle(bytes, entry.meta.clone(), version, report))
+    };
+    let tensors = table.entries().iter().map(tensor).collect::<Result<_, BundleError>>()?;
+    Ok(FetchedBundle { table: Arc::new(table), tensors, version: version.0, report })
+}
+
+/// The table and the buffers of these tensors.
+fn source<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
+    tensors: impl IntoIterator<Item = (N, T)>,
+) -> Result<Source<'a>, Error> {
+    let (mut described, mut buffers) = (Vec::new(), Vec::new());
+    for (name, tensor) in tensors {
+        let BundleTensor { meta, piece } = tensor.into();
+        described.push((TensorName::new(name.as_ref())?, meta));
+        if !piece.is_empty() {
+            buffers.push(piece);
+        }
+    }
+    let table = BundleTable::new(described).map_err(BundleError::from)?;
+    Ok(Source::Pieces(Box::new(Pieces { metadata: table.to_bytes(), buffers })))
+}
+
+impl<F: Face> Handle<F> {
+    /// Publishes many tensors under `key` as one version: a fetch gets all of them, or waits. At most 4,096 tensors of any
+    /// types and shapes, each with a name of 1 to 512 bytes. Tensors in this client's arena are published in place; see
+    /// [`BundleTensor`].
+    pub fn push_bundle<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
+        &self,
+        key: impl ToKey,
+        tensors: impl IntoIterator<Item = (N, T)>,
+    ) -> Push<'a, F> {
+        self.push(key, source(tensors))
+    }
+
+    /// Fetches the tensors under `key` that were pushed as one version, and waits until there is one. They are read-only,
+    /// and not copied where the fabric allows.
+    pub fn fetch_bundle(&self, key: impl ToKey) -> Fetch<F, FetchedBundle> {
+        Fetch::new(self.session(), to_key(&key), take_bundle)
+    }
+}

@@ -1,0 +1,55 @@
+//! Bodies of many buffers: gathered out of the arena for a push, and found again in what a fetch returns.
+//!
+//! A buffer that is frozen in this worker's arena is pushed where it lies; any other is copied into the arena. The push
+//! then names the ranges in a table, see [`transfer_core::wire::ranges`]. On the same node a reader maps these ranges;
+//! at another node they land as one.
+//!
+//! # Layout
+//! - this file: the pieces of a body. `gather`: their ranges in the arena, for a push. `body`: a fetched body.
+
+mod body;
+mod gather;
+
+pub(crate) use body::{Body, OutOfBody};
+pub(crate) use gather::gather;
+
+use arrow_buffer::Buffer;
+use std::ops::Deref;
+
+/// Every buffer of a body starts at a multiple of this.
+pub(crate) const ALIGNMENT: usize = transfer_core::memory::ALIGNMENT as usize;
+
+/// A body in pieces, and the metadata in front of it, ready to be pushed.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Pieces<'a> {
+    pub(crate) metadata: Vec<u8>,
+    /// The buffers of the body, in order; each is followed by zeros up to a multiple of 64.
+    pub(crate) buffers: Vec<Piece<'a>>,
+}
+
+/// One buffer of a body.
+#[derive(Debug, Clone)]
+pub(crate) enum Piece<'a> {
+    /// Memory of the arena, of Arrow, or of a fetch, which stays as long as this does.
+    Shared(Buffer),
+    /// The caller's memory.
+    Borrowed(&'a [u8]),
+}
+
+impl Pieces<'_> {
+    /// The length of the body.
+    pub(crate) fn body_len(&self) -> usize {
+        self.buffers.iter().map(|buffer| buffer.len().next_multiple_of(ALIGNMENT)).sum()
+    }
+}
+
+impl Deref for Piece<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Piece::Shared(buffer) => buffer,
+            Piece::Borrowed(bytes) => bytes,
+        }
+    }
+}

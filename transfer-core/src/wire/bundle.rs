@@ -1,0 +1,251 @@
+//! The table of a bundle: many tensors that are published as one version.
+//!
+//! A bundle is a push of bytes with metadata in front of them. The metadata is this table. The body is the tensors in the table's
+//! order, row-major, each followed by zeros up to a multiple of [`ALIGNMENT`](crate::memory::ALIGNMENT). So a tensor's place follows
+//! from the lengths of those before it: no table can name a range outside of the body, or the same range twice.
+//!
+//! | field | bytes |
+//! |---|---|
+//! | `TBDL` | 4 |
+//! | layout, 1 | 1 |
+//! | number of tensors | 4 |
+//! | of each tensor: its name, as a 16-bit length and UTF-8 | 2 and more |
+//! | and its element type, rank and dimensions | 2 and 8 for each dimension |
+
+use super::{Reader, WireError, Writer};
+use crate::memory::padded;
+use crate::tensor::{TensorMeta, TensorName};
+
+/// The most tensors in one bundle.
+pub const MAX_TENSORS: usize = 4096;
+
+const MAGIC: [u8; 4] = *b"TBDL";
+const LAYOUT: u8 = 1;
+
+/// No entry is shorter, in bytes: a name of one byte, and a scalar.
+const MIN_ENTRY_BYTES: usize = 5;
+
+/// A table that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidBundle {
+    /// More than [`MAX_TENSORS`] tensors.
+    #[error("a bundle has at most {MAX_TENSORS} tensors, this one has {found}")]
+    TooMany {
+        /// The number found.
+        found: usize,
+    },
+    /// Two tensors of one name.
+    #[error("a bundle has each name once, this one has {name:?} twice")]
+    Duplicate {
+        /// The name.
+        name: TensorName,
+    },
+    /// A tensor that is itself something with metadata, such as record batches.
+    #[error("{name:?} of a bundle is {meta}; only dense tensors can be in a bundle")]
+    NotDense {
+        /// The tensor's name.
+        name: TensorName,
+        /// Its description.
+        meta: TensorMeta,
+    },
+    /// The sum of all lengths does not fit 63 bits.
+    #[error("all tensors of a bundle would have more than 2^63 bytes")]
+    TooLarge,
+    /// The bytes of the table are wrong.
+    #[error("the table of a bundle is wrong: {0}")]
+    Wire(#[from] WireError),
+}
+
+/// One tensor of a bundle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BundleEntry {
+    /// Its name.
+    pub name: TensorName,
+    /// Its element type and shape.
+    pub meta: TensorMeta,
+    /// Where it begins in the body, in bytes.
+    pub offset: u64,
+}
+
+/// The table of a bundle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BundleTable {
+    entries: Vec<BundleEntry>,
+    /// The indices of the entries, sorted by name.
+    by_name: Vec<u16>,
+    body_len: u64,
+}
+
+impl BundleTable {
+    /// The table of these tensors, in this order.
+    ///
+    /// # Errors
+    /// [`InvalidBundle`].
+    pub fn new(tensors: Vec<(TensorName, TensorMeta)>) -> Result<BundleTable, InvalidBundle> {
+        if tensors.len() > MAX_TENSORS {
+            return Err(InvalidBundle::TooMany { found: tensors.len() });
+        }
+        let (mut entries, mut body_len) = (Vec::with_capacity(tensors.len()), 0_u64);
+        for (name, meta) in tensors {
+            if meta.metadata_bytes() > 0 {
+                return Err(InvalidBundle::NotDense { name, meta });
+            }
+            let end = padded(meta.len_bytes()).and_then(|len| body_len.checked_add(len)).filter(|end| *end < 1 << 63);
+            entries.push(BundleEntry { name, meta, offset: body_len });
+            body_len = end.ok_or(InvalidBundle::TooLarge)?;
+        }
+        let mut by_name: Vec<u16> = (0..u16::try_from(entries.len()).unwrap_or(u16::MAX)).collect();
+        let name = |n: u16| &entries[usize::from(n)].name;
+        by_name.sort_unstable_by(|a, b| name(*a).cmp(name(*b)));
+        if let Some(twice) = by_name.windows(2).find(|pair| name(pair[0]) == name(pair[1])) {
+            return Err(InvalidBundle::Duplicate { name: name(twice[0]).clone() });
+        }
+        Ok(BundleTable { entries, by_name, body_len })
+    }
+
+    /// Whether metadata begins as the table of a bundle does.
+    #[must_use]
+    pub fn is_bundle(metadata: &[u8]) -> bool {
+        metadata.starts_with(&MAGIC)
+    }
+
+    /// Reads a table that a worker wrote.
+    ///
+    /// # Errors
+    /// [`InvalidBundle`] for anything that [`BundleTable::to_bytes`] cannot have written.
+    pub fn read(metadata: &[u8]) -> Result<BundleTable, InvalidBundle> {
+        let mut r = Reader::new("the table of a bundle", metadata);
+        let magic = r.u32()?;
+        if magic != u32::from_le_bytes(MAGIC) {
+            let (what, value) = ("what a bundle begins with", u64::from(magic));
+            return Err(WireError::Value { what, value, expected: "TBDL" }.into());
+        }
+        let layout = r.u8()?;
+        if layout != LAYOUT {
+            return Err(WireError::Value { what: "layout", value: u64::from(layout), expected: "1" }.into());
+        }
+        let found = r.u32()? as usize;
+        if found > MAX_TENSORS {
+            return Err(InvalidBundle::TooMany { found });
+        }
+        let mut tensors = Vec::with_capacity(found.min(r.rest().len() / MIN_ENTRY_BYTES));
+        for _ in 0..found {
+            let name = TensorName::from_bytes(r.text()?).map_err(WireError::from)?;
+            tensors.push((name, r.meta()?));
+        }
+        r.end()?;
+        BundleTable::new(tensors)
+    }
+
+    /// The bytes of the table.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.raw(&MAGIC).u8(LAYOUT).u32(u32::try_from(self.entries.len()).unwrap_or(u32::MAX));
+        for BundleEntry { name, meta, offset: _ } in &self.entries {
+            w.text(name.as_str()).meta(meta);
+        }
+        w.into_vec()
+    }
+
+    /// The tensors, in the order in which they were pushed.
+    #[must_use]
+    pub fn entries(&self) -> &[BundleEntry] {
+        &self.entries
+    }
+
+    /// The index of the tensor of this name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<usize> {
+        let at = self.by_name.binary_search_by(|n| self.entries[usize::from(*n)].name.as_str().cmp(name)).ok()?;
+        Some(usize::from(self.by_name[at]))
+    }
+
+    /// The length of the body, in bytes.
+    #[must_use]
+    pub fn body_len(&self) -> u64 {
+        self.body_len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::DType;
+
+    fn name(text: &str) -> TensorName {
+        TensorName::new(text).unwrap()
+    }
+
+    fn f32s(dims: &[u64]) -> TensorMeta {
+        TensorMeta::of(DType::F32, dims).unwrap()
+    }
+
+    fn example() -> BundleTable {
+        let tensors = vec![(name("w"), f32s(&[3, 5])), (name("empty"), f32s(&[0, 7])), (name("b"), f32s(&[]))];
+        BundleTable::new(tensors).unwrap()
+    }
+
+    #[test]
+    fn tensors_lie_one_behind_the_other_each_aligned() {
+        let table = example();
+        assert_eq!(table.entries().iter().map(|e| e.offset).collect::<Vec<_>>(), [0, 64, 64]);
+        assert_eq!(table.body_len(), 128);
+        assert_eq!(["b", "empty", "w", "x"].map(|n| table.find(n)), [Some(2), Some(1), Some(0), None]);
+    }
+
+    #[test]
+    fn a_table_comes_back_from_its_bytes() {
+        for table in [example(), BundleTable::new(Vec::new()).unwrap()] {
+            assert!(BundleTable::is_bundle(&table.to_bytes()));
+            assert_eq!(BundleTable::read(&table.to_bytes()), Ok(table));
+        }
+    }
+
+    #[test]
+    fn the_least_entry_has_the_least_length() {
+        let bytes = |n: usize| {
+            let tensors = (0..n).map(|n| (name(&char::from(b'a' + n as u8).to_string()), f32s(&[])));
+            BundleTable::new(tensors.collect()).unwrap().to_bytes().len()
+        };
+        assert_eq!(bytes(3) - bytes(2), MIN_ENTRY_BYTES);
+    }
+
+    #[test]
+    fn impossible_bundles_are_refused_by_name() {
+        let says = |tensors: Vec<(TensorName, TensorMeta)>| BundleTable::new(tensors).unwrap_err().to_string();
+        let twice = says(vec![(name("w"), f32s(&[1])), (name("v"), f32s(&[1])), (name("w"), f32s(&[2]))]);
+        assert!(twice.contains("\"w\" twice"), "{twice}");
+        let many = (0..=MAX_TENSORS).map(|n| (name(&n.to_string()), f32s(&[]))).collect();
+        assert!(says(many).contains("at most 4096 tensors, this one has 4097"));
+        let half = TensorMeta::of(DType::U8, &[(1 << 62) + 1]).unwrap();
+        assert_eq!(BundleTable::new(vec![(name("a"), half.clone()), (name("b"), half)]), Err(InvalidBundle::TooLarge));
+        let batch = TensorMeta::of(DType::U8, &[64]).unwrap().with_metadata(8).unwrap();
+        assert!(says(vec![(name("table"), batch)]).contains("only dense tensors"));
+    }
+
+    #[test]
+    fn a_cut_or_longer_table_is_refused() {
+        let bytes = example().to_bytes();
+        for end in 0..bytes.len() {
+            assert!(BundleTable::read(&bytes[..end]).is_err(), "{end} bytes");
+        }
+        assert!(BundleTable::read(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn fuzz_bundle_table() {
+        let target = transfer_fuzz::Target::new("bundle-table", [example().to_bytes()]);
+        // An entry of five bytes takes up to 200 when it is read.
+        target.bound(1 << 20).run(|input| match BundleTable::read(input) {
+            Ok(table) => {
+                let ends = table.entries().iter().map(|e| e.offset + e.meta.len_bytes());
+                assert!(ends.zip(table.entries().iter().skip(1)).all(|(end, next)| end <= next.offset));
+                assert_eq!(BundleTable::read(&table.to_bytes()), Ok(table.clone()));
+                format!("{} tensors", table.entries().len())
+            }
+            Err(e) => e.to_string(),
+        });
+    }
+}
