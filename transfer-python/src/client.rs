@@ -5,6 +5,7 @@ use crate::errors::{self, About};
 use crate::memory::Ours;
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going, run};
+use crate::report::Report;
 use crate::tensor::Tensor;
 use crate::{counters, dtype, in_place, streams, table};
 use parking_lot::Mutex;
@@ -289,6 +290,50 @@ impl Client {
         let push = py.detach(|| handle.push_table(key, rows.schema(), rows.batches()));
         let (about, push) = ((key.to_owned(), Instant::now()), options.apply(push));
         Ok(Pending::new(going(push.begin(), move |py, result| pushed(py, result, &about, 0, None))))
+    }
+
+    /// Pushes these buffers as one version, of which `copied` bytes were copied there before. All of them are taken, or none.
+    #[expect(clippy::too_many_arguments, reason = "each is an argument of one call")]
+    fn _push_bundle(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        names: Vec<String>,
+        buffers: Vec<Bound<'_, Buffer>>,
+        aliases: bool,
+        copied: u64,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Pending> {
+        let (options, handle) = (PushOptions::read(options)?, self.handle(py)?);
+        let mut taken = Vec::with_capacity(buffers.len());
+        for buffer in &buffers {
+            match buffer.get().take(py, aliases) {
+                Ok(tensor) => taken.push(tensor),
+                Err(e) => {
+                    buffers.iter().zip(taken).for_each(|(buffer, tensor)| buffer.get().put_back(tensor));
+                    return Err(e);
+                }
+            }
+        }
+        let push = options.apply(handle.push_bundle(key, names.into_iter().zip(taken)));
+        let about = (key.to_owned(), Instant::now());
+        Ok(Pending::new(going(push.begin(), move |py, result| pushed(py, result, &about, copied, None))))
+    }
+
+    /// Fetches a bundle: its tensors by name, its version, and the report.
+    fn _fetch_bundle(&self, py: Python<'_>, key: &str, options: &Bound<'_, PyDict>) -> PyResult<Pending> {
+        let which = FetchOptions::read(options)?;
+        let (fetch, about) = (self.handle(py)?.fetch_bundle(key), (key.to_owned(), Instant::now()));
+        let (fetch, guard) = (which.borrow().apply(py, fetch)?, self.guard.clone());
+        Ok(Pending::new(going(fetch.begin(), move |py, result| {
+            let bundle = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+            let tensors = PyDict::new(py);
+            for (name, tensor) in bundle.iter() {
+                tensors.set_item(name, Py::new(py, Tensor::new(tensor.clone(), guard.clone(), about.0.clone()))?)?;
+            }
+            let report = Py::new(py, Report::new(*bundle.report()))?;
+            Ok((tensors, bundle.version(), report).into_pyobject(py)?.into_any().unbind())
+        })))
     }
 
     fn _delete(&self, py: Python<'_>, key: &str, timeout: Option<f64>) -> PyResult<Pending> {

@@ -8,6 +8,8 @@
     c.push("layer0/w", w, version=1)             # takes w, by reference
     v = c.fetch("layer0/w", at_least=1)          # td.Tensor: read-only, also at another node
     v.numpy(), v.torch(), v.report.copied
+    c.push_state("policy", {"w": x, "b": y}, version=1)        # many tensors, one version
+    c.fetch_state("policy", at_least=1)["w"].numpy()
 
 What is published never changes. A fetched tensor and all its views keep its memory. Every wait has a deadline, 30 s where nothing is said, lets go
 of the interpreter's lock, and ends with Ctrl-C. In a forked child an inherited client raises `Forked`: connect anew there.
@@ -33,6 +35,7 @@ from ._errors import (
     VersionGone,
 )
 from ._native import Buffer, Pending, Pushed, Report, Round, Table, Tensor, __version__
+from ._state import State
 
 __all__ = [
     "ArenaFull",
@@ -57,6 +60,7 @@ __all__ = [
     "RequireUnmet",
     "Round",
     "SidecarGone",
+    "State",
     "StillExported",
     "Table",
     "Tensor",

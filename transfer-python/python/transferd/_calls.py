@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar
 
 from . import _native
 from ._arrays import foreign
 from ._native import Buffer, Pending, Pushed
+from ._state import State
 
 T = TypeVar("T")
 Call = Generator[Pending[Any], Any, T]
@@ -62,8 +63,7 @@ def allocate(client: _native.Client, shape: int | Sequence[int], dtype: object, 
 
 
 def push(client: _native.Client, key: str, value: object, aliases: Aliases, options: PushOptions) -> Call[Pushed]:
-    if aliases not in ("refuse", "allow"):
-        raise ValueError(f'aliases is "refuse" or "allow", not {aliases!r}')
+    _check(aliases)
     copied = 0
     if isinstance(value, Buffer):
         buffer = value
@@ -71,6 +71,11 @@ def push(client: _native.Client, key: str, value: object, aliases: Aliases, opti
         buffer, copied = yield from _copied(client, value, options.get("timeout", 30.0))
     pushed: Pushed = yield client._push(key, buffer, aliases == "allow", copied, dict(options))
     return pushed
+
+
+def _check(aliases: str) -> None:
+    if aliases not in ("refuse", "allow"):
+        raise ValueError(f'aliases is "refuse" or "allow", not {aliases!r}')
 
 
 def _copied(client: _native.Client, value: object, timeout: float | None) -> Call[tuple[Buffer, int]]:
@@ -88,6 +93,32 @@ def push_snapshot(client: _native.Client, key: str, buffer: Buffer, options: Pus
 def push_table(client: _native.Client, key: str, table: object, options: PushOptions) -> Call[Pushed]:
     pushed: Pushed = yield client._push_table(key, _native.Rows(table), dict(options))
     return pushed
+
+
+def push_state(
+    client: _native.Client, key: str, state: Mapping[str, object], aliases: Aliases, options: PushOptions
+) -> Call[Pushed]:
+    _check(aliases)
+    buffers, copied = [], 0
+    for value in state.values():
+        if isinstance(value, Buffer):
+            buffers.append(value)
+        else:
+            buffer, bytes_copied = yield from _copied(client, value, options.get("timeout", 30.0))
+            buffers.append(buffer)
+            copied += bytes_copied
+    pushed: Pushed = yield client._push_bundle(key, list(state), buffers, aliases == "allow", copied, dict(options))
+    return pushed
+
+
+def fetch_state(
+    client: _native.Client, key: str, into: Mapping[str, Any] | None, options: FetchOptions
+) -> Call[State]:
+    tensors, version, report = yield client._fetch_bundle(key, dict(options))
+    state = State(tensors, version, report)
+    if into is not None:
+        state.copy_into(into)
+    return state
 
 
 def one(pending: Pending[T]) -> Call[T]:

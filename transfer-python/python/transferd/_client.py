@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from . import _calls, _native
 from ._calls import Aliases, FetchOptions, PushOptions, wait
 from ._native import Buffer, Pushed, Round, Table, Tensor
+from ._state import State
 
 Path = str | os.PathLike[str]
 
@@ -117,6 +118,28 @@ class Client(_native.Client):
     ) -> None:
         """Gets landing slots for tensors that will be pushed under `key` to the worker `to`, so that the first push waits for nothing."""
         return wait(_calls.one(self._prepare(key, list(shape), dtype, to, timeout)))
+
+    # States
+
+    def push_state(
+        self, key: str, state: Mapping[str, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
+    ) -> Pushed:
+        """Publishes the tensors of a mapping, such as the state dict of a model, as one version: who fetches it gets all of them.
+
+        `Buffer`s are taken, by reference, as `push` takes one; all of them, or none where one cannot be taken. They are gone also where
+        the push fails. Anything else that `push` takes is copied into the arena once, which `report.copied` counts. At most 4,096 tensors,
+        each with a name of 1 to 512 bytes. The options are those of `push`.
+        """
+        return wait(_calls.push_state(self, key, state, aliases, options))
+
+    def fetch_state(
+        self, key: str, *, into: Mapping[str, Any] | None = None, **options: Unpack[FetchOptions]
+    ) -> State:
+        """Fetches what `push_state` published: a `State`, that is a dict of `Tensor`s by name, all of one version.
+
+        With `into` they are also copied into its arrays, see `State.copy_into`. The options are those of `fetch`.
+        """
+        return wait(_calls.fetch_state(self, key, into, options))
 
     # Tables
 

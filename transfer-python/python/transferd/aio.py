@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -16,6 +16,7 @@ from . import _calls, _client, _native
 from ._calls import Aliases, Call, FetchOptions, PushOptions
 from ._client import Path
 from ._native import Buffer, Pending, Pushed, Round, Table, Tensor
+from ._state import State
 
 T = TypeVar("T")
 
@@ -190,6 +191,18 @@ class Client:
     ) -> None:
         """As `transferd.Client.prepare`."""
         await self._loop.wait(self._client._prepare(key, list(shape), dtype, to, timeout))
+
+    async def push_state(
+        self, key: str, state: Mapping[str, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
+    ) -> Pushed:
+        """As `transferd.Client.push_state`. What has to be copied is copied in the event loop's thread."""
+        return await self._loop.run(_calls.push_state(self._client, key, state, aliases, options))
+
+    async def fetch_state(
+        self, key: str, *, into: Mapping[str, Any] | None = None, **options: Unpack[FetchOptions]
+    ) -> State:
+        """As `transferd.Client.fetch_state`."""
+        return await self._loop.run(_calls.fetch_state(self._client, key, into, options))
 
     async def push_table(self, key: str, table: object, **options: Unpack[PushOptions]) -> Pushed:
         """As `transferd.Client.push_table`."""

@@ -1,0 +1,62 @@
+"""A state dict: many tensors that are one version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ._arrays import view
+from ._native import Buffer, Report, Tensor
+
+
+class State(dict[str, Tensor]):
+    """What `fetch_state` returns: the tensors by name, in the order in which they were pushed. All of them are of one version."""
+
+    version: int
+    """Their version."""
+    report: Report
+    """How the fetch of all of them went."""
+
+    def __init__(self, tensors: dict[str, Tensor], version: int, report: Report) -> None:
+        super().__init__(tensors)
+        self.version, self.report = version, report
+
+    def __repr__(self) -> str:
+        return f"<State of {len(self)} tensors, version {self.version}>"
+
+    def copy_into(self, into: Mapping[str, Any]) -> None:
+        """Copies the tensors into arrays of the same names: of numpy, of torch, or `Buffer`s.
+
+        Raises `KeyError` where one of the names is not there, and `ValueError` where a shape or an element type is another one. Nothing
+        was written then. Names that `into` does not have are left out.
+        """
+        if missing := [name for name in into if name not in self]:
+            raise KeyError(f"the state has no {missing[0]!r} ({len(missing)} of {len(into)} names are missing)")
+        for name, target in into.items():
+            found, wanted = _description(self[name]), _description(target)
+            if found != wanted:
+                raise ValueError(f"{name!r} is {_words(found)} in the state and {_words(wanted)} where it shall be copied")
+        for name, target in into.items():
+            _copy(self[name], target)
+
+
+def _description(value: Any) -> tuple[str, tuple[int, ...]]:
+    dtype = getattr(value.dtype, "name", value.dtype)
+    return str(dtype).removeprefix("torch."), tuple(value.shape)
+
+
+def _words(description: tuple[str, tuple[int, ...]]) -> str:
+    return f"{description[0]} {list(description[1])}"
+
+
+def _copy(tensor: Tensor, target: Any) -> None:
+    if isinstance(target, Buffer):
+        if tensor.nbytes > 0:
+            memoryview(target._raw())[:] = memoryview(tensor._raw())
+    elif hasattr(target, "copy_"):
+        import torch
+
+        with torch.no_grad():
+            target.copy_(tensor.torch())
+    else:
+        target[...] = view(tensor)

@@ -1,0 +1,133 @@
+"""State dicts: many tensors as one version."""
+
+from __future__ import annotations
+
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+import transferd as td
+from conftest import GIVE_UP, until
+
+
+def arrays(value: int = 3) -> dict[str, np.ndarray]:
+    return {
+        "layer0/w": np.full((3, 5), value, "float32"),
+        "layer0/b": np.full((7,), value, ml_dtypes.bfloat16),
+        "scale": np.array(value, "float64"),
+        "nothing": np.empty((0, 4), "int64"),
+        "mask": np.array([[True, False]]),
+    }
+
+
+def same(state, expected) -> bool:
+    return list(state) == list(expected) and all(
+        state[name].numpy().dtype == array.dtype and np.array_equal(state[name].numpy(), array)
+        for name, array in expected.items()
+    )
+
+
+def buffers(client: td.Client, of: dict[str, np.ndarray]) -> dict[str, td.Buffer]:
+    made = {name: client.empty(array.shape, array.dtype) for name, array in of.items()}
+    for name, array in of.items():
+        made[name].numpy()[...] = array
+    return made
+
+
+def test_buffers_are_one_version_and_nothing_is_copied(c, other):
+    free = c.arena_free_bytes
+    for version in (1, 2):
+        pushed = c.push_state("policy", buffers(c, arrays(version)), version=version)
+        assert (pushed.version, pushed.report.copied) == (version, 0)
+        for client in (c, other):
+            state = client.fetch_state("policy", at_least=version)
+            assert same(state, arrays(version))
+            assert (state.version, state.report.copied, state["scale"].version) == (version, 0, version)
+            assert repr(state) == f"<State of 5 tensors, version {version}>"
+    del state
+    c.delete("policy")
+    until("all memory came back", lambda: c.arena_free_bytes == free)
+
+
+def test_foreign_arrays_are_copied_once(c, other):
+    pushed = c.push_state("policy", arrays())
+    assert pushed.report.copied == sum(array.nbytes for array in arrays().values())
+    assert same(other.fetch_state("policy"), arrays())
+    again = c.fetch_state("policy")
+    other.push_state("again", again)
+    assert same(c.fetch_state("again"), arrays())
+
+
+def test_a_state_is_copied_into_arrays(c):
+    c.push_state("policy", arrays(4))
+    into = {name: np.zeros_like(array) for name, array in arrays().items() if name != "nothing"}
+    into["scale"] = c.empty((), "float64")
+    assert c.fetch_state("policy", into=into).version == 1
+    assert all(np.array_equal(np.asarray(array), arrays(4)[name]) for name, array in into.items())
+    zeros = {"layer0/w": np.zeros((3, 5), "float32")}
+    with pytest.raises(KeyError, match="no 'layer1/w'"):
+        c.fetch_state("policy", into={**zeros, "layer1/w": np.zeros(1)})
+    with pytest.raises(ValueError, match=r"'scale' is float64 \[\] in the state and float32 \[\] where"):
+        c.fetch_state("policy", into={**zeros, "scale": np.zeros((), "float32")})
+    with pytest.raises(ValueError, match=r"'mask' is bool \[1, 2\] in the state and bool \[2\] where"):
+        c.fetch_state("policy", into={**zeros, "mask": np.zeros(2, "bool")})
+    assert not zeros["layer0/w"].any()
+
+
+def test_all_buffers_are_taken_or_none(c):
+    made = buffers(c, arrays())
+    view = made["mask"].numpy()
+    with pytest.raises(td.StillExported):
+        c.push_state("policy", made)
+    assert not any(buffer.pushed for buffer in made.values())
+    assert np.array_equal(made["layer0/w"].numpy(), arrays()["layer0/w"])
+    del view
+    with pytest.raises(td.Error, match="pushed already"):
+        c.push_state("policy", {**made, "tied": made["mask"]})
+    assert not any(buffer.pushed for buffer in made.values())
+    c.push_state("policy", made)
+    assert all(buffer.pushed for buffer in made.values())
+
+
+def test_a_reader_sees_no_mix_of_versions(c, other):
+    last, seen = 60, []
+
+    def read() -> None:
+        newest = 0
+        while newest < last:
+            state = other.fetch_state("w", at_least=newest + 1)
+            newest = state.version
+            seen.append({float(value) for tensor in state.values() for value in tensor.numpy().ravel()} == {newest})
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for version in range(1, last + 1):
+        c.push_state("w", {f"t{n}": np.full(n + 1, version, "float64") for n in range(10)}, version=version)
+    reader.join(GIVE_UP)
+    assert seen and all(seen)
+
+
+def test_a_state_is_told_from_other_things(c):
+    c.push_state("state", {"t": np.ones(2)})
+    c.push("tensor", np.ones(2))
+    with pytest.raises(td.Error, match="fetch_bundle"):
+        c.fetch("state")
+    with pytest.raises(td.Error, match="is no bundle"):
+        c.fetch_state("tensor")
+    with pytest.raises(td.Error, match="at least 1 byte"):
+        c.push_state("state", {"": np.ones(2)})
+    assert c.push_state("empty", {}).version == 1
+    assert c.fetch_state("empty") == {}
+
+
+async def awaited(path: str) -> None:
+    async with td.aio.connect(path) as client:
+        await client.push_state("awaited", arrays(9))
+        assert same(await client.fetch_state("awaited"), arrays(9))
+
+
+def test_states_are_awaited(c):
+    import asyncio
+
+    asyncio.run(awaited(c.path))
