@@ -6,10 +6,10 @@ use std::time::Duration;
 use transfer_benches::Runner;
 use transfer_core::fabric::FabricKind;
 use transfer_core::memory::{LocalSlice, SegmentId};
-use transfer_core::op::{Command, Fetch, LeaseId, OpId, Push, Reply, Report};
+use transfer_core::op::{Answer, Command, Fetch, FetchedTensor, LeaseId, OpId, Push, Reply, Report, Request};
 use transfer_core::tensor::{DType, InvalidName, InvalidShape, Key, Select, TensorMeta, Version};
 use transfer_core::wire::message::{Body, Message, NameRef, Role};
-use transfer_core::wire::session::{read_command, read_reply, write_command, write_reply};
+use transfer_core::wire::session::{read_reply, read_request, write_reply, write_request};
 use transfer_core::wire::{Writer, crc32c};
 
 #[derive(Debug)]
@@ -25,7 +25,6 @@ fn main() -> Result<(), Failed> {
     let timeout = Duration::from_secs(30);
 
     let push = Push {
-        op: OpId(1),
         key: key.clone(),
         version: Some(Version(7)),
         meta: meta.clone(),
@@ -41,27 +40,20 @@ fn main() -> Result<(), Failed> {
         more_follow: false,
         announced: None,
     };
-    let fetch = Fetch {
-        op: OpId(2),
-        key,
-        select: Select::Exactly(Version(7)),
-        timeout,
-        require: None,
-        trace: None,
-        watches: false,
-    };
-    for (name, command) in [
-        ("push", Command::Push(push)),
-        ("fetch", Command::Fetch(fetch)),
-        ("release", Command::Release { lease: LeaseId(3) }),
+    let fetch = Fetch { key, select: Select::Exactly(Version(7)), timeout, require: None, trace: None, watches: false };
+    let op = OpId(1);
+    for (name, request) in [
+        ("push", Request::Command { op, command: Command::Push(push) }),
+        ("fetch", Request::Command { op, command: Command::Fetch(fetch) }),
+        ("release", Request::Release { lease: LeaseId(3) }),
     ] {
         let mut writer = Writer::new();
-        write_command(&mut writer, &command);
+        write_request(&mut writer, &request);
         let mut bytes = writer.into_vec();
-        runner.measure(&format!("commands: read a {name}, {} B", bytes.len()), 1, || read_command(black_box(&bytes)));
+        runner.measure(&format!("commands: read a {name}, {} B", bytes.len()), 1, || read_request(black_box(&bytes)));
         runner.measure(&format!("commands: write a {name}"), 1, || {
             let mut writer = Writer::reusing(std::mem::take(&mut bytes));
-            write_command(&mut writer, black_box(&command));
+            write_request(&mut writer, black_box(&request));
             bytes = writer.into_vec();
         });
     }
@@ -76,17 +68,17 @@ fn main() -> Result<(), Failed> {
         origin: None,
     };
     let slice = LocalSlice { segment: SegmentId(1), offset: 4096, len: 4096 };
-    let fetched = Reply::Fetched {
+    let fetched = Reply::Answer {
         op: OpId(2),
-        lease: LeaseId(3),
-        version: Version(7),
-        meta: meta.clone(),
-        slice,
-        ranges: 0,
-        report,
+        answer: Answer::Fetched {
+            lease: LeaseId(3),
+            tensor: FetchedTensor { version: Version(7), meta: meta.clone(), slice, ranges: 0, report },
+        },
     };
-    for (name, reply) in [("pushed", Reply::Pushed { op: OpId(1), version: Version(7), report }), ("fetched", fetched)]
-    {
+    for (name, reply) in [
+        ("pushed", Reply::Answer { op: OpId(1), answer: Answer::Pushed { version: Version(7), report } }),
+        ("fetched", fetched),
+    ] {
         let mut writer = Writer::new();
         write_reply(&mut writer, &reply);
         let mut bytes = writer.into_vec();

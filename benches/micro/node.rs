@@ -4,7 +4,7 @@
 use std::time::Duration;
 use transfer_benches::Runner;
 use transfer_core::memory::{LocalSlice, SegmentId};
-use transfer_core::op::{Command, Fetch, LeaseId, OpId, Push, Reply};
+use transfer_core::op::{Answer, Command, Fetch, LeaseId, OpId, Push, Reply, Request};
 use transfer_core::protocol::{Action, Control, HostAction, Node, NodeConfig, SessionId, Tenant};
 use transfer_core::tensor::{DType, InvalidName, InvalidShape, Key, Name, Select, TensorMeta, Version};
 use transfer_core::time::Time;
@@ -95,7 +95,6 @@ impl Bench {
     fn push(&mut self) {
         let (key, version) = self.turn();
         let push = Push {
-            op: OpId(self.next),
             key,
             version: Some(version),
             meta: self.meta.clone(),
@@ -111,14 +110,14 @@ impl Bench {
             more_follow: false,
             announced: None,
         };
-        self.node.command(self.now(), PRODUCER, Command::Push(push));
+        let request = Request::Command { op: OpId(self.next), command: Command::Push(push) };
+        self.node.request(self.now(), PRODUCER, request);
         self.next += 1;
         self.act();
     }
 
     fn fetch(&mut self, key: Key, version: Version) {
         let fetch = Fetch {
-            op: OpId(self.next),
             key,
             select: Select::Exactly(version),
             timeout: TIMEOUT,
@@ -126,7 +125,8 @@ impl Bench {
             trace: self.trace,
             watches: false,
         };
-        self.node.command(self.now(), CONSUMER, Command::Fetch(fetch));
+        let request = Request::Command { op: OpId(self.next), command: Command::Fetch(fetch) };
+        self.node.request(self.now(), CONSUMER, request);
         self.act();
     }
 
@@ -147,8 +147,14 @@ impl Bench {
         let mut lease: Option<LeaseId> = None;
         while let Some(action) = self.node.poll_action() {
             match action {
-                Action::Host(HostAction::Reply { reply: Reply::Fetched { lease: id, .. }, .. }) => lease = Some(id),
-                Action::Host(HostAction::Reply { reply: Reply::Failed { failure, .. }, .. }) => {
+                Action::Host(HostAction::Reply {
+                    reply: Reply::Answer { answer: Answer::Fetched { lease: id, .. }, .. },
+                    ..
+                }) => lease = Some(id),
+                Action::Host(HostAction::Reply {
+                    reply: Reply::Answer { answer: Answer::Failed { failure, .. }, .. },
+                    ..
+                }) => {
                     // A benchmark that measures failures is worse than none.
                     eprintln!("{failure}");
                     std::process::exit(1);
@@ -160,7 +166,7 @@ impl Bench {
             }
             if let Some(lease) = lease.take() {
                 self.handed_over += 1;
-                self.node.command(self.now(), CONSUMER, Command::Release { lease });
+                self.node.request(self.now(), CONSUMER, Request::Release { lease });
             }
         }
     }

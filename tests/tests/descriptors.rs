@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_core::op::{Command, Fetch, LeaseId, OpId, Reply};
+use transfer_core::op::{Answer, Command, Fetch, LeaseId, OpId, Reply, Request};
 use transfer_core::tensor::{Key, Name, Select};
 use transfer_core::wire::Writer;
-use transfer_core::wire::session::{read_reply, write_command};
+use transfer_core::wire::session::{read_reply, write_request};
 use transfer_memory::ring::MAX_RECORD_BYTES;
 use transfer_memory::session::{FromSidecar, SessionError, WorkerEnd, WorkerOptions};
 use transfer_memory::socket::SocketError;
@@ -62,20 +62,21 @@ fn a_reader_that_is_thrown_out_keeps_what_it_reads() {
     let name = Name::new("bare").expect("a name");
     let options = WorkerOptions { name, arena_bytes: 0, timeout: PATIENCE };
     let mut bare = WorkerEnd::connect(&scene.a().socket(), &options).expect("it may come in");
-    let say = |bare: &mut WorkerEnd, command: &Command| {
+    let say = |bare: &mut WorkerEnd, request: &Request| {
         let mut record = Writer::new();
-        write_command(&mut record, command);
+        write_request(&mut record, request);
         assert!(bare.submission.try_push(record.as_slice()).expect("the sidecar keeps to the rules"));
         bare.submission.publish();
         bare.socket.ring().expect("the session goes on");
     };
     let key = Key::new("k").expect("a key");
-    let (op, select, timeout) = (OpId(1), Select::Latest, PATIENCE);
-    say(&mut bare, &Command::Fetch(Fetch { op, key, select, timeout, require: None, trace: None, watches: false }));
+    let (select, timeout) = (Select::Latest, PATIENCE);
+    let fetch = Fetch { key, select, timeout, require: None, trace: None, watches: false };
+    say(&mut bare, &Request::Command { op: OpId(1), command: Command::Fetch(fetch) });
     let mut buffer = [0; MAX_RECORD_BYTES];
     let slice = poll(|| match bare.completion.try_pop(&mut buffer).expect("the sidecar keeps to the rules") {
         Some(record) => match read_reply(record) {
-            Ok(Reply::Fetched { slice, .. }) => Ok(slice),
+            Ok(Reply::Answer { answer: Answer::Fetched { tensor, .. }, .. }) => Ok(tensor.slice),
             other => panic!("{other:?}"),
         },
         None => Err("no reply"),
@@ -90,7 +91,7 @@ fn a_reader_that_is_thrown_out_keeps_what_it_reads() {
     let view: Bytes = bare.segments.view(slice, Arc::new(())).expect("it lies there");
     assert_eq!(pattern::sum(&view), Spec::bytes(LEN, 1).sum());
 
-    say(&mut bare, &Command::Release { lease: LeaseId(77) });
+    say(&mut bare, &Request::Release { lease: LeaseId(77) });
     let ended = poll(|| match bare.socket.receive(std::time::Instant::now() + Duration::from_secs(1)) {
         Err(SessionError::Socket(SocketError::Closed)) => Ok(()),
         other => Err(format!("{other:?}")),

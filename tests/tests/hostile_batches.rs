@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 use transfer_client::{BatchError, BlockingClient, BundleError, Error};
-use transfer_core::op::{Command, Fetch, OpId, Push, Reply};
+use transfer_core::op::{Answer, Command, Fetch, FetchedTensor, OpId, Push, Reply};
 use transfer_core::tensor::{DType, Key, Name, Retention, Select, TensorMeta, TensorName};
 use transfer_core::wire::Writer;
 use transfer_core::wire::bundle::BundleTable;
@@ -40,11 +40,9 @@ impl Liar {
     }
 
     /// Pushes a body of so many bytes, said to be made of so many ranges, and waits for the answer.
-    fn push(&mut self, key: &str, offset: u64, body: u64, ranges: u32) -> Reply {
-        self.next += 1;
+    fn push(&mut self, key: &str, offset: u64, body: u64, ranges: u32) -> Answer {
         let meta = TensorMeta::of(DType::U8, &[body]).and_then(|meta| meta.with_metadata(METADATA.len() as u32));
         let push = Push {
-            op: OpId(self.next),
             key: Key::new(key).expect("a key"),
             version: None,
             meta: meta.expect("a description"),
@@ -63,9 +61,10 @@ impl Liar {
         self.ask(&Command::Push(push))
     }
 
-    fn ask(&mut self, command: &Command) -> Reply {
+    fn ask(&mut self, command: &Command) -> Answer {
+        self.next += 1;
         let mut record = Writer::new();
-        write_command(&mut record, command);
+        write_command(&mut record, OpId(self.next), command);
         assert!(self.end.submission.try_push(record.as_slice()).expect("the sidecar keeps to the rules"));
         self.end.submission.publish();
         self.end.socket.ring().expect("the session goes on");
@@ -76,9 +75,8 @@ impl Liar {
                 else {
                     return Err("no answer");
                 };
-                match read_reply(bytes).expect("a reply") {
-                    Reply::Returned { .. } => {}
-                    reply => return Ok(reply),
+                if let Reply::Answer { answer, .. } = read_reply(bytes).expect("a reply") {
+                    return Ok(answer);
                 }
             }
         })
@@ -86,8 +84,8 @@ impl Liar {
     }
 }
 
-fn refused(reply: Reply, what: &str) {
-    let Reply::Failed { failure, .. } = reply else { panic!("{what}: {reply:?}") };
+fn refused(answer: Answer, what: &str) {
+    let Answer::Failed { failure, .. } = answer else { panic!("{what}: {answer:?}") };
     assert!(failure.text.contains(what), "{what}: {failure}");
 }
 
@@ -107,7 +105,7 @@ fn a_table_that_lies_is_refused_by_the_sidecar() {
     // The table is not in the arena.
     refused(liar.push("k", ARENA - 64, 128, 2), "end within the arena");
     refused(liar.push("k", u64::MAX - 63, 128, 2), "end within the arena");
-    assert!(matches!(liar.push("k", HEAD, 128, 2), Reply::Pushed { .. }));
+    assert!(matches!(liar.push("k", HEAD, 128, 2), Answer::Pushed { .. }));
     scene.others_go_on();
     drop(liar);
     scene.a().until("it is gone", |s| s.sessions.iter().all(|s| s.worker != "liar"));
@@ -122,7 +120,7 @@ fn a_table_or_metadata_that_lies_to_the_reader_is_its_error() {
         |sidecar: &Sidecar, name| BlockingClient::connect(sidecar.socket()).name(name).call().expect("a session");
     let (near, far) = (connect(scene.a(), "near"), connect(scene.b(), "far"));
     liar.write_table(&[(0, 64), (64, 64)]);
-    assert!(matches!(liar.push("k", HEAD, 128, 2), Reply::Pushed { .. }));
+    assert!(matches!(liar.push("k", HEAD, 128, 2), Answer::Pushed { .. }));
     // The sidecar has looked; now it says something else.
     for table in
         [[(0, 64), (ARENA - 63, 64)], [(u64::MAX, 64), (0, 64)], [(0, 64), (64, 63)], [(0, 64), (64, u64::MAX)]]
@@ -164,7 +162,7 @@ fn the_table_of_a_bundle_that_lies_is_the_readers_error() {
     let write = |liar: &Liar, table: &[u8]| liar.end.arena.copy_in(HEAD, table).expect("it is its arena");
     write(&liar, &table);
     liar.write_table(&[(0, 64), (64, 64)]);
-    assert!(matches!(liar.push("k", HEAD, 128, 2), Reply::Pushed { .. }));
+    assert!(matches!(liar.push("k", HEAD, 128, 2), Answer::Pushed { .. }));
     for client in [&near, &far] {
         assert_eq!(client.fetch_bundle("k").call().expect("it is true").len(), 2);
     }
@@ -211,7 +209,6 @@ fn behind_a_slice_there_are_zeros() {
     // A reader with nothing between the test and the memory that it landed in.
     let mut reader = Liar::start(scene.b());
     let fetch = Fetch {
-        op: OpId(9),
         key: Key::new("slice").expect("a key"),
         select: Select::Latest,
         timeout: PATIENCE,
@@ -219,7 +216,11 @@ fn behind_a_slice_there_are_zeros() {
         trace: None,
         watches: false,
     };
-    let Reply::Fetched { slice, meta, ranges: 0, .. } = reader.ask(&Command::Fetch(fetch)) else { panic!("no tensor") };
+    let Answer::Fetched { tensor: FetchedTensor { slice, meta, ranges: 0, .. }, .. } =
+        reader.ask(&Command::Fetch(fetch))
+    else {
+        panic!("no tensor")
+    };
     // Doorbells come, too.
     let passed = loop {
         if let FromSidecar::Segment(passed) = reader.end.socket.receive(Instant::now() + PATIENCE).expect("a segment") {

@@ -114,16 +114,9 @@ fn one_that_never_reads() {
             let op = OpId(submitted + 1);
             let key = Key::new("w").expect("a key");
             record = Writer::reusing(std::mem::take(&mut record).into_vec());
-            let fetch = Fetch {
-                op,
-                key,
-                select: Select::Latest,
-                timeout: PATIENCE,
-                require: None,
-                trace: None,
-                watches: false,
-            };
-            write_command(&mut record, &Command::Fetch(fetch));
+            let fetch =
+                Fetch { key, select: Select::Latest, timeout: PATIENCE, require: None, trace: None, watches: false };
+            write_command(&mut record, op, &Command::Fetch(fetch));
             let fits = silent.submission.try_push(record.as_slice()).expect("the sidecar keeps to the rules");
             silent.submission.publish();
             if silent.submission.should_wake() {

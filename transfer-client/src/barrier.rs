@@ -4,11 +4,10 @@ use crate::Error;
 use crate::connection::Connection;
 use crate::counting::Counting;
 use crate::face::Face;
-use crate::session::Outcome;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transfer_core::op::{CounterAsk, CounterReport};
+use transfer_core::op::{Answer, CounterAsk, CounterReport};
 use transfer_core::tensor::Name;
 
 /// A barrier that exists once in the job. A caller that arrives waits until all members have arrived, round after
@@ -86,8 +85,8 @@ impl<F: Face> Barrier<F> {
     /// Arrives, and waits until all members have arrived.
     pub fn wait(&self) -> Counting<F, Round> {
         let ask = CounterAsk::Wait { members: self.members };
-        Counting::new(&self.connection.session(), self.name.clone(), ask, |outcome| match outcome {
-            Outcome::Released { round, leader, report } => Some(Round { number: round, leader, report }),
+        Counting::new(&self.connection.session(), self.name.clone(), ask, |answer| match answer {
+            Answer::Released { round, leader, report } => Some(Round { number: round, leader, report }),
             _ => None,
         })
     }

@@ -9,10 +9,10 @@ use crate::gathered::{Body, OutOfBody, Piece, Pieces};
 use crate::handle::to_key;
 use crate::keys::ToKey;
 use crate::push::{Push, Source};
-use crate::session::Landed;
 use crate::tensor::Lease;
 use crate::{Error, Frozen, Handle, Tensor, TensorMut};
 use std::sync::Arc;
+use transfer_core::op::FetchedTensor;
 use transfer_core::op::Report;
 use transfer_core::tensor::{DType, TensorMeta, TensorName};
 use transfer_core::wire::bundle::{BundleTable, InvalidBundle};
@@ -160,9 +160,9 @@ impl FetchedBundle {
     }
 }
 
-fn take_bundle(lease: Arc<Lease>, landed: Landed) -> Result<FetchedBundle, Error> {
-    let body = Body::new::<BundleError>(lease, &landed)?;
-    let Landed { version, meta, report, .. } = landed;
+fn take_bundle(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedBundle, Error> {
+    let body = Body::new::<BundleError>(lease, &tensor)?;
+    let FetchedTensor { version, meta, report, .. } = tensor;
     if !BundleTable::is_bundle(&body.metadata) {
         return Err(BundleError::NotABundle { meta }.into());
     }

@@ -1,7 +1,7 @@
 //! Commands that are sent to the sidecar, and their answers: one, or a batch of them.
 
 use crate::Error;
-use crate::session::{Outcome, Session, Submitting};
+use crate::session::{Answered, Session, Submitting};
 use smallvec::SmallVec;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,13 +19,8 @@ pub(crate) fn deadline(started: Instant, timeout: Duration) -> Instant {
     started + timeout.min(YEAR)
 }
 
-/// The end of one command.
-#[derive(Debug)]
-pub(crate) enum Ended {
-    Answered(Outcome),
-    NotSent(Error),
-    NoAnswer { waited: Duration },
-}
+/// The end of one command: its answer, or the reason why there is none. A command that was not sent has no number.
+pub(crate) type Ended = Result<Answered, Error>;
 
 /// One command or many: written into the ring together, published together with one doorbell, and awaited together.
 /// Dropping it gives up the commands that have not ended.
@@ -59,7 +54,7 @@ impl Calls {
     /// Continues; breaks when all commands have ended.
     pub(crate) fn step(&mut self, waker: &Waker) -> ControlFlow<(), Instant> {
         if self.session.is_forked() {
-            self.ended.resize_with(self.todo.len(), || Ended::NotSent(Error::Forked));
+            self.ended.resize_with(self.todo.len(), || Err(Error::Forked));
             return ControlFlow::Break(());
         }
         let mut until = self.limit + GRACE;
@@ -74,17 +69,17 @@ impl Calls {
         let waiting = &self.todo[self.ended.len()..self.sent];
         if !waiting.is_empty() {
             let (ops, ended) = (waiting.iter().filter_map(|item| item.op), &mut self.ended);
-            self.session.poll_outcomes(ops, waker, |outcome| ended.push(Ended::Answered(outcome)));
+            self.session.poll_ends(ops, waker, |end| ended.push(end.map_err(Error::from)));
         }
         if self.ended.len() < self.sent && Instant::now() >= self.limit + GRACE {
             self.session.abandon(self.todo[self.ended.len()..self.sent].iter().filter_map(|item| item.op));
             let waited = self.started.elapsed();
-            self.ended.resize_with(self.sent, || Ended::NoAnswer { waited });
+            self.ended.resize_with(self.sent, || Err(Error::NoAnswer { waited }));
         }
         if self.ended.len() == self.sent
             && let Some(error) = &self.stopped
         {
-            self.ended.resize_with(self.todo.len(), || Ended::NotSent(error.clone()));
+            self.ended.resize_with(self.todo.len(), || Err(error.clone()));
         }
         match self.ended.len() == self.todo.len() {
             true => ControlFlow::Break(()),
@@ -101,6 +96,14 @@ impl Calls {
     pub(crate) fn take(&mut self) -> impl Iterator<Item = (Submitting, Ended)> + use<> {
         self.sent = 0;
         std::mem::take(&mut self.todo).into_iter().zip(std::mem::take(&mut self.ended))
+    }
+
+    /// The answer to the only command.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(crate) fn take_one(&mut self) -> Ended {
+        self.take().next().map_or(Err(Error::Ended), |(_, ended)| ended)
     }
 
     fn no_answer(&self) -> Error {

@@ -4,9 +4,9 @@
 //! publishes the versions again, and gives the new session to later calls. Calls that were under way have failed by
 //! then.
 
-use crate::calls::{Calls, Ended, deadline};
+use crate::calls::{Calls, deadline};
 use crate::driver;
-use crate::session::{Former, Gone, Held, Loan, Outcome, Session};
+use crate::session::{Answered, Former, Gone, Held, Loan, Session};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use transfer_core::op::Command;
+use transfer_core::op::{Answer, Command};
 use transfer_core::tensor::Name;
 use transfer_memory::Errno;
 use transfer_memory::session::{FromSidecar, RefusalCode, Returning, SessionError, WorkerEnd};
@@ -167,18 +167,15 @@ fn publish_again(session: &Arc<Session>, published: &mut Vec<Loan>) {
         ControlFlow::Continue(at) => ControlFlow::Continue(at),
     });
     let unsent = published.drain(..).zip(calls.take()).filter_map(|(loan, (item, ended))| match ended {
-        Ended::NotSent(_) => Some(loan),
-        Ended::Answered(Outcome::Failed { failure, loan: failed }) => {
+        _ if item.op.is_none() => Some(loan),
+        Ok(Answered { answer: Answer::Failed { failure, .. }, loan: failed }) => {
             if let Some(failed) = failed {
                 tracing::warn!(key = %loan.push.key, "not published again after the sidecar's restart: {failure}");
                 session.give_back(*failed);
             }
             None
         }
-        Ended::Answered(_) | Ended::NoAnswer { .. } => {
-            drop(item);
-            None
-        }
+        _ => None,
     });
     let unsent: Vec<Loan> = unsent.collect();
     *published = unsent;

@@ -4,12 +4,11 @@ use crate::Error;
 use crate::connection::Connection;
 use crate::counting::Counting;
 use crate::face::Face;
-use crate::session::Outcome;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use transfer_core::fabric::AtomicOp;
-use transfer_core::op::{CounterAsk, CounterReport};
+use transfer_core::op::{Answer, CounterAsk, CounterReport};
 use transfer_core::tensor::Name;
 
 /// A counter that exists once in the job: a `u64` with a name. All workers of the job can read it, add to it, and swap
@@ -92,8 +91,8 @@ impl<F: Face> Counter<F> {
     pub(crate) fn open(connection: &Arc<Connection>, name: Result<Name, Error>) -> Counting<F, Counter<F>> {
         let found = name.as_ref().ok().cloned();
         let of = connection.clone();
-        Counting::new(&connection.session(), name, CounterAsk::Open, move |outcome| match outcome {
-            Outcome::CounterOpened { home, identity } => {
+        Counting::new(&connection.session(), name, CounterAsk::Open, move |answer| match answer {
+            Answer::CounterOpened { home, identity } => {
                 Some(Counter { connection: of, name: found?, home, identity, face: PhantomData })
             }
             _ => None,
@@ -132,8 +131,8 @@ impl<F: Face> Counter<F> {
 
     fn operate<T>(&self, op: AtomicOp, make: impl FnOnce(u64, CounterReport) -> T + Send + 'static) -> Counting<F, T> {
         let ask = CounterAsk::Operate { home: self.home.clone(), identity: self.identity, op };
-        Counting::new(&self.connection.session(), Ok(self.name.clone()), ask, move |outcome| match outcome {
-            Outcome::Counted { old, report } => Some(make(old, report)),
+        Counting::new(&self.connection.session(), Ok(self.name.clone()), ask, move |answer| match answer {
+            Answer::Counted { old, report } => Some(make(old, report)),
             _ => None,
         })
     }

@@ -1,10 +1,10 @@
 //! Calls about counters and barriers.
 
 use crate::Error;
-use crate::calls::{Calls, Ended, deadline};
+use crate::calls::{Calls, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
 use crate::options::DEFAULT_TIMEOUT;
-use crate::session::{Outcome, Session};
+use crate::session::{Answered, Session};
 use std::fmt;
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transfer_core::op::{Command, CounterAsk, CounterCommand, OpId};
+use transfer_core::op::{Answer, Command, CounterAsk, CounterCommand};
 use transfer_core::tensor::Name;
 
 /// A call on a counter or a barrier that returns a `T`: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
@@ -24,14 +24,14 @@ pub struct Counting<F, T> {
 }
 
 /// Converts the sidecar's answer. `None` for an answer of another kind.
-type Take<T> = Box<dyn FnOnce(Outcome) -> Option<T> + Send>;
+type Take<T> = Box<dyn FnOnce(Answer) -> Option<T> + Send>;
 
 impl<F: Face, T> Counting<F, T> {
     pub(crate) fn new(
         session: &Arc<Session>,
         name: Result<Name, Error>,
         ask: CounterAsk,
-        take: impl FnOnce(Outcome) -> Option<T> + Send + 'static,
+        take: impl FnOnce(Answer) -> Option<T> + Send + 'static,
     ) -> Self {
         let (session, timeout) = (session.clone(), DEFAULT_TIMEOUT);
         let asked = Some(name.map(|name| (name, ask)));
@@ -91,22 +91,16 @@ impl<T> Call for CountingCall<T> {
             (None, Some(Ok((name, ask)))) => {
                 let started = Instant::now();
                 let mut calls = Calls::new(self.session.clone(), started, deadline(started, self.timeout));
-                // The session numbers it.
-                let op = OpId(0);
-                calls.add(Command::Counter(CounterCommand { op, name, ask, timeout: self.timeout }), None);
+                calls.add(Command::Counter(CounterCommand { name, ask, timeout: self.timeout }), None);
                 self.calls.insert(calls)
             }
             (None, Some(Err(e))) => return ControlFlow::Break(Err(e)),
             (None, None) => return ControlFlow::Break(Err(Error::Ended)),
         };
-        calls.step(waker).map_break(|()| match (calls.take().next(), self.take.take()) {
-            (Some((_, Ended::Answered(Outcome::Failed { failure, .. }))), _) => Err(failure.into()),
-            (Some((_, Ended::Answered(Outcome::Gone(gone)))), _) => Err(gone.into()),
-            (Some((_, Ended::NotSent(error))), _) => Err(error),
-            (Some((_, Ended::NoAnswer { waited })), _) => Err(Error::NoAnswer { waited }),
+        calls.step(waker).map_break(|()| {
+            let answer = calls.take_one().and_then(Answered::success)?;
             // The table only passes answers of the kind that was asked for.
-            (Some((_, Ended::Answered(outcome))), Some(take)) => take(outcome).ok_or(Error::Ended),
-            _ => Err(Error::Ended),
+            self.take.take().and_then(|take| take(answer)).ok_or(Error::Ended)
         })
     }
 

@@ -3,7 +3,7 @@
 use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
 use crate::options::DEFAULT_TIMEOUT;
-use crate::session::{Landed, Outcome, Session, WaitEnd};
+use crate::session::{Answered, Session, WaitEnd};
 use crate::tensor::Lease;
 use crate::{Error, Tensor};
 use std::future::IntoFuture;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::{Command, OpId};
+use transfer_core::op::{Answer, Command, FetchedTensor};
 use transfer_core::tensor::{Key, Select};
 use transfer_core::trace::TraceContext;
 
@@ -34,10 +34,8 @@ impl FetchOptions {
     }
 
     pub(crate) fn command(&self, key: Key) -> Command {
-        // The session numbers it.
-        let op = OpId(0);
         let FetchOptions { select, timeout, require, trace, watches } = *self;
-        Command::Fetch(transfer_core::op::Fetch { op, key, select, timeout, require, trace, watches })
+        Command::Fetch(transfer_core::op::Fetch { key, select, timeout, require, trace, watches })
     }
 }
 
@@ -93,7 +91,7 @@ pub struct Fetch<F, T = Tensor> {
 }
 
 /// Converts what was handed out or found.
-pub(crate) type Take<T> = fn(Arc<Lease>, Landed) -> Result<T, Error>;
+pub(crate) type Take<T> = fn(Arc<Lease>, FetchedTensor) -> Result<T, Error>;
 
 impl<F: Face, T> Fetch<F, T> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, take: Take<T>) -> Self {
@@ -144,7 +142,7 @@ impl<T> FetchCall<T> {
         let (Some(Ok(key)), None) = (&self.key, trace) else { return None };
         let started = Instant::now();
         match self.session.watch(key, select, require, (started, timeout)) {
-            WaitEnd::Found(hazard, landed) => Some((self.take)(Lease::looked_up(&self.session, hazard), landed)),
+            WaitEnd::Found(hazard, tensor) => Some((self.take)(Lease::looked_up(&self.session, hazard), tensor)),
             WaitEnd::TimedOut(failure) => Some(Err(failure.into())),
             WaitEnd::Ask { waited } => {
                 self.options.timeout = timeout.saturating_sub(waited);
@@ -173,10 +171,7 @@ impl<T> Call for FetchCall<T> {
             (None, Some(Err(e))) => return ControlFlow::Break(Err(e)),
             (None, None) => return ControlFlow::Break(Err(Error::Ended)),
         };
-        calls.step(waker).map_break(|()| {
-            let ended = calls.take().next();
-            ended.map_or(Err(Error::Ended), |(_, ended)| conclude(&self.session, ended, self.take))
-        })
+        calls.step(waker).map_break(|()| conclude(&self.session, calls.take_one(), self.take))
     }
 
     fn needs_timer(&self) -> bool {
@@ -195,19 +190,15 @@ pub(crate) fn look_up<T>(
     if options.trace.is_some() {
         return None;
     }
-    let (hazard, landed) = session.look_up(key, options.select, options.require)?;
-    Some(take(Lease::looked_up(session, hazard), landed))
+    let (hazard, tensor) = session.look_up(key, options.select, options.require)?;
+    Some(take(Lease::looked_up(session, hazard), tensor))
 }
 
 /// Makes the result of a fetch.
 pub(crate) fn conclude<T>(session: &Arc<Session>, ended: Ended, take: Take<T>) -> Result<T, Error> {
-    match ended {
-        Ended::Answered(Outcome::Fetched { lease, landed }) => take(Lease::handed_out(session, lease), landed),
-        Ended::Answered(Outcome::Failed { failure, .. }) => Err(failure.into()),
-        Ended::Answered(Outcome::Gone(gone)) => Err(gone.into()),
+    match ended.and_then(Answered::success)? {
+        Answer::Fetched { lease, tensor } => take(Lease::handed_out(session, lease), tensor),
         // The table only passes answers to a fetch.
-        Ended::Answered(_) => Err(Error::Ended),
-        Ended::NotSent(error) => Err(error),
-        Ended::NoAnswer { waited } => Err(Error::NoAnswer { waited }),
+        _ => Err(Error::Ended),
     }
 }

@@ -1,9 +1,9 @@
 //! Gates: a published version is taken back and updated in place.
 
-use crate::calls::{Calls, Ended, deadline};
+use crate::calls::{Calls, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
 use crate::options::DEFAULT_TIMEOUT;
-use crate::session::{Outcome, Session};
+use crate::session::{Answered, Session};
 use crate::{Error, TensorMut};
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transfer_core::op::{Command, FailureCode, OpId, TakeBack};
+use transfer_core::op::{Answer, Command, FailureCode, TakeBack};
 use transfer_core::tensor::{Key, TensorMeta, Version};
 
 /// A version that is about to be taken back. Set the time-out of its readers, then `.await` it, or `.call()` it on a
@@ -125,17 +125,16 @@ impl Call for GateCall {
             }
             let timeout = limit.saturating_duration_since(now);
             let mut new = Calls::new(self.session.clone(), started, limit);
-            // The session numbers it.
-            new.add(Command::TakeBack(TakeBack { op: OpId(0), key, version, timeout }), None);
+            new.add(Command::TakeBack(TakeBack { key, version, timeout }), None);
             *calls = Some(new);
         }
         let Some(calls) = calls else { return ControlFlow::Break(Err(Error::Ended)) };
         if let ControlFlow::Continue(at) = calls.step(waker) {
             return ControlFlow::Continue(at);
         }
-        let loan = match calls.take().next() {
-            Some((_, Ended::Answered(Outcome::TakenBack { loan }))) => loan,
-            Some((_, Ended::Answered(Outcome::Failed { failure, .. }))) => {
+        let loan = match calls.take_one() {
+            Ok(Answered { answer: Answer::TakenBack { .. }, loan: Some(loan) }) => loan,
+            Ok(Answered { answer: Answer::Failed { failure, .. }, .. }) => {
                 return match self.instead.take() {
                     Some(meta) if failure.code == FailureCode::VersionGone || failure.code == FailureCode::NotOwner => {
                         self.stage = Stage::Allocating(meta);
@@ -144,11 +143,9 @@ impl Call for GateCall {
                     _ => ControlFlow::Break(Err(failure.into())),
                 };
             }
-            Some((_, Ended::Answered(Outcome::Gone(gone)))) => return ControlFlow::Break(Err(gone.into())),
-            Some((_, Ended::NotSent(error))) => return ControlFlow::Break(Err(error)),
-            Some((_, Ended::NoAnswer { waited })) => return ControlFlow::Break(Err(Error::NoAnswer { waited })),
             // The table only passes answers of this kind.
-            Some((_, Ended::Answered(_))) | None => return ControlFlow::Break(Err(Error::Ended)),
+            Ok(_) => return ControlFlow::Break(Err(Error::Ended)),
+            Err(error) => return ControlFlow::Break(Err(error)),
         };
         let meta = loan.push.meta.clone();
         let block = match loan.lent.owned && self.session.home().is_read_no_more(&loan.formers) {

@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_core::op::{Command, OpId, Prepare};
+use transfer_core::op::{Command, Prepare};
 use transfer_core::tensor::{DType, InvalidName, Key, Name, TensorMeta};
 use transfer_memory::socket::Socket;
 use transfer_memory::view::Element;
@@ -244,8 +244,7 @@ impl<F: Face> Handle<F> {
 
     /// Deletes a key of this worker. Its tensors that are being read stay until their readers are done.
     pub fn delete(&self, key: impl ToKey) -> Order<F> {
-        // The session numbers it.
-        let command = to_key(&key).map(|key| Command::Delete { op: OpId(0), key });
+        let command = to_key(&key).map(|key| Command::Delete { key });
         Order::new(self.session(), command)
     }
 
@@ -282,8 +281,8 @@ fn counter_name(name: &str, key: fn(&Name) -> Result<Key, InvalidName>) -> Resul
 
 fn prepare(key: &impl ToKey, dtype: DType, dims: &[u64], to: &str) -> Result<Command, Error> {
     let (key, meta, to) = (to_key(key)?, TensorMeta::of(dtype, dims)?, Name::new(to)?);
-    // The session numbers it, and the call sets its time-out.
-    Ok(Command::Prepare(Prepare { op: OpId(0), key, meta, to, timeout: Duration::ZERO }))
+    // The call sets the time-out.
+    Ok(Command::Prepare(Prepare { key, meta, to, timeout: Duration::ZERO }))
 }
 
 pub(crate) fn to_key(key: &impl ToKey) -> Result<Key, Error> {

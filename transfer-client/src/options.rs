@@ -3,7 +3,7 @@
 use crate::Error;
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::{Command, Failure, FailureCode, MAX_READERS, OpId, Push};
+use transfer_core::op::{Command, Failure, FailureCode, MAX_READERS, Push};
 use transfer_core::tensor::{Key, Name, Retention, TensorMeta, Version};
 use transfer_core::trace::TraceContext;
 
@@ -60,8 +60,6 @@ impl PushOptions {
 
     pub(crate) fn command(&self, key: Key, meta: TensorMeta, offset: u64, timeout: Duration) -> Command {
         Command::Push(Push {
-            // The session numbers it.
-            op: OpId(0),
             key,
             version: self.version,
             meta,

@@ -1,17 +1,17 @@
 //! Calls without a result: deleting a key, and preparing a push.
 
 use crate::Error;
-use crate::calls::{Calls, Ended, deadline};
+use crate::calls::{Calls, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
 use crate::options::DEFAULT_TIMEOUT;
-use crate::session::{Outcome, Session};
+use crate::session::{Answered, Session};
 use std::future::IntoFuture;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transfer_core::op::Command;
+use transfer_core::op::{Answer, Command};
 
 /// A call without a result: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Order<F> {
 }
 
 impl<F: Face> Order<F> {
-    /// Makes the call. `command` gets its time-out later, and its number from the session.
+    /// Makes the call. `command` gets its time-out later.
     pub(crate) fn new(session: Arc<Session>, command: Result<Command, Error>) -> Self {
         let call = OrderCall { session, command: Some(command), timeout: DEFAULT_TIMEOUT, calls: None };
         Order { call, face: PhantomData }
@@ -82,14 +82,10 @@ impl Call for OrderCall {
             (None, Some(Err(e))) => return ControlFlow::Break(Err(e)),
             (None, None) => return ControlFlow::Break(Err(Error::Ended)),
         };
-        calls.step(waker).map_break(|()| match calls.take().next() {
-            Some((_, Ended::Answered(Outcome::Done))) => Ok(()),
-            Some((_, Ended::Answered(Outcome::Failed { failure, .. }))) => Err(failure.into()),
-            Some((_, Ended::Answered(Outcome::Gone(gone)))) => Err(gone.into()),
-            Some((_, Ended::NotSent(error))) => Err(error),
-            Some((_, Ended::NoAnswer { waited })) => Err(Error::NoAnswer { waited }),
+        calls.step(waker).map_break(|()| match calls.take_one().and_then(Answered::success)? {
+            Answer::Deleted | Answer::Prepared => Ok(()),
             // The table only passes answers of this kind.
-            Some((_, Ended::Answered(_))) | None => Err(Error::Ended),
+            _ => Err(Error::Ended),
         })
     }
 

@@ -4,7 +4,7 @@ use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
 use crate::gathered::{Pieces, gather};
 use crate::options::{PushOptions, push_options};
-use crate::session::{Held, Outcome, Session, SharedRange, Submitting};
+use crate::session::{Answered, Held, Session, SharedRange, Submitting};
 use crate::{Error, PushError, TensorMut};
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Instant;
-use transfer_core::op::{Command, Report};
+use transfer_core::op::{Answer, Command, Report};
 use transfer_core::tensor::{Key, TensorMeta};
 
 /// The result of a push.
@@ -247,32 +247,28 @@ pub(crate) fn conclude(session: &Session, item: Submitting, ended: Ended) -> Res
     let Submitting { command: Command::Push(push), held, .. } = item else {
         return Err(PushError::new(Error::Ended, None));
     };
-    let error = match ended {
-        Ended::Answered(Outcome::Pushed { version, report }) => return Ok(Pushed { version: version.0, report }),
-        Ended::Answered(Outcome::Failed { failure, loan }) => {
-            let tensor = match loan {
-                Some(loan) if loan.lent.owned && loan.formers.is_empty() => {
-                    session.take_back(loan.lent).map(|block| TensorMut::new(block, push.meta))
-                }
+    let (error, tensor) = match ended {
+        Ok(Answered { answer: Answer::Pushed { version, report }, .. }) => {
+            return Ok(Pushed { version: version.0, report });
+        }
+        Ok(Answered { answer: Answer::Failed { failure, .. }, loan }) => {
+            let block = match loan {
+                Some(loan) if loan.lent.owned && loan.formers.is_empty() => session.take_back(loan.lent),
                 Some(loan) => {
                     session.give_back(*loan);
                     None
                 }
                 None => None,
             };
-            return Err(PushError::new(failure.into(), tensor));
+            (failure.into(), block)
         }
-        Ended::Answered(Outcome::Gone(gone)) => gone.into(),
         // The table only passes answers to a push.
-        Ended::Answered(_) => Error::Ended,
-        Ended::NoAnswer { waited } => Error::NoAnswer { waited },
-        Ended::NotSent(error) => {
-            let tensor = match held {
-                Some(Held::Own(block)) => Some(TensorMut::new(block, push.meta)),
-                _ => None,
-            };
-            return Err(PushError::new(error, tensor));
-        }
+        Ok(_) => (Error::Ended, None),
+        // A push that was not sent still has its range.
+        Err(error) => match held {
+            Some(Held::Own(block)) => (error, Some(block)),
+            _ => (error, None),
+        },
     };
-    Err(PushError::new(error, None))
+    Err(PushError::new(error, tensor.map(|block| TensorMut::new(block, push.meta))))
 }

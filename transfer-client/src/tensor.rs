@@ -1,10 +1,11 @@
 //! Fetched tensors.
 
-use crate::session::{Landed, Session};
+use crate::session::Session;
 use crate::{BatchError, Error, Frozen};
 use arrow_array::{ArrayRef, ArrowPrimitiveType, PrimitiveArray};
 use std::sync::Arc;
 use transfer_core::memory::LocalSlice;
+use transfer_core::op::FetchedTensor;
 use transfer_core::op::{LeaseId, Report};
 use transfer_core::tensor::{DType, TensorMeta, Version};
 use transfer_memory::board::HazardPointer;
@@ -61,8 +62,8 @@ impl Drop for Lease {
 }
 
 impl Tensor {
-    pub(crate) fn new(lease: Arc<Lease>, landed: Landed) -> Result<Tensor, Error> {
-        let Landed { version, meta, slice, report, .. } = landed;
+    pub(crate) fn new(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<Tensor, Error> {
+        let FetchedTensor { version, meta, slice, report, .. } = tensor;
         if meta.metadata_bytes() > 0 {
             return Err(BatchError::NotATensor { meta }.into());
         }

@@ -141,7 +141,7 @@ async fn tasks_and_threads_share_a_session() {
 async fn when_the_sidecar_dies_futures_fail() {
     let (mut sidecar, client) = start(Honest::default(), 1 << 20).await;
     let waiting = tokio::spawn(client.fetch("never").into_future());
-    told(&sidecar, |heard| heard.commands == 1).await;
+    told(&sidecar, |heard| heard.requests == 1).await;
     sidecar.kill();
     assert_eq!(waiting.await.unwrap().unwrap_err(), Error::SidecarGone(Gone::Closed));
     assert_eq!(client.fetch("never").await.unwrap_err(), Error::SidecarGone(Gone::Closed));

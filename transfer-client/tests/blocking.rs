@@ -9,7 +9,7 @@ use sidecar::{Honest, Script, Sidecar, Wire, failed};
 use std::thread;
 use std::time::Duration;
 use transfer_client::{BlockingClient, DType, Error, FailureCode, Fault, Key, ViewError};
-use transfer_core::op::{Command, Reply};
+use transfer_core::op::{Command, Reply, Request};
 
 fn start(script: impl Script, arena_bytes: u64) -> (Sidecar, BlockingClient) {
     let (sidecar, socket) = Sidecar::start(script);
@@ -78,19 +78,19 @@ fn every_dtype_and_the_empty_tensor_pass() {
 #[test]
 fn a_failed_push_gives_the_tensor_back_unless_it_is_kept() {
     let (mut count, mut kept) = (0, (transfer_core::op::OpId(0), 0));
-    let script = move |wire: &mut Wire, command: Command| {
-        let Command::Push(push) = command else { return };
+    let script = move |wire: &mut Wire, request: Request| {
+        let Request::Command { op, command: Command::Push(push) } = request else { return };
         count += 1;
         match count {
-            1 => wire.reply(&failed(push.op, FailureCode::KeyOwned, false)),
+            1 => wire.reply(&failed(op, FailureCode::KeyOwned, false)),
             2 => {
-                kept = (push.op, push.offset);
-                wire.reply(&failed(push.op, FailureCode::Deadline, true));
+                kept = (op, push.offset);
+                wire.reply(&failed(op, FailureCode::Deadline, true));
             }
             _ => {
                 // The kept range is returned later.
                 wire.reply(&Reply::Returned { pushed: kept.0, offset: kept.1 });
-                wire.reply(&failed(push.op, FailureCode::PoolFull, false));
+                wire.reply(&failed(op, FailureCode::PoolFull, false));
             }
         }
     };

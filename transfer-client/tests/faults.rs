@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use transfer_client::{BlockingClient, DType, Error, FailureCode, Gone};
 use transfer_core::memory::{LocalSlice, SegmentId};
-use transfer_core::op::{Command, LeaseId, OpId, Reply};
+use transfer_core::op::{Answer, Command, FetchedTensor, LeaseId, OpId, Reply, Request};
 use transfer_core::tensor::{TensorMeta, Version};
 use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment, SegmentOptions};
 
@@ -25,8 +25,8 @@ fn landing() -> impl Script {
     segment.mapping().copy_in(4096, b"landed").unwrap();
     segment.seal_writers().unwrap();
     let mut passed = false;
-    move |wire: &mut Wire, command: Command| {
-        let Command::Fetch(fetch) = command else { return };
+    move |wire: &mut Wire, request: Request| {
+        let Request::Command { op, command: Command::Fetch(fetch) } = request else { return };
         if !passed {
             passed = true;
             wire.pass(SegmentId(40), &segment);
@@ -40,7 +40,13 @@ fn landing() -> impl Script {
         };
         let slice = LocalSlice { segment: SegmentId(id), offset, len };
         let (lease, version) = (LeaseId(1), Version(1));
-        wire.reply(&Reply::Fetched { op: fetch.op, lease, version, meta, slice, ranges: 0, report: report(6) });
+        wire.reply(&Reply::Answer {
+            op,
+            answer: Answer::Fetched {
+                lease,
+                tensor: FetchedTensor { version, meta, slice, ranges: 0, report: report(6) },
+            },
+        });
     }
 }
 
@@ -60,15 +66,15 @@ fn segments_are_mapped_when_named_and_invalid_ones_end_the_session() {
 #[test]
 fn unasked_answers_end_the_session() {
     let wrong = [
-        |_: OpId| Reply::Deleted { op: OpId(77) },
-        |op: OpId| Reply::Pushed { op, version: Version(1), report: report(0) },
+        |_: OpId| Reply::Answer { op: OpId(77), answer: Answer::Deleted },
+        |op: OpId| Reply::Answer { op, answer: Answer::Pushed { version: Version(1), report: report(0) } },
         |_: OpId| Reply::Returned { pushed: OpId(77), offset: 64 },
     ];
     for wrong in wrong {
         let (_sidecar, client) = start(
-            move |wire: &mut Wire, command: Command| {
-                let Command::Fetch(fetch) = command else { return };
-                wire.reply(&wrong(fetch.op));
+            move |wire: &mut Wire, request: Request| {
+                let Request::Command { op, command: Command::Fetch(_) } = request else { return };
+                wire.reply(&wrong(op));
             },
             4096,
         );
@@ -88,7 +94,7 @@ fn when_the_sidecar_dies_calls_fail_and_memory_stays_readable() {
     let (leader, follower) = thread::scope(|scope| {
         let waiting = || scope.spawn(|| client.fetch("never").call().unwrap_err());
         let (a, b) = (waiting(), waiting());
-        sidecar.wait_until(|heard| heard.commands == 4);
+        sidecar.wait_until(|heard| heard.requests == 4);
         sidecar.kill();
         (a.join().unwrap(), b.join().unwrap())
     });
@@ -184,11 +190,13 @@ fn waits_for_a_full_ring_end_at_their_deadline() {
 
 #[test]
 fn a_batch_has_a_result_for_each_in_order() {
-    let script = |wire: &mut Wire, command: Command| match command {
-        Command::Push(push) if push.key.as_str() == "b" => wire.reply(&failed(push.op, FailureCode::KeyOwned, false)),
-        Command::Push(push) => {
+    let script = |wire: &mut Wire, request: Request| match request {
+        Request::Command { op, command: Command::Push(push) } if push.key.as_str() == "b" => {
+            wire.reply(&failed(op, FailureCode::KeyOwned, false))
+        }
+        Request::Command { op, command: Command::Push(push) } => {
             let version = push.version.unwrap();
-            wire.reply(&Reply::Pushed { op: push.op, version, report: report(1) });
+            wire.reply(&Reply::Answer { op, answer: Answer::Pushed { version, report: report(1) } });
         }
         _ => {}
     };

@@ -11,7 +11,7 @@ use crate::fabric::{
     DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, LinkRails, Offer, PostError, WorkId,
 };
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::Command;
+use crate::op::{Command, Request};
 use crate::protocol::{
     Action, FabricAction, HostAction, LinkStatus, Node, Page, PeerInfo, Post, SessionId, Snapshot, Write,
 };
@@ -236,17 +236,17 @@ impl<M> Driver<M> {
         }
     }
 
-    /// What a worker commands.
+    /// Hands a worker's request to the node.
     ///
-    /// Who fetches may know from its sender that a version has landed here. A device has said so before this side has heard of it, so
-    /// the fabrics are heard first where that may be.
-    pub fn command(&mut self, now: Time, session: SessionId, command: Command, memory: &impl HeaderMemory) {
-        if let Command::Fetch(fetch) = &command
+    /// A worker that fetches may know from the sender that a version has landed here. The device has completed it, but the node may
+    /// not have polled that yet; so the fabrics are polled first where that may be.
+    pub fn request(&mut self, now: Time, session: SessionId, request: Request, memory: &impl HeaderMemory) {
+        if let Request::Command { command: Command::Fetch(fetch), .. } = &request
             && self.node.lands_unheard(&fetch.key)
         {
             self.poll_fabrics(now, memory);
         }
-        self.node.command(now, session, command);
+        self.node.request(now, session, request);
     }
 
     /// Polls every fabric once and hands in what they report. Returns whether anything happened.

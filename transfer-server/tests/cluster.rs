@@ -6,12 +6,12 @@ mod common;
 use common::{Node, SOON, Worker, wait_for};
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::Reply;
+use transfer_core::op::Answer;
 use transfer_server::config::DirectoryPlace;
 
 #[track_caller]
-fn pushed(reply: &Reply) {
-    assert!(matches!(reply, Reply::Pushed { .. }), "{reply:?}");
+fn pushed(answer: &Answer) {
+    assert!(matches!(answer, Answer::Pushed { .. }), "{answer:?}");
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_fetch_before_its_push_and_in_both_directions() {
     let mut other = b.worker("other").unwrap();
     assert_eq!(other.fetch("g", SOON), Ok((vec![1, 2, 3], FabricKind::Local)));
     // Another owner's key.
-    let Reply::Failed { failure, .. } = at_a.push("g", &[1]) else { panic!() };
+    let Answer::Failed { failure, .. } = at_a.push("g", &[1]) else { panic!() };
     assert!(failure.text.contains("trainer"), "{}", failure.text);
 }
 

@@ -73,7 +73,7 @@ async fn status_and_tensors() {
     let mut worker = node.worker("trainer").unwrap();
     for i in 0..25 {
         let reply = worker.push(&format!("w/{i:02}"), &[7; 100]);
-        assert!(matches!(reply, transfer_core::op::Reply::Pushed { .. }), "{reply:?}");
+        assert!(matches!(reply, transfer_core::op::Answer::Pushed { .. }), "{reply:?}");
     }
     worker.push("other", &[1]);
     let status = admin.status(v1::StatusRequest {}).await.unwrap().into_inner();

@@ -31,7 +31,6 @@ impl Bare {
     pub(super) fn fetch(&mut self, op: u64, key: &str) -> bool {
         let mut record = Writer::reusing(std::mem::take(&mut self.record));
         let fetch = Fetch {
-            op: OpId(op),
             key: Key::new(key).expect("a key"),
             select: Select::Latest,
             timeout: LONG,
@@ -39,7 +38,7 @@ impl Bare {
             trace: None,
             watches: false,
         };
-        write_command(&mut record, &Command::Fetch(fetch));
+        write_command(&mut record, OpId(op), &Command::Fetch(fetch));
         self.record = record.into_vec();
         // A sidecar that has left leaves its ring as it was: it is full at some time.
         self.end.submission.try_push(&self.record).unwrap_or(false)

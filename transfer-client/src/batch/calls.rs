@@ -9,12 +9,12 @@ use crate::gathered::Body;
 use crate::handle::to_key;
 use crate::keys::ToKey;
 use crate::push::{Push, Source};
-use crate::session::Landed;
 use crate::tensor::Lease;
 use crate::{Error, Handle};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use std::sync::Arc;
+use transfer_core::op::FetchedTensor;
 use transfer_core::op::Report;
 use transfer_core::wire::bundle::BundleTable;
 
@@ -101,22 +101,22 @@ impl FetchedTable {
 }
 
 /// The body of what was pushed as batches.
-pub(super) fn body(lease: Arc<Lease>, landed: &Landed) -> Result<Body, Error> {
-    let body = Body::new::<BatchError>(lease, landed)?;
+pub(super) fn body(lease: Arc<Lease>, tensor: &FetchedTensor) -> Result<Body, Error> {
+    let body = Body::new::<BatchError>(lease, tensor)?;
     match body.metadata.is_empty() || BundleTable::is_bundle(&body.metadata) {
-        true => Err(BatchError::NotABatch { meta: landed.meta.clone() }.into()),
+        true => Err(BatchError::NotABatch { meta: tensor.meta.clone() }.into()),
         false => Ok(body),
     }
 }
 
-fn take_batch(lease: Arc<Lease>, landed: Landed) -> Result<FetchedBatch, Error> {
-    let decoded = Decoder::default().decode(&body(lease, &landed)?)?;
-    Ok(FetchedBatch::of(decoded, landed.version.0, landed.report)?)
+fn take_batch(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedBatch, Error> {
+    let decoded = Decoder::default().decode(&body(lease, &tensor)?)?;
+    Ok(FetchedBatch::of(decoded, tensor.version.0, tensor.report)?)
 }
 
-fn take_table(lease: Arc<Lease>, landed: Landed) -> Result<FetchedTable, Error> {
-    let Decoded { schema, batches, .. } = Decoder::default().decode(&body(lease, &landed)?)?;
-    Ok(FetchedTable { schema, batches, version: landed.version.0, report: landed.report })
+fn take_table(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedTable, Error> {
+    let Decoded { schema, batches, .. } = Decoder::default().decode(&body(lease, &tensor)?)?;
+    Ok(FetchedTable { schema, batches, version: tensor.version.0, report: tensor.report })
 }
 
 pub(super) fn source(encoded: Result<Encoded, BatchError>) -> Result<Source<'static>, Error> {
@@ -145,7 +145,7 @@ impl<F: Face> Handle<F> {
         self.push(key, source(encoded))
     }
 
-    /// Fetches the record batch under `key`, and waits until there is one. Its arrays share the memory where it landed,
+    /// Fetches the record batch under `key`, and waits until there is one. Its arrays share the memory where it tensor,
     /// or where its owner built it.
     pub fn fetch_batch(&self, key: impl ToKey) -> Fetch<F, FetchedBatch> {
         Fetch::new(self.session(), to_key(&key), take_batch)

@@ -11,7 +11,6 @@ use crate::handle::to_key;
 use crate::keys::ToKey;
 use crate::options::DEFAULT_TIMEOUT;
 use crate::push::Push;
-use crate::session::Landed;
 use crate::tensor::Lease;
 use crate::{Begun, Error, Handle};
 use arrow_array::RecordBatch;
@@ -19,6 +18,7 @@ use arrow_schema::SchemaRef;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
+use transfer_core::op::FetchedTensor;
 use transfer_core::op::Report;
 use transfer_core::tensor::{Key, Until};
 
@@ -109,7 +109,7 @@ impl std::fmt::Debug for NextBatch {
     }
 }
 
-fn take_raw(lease: Arc<Lease>, landed: Landed) -> Result<NextBatch, Error> {
+fn take_raw(lease: Arc<Lease>, landed: FetchedTensor) -> Result<NextBatch, Error> {
     Ok(NextBatch { body: body(lease, &landed)?, version: landed.version.0, report: landed.report })
 }
 

@@ -1,11 +1,12 @@
 //! A fetched body: metadata, and a body that lies in one range or in many.
 
 use crate::Error;
-use crate::session::{Gone, Landed, Session};
+use crate::session::{Gone, Session};
 use crate::tensor::Lease;
 use arrow_buffer::{Buffer, MutableBuffer};
 use std::sync::Arc;
 use transfer_core::memory::LocalSlice;
+use transfer_core::op::FetchedTensor;
 use transfer_core::wire::ranges::read_ranges;
 use transfer_memory::view::Bytes;
 
@@ -34,11 +35,11 @@ pub(crate) struct Body {
 impl Body {
     /// Finds the body of what a fetch returned. `E` is the kind of error for an owner's table that names other ranges than
     /// it may.
-    pub(crate) fn new<E: From<OutOfBody>>(lease: Arc<Lease>, landed: &Landed) -> Result<Body, Error>
+    pub(crate) fn new<E: From<OutOfBody>>(lease: Arc<Lease>, tensor: &FetchedTensor) -> Result<Body, Error>
     where
         Error: From<E>,
     {
-        let Landed { meta, slice, ranges, .. } = landed;
+        let FetchedTensor { meta, slice, ranges, .. } = tensor;
         let session = lease.session();
         let (body_at, len) = (meta.body_offset(), meta.len_bytes() - meta.body_offset());
         // The length of the slice was checked when it was received.

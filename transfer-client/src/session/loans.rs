@@ -41,8 +41,8 @@ pub(crate) struct Loans {
 }
 
 impl Loans {
-    pub(crate) fn lend(&mut self, push: &Push, lent: Lent, along: Vec<u64>, formers: Vec<Arc<Former>>) {
-        self.by_push.insert(push.op, Loan { lent, along, formers, push: push.clone(), state: State::Held });
+    pub(crate) fn lend(&mut self, op: OpId, push: &Push, lent: Lent, along: Vec<u64>, formers: Vec<Arc<Former>>) {
+        self.by_push.insert(op, Loan { lent, along, formers, push: push.clone(), state: State::Held });
     }
 
     /// Records that a push is published at this sidecar.
@@ -130,7 +130,6 @@ mod tests {
 
     fn lend(loans: &mut Loans, op: u64, key: &str, until: Until) {
         let push = Push {
-            op: OpId(op),
             key: Key::new(key).unwrap(),
             version: None,
             meta: TensorMeta::of(DType::U8, &[1]).unwrap(),
@@ -146,7 +145,8 @@ mod tests {
             more_follow: false,
             announced: None,
         };
-        loans.lend(&push, Lent { offset: op * 64, allocation: op * 64, owned: true }, Vec::new(), Vec::new());
+        let lent = Lent { offset: op * 64, allocation: op * 64, owned: true };
+        loans.lend(OpId(op), &push, lent, Vec::new(), Vec::new());
     }
 
     #[test]

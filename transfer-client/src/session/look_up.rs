@@ -3,11 +3,11 @@
 //! The fetches and commands of one worker keep their order: while a push, a deletion or a taking back of a key has no
 //! answer, a fetch of that key asks the sidecar.
 
-use super::{Landed, Session};
+use super::Session;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::{Command, Report};
+use transfer_core::op::{FetchedTensor, Report, Request};
 use transfer_core::tensor::{Key, Select};
 use transfer_memory::board::{HazardPointer, Lookup, NotHeld, NoticeState, Watch, hash_of};
 
@@ -55,7 +55,7 @@ impl Changes {
 /// The result of a look-up.
 pub(crate) enum Looked {
     /// The version. It does not change until [`Session::clear_hazard`].
-    Found(HazardPointer, Landed),
+    Found(HazardPointer, FetchedTensor),
     /// Its owner announces it, and the announced version is too old, or is about to change.
     Watch(Watch, NoticeState),
     /// Ask the sidecar.
@@ -70,9 +70,9 @@ impl Session {
         key: &Key,
         select: Select,
         require: Option<FabricKind>,
-    ) -> Option<(HazardPointer, Landed)> {
+    ) -> Option<(HazardPointer, FetchedTensor)> {
         match self.look(key, select, require) {
-            Looked::Found(hazard, landed) => Some((hazard, landed)),
+            Looked::Found(hazard, tensor) => Some((hazard, tensor)),
             Looked::Watch(..) | Looked::Nothing => None,
         }
     }
@@ -114,7 +114,7 @@ impl Session {
                     let report =
                         Report { fabric: FabricKind::Local, bytes, copied: 0, queued, waited, flew, origin: None };
                     let (version, meta, slice) = (snapshot.version, snapshot.meta, snapshot.slice);
-                    return Looked::Found(hazard, Landed { version, meta, slice, ranges: 0, report });
+                    return Looked::Found(hazard, FetchedTensor { version, meta, slice, ranges: 0, report });
                 }
                 Err(NotHeld::NoHazardPointer) => return Looked::Nothing,
                 Err(NotHeld::Gone { tell }) => self.tell_cleared(tell),
@@ -134,7 +134,7 @@ impl Session {
 
     fn tell_cleared(&self, ticket: Option<u64>) {
         if let Some(ticket) = ticket {
-            self.say(std::iter::once(Command::Unmarked { ticket }));
+            self.say(std::iter::once(Request::Unmarked { ticket }));
             self.wait_for_backlog();
         }
     }

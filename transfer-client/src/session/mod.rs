@@ -41,7 +41,7 @@ use notices::Notices;
 use reader::Reader;
 use submission::Submission;
 pub(crate) use submission::Submitting;
-pub(crate) use table::Outcome;
+pub(crate) use table::Answered;
 use table::{Effects, Table};
 pub(crate) use watch::WaitEnd;
 
@@ -55,8 +55,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 use transfer_core::memory::LocalSlice;
-use transfer_core::op::{Command, CounterReport, Failure, LeaseId, OpId, Report};
-use transfer_core::tensor::{Key, Name, TensorMeta, Version};
+use transfer_core::op::{LeaseId, OpId, Request};
+use transfer_core::tensor::{Key, Version};
 use transfer_memory::Errno;
 use transfer_memory::arena::Arena;
 use transfer_memory::board::{Alarm, BoardReader};
@@ -72,33 +72,6 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// An object that lives as long as the session: the sidecar, if this process runs it.
 pub(crate) type Keep = Option<Arc<dyn Any + Send + Sync>>;
-
-/// A reply, with the memory that it names.
-#[derive(Debug)]
-pub(crate) enum Arrival {
-    Pushed { op: OpId, version: Version, report: Report },
-    Fetched { op: OpId, lease: LeaseId, landed: Landed },
-    Deleted { op: OpId },
-    Prepared { op: OpId },
-    CounterOpened { op: OpId, home: Name, identity: u64 },
-    Counted { op: OpId, old: u64, report: CounterReport },
-    Released { op: OpId, round: u64, leader: bool, report: CounterReport },
-    Failed { op: OpId, failure: Failure, kept: bool },
-    Returned { pushed: OpId },
-    Watched { pushed: OpId },
-    TakenBack { op: OpId, pushed: OpId },
-}
-
-/// The result of a fetch. It does not change while it is held.
-#[derive(Debug)]
-pub(crate) struct Landed {
-    pub(crate) version: Version,
-    pub(crate) meta: TensorMeta,
-    pub(crate) slice: LocalSlice,
-    /// The number of ranges of its segment that make up the body; 0: the body lies behind the metadata.
-    pub(crate) ranges: u32,
-    pub(crate) report: Report,
-}
 
 /// See the [module](self).
 pub(crate) struct Session {
@@ -292,13 +265,18 @@ impl Session {
         }
     }
 
-    /// Passes the outcomes of `ops` to `sink` in order, until one is missing; then `waker` is woken when that one is
+    /// Passes the ends of `ops` to `sink` in order, until one is missing; then `waker` is woken when that one is
     /// there. `sink` runs under the lock of the table.
-    pub(crate) fn poll_outcomes(&self, ops: impl Iterator<Item = OpId>, waker: &Waker, mut sink: impl FnMut(Outcome)) {
+    pub(crate) fn poll_ends(
+        &self,
+        ops: impl Iterator<Item = OpId>,
+        waker: &Waker,
+        mut sink: impl FnMut(Result<Answered, Gone>),
+    ) {
         let mut table = self.table.lock();
         for op in ops {
             match table.poll(op, waker) {
-                Poll::Ready(outcome) => sink(outcome),
+                Poll::Ready(end) => sink(end),
                 Poll::Pending => return,
             }
         }
@@ -322,7 +300,7 @@ impl Session {
 
     /// Releases the lease of a fetched range.
     pub(crate) fn release(&self, lease: LeaseId) {
-        self.say(std::iter::once(Command::Release { lease }));
+        self.say(std::iter::once(Request::Release { lease }));
         self.wait_for_backlog();
     }
 
@@ -347,12 +325,12 @@ impl Session {
         }
     }
 
-    /// Sends commands that have no reply. Those that do not fit into the ring are sent when the sidecar rings because
+    /// Sends requests that have no answer. Those that do not fit into the ring are sent when the sidecar rings because
     /// there is room.
-    fn say(&self, commands: impl Iterator<Item = Command>) {
+    fn say(&self, requests: impl Iterator<Item = Request>) {
         if self.gone().is_none() {
             let mut submission = self.submission.lock();
-            commands.for_each(|command| submission.write_later(command));
+            requests.for_each(|request| submission.write_later(request));
             self.say_backlog(submission);
         }
     }

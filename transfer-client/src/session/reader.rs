@@ -2,12 +2,12 @@
 
 use super::table::Effects;
 use super::wait::Spin;
-use super::{Arrival, Gone, Landed, Session};
+use super::{Gone, Session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
 use transfer_core::memory::LocalSlice;
-use transfer_core::op::Reply;
+use transfer_core::op::{Answer, FetchedTensor, Reply};
 use transfer_core::wire::ranges::table_bytes;
 use transfer_core::wire::session::read_reply;
 use transfer_memory::Errno;
@@ -23,7 +23,7 @@ const BATCH: usize = 64;
 pub(crate) struct Reader {
     completion: Consumer,
     record: Box<[u8; MAX_RECORD_BYTES]>,
-    batch: Vec<Arrival>,
+    batch: Vec<Reply>,
     effects: Effects,
     spin: Spin,
 }
@@ -55,8 +55,8 @@ impl Reader {
             let mut result = taken;
             {
                 let mut table = session.table.lock();
-                for arrival in self.batch.drain(..) {
-                    result = result.and(table.resolve(arrival, &mut self.effects));
+                for reply in self.batch.drain(..) {
+                    result = result.and(table.resolve(reply, &mut self.effects));
                 }
             }
             result.and(session.carry_out(&mut self.effects))?;
@@ -66,28 +66,16 @@ impl Reader {
     fn take_batch(&mut self, session: &Session) -> Result<(), Gone> {
         while self.batch.len() < BATCH {
             let Some(bytes) = self.completion.try_pop(&mut self.record)? else { break };
-            let arrival = match read_reply(bytes)? {
-                Reply::Pushed { op, version, report } => Arrival::Pushed { op, version, report },
-                Reply::Deleted { op } => Arrival::Deleted { op },
-                Reply::Prepared { op } => Arrival::Prepared { op },
-                Reply::Failed { op, failure, kept } => Arrival::Failed { op, failure, kept },
-                Reply::Returned { pushed, .. } => Arrival::Returned { pushed },
-                Reply::Watched { pushed } => Arrival::Watched { pushed },
-                Reply::TakenBack { op, pushed, .. } => Arrival::TakenBack { op, pushed },
-                Reply::Fetched { op, lease, version, meta, slice, ranges, report } => {
-                    let needed = match ranges {
-                        0 => meta.len_bytes(),
-                        n => meta.body_offset() + table_bytes(n),
-                    };
-                    self.find_memory(session, slice, needed)?;
-                    Arrival::Fetched { op, lease, landed: Landed { version, meta, slice, ranges, report } }
-                }
-                Reply::CounterOpened { op, home, identity } => Arrival::CounterOpened { op, home, identity },
-                Reply::Counted { op, old, report } => Arrival::Counted { op, old, report },
-                Reply::Released { op, round, leader, report } => Arrival::Released { op, round, leader, report },
-                other => return Err(Gone::Unknown { said: format!("{other:?}").into() }),
-            };
-            self.batch.push(arrival);
+            let reply = read_reply(bytes)?;
+            if let Reply::Answer { answer: Answer::Fetched { tensor, .. }, .. } = &reply {
+                let FetchedTensor { meta, slice, ranges, .. } = tensor;
+                let needed = match ranges {
+                    0 => meta.len_bytes(),
+                    n => meta.body_offset() + table_bytes(*n),
+                };
+                self.find_memory(session, *slice, needed)?;
+            }
+            self.batch.push(reply);
         }
         Ok(())
     }

@@ -8,15 +8,14 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
-use transfer_core::op::{Command, CounterAsk, CounterCommand, OpId};
+use transfer_core::op::{Command, CounterAsk, CounterCommand, OpId, Request};
 use transfer_core::wire::Writer;
-use transfer_core::wire::session::write_command;
+use transfer_core::wire::session::{write_command, write_request};
 use transfer_memory::ring::Producer;
 
 /// A command that is being written into the ring.
 #[derive(Debug)]
 pub(crate) struct Submitting {
-    /// Its `op` is filled in here.
     pub(crate) command: Command,
     /// The range to lend with a push.
     pub(crate) held: Option<Held>,
@@ -36,19 +35,8 @@ impl Submitting {
             Command::Counter(CounterCommand { ask: CounterAsk::Wait { .. }, .. }) => Kind::Wait,
             Command::Counter(_) => Kind::OpenCounter,
             Command::TakeBack(_) => Kind::TakeBack,
+            // The client sends no others.
             _ => Kind::Delete,
-        }
-    }
-
-    fn set_op(&mut self, new: OpId) {
-        match &mut self.command {
-            Command::Push(push) => push.op = new,
-            Command::Fetch(fetch) => fetch.op = new,
-            Command::Prepare(prepare) => prepare.op = new,
-            Command::TakeBack(take_back) => take_back.op = new,
-            Command::Counter(counter) => counter.op = new,
-            Command::Cancel { op } | Command::Delete { op, .. } => *op = new,
-            _ => {}
         }
     }
 }
@@ -59,7 +47,7 @@ pub(crate) struct Submission {
     producer: Producer,
     record: Vec<u8>,
     /// Releases and cancellations that found the ring full. They go first.
-    backlog: VecDeque<Command>,
+    backlog: VecDeque<Request>,
     notices: Arc<Notices>,
     /// The changes of notices that belong to commands in the ring that are not published yet.
     notices_change: SmallVec<[Change; 1]>,
@@ -96,7 +84,6 @@ impl Submission {
         }
         while let Some(item) = todo.get_mut(*next) {
             let op = table.begin(item.kind(), item.overdue)?;
-            item.set_op(op);
             let changed = match &item.command {
                 Command::Push(push) => Some(&push.key),
                 Command::Delete { key, .. } => Some(key),
@@ -112,12 +99,12 @@ impl Submission {
             };
             match (&item.command, &item.held) {
                 (Command::Push(push), Some(held)) => {
-                    table.loans.lend(push, held.to_lend(), held.along(), held.formers());
+                    table.loans.lend(op, push, held.to_lend(), held.along(), held.formers());
                 }
-                (Command::Delete { op, key }, _) => table.loans.deleting(*op, key),
+                (Command::Delete { key }, _) => table.loans.deleting(op, key),
                 _ => {}
             }
-            match self.push(&item.command) {
+            match self.push(|w| write_command(w, op, &item.command)) {
                 Ok(true) => {}
                 not_written => {
                     table.undo(op);
@@ -141,24 +128,23 @@ impl Submission {
         Ok(())
     }
 
-    /// Writes a command that has no reply and cannot wait: a release, a cancellation. If it does not fit, it is written
-    /// later.
-    pub(crate) fn write_later(&mut self, command: Command) {
-        self.backlog.push_back(command);
+    /// Adds a request that has no answer and cannot wait to the backlog: a release, a cancellation.
+    pub(crate) fn write_later(&mut self, request: Request) {
+        self.backlog.push_back(request);
     }
 
-    /// Whether a command waits for room.
+    /// Whether a request waits for room.
     pub(crate) fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
     }
 
     /// Writes the backlog. Returns whether all of it is written.
     pub(crate) fn write_backlog(&mut self) -> Result<bool, Gone> {
-        while let Some(command) = self.backlog.pop_front() {
-            match self.push(&command) {
+        while let Some(request) = self.backlog.pop_front() {
+            match self.push(|w| write_request(w, &request)) {
                 Ok(true) => {}
                 Ok(false) => {
-                    self.backlog.push_front(command);
+                    self.backlog.push_front(request);
                     return Ok(false);
                 }
                 Err(gone) => return Err(gone),
@@ -183,9 +169,9 @@ impl Submission {
         Ok(Finish { wake, ring: self.producer.should_wake(), full })
     }
 
-    fn push(&mut self, command: &Command) -> Result<bool, Gone> {
+    fn push(&mut self, write: impl FnOnce(&mut Writer)) -> Result<bool, Gone> {
         let mut writer = Writer::reusing(std::mem::take(&mut self.record));
-        write_command(&mut writer, command);
+        write(&mut writer);
         self.record = writer.into_vec();
         Ok(self.producer.try_push(&self.record)?)
     }

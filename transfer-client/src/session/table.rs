@@ -9,16 +9,17 @@
 //!
 //! Every operation gets exactly one reply, so a slot is reused only after it, with another generation.
 
+use super::Gone;
 use super::loans::{Loan, Loans};
 use super::look_up::{Change, Changes};
 use super::notices::Notices;
-use super::{Arrival, Gone, Landed};
+use crate::Error;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::{Command, CounterReport, Failure, LeaseId, OpId, Report};
-use transfer_core::tensor::{Key, Name, Version};
+use transfer_core::op::{Answer, OpId, Reply, Request};
+use transfer_core::tensor::Key;
 
 /// The kind of reply that an operation expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,41 +34,44 @@ pub(crate) enum Kind {
     TakeBack,
 }
 
-/// The outcome of an operation.
+impl Kind {
+    /// Whether this operation can have that answer.
+    fn takes(self, answer: &Answer) -> bool {
+        match answer {
+            Answer::Pushed { .. } => self == Kind::Push,
+            Answer::Fetched { .. } => self == Kind::Fetch,
+            Answer::Prepared => self == Kind::Prepare,
+            Answer::TakenBack { .. } => self == Kind::TakeBack,
+            Answer::Deleted => self == Kind::Delete,
+            Answer::CounterOpened { .. } => self == Kind::OpenCounter,
+            Answer::Counted { .. } => self == Kind::Count,
+            Answer::Released { .. } => self == Kind::Wait,
+            Answer::Failed { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// The answer to an operation, with the range that it gives back.
 #[derive(Debug)]
-pub(crate) enum Outcome {
-    Pushed {
-        version: Version,
-        report: Report,
-    },
-    Fetched {
-        lease: LeaseId,
-        landed: Landed,
-    },
-    Done,
-    CounterOpened {
-        home: Name,
-        identity: u64,
-    },
-    Counted {
-        old: u64,
-        report: CounterReport,
-    },
-    Released {
-        round: u64,
-        leader: bool,
-        report: CounterReport,
-    },
-    /// `loan` is the pushed range, which this side owns again; `None` if the sidecar keeps it.
-    Failed {
-        failure: Failure,
-        loan: Option<Box<Loan>>,
-    },
-    /// This side owns the pushed range again.
-    TakenBack {
-        loan: Box<Loan>,
-    },
-    Gone(Gone),
+pub(crate) struct Answered {
+    pub(crate) answer: Answer,
+    /// The range that belongs to this side again: of a push that has failed, if the sidecar does not keep it, and of a
+    /// version that was taken back.
+    pub(crate) loan: Option<Box<Loan>>,
+}
+
+impl Answered {
+    /// The answer.
+    ///
+    /// # Errors
+    /// The failure.
+    pub(crate) fn success(self) -> Result<Answer, Error> {
+        match self.answer {
+            Answer::Failed { failure, .. } => Err(failure.into()),
+            answer => Ok(answer),
+        }
+    }
 }
 
 /// The work to do once the table is unlocked.
@@ -75,25 +79,18 @@ pub(crate) enum Outcome {
 pub(crate) struct Effects {
     pub(crate) wakers: Vec<Waker>,
     /// Releases and cancellations.
-    pub(crate) orders: Vec<Command>,
+    pub(crate) orders: Vec<Request>,
     /// Loans that the sidecar has returned.
     pub(crate) returned: Vec<Loan>,
 }
 
 impl Effects {
-    /// Discards an outcome that no caller wants.
-    fn discard(&mut self, outcome: Outcome) {
-        match outcome {
-            Outcome::Fetched { lease, .. } => self.orders.push(Command::Release { lease }),
-            Outcome::Failed { loan, .. } => self.returned.extend(loan.map(|l| *l)),
-            Outcome::TakenBack { loan } => self.returned.push(*loan),
-            Outcome::Pushed { .. }
-            | Outcome::Done
-            | Outcome::CounterOpened { .. }
-            | Outcome::Counted { .. }
-            | Outcome::Released { .. }
-            | Outcome::Gone(_) => {}
+    /// Discards an answer that no caller wants.
+    fn discard(&mut self, answered: Answered) {
+        if let Answer::Fetched { lease, .. } = answered.answer {
+            self.orders.push(Request::Release { lease });
         }
+        self.returned.extend(answered.loan.map(|loan| *loan));
     }
 }
 
@@ -102,7 +99,7 @@ enum State {
     Vacant { next: Option<u32> },
     Waiting { kind: Kind, overdue: Instant, waker: Option<Waker> },
     Abandoned { kind: Kind },
-    Done(Outcome),
+    Done(Result<Answered, Gone>),
 }
 
 #[derive(Debug)]
@@ -177,8 +174,8 @@ impl Table {
         self.loans.deleted(op, false);
     }
 
-    /// Returns the outcome of an operation, once; or `waker` is woken when there is one.
-    pub(crate) fn poll(&mut self, op: OpId, waker: &Waker) -> Poll<Outcome> {
+    /// Returns the end of an operation, once; or `waker` is woken when there is one.
+    pub(crate) fn poll(&mut self, op: OpId, waker: &Waker) -> Poll<Result<Answered, Gone>> {
         match self.slot(op).map(|slot| &mut slot.state) {
             Some(State::Waiting { waker: place, .. }) => {
                 if !place.as_ref().is_some_and(|w| w.will_wake(waker)) {
@@ -187,7 +184,7 @@ impl Table {
                 Poll::Pending
             }
             Some(State::Done(_)) => match self.vacate(op) {
-                Some(State::Done(outcome)) => Poll::Ready(outcome),
+                Some(State::Done(end)) => Poll::Ready(end),
                 _ => Poll::Pending,
             },
             _ => Poll::Pending,
@@ -200,11 +197,11 @@ impl Table {
         match &slot.state {
             State::Waiting { kind, .. } => {
                 slot.state = State::Abandoned { kind: *kind };
-                effects.orders.push(Command::Cancel { op });
+                effects.orders.push(Request::Cancel { op });
             }
             State::Done(_) => {
-                if let Some(State::Done(outcome)) = self.vacate(op) {
-                    effects.discard(outcome);
+                if let Some(State::Done(Ok(answered))) = self.vacate(op) {
+                    effects.discard(answered);
                 }
             }
             State::Vacant { .. } | State::Abandoned { .. } => {}
@@ -215,70 +212,67 @@ impl Table {
     ///
     /// # Errors
     /// The reply does not belong to an operation that waits for it.
-    pub(crate) fn resolve(&mut self, arrival: Arrival, effects: &mut Effects) -> Result<(), Gone> {
-        let (op, answers, outcome) = match arrival {
-            Arrival::Returned { pushed } => {
-                let Some(loan) = self.loans.end(pushed) else { return Err(Gone::Unasked { op: pushed.0 }) };
-                effects.returned.push(loan);
-                return Ok(());
+    pub(crate) fn resolve(&mut self, reply: Reply, effects: &mut Effects) -> Result<(), Gone> {
+        match reply {
+            Reply::Answer { op, answer } => self.answer(op, answer, effects),
+            Reply::Returned { pushed, .. } => {
+                effects.returned.push(self.end_loan(pushed)?);
+                Ok(())
             }
-            Arrival::Watched { pushed } => {
+            Reply::Watched { pushed } => {
                 // The returned version is no longer the newest, so waiters will be announced with the next push.
                 if let (Some(notices), Some(push)) = (&self.notices, self.loans.push(pushed)) {
                     notices.watched(push);
                 }
-                return Ok(());
+                Ok(())
             }
-            Arrival::Pushed { op, version, report } => {
+            other => Err(Gone::Unknown { said: format!("{other:?}").into() }),
+        }
+    }
+
+    fn end_loan(&mut self, pushed: OpId) -> Result<Loan, Gone> {
+        self.loans.end(pushed).ok_or(Gone::Unasked { op: pushed.0 })
+    }
+
+    fn answer(&mut self, op: OpId, answer: Answer, effects: &mut Effects) -> Result<(), Gone> {
+        let mut loan = None;
+        match &answer {
+            Answer::Pushed { version, report } => {
                 if let (Some(notices), Some(push)) = (&self.notices, self.loans.push(op)) {
-                    notices.pushed(push, version);
+                    notices.pushed(push, *version);
                 }
                 // A version that has landed on another node belongs to that sidecar.
                 if report.fabric == FabricKind::Local {
-                    self.loans.published(op, version);
+                    self.loans.published(op, *version);
                 }
-                (op, Some(Kind::Push), Outcome::Pushed { version, report })
             }
-            Arrival::TakenBack { op, pushed } => {
-                let Some(loan) = self.loans.end(pushed) else { return Err(Gone::Unasked { op: pushed.0 }) };
-                (op, Some(Kind::TakeBack), Outcome::TakenBack { loan: Box::new(loan) })
-            }
-            Arrival::Fetched { op, lease, landed } => (op, Some(Kind::Fetch), Outcome::Fetched { lease, landed }),
-            Arrival::Prepared { op } => (op, Some(Kind::Prepare), Outcome::Done),
-            Arrival::Deleted { op } => {
-                self.loans.deleted(op, true);
-                (op, Some(Kind::Delete), Outcome::Done)
-            }
-            Arrival::CounterOpened { op, home, identity } => {
-                (op, Some(Kind::OpenCounter), Outcome::CounterOpened { home, identity })
-            }
-            Arrival::Counted { op, old, report } => (op, Some(Kind::Count), Outcome::Counted { old, report }),
-            Arrival::Released { op, round, leader, report } => {
-                (op, Some(Kind::Wait), Outcome::Released { round, leader, report })
-            }
-            Arrival::Failed { op, failure, kept } => {
+            Answer::TakenBack { pushed, .. } => loan = Some(Box::new(self.end_loan(*pushed)?)),
+            Answer::Deleted => self.loans.deleted(op, true),
+            Answer::Failed { kept, .. } => {
                 self.loans.deleted(op, false);
                 if let (Some(notices), Some(push)) = (&self.notices, self.loans.push(op)) {
                     notices.failed(push);
                 }
-                let loan = if kept { None } else { self.loans.end(op).map(Box::new) };
-                (op, None, Outcome::Failed { failure, loan })
+                if !kept {
+                    loan = self.loans.end(op).map(Box::new);
+                }
             }
-        };
+            _ => {}
+        }
         let unasked = Err(Gone::Unasked { op: op.0 });
         let Some(slot) = self.slot(op) else { return unasked };
         match &mut slot.state {
-            State::Waiting { kind, waker, .. } if answers.is_none_or(|k| k == *kind) => {
+            State::Waiting { kind, waker, .. } if kind.takes(&answer) => {
                 effects.wakers.extend(waker.take());
-                slot.state = State::Done(outcome);
+                slot.state = State::Done(Ok(Answered { answer, loan }));
                 if let Some(change) = slot.change.take() {
                     self.changes.end(change);
                 }
                 Ok(())
             }
-            State::Abandoned { kind, .. } if answers.is_none_or(|k| k == *kind) => {
+            State::Abandoned { kind, .. } if kind.takes(&answer) => {
                 self.vacate(op);
-                effects.discard(outcome);
+                effects.discard(Answered { answer, loan });
                 Ok(())
             }
             _ => unasked,
@@ -295,7 +289,7 @@ impl Table {
         for slot in &mut self.slots {
             if let State::Waiting { waker, .. } = &mut slot.state {
                 effects.wakers.extend(waker.take());
-                slot.state = State::Done(Outcome::Gone(gone.clone()));
+                slot.state = State::Done(Err(gone.clone()));
             }
         }
     }
@@ -345,17 +339,16 @@ mod tests {
     use super::*;
     use crate::session::Lent;
     use std::time::Duration;
-    use transfer_core::op::{FailureCode, Push};
-    use transfer_core::tensor::{DType, Retention, TensorMeta};
+    use transfer_core::op::{Failure, FailureCode, FetchedTensor, LeaseId, Push, Report};
+    use transfer_core::tensor::{DType, Retention, TensorMeta, Version};
 
-    fn failed(op: OpId, kept: bool) -> Arrival {
-        Arrival::Failed { op, failure: Failure::new(FailureCode::Busy, "busy"), kept }
+    fn failed(op: OpId, kept: bool) -> Reply {
+        Reply::Answer { op, answer: Answer::Failed { failure: Failure::new(FailureCode::Busy, "busy"), kept } }
     }
 
     fn push(table: &mut Table, offset: u64, allocation: u64) -> OpId {
         let op = table.begin(Kind::Push, Instant::now()).unwrap();
         let push = Push {
-            op,
             key: Key::new("k").unwrap(),
             version: None,
             meta: TensorMeta::of(DType::U8, &[1]).unwrap(),
@@ -371,7 +364,7 @@ mod tests {
             more_follow: false,
             announced: None,
         };
-        table.loans.lend(&push, Lent { offset, allocation, owned: offset == allocation }, Vec::new(), Vec::new());
+        table.loans.lend(op, &push, Lent { offset, allocation, owned: offset == allocation }, Vec::new(), Vec::new());
         op
     }
 
@@ -386,9 +379,9 @@ mod tests {
         assert!(table.poll(first, Waker::noop()).is_pending());
         table.resolve(failed(first, false), &mut effects).unwrap();
         assert_eq!(effects.wakers.len(), 1);
-        // An outcome that no caller has taken yet is not overwritten.
+        // An answer that no caller has taken yet is not overwritten.
         assert_eq!(table.resolve(failed(first, false), &mut effects), Err(Gone::Unasked { op: first.0 }));
-        assert!(matches!(table.poll(first, Waker::noop()), Poll::Ready(Outcome::Failed { loan: Some(_), .. })));
+        assert!(matches!(table.poll(first, Waker::noop()), Poll::Ready(Ok(Answered { loan: Some(_), .. }))));
         assert!(table.poll(first, Waker::noop()).is_pending());
         let second = push(&mut table, 0, 0);
         assert_eq!((table.slots.len(), first == second), (1, false));
@@ -403,10 +396,10 @@ mod tests {
         let ops = [push(&mut table, 128, 64), push(&mut table, 128, 64), push(&mut table, 128, 64)];
         table.undo(ops[2]);
         table.resolve(failed(ops[0], false), &mut effects).unwrap();
-        assert!(effects.returned.is_empty(), "the caller that takes the outcome returns it");
-        table.resolve(Arrival::Returned { pushed: ops[1] }, &mut effects).unwrap();
+        assert!(effects.returned.is_empty(), "the caller that takes the answer returns it");
+        table.resolve(Reply::Returned { pushed: ops[1], offset: 128 }, &mut effects).unwrap();
         assert_eq!(returned(&effects), [64]);
-        let twice = table.resolve(Arrival::Returned { pushed: ops[1] }, &mut effects);
+        let twice = table.resolve(Reply::Returned { pushed: ops[1], offset: 128 }, &mut effects);
         assert_eq!(twice, Err(Gone::Unasked { op: ops[1].0 }));
     }
 
@@ -414,9 +407,9 @@ mod tests {
     fn abandoned_operations_leave_nothing_behind() {
         let (mut table, mut effects) = (Table::default(), Effects::default());
         let fetch = |table: &mut Table| table.begin(Kind::Fetch, Instant::now()).unwrap();
-        let landed = || Landed {
+        let tensor = || FetchedTensor {
             version: Version(1),
-            meta: transfer_core::tensor::TensorMeta::of(transfer_core::tensor::DType::U8, &[]).unwrap(),
+            meta: TensorMeta::of(DType::U8, &[]).unwrap(),
             slice: transfer_core::memory::LocalSlice {
                 segment: transfer_core::memory::SegmentId(1),
                 offset: 0,
@@ -424,23 +417,33 @@ mod tests {
             },
             ranges: 0,
             report: Report {
-                fabric: transfer_core::fabric::FabricKind::Local,
+                fabric: FabricKind::Local,
                 bytes: 1,
                 copied: 0,
-                queued: std::time::Duration::ZERO,
-                waited: std::time::Duration::ZERO,
-                flew: std::time::Duration::ZERO,
+                queued: Duration::ZERO,
+                waited: Duration::ZERO,
+                flew: Duration::ZERO,
                 origin: None,
             },
         };
         // Before its answer, and after it.
         let (early, late) = (fetch(&mut table), fetch(&mut table));
         table.abandon(early, &mut effects);
-        table.resolve(Arrival::Fetched { op: early, lease: LeaseId(1), landed: landed() }, &mut effects).unwrap();
-        table.resolve(Arrival::Fetched { op: late, lease: LeaseId(2), landed: landed() }, &mut effects).unwrap();
+        table
+            .resolve(
+                Reply::Answer { op: early, answer: Answer::Fetched { lease: LeaseId(1), tensor: tensor() } },
+                &mut effects,
+            )
+            .unwrap();
+        table
+            .resolve(
+                Reply::Answer { op: late, answer: Answer::Fetched { lease: LeaseId(2), tensor: tensor() } },
+                &mut effects,
+            )
+            .unwrap();
         table.abandon(late, &mut effects);
-        let release = |n| Command::Release { lease: LeaseId(n) };
-        assert_eq!(effects.orders, [Command::Cancel { op: early }, release(1), release(2)]);
+        let release = |n| Request::Release { lease: LeaseId(n) };
+        assert_eq!(effects.orders, [Request::Cancel { op: early }, release(1), release(2)]);
         // A push that was given up, and failed then.
         let op = push(&mut table, 64, 64);
         table.abandon(op, &mut effects);
@@ -455,7 +458,7 @@ mod tests {
         let op = push(&mut table, 0, 0);
         table.end(&Gone::Closed, &mut effects);
         table.end(&Gone::Unasked { op: 1 }, &mut effects);
-        assert!(matches!(table.poll(op, Waker::noop()), Poll::Ready(Outcome::Gone(Gone::Closed))));
+        assert!(matches!(table.poll(op, Waker::noop()), Poll::Ready(Err(Gone::Closed))));
         assert_eq!(table.begin(Kind::Fetch, Instant::now()), Err(Gone::Closed));
     }
 }

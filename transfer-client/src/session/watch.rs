@@ -1,11 +1,11 @@
 //! Waiting for the next version of a key on its owner's notice, without asking the sidecar.
 
+use super::Session;
 use super::look_up::Looked;
-use super::{Landed, Session};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::{Failure, FailureCode};
+use transfer_core::op::{Failure, FailureCode, FetchedTensor};
 use transfer_core::tensor::{Key, Select};
 use transfer_memory::board::{HazardPointer, NoticeState, Watch};
 
@@ -21,7 +21,7 @@ const DOWN: Duration = Duration::from_millis(10);
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and the usual end is the largest")]
 pub(crate) enum WaitEnd {
     /// The version. It does not change until [`Session::clear_hazard`].
-    Found(HazardPointer, Landed),
+    Found(HazardPointer, FetchedTensor),
     /// The version did not come in time.
     TimedOut(Failure),
     /// Ask the sidecar. `waited` is the time spent so far.
@@ -48,9 +48,9 @@ impl Session {
         let mut waited = Duration::ZERO;
         loop {
             let (watch, look) = match self.look(key, select, require) {
-                Looked::Found(hazard, mut landed) => {
-                    landed.report.waited = started.elapsed();
-                    return WaitEnd::Found(hazard, landed);
+                Looked::Found(hazard, mut tensor) => {
+                    tensor.report.waited = started.elapsed();
+                    return WaitEnd::Found(hazard, tensor);
                 }
                 // The backlog is written by the thread that reads the socket, and a thread that sleeps on a notice does
                 // not read it.

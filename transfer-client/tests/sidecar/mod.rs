@@ -8,10 +8,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transfer_client::{FabricKind, Failure, FailureCode, Report, Socket};
 use transfer_core::memory::{LocalSlice, SegmentId};
-use transfer_core::op::{Command, Fetch, LeaseId, OpId, Push, Reply};
+use transfer_core::op::{Answer, Command, Fetch, FetchedTensor, LeaseId, OpId, Push, Reply, Request};
 use transfer_core::tensor::{Key, Name, TensorMeta, Version};
 use transfer_core::wire::Writer;
-use transfer_core::wire::session::{read_command, write_reply};
+use transfer_core::wire::session::{read_request, write_reply};
 use transfer_memory::ring::{MAX_RECORD_BYTES, MIN_CAPACITY};
 use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment};
 use transfer_memory::session::{Admission, SidecarEnd, SidecarPolicy};
@@ -20,12 +20,12 @@ pub const ARENA: SegmentId = SegmentId(7);
 
 /// How the sidecar answers.
 pub trait Script: Send + 'static {
-    fn command(&mut self, wire: &mut Wire, command: Command);
+    fn request(&mut self, wire: &mut Wire, request: Request);
 }
 
-impl<F: FnMut(&mut Wire, Command) + Send + 'static> Script for F {
-    fn command(&mut self, wire: &mut Wire, command: Command) {
-        self(wire, command);
+impl<F: FnMut(&mut Wire, Request) + Send + 'static> Script for F {
+    fn request(&mut self, wire: &mut Wire, request: Request) {
+        self(wire, request);
     }
 }
 
@@ -35,10 +35,10 @@ pub struct Wire {
     heard: Arc<Mutex<Heard>>,
 }
 
-/// The commands that the sidecar has received.
+/// The requests that the sidecar has received.
 #[derive(Debug, Default, Clone)]
 pub struct Heard {
-    pub commands: u64,
+    pub requests: u64,
     pub doorbells: u64,
     pub released: Vec<LeaseId>,
     pub cancelled: Vec<OpId>,
@@ -52,7 +52,7 @@ pub struct Heard {
 
 impl Wire {
     pub fn reply(&mut self, reply: &Reply) {
-        if let Reply::Fetched { .. } = reply {
+        if let Reply::Answer { answer: Answer::Fetched { .. }, .. } = reply {
             self.heard.lock().unwrap().leases += 1;
         }
         let mut writer = Writer::new();
@@ -97,7 +97,7 @@ impl Sidecar {
         (Sidecar { thread: Some(thread), stop, deaf, heard }, worker)
     }
 
-    /// Stops reading commands, or continues.
+    /// Stops reading requests, or continues.
     pub fn set_deaf(&self, deaf: bool) {
         self.deaf.store(deaf, Ordering::SeqCst);
     }
@@ -106,7 +106,7 @@ impl Sidecar {
         self.heard.lock().unwrap().clone()
     }
 
-    /// Waits until the received commands are as `expected`.
+    /// Waits until the received requests are as `expected`.
     pub fn wait_until(&self, expected: impl Fn(&Heard) -> bool) -> Heard {
         for _ in 0..2000 {
             let heard = self.heard();
@@ -167,9 +167,9 @@ fn run(socket: Socket, mut script: impl Script, stop: &AtomicBool, deaf: &Atomic
             continue;
         }
         while let Some(record) = wire.end.submission.try_pop(&mut buffer).unwrap() {
-            let command = read_command(record).unwrap();
-            note(&mut wire.heard.lock().unwrap(), &command);
-            script.command(&mut wire, command);
+            let request = read_request(record).unwrap();
+            note(&mut wire.heard.lock().unwrap(), &request);
+            script.request(&mut wire, request);
         }
         wire.publish();
         if wire.end.submission.should_wake() {
@@ -190,14 +190,14 @@ fn run(socket: Socket, mut script: impl Script, stop: &AtomicBool, deaf: &Atomic
     }
 }
 
-fn note(heard: &mut Heard, command: &Command) {
-    heard.commands += 1;
-    match command {
-        Command::Release { lease } => {
+fn note(heard: &mut Heard, request: &Request) {
+    heard.requests += 1;
+    match request {
+        Request::Release { lease } => {
             heard.leases -= 1;
             heard.released.push(*lease);
         }
-        Command::Cancel { op } => heard.cancelled.push(*op),
+        Request::Cancel { op } => heard.cancelled.push(*op),
         _ => {}
     }
 }
@@ -221,7 +221,10 @@ pub fn report(bytes: u64) -> Report {
 }
 
 pub fn failed(op: OpId, code: FailureCode, kept: bool) -> Reply {
-    Reply::Failed { op, failure: Failure::new(code, format!("{code:?}, says the test")), kept }
+    Reply::Answer {
+        op,
+        answer: Answer::Failed { failure: Failure::new(code, format!("{code:?}, says the test")), kept },
+    }
 }
 
 /// A sidecar of one worker that follows the protocol.
@@ -231,7 +234,7 @@ pub struct Honest {
     /// Leased, and replaced or deleted or not.
     leases: BTreeMap<u64, u64>,
     blobs: BTreeMap<u64, Blob>,
-    waiting: Vec<Fetch>,
+    waiting: Vec<(OpId, Fetch)>,
     next: u64,
 }
 
@@ -246,28 +249,28 @@ struct Blob {
 }
 
 impl Script for Honest {
-    fn command(&mut self, wire: &mut Wire, command: Command) {
-        match command {
-            Command::Push(push) => self.push(wire, push),
-            Command::Fetch(fetch) => {
-                if !self.answer(wire, &fetch) {
-                    self.waiting.push(fetch);
+    fn request(&mut self, wire: &mut Wire, request: Request) {
+        match request {
+            Request::Command { op, command: Command::Push(push) } => self.push(wire, op, push),
+            Request::Command { op, command: Command::Fetch(fetch) } => {
+                if !self.answer(wire, op, &fetch) {
+                    self.waiting.push((op, fetch));
                 }
             }
-            Command::Release { lease } => {
+            Request::Release { lease } => {
                 let blob = self.leases.remove(&lease.0).unwrap();
                 self.unref(wire, blob);
             }
-            Command::Cancel { op } => {
+            Request::Cancel { op } => {
                 let before = self.waiting.len();
-                self.waiting.retain(|fetch| fetch.op != op);
+                self.waiting.retain(|(waiting, _)| *waiting != op);
                 if self.waiting.len() < before {
                     wire.reply(&failed(op, FailureCode::Cancelled, false));
                 }
             }
-            Command::Delete { op, key } => match self.published.remove(&key) {
+            Request::Command { op, command: Command::Delete { key } } => match self.published.remove(&key) {
                 Some(blob) => {
-                    wire.reply(&Reply::Deleted { op });
+                    wire.reply(&Reply::Answer { op, answer: Answer::Deleted });
                     self.unref(wire, blob.id);
                 }
                 None => wire.reply(&failed(op, FailureCode::UnknownKey, false)),
@@ -278,30 +281,29 @@ impl Script for Honest {
 }
 
 impl Honest {
-    fn push(&mut self, wire: &mut Wire, push: Push) {
+    fn push(&mut self, wire: &mut Wire, op: OpId, push: Push) {
         let last = self.published.get(&push.key).map(|blob| blob.version);
         let version = push.version.unwrap_or(Version(last.map_or(1, |v| v.0 + 1)));
         if last.is_some_and(|last| version <= last) {
-            return wire.reply(&failed(push.op, FailureCode::VersionNotRising, false));
+            return wire.reply(&failed(op, FailureCode::VersionNotRising, false));
         }
         self.next += 1;
-        let blob =
-            Blob { id: self.next, pushed: push.op, offset: push.offset, meta: push.meta.clone(), version, refs: 1 };
+        let blob = Blob { id: self.next, pushed: op, offset: push.offset, meta: push.meta.clone(), version, refs: 1 };
         self.blobs.insert(blob.id, blob.clone());
         wire.heard.lock().unwrap().pushed += 1;
         let old = self.published.insert(push.key.clone(), blob);
-        wire.reply(&Reply::Pushed { op: push.op, version, report: report(push.meta.len_bytes()) });
+        wire.reply(&Reply::Answer { op, answer: Answer::Pushed { version, report: report(push.meta.len_bytes()) } });
         if let Some(old) = old {
             self.unref(wire, old.id);
         }
         let waiting = std::mem::take(&mut self.waiting);
-        self.waiting = waiting.into_iter().filter(|fetch| !self.answer(wire, fetch)).collect();
+        self.waiting = waiting.into_iter().filter(|(op, fetch)| !self.answer(wire, *op, fetch)).collect();
     }
 
-    fn answer(&mut self, wire: &mut Wire, fetch: &Fetch) -> bool {
+    fn answer(&mut self, wire: &mut Wire, op: OpId, fetch: &Fetch) -> bool {
         let Some(found) = self.published.get(&fetch.key) else { return false };
         if fetch.select.missed(found.version) {
-            wire.reply(&failed(fetch.op, FailureCode::VersionGone, false));
+            wire.reply(&failed(op, FailureCode::VersionGone, false));
             return true;
         }
         if !fetch.select.takes(found.version) {
@@ -312,14 +314,18 @@ impl Honest {
         self.next += 1;
         self.leases.insert(self.next, found.id);
         let len = found.meta.len_bytes();
-        wire.reply(&Reply::Fetched {
-            op: fetch.op,
-            lease: LeaseId(self.next),
-            version: found.version,
-            meta: found.meta,
-            slice: LocalSlice { segment: ARENA, offset: found.offset, len },
-            ranges: 0,
-            report: report(len),
+        wire.reply(&Reply::Answer {
+            op,
+            answer: Answer::Fetched {
+                lease: LeaseId(self.next),
+                tensor: FetchedTensor {
+                    version: found.version,
+                    meta: found.meta,
+                    slice: LocalSlice { segment: ARENA, offset: found.offset, len },
+                    ranges: 0,
+                    report: report(len),
+                },
+            },
         });
         true
     }

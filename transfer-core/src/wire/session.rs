@@ -1,7 +1,8 @@
 //! The records in a worker's rings.
 //!
-//! A record is one [`Command`] (submission ring, worker to sidecar) or one [`Reply`] (completion ring, sidecar to worker). The
-//! first byte is its kind. The largest is below [`MAX_RECORD_BYTES`].
+//! A record is one [`Request`] (submission ring, worker to sidecar) or one [`Reply`] (completion ring, sidecar to worker). The
+//! first byte is its kind; in a command and an answer the number of the operation follows. The largest record is below
+//! [`MAX_RECORD_BYTES`].
 
 use super::message::{read_atomic, write_atomic};
 use super::ranges::MAX_RANGES;
@@ -9,8 +10,8 @@ use super::{Reader, WireError, Writer};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
-    Announced, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Failure, FailureCode, Fetch, LeaseId,
-    MAX_NOTICES, MAX_READERS, OpId, Prepare, Push, Reply, Report, TakeBack,
+    Announced, Answer, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Failure, FailureCode, Fetch,
+    FetchedTensor, LeaseId, MAX_NOTICES, MAX_READERS, OpId, Prepare, Push, Reply, Report, Request, TakeBack,
 };
 use crate::tensor::{Key, Name, Retention, Select, Version};
 use crate::trace::TraceContext;
@@ -29,8 +30,8 @@ const COUNTER: u8 = 7;
 const TAKE_BACK: u8 = 8;
 const UNMARKED: u8 = 9;
 
-/// The kinds of commands.
-const COMMAND_KINDS: &str = "1 to 9";
+/// The kinds of requests.
+const REQUEST_KINDS: &str = "1 to 9";
 
 const PUSHED: u8 = 65;
 const FETCHED: u8 = 66;
@@ -150,11 +151,27 @@ fn read_counter_report(r: &mut Reader<'_>) -> Result<CounterReport, WireError> {
     })
 }
 
-/// Appends a command's bytes.
-pub fn write_command(w: &mut Writer, command: &Command) {
+/// Appends a request's bytes.
+pub fn write_request(w: &mut Writer, request: &Request) {
+    match request {
+        Request::Command { op, command } => write_command(w, *op, command),
+        Request::Unmarked { ticket } => {
+            w.u8(UNMARKED).u64(*ticket);
+        }
+        Request::Release { lease } => {
+            w.u8(RELEASE).u64(lease.0);
+        }
+        Request::Cancel { op } => {
+            w.u8(CANCEL).u64(op.0);
+        }
+    }
+}
+
+/// Appends the bytes of the request that begins this operation.
+pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
     match command {
         Command::Push(p) => {
-            w.u8(PUSH).u64(p.op.0).text(p.key.as_str());
+            w.u8(PUSH).u64(op.0).text(p.key.as_str());
             w.u8(u8::from(p.version.is_some())).u64(p.version.map_or(0, |v| v.0));
             w.meta(&p.meta).u64(p.offset).text(p.to.as_ref().map_or("", Name::as_str)).u64(nanos(p.timeout));
             write_require(w, p.require);
@@ -169,7 +186,7 @@ pub fn write_command(w: &mut Writer, command: &Command) {
             TraceContext::write_last(p.trace, w);
         }
         Command::Fetch(f) => {
-            w.u8(FETCH).u64(f.op.0).text(f.key.as_str());
+            w.u8(FETCH).u64(op.0).text(f.key.as_str());
             let (kind, version) = match f.select {
                 Select::Latest => (0, 0),
                 Select::AtLeast(v) => (1, v.0),
@@ -180,27 +197,18 @@ pub fn write_command(w: &mut Writer, command: &Command) {
             w.u8(u8::from(f.watches));
             TraceContext::write_last(f.trace, w);
         }
-        Command::Unmarked { ticket } => {
-            w.u8(UNMARKED).u64(*ticket);
-        }
-        Command::Release { lease } => {
-            w.u8(RELEASE).u64(lease.0);
-        }
-        Command::Cancel { op } => {
-            w.u8(CANCEL).u64(op.0);
-        }
         Command::Prepare(p) => {
-            w.u8(PREPARE).u64(p.op.0).text(p.key.as_str()).meta(&p.meta).text(p.to.as_str()).u64(nanos(p.timeout));
+            w.u8(PREPARE).u64(op.0).text(p.key.as_str()).meta(&p.meta).text(p.to.as_str()).u64(nanos(p.timeout));
         }
         Command::TakeBack(t) => {
-            w.u8(TAKE_BACK).u64(t.op.0).text(t.key.as_str());
+            w.u8(TAKE_BACK).u64(op.0).text(t.key.as_str());
             w.u8(u8::from(t.version.is_some())).u64(t.version.map_or(0, |v| v.0)).u64(nanos(t.timeout));
         }
-        Command::Delete { op, key } => {
+        Command::Delete { key } => {
             w.u8(DELETE).u64(op.0).text(key.as_str());
         }
         Command::Counter(c) => {
-            w.u8(COUNTER).u64(c.op.0).text(c.name.as_str()).u64(nanos(c.timeout));
+            w.u8(COUNTER).u64(op.0).text(c.name.as_str()).u64(nanos(c.timeout));
             match &c.ask {
                 CounterAsk::Open => {
                     w.u8(OPEN);
@@ -233,15 +241,34 @@ pub(super) fn select(kind: u8, version: u64) -> Result<Select, WireError> {
     }
 }
 
-/// Reads a command that a worker wrote.
+/// Reads a request that a worker wrote.
 ///
 /// # Errors
-/// [`WireError`] for anything that [`write_command`] cannot have written.
-pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
+/// [`WireError`] for anything that [`write_request`] cannot have written.
+pub fn read_request(bytes: &[u8]) -> Result<Request, WireError> {
     let mut r = Reader::new("a submission record", bytes);
-    let command = match r.u8()? {
+    let kind = r.u8()?;
+    let request = match kind {
+        RELEASE => Request::Release { lease: LeaseId(r.u64()?) },
+        UNMARKED => Request::Unmarked { ticket: r.u64()? },
+        CANCEL => Request::Cancel { op: OpId(r.u64()?) },
+        PUSH | FETCH | DELETE | PREPARE | COUNTER | TAKE_BACK => {
+            Request::Command { op: OpId(r.u64()?), command: read_command(kind, &mut r)? }
+        }
+        n => return Err(unknown_request(n)),
+    };
+    r.end()?;
+    Ok(request)
+}
+
+fn unknown_request(kind: u8) -> WireError {
+    WireError::Value { what: "kind of submission record", value: u64::from(kind), expected: REQUEST_KINDS }
+}
+
+/// Reads a command of this kind, from behind the number of its operation.
+fn read_command(kind: u8, r: &mut Reader<'_>) -> Result<Command, WireError> {
+    Ok(match kind {
         PUSH => {
-            let op = OpId(r.u64()?);
             let key = Key::from_bytes(r.text()?)?;
             let has_version = r.flag("whether a version is given")?;
             let version = r.u64()?;
@@ -255,65 +282,57 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
                 name => Some(Name::from_bytes(name)?),
             };
             Command::Push(Push {
-                op,
                 key,
                 version: has_version.then_some(Version(version)),
                 meta,
                 offset,
                 to,
                 timeout: Duration::from_nanos(r.u64()?),
-                require: read_require(&mut r)?,
-                retention: read_retention(&mut r)?,
+                require: read_require(r)?,
+                retention: read_retention(r)?,
                 takeover: r.flag("whether the key is taken over")?,
                 more_follow: r.flag("whether higher versions follow")?,
-                ranges: read_ranges(&mut r)?,
-                announced: read_announced(&mut r)?,
-                readable_by: read_readers(&mut r)?,
-                trace: TraceContext::read_last(&mut r)?,
+                ranges: read_ranges(r)?,
+                announced: read_announced(r)?,
+                readable_by: read_readers(r)?,
+                trace: TraceContext::read_last(r)?,
             })
         }
         FETCH => {
-            let op = OpId(r.u64()?);
             let key = Key::from_bytes(r.text()?)?;
             let (kind, version) = (r.u8()?, r.u64()?);
             Command::Fetch(Fetch {
-                op,
                 key,
                 select: select(kind, version)?,
                 timeout: Duration::from_nanos(r.u64()?),
-                require: read_require(&mut r)?,
+                require: read_require(r)?,
                 watches: r.flag("whether the worker watches notices")?,
-                trace: TraceContext::read_last(&mut r)?,
+                trace: TraceContext::read_last(r)?,
             })
         }
-        RELEASE => Command::Release { lease: LeaseId(r.u64()?) },
-        UNMARKED => Command::Unmarked { ticket: r.u64()? },
-        CANCEL => Command::Cancel { op: OpId(r.u64()?) },
         PREPARE => Command::Prepare(Prepare {
-            op: OpId(r.u64()?),
             key: Key::from_bytes(r.text()?)?,
             meta: r.meta()?,
             to: Name::from_bytes(r.text()?)?,
             timeout: Duration::from_nanos(r.u64()?),
         }),
         TAKE_BACK => {
-            let (op, key) = (OpId(r.u64()?), Key::from_bytes(r.text()?)?);
+            let key = Key::from_bytes(r.text()?)?;
             let (has_version, version) = (r.flag("whether a version is given")?, Version(r.u64()?));
             if !has_version {
                 Reader::zero("version that is not given", version.0)?;
             }
             let timeout = Duration::from_nanos(r.u64()?);
-            Command::TakeBack(TakeBack { op, key, version: has_version.then_some(version), timeout })
+            Command::TakeBack(TakeBack { key, version: has_version.then_some(version), timeout })
         }
-        DELETE => Command::Delete { op: OpId(r.u64()?), key: Key::from_bytes(r.text()?)? },
         COUNTER => {
-            let (op, name) = (OpId(r.u64()?), Name::from_bytes(r.text()?)?);
+            let name = Name::from_bytes(r.text()?)?;
             let timeout = Duration::from_nanos(r.u64()?);
             let ask = match r.u8()? {
                 OPEN => CounterAsk::Open,
                 OPERATE => {
                     let (home, identity) = (Name::from_bytes(r.text()?)?, r.u64()?);
-                    CounterAsk::Operate { home, identity, op: read_atomic(&mut r)? }
+                    CounterAsk::Operate { home, identity, op: read_atomic(r)? }
                 }
                 WAIT => CounterAsk::Wait { members: r.u32()? },
                 n => {
@@ -321,60 +340,59 @@ pub fn read_command(bytes: &[u8]) -> Result<Command, WireError> {
                     return Err(WireError::Value { what, value, expected: "0 to 2" });
                 }
             };
-            Command::Counter(CounterCommand { op, name, ask, timeout })
+            Command::Counter(CounterCommand { name, ask, timeout })
         }
-        n => {
-            return Err(WireError::Value {
-                what: "kind of submission record",
-                value: u64::from(n),
-                expected: COMMAND_KINDS,
-            });
-        }
-    };
-    r.end()?;
-    Ok(command)
+        DELETE => Command::Delete { key: Key::from_bytes(r.text()?)? },
+        n => return Err(unknown_request(n)),
+    })
 }
 
 /// Appends a reply's bytes.
 pub fn write_reply(w: &mut Writer, reply: &Reply) {
     match reply {
-        Reply::Pushed { op, version, report } => {
+        Reply::Answer { op, answer } => write_answer(w, *op, answer),
+        Reply::Watched { pushed } => {
+            w.u8(WATCHED).u64(pushed.0);
+        }
+        Reply::Returned { pushed, offset } => {
+            w.u8(RETURNED).u64(pushed.0).u64(*offset);
+        }
+    }
+}
+
+fn write_answer(w: &mut Writer, op: OpId, answer: &Answer) {
+    match answer {
+        Answer::Pushed { version, report } => {
             w.u8(PUSHED).u64(op.0).u64(version.0);
             write_report(w, report);
         }
-        Reply::Fetched { op, lease, version, meta, slice, ranges, report } => {
+        Answer::Fetched { lease, tensor: FetchedTensor { version, meta, slice, ranges, report } } => {
             w.u8(FETCHED).u64(op.0).u64(lease.0).u64(version.0).meta(meta);
             w.u32(slice.segment.0).u64(slice.offset).u64(slice.len).u32(*ranges);
             write_report(w, report);
         }
-        Reply::Prepared { op } => {
+        Answer::Prepared => {
             w.u8(PREPARED).u64(op.0);
         }
-        Reply::TakenBack { op, version, pushed, offset } => {
+        Answer::TakenBack { version, pushed, offset } => {
             w.u8(TAKEN_BACK).u64(op.0).u64(version.0).u64(pushed.0).u64(*offset);
         }
-        Reply::Watched { pushed } => {
-            w.u8(WATCHED).u64(pushed.0);
-        }
-        Reply::Deleted { op } => {
+        Answer::Deleted => {
             w.u8(DELETED).u64(op.0);
         }
-        Reply::Failed { op, failure, kept } => {
+        Answer::Failed { failure, kept } => {
             w.u8(FAILED).u64(op.0).u16(failure.code as u16).u8(u8::from(*kept)).text(cut(&failure.text));
         }
-        Reply::CounterOpened { op, home, identity } => {
+        Answer::CounterOpened { home, identity } => {
             w.u8(COUNTER_OPENED).u64(op.0).text(home.as_str()).u64(*identity);
         }
-        Reply::Counted { op, old, report } => {
+        Answer::Counted { old, report } => {
             w.u8(COUNTED).u64(op.0).u64(*old);
             write_counter_report(w, report);
         }
-        Reply::Released { op, round, leader, report } => {
+        Answer::Released { round, leader, report } => {
             w.u8(RELEASED).u64(op.0).u64(*round).u8(u8::from(*leader));
             write_counter_report(w, report);
-        }
-        Reply::Returned { pushed, offset } => {
-            w.u8(RETURNED).u64(pushed.0).u64(*offset);
         }
     }
 }
@@ -394,51 +412,54 @@ pub(super) fn cut(text: &str) -> &str {
 /// [`WireError`] for anything that [`write_reply`] cannot have written.
 pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
     let mut r = Reader::new("a completion record", bytes);
-    let reply = match r.u8()? {
-        PUSHED => Reply::Pushed { op: OpId(r.u64()?), version: Version(r.u64()?), report: read_report(&mut r)? },
-        FETCHED => Reply::Fetched {
-            op: OpId(r.u64()?),
-            lease: LeaseId(r.u64()?),
-            version: Version(r.u64()?),
-            meta: r.meta()?,
-            slice: LocalSlice { segment: SegmentId(r.u32()?), offset: r.u64()?, len: r.u64()? },
-            ranges: read_ranges(&mut r)?,
-            report: read_report(&mut r)?,
-        },
-        PREPARED => Reply::Prepared { op: OpId(r.u64()?) },
-        TAKEN_BACK => {
-            let (op, version) = (OpId(r.u64()?), Version(r.u64()?));
-            Reply::TakenBack { op, version, pushed: OpId(r.u64()?), offset: r.u64()? }
-        }
-        DELETED => Reply::Deleted { op: OpId(r.u64()?) },
-        FAILED => {
-            let op = OpId(r.u64()?);
-            let code = FailureCode::from_wire(r.u16()?);
-            let kept = r.flag("whether the range is still being read")?;
-            let text = String::from_utf8_lossy(r.text()?).into_owned();
-            Reply::Failed { op, failure: Failure { code, text }, kept }
-        }
+    let kind = r.u8()?;
+    let reply = match kind {
         RETURNED => Reply::Returned { pushed: OpId(r.u64()?), offset: r.u64()? },
         WATCHED => Reply::Watched { pushed: OpId(r.u64()?) },
-        COUNTER_OPENED => {
-            let (op, home) = (OpId(r.u64()?), Name::from_bytes(r.text()?)?);
-            Reply::CounterOpened { op, home, identity: r.u64()? }
+        PUSHED | FETCHED | DELETED | FAILED | PREPARED | COUNTER_OPENED | COUNTED | RELEASED | TAKEN_BACK => {
+            Reply::Answer { op: OpId(r.u64()?), answer: read_answer(kind, &mut r)? }
         }
-        COUNTED => Reply::Counted { op: OpId(r.u64()?), old: r.u64()?, report: read_counter_report(&mut r)? },
-        RELEASED => {
-            let (op, round, leader) = (OpId(r.u64()?), r.u64()?, r.flag("whether it was the last to arrive")?);
-            Reply::Released { op, round, leader, report: read_counter_report(&mut r)? }
-        }
-        n => {
-            return Err(WireError::Value {
-                what: "kind of completion record",
-                value: u64::from(n),
-                expected: REPLY_KINDS,
-            });
-        }
+        n => return Err(unknown_reply(n)),
     };
     r.end()?;
     Ok(reply)
+}
+
+fn unknown_reply(kind: u8) -> WireError {
+    WireError::Value { what: "kind of completion record", value: u64::from(kind), expected: REPLY_KINDS }
+}
+
+/// Reads an answer of this kind, from behind the number of its operation.
+fn read_answer(kind: u8, r: &mut Reader<'_>) -> Result<Answer, WireError> {
+    Ok(match kind {
+        PUSHED => Answer::Pushed { version: Version(r.u64()?), report: read_report(r)? },
+        FETCHED => Answer::Fetched {
+            lease: LeaseId(r.u64()?),
+            tensor: FetchedTensor {
+                version: Version(r.u64()?),
+                meta: r.meta()?,
+                slice: LocalSlice { segment: SegmentId(r.u32()?), offset: r.u64()?, len: r.u64()? },
+                ranges: read_ranges(r)?,
+                report: read_report(r)?,
+            },
+        },
+        PREPARED => Answer::Prepared,
+        TAKEN_BACK => Answer::TakenBack { version: Version(r.u64()?), pushed: OpId(r.u64()?), offset: r.u64()? },
+        DELETED => Answer::Deleted,
+        FAILED => {
+            let code = FailureCode::from_wire(r.u16()?);
+            let kept = r.flag("whether the range is still being read")?;
+            let text = String::from_utf8_lossy(r.text()?).into_owned();
+            Answer::Failed { failure: Failure { code, text }, kept }
+        }
+        COUNTER_OPENED => Answer::CounterOpened { home: Name::from_bytes(r.text()?)?, identity: r.u64()? },
+        COUNTED => Answer::Counted { old: r.u64()?, report: read_counter_report(r)? },
+        RELEASED => {
+            let (round, leader) = (r.u64()?, r.flag("whether it was the last to arrive")?);
+            Answer::Released { round, leader, report: read_counter_report(r)? }
+        }
+        n => return Err(unknown_reply(n)),
+    })
 }
 
 #[cfg(test)]

@@ -22,13 +22,13 @@ fn context() -> Option<TraceContext> {
     TraceContext::new([7; 16], [8; 8], 1).ok()
 }
 
-fn examples() -> (Vec<Command>, Vec<Reply>) {
+fn examples() -> (Vec<Request>, Vec<Reply>) {
     let key = Key::new(&"k".repeat(512)).unwrap();
     let meta = TensorMeta::of(DType::U8, &[1; 32]).unwrap();
     let long = Name::new(&"n".repeat(512)).unwrap();
     let counter = |ask| {
         let (name, timeout) = (long.clone(), Duration::from_secs(2));
-        Command::Counter(CounterCommand { op: OpId(7), name, ask, timeout })
+        Command::Counter(CounterCommand { name, ask, timeout })
     };
     let counted = CounterReport {
         path: CounterPath::OneSided,
@@ -37,10 +37,9 @@ fn examples() -> (Vec<Command>, Vec<Reply>) {
         flew: Duration::from_nanos(2),
     };
     let (select, timeout) = (Select::AtLeast(Version(9)), Duration::ZERO);
-    let fetch = Fetch { op: OpId(2), key: key.clone(), select, timeout, require: None, trace: None, watches: true };
+    let fetch = Fetch { key: key.clone(), select, timeout, require: None, trace: None, watches: true };
     let commands = vec![
         Command::Push(Push {
-            op: OpId(1),
             key: key.clone(),
             version: Some(Version(0)),
             meta: meta.clone(),
@@ -58,23 +57,14 @@ fn examples() -> (Vec<Command>, Vec<Reply>) {
         }),
         Command::Fetch(Fetch { select: Select::Latest, trace: context(), watches: false, ..fetch.clone() }),
         Command::Fetch(fetch),
-        Command::Release { lease: LeaseId(3) },
-        Command::Unmarked { ticket: 1 << 40 },
-        Command::Cancel { op: OpId(4) },
         Command::Prepare(Prepare {
-            op: OpId(6),
             key: key.clone(),
             meta: TensorMeta::of(DType::C64, &[7; 3]).unwrap(),
             to: Name::new("ps").unwrap(),
             timeout: Duration::from_millis(5),
         }),
-        Command::TakeBack(TakeBack {
-            op: OpId(7),
-            key: key.clone(),
-            version: Some(Version(0)),
-            timeout: Duration::from_secs(3),
-        }),
-        Command::Delete { op: OpId(5), key },
+        Command::TakeBack(TakeBack { key: key.clone(), version: Some(Version(0)), timeout: Duration::from_secs(3) }),
+        Command::Delete { key },
         counter(CounterAsk::Open),
         counter(CounterAsk::Wait { members: 3 }),
         counter(CounterAsk::Operate { home: long.clone(), identity: 4, op: AtomicOp::Load }),
@@ -84,39 +74,53 @@ fn examples() -> (Vec<Command>, Vec<Reply>) {
             op: AtomicOp::CompareSwap { expected: 5, new: 6 },
         }),
     ];
+    let begin = |(n, command)| Request::Command { op: OpId(n), command };
+    let mut requests: Vec<_> = (1..).zip(commands).map(begin).collect();
+    requests.extend([
+        Request::Release { lease: LeaseId(3) },
+        Request::Unmarked { ticket: 1 << 40 },
+        Request::Cancel { op: OpId(4) },
+    ]);
     let replies = vec![
-        Reply::Pushed { op: OpId(1), version: Version(2), report: report() },
-        Reply::Fetched {
+        Reply::Answer { op: OpId(1), answer: Answer::Pushed { version: Version(2), report: report() } },
+        Reply::Answer {
             op: OpId(1),
-            lease: LeaseId(7),
-            version: Version(2),
-            meta,
-            slice: LocalSlice { segment: SegmentId(3), offset: 4, len: 5 },
-            ranges: 2,
-            report: Report { origin: context(), ..report() },
+            answer: Answer::Fetched {
+                lease: LeaseId(7),
+                tensor: FetchedTensor {
+                    version: Version(2),
+                    meta,
+                    slice: LocalSlice { segment: SegmentId(3), offset: 4, len: 5 },
+                    ranges: 2,
+                    report: Report { origin: context(), ..report() },
+                },
+            },
         },
-        Reply::Deleted { op: OpId(8) },
-        Reply::Prepared { op: OpId(10) },
-        Reply::Failed { op: OpId(9), failure: Failure::new(FailureCode::Busy, "é".repeat(450)), kept: true },
+        Reply::Answer { op: OpId(8), answer: Answer::Deleted },
+        Reply::Answer { op: OpId(10), answer: Answer::Prepared },
+        Reply::Answer {
+            op: OpId(9),
+            answer: Answer::Failed { failure: Failure::new(FailureCode::Busy, "é".repeat(450)), kept: true },
+        },
         Reply::Returned { pushed: OpId(3), offset: 128 },
         Reply::Watched { pushed: OpId(3) },
-        Reply::TakenBack { op: OpId(1), version: Version(2), pushed: OpId(3), offset: 4 },
-        Reply::CounterOpened { op: OpId(1), home: long.clone(), identity: 2 },
-        Reply::Counted { op: OpId(1), old: 2, report: counted },
-        Reply::Released { op: OpId(1), round: 2, leader: true, report: counted },
+        Reply::Answer { op: OpId(1), answer: Answer::TakenBack { version: Version(2), pushed: OpId(3), offset: 4 } },
+        Reply::Answer { op: OpId(1), answer: Answer::CounterOpened { home: long.clone(), identity: 2 } },
+        Reply::Answer { op: OpId(1), answer: Answer::Counted { old: 2, report: counted } },
+        Reply::Answer { op: OpId(1), answer: Answer::Released { round: 2, leader: true, report: counted } },
     ];
-    (commands, replies)
+    (requests, replies)
 }
 
 #[test]
-fn commands_and_replies_read_back_and_fit() {
-    let (commands, replies) = examples();
-    for c in commands {
+fn requests_and_replies_read_back_and_fit() {
+    let (requests, replies) = examples();
+    for c in requests {
         let mut w = Writer::new();
-        write_command(&mut w, &c);
+        write_request(&mut w, &c);
         assert!(w.as_slice().len() <= MAX_RECORD_BYTES);
-        assert_eq!(read_command(w.as_slice()), Ok(c));
-        assert!(read_command(&w.as_slice()[..w.as_slice().len() - 1]).is_err());
+        assert_eq!(read_request(w.as_slice()), Ok(c));
+        assert!(read_request(&w.as_slice()[..w.as_slice().len() - 1]).is_err());
     }
     for c in replies {
         let mut w = Writer::new();
@@ -128,15 +132,15 @@ fn commands_and_replies_read_back_and_fit() {
 
 #[test]
 fn fuzz_submission_record() {
-    let bytes_of = |command: &Command| {
+    let bytes_of = |request: &Request| {
         let mut w = Writer::new();
-        write_command(&mut w, command);
+        write_request(&mut w, request);
         w.into_vec()
     };
     let target = transfer_fuzz::Target::new("submission-record", examples().0.iter().map(bytes_of));
-    target.max_len(MAX_RECORD_BYTES).run(|bytes| match read_command(bytes) {
-        Ok(command) => {
-            assert_eq!(bytes_of(&command), bytes);
+    target.max_len(MAX_RECORD_BYTES).run(|bytes| match read_request(bytes) {
+        Ok(request) => {
+            assert_eq!(bytes_of(&request), bytes);
             format!("kind {}", char::from(b'a' + bytes[0]))
         }
         Err(e) => e.to_string(),
@@ -154,7 +158,7 @@ fn fuzz_completion_record() {
     target.max_len(MAX_RECORD_BYTES).run(|bytes| match read_reply(bytes) {
         Ok(reply) => {
             // What is for people to read may be cut, and a code that is not known here becomes "unknown".
-            if !matches!(reply, Reply::Failed { .. }) {
+            if !matches!(reply, Reply::Answer { answer: Answer::Failed { .. }, .. }) {
                 assert_eq!(bytes_of(&reply), bytes);
             }
             format!("kind {}", char::from(b'g' + (bytes[0] - 65)))
@@ -168,17 +172,17 @@ proptest! {
     fn garbage_is_an_error_or_a_value_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..80) {
         let mut bytes = bytes;
         if let Some(b) = bytes.first_mut() { *b = kind; }
-        let _ = read_command(&bytes);
+        let _ = read_request(&bytes);
         let _ = read_reply(&bytes);
     }
 }
 
 #[test]
 fn kinds_of_records_are_named_in_the_errors() {
-    assert_eq!(COMMAND_KINDS, format!("{PUSH} to {UNMARKED}"));
+    assert_eq!(REQUEST_KINDS, format!("{PUSH} to {UNMARKED}"));
     assert_eq!(REPLY_KINDS, format!("{PUSHED} to {WATCHED}"));
     let unknown = |e: WireError| e.to_string();
-    let command = read_command(&[UNMARKED + 1]).map_err(unknown).unwrap_err();
+    let command = read_request(&[UNMARKED + 1]).map_err(unknown).unwrap_err();
     let reply = read_reply(&[WATCHED + 1]).map_err(unknown).unwrap_err();
-    assert!(command.contains(COMMAND_KINDS) && reply.contains(REPLY_KINDS), "{command}; {reply}");
+    assert!(command.contains(REQUEST_KINDS) && reply.contains(REPLY_KINDS), "{command}; {reply}");
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::drive::{Driver, Work};
 use transfer_core::memory::{LocalSlice, SegmentId};
-use transfer_core::op::Command;
+use transfer_core::op::{Command, Request};
 use transfer_core::protocol::{BufferAnswer, COUNTER_WORDS_BYTES, HostAction, Node, SessionId, Snapshot, Tenant};
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
@@ -195,17 +195,19 @@ impl Run {
         self.end();
     }
 
-    /// Takes commands of workers. Returns whether there were any.
+    /// Takes requests of workers. Returns whether there were any.
     fn take(&mut self, now: Time, how: Take) -> bool {
         let Run { workers, driver, broken, memory, tables, boards, .. } = self;
-        let take = |session, command| match command {
-            Command::Push(push) if push.ranges > 0 => tables.push(driver, now, session, push, memory),
-            Command::Unmarked { ticket } => {
+        let take = |session, request| match request {
+            Request::Command { op, command: Command::Push(push) } if push.ranges > 0 => {
+                tables.push(driver, now, session, (op, push), memory);
+            }
+            Request::Unmarked { ticket } => {
                 if boards.hazard_cleared(session, ticket) {
                     driver.node.withdrawn(ticket);
                 }
             }
-            command => driver.command(now, session, command, memory),
+            request => driver.request(now, session, request, memory),
         };
         workers.take(how, take, broken)
     }

@@ -3,7 +3,7 @@
 use super::memory::Memory;
 use std::sync::Arc;
 use transfer_core::drive::Driver;
-use transfer_core::op::Push;
+use transfer_core::op::{OpId, Push};
 use transfer_core::protocol::SessionId;
 use transfer_core::time::Time;
 use transfer_core::wire::ranges::{ArenaRange, read_ranges};
@@ -24,7 +24,7 @@ impl Tables {
         driver: &mut Driver<Arc<Segment>>,
         now: Time,
         session: SessionId,
-        push: Push,
+        (op, push): (OpId, Push),
         memory: &Memory,
     ) {
         self.ranges.clear();
@@ -37,6 +37,6 @@ impl Tables {
                 self.ranges.extend(read_ranges(&self.bytes));
             }
         }
-        driver.node.push_ranges(now, session, push, &self.ranges);
+        driver.node.push_ranges(now, session, op, push, &self.ranges);
     }
 }

@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 use transfer_core::memory::SegmentId;
-use transfer_core::op::{Command, Reply};
+use transfer_core::op::{Answer, FetchedTensor, Reply, Request};
 use transfer_core::protocol::SessionId;
 use transfer_core::wire::Writer;
-use transfer_core::wire::session::{read_command, write_reply};
+use transfer_core::wire::session::{read_request, write_reply};
 use transfer_memory::ring::{Consumer, MAX_RECORD_BYTES, Producer, RingError};
 use transfer_memory::segment::Segment;
 use transfer_memory::session::{SessionError, SidecarSocket};
@@ -55,8 +55,8 @@ pub(super) struct Worker {
     backlog: VecDeque<Reply>,
     /// Whether something was written since the last publication.
     unpublished: bool,
-    /// Whether it has sent a command in this round.
-    commanded: bool,
+    /// Whether it has sent a request in this round.
+    requested: bool,
     /// The arena that its notices describe.
     arena: SegmentId,
     /// Whether the last segment could not be passed, because the system is short of a resource.
@@ -102,7 +102,7 @@ impl Workers {
             sleeper.add_process(pidfd.as_fd(), id.0)?;
         }
         let (known, backlog) = (HashSet::from([arena]), VecDeque::new());
-        let (unpublished, commanded, short) = (false, false, false);
+        let (unpublished, requested, short) = (false, false, false);
         let worker = Worker {
             socket,
             pidfd,
@@ -112,7 +112,7 @@ impl Workers {
             known,
             backlog,
             unpublished,
-            commanded,
+            requested,
             arena,
             short,
         };
@@ -163,11 +163,11 @@ impl Workers {
         self.by_id.values().map(|w| w.backlog.len() as u64).sum()
     }
 
-    /// Takes commands out of the rings. A worker that violates the protocol is returned with the reason.
+    /// Takes requests out of the rings. A worker that violates the protocol is returned with the reason.
     pub(super) fn take(
         &mut self,
         how: Take,
-        mut each: impl FnMut(SessionId, Command),
+        mut each: impl FnMut(SessionId, Request),
         broken: &mut Vec<(SessionId, String)>,
     ) -> bool {
         let mut buffer = [0; MAX_RECORD_BYTES];
@@ -180,12 +180,12 @@ impl Workers {
                 Take::Rest(of) if of == *id => MAX_BACKLOG,
                 Take::Rest(_) => continue,
             };
-            worker.commanded &= how != Take::Some;
+            worker.requested &= how != Take::Some;
             // No more is taken from a worker that has violated the protocol.
             if worker.backlog.len() > backlog || broken.iter().any(|(session, _)| session == id) {
                 continue;
             }
-            match worker.take(how, meters, &mut buffer, |command| each(*id, command)) {
+            match worker.take(how, meters, &mut buffer, |request| each(*id, request)) {
                 Ok(some) => active |= some,
                 Err(why) => broken.push((*id, why)),
             }
@@ -242,10 +242,10 @@ impl Workers {
 
     /// Publishes the written replies, and wakes the sleeping workers.
     pub(super) fn publish(&mut self, memory: &Memory, broken: &mut Vec<(SessionId, String)>) {
-        // Waiting workers are woken before those that have just sent commands, which are awake anyway.
-        for commanded in [false, true] {
+        // Waiting workers are woken before those that have just sent requests, which are awake anyway.
+        for requested in [false, true] {
             for id in &self.touched {
-                let Some(worker) = self.by_id.get_mut(id).filter(|w| w.unpublished && w.commanded == commanded) else {
+                let Some(worker) = self.by_id.get_mut(id).filter(|w| w.unpublished && w.requested == requested) else {
                     continue;
                 };
                 worker.unpublished = false;
@@ -287,7 +287,7 @@ impl Workers {
     pub(super) fn prepare_sleep(&mut self) -> bool {
         let mut empty = true;
         for worker in self.by_id.values_mut() {
-            // No records are taken from a worker with a backlog, so its commands must not keep this thread awake.
+            // No records are taken from a worker with a backlog, so its requests must not keep this thread awake.
             empty &= worker.submission.prepare_sleep() || !worker.backlog.is_empty();
         }
         empty
@@ -311,13 +311,13 @@ impl Evicted {
 }
 
 impl Worker {
-    /// Takes commands. Returns whether there were any.
+    /// Takes requests. Returns whether there were any.
     fn take(
         &mut self,
         how: Take,
         meters: &mut EngineMeters,
         buffer: &mut [u8; MAX_RECORD_BYTES],
-        mut each: impl FnMut(Command),
+        mut each: impl FnMut(Request),
     ) -> Result<bool, String> {
         let broken = |e: RingError| format!("its submission ring is broken: {e}");
         let end = if how == Take::Some { u64::MAX } else { self.submission.published().map_err(broken)? };
@@ -325,9 +325,9 @@ impl Worker {
         while self.submission.consumed() < end && (how != Take::Some || taken < BATCH) {
             let Some(record) = self.submission.try_pop(buffer).map_err(broken)? else { break };
             taken += 1;
-            self.commanded = true;
+            self.requested = true;
             meters.submissions += 1;
-            each(read_command(record).map_err(|e| format!("its submission ring holds a bad record: {e}"))?);
+            each(read_request(record).map_err(|e| format!("its submission ring holds a bad record: {e}"))?);
         }
         Ok(taken > 0)
     }
@@ -340,7 +340,7 @@ impl Worker {
         notices: &Notices,
         scratch: &mut Vec<u8>,
     ) -> Result<bool, String> {
-        if let Reply::Fetched { slice, .. } = reply {
+        if let Reply::Answer { answer: Answer::Fetched { tensor: FetchedTensor { slice, .. }, .. }, .. } = reply {
             if !self.known.contains(&slice.segment) {
                 let Some(segment) = memory.get(slice.segment) else {
                     return Err(format!("{} is not mapped any more", slice.segment));

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::{Command, Fetch, OpId, Push, Reply};
+use transfer_core::op::{Answer, Command, Fetch, FetchedTensor, OpId, Push, Reply, Request};
 use transfer_core::tensor::{DType, Key, Name, Select, TensorMeta};
 use transfer_core::wire::Writer;
-use transfer_core::wire::session::{read_reply, write_command};
+use transfer_core::wire::session::{read_reply, write_request};
 use transfer_memory::ring::MAX_RECORD_BYTES;
 use transfer_memory::session::{FromSidecar, SessionError, WorkerEnd, WorkerOptions};
 use transfer_server::config::{Config, DirectoryPlace, Locking, Size, UseShm, UseVerbs};
@@ -104,9 +104,9 @@ impl Worker {
         assert!(Instant::now() < deadline, "it was not thrown out");
     }
 
-    fn submit(&mut self, command: &Command) {
+    fn submit(&mut self, request: &Request) {
         let mut record = Writer::new();
-        write_command(&mut record, command);
+        write_request(&mut record, request);
         assert!(self.end.submission.try_push(record.as_slice()).unwrap());
         self.end.submission.publish();
         if self.end.submission.should_wake() {
@@ -114,13 +114,18 @@ impl Worker {
         }
     }
 
-    /// The next reply; segments that come with it are mapped.
-    fn reply(&mut self) -> Reply {
+    /// Sends a command, and waits for its answer; segments that come with it are mapped.
+    fn ask(&mut self, command: Command) -> Answer {
+        self.next_op += 1;
+        self.submit(&Request::Command { op: OpId(self.next_op), command });
         let deadline = Instant::now() + SOON;
         let mut buffer = [0; MAX_RECORD_BYTES];
         loop {
             if let Some(record) = self.end.completion.try_pop(&mut buffer).unwrap() {
-                return read_reply(record).unwrap();
+                match read_reply(record).unwrap() {
+                    Reply::Answer { answer, .. } => return answer,
+                    _ => continue,
+                }
             }
             if self.end.completion.prepare_sleep() {
                 self.take_message(deadline);
@@ -137,18 +142,12 @@ impl Worker {
         }
     }
 
-    fn op(&mut self) -> OpId {
-        self.next_op += 1;
-        OpId(self.next_op)
-    }
-
     /// Publishes bytes.
-    pub fn push(&mut self, key: &str, bytes: &[u8]) -> Reply {
+    pub fn push(&mut self, key: &str, bytes: &[u8]) -> Answer {
         let offset = self.next_offset;
         self.next_offset += (bytes.len() as u64).next_multiple_of(64);
         self.end.arena.copy_in(offset, bytes).unwrap();
         let push = Push {
-            op: self.op(),
             key: Key::new(key).unwrap(),
             version: None,
             meta: TensorMeta::of(DType::U8, &[bytes.len() as u64]).unwrap(),
@@ -164,13 +163,7 @@ impl Worker {
             more_follow: false,
             announced: None,
         };
-        self.submit(&Command::Push(push));
-        loop {
-            match self.reply() {
-                Reply::Returned { .. } => {}
-                reply => return reply,
-            }
-        }
+        self.ask(Command::Push(push))
     }
 
     /// Fetches bytes, and what carried them.
@@ -185,10 +178,8 @@ impl Worker {
         key: &str,
         timeout: Duration,
     ) -> Result<(Vec<u8>, FabricKind), String> {
-        let op = self.op();
         let key = Key::new(key).unwrap();
-        self.submit(&Command::Fetch(Fetch {
-            op,
+        let answer = self.ask(Command::Fetch(Fetch {
             key,
             select: Select::Latest,
             timeout,
@@ -196,17 +187,17 @@ impl Worker {
             trace: None,
             watches: false,
         }));
-        match self.reply() {
-            Reply::Fetched { lease, slice, report, .. } => {
+        match answer {
+            Answer::Fetched { lease, tensor: FetchedTensor { slice, report, .. } } => {
                 while self.end.segments.get(slice.segment).is_none() {
                     self.take_message(Instant::now() + SOON);
                 }
                 let mut bytes = vec![0; slice.len as usize];
                 self.end.segments.get(slice.segment).unwrap().copy_out(slice.offset, &mut bytes).unwrap();
-                self.submit(&Command::Release { lease });
+                self.submit(&Request::Release { lease });
                 Ok((bytes, report.fabric))
             }
-            Reply::Failed { failure, .. } => Err(failure.text),
+            Answer::Failed { failure, .. } => Err(failure.text),
             other => panic!("{other:?}"),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Node;
 use crate::fabric::LinkId;
-use crate::op::{Failure, FailureCode, OpId, Prepare, Reply};
+use crate::op::{Answer, Failure, FailureCode, OpId, Prepare};
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
 use crate::protocol::ids::OperationId;
@@ -86,25 +86,25 @@ impl Node {
     }
 
     /// Gets landing slots before the first push needs them.
-    pub(super) fn prepare(&mut self, now: Time, session: SessionId, prepare: Prepare) {
+    pub(super) fn prepare(&mut self, now: Time, session: SessionId, op: OpId, prepare: Prepare) {
         if let Some(failure) = self.is_busy(session).or_else(|| self.no_name(session, &prepare.key)) {
-            return self.refuse(session, prepare.op, failure);
+            return self.refuse(session, op, failure);
         }
         if let Err(failure) = self.may_push(session, &prepare.key, Some(&prepare.to)) {
-            return self.refuse(session, prepare.op, failure);
+            return self.refuse(session, op, failure);
         }
         if self.sessions.named(&prepare.to).is_some() {
             // It will be handed over by reference.
-            return self.prepared(session, prepare.op);
+            return self.prepared(session, op);
         }
-        let Prepare { op, key, meta, to, timeout } = prepare;
+        let Prepare { key, meta, to, timeout } = prepare;
         let kind = OpKind::Prepare { to, meta, stage: PushStage::Claiming };
         let op = Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind };
         self.push_there(now, op);
     }
 
     pub(super) fn prepared(&mut self, session: SessionId, op: OpId) {
-        self.actions.push(HostAction::Reply { session, reply: Reply::Prepared { op } });
+        self.answer(session, op, Answer::Prepared);
     }
 
     /// The directory said where a worker is.

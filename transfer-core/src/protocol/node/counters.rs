@@ -3,8 +3,7 @@
 use super::Node;
 use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
 use crate::memory::LocalSlice;
-use crate::op::{CounterAsk, CounterCommand, CounterReport, Failure, FailureCode, Reply};
-use crate::protocol::action::HostAction;
+use crate::op::{Answer, CounterAsk, CounterCommand, CounterReport, Failure, FailureCode, OpId};
 use crate::protocol::counters::{Asked, AskedFor, Counters, Effect, Outcome, Request, Way};
 use crate::protocol::ids::{OperationId, SessionId};
 use crate::protocol::links::Out;
@@ -25,8 +24,8 @@ impl Node {
     }
 
     /// A worker's request.
-    pub(super) fn counter(&mut self, now: Time, session: SessionId, command: CounterCommand) {
-        let CounterCommand { op, name, ask, timeout } = command;
+    pub(super) fn counter(&mut self, now: Time, session: SessionId, op: OpId, command: CounterCommand) {
+        let CounterCommand { name, ask, timeout } = command;
         if let Some(failure) = self.is_busy(session) {
             return self.refuse(session, op, failure);
         }
@@ -102,18 +101,18 @@ impl Node {
             queued: posted.since(since),
             flew: now.since(posted),
         };
-        let reply = match outcome {
-            Outcome::Opened(home, identity) => Reply::CounterOpened { op, home, identity },
+        let answer = match outcome {
+            Outcome::Opened(home, identity) => Answer::CounterOpened { home, identity },
             Outcome::Counted(old, way) => {
                 self.meters.counted_by(way.path);
-                Reply::Counted { op, old, report: report(way) }
+                Answer::Counted { old, report: report(way) }
             }
             Outcome::Released(round, leader, way) => {
                 self.meters.released();
-                Reply::Released { op, round, leader, report: report(way) }
+                Answer::Released { round, leader, report: report(way) }
             }
         };
-        self.actions.push(HostAction::Reply { session, reply });
+        self.answer(session, op, answer);
     }
 
     /// A peer's request: which counter it is about, and for whom. `None` where there is nothing more to do.

@@ -1,7 +1,7 @@
 //! Finding what a worker asks for: here, at its known owner, in the directory.
 
 use super::Node;
-use crate::op::{Failure, FailureCode, Fetch};
+use crate::op::{Failure, FailureCode, Fetch, OpId};
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{OperationId, RecordId};
 use crate::protocol::keys::{Concerned, Picked, Record, Waiter};
@@ -13,9 +13,9 @@ use crate::time::Time;
 pub(super) const MOST_ASTRAY: u32 = 16;
 
 impl Node {
-    pub(super) fn fetch(&mut self, now: Time, session: SessionId, mut fetch: Fetch) {
+    pub(super) fn fetch(&mut self, now: Time, session: SessionId, op: OpId, mut fetch: Fetch) {
         if let Some(failure) = self.is_busy(session) {
-            return self.refuse(session, fetch.op, failure);
+            return self.refuse(session, op, failure);
         }
         let found = self.keys.find(&fetch.key);
         #[cfg(test)]
@@ -28,13 +28,13 @@ impl Node {
             fetch.select = self.resolve_latest(record, fetch.select);
             match self.keys.pick(record, fetch.select) {
                 Picked::Blob(blob) if self.is_of_another(session, blob) => {
-                    let Fetch { op, key, select, timeout, require, trace, .. } = fetch;
+                    let Fetch { key, select, timeout, require, trace, .. } = fetch;
                     let kind = OpKind::Fetch { select, stage: FetchStage::Waiting, astray: 0, trace };
                     let op = Op { session, id: op, key, since: now, deadline: now + timeout, require, kind };
                     return self.hand_over_copy(now, op, blob);
                 }
                 Picked::Blob(blob) => {
-                    return match self.hand_over(now, session, fetch.op, blob, fetch.require, now) {
+                    return match self.hand_over(now, session, op, blob, fetch.require, now) {
                         Ok(report) => {
                             let version = self.keys.blob(blob).map_or(Version(0), |b| b.version);
                             self.note_handed_over(now, session, &fetch.key, version, report, fetch.trace);
@@ -42,13 +42,13 @@ impl Node {
                             self.keys.show(record, &mut self.actions);
                             self.fetched_here(now, record, blob);
                         }
-                        Err(failure) => self.refuse(session, fetch.op, failure),
+                        Err(failure) => self.refuse(session, op, failure),
                     };
                 }
                 Picked::Gone(newest) => {
                     let Some(reader) = self.sessions.tenant_of(session) else { return };
                     let failure = self.version_gone(record, reader, &fetch.key, fetch.select, newest);
-                    return self.refuse(session, fetch.op, failure);
+                    return self.refuse(session, op, failure);
                 }
                 Picked::NotYet => {}
             }
@@ -56,7 +56,7 @@ impl Node {
         let key = fetch.key.clone();
         let id = self.sessions.begin(Op {
             session,
-            id: fetch.op,
+            id: op,
             key: fetch.key,
             since: now,
             deadline: now + fetch.timeout,

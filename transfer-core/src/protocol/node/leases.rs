@@ -3,7 +3,7 @@
 use super::Node;
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::{Failure, FailureCode, LeaseId, OpId, Reply, Report};
+use crate::op::{Answer, Failure, FailureCode, FetchedTensor, LeaseId, OpId, Reply, Report};
 use crate::protocol::action::HostAction;
 use crate::protocol::ids::BlobId;
 use crate::protocol::ids::SessionId;
@@ -103,9 +103,7 @@ impl Node {
         }
         let Some(b) = self.keys.hold(blob) else { return Err(gone()) };
         self.sessions.lend(session, blob);
-        let reply = Reply::Fetched {
-            op,
-            lease: LeaseId(blob.to_u64()),
+        let tensor = FetchedTensor {
             version: b.version,
             meta: b.meta.clone(),
             slice: match b.ranges {
@@ -115,7 +113,7 @@ impl Node {
             ranges: b.range_count(),
             report,
         };
-        self.actions.push(HostAction::Reply { session, reply });
+        self.answer(session, op, Answer::Fetched { lease: LeaseId(blob.to_u64()), tensor });
         self.meters.finished(Operation::Fetch, path, &report);
         Ok(())
     }

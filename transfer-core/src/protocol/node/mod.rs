@@ -83,7 +83,7 @@ use copying::Copying;
 /// One sidecar as a state machine: sessions of workers, published tensors, links to peers.
 ///
 /// It does no I/O, starts no thread and reads no clock. Whoever drives it
-/// - hands it **events**: `session_*`, [`command`](Node::command), `link_*`, [`fabric_event`](Node::fabric_event), the control
+/// - hands it **events**: `session_*`, [`request`](Node::request), `link_*`, [`fabric_event`](Node::fabric_event), the control
 ///   plane's answers ([`located`](Node::located), [`worker_located`](Node::worker_located), [`claimed`](Node::claimed),
 ///   [`connect_failed`](Node::connect_failed)) and [`timeout`](Node::timeout), each with the time;
 /// - then does all **actions** that [`poll_action`](Node::poll_action) gives, in order;

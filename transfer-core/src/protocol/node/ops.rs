@@ -2,7 +2,7 @@
 
 use super::Node;
 use crate::memory::SegmentId;
-use crate::op::{Failure, FailureCode, OpId, Reply};
+use crate::op::{Answer, Failure, FailureCode, OpId, Reply};
 use crate::protocol::action::HostAction;
 use crate::protocol::ids::OperationId;
 use crate::protocol::ids::SessionId;
@@ -19,9 +19,14 @@ fn for_people(time: Duration) -> Duration {
 }
 
 impl Node {
+    /// Sends a worker the answer to one of its operations.
+    pub(super) fn answer(&mut self, session: SessionId, op: OpId, answer: Answer) {
+        self.actions.push(HostAction::Reply { session, reply: Reply::Answer { op, answer } });
+    }
+
     pub(super) fn refuse(&mut self, session: SessionId, op: OpId, failure: Failure) {
         self.failed(session, &failure);
-        self.actions.push(HostAction::Reply { session, reply: Reply::Failed { op, failure, kept: false } });
+        self.answer(session, op, Answer::Failed { failure, kept: false });
     }
 
     /// Why an operation cannot begin whose number another one has that is under way: the limit of those counts numbers.
@@ -174,7 +179,7 @@ impl Node {
         self.note_failed(op, failure.code);
         let kept = self.keys.refuse_push(blob);
         self.failed(op.session, &failure);
-        self.actions.push(HostAction::Reply { session: op.session, reply: Reply::Failed { op: op.id, failure, kept } });
+        self.answer(op.session, op.id, Answer::Failed { failure, kept });
         self.keys.refuse_announced(&op.key, blob, &mut self.actions);
         self.unhold(blob);
         if !more_follow {

@@ -5,8 +5,7 @@ use super::claims::key_owned;
 use super::ended::Ending;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
-use crate::op::{Failure, FailureCode, Push, Reply, Report};
-use crate::protocol::action::HostAction;
+use crate::op::{Answer, Failure, FailureCode, OpId, Push, Report};
 use crate::protocol::ids::RecordId;
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Blob, Claimant, Claiming, Lent, Owner, Record, Source};
@@ -27,15 +26,15 @@ pub(super) fn too_high(key: &Key, version: Version) -> Option<Failure> {
 
 impl Node {
     /// A worker pushes. `ranges` are those of a body that lies in several, copied out of their table by whoever can read the arena.
-    pub(super) fn push(&mut self, now: Time, session: SessionId, push: Push, ranges: &[ArenaRange]) {
+    pub(super) fn push(&mut self, now: Time, session: SessionId, op: OpId, push: Push, ranges: &[ArenaRange]) {
         let Some(s) = self.sessions.get(session) else { return };
         let slice = match pushed_slice(s.arena(), &push, ranges) {
             Ok(slice) => slice,
-            Err(failure) => return self.refuse_push(session, &push, failure),
+            Err(failure) => return self.refuse_push(session, op, &push, failure),
         };
         let announced = match self.announced(session, &push) {
             Ok(announced) => announced,
-            Err(failure) => return self.refuse_push(session, &push, failure),
+            Err(failure) => return self.refuse_push(session, op, &push, failure),
         };
         let unwelcome = self.draining.then(|| self.is_draining()).or_else(|| self.no_name(session, &push.key));
         let unwelcome = unwelcome.or_else(|| self.may_push(session, &push.key, push.to.as_ref()).err());
@@ -49,19 +48,19 @@ impl Node {
         if announced.is_none()
             && let Some(failure) = failure
         {
-            return self.refuse_push(session, &push, failure);
+            return self.refuse_push(session, op, &push, failure);
         }
         let local = push.to.as_ref().is_none_or(|to| self.sessions.named(to).is_some());
         if push.takeover && !local {
             let text = "a push that takes a key over publishes it at its own sidecar: push it there first, then to the other worker";
-            return self.refuse_push(session, &push, Failure::new(FailureCode::Invalid, text));
+            return self.refuse_push(session, op, &push, Failure::new(FailureCode::Invalid, text));
         }
         let readers = match self.readers_of_push(&push, local) {
             Ok(readers) => readers,
-            Err(failure) => return self.refuse_push(session, &push, failure),
+            Err(failure) => return self.refuse_push(session, op, &push, failure),
         };
         let Some(tenant) = self.sessions.tenant_of(session) else { return };
-        let lent = Lent { session, pushed: push.op };
+        let lent = Lent { session, pushed: op };
         let mut blob = Blob::new(slice, push.meta, tenant, Source::Arena(Some(lent))).retained(push.retention);
         blob.trace = push.trace;
         if push.ranges > 0 {
@@ -72,7 +71,7 @@ impl Node {
         self.keys.share(blob, readers);
         let op = Op {
             session,
-            id: push.op,
+            id: op,
             key: push.key,
             since: now,
             deadline: now + push.timeout,
@@ -97,8 +96,8 @@ impl Node {
     }
 
     /// Refuses a push before it is an operation.
-    fn refuse_push(&mut self, session: SessionId, push: &Push, failure: Failure) {
-        self.refuse(session, push.op, failure);
+    fn refuse_push(&mut self, session: SessionId, op: OpId, push: &Push, failure: Failure) {
+        self.refuse(session, op, failure);
         if !push.more_follow {
             self.no_more_follow(session, &push.key);
         }
@@ -212,7 +211,7 @@ impl Node {
             flew: Duration::ZERO,
             origin: None,
         };
-        let reply = Reply::Pushed { op: op.id, version, report };
+        let answer = Answer::Pushed { version, report };
         self.keys.set_more_follow(record, more_follow);
         // The operation's reference becomes the publication's. Those who wait are served first: they wait longer than the pusher.
         self.publish(now, record, blob, version);
@@ -220,7 +219,7 @@ impl Node {
         self.meters.finished(operation, path, &report);
         let (key, version, outcome, since, trace) = (&op.key, Some(version), Ok(report), op.since, self.trace_of(&op));
         self.note_ended(now, Ending { operation, session, key, version, path, outcome, since, trace });
-        self.actions.push(HostAction::Reply { session, reply });
+        self.answer(session, op.id, answer);
         if to.is_none() {
             self.tell_watched(record, &op, blob);
         }

@@ -4,7 +4,7 @@ use super::Node;
 use super::ended::Ending;
 use super::publish::too_high;
 use crate::fabric::LinkId;
-use crate::op::{Failure, FailureCode, Reply, Report};
+use crate::op::{Answer, Failure, FailureCode, Report};
 use crate::protocol::control::BufferAsk;
 use crate::protocol::ids::{BlobId, OperationId, OutFlowId, SessionId, of};
 use crate::protocol::links::{Out, OutWrite, Purpose};
@@ -211,9 +211,8 @@ impl Node {
                 flew: now.since(posted),
                 origin: None,
             };
-            let reply = Reply::Pushed { op: op.id, version: b.version, report };
-            self.actions.push(crate::protocol::action::HostAction::Reply { session: op.session, reply });
             let (path, version, trace) = (l.path(), Some(b.version), b.trace);
+            self.answer(op.session, op.id, Answer::Pushed { version: b.version, report });
             self.links.carried_out(link, bytes);
             self.meters.finished(Operation::Push, path, &report);
             let (operation, session, key, outcome) = (Operation::Push, op.session, &op.key, Ok(report));

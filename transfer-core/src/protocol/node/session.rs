@@ -2,7 +2,7 @@
 
 use super::Node;
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::{Command, Failure, FailureCode, OpId, Push, Reply};
+use crate::op::{Answer, Command, Failure, FailureCode, OpId, Push, Request};
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
 use crate::protocol::ids::SessionId;
@@ -68,43 +68,45 @@ impl Node {
     }
 
     /// A worker pushes a body that is made of these ranges of its arena, in order.
-    pub fn push_ranges(&mut self, now: Time, session: SessionId, push: Push, ranges: &[ArenaRange]) {
+    pub fn push_ranges(&mut self, now: Time, session: SessionId, op: OpId, push: Push, ranges: &[ArenaRange]) {
         self.latest = now;
-        if let Some(failure) = self.is_under_way(session, push.op) {
-            return self.refuse(session, push.op, failure);
+        match self.is_under_way(session, op) {
+            Some(failure) => self.refuse(session, op, failure),
+            None => self.push(now, session, op, push, ranges),
         }
-        self.push(now, session, push, ranges);
     }
 
     /// A worker's request.
-    pub fn command(&mut self, now: Time, session: SessionId, command: Command) {
+    pub fn request(&mut self, now: Time, session: SessionId, request: Request) {
         self.latest = now;
-        if self.draining
-            && let Some(op) = command.begins()
-        {
-            return self.refuse(session, op, self.is_draining());
-        }
-        if let Some(op) = command.op()
-            && let Some(failure) = self.is_under_way(session, op)
-        {
-            return self.refuse(session, op, failure);
-        }
-        match command {
-            Command::Push(push) => self.push(now, session, push, &[]),
-            Command::Fetch(fetch) => self.fetch(now, session, fetch),
-            Command::Prepare(prepare) => self.prepare(now, session, prepare),
-            Command::Release { lease } => self.release(session, lease),
-            Command::Cancel { op } => {
+        match request {
+            Request::Command { op, command } => self.command(now, session, op, command),
+            Request::Release { lease } => self.release(session, lease),
+            Request::Cancel { op } => {
                 if let Some(id) = self.sessions.get(session).and_then(|s| s.op(op)) {
                     let text = "given up by its caller";
                     self.give_up(now, id, Failure::new(FailureCode::Cancelled, text));
                 }
             }
-            Command::TakeBack(command) => self.take_back(now, session, command),
-            Command::Delete { op, key } => self.delete(now, session, op, &key),
-            Command::Counter(command) => self.counter(now, session, command),
-            // For whoever keeps the board, who looks whether it can say that it is withdrawn.
-            Command::Unmarked { .. } => {}
+            // The keeper of the board handles it: it finds out whether it can say that the version is withdrawn.
+            Request::Unmarked { .. } => {}
+        }
+    }
+
+    fn command(&mut self, now: Time, session: SessionId, op: OpId, command: Command) {
+        if self.draining && command.is_new_work() {
+            return self.refuse(session, op, self.is_draining());
+        }
+        if let Some(failure) = self.is_under_way(session, op) {
+            return self.refuse(session, op, failure);
+        }
+        match command {
+            Command::Push(push) => self.push(now, session, op, push, &[]),
+            Command::Fetch(fetch) => self.fetch(now, session, op, fetch),
+            Command::Prepare(prepare) => self.prepare(now, session, op, prepare),
+            Command::TakeBack(command) => self.take_back(now, session, op, command),
+            Command::Delete { key } => self.delete(now, session, op, &key),
+            Command::Counter(command) => self.counter(now, session, op, command),
         }
     }
 
@@ -118,7 +120,7 @@ impl Node {
         match record {
             Some(id) if mine => {
                 self.end_key(now, id);
-                self.actions.push(HostAction::Reply { session, reply: Reply::Deleted { op } });
+                self.answer(session, op, Answer::Deleted);
             }
             record => {
                 if let Some(failure) = record.and_then(|id| self.is_others(session, id, key)) {

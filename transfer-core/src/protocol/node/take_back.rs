@@ -4,8 +4,7 @@
 //! long, or the worker gives up, the version is published again and nothing has happened.
 
 use super::Node;
-use crate::op::{Failure, FailureCode, Reply, TakeBack};
-use crate::protocol::action::HostAction;
+use crate::op::{Answer, Failure, FailureCode, OpId, TakeBack};
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, RecordId};
 use crate::protocol::keys::{Lent, Picked, Source};
@@ -15,8 +14,8 @@ use crate::time::Time;
 use std::time::Duration;
 
 impl Node {
-    pub(super) fn take_back(&mut self, now: Time, session: SessionId, command: TakeBack) {
-        let TakeBack { op, key, version, timeout } = command;
+    pub(super) fn take_back(&mut self, now: Time, session: SessionId, op: OpId, command: TakeBack) {
+        let TakeBack { key, version, timeout } = command;
         if let Some(failure) = self.is_busy(session) {
             return self.refuse(session, op, failure);
         }
@@ -59,10 +58,10 @@ impl Node {
     pub(super) fn taken_back(&mut self, op: OperationId, id: BlobId) {
         let (Some(op), Some(blob)) = (self.sessions.finish(op), self.keys.remove(id)) else { return };
         let Source::Arena(Some(Lent { pushed, .. })) = blob.source else { return };
-        // No word of its return: the reply is that.
+        // The answer says that the range is the worker's again.
         self.leave_arena(&blob, None);
-        let reply = Reply::TakenBack { op: op.id, version: blob.version, pushed, offset: blob.slice.offset };
-        self.actions.push(HostAction::Reply { session: op.session, reply });
+        let answer = Answer::TakenBack { version: blob.version, pushed, offset: blob.slice.offset };
+        self.answer(op.session, op.id, answer);
     }
 
     /// Why a version could not be taken back in time.

@@ -1,7 +1,7 @@
 //! What two nodes gave out while they could not ask the directory, and what they do when it decides.
 
 use super::pair::{Pair, Worker, bytes, name};
-use crate::op::{Command, FailureCode, LeaseId, Reply};
+use crate::op::{Answer, FailureCode, LeaseId, Reply, Request};
 use crate::tensor::{Key, Select, Version};
 
 fn held(pair: &mut Pair, r: Worker) -> LeaseId {
@@ -22,7 +22,10 @@ fn a_key_that_was_given_twice_is_the_one_s_that_is_entered() {
     pair.forget("k");
     pair.push(second, "k", bytes(100), 2, None);
     pair.settle();
-    assert!(matches!(pair.replies(second)[..], [Reply::Pushed { version: Version(1), .. }]));
+    assert!(matches!(
+        pair.replies(second)[..],
+        [Reply::Answer { answer: Answer::Pushed { version: Version(1), .. }, .. }]
+    ));
     pair.replies(first);
     pair.nodes[0].node.claim_all();
     pair.settle();
@@ -74,7 +77,7 @@ fn a_claim_whose_pushes_were_given_up_is_given_back() {
         }
         pair.takeover = takeover;
         let op = pair.push(first, "k", bytes(100), 2, None);
-        pair.command(first, Command::Cancel { op });
+        pair.request(first, Request::Cancel { op });
         pair.settle();
         assert_eq!(pair.failed(first).code, FailureCode::Cancelled);
         assert!(!pair.is_entered("k"));
@@ -83,7 +86,7 @@ fn a_claim_whose_pushes_were_given_up_is_given_back() {
         pair.push(second, "k", bytes(100), 3, None);
         pair.settle();
         let replies = pair.replies(second);
-        assert!(matches!(replies[..], [Reply::Pushed { .. }]), "{replies:?}");
+        assert!(matches!(replies[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]), "{replies:?}");
         pair.ends_clean(&[(first, "first"), (second, "second")]);
     }
 }
@@ -129,7 +132,13 @@ fn a_name_that_was_given_twice_is_the_one_s_that_is_entered() {
     pair.fetch(winner, "for", Select::Latest);
     pair.settle();
     let replies = pair.replies(winner);
-    let [Reply::Pushed { .. }, Reply::Fetched { lease: got, .. }] = replies[..] else { panic!("{replies:?}") };
+    let [
+        Reply::Answer { answer: Answer::Pushed { .. }, .. },
+        Reply::Answer { answer: Answer::Fetched { lease: got, .. }, .. },
+    ] = replies[..]
+    else {
+        panic!("{replies:?}")
+    };
     pair.release(winner, got);
     pair.release(near, lease);
     pair.settle();

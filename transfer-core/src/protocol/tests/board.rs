@@ -1,7 +1,7 @@
 //! Boards: what is shown on them, from when to when, and when its memory comes back.
 
 use super::pair::{Pair, Worker, bytes, key};
-use crate::op::{Command, OpId, Reply, TakeBack};
+use crate::op::{Answer, Command, OpId, Reply, Request, TakeBack};
 use crate::protocol::{HostAction, Tenant};
 use crate::tensor::{Life, Retention, Select, Until, Version};
 use crate::time::Time;
@@ -69,11 +69,16 @@ impl Pair {
                         self.nodes[0].node.withdrawn(ticket);
                     }
                 }
-                Work::Host(HostAction::Reply { reply: Reply::Fetched { lease, .. }, .. }) => {
+                Work::Host(HostAction::Reply {
+                    reply: Reply::Answer { answer: Answer::Fetched { lease, .. }, .. },
+                    ..
+                }) => {
                     order.push("fetched".into());
-                    self.nodes[0].node.command(now, r.session, Command::Release { lease });
+                    self.nodes[0].node.request(now, r.session, Request::Release { lease });
                 }
-                Work::Host(HostAction::Reply { reply: Reply::Pushed { .. }, .. }) => order.push("pushed".into()),
+                Work::Host(HostAction::Reply {
+                    reply: Reply::Answer { answer: Answer::Pushed { .. }, .. }, ..
+                }) => order.push("pushed".into()),
                 Work::Host(HostAction::Reply { reply: Reply::Returned { .. }, .. }) => order.push("returned".into()),
                 other => panic!("{other:?}"),
             }
@@ -147,7 +152,7 @@ fn ends_by(how: impl FnOnce(&mut Pair, Worker, Worker)) {
 
 #[test]
 fn a_deleted_key_is_withdrawn() {
-    ends_by(|pair, w, _| pair.command(w, Command::Delete { op: OpId(900), key: key("k") }));
+    ends_by(|pair, w, _| pair.command(w, OpId(900), Command::Delete { key: key("k") }));
 }
 
 #[test]
@@ -177,7 +182,7 @@ fn a_key_that_is_taken_over_is_withdrawn() {
         assert_eq!(pair.shows("k"), Some(1));
         assert_eq!(pair.board.find(Tenant::User(0), "k").unwrap().meta, bytes(50));
         pair.replies(r);
-        pair.command(r, Command::Delete { op: OpId(901), key: key("k") });
+        pair.command(r, OpId(901), Command::Delete { key: key("k") });
     });
 }
 
@@ -208,7 +213,7 @@ fn what_is_taken_back_waits_for_marks_and_is_shown_again_where_they_stay() {
     pair.shown(w, r);
     let take_back = |pair: &mut Pair, op| {
         let (key, timeout) = (key("k"), Duration::from_secs(1));
-        pair.command(w, Command::TakeBack(TakeBack { op: OpId(op), key, version: None, timeout }));
+        pair.command(w, OpId(op), Command::TakeBack(TakeBack { key, version: None, timeout }));
         pair.settle();
     };
     let first = pair.mark("k");
@@ -224,14 +229,20 @@ fn what_is_taken_back_waits_for_marks_and_is_shown_again_where_they_stay() {
     pair.unmark(second);
     assert_eq!(pair.replies(w), [], "the first mark is there still");
     pair.unmark(first);
-    assert!(matches!(pair.replies(w)[..], [Reply::TakenBack { version: Version(1), .. }]));
+    assert!(matches!(
+        pair.replies(w)[..],
+        [Reply::Answer { answer: Answer::TakenBack { version: Version(1), .. }, .. }]
+    ));
     // Nobody marks it now.
     pair.push(w, "k", bytes(100), 2, None);
     pair.settle();
     assert_eq!(pair.shows("k"), Some(2));
     pair.replies(w);
     take_back(&mut pair, 902);
-    assert!(matches!(pair.replies(w)[..], [Reply::TakenBack { version: Version(2), .. }]));
+    assert!(matches!(
+        pair.replies(w)[..],
+        [Reply::Answer { answer: Answer::TakenBack { version: Version(2), .. }, .. }]
+    ));
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
@@ -288,7 +299,7 @@ fn a_full_board_shows_no_more_and_a_free_place_is_used_again() {
     pair.settle();
     pair.fetch_and_release(r, "c");
     assert_eq!(pair.shows("c"), None);
-    pair.command(w, Command::Delete { op: OpId(900), key: key("a") });
+    pair.command(w, OpId(900), Command::Delete { key: key("a") });
     pair.push(w, "c", bytes(100), 2, None);
     pair.settle();
     assert_eq!(["a", "b", "c"].map(|k| pair.shows(k)), [None, Some(2), Some(2)]);

@@ -2,7 +2,7 @@
 
 use super::pair::{Pair, Worker, name};
 use crate::fabric::{AtomicOp, FabricEvent};
-use crate::op::{Command, CounterAsk, CounterCommand, FailureCode, OpId, Reply};
+use crate::op::{Answer, Command, CounterAsk, CounterCommand, FailureCode, OpId, Reply, Request};
 use crate::protocol::Tenant;
 use crate::tensor::{Key, Name};
 use crate::wire::message::{Body, Message, NameRef, Role};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 fn ask(pair: &mut Pair, w: Worker, op: u64, text: &str, ask: CounterAsk) {
     let timeout = Duration::from_secs(1);
-    pair.command(w, Command::Counter(CounterCommand { op: OpId(op), name: name(text), ask, timeout }));
+    pair.command(w, OpId(op), Command::Counter(CounterCommand { name: name(text), ask, timeout }));
     pair.settle();
 }
 
@@ -18,7 +18,9 @@ fn ask(pair: &mut Pair, w: Worker, op: u64, text: &str, ask: CounterAsk) {
 fn open(pair: &mut Pair, w: Worker, text: &str) -> (Name, u64) {
     ask(pair, w, 1, text, CounterAsk::Open);
     let replies = pair.replies(w);
-    let [Reply::CounterOpened { home, identity, .. }] = &replies[..] else { panic!("{replies:?}") };
+    let [Reply::Answer { answer: Answer::CounterOpened { home, identity }, .. }] = &replies[..] else {
+        panic!("{replies:?}")
+    };
     (home.clone(), *identity)
 }
 
@@ -35,9 +37,9 @@ fn an_operation_is_one_message_and_its_answer() {
     pair.posted();
     ask(&mut pair, there, 2, "x", add(&home, identity));
     assert_eq!(pair.posted(), ["COUNTER_OP", "COUNTER_RESULT"]);
-    assert!(matches!(pair.replies(there)[..], [Reply::Counted { old: 0, .. }]));
+    assert!(matches!(pair.replies(there)[..], [Reply::Answer { answer: Answer::Counted { old: 0, .. }, .. }]));
     ask(&mut pair, here, 2, "x", add(&home, identity));
-    assert!(matches!(pair.replies(here)[..], [Reply::Counted { old: 1, .. }]));
+    assert!(matches!(pair.replies(here)[..], [Reply::Answer { answer: Answer::Counted { old: 1, .. }, .. }]));
     ask(&mut pair, there, 3, "x", add(&home, identity + 1));
     assert_eq!(pair.failed_with(there), FailureCode::CounterLost);
     pair.ends_clean(&[(here, "here"), (there, "there")]);
@@ -52,8 +54,8 @@ fn one_tenant_leaves_counters_to_others() {
     let failure = loop {
         ask(&mut pair, greedy, 1, &format!("x{made}"), CounterAsk::Open);
         match &pair.replies(greedy)[..] {
-            [Reply::CounterOpened { .. }] => made += 1,
-            [Reply::Failed { failure, .. }] => break failure.clone(),
+            [Reply::Answer { answer: Answer::CounterOpened { .. }, .. }] => made += 1,
+            [Reply::Answer { answer: Answer::Failed { failure, .. }, .. }] => break failure.clone(),
             other => panic!("{other:?}"),
         }
     };
@@ -72,14 +74,20 @@ fn a_wait_that_is_given_up_is_withdrawn() {
     pair.wait(Duration::from_secs(2));
     assert_eq!(pair.failed_with(here), FailureCode::Deadline);
     ask(&mut pair, there, 1, "x", wait.clone());
-    pair.command(there, Command::Cancel { op: OpId(1) });
+    pair.request(there, Request::Cancel { op: OpId(1) });
     pair.settle();
     assert_eq!(pair.failed_with(there), FailureCode::Cancelled);
     ask(&mut pair, here, 2, "x", wait.clone());
     assert_eq!(pair.replies(here), []);
     ask(&mut pair, there, 2, "x", wait);
-    assert!(matches!(pair.replies(here)[..], [Reply::Released { round: 0, leader: false, .. }]));
-    assert!(matches!(pair.replies(there)[..], [Reply::Released { round: 0, leader: true, .. }]));
+    assert!(matches!(
+        pair.replies(here)[..],
+        [Reply::Answer { answer: Answer::Released { round: 0, leader: false, .. }, .. }]
+    ));
+    assert!(matches!(
+        pair.replies(there)[..],
+        [Reply::Answer { answer: Answer::Released { round: 0, leader: true, .. }, .. }]
+    ));
     pair.ends_clean(&[(here, "here"), (there, "there")]);
 }
 

@@ -3,7 +3,7 @@
 use super::pair::{Pair, Worker, bytes};
 use crate::fabric::{FabricEvent, LinkId};
 use crate::memory::{RemoteKey, RemoteSlice};
-use crate::op::{FailureCode, Reply};
+use crate::op::{Answer, FailureCode, Reply};
 use crate::tensor::{Retention, Select, Version};
 use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
 use crate::wire::message::{Body, Message, NameRef, Recall, Role};
@@ -23,7 +23,7 @@ fn hears(bytes_of: &[u8]) -> Pair {
     pair.replies(r);
     pair.push(r, "own", bytes(8), 2, None);
     pair.settle();
-    assert!(matches!(pair.replies(r)[..], [Reply::Pushed { .. }]));
+    assert!(matches!(pair.replies(r)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]));
     pair
 }
 
@@ -128,10 +128,9 @@ fn a_landing_header_that_lies_ends_the_link() {
         pair.settle();
         let replies = pair.replies(r);
         match i {
-            0 => assert!(matches!(replies[..], [Reply::Fetched { .. }]), "{replies:?}"),
+            0 => assert!(matches!(replies[..], [Reply::Answer { answer: Answer::Fetched { .. }, .. }]), "{replies:?}"),
             _ => {
-                let code =
-                    |r: &Reply| matches!(r, Reply::Failed { failure, .. } if failure.code == FailureCode::PeerLost);
+                let code = |r: &Reply| matches!(r, Reply::Answer { answer: Answer::Failed { failure, .. }, .. } if failure.code == FailureCode::PeerLost);
                 assert!(replies.iter().any(code), "lie {i}: {replies:?}");
                 assert!(pair.downs.iter().any(|why| why.contains("broke the contract")), "lie {i}: {:?}", pair.downs);
             }

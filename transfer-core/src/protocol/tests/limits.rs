@@ -1,7 +1,7 @@
 //! How many keys and versions a worker, a user and a node may have.
 
 use super::pair::{Pair, bytes, key};
-use crate::op::{Command, FailureCode, OpId, Reply};
+use crate::op::{Answer, Command, FailureCode, OpId, Reply};
 use crate::protocol::{Limits, LimitsReached};
 use crate::tensor::{Life, Retention, Until};
 
@@ -10,14 +10,16 @@ fn push(pair: &mut Pair, w: super::pair::Worker, text: &str) -> Result<(), Strin
     pair.push(w, text, bytes(8), 1, None);
     pair.settle();
     match &pair.replies(w).into_iter().find(|r| !matches!(r, Reply::Returned { .. })) {
-        Some(Reply::Pushed { .. }) => Ok(()),
-        Some(Reply::Failed { failure, .. }) if failure.code == FailureCode::Busy => Err(failure.text.clone()),
+        Some(Reply::Answer { answer: Answer::Pushed { .. }, .. }) => Ok(()),
+        Some(Reply::Answer { answer: Answer::Failed { failure, .. }, .. }) if failure.code == FailureCode::Busy => {
+            Err(failure.text.clone())
+        }
         other => panic!("{other:?}"),
     }
 }
 
 fn delete(pair: &mut Pair, w: super::pair::Worker, text: &str) {
-    pair.command(w, Command::Delete { op: OpId(1), key: key(text) });
+    pair.command(w, OpId(1), Command::Delete { key: key(text) });
     pair.settle();
     pair.replies(w);
 }
@@ -98,7 +100,7 @@ fn a_node_knows_as_many_keys_as_it_may() {
     delete(&mut pair, w, "a");
     pair.push(far, "d", bytes(8), 1, Some("w"));
     pair.settle();
-    assert!(matches!(pair.replies(far)[..], [Reply::Pushed { .. }, ..]));
+    assert!(matches!(pair.replies(far)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }, ..]));
     refused(&mut pair, w, "e", ["node a has 3 keys", "limits.keys_per_node"]);
     pair.ends_clean(&[(w, "w"), (far, "far")]);
 }

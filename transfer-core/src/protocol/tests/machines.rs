@@ -10,7 +10,7 @@ use super::solo::{KEY, LINK, ME, OURS, SESSION, Solo, YOU};
 use super::tables::{DOCUMENT, table};
 use crate::fabric::DownReason;
 use crate::memory::{RemoteKey, RemoteSlice};
-use crate::op::{Command, Failure, FailureCode};
+use crate::op::{Command, Failure, FailureCode, Request};
 use crate::protocol::landing::SlotState;
 use crate::protocol::transfers::PullState;
 use crate::protocol::{Control, PREPARED_METADATA_ID};
@@ -135,7 +135,7 @@ fn asked_with_slot() -> Solo {
 fn given_up(solo: &mut Solo) -> bool {
     let Some((_, op)) = solo.node.sessions.operations().iter().last() else { return false };
     let op = op.id;
-    solo.command(Command::Cancel { op });
+    solo.request(Request::Cancel { op });
     true
 }
 
@@ -280,7 +280,7 @@ const SERVE: Machine = Machine {
         }),
         ("key ends", |solo| {
             let op = solo.op();
-            solo.command(Command::Delete { op, key: key("k") });
+            solo.command(op, Command::Delete { key: key("k") });
             true
         }),
         ("placed", |solo| {

@@ -1,7 +1,7 @@
 //! Versions that workers announce themselves: how the board leads to them, when their memory comes back, and who is answered when.
 
 use super::pair::{Pair, Worker, bytes, key};
-use crate::op::{Announced, Command, FailureCode, Fetch, OpId, Push, Reply, announced_ticket};
+use crate::op::{Announced, Answer, Command, FailureCode, Fetch, FetchedTensor, OpId, Push, Reply, announced_ticket};
 use crate::protocol::Tenant;
 use crate::tensor::{Retention, Select, Version};
 use crate::time::Time;
@@ -18,7 +18,6 @@ fn scene() -> (Pair, Worker, Worker) {
 impl Pair {
     fn announce(&mut self, w: Worker, op: u64, change: impl FnOnce(&mut Push)) -> u64 {
         let mut push = Push {
-            op: OpId(op),
             key: key("k"),
             version: Some(Version(op)),
             meta: bytes(100),
@@ -35,14 +34,14 @@ impl Pair {
             announced: Some(Announced { notice: 3, count: op }),
         };
         change(&mut push);
-        self.command(w, Command::Push(push));
+        self.command(w, OpId(op), Command::Push(push));
         announced_ticket(w.session.0, op).unwrap()
     }
 
     fn watch(&mut self, r: Worker, op: u64, select: Select) {
         let (key, timeout) = (key("k"), Duration::from_secs(1));
-        let fetch = Fetch { op: OpId(op), key, select, timeout, require: None, trace: None, watches: true };
-        self.command(r, Command::Fetch(fetch));
+        let fetch = Fetch { key, select, timeout, require: None, trace: None, watches: true };
+        self.command(r, OpId(op), Command::Fetch(fetch));
     }
 
     fn clear(&mut self, ticket: u64) {
@@ -84,8 +83,12 @@ fn who_would_watch_is_told_of_behind_the_push_that_it_waited_for() {
     assert!(
         matches!(
             replies[..],
-            [.., Reply::Pushed { op: OpId(2), .. }, Reply::Watched { pushed: OpId(2) }]
-                | [Reply::Pushed { op: OpId(2), .. }, Reply::Watched { pushed: OpId(2) }, ..]
+            [.., Reply::Answer { op: OpId(2), answer: Answer::Pushed { .. } }, Reply::Watched { pushed: OpId(2) }]
+                | [
+                    Reply::Answer { op: OpId(2), answer: Answer::Pushed { .. } },
+                    Reply::Watched { pushed: OpId(2) },
+                    ..
+                ]
         ),
         "{replies:?}"
     );
@@ -141,7 +144,9 @@ fn what_was_announced_and_is_refused_comes_back_with_its_last_mark() {
     pair.announce(w, 7, |_| {});
     pair.settle();
     let replies = pair.replies(w);
-    let [Reply::Failed { op: OpId(7), failure, kept: true }] = &replies[..] else { panic!("{replies:?}") };
+    let [Reply::Answer { op: OpId(7), answer: Answer::Failed { failure, kept: true } }] = &replies[..] else {
+        panic!("{replies:?}")
+    };
     assert_eq!(failure.code, FailureCode::KeyOwned);
     pair.clear(late);
     assert_eq!(returned(&pair.replies(w)), [7]);
@@ -154,7 +159,7 @@ fn what_was_announced_and_is_refused_comes_back_with_its_last_mark() {
     pair.settle();
     let replies = pair.replies(w);
     assert!(
-        matches!(&replies[..], [Reply::Failed { failure, kept: true, .. }] if failure.code == FailureCode::Draining)
+        matches!(&replies[..], [Reply::Answer { answer: Answer::Failed { failure, kept: true }, .. }] if failure.code == FailureCode::Draining)
     );
     pair.clear(last);
     assert_eq!(returned(&pair.replies(w)), [8]);
@@ -170,7 +175,7 @@ fn the_board_leads_nobody_to_a_version_that_is_refused() {
     assert!(pair.board.find(Tenant::User(0), "k").is_none_or(|shown| shown.notice.is_none()));
     let replies = pair.replies(w);
     assert!(
-        matches!(&replies[..], [Reply::Failed { failure, kept: true, .. }, Reply::Returned { .. }]
+        matches!(&replies[..], [Reply::Answer { answer: Answer::Failed { failure, kept: true }, .. }, Reply::Returned { .. }]
             if failure.code == FailureCode::VersionNotRising),
         "{replies:?}"
     );
@@ -190,7 +195,10 @@ fn who_waits_at_the_sidecar_gets_nothing_older_than_what_is_in_the_rings() {
     let asked = pair.nodes[0].node.asked();
     pair.nodes[0].node.answer_asked(Time(0), asked);
     pair.settle();
-    assert!(matches!(pair.replies(r)[..], [Reply::Fetched { version: Version(4), .. }]));
+    assert!(matches!(
+        pair.replies(r)[..],
+        [Reply::Answer { answer: Answer::Fetched { tensor: FetchedTensor { version: Version(4), .. }, .. }, .. }]
+    ));
 }
 
 /// One whose operations are at their limit cannot add to them by announcing.
@@ -201,12 +209,15 @@ fn a_busy_worker_announces_nothing_that_would_have_to_wait() {
     pair.nodes[0].node.config.max_ops_per_session = 0;
     pair.announce(w, 3, |_| {});
     pair.settle();
-    assert!(pair.replies(w).iter().any(|reply| matches!(reply, Reply::Pushed { .. })), "it does not have to wait");
+    assert!(
+        pair.replies(w).iter().any(|reply| matches!(reply, Reply::Answer { answer: Answer::Pushed { .. }, .. })),
+        "it does not have to wait"
+    );
     pair.announce(w, 4, |push| push.key = key("another"));
     pair.settle();
     let replies = pair.replies(w);
     assert!(
-        matches!(&replies[..], [Reply::Failed { failure, kept: true, .. }, Reply::Returned { .. }] if failure.code == FailureCode::Busy),
+        matches!(&replies[..], [Reply::Answer { answer: Answer::Failed { failure, kept: true }, .. }, Reply::Returned { .. }] if failure.code == FailureCode::Busy),
         "{replies:?}"
     );
 }
@@ -223,11 +234,17 @@ fn a_key_with_a_notice_is_answered_for_when_the_rings_were_looked_at() {
     pair.announce(w, 3, |_| {});
     pair.nodes[0].node.answer_asked(Time(0), 1);
     pair.settle();
-    assert!(matches!(pair.replies(r)[..], [Reply::Fetched { version: Version(3), .. }]));
+    assert!(matches!(
+        pair.replies(r)[..],
+        [Reply::Answer { answer: Answer::Fetched { tensor: FetchedTensor { version: Version(3), .. }, .. }, .. }]
+    ));
     // The owner's own questions are behind what it has said.
     pair.watch(w, 901, Select::Latest);
     pair.settle();
-    assert!(pair.replies(w).iter().any(|reply| matches!(reply, Reply::Fetched { version: Version(3), .. })));
+    assert!(pair.replies(w).iter().any(|reply| matches!(
+        reply,
+        Reply::Answer { answer: Answer::Fetched { tensor: FetchedTensor { version: Version(3), .. }, .. }, .. }
+    )));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use crate::drive::{Driver, Work};
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::{Command, Failure, FailureCode, Fetch, LeaseId, OpId, Prepare, Push, Reply};
+use crate::op::{
+    Answer, Command, Failure, FailureCode, Fetch, FetchedTensor, LeaseId, OpId, Prepare, Push, Reply, Request,
+};
 use crate::plan::GatherList;
 use crate::protocol::{
     ClaimRefused, Control, HostAction, Node, NodeConfig, NodeEvent, PassedOver, PeerInfo, SessionId, Tenant, Vouches,
@@ -177,15 +179,19 @@ impl Pair {
         self.nodes[worker.node].node.session_closed(now, worker.session, "it left");
     }
 
-    pub(super) fn command(&mut self, worker: Worker, command: Command) {
+    pub(super) fn request(&mut self, worker: Worker, request: Request) {
         let now = self.world.now();
-        self.nodes[worker.node].node.command(now, worker.session, command);
+        self.nodes[worker.node].node.request(now, worker.session, request);
+    }
+
+    pub(super) fn command(&mut self, worker: Worker, op: OpId, command: Command) {
+        self.request(worker, Request::Command { op, command });
     }
 
     /// Pushes a body that is made of those ranges.
-    pub(super) fn push_ranges(&mut self, worker: Worker, push: Push, ranges: &[ArenaRange]) {
+    pub(super) fn push_ranges(&mut self, worker: Worker, op: u64, push: Push, ranges: &[ArenaRange]) {
         let now = self.world.now();
-        self.nodes[worker.node].node.push_ranges(now, worker.session, push, ranges);
+        self.nodes[worker.node].node.push_ranges(now, worker.session, OpId(op), push, ranges);
     }
 
     /// Pushes `fill` bytes at the start of the arena.
@@ -209,7 +215,6 @@ impl Pair {
         let (to, timeout) = (to.map(name), Duration::from_secs(1));
         let version = version.map(Version);
         let push = Push {
-            op,
             key: key(text),
             version,
             meta,
@@ -225,7 +230,7 @@ impl Pair {
             more_follow: self.more_follow,
             announced: None,
         };
-        self.command(w, Command::Push(push));
+        self.command(w, op, Command::Push(push));
         op
     }
 
@@ -233,7 +238,6 @@ impl Pair {
         self.next += 1;
         let op = OpId(self.next);
         let fetch = Fetch {
-            op,
             key: key(text),
             select,
             timeout: Duration::from_secs(1),
@@ -241,20 +245,20 @@ impl Pair {
             trace: self.trace,
             watches: false,
         };
-        self.command(w, Command::Fetch(fetch));
+        self.command(w, op, Command::Fetch(fetch));
         op
     }
 
     pub(super) fn prepare(&mut self, w: Worker, text: &str, meta: TensorMeta, to: &str) -> OpId {
         self.next += 1;
         let op = OpId(self.next);
-        let prepare = Prepare { op, key: key(text), meta, to: name(to), timeout: Duration::from_secs(1) };
-        self.command(w, Command::Prepare(prepare));
+        let prepare = Prepare { key: key(text), meta, to: name(to), timeout: Duration::from_secs(1) };
+        self.command(w, op, Command::Prepare(prepare));
         op
     }
 
     pub(super) fn release(&mut self, w: Worker, lease: LeaseId) {
-        self.command(w, Command::Release { lease });
+        self.request(w, Request::Release { lease });
     }
 
     /// Lets everything happen that happens by itself; no deadline passes.
@@ -428,7 +432,14 @@ impl Pair {
     /// The one tensor that this worker got: its lease, version, shape and bytes.
     pub(super) fn fetched(&mut self, w: Worker) -> (LeaseId, u64, TensorMeta, Vec<u8>) {
         let replies = self.replies(w);
-        let [Reply::Fetched { lease, version, meta, slice, .. }] = &replies[..] else { panic!("{replies:?}") };
+        let [
+            Reply::Answer {
+                answer: Answer::Fetched { lease, tensor: FetchedTensor { version, meta, slice, .. } }, ..
+            },
+        ] = &replies[..]
+        else {
+            panic!("{replies:?}")
+        };
         let kept = self.kept[w.node].iter().find(|(segment, _)| *segment == slice.segment);
         let got = match kept {
             Some((_, memory)) => self.world.read(*memory, slice.offset, slice.len),
@@ -440,7 +451,9 @@ impl Pair {
     /// The one failure that this worker heard of.
     pub(super) fn failed(&mut self, w: Worker) -> Failure {
         let replies = self.replies(w);
-        let [Reply::Failed { failure, .. }] = &replies[..] else { panic!("{replies:?}") };
+        let [Reply::Answer { answer: Answer::Failed { failure, .. }, .. }] = &replies[..] else {
+            panic!("{replies:?}")
+        };
         failure.clone()
     }
 

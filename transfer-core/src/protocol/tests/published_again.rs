@@ -1,7 +1,7 @@
 //! A worker that comes back to a new sidecar publishes its versions again, one by one: nobody who asks for the newest gets an older one meanwhile.
 
 use super::pair::{Pair, Worker, bytes};
-use crate::op::{FailureCode, OpId, Reply};
+use crate::op::{Answer, FailureCode, FetchedTensor, OpId, Reply};
 use crate::protocol::Tenant;
 use crate::tensor::{Life, Retention, Select, Until, Version};
 use std::time::Duration;
@@ -39,7 +39,9 @@ impl Back {
     /// What a reader has got: one version, or nothing yet.
     fn got(&mut self, reader: Worker) -> Option<u64> {
         let replies = self.pair.replies(reader);
-        let [Reply::Fetched { lease, version, .. }] = &replies[..] else {
+        let [Reply::Answer { answer: Answer::Fetched { lease, tensor: FetchedTensor { version, .. } }, .. }] =
+            &replies[..]
+        else {
             assert_eq!(replies, []);
             return None;
         };
@@ -84,7 +86,9 @@ fn the_newest_is_waited_for_and_an_older_one_can_be_asked_for() {
 }
 
 fn version_of(reply: &Reply) -> Option<u64> {
-    let Reply::Fetched { version, .. } = reply else { return None };
+    let Reply::Answer { answer: Answer::Fetched { tensor: FetchedTensor { version, .. }, .. }, .. } = reply else {
+        return None;
+    };
     Some(version.0)
 }
 

@@ -2,7 +2,7 @@
 
 use super::pair::{POOL_BYTES, Pair, bytes, key};
 use crate::fabric::FabricKind;
-use crate::op::{Command, FailureCode, Fetch, OpId, Reply};
+use crate::op::{Answer, Command, FailureCode, Fetch, OpId, Reply};
 use crate::protocol::PassedOver;
 use crate::tensor::{DType, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -16,12 +16,15 @@ fn on_one_node_a_tensor_is_handed_over_by_reference() {
     pair.settle();
     pair.push(w, "k", bytes(100), 7, None);
     pair.settle();
-    assert!(matches!(pair.replies(w)[..], [Reply::Pushed { version: Version(1), .. }]));
+    assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Pushed { version: Version(1), .. }, .. }]));
     let (lease, version, meta, got) = pair.fetched(r);
     assert_eq!((version, meta, got), (1, bytes(100), vec![7; 100]));
     pair.push(w, "k", bytes(100), 8, None);
     pair.settle();
-    assert!(matches!(pair.replies(w)[..], [Reply::Pushed { .. }]), "the first version is still being read");
+    assert!(
+        matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]),
+        "the first version is still being read"
+    );
     pair.release(r, lease);
     pair.settle();
     assert!(matches!(pair.replies(w)[..], [Reply::Returned { .. }]));
@@ -67,9 +70,8 @@ fn what_is_required_and_not_there_is_said_with_the_reason() {
     pair.settle();
     for (fabric, because) in [(FabricKind::Verbs, ", because it is a test"), (FabricKind::Shm, "")] {
         let (key, timeout, require) = (key("k"), Duration::from_secs(1), Some(fabric));
-        let fetch =
-            Fetch { op: OpId(u64::MAX), key, select: Select::Latest, timeout, require, trace: None, watches: false };
-        pair.command(r, Command::Fetch(fetch));
+        let fetch = Fetch { key, select: Select::Latest, timeout, require, trace: None, watches: false };
+        pair.command(r, OpId(u64::MAX), Command::Fetch(fetch));
         pair.settle();
         let failure = pair.failed(r);
         assert_eq!(failure.code, FailureCode::RequireUnmet);
@@ -135,7 +137,7 @@ fn a_wrong_location_is_asked_for_again() {
     pair.settle();
     let (lease, ..) = pair.fetched(r);
     pair.release(r, lease);
-    pair.command(w, Command::Delete { op: crate::op::OpId(1), key: key("k") });
+    pair.command(w, crate::op::OpId(1), Command::Delete { key: key("k") });
     pair.settle();
     pair.fetch(r, "k", Select::Latest);
     pair.settle();

@@ -1,7 +1,7 @@
 //! Pushing: to a worker of another node.
 
 use super::pair::{POOL_BYTES, Pair, Worker, bytes};
-use crate::op::{FailureCode, Reply};
+use crate::op::{Answer, FailureCode, Reply};
 use crate::tensor::{DType, Select, TensorMeta, Version};
 use crate::time::Time;
 
@@ -10,7 +10,10 @@ fn step(pair: &mut Pair, from: Worker, to: (Worker, &str), meta: TensorMeta, fil
     pair.push(from, "k", meta.clone(), fill, Some(to.1));
     pair.settle();
     let replies = pair.replies(from);
-    assert!(matches!(replies[..], [Reply::Pushed { .. }, Reply::Returned { .. }]), "{replies:?}");
+    assert!(
+        matches!(replies[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }, Reply::Returned { .. }]),
+        "{replies:?}"
+    );
     pair.fetch(to.0, "k", Select::Latest);
     pair.settle();
     let (lease, _, got, content) = pair.fetched(to.0);
@@ -88,7 +91,13 @@ fn a_push_waits_while_the_versions_before_it_are_read() {
     pair.release(r, leases[0]);
     pair.settle();
     let replies = pair.replies(w);
-    assert!(matches!(replies[..], [Reply::Pushed { version: Version(3), .. }, Reply::Returned { .. }]), "{replies:?}");
+    assert!(
+        matches!(
+            replies[..],
+            [Reply::Answer { answer: Answer::Pushed { version: Version(3), .. }, .. }, Reply::Returned { .. }]
+        ),
+        "{replies:?}"
+    );
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
 
@@ -98,7 +107,7 @@ fn preparing_leaves_one_write_for_the_first_push() {
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
     pair.prepare(w, "k", bytes(100), "ps");
     pair.settle();
-    assert!(matches!(pair.replies(w)[..], [Reply::Prepared { .. }]));
+    assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Prepared, .. }]));
     // The slots are in force when the peer hears of them: the answer waits for the PONG.
     assert_eq!(pair.posted(), ["NAME", "PING", "PONG"]);
     assert_eq!(step(&mut pair, w, (r, "ps"), bytes(100), 1), ["WRITE"]);
@@ -148,7 +157,10 @@ fn one_key_goes_to_two_workers_of_a_node_in_turn() {
             pair.push_version(w, "k", Some(round + 1), bytes(8), 1, Some(to.1));
             pair.settle();
             let replies = pair.replies(w);
-            assert!(matches!(replies[..], [Reply::Pushed { .. }, Reply::Returned { .. }]), "{round}.{i}: {replies:?}");
+            assert!(
+                matches!(replies[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }, Reply::Returned { .. }]),
+                "{round}.{i}: {replies:?}"
+            );
         }
     }
     assert_eq!(pair.downs, [""; 0]);
@@ -164,7 +176,7 @@ fn a_worker_that_comes_over_to_the_node_of_its_target_keeps_its_key() {
     let w = pair.worker(1, "w");
     pair.push(w, "k", bytes(8), 2, None);
     pair.settle();
-    assert!(matches!(pair.replies(w)[..], [Reply::Pushed { version: Version(1), .. }]));
+    assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Pushed { version: Version(1), .. }, .. }]));
     pair.fetch(r, "k", Select::Latest);
     pair.settle();
     assert_eq!(pair.fetched(r).3, [2; 8]);
@@ -174,7 +186,7 @@ fn a_worker_that_comes_over_to_the_node_of_its_target_keeps_its_key() {
 
 /// Whether the push has ended well.
 fn landed(pair: &mut Pair, w: Worker) -> bool {
-    pair.replies(w).iter().any(|r| matches!(r, Reply::Pushed { .. }))
+    pair.replies(w).iter().any(|r| matches!(r, Reply::Answer { answer: Answer::Pushed { .. }, .. }))
 }
 
 #[test]
@@ -274,7 +286,10 @@ fn the_highest_number_is_no_version() {
         }
         pair.push_version(w, "k", Some(u64::MAX - 1), bytes(100), 2, to);
         pair.settle();
-        assert!(matches!(pair.replies(w)[..], [Reply::Pushed { version: Version::LAST, .. }, ..]));
+        assert!(matches!(
+            pair.replies(w)[..],
+            [Reply::Answer { answer: Answer::Pushed { version: Version::LAST, .. }, .. }, ..]
+        ));
         // Neither the same again nor one that is numbered by itself.
         for (version, code) in [(Some(u64::MAX - 1), FailureCode::VersionNotRising), (None, FailureCode::Invalid)] {
             pair.push_version(w, "k", version, bytes(100), 3, to);

@@ -4,7 +4,7 @@ use super::pair::{POOL_BYTES, Pair, bytes, key, name};
 use super::solo::{LINK, SESSION, Solo};
 use crate::fabric::{Capabilities, DownReason, FabricKind, LinkId};
 use crate::memory::{RemoteKey, RemoteSlice};
-use crate::op::{Command, FailureCode, Fetch, OpId, Reply};
+use crate::op::{Answer, Command, FailureCode, Fetch, OpId, Reply, Request};
 use crate::protocol::transfers::MAX_CALLS_PER_LINK;
 use crate::protocol::{BufferAsk, PeerInfo};
 use crate::tensor::Select;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 fn failure(solo: &mut Solo) -> (FailureCode, String) {
     let replies = std::mem::take(&mut solo.replies);
-    let [Reply::Failed { failure, .. }] = &replies[..] else { panic!("{replies:?}") };
+    let [Reply::Answer { answer: Answer::Failed { failure, .. }, .. }] = &replies[..] else { panic!("{replies:?}") };
     (failure.code, failure.text.clone())
 }
 
@@ -30,7 +30,7 @@ fn fetches_that_wait_at_one_peer_have_a_quota_and_the_error_says_it() {
     assert_eq!(code, FailureCode::Busy);
     assert!(text.contains("2 requests to node \"there\"") && text.contains("the limit is 2"), "{text}");
     // What was called off counts until the peer has said that it will not come.
-    solo.command(Command::Cancel { op: first });
+    solo.request(Request::Cancel { op: first });
     solo.replies.clear();
     solo.fetch(Select::Latest);
     assert_eq!(failure(&mut solo).0, FailureCode::Busy);
@@ -66,7 +66,7 @@ fn operations_of_one_worker_have_a_quota_and_the_error_says_it() {
     let (code, text) = failure(&mut solo);
     assert_eq!(code, FailureCode::Busy);
     assert!(text.contains("3 operations waiting, the limit"), "{text}");
-    solo.command(Command::Cancel { op: ops[0] });
+    solo.request(Request::Cancel { op: ops[0] });
     solo.replies.clear();
     solo.fetch(Select::Latest);
     assert_eq!(solo.replies, []);
@@ -144,9 +144,8 @@ fn calls_whose_ping_is_not_answered_are_bounded() {
 fn an_operation_under_way_cannot_be_begun_again() {
     let mut solo = Solo::new(|config| config.max_ops_per_session = 3);
     solo.fetch(Select::Latest);
-    let fetch = |op: u64, seconds| {
+    let fetch = |seconds| {
         Command::Fetch(Fetch {
-            op: OpId(op),
             key: key("k"),
             select: Select::Latest,
             timeout: Duration::from_secs(seconds),
@@ -156,20 +155,20 @@ fn an_operation_under_way_cannot_be_begun_again() {
         })
     };
     for n in 0..10 {
-        solo.command(fetch(1, 1 + n));
+        solo.command(OpId(1), fetch(1 + n));
     }
     let replies = std::mem::take(&mut solo.replies);
     assert_eq!(replies.len(), 10);
     for reply in &replies {
-        let Reply::Failed { failure, .. } = reply else { panic!("{reply:?}") };
+        let Reply::Answer { answer: Answer::Failed { failure, .. }, .. } = reply else { panic!("{reply:?}") };
         assert_eq!(failure.code, FailureCode::Invalid);
         assert!(failure.text.contains("operation 1 ") && failure.text.contains("under way"), "{failure}");
     }
     assert_eq!(solo.node.snapshot(Time(0)).operations, 1);
-    solo.command(Command::Cancel { op: OpId(1) });
+    solo.request(Request::Cancel { op: OpId(1) });
     assert_eq!((solo.node.snapshot(Time(0)).operations, solo.replies.len()), (0, 1));
     // Its number is free again.
-    solo.command(fetch(1, 1));
+    solo.command(OpId(1), fetch(1));
     assert_eq!((solo.node.snapshot(Time(0)).operations, solo.replies.len()), (1, 1));
 }
 
@@ -198,7 +197,7 @@ fn a_push_to_a_consumer_that_does_not_drain_waits_and_fails_with_its_deadline() 
     let replies = pair.replies(w);
     assert_eq!(replies.len(), 3);
     for reply in &replies {
-        let Reply::Failed { failure, .. } = reply else { panic!("{reply:?}") };
+        let Reply::Answer { answer: Answer::Failed { failure, .. }, .. } = reply else { panic!("{reply:?}") };
         assert_eq!(failure.code, FailureCode::PoolFull);
         assert!(failure.text.contains("still being read"), "{failure}");
     }
@@ -209,7 +208,7 @@ fn a_push_to_a_consumer_that_does_not_drain_waits_and_fails_with_its_deadline() 
     }
     pair.push(w, "k", bytes(100), 9, Some("ps"));
     pair.settle();
-    assert!(pair.replies(w).iter().any(|r| matches!(r, Reply::Pushed { .. })));
+    assert!(pair.replies(w).iter().any(|r| matches!(r, Reply::Answer { answer: Answer::Pushed { .. }, .. })));
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
 
@@ -240,7 +239,7 @@ fn a_line_for_room_does_not_grow_with_those_that_give_up() {
         let meta = bytes(POOL_BYTES / 2);
         solo.hear(Role::Pull, index, Body::MetaDataUpdate { version: crate::tensor::Version(1), metadata_id: 1, meta });
         if n > 0 {
-            solo.command(Command::Cancel { op });
+            solo.request(Request::Cancel { op });
             solo.hear(Role::Pull, index, Body::Cancelled);
         }
     }

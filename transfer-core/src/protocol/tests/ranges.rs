@@ -1,7 +1,7 @@
 //! Bodies that lie in several ranges of an arena.
 
 use super::pair::{ARENA_BYTES, Pair, Worker, key, name};
-use crate::op::{Command, FailureCode, OpId, Push, Reply};
+use crate::op::{Answer, Command, FailureCode, FetchedTensor, OpId, Push, Reply};
 use crate::tensor::{DType, Retention, Select, TensorMeta};
 use crate::wire::ranges::ArenaRange;
 use std::time::Duration;
@@ -9,11 +9,10 @@ use std::time::Duration;
 const HEAD: u64 = 4096;
 
 /// A push of `k` with 70 bytes of metadata, whose body is made of those ranges.
-fn gathered(op: u64, ranges: &[(u64, u64)], to: Option<&str>) -> (Push, Vec<ArenaRange>) {
+fn gathered(ranges: &[(u64, u64)], to: Option<&str>) -> (Push, Vec<ArenaRange>) {
     let ranges: Vec<_> = ranges.iter().map(|(offset, len)| ArenaRange { offset: *offset, len: *len }).collect();
     let body = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add).min(1 << 40);
     let push = Push {
-        op: OpId(op),
         key: key("k"),
         version: None,
         meta: TensorMeta::of(DType::U8, &[body]).unwrap().with_metadata(70).unwrap(),
@@ -48,33 +47,48 @@ fn fill(pair: &mut Pair, w: Worker, ranges: &[ArenaRange]) -> Vec<u8> {
 fn ranges_land_as_one_body_behind_their_metadata() {
     let mut pair = Pair::new();
     let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));
-    let (push, ranges) = gathered(100, &[(8192, 64), (8, 100), (9000, 0), (9001, 28)], None);
+    let (push, ranges) = gathered(&[(8192, 64), (8, 100), (9000, 0), (9001, 28)], None);
     let landed = fill(&mut pair, w, &ranges);
     let table = pair.nodes[0].node.table_of(w.session, &push).unwrap();
     assert_eq!((table.offset, table.len), (HEAD + 128, 4 * 16));
-    pair.push_ranges(w, push.clone(), &ranges);
+    pair.push_ranges(w, 100, push.clone(), &ranges);
     pair.settle();
-    assert!(matches!(pair.replies(w)[..], [Reply::Pushed { .. }]));
+    assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]));
     // On this node by reference: where the metadata and the table lie.
     pair.fetch(near, "k", Select::Latest);
     pair.settle();
-    let [Reply::Fetched { lease, slice, ranges: 4, meta, .. }] = &pair.replies(near)[..] else { panic!() };
+    let [
+        Reply::Answer {
+            answer: Answer::Fetched { lease, tensor: FetchedTensor { slice, ranges: 4, meta, .. } }, ..
+        },
+    ] = &pair.replies(near)[..]
+    else {
+        panic!()
+    };
     assert_eq!((slice.offset, slice.len, meta), (HEAD, 128 + 4 * 16, &push.meta));
     pair.release(near, *lease);
     // On another, by pull and by push.
     pair.fetch(far, "k", Select::Latest);
     pair.settle();
-    let [Reply::Fetched { slice, ranges: 0, .. }] = pair.replies(far)[..] else { panic!() };
+    let [Reply::Answer { answer: Answer::Fetched { tensor: FetchedTensor { slice, ranges: 0, .. }, .. }, .. }] =
+        pair.replies(far)[..]
+    else {
+        panic!()
+    };
     assert_eq!(pair.memories[1].read(slice).unwrap(), landed);
-    let (mut push, ranges) = gathered(101, &[(64, 192)], Some("far"));
+    let (mut push, ranges) = gathered(&[(64, 192)], Some("far"));
     let landed = fill(&mut pair, w, &ranges);
     push.key = key("there");
-    pair.push_ranges(w, push, &ranges);
+    pair.push_ranges(w, 101, push, &ranges);
     pair.settle();
     pair.fetch(far, "there", Select::Latest);
     pair.settle();
     let replies = pair.replies(far);
-    let [Reply::Fetched { slice, ranges: 0, .. }] = replies[..] else { panic!("{replies:?}") };
+    let [Reply::Answer { answer: Answer::Fetched { tensor: FetchedTensor { slice, ranges: 0, .. }, .. }, .. }] =
+        replies[..]
+    else {
+        panic!("{replies:?}")
+    };
     assert_eq!(pair.memories[1].read(slice).unwrap(), landed);
     pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
 }
@@ -85,14 +99,14 @@ fn the_ranges_of_a_worker_have_a_quota_and_come_back() {
     let mut pair = Pair::with(|config| config.max_ranges_per_session = 6);
     let (w, near) = (pair.worker(0, "w"), pair.worker(0, "near"));
     let push = |pair: &mut Pair, op: u64| {
-        let (mut push, ranges) = gathered(op, &[(8192, 64), (8256, 64), (8320, 64)], None);
+        let (mut push, ranges) = gathered(&[(8192, 64), (8256, 64), (8320, 64)], None);
         push.key = key(&format!("k{op}"));
-        pair.push_ranges(w, push, &ranges);
+        pair.push_ranges(w, op, push, &ranges);
         pair.settle();
     };
     for op in [1, 2] {
         push(&mut pair, op);
-        assert!(matches!(pair.replies(w)[..], [Reply::Pushed { .. }]));
+        assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]));
     }
     push(&mut pair, 3);
     let failure = pair.failed(w);
@@ -101,21 +115,25 @@ fn the_ranges_of_a_worker_have_a_quota_and_come_back() {
     // A body in one piece has none.
     pair.push(w, "plain", super::pair::bytes(64), 1, None);
     pair.settle();
-    assert!(matches!(pair.replies(w)[..], [Reply::Pushed { .. }]));
+    assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]));
     // It counts until nobody reads it any more.
     pair.fetch(near, "k1", Select::Latest);
     pair.settle();
-    let [Reply::Fetched { lease, ranges: 3, .. }] = pair.replies(near)[..] else { panic!("k1 is there") };
-    pair.command(w, Command::Delete { op: OpId(90), key: key("k1") });
+    let [Reply::Answer { answer: Answer::Fetched { lease, tensor: FetchedTensor { ranges: 3, .. } }, .. }] =
+        pair.replies(near)[..]
+    else {
+        panic!("k1 is there")
+    };
+    pair.command(w, OpId(90), Command::Delete { key: key("k1") });
     pair.settle();
-    assert!(matches!(pair.replies(w)[..], [Reply::Deleted { .. }]));
+    assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Deleted, .. }]));
     push(&mut pair, 4);
     assert_eq!(pair.failed_with(w), FailureCode::Busy);
     pair.release(near, lease);
     pair.settle();
     assert!(matches!(pair.replies(w)[..], [Reply::Returned { .. }]));
     push(&mut pair, 5);
-    assert!(matches!(pair.replies(w)[..], [Reply::Pushed { .. }]));
+    assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]));
     pair.ends_clean(&[(w, "w"), (near, "near")]);
 }
 
@@ -124,17 +142,17 @@ fn ranges_that_lie_are_refused() {
     let mut pair = Pair::new();
     let w = pair.worker(0, "w");
     let mut refused = |push: Push, ranges: &[ArenaRange], what: &str| {
-        pair.push_ranges(w, push, ranges);
+        pair.push_ranges(w, 1, push, ranges);
         pair.settle();
         let failure = pair.failed(w);
         assert_eq!(failure.code, FailureCode::Invalid);
         assert!(failure.text.contains(what), "{failure}");
     };
     for outside in [(ARENA_BYTES - 63, 64), (u64::MAX, 2), (0, u64::MAX)] {
-        let (push, ranges) = gathered(1, &[(0, 64), outside], None);
+        let (push, ranges) = gathered(&[(0, 64), outside], None);
         refused(push, &ranges, "within the arena");
     }
-    let (push, ranges) = gathered(1, &[(0, 64), (64, 64)], None);
+    let (push, ranges) = gathered(&[(0, 64), (64, 64)], None);
     refused(Push { ranges: 3, ..push.clone() }, &ranges, "of which 2 were read");
     refused(Push { ranges: 0, ..push.clone() }, &ranges, "of which 2 were read");
     refused(push.clone(), &[], "of which 0 were read");

@@ -4,7 +4,7 @@ use super::pair::{ARENA_BYTES, Pair, Worker, bytes, key, name};
 use super::solo::{KEY, LINK, OTHERS, OURS, SESSION, Solo};
 use crate::fabric::FabricEvent;
 use crate::memory::SegmentId;
-use crate::op::{Command, FailureCode, LeaseId, OpId, Push, Reply, TakeBack};
+use crate::op::{Answer, Command, FailureCode, FetchedTensor, LeaseId, OpId, Push, Reply, Request, TakeBack};
 use crate::tensor::{Retention, Select, Until, Version};
 use crate::wire::message::{Body, Role};
 use std::num::NonZeroU32;
@@ -64,7 +64,14 @@ fn a_fetch_reads_what_lies_at_its_owner() {
     pair.fetch(r, "k", Select::Latest);
     pair.settle();
     let replies = pair.replies(r);
-    let [Reply::Fetched { lease, version, slice, report, .. }] = &replies[..] else { panic!("{replies:?}") };
+    let [
+        Reply::Answer {
+            answer: Answer::Fetched { lease, tensor: FetchedTensor { version, slice, report, .. } }, ..
+        },
+    ] = &replies[..]
+    else {
+        panic!("{replies:?}")
+    };
     let (segment, memory) = pair.kept[1][0];
     assert_eq!((*version, slice.segment, memory, slice.len, report.copied), (Version(1), segment, w.arena, 100, 0));
     assert_eq!(pair.posted(), ["NAME", "NAME", "TENSOR_REQUEST", "BY_REFERENCE"]);
@@ -158,17 +165,19 @@ fn a_new_link_takes_nothing_from_what_the_old_one_left() {
 #[test]
 fn a_version_is_taken_back_when_its_readers_elsewhere_are_done() {
     let mut scene = Scene::new();
-    let take_back =
-        |op, timeout| Command::TakeBack(TakeBack { op: OpId(op), key: super::pair::key("k"), version: None, timeout });
-    scene.pair.command(scene.owner, take_back(901, Duration::from_millis(10)));
+    let take_back = |timeout| Command::TakeBack(TakeBack { key: super::pair::key("k"), version: None, timeout });
+    scene.pair.command(scene.owner, OpId(901), take_back(Duration::from_millis(10)));
     scene.pair.wait(Duration::from_millis(20));
     let failure = scene.pair.failed(scene.owner);
     assert!(failure.code == FailureCode::Deadline && failure.text.contains("in 1 places"), "{failure:?}");
-    scene.pair.command(scene.owner, take_back(902, Duration::from_secs(10)));
+    scene.pair.command(scene.owner, OpId(902), take_back(Duration::from_secs(10)));
     scene.pair.settle();
     scene.pair.release(scene.reader, scene.lease);
     scene.pair.settle();
-    assert!(matches!(scene.pair.replies(scene.owner)[..], [Reply::TakenBack { version: Version(1), .. }]));
+    assert!(matches!(
+        scene.pair.replies(scene.owner)[..],
+        [Reply::Answer { answer: Answer::TakenBack { version: Version(1), .. }, .. }]
+    ));
     scene.ends();
 }
 
@@ -217,10 +226,10 @@ fn who_gives_up_meanwhile_leaves_nothing() {
             pair.poll();
             pair.world.step();
         }
-        pair.command(r, Command::Cancel { op });
+        pair.request(r, Request::Cancel { op });
         pair.settle();
         for reply in pair.replies(r) {
-            if let Reply::Fetched { lease, .. } = reply {
+            if let Reply::Answer { answer: Answer::Fetched { lease, .. }, .. } = reply {
                 pair.release(r, lease);
             }
         }
@@ -305,23 +314,25 @@ fn another_user_s_worker_gets_nothing() {
 fn what_is_shared_with_another_user_is_not_referred_to() {
     let mut solo = referring();
     let op = solo.op();
-    solo.command(Command::Push(Push {
+    solo.command(
         op,
-        key: key("k"),
-        version: None,
-        meta: bytes(8),
-        offset: 0,
-        to: None,
-        timeout: Duration::from_secs(1),
-        require: None,
-        retention: Retention::default(),
-        takeover: false,
-        readable_by: vec![name("1")],
-        ranges: 0,
-        trace: None,
-        more_follow: false,
-        announced: None,
-    }));
+        Command::Push(Push {
+            key: key("k"),
+            version: None,
+            meta: bytes(8),
+            offset: 0,
+            to: None,
+            timeout: Duration::from_secs(1),
+            require: None,
+            retention: Retention::default(),
+            takeover: false,
+            readable_by: vec![name("1")],
+            ranges: 0,
+            trace: None,
+            more_follow: false,
+            announced: None,
+        }),
+    );
     solo.answer();
     let (select, slot) = (Select::Latest, None);
     let body = Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant: OTHERS, slot, trace: None };

@@ -1,7 +1,7 @@
 //! How long versions stay.
 
 use super::pair::{Pair, Worker, bytes, key};
-use crate::op::{Command, FailureCode, OpId, Reply};
+use crate::op::{Answer, Command, FailureCode, OpId, Reply, Request};
 use crate::tensor::{Life, Retention, Select, Until, Version};
 use crate::time::Time;
 use std::num::NonZeroU32;
@@ -59,7 +59,7 @@ fn a_version_that_is_kept_until_deleted_stays_beside_newer_ones() {
         assert_eq!(take(&mut pair, r, exactly(1)), (1, vec![1; 100]));
         assert_eq!(take(&mut pair, r, exactly(2)), (2, vec![2; 100]));
         assert_eq!(refused(&mut pair, r, exactly(3)), FailureCode::VersionGone);
-        pair.command(w, Command::Delete { op: OpId(1), key: key("k") });
+        pair.command(w, OpId(1), Command::Delete { key: key("k") });
         pair.settle();
         let returned = pair.replies(w).iter().filter(|r| matches!(r, Reply::Returned { .. })).count();
         assert_eq!(returned, 3);
@@ -109,7 +109,9 @@ fn each_waiter_takes_one_and_no_more_get_it_than_were_said() {
     pair.retention = fetched_times(3);
     pair.push(w, "k", bytes(100), 1, None);
     pair.settle();
-    let got = |replies: Vec<Reply>| replies.iter().filter(|r| matches!(r, Reply::Fetched { .. })).count();
+    let got = |replies: Vec<Reply>| {
+        replies.iter().filter(|r| matches!(r, Reply::Answer { answer: Answer::Fetched { .. }, .. })).count()
+    };
     assert_eq!(got(pair.replies(near)) + got(pair.replies(far)), 3);
     pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
 }
@@ -130,7 +132,7 @@ fn a_peer_that_gives_up_has_fetched_nothing() {
     }
     pair.fetch(near, "k", Select::Latest);
     assert_eq!(pair.replies(near), []);
-    pair.command(far, Command::Cancel { op });
+    pair.request(far, Request::Cancel { op });
     pair.settle();
     assert_eq!(pair.failed_with(far), FailureCode::Cancelled);
     assert_eq!(pair.fetched(near).1, 1);
@@ -186,7 +188,7 @@ fn of_an_earlier_epoch_only_the_exact_version_is_found() {
     pair.settle();
     assert_eq!(pair.fetched(r).1, 11);
     assert_eq!(take(&mut pair, r, exactly(11)), (11, vec![4; 8]));
-    pair.command(heir, Command::Delete { op: OpId(1), key: key("k") });
+    pair.command(heir, OpId(1), Command::Delete { key: key("k") });
     pair.settle();
     pair.ends_clean(&[(heir, "w"), (r, "r")]);
 }
@@ -199,7 +201,10 @@ fn what_landed_elsewhere_stays_as_it_was_told_and_its_flow_goes_on() {
     for fill in 1..6 {
         pair.push(w, "k", bytes(1000), fill, Some("r"));
         pair.settle();
-        assert!(matches!(pair.replies(w)[0], Reply::Pushed { .. }), "two slots are enough for any number");
+        assert!(
+            matches!(pair.replies(w)[0], Reply::Answer { answer: Answer::Pushed { .. }, .. }),
+            "two slots are enough for any number"
+        );
     }
     for version in 1..6u8 {
         assert_eq!(take(&mut pair, r, exactly(version.into())), (version.into(), vec![version; 1000]));
@@ -219,8 +224,8 @@ fn what_landed_elsewhere_stays_as_it_was_told_and_its_flow_goes_on() {
     assert_eq!(take(&mut pair, r, exactly(3)).0, 3);
     assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 0);
     let last = pair.worker(1, "w");
-    pair.command(last, Command::Delete { op: OpId(1), key: key("k") });
+    pair.command(last, OpId(1), Command::Delete { key: key("k") });
     pair.settle();
-    assert!(matches!(pair.replies(last)[..], [Reply::Deleted { .. }]));
+    assert!(matches!(pair.replies(last)[..], [Reply::Answer { answer: Answer::Deleted, .. }]));
     pair.ends_clean(&[(last, "w"), (r, "r")]);
 }

@@ -1,7 +1,7 @@
 //! What a node shows of itself and tells without being asked, and what an operator ends.
 
 use super::pair::{Pair, bytes, key, name};
-use crate::op::{FailureCode, Reply};
+use crate::op::{Answer, FailureCode, Reply};
 use crate::protocol::{
     NodeEvent, NotDeleted, Page, QuarantineStatus, Tenant, TensorFilter, TensorStatus, TransferFilter, TransferStatus,
 };
@@ -230,7 +230,7 @@ fn an_operator_deletes_what_is_here_and_what_has_landed() {
         pair.push(w, k, bytes(8), 3, to);
         pair.settle();
         let replies = pair.replies(w);
-        let pushed = |reply: &Reply| matches!(reply, Reply::Pushed { .. });
+        let pushed = |reply: &Reply| matches!(reply, Reply::Answer { answer: Answer::Pushed { .. }, .. });
         assert!(replies.iter().any(pushed), "{k}: {replies:?}");
     }
     pair.release(r, lease);
@@ -280,10 +280,16 @@ fn a_draining_node_finishes_what_runs_and_takes_nothing_new() {
     pair.settle();
     assert_eq!(pair.failed_with(w), FailureCode::Draining);
     let replies = pair.replies(r);
-    let draining =
-        |reply: &Reply| matches!(reply, Reply::Failed { failure, .. } if failure.code == FailureCode::Draining);
+    let draining = |reply: &Reply| matches!(reply, Reply::Answer { answer: Answer::Failed { failure, .. }, .. } if failure.code == FailureCode::Draining);
     assert!(replies.iter().any(draining), "{replies:?}");
-    let ended = |reply: &&Reply| draining(reply) || matches!(reply, Reply::Fetched { .. } | Reply::Pushed { .. });
+    let ended = |reply: &&Reply| {
+        draining(reply)
+            || matches!(
+                reply,
+                Reply::Answer { answer: Answer::Fetched { .. }, .. }
+                    | Reply::Answer { answer: Answer::Pushed { .. }, .. }
+            )
+    };
     assert_eq!(replies.iter().filter(ended).count(), 3, "{replies:?}");
     let left = pair.nodes[0].node.unfinished();
     assert!(left.is_nothing(), "{left:?}");
@@ -305,7 +311,7 @@ fn a_draining_node_finishes_what_runs_and_takes_nothing_new() {
     }
     // What is there can be given back.
     for reply in replies {
-        if let Reply::Fetched { lease, .. } = reply {
+        if let Reply::Answer { answer: Answer::Fetched { lease, .. }, .. } = reply {
             pair.release(r, lease);
         }
     }

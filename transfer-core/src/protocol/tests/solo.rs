@@ -4,7 +4,7 @@ use super::pair::{POOL_BYTES, bytes, key, name};
 use crate::alloc::Allocation;
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
-use crate::op::{Command, Fetch, OpId, Prepare, Push, Reply};
+use crate::op::{Command, Fetch, OpId, Prepare, Push, Reply, Request};
 use crate::protocol::{
     Action, Control, FabricAction, HostAction, Node, NodeConfig, PeerInfo, Post, SessionId, Tenant, Vouches,
 };
@@ -194,9 +194,13 @@ impl Solo {
         }
     }
 
-    pub(super) fn command(&mut self, command: Command) {
-        self.node.command(self.now, SESSION, command);
+    pub(super) fn request(&mut self, request: Request) {
+        self.node.request(self.now, SESSION, request);
         self.drain();
+    }
+
+    pub(super) fn command(&mut self, op: OpId, command: Command) {
+        self.request(Request::Command { op, command });
     }
 
     pub(super) fn op(&mut self) -> OpId {
@@ -208,15 +212,10 @@ impl Solo {
     pub(super) fn fetch(&mut self, select: Select) -> OpId {
         let op = self.op();
         let timeout = Duration::from_secs(1);
-        self.command(Command::Fetch(Fetch {
+        self.command(
             op,
-            key: key("k"),
-            select,
-            timeout,
-            require: None,
-            trace: None,
-            watches: false,
-        }));
+            Command::Fetch(Fetch { key: key("k"), select, timeout, require: None, trace: None, watches: false }),
+        );
         if self.controls.iter().any(|c| matches!(c, Control::Resolve { .. })) {
             self.controls.clear();
             self.node.located(self.now, &key("k"), &name("there"), 1);
@@ -229,23 +228,25 @@ impl Solo {
     pub(super) fn push(&mut self, to: Option<&str>, timeout: Duration) -> OpId {
         let op = self.op();
         let (to, offset) = (to.map(name), op.0 % 1000 * 64);
-        self.command(Command::Push(Push {
+        self.command(
             op,
-            key: key("k"),
-            version: None,
-            meta: bytes(8),
-            offset,
-            to,
-            timeout,
-            require: None,
-            retention: Retention::default(),
-            takeover: false,
-            readable_by: Vec::new(),
-            ranges: 0,
-            trace: None,
-            more_follow: false,
-            announced: None,
-        }));
+            Command::Push(Push {
+                key: key("k"),
+                version: None,
+                meta: bytes(8),
+                offset,
+                to,
+                timeout,
+                require: None,
+                retention: Retention::default(),
+                takeover: false,
+                readable_by: Vec::new(),
+                ranges: 0,
+                trace: None,
+                more_follow: false,
+                announced: None,
+            }),
+        );
         self.answer();
         op
     }
@@ -253,7 +254,7 @@ impl Solo {
     pub(super) fn prepare(&mut self) {
         let op = self.op();
         let timeout = Duration::from_secs(1);
-        self.command(Command::Prepare(Prepare { op, key: key("k"), meta: bytes(8), to: name("you"), timeout }));
+        self.command(op, Command::Prepare(Prepare { key: key("k"), meta: bytes(8), to: name("you"), timeout }));
         self.answer();
     }
 

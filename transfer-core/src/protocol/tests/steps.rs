@@ -3,7 +3,7 @@
 use super::pair::{bytes, key, name};
 use super::solo::{KEY, ME, OURS, SESSION, Solo, YOU};
 use crate::memory::SegmentId;
-use crate::op::{Command, Fetch, OpId, Push};
+use crate::op::{Command, Fetch, OpId, Push, Request};
 use crate::protocol::{Control, SessionId, Tenant};
 use crate::tensor::{Life, Retention, Select, Until, Version};
 use crate::time::Time;
@@ -43,8 +43,7 @@ impl Solo {
     /// Pushes, and the directory says nothing.
     fn push_as(&mut self, session: SessionId, name: &str, version: u64, until: Until) {
         let op = self.op();
-        let push = Command::Push(Push {
-            op,
+        let command = Command::Push(Push {
             key: key(name),
             version: Some(Version(version)),
             meta: bytes(8),
@@ -60,7 +59,7 @@ impl Solo {
             more_follow: false,
             announced: None,
         });
-        self.node.command(self.now, session, push);
+        self.node.request(self.now, session, Request::Command { op, command });
         self.drain();
     }
 
@@ -99,10 +98,10 @@ fn a_fetch_and_its_end_cost_the_same_however_many_others_wait() {
         let op = OpId(10_000 + n);
         let select = Select::AtLeast(Version(500));
         let timeout = Duration::from_nanos(10);
-        let fetch = Fetch { op, key: key("k"), select, timeout, require: None, trace: None, watches: false };
-        let asked = solo.steps(|solo| solo.command(Command::Fetch(fetch)));
+        let fetch = Fetch { key: key("k"), select, timeout, require: None, trace: None, watches: false };
+        let asked = solo.steps(|solo| solo.command(op, Command::Fetch(fetch)));
         let ended = solo.steps(|solo| match n % 2 {
-            0 => solo.command(Command::Cancel { op }),
+            0 => solo.request(Request::Cancel { op }),
             _ => {
                 solo.now = Time(solo.now.0 + 100);
                 solo.node.timeout(solo.now);
@@ -264,7 +263,7 @@ fn what_a_silent_directory_is_asked_is_bounded_by_the_keys_that_there_are() {
     for round in 0..100 {
         for n in 0..10 {
             let op = solo.op();
-            solo.command(Command::Delete { op, key: key(&format!("k{n}")) });
+            solo.command(op, Command::Delete { key: key(&format!("k{n}")) });
             solo.push_as(SESSION, &format!("k{n}"), 2 + round, Until::Replaced);
         }
     }

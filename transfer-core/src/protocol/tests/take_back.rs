@@ -1,14 +1,14 @@
 //! Versions that are taken back to be written again.
 
 use super::pair::{Pair, Worker, bytes, key};
-use crate::op::{Command, FailureCode, OpId, Reply, TakeBack};
+use crate::op::{Answer, Command, FailureCode, OpId, Reply, Request, TakeBack};
 use crate::tensor::{Retention, Select, Until, Version};
 use crate::time::Time;
 use std::time::Duration;
 
 fn take_back(pair: &mut Pair, w: Worker, version: Option<u64>) {
     let (op, key, version) = (OpId(900), key("k"), version.map(Version));
-    pair.command(w, Command::TakeBack(TakeBack { op, key, version, timeout: Duration::from_secs(1) }));
+    pair.command(w, op, Command::TakeBack(TakeBack { key, version, timeout: Duration::from_secs(1) }));
     pair.settle();
 }
 
@@ -28,7 +28,10 @@ fn it_waits_for_the_readers_on_both_nodes_and_fetches_wait_for_the_next() {
     pair.release(near, lease);
     pair.settle();
     let replies = pair.replies(w);
-    assert!(matches!(replies[..], [Reply::TakenBack { version: Version(1), .. }]), "{replies:?}");
+    assert!(
+        matches!(replies[..], [Reply::Answer { answer: Answer::TakenBack { version: Version(1), .. }, .. }]),
+        "{replies:?}"
+    );
     pair.push(w, "k", bytes(100), 2, None);
     pair.settle();
     assert_eq!(pair.fetched(far).1, 2);
@@ -40,7 +43,10 @@ fn it_waits_for_the_readers_on_both_nodes_and_fetches_wait_for_the_next() {
     }
     pair.replies(w);
     take_back(&mut pair, w, None);
-    assert!(matches!(pair.replies(w)[..], [Reply::TakenBack { version: Version(2), .. }]));
+    assert!(matches!(
+        pair.replies(w)[..],
+        [Reply::Answer { answer: Answer::TakenBack { version: Version(2), .. }, .. }]
+    ));
     assert_eq!(pair.fetched(far).3, [2; 100]);
     pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
 }
@@ -66,7 +72,10 @@ fn where_the_readers_take_too_long_it_is_published_again() {
     pair.release(r, again.0);
     pair.release(r, lease);
     take_back(&mut pair, w, Some(1));
-    assert!(matches!(pair.replies(w)[..], [Reply::TakenBack { version: Version(1), .. }]));
+    assert!(matches!(
+        pair.replies(w)[..],
+        [Reply::Answer { answer: Answer::TakenBack { version: Version(1), .. }, .. }]
+    ));
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
@@ -86,7 +95,7 @@ fn an_older_version_is_taken_back_and_the_newest_stays() {
     pair.fetch(r, "k", Select::Latest);
     pair.settle();
     assert_eq!(pair.fetched(r).1, 2);
-    pair.command(w, Command::Cancel { op: OpId(900) });
+    pair.request(w, Request::Cancel { op: OpId(900) });
     pair.settle();
     assert_eq!(pair.failed_with(w), FailureCode::Cancelled);
     pair.fetch(r, "k", Select::Exactly(Version(1)));
@@ -97,7 +106,7 @@ fn an_older_version_is_taken_back_and_the_newest_stays() {
     pair.leave(r, "r");
     pair.settle();
     assert!(
-        matches!(pair.replies(w)[..], [Reply::TakenBack { version: Version(1), .. }]),
+        matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::TakenBack { version: Version(1), .. }, .. }]),
         "its reader's end is enough"
     );
     take_back(&mut pair, w, Some(1));

@@ -1,7 +1,7 @@
 //! Keys that go from one owner to another.
 
 use super::pair::{Pair, Worker, bytes};
-use crate::op::{FailureCode, Reply};
+use crate::op::{Answer, FailureCode, Reply};
 use crate::tensor::{Key, Life, Retention, Select, Until, Version};
 
 fn newest(pair: &mut Pair, r: Worker) -> (u64, Vec<u8>) {
@@ -33,7 +33,10 @@ fn a_key_that_is_taken_over_is_the_new_owners_on_one_node_and_across_two() {
         pair.push(new, "k", bytes(100), 3, None);
         pair.settle();
         let replies = pair.replies(new);
-        assert!(matches!(replies[..], [Reply::Pushed { version: Version(1), .. }]), "{replies:?}");
+        assert!(
+            matches!(replies[..], [Reply::Answer { answer: Answer::Pushed { version: Version(1), .. }, .. }]),
+            "{replies:?}"
+        );
         assert!(matches!(pair.replies(old)[..], [Reply::Returned { .. }]));
         pair.takeover = false;
         assert_eq!(newest(&mut pair, near), (1, vec![3; 100]));
@@ -45,7 +48,7 @@ fn a_key_that_is_taken_over_is_the_new_owners_on_one_node_and_across_two() {
         pair.takeover = true;
         pair.push(old, "k", bytes(100), 5, None);
         pair.settle();
-        assert!(matches!(pair.replies(old)[..], [Reply::Pushed { .. }]));
+        assert!(matches!(pair.replies(old)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]));
         pair.takeover = false;
         assert_eq!(newest(&mut pair, far), (1, vec![5; 100]));
         pair.ends_clean(&[(old, "old"), (new, "new"), (near, "near"), (far, "far")]);
@@ -68,11 +71,14 @@ fn what_outlived_its_worker_and_what_landed_from_elsewhere_can_be_taken_over() {
         pair.push(new, "k", bytes(100), 2, None);
         pair.settle();
         let replies = pair.replies(new);
-        assert!(matches!(replies[..], [Reply::Pushed { version: Version(1), .. }]), "{replies:?}");
+        assert!(
+            matches!(replies[..], [Reply::Answer { answer: Answer::Pushed { version: Version(1), .. }, .. }]),
+            "{replies:?}"
+        );
         pair.fetch(new, "k", Select::Exactly(Version(1)));
         pair.settle();
         assert_eq!(pair.fetched(new).3, [2; 100], "of the old owner's nothing is left");
-        pair.command(new, crate::op::Command::Delete { op: crate::op::OpId(1), key: Key::new("k").unwrap() });
+        pair.command(new, crate::op::OpId(1), crate::op::Command::Delete { key: Key::new("k").unwrap() });
         pair.settle();
         let mut left = vec![(new, "new")];
         left.extend(landed.then_some((old, "old")));
@@ -104,7 +110,7 @@ fn a_fetch_that_is_sent_astray_again_and_again_ends() {
         pair.settle();
         assert!(times < 100);
     };
-    let [Reply::Failed { failure, .. }] = &replies[..] else { panic!("{replies:?}") };
+    let [Reply::Answer { answer: Answer::Failed { failure, .. }, .. }] = &replies[..] else { panic!("{replies:?}") };
     assert_eq!((failure.code, times), (FailureCode::NotOwner, 17), "{failure}");
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }

@@ -3,7 +3,9 @@
 use super::pair::{Pair, Worker, bytes, key, name};
 use super::solo::{KEY, LINK, OTHERS, Solo};
 use crate::fabric::AtomicOp;
-use crate::op::{Command, CounterAsk, CounterCommand, Failure, FailureCode, OpId, Reply};
+use crate::op::{
+    Answer, Command, CounterAsk, CounterCommand, Failure, FailureCode, FetchedTensor, OpId, Reply, Request,
+};
 use crate::protocol::{Tenant, Tenants, Vouches};
 use crate::tensor::{Life, Name, Retention, Select, Until, Version};
 use crate::wire::message::{Body, Role};
@@ -44,7 +46,10 @@ fn is_untouched(mut pair: Pair, (owner, friend, stranger): (Worker, Worker, Work
     pair.push(owner, "k", bytes(100), 2, None);
     pair.settle();
     let replies = pair.replies(owner);
-    assert!(replies.iter().any(|reply| matches!(reply, Reply::Pushed { .. })), "{replies:?}");
+    assert!(
+        replies.iter().any(|reply| matches!(reply, Reply::Answer { answer: Answer::Pushed { .. }, .. })),
+        "{replies:?}"
+    );
     assert_eq!(pair.downs, [""; 0]);
     pair.ends_clean(&[(owner, "owner"), (friend, "friend"), (stranger, "stranger")]);
 }
@@ -139,20 +144,20 @@ fn what_outlived_its_worker_is_its_tenant_s() {
     pair.takeover = true;
     pair.push(namesake, "k", bytes(100), 2, None);
     denied(&mut pair, namesake);
-    pair.command(namesake, Command::Delete { op: OpId(77), key: key("k") });
+    pair.command(namesake, OpId(77), Command::Delete { key: key("k") });
     denied(&mut pair, namesake);
 }
 
 #[test]
 fn another_tenant_s_key_is_not_deleted() {
     let (mut pair, owner, friend, stranger) = strangers(0);
-    pair.command(stranger, Command::Delete { op: OpId(77), key: key("k") });
+    pair.command(stranger, OpId(77), Command::Delete { key: key("k") });
     denied(&mut pair, stranger);
     is_untouched(pair, (owner, friend, stranger));
     // From another node nobody deletes a key, not even its tenant.
     let (mut pair, owner, friend, stranger) = strangers(1);
     for who in [friend, stranger] {
-        pair.command(who, Command::Delete { op: OpId(77), key: key("k") });
+        pair.command(who, OpId(77), Command::Delete { key: key("k") });
         pair.settle();
         assert_eq!(pair.failed(who).code, FailureCode::NotOwner);
     }
@@ -181,14 +186,16 @@ fn nothing_is_pushed_or_prepared_for_another_tenant_s_worker() {
 
 fn count(pair: &mut Pair, who: Worker, ask: CounterAsk) {
     let timeout = Duration::from_secs(1);
-    pair.command(who, Command::Counter(CounterCommand { op: OpId(500), name: name("x"), ask, timeout }));
+    pair.command(who, OpId(500), Command::Counter(CounterCommand { name: name("x"), ask, timeout }));
     pair.settle();
 }
 
 fn open(pair: &mut Pair, who: Worker) -> (Name, u64) {
     count(pair, who, CounterAsk::Open);
     let replies = pair.replies(who);
-    let [Reply::CounterOpened { home, identity, .. }] = &replies[..] else { panic!("{replies:?}") };
+    let [Reply::Answer { answer: Answer::CounterOpened { home, identity }, .. }] = &replies[..] else {
+        panic!("{replies:?}")
+    };
     (home.clone(), *identity)
 }
 
@@ -209,10 +216,13 @@ fn counters_and_barriers_are_their_tenant_s() {
             assert_eq!(open(&mut pair, friend), (home.clone(), identity));
         }
         count(&mut pair, friend, add);
-        assert!(matches!(pair.replies(friend)[..], [Reply::Counted { old: 0, .. }]));
+        assert!(matches!(pair.replies(friend)[..], [Reply::Answer { answer: Answer::Counted { old: 0, .. }, .. }]));
         count(&mut pair, friend, wait);
-        assert!(matches!(pair.replies(friend)[..], [Reply::Released { leader: true, .. }]));
-        assert!(matches!(pair.replies(owner)[..], [Reply::Released { .. }]));
+        assert!(matches!(
+            pair.replies(friend)[..],
+            [Reply::Answer { answer: Answer::Released { leader: true, .. }, .. }]
+        ));
+        assert!(matches!(pair.replies(owner)[..], [Reply::Answer { answer: Answer::Released { .. }, .. }]));
         is_untouched(pair, (owner, friend, stranger));
     }
 }
@@ -234,20 +244,23 @@ fn a_name_with_a_prefix_that_is_kept_for_others_is_owned_by_nobody_else() {
             pair.push(ours, &other, bytes(8), 1, to);
             pair.settle();
             let replies = pair.replies(ours);
-            assert!(replies.iter().any(|reply| matches!(reply, Reply::Pushed { .. })), "{replies:?}");
+            assert!(
+                replies.iter().any(|reply| matches!(reply, Reply::Answer { answer: Answer::Pushed { .. }, .. })),
+                "{replies:?}"
+            );
         }
         for ask in [CounterAsk::Open, CounterAsk::Wait { members: 1 }] {
             let timeout = Duration::from_secs(1);
-            let of = |op| CounterCommand { op, name: name("prod/x"), ask: ask.clone(), timeout };
-            pair.command(ours, Command::Counter(of(OpId(600))));
+            let of = || CounterCommand { name: name("prod/x"), ask: ask.clone(), timeout };
+            pair.command(ours, OpId(600), Command::Counter(of()));
             denied(&mut pair, ours);
-            pair.command(theirs, Command::Counter(of(OpId(601))));
+            pair.command(theirs, OpId(601), Command::Counter(of()));
             pair.settle();
-            assert!(!matches!(pair.replies(theirs)[..], [Reply::Failed { .. }]));
+            assert!(!matches!(pair.replies(theirs)[..], [Reply::Answer { answer: Answer::Failed { .. }, .. }]));
         }
         pair.push(theirs, "prod/k", bytes(8), 1, None);
         pair.settle();
-        assert!(matches!(pair.replies(theirs)[..], [Reply::Pushed { .. }]));
+        assert!(matches!(pair.replies(theirs)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]));
         pair.ends_clean(&[(ours, "ours"), (theirs, "theirs"), (there, "there")]);
     }
 }
@@ -285,7 +298,12 @@ fn a_peer_speaks_for_those_it_may_speak_for() {
         let mut solo = linked();
         solo.fetch(Select::Latest);
         assert_eq!(solo.sent.iter().any(|m| m.body.name() == "TENSOR_REQUEST"), may);
-        assert_eq!(matches!(solo.replies[..], [Reply::Failed { .. }]), !may, "{:?}", solo.replies);
+        assert_eq!(
+            matches!(solo.replies[..], [Reply::Answer { answer: Answer::Failed { .. }, .. }]),
+            !may,
+            "{:?}",
+            solo.replies
+        );
         assert!(solo.ended.is_none());
     }
 }
@@ -325,7 +343,13 @@ fn what_is_shared_is_copied_for_whom_it_is_shared_with() {
             pair.fetch(reader, "k", Select::Latest);
             pair.settle();
             let replies = pair.replies(reader);
-            let [Reply::Fetched { lease, version: Version(1), slice, report, .. }] = &replies[..] else {
+            let [
+                Reply::Answer {
+                    answer: Answer::Fetched { lease, tensor: FetchedTensor { version: Version(1), slice, report, .. } },
+                    ..
+                },
+            ] = &replies[..]
+            else {
                 panic!("{replies:?}")
             };
             assert_eq!(pair.memories[node].read(*slice).unwrap(), [1; 100]);
@@ -396,9 +420,12 @@ fn a_copy_holds_what_it_reads_and_leaves_nothing() {
         pair.replies(owner);
         pair.push(owner, "k", bytes(100), 2, None);
         pair.settle();
-        assert!(matches!(pair.replies(owner)[..], [Reply::Pushed { .. }]), "it is not given back");
+        assert!(
+            matches!(pair.replies(owner)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]),
+            "it is not given back"
+        );
         if given_up {
-            pair.command(reader, Command::Cancel { op });
+            pair.request(reader, Request::Cancel { op });
             pair.settle();
             assert_eq!(pair.failed(reader).code, FailureCode::Cancelled);
         }
@@ -427,7 +454,16 @@ fn a_copy_waits_for_room_in_its_turn() {
     pair.settle();
     let replies = pair.replies(reader);
     let leases: Vec<_> =
-        replies.iter().map(|r| if let Reply::Fetched { lease, .. } = r { *lease } else { panic!("{r:?}") }).collect();
+        replies
+            .iter()
+            .map(|r| {
+                if let Reply::Answer { answer: Answer::Fetched { lease, .. }, .. } = r {
+                    *lease
+                } else {
+                    panic!("{r:?}")
+                }
+            })
+            .collect();
     assert_eq!(leases.len(), 2, "there is room for two");
     pair.release(reader, leases[0]);
     pair.settle();

@@ -3,7 +3,7 @@
 use super::machines::{INDEX, ready};
 use super::pair::{Pair, bytes, name};
 use super::solo::Solo;
-use crate::op::{FailureCode, Reply, Report};
+use crate::op::{Answer, FailureCode, FetchedTensor, Reply, Report};
 use crate::protocol::landing::SlotState;
 use crate::protocol::{EndedTransfer, Operation, PREPARED_METADATA_ID};
 use crate::tensor::{Retention, Select, Version};
@@ -24,7 +24,8 @@ fn traced() -> Pair {
 
 fn reports(replies: &[Reply]) -> Vec<Report> {
     let report = |reply: &Reply| match reply {
-        Reply::Fetched { report, .. } | Reply::Pushed { report, .. } => Some(*report),
+        Reply::Answer { answer: Answer::Fetched { tensor: FetchedTensor { report, .. }, .. }, .. }
+        | Reply::Answer { answer: Answer::Pushed { report, .. }, .. } => Some(*report),
         _ => None,
     };
     replies.iter().filter_map(report).collect()
@@ -85,7 +86,11 @@ fn a_push_that_lands_elsewhere_is_noted_there_and_only_it() {
         pair.trace = None;
         pair.fetch(r, "k", Select::Latest);
         pair.settle();
-        let Some(Reply::Fetched { report, lease, .. }) = pair.replies(r).pop() else { panic!() };
+        let Some(Reply::Answer { answer: Answer::Fetched { lease, tensor: FetchedTensor { report, .. } }, .. }) =
+            pair.replies(r).pop()
+        else {
+            panic!()
+        };
         assert_eq!(report.origin, trace, "version {version}");
         pair.release(r, lease);
     }

@@ -2,7 +2,7 @@
 
 use super::machines::{INDEX, ready};
 use super::solo::{LINK, Solo};
-use crate::op::Reply;
+use crate::op::{Answer, FetchedTensor, Reply};
 use crate::protocol::PREPARED_METADATA_ID;
 use crate::protocol::landing::SlotState;
 use crate::tensor::{Retention, Select, Version};
@@ -25,7 +25,7 @@ fn land(solo: &mut Solo, version: u64) {
 
 fn fetched(solo: &mut Solo) -> Vec<Version> {
     let versions = solo.replies.drain(..).filter_map(|reply| match reply {
-        Reply::Fetched { version, .. } => Some(version),
+        Reply::Answer { answer: Answer::Fetched { tensor: FetchedTensor { version, .. }, .. }, .. } => Some(version),
         _ => None,
     });
     versions.collect()

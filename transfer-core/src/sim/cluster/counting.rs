@@ -69,7 +69,7 @@ impl Cluster {
     fn counter_command(&mut self, worker: usize, what: What, name: Name, ask: CounterAsk) {
         let timeout = self.timeout();
         let op = self.ask(worker, what, timeout);
-        self.command(worker, Command::Counter(CounterCommand { op, name, ask, timeout }));
+        self.command(worker, op, Command::Counter(CounterCommand { name, ask, timeout }));
     }
 
     /// Opens a counter, or operates on one that is open.

@@ -3,7 +3,7 @@
 use super::worker::What;
 use super::{Cluster, Happening};
 use crate::memory::LocalSlice;
-use crate::op::{Announced, Command, MAX_NOTICES, OpId, Push, announced_ticket};
+use crate::op::{Announced, Command, MAX_NOTICES, OpId, Push, Request, announced_ticket};
 use crate::protocol::NoticeAt;
 use crate::tensor::{Key, TensorMeta, Version};
 use rand::Rng;
@@ -35,21 +35,21 @@ struct Notice {
 }
 
 impl Cluster {
-    /// Puts a command into the worker's ring; the sidecar takes it later.
-    pub(super) fn put_into_ring(&mut self, worker: usize, command: Command) {
+    /// Puts a request into the worker's ring; the sidecar takes it later.
+    pub(super) fn put_into_ring(&mut self, worker: usize, request: Request) {
         let w = &mut self.workers[worker];
-        w.ring.push_back(command);
+        w.ring.push_back(request);
         let at = self.soon() + self.delay * [0, 0, 5][self.rng.random_range(0..3)];
         self.later(at, Happening::TakeRing(worker));
     }
 
     /// The sidecar takes what is in a worker's ring.
     pub(super) fn take_ring(&mut self, worker: usize) {
-        while let Some(command) = self.workers[worker].ring.pop_front() {
+        while let Some(request) = self.workers[worker].ring.pop_front() {
             let w = &self.workers[worker];
             let Some(session) = w.session else { return };
             let (now, node) = (self.clock(w.node), w.node);
-            self.nodes[node].driver.node.command(now, session, command);
+            self.nodes[node].driver.node.request(now, session, request);
         }
     }
 
@@ -70,12 +70,12 @@ impl Cluster {
     }
 
     /// Announces a push where that can be, and takes the notice of its key down where not.
-    pub(super) fn announce(&mut self, worker: usize, number: usize, push: &mut Push) {
+    pub(super) fn announce(&mut self, worker: usize, op: OpId, number: usize, push: &mut Push) {
         let w = &self.workers[worker];
         let (Some(session), Some(arena)) = (w.session, &w.arena) else { return };
         let segment = arena.segment;
-        let others = w.ops.iter().any(|(op, asked)| {
-            *op != push.op
+        let others = w.ops.iter().any(|(other, asked)| {
+            *other != op
                 && match &asked.what {
                     What::Push { number, is_announced, .. } => !is_announced && self.pushed[*number].key == push.key,
                     What::Delete => true,
@@ -83,7 +83,7 @@ impl Cluster {
                 }
         });
         let w = &mut self.workers[worker];
-        w.notices.pushes.insert(push.op, number);
+        w.notices.pushes.insert(op, number);
         let Some(notice) = w.notices.by_key.get_mut(push.key.as_str()) else { return };
         let at = NoticeAt { session, notice: notice.at };
         let version = push.version.unwrap_or(Version(notice.next.max(1)));
@@ -96,7 +96,7 @@ impl Cluster {
                 notice.next = version.0 + 1;
                 push.version = Some(version);
                 push.announced = Some(Announced { notice: at.notice, count: w.notices.count });
-                if let Some(What::Push { is_announced, .. }) = w.ops.get_mut(&push.op).map(|asked| &mut asked.what) {
+                if let Some(What::Push { is_announced, .. }) = w.ops.get_mut(&op).map(|asked| &mut asked.what) {
                     *is_announced = true;
                 }
                 self.pushed[number].version = Some(version);
@@ -147,9 +147,10 @@ impl Cluster {
         }
     }
 
-    /// Whether a command goes through the ring, for a while: always where others wait there, or where it is announced.
-    pub(super) fn goes_by_ring(&mut self, worker: usize, command: &Command) -> bool {
-        let is_announced = matches!(command, Command::Push(push) if push.announced.is_some());
+    /// Whether a request waits in the ring for a while: always if others wait there, or if it is an announced push.
+    pub(super) fn goes_by_ring(&mut self, worker: usize, request: &Request) -> bool {
+        let is_announced =
+            matches!(request, Request::Command { command: Command::Push(push), .. } if push.announced.is_some());
         is_announced || !self.workers[worker].ring.is_empty() || self.rng.random_range(0..20) == 0
     }
 }

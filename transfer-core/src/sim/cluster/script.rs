@@ -5,7 +5,7 @@ use super::worker::{What, Worker};
 use super::{Cluster, Directory, Happening, Play, Tally, World};
 use crate::fabric::Isolation;
 use crate::memory::RailKeys;
-use crate::op::{Command, Fetch, OpId, Prepare, Push};
+use crate::op::{Command, Fetch, OpId, Prepare, Push, Request};
 use crate::protocol::{Broken, NodeConfig, Tenant};
 use crate::rails::inner_slots;
 use crate::sim::Conditions;
@@ -254,7 +254,6 @@ impl Cluster {
         let to = to.map(|w| self.workers[w].name.clone());
         let retention = crate::tensor::Retention::default();
         let mut push = Push {
-            op,
             key,
             version,
             meta,
@@ -270,8 +269,8 @@ impl Cluster {
             more_follow: false,
             announced: None,
         };
-        self.announce(worker, number, &mut push);
-        self.command(worker, Command::Push(push));
+        self.announce(worker, op, number, &mut push);
+        self.command(worker, op, Command::Push(push));
     }
 
     fn push(&mut self, worker: usize) {
@@ -311,7 +310,7 @@ impl Cluster {
         let to = self.workers[self.rng.random_range(0..self.workers.len())].name.clone();
         let (meta, timeout) = (self.meta(), self.timeout());
         let op = self.ask(worker, What::Prepare, timeout);
-        self.command(worker, Command::Prepare(Prepare { op, key, meta, to, timeout }));
+        self.command(worker, op, Command::Prepare(Prepare { key, meta, to, timeout }));
     }
 
     fn fetch_this(&mut self, worker: usize, key: Key, select: Select) -> Result<(), String> {
@@ -325,15 +324,8 @@ impl Cluster {
         let watches = self.rng.random();
         self.command(
             worker,
-            Command::Fetch(Fetch {
-                op,
-                key,
-                select,
-                timeout,
-                require: None,
-                trace: context_of(op.0 as usize),
-                watches,
-            }),
+            op,
+            Command::Fetch(Fetch { key, select, timeout, require: None, trace: context_of(op.0 as usize), watches }),
         );
         Ok(())
     }
@@ -354,7 +346,7 @@ impl Cluster {
         let ops: Vec<OpId> = self.workers[worker].ops.keys().copied().collect();
         if !ops.is_empty() {
             let op = ops[self.rng.random_range(0..ops.len())];
-            self.command(worker, Command::Cancel { op });
+            self.request(worker, Request::Cancel { op });
         }
     }
 
@@ -362,7 +354,7 @@ impl Cluster {
         let key = self.keys[self.rng.random_range(0..self.keys.len())].clone();
         let op = self.ask(worker, What::Delete, Duration::from_secs(1));
         self.end_notice(worker, &key);
-        self.command(worker, Command::Delete { op, key });
+        self.command(worker, op, Command::Delete { key });
     }
 
     /// Each key has one owner and one place. Everything that is asked for will be there.

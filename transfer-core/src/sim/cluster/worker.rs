@@ -7,7 +7,7 @@ use super::notices::Notices;
 use super::{Cluster, Happening};
 use crate::alloc::{Allocation, Allocator};
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::{Command, Failure, FailureCode, LeaseId, OpId, Reply};
+use crate::op::{Answer, Command, Failure, FailureCode, FetchedTensor, LeaseId, OpId, Reply, Request};
 use crate::protocol::{SessionId, Tenant};
 use crate::sim::{GuardId, MemoryId};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
@@ -28,7 +28,7 @@ pub(super) struct Worker {
     pub(super) leases: BTreeMap<u64, Lease>,
     pub(super) next_op: u64,
     /// What the sidecar has not taken yet.
-    pub(super) ring: VecDeque<Command>,
+    pub(super) ring: VecDeque<Request>,
     pub(super) notices: Notices,
     /// The newest versions that it has had.
     pub(super) seen: BTreeMap<String, Version>,
@@ -194,15 +194,19 @@ impl Cluster {
         self.poll_all()
     }
 
-    pub(super) fn command(&mut self, worker: usize, command: Command) {
+    pub(super) fn command(&mut self, worker: usize, op: OpId, command: Command) {
+        self.request(worker, Request::Command { op, command });
+    }
+
+    pub(super) fn request(&mut self, worker: usize, request: Request) {
         let w = &self.workers[worker];
         let Some(session) = w.session else { return };
         let (now, node) = (self.clock(w.node), w.node);
-        self.world.note(|| format!("{} asks {command:?}", self.workers[worker].name));
-        if self.goes_by_ring(worker, &command) {
-            return self.put_into_ring(worker, command);
+        self.world.note(|| format!("{} asks {request:?}", self.workers[worker].name));
+        if self.goes_by_ring(worker, &request) {
+            return self.put_into_ring(worker, request);
         }
-        self.nodes[node].driver.node.command(now, session, command);
+        self.nodes[node].driver.node.request(now, session, request);
     }
 
     pub(super) fn ask(&mut self, worker: usize, what: What, timeout: Duration) -> OpId {
@@ -262,7 +266,7 @@ impl Cluster {
             return Ok(());
         };
         match reply {
-            Reply::Pushed { op, version, report } => {
+            Reply::Answer { op, answer: Answer::Pushed { version, report } } => {
                 let What::Push { number, offset, version: asked, remote, is_announced } = self.ended(worker, op)?
                 else {
                     return Err(format!("{op:?} is pushed, but was no push"));
@@ -279,7 +283,10 @@ impl Cluster {
                 *if remote && is_remote { &mut self.tally.remote_pushes } else { &mut self.tally.local_pushes } += 1;
                 self.push_ended(worker, offset);
             }
-            Reply::Fetched { op, lease, version, meta, slice, report, .. } => {
+            Reply::Answer {
+                op,
+                answer: Answer::Fetched { lease, tensor: FetchedTensor { version, meta, slice, report, .. } },
+            } => {
                 let What::Fetch { key, select, floor } = self.ended(worker, op)? else {
                     return Err(format!("{op:?} is fetched, but was no fetch"));
                 };
@@ -300,18 +307,18 @@ impl Cluster {
                 self.tally.by_reference += u64::from(self.nodes[node].kept.contains_key(&slice.segment));
                 self.hold(worker, Hold::Lease(lease), slice)?;
             }
-            Reply::Prepared { op } => {
+            Reply::Answer { op, answer: Answer::Prepared } => {
                 let What::Prepare = self.ended(worker, op)? else {
                     return Err(format!("{op:?} is prepared, but was no preparation"));
                 };
                 self.tally.prepared += 1;
             }
-            Reply::Deleted { op } => {
+            Reply::Answer { op, answer: Answer::Deleted } => {
                 let What::Delete = self.ended(worker, op)? else {
                     return Err(format!("{op:?} is deleted, but was no deletion"));
                 };
             }
-            Reply::Failed { op, failure, kept } => {
+            Reply::Answer { op, answer: Answer::Failed { failure, kept } } => {
                 let what = self.ended(worker, op)?;
                 self.check_failure(&what, &failure)?;
                 self.counting_failed(&what, Some(&failure));
@@ -325,12 +332,18 @@ impl Cluster {
                     return Err(format!("{op:?} is no push and keeps a range"));
                 }
             }
-            Reply::CounterOpened { op, home, identity } => self.counter_opened(worker, op, home, identity)?,
-            Reply::Counted { op, old, report } => self.counted(worker, op, old, &report)?,
-            Reply::Released { op, round, leader, .. } => self.met(worker, op, round, leader)?,
+            Reply::Answer { op, answer: Answer::CounterOpened { home, identity } } => {
+                self.counter_opened(worker, op, home, identity)?
+            }
+            Reply::Answer { op, answer: Answer::Counted { old, report } } => self.counted(worker, op, old, &report)?,
+            Reply::Answer { op, answer: Answer::Released { round, leader, .. } } => {
+                self.met(worker, op, round, leader)?
+            }
             Reply::Returned { offset, .. } => self.comes_back(worker, offset)?,
             Reply::Watched { pushed } => self.watched(worker, pushed),
-            Reply::TakenBack { op, .. } => return Err(format!("{op:?} is taken back, which nobody asked for")),
+            Reply::Answer { op, answer: Answer::TakenBack { .. } } => {
+                return Err(format!("{op:?} is taken back, which nobody asked for"));
+            }
         }
         Ok(())
     }
@@ -396,7 +409,7 @@ impl Cluster {
         if let Some(lease) = self.workers[worker].leases.remove(&number) {
             self.world.unguard(lease.guard);
             match lease.hold {
-                Hold::Lease(lease) => self.command(worker, Command::Release { lease }),
+                Hold::Lease(lease) => self.request(worker, Request::Release { lease }),
                 Hold::Mark(ticket) => self.unmark(self.workers[worker].node, ticket),
             }
         }

@@ -1,0 +1,25 @@
+//! Requests of a worker to its sidecar, and the replies.
+//!
+//! A worker sends a [`Request`]; most begin an operation by a [`Command`]. Each operation ends with one [`Answer`], which comes in a
+//! [`Reply`]. These are the values; [`crate::wire::session`] has their bytes in the rings.
+
+mod answer;
+mod failure;
+mod report;
+mod request;
+
+pub use answer::{Answer, FetchedTensor, Reply};
+pub use failure::{Failure, FailureCode, Fault};
+pub use report::{CounterPath, CounterReport, Report};
+pub use request::{
+    Announced, Command, CounterAsk, CounterCommand, Fetch, MAX_NOTICES, MAX_READERS, Prepare, Push, Request, TakeBack,
+    announced_ticket,
+};
+
+/// The number that a worker gives one of its operations. The answer names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// The number that a sidecar gives the range that a fetch handed out, until the worker releases it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId(pub u64);

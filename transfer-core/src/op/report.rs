@@ -1,0 +1,93 @@
+//! Reports: how an operation went.
+
+use crate::fabric::FabricKind;
+use crate::trace::TraceContext;
+use std::fmt;
+use std::time::Duration;
+
+/// How a transfer went: the fabric, the bytes copied, and the time of each part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// The fabric that carried it.
+    pub fabric: FabricKind,
+    /// The length of the tensor in bytes.
+    pub bytes: u64,
+    /// The bytes that CPUs copied, on both sides together. A socket's copies in the kernel count.
+    pub copied: u64,
+    /// The time from the request until it was on its way: it waited for the directory, a connection, credits or memory.
+    pub queued: Duration,
+    /// The time until the version was published.
+    pub waited: Duration,
+    /// The time from there until it was here.
+    pub flew: Duration,
+    /// Of a fetch: the trace of the push that made the version, if that push named one.
+    pub origin: Option<TraceContext>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "fabric={} bytes={} copied={} B queued={:?} waited={:?} flew={:?}",
+            self.fabric, self.bytes, self.copied, self.queued, self.waited, self.flew
+        )
+    }
+}
+
+/// The way by which an operation on a counter was done. The numbers are part of the wire format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum CounterPath {
+    /// This worker's own sidecar, by its processor.
+    Here = 1,
+    /// This worker's own sidecar, by the device that does it for peers too.
+    Device = 2,
+    /// The device of the counter's home, with no message and no processor there.
+    OneSided = 3,
+    /// The sidecar of the counter's home, asked by a message.
+    Message = 4,
+}
+
+impl CounterPath {
+    /// All paths, in the order of their numbers.
+    pub const ALL: [CounterPath; 4] =
+        [CounterPath::Here, CounterPath::Device, CounterPath::OneSided, CounterPath::Message];
+
+    /// The path with this number on the wire.
+    #[must_use]
+    pub fn from_wire(n: u8) -> Option<CounterPath> {
+        CounterPath::ALL.into_iter().find(|p| *p as u8 == n)
+    }
+
+    /// The name, as reports write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            CounterPath::Here => "here",
+            CounterPath::Device => "device",
+            CounterPath::OneSided => "one-sided",
+            CounterPath::Message => "message",
+        }
+    }
+}
+
+/// How an operation on a counter or barrier went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CounterReport {
+    /// The way by which it was done.
+    pub path: CounterPath,
+    /// The fabric of the link, or of the device. `Local` if no fabric had a part in it.
+    pub fabric: FabricKind,
+    /// The time from the request until it was on its way.
+    pub queued: Duration,
+    /// The time from there until it was done; at a barrier, until the last arrival.
+    pub flew: Duration,
+}
+
+impl fmt::Display for CounterReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CounterReport { path, fabric, queued, flew } = self;
+        write!(f, "path={} fabric={fabric} queued={queued:?} flew={flew:?}", path.name())
+    }
+}

@@ -1,0 +1,210 @@
+//! Requests: what a worker asks of its sidecar.
+
+use super::{LeaseId, OpId};
+use crate::fabric::{AtomicOp, FabricKind};
+use crate::tensor::{Key, Name, Retention, Select, TensorMeta, Version};
+use crate::trace::TraceContext;
+use std::time::Duration;
+
+/// One record in a worker's submission ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a request is taken apart at once, and a box would allocate for each command"
+)]
+pub enum Request {
+    /// Begins an operation. It gets exactly one [`Answer`](super::Answer).
+    Command {
+        /// The number of the operation. No other operation of the session that waits for its answer has the same.
+        op: OpId,
+        /// The operation.
+        command: Command,
+    },
+    /// Gives up an operation. Its answer is [`Answer::Failed`](super::Answer::Failed) with
+    /// [`FailureCode::Cancelled`](super::FailureCode::Cancelled), unless another one was faster.
+    Cancel {
+        /// The number of the operation.
+        op: OpId,
+    },
+    /// Gives back what a fetch handed out. It has no answer.
+    Release {
+        /// The lease that [`Answer::Fetched`](super::Answer::Fetched) named.
+        lease: LeaseId,
+    },
+    /// The worker no longer reads what it found on its board under this ticket, which the board shows no more. It has no answer.
+    Unmarked {
+        /// The ticket that the board named.
+        ticket: u64,
+    },
+}
+
+/// An operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Command {
+    /// Publish a tensor that lies in the worker's arena. The worker must not change the range until
+    /// [`Reply::Returned`](super::Reply::Returned) or [`Answer::Failed`](super::Answer::Failed) gives it back.
+    Push(Push),
+    /// Ask for a version of a key.
+    Fetch(Fetch),
+    /// Get landing slots for a later push, so that its first step does not wait for them.
+    Prepare(Prepare),
+    /// Take a published version back, to write its memory again.
+    TakeBack(TakeBack),
+    /// End a key that this worker owns.
+    Delete {
+        /// The key.
+        key: Key,
+    },
+    /// Use a counter or a barrier of the job.
+    Counter(CounterCommand),
+}
+
+impl Command {
+    /// Whether this moves or makes something new, which a sidecar that drains refuses. A push may have been announced, so it is
+    /// checked where it is handled.
+    pub(crate) fn is_new_work(&self) -> bool {
+        match self {
+            Command::Fetch(_) | Command::Prepare(_) | Command::Counter(_) => true,
+            Command::Push(_) | Command::TakeBack(_) | Command::Delete { .. } => false,
+        }
+    }
+}
+
+/// See [`Command::Counter`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CounterCommand {
+    /// The counter's or barrier's name; each of the two has names of its own.
+    pub name: Name,
+    /// What is asked of it.
+    pub ask: CounterAsk,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// What is asked of a counter or a barrier.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CounterAsk {
+    /// Find the counter. If nobody has named it before, make it at this sidecar with the value 0. Answered by
+    /// [`Answer::CounterOpened`](super::Answer::CounterOpened).
+    Open,
+    /// Operate on the counter that [`Answer::CounterOpened`](super::Answer::CounterOpened) named. Answered by
+    /// [`Answer::Counted`](super::Answer::Counted).
+    Operate {
+        /// The node where it lives.
+        home: Name,
+        /// Tells it from other counters that had the name.
+        identity: u64,
+        /// The operation on its value.
+        op: AtomicOp,
+    },
+    /// Arrive at the barrier and wait for the others. Answered by [`Answer::Released`](super::Answer::Released).
+    Wait {
+        /// The number of arrivals that make a round.
+        members: u32,
+    },
+}
+
+/// See [`Command::Push`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Push {
+    /// The key.
+    pub key: Key,
+    /// The version; `None` is one more than the last.
+    pub version: Option<Version>,
+    /// Element type and shape; the length in bytes follows from them.
+    pub meta: TensorMeta,
+    /// Where it starts in the worker's arena, in bytes; a multiple of [`crate::memory::ALIGNMENT`].
+    pub offset: u64,
+    /// The worker at whose sidecar it lands. `None` leaves it where it is.
+    pub to: Option<Name>,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// The fabric that must carry it.
+    pub require: Option<FabricKind>,
+    /// How long it stays.
+    pub retention: Retention,
+    /// Whether to take the key from its owner.
+    pub takeover: bool,
+    /// Whether higher versions of this key follow at once. The worker publishes again what its last sidecar had, and readers have seen
+    /// newer versions than this one. Until the last of them is there, only a fetch of exactly this version finds it.
+    pub more_follow: bool,
+    /// Other tenants whose workers may read it, at most [`MAX_READERS`].
+    pub readable_by: Vec<Name>,
+    /// The number of ranges of the arena that make up the body, in order. Their table then lies behind the metadata; see
+    /// [`crate::wire::ranges`]. 0: the body itself lies there, in one piece.
+    pub ranges: u32,
+    /// The trace in which it was made. Fetches of the version report it as their [origin](super::Report::origin).
+    pub trace: Option<TraceContext>,
+    /// The announcement, if the worker has announced the version already.
+    pub announced: Option<Announced>,
+}
+
+/// The largest number of other tenants that a push may name.
+pub const MAX_READERS: usize = 8;
+
+/// The worker itself has shown a version, in a *notice* that other workers of its user read. From that moment on the version is
+/// published, and may be read; the answer of the sidecar does not change that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Announced {
+    /// The number of the notice, below [`MAX_NOTICES`]. A notice belongs to one key as long as the session lasts.
+    pub notice: u16,
+    /// The number of the announcement. It starts at 1 and rises within a session. Its [ticket](announced_ticket) follows from it.
+    pub count: u64,
+}
+
+/// The number of notices of a worker.
+pub const MAX_NOTICES: u16 = 256;
+
+/// The ticket of an announcement: readers put it into their hazard pointers. `None` if the session has no tickets left. Its highest bit
+/// tells it from the tickets that the sidecar gives out.
+#[must_use]
+pub fn announced_ticket(session: u64, count: u64) -> Option<u64> {
+    const COUNT_BITS: u32 = 40;
+    let fits = session < 1 << (63 - COUNT_BITS) && (1..1 << COUNT_BITS).contains(&count);
+    fits.then_some(1 << 63 | session << COUNT_BITS | count)
+}
+
+/// See [`Command::Prepare`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prepare {
+    /// The key.
+    pub key: Key,
+    /// The tensor that will be pushed, or one as large.
+    pub meta: TensorMeta,
+    /// The worker at whose sidecar it will land.
+    pub to: Name,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// See [`Command::TakeBack`]. From now on nobody gets that version. Once nobody reads it, the worker may write it. If that takes too
+/// long, the version is published again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakeBack {
+    /// The key.
+    pub key: Key,
+    /// The version; `None` is the newest.
+    pub version: Option<Version>,
+    /// How long to wait for its readers.
+    pub timeout: Duration,
+}
+
+/// See [`Command::Fetch`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetch {
+    /// The key.
+    pub key: Key,
+    /// The versions that will do.
+    pub select: Select,
+    /// How long to wait for it.
+    pub timeout: Duration,
+    /// The fabric that must carry it.
+    pub require: Option<FabricKind>,
+    /// The trace in which it was asked for.
+    pub trace: Option<TraceContext>,
+    /// Whether the worker would wait for the next version by itself, if the key's owner announced it.
+    pub watches: bool,
+}
