@@ -5,7 +5,7 @@ use std::time::Duration;
 use transfer_benches::Runner;
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::op::{Answer, Command, Fetch, LeaseId, OpId, Push, Reply, Request};
-use transfer_core::protocol::{Action, Control, HostAction, Node, NodeConfig, SessionId, Tenant};
+use transfer_core::protocol::{Action, Claim, Control, DirectoryNews, HostAction, Node, NodeConfig, SessionId, Tenant};
 use transfer_core::tensor::{DType, InvalidName, InvalidShape, Key, Name, Select, TensorMeta, Version};
 use transfer_core::time::Time;
 use transfer_core::trace::TraceContext;
@@ -159,8 +159,8 @@ impl Bench {
                     eprintln!("{failure}");
                     std::process::exit(1);
                 }
-                Action::Host(HostAction::Control(Control::Claim { key, .. })) => {
-                    self.node.claimed(self.now(), &key, Ok(()))
+                Action::Host(HostAction::Control(Control::Claim(Claim { key, .. }))) => {
+                    self.node.directory_news(self.now(), DirectoryNews::Claimed { key, result: Ok(()) });
                 }
                 _ => {}
             }

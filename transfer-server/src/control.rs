@@ -1,7 +1,7 @@
 //! Carries messages between the engine and the rest of the sidecar.
 
-use crate::directory::{Ask, DirectoryClient, News, Refused};
-use crate::engine::{ClaimRefused, ControlRequest, EngineClient, EngineCommand, EngineGone};
+use crate::directory::{Ask, DirectoryClient, News};
+use crate::engine::{ControlRequest, EngineClient, EngineCommand, EngineGone};
 use crate::events::Events;
 use crate::peering::Links;
 use crate::sessions::Sessions;
@@ -49,31 +49,14 @@ impl Control {
                 self.sessions.name_lost(&worker, node);
                 Ok(())
             }
-            News::Attached => self.engine.send(EngineCommand::ClaimAll),
-            News::Claimed { key, result } => {
-                let result = result.map_err(|refused| match refused {
-                    Refused::Owned { owner, node } => ClaimRefused::Owned { owner, node },
-                    Refused::Denied(why) => ClaimRefused::Denied(why),
-                    Refused::Unreachable(why) => ClaimRefused::Unreachable(why),
-                    Refused::Full(why) => ClaimRefused::Full(why),
-                });
-                self.engine.send(EngineCommand::Claimed { key, result })
-            }
-            News::Lost { key, owner } => self.engine.send(EngineCommand::KeyLost { key, owner }),
-            News::Located { key, node, sequence } => self.engine.send(EngineCommand::Located { key, node, sequence }),
-            News::WorkerLocated { worker, node } => self.engine.send(EngineCommand::WorkerLocated { worker, node }),
+            News::Directory(news) => self.engine.send(EngineCommand::Directory(news)),
         }
     }
 
     fn carry_out(&self, request: ControlRequest) {
         match request {
-            ControlRequest::Resolve { key, newer_than } => self.directory.ask(Ask::Resolve { key, newer_than }),
-            ControlRequest::StopResolve { key } => self.directory.ask(Ask::StopResolve { key }),
-            ControlRequest::ResolveWorker { worker } => self.directory.ask(Ask::ResolveWorker { worker }),
-            ControlRequest::Claim { key, owner, tenant, resident, takeover } => {
-                self.directory.ask(Ask::Claim { key, owner, tenant, resident, takeover });
-            }
-            ControlRequest::Unclaim { key } => self.directory.ask(Ask::Unclaim { key }),
+            ControlRequest::Claim(claim) => self.directory.ask(Ask::Claim(claim)),
+            ControlRequest::Directory(request) => self.directory.ask(Ask::Request(request)),
             ControlRequest::Connect { peer } => self.links.wanted(&peer),
             ControlRequest::PrepareBuffers { link, peer, asks } => self.links.prepare_buffers(link, peer, asks),
             ControlRequest::LinkUp { link, peer } => {

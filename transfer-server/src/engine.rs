@@ -9,8 +9,7 @@ use transfer_core::protocol::{BufferAnswer, BufferAsk, Deleted, NotDeleted, Page
 use transfer_core::tensor::{Key, Name};
 
 pub(crate) use transfer_fabric::engine::{
-    Answer, ClaimRefused, ControlRequest, EngineCommand, EngineGone, FabricDescription, Listing, Measured, PageFrom,
-    PeerInfo,
+    Answer, ControlRequest, EngineCommand, EngineGone, FabricDescription, Listing, Measured, PageFrom, PeerInfo,
 };
 
 /// The time-out of an answer. The engine answers between two rounds of its loop; memory registration is what takes

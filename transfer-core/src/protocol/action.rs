@@ -1,6 +1,7 @@
 //! What the state machine wants done.
 
 use super::control::Control;
+use super::directory::{Claim, DirectoryRequest};
 use super::ids::SessionId;
 use super::tenant::Tenant;
 use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
@@ -202,6 +203,15 @@ pub(super) struct Actions(VecDeque<Action>);
 impl Actions {
     pub(super) fn push(&mut self, action: impl Into<Action>) {
         self.0.push_back(action.into());
+    }
+
+    /// Claims a key in the directory.
+    pub(super) fn claim(&mut self, claim: Claim) {
+        self.push(HostAction::Control(Control::Claim(claim)));
+    }
+
+    pub(super) fn ask_directory(&mut self, request: DirectoryRequest) {
+        self.push(HostAction::Control(Control::Directory(request)));
     }
 
     pub(super) fn pop(&mut self) -> Option<Action> {

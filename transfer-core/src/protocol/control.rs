@@ -1,5 +1,6 @@
 //! What the state machine and the control plane say to each other.
 
+use super::directory::{Claim, DirectoryRequest};
 use super::ids::SessionId;
 use super::tenant::Vouches;
 use crate::fabric::{FabricKind, LinkId};
@@ -31,65 +32,13 @@ pub struct PassedOver {
     pub why: String,
 }
 
-/// The directory's refusal of a claim.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ClaimRefused {
-    /// Another worker owns the key.
-    Owned {
-        /// Its name.
-        owner: Name,
-        /// Its node.
-        node: Name,
-    },
-    /// The tenant may not have it, and why.
-    Denied(String),
-    /// The directory cannot be reached.
-    Unreachable(String),
-    /// This node has as many keys in the directory as it may; in words that name the limit.
-    Full(String),
-}
-
 /// What the control plane is asked and told. Exhaustive: what nobody carries out must not compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Control {
-    /// Find the node that owns a key, and keep watching until it is found or [`Control::StopResolve`]. Only entries newer
-    /// than `newer_than` count.
-    Resolve {
-        /// The key.
-        key: Key,
-        /// The number of the entry that proved wrong; 0 for none.
-        newer_than: u64,
-    },
-    /// Nobody waits for that key any more.
-    StopResolve {
-        /// The key.
-        key: Key,
-    },
-    /// Find the node of a worker. One answer.
-    ResolveWorker {
-        /// The worker's name.
-        worker: Name,
-    },
-    /// Enter a key with its owner. One answer; and perhaps, where it was given without the directory, its refusal later.
-    Claim {
-        /// The key.
-        key: Key,
-        /// The owner's worker name.
-        owner: Name,
-        /// Whose it is: [`super::Tenants::name`].
-        tenant: Name,
-        /// Whether the owner is a worker of this node, and nobody else of its name can be anywhere. What landed here for a worker
-        /// elsewhere is claimed in its name, too.
-        resident: bool,
-        /// Whether to take it from whoever has it; that one's node hears [`super::Node::key_lost`].
-        takeover: bool,
-    },
-    /// A key ended here.
-    Unclaim {
-        /// The key.
-        key: Key,
-    },
+    /// Claim a key in the directory.
+    Claim(Claim),
+    /// Another request to the directory.
+    Directory(DirectoryRequest),
     /// Make a link to that node. One answer: the link comes up, or a failure.
     Connect {
         /// The node's name.

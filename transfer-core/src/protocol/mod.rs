@@ -18,7 +18,8 @@
 //!
 //! The ground, which all of them know:
 //! - `ids`, `slab`: names of entries, and tables of them.
-//! - `action`, `control`, `events`: what a node wants done, what it asks the control plane, and what it tells without being asked.
+//! - `action`, `control`, `directory`, `events`: what a node wants done, what it asks the control plane and the directory, and what it
+//!   tells without being asked.
 //! - `config`, `limits`, `tenant`: what a node is told at its start; how much each may have; whose a worker is, and whose word is taken for it.
 //! - `meters`, `snapshot`: what is counted and timed; what a node shows of itself.
 
@@ -28,6 +29,7 @@ mod broken;
 mod config;
 mod control;
 mod counters;
+mod directory;
 mod events;
 mod ids;
 mod keys;
@@ -49,10 +51,9 @@ pub use action::{Action, FabricAction, HostAction, NoticeAt, Post, Shown, Write}
 #[cfg(test)]
 pub(crate) use broken::Broken;
 pub use config::NodeConfig;
-pub use control::{
-    BufferAnswer, BufferAsk, ClaimRefused, Control, MAX_ASKS, PREPARED_METADATA_ID, PassedOver, PeerInfo,
-};
+pub use control::{BufferAnswer, BufferAsk, Control, MAX_ASKS, PREPARED_METADATA_ID, PassedOver, PeerInfo};
 pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
+pub use directory::{Claim, ClaimRefused, DirectoryNews, DirectoryRequest};
 pub use events::NodeEvent;
 pub use ids::SessionId;
 pub use limits::{Limits, LimitsReached};

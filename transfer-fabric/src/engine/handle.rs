@@ -10,9 +10,9 @@ use std::sync::Arc;
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
 use transfer_core::memory::SegmentId;
 use transfer_core::protocol::{
-    BufferAnswer, BufferAsk, Deleted, NotDeleted, Page, SessionId, Snapshot, Tenant, Unfinished,
+    BufferAnswer, BufferAsk, Deleted, DirectoryNews, NotDeleted, Page, SessionId, Snapshot, Tenant, Unfinished,
 };
-pub use transfer_core::protocol::{ClaimRefused, Control as ControlRequest, PeerInfo};
+pub use transfer_core::protocol::{Control as ControlRequest, PeerInfo};
 use transfer_core::tensor::{Key, Name};
 use transfer_memory::segment::Segment;
 use transfer_memory::session::SidecarEnd;
@@ -55,36 +55,8 @@ pub enum EngineCommand {
         /// Dropped when the session's socket is closed: for a worker that was thrown out, at the end of its process.
         place: Box<dyn Any + Send>,
     },
-    /// The directory's answer to [`ControlRequest::Resolve`]. Another one may follow when the key moves.
-    Located {
-        /// The key.
-        key: Key,
-        /// The node that owns it.
-        node: Name,
-        /// The entry's number: higher is newer.
-        sequence: u64,
-    },
-    /// The directory's answer to [`ControlRequest::ResolveWorker`].
-    WorkerLocated {
-        /// The worker's name.
-        worker: Name,
-        /// Its node; `None`: no such worker is connected.
-        node: Option<Name>,
-    },
-    /// The directory's answer to [`ControlRequest::Claim`].
-    Claimed {
-        /// The key.
-        key: Key,
-        /// Whether this node owns it now.
-        result: Result<(), ClaimRefused>,
-    },
-    /// The directory has given a key of this node to another owner.
-    KeyLost {
-        /// The key.
-        key: Key,
-        /// Its owner now.
-        owner: Name,
-    },
+    /// News of the directory.
+    Directory(DirectoryNews),
     /// The directory has given a worker's name to a worker of another node.
     NameLost {
         /// The worker's session.
@@ -168,8 +140,6 @@ pub enum EngineCommand {
         /// The reason.
         why: String,
     },
-    /// Claim everything again that is published here: the directory is a new one.
-    ClaimAll,
     /// Show an overview of the node.
     Snapshot(Answer<Snapshot>),
     /// Show everything that the metrics need.

@@ -30,7 +30,7 @@ mod wait;
 mod workers;
 
 pub use boards::BoardMeters;
-pub use handle::{Answer, ClaimRefused, ControlRequest, ControlSink, EngineCommand, FabricDescription, PeerInfo};
+pub use handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription, PeerInfo};
 pub use listing::{Listing, PageFrom, SegmentRole, SegmentStatus};
 pub use meters::{EngineMeters, Measured};
 pub use trace::TraceSink;

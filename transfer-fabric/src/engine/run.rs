@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 use transfer_core::drive::{Driver, Work};
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::op::{Command, Request};
-use transfer_core::protocol::{BufferAnswer, COUNTER_WORDS_BYTES, HostAction, Node, SessionId, Snapshot, Tenant};
+use transfer_core::protocol::{
+    BufferAnswer, COUNTER_WORDS_BYTES, DirectoryNews, HostAction, Node, SessionId, Snapshot, Tenant,
+};
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
 use transfer_memory::segment::Segment;
@@ -374,12 +376,11 @@ impl Run {
                 }
             }
             EngineCommand::OpenSession { end, domain, place } => self.open_session(*end, domain, place),
-            EngineCommand::Located { key, node, sequence } => driver.node.located(now, &key, &node, sequence),
-            EngineCommand::WorkerLocated { worker, node } => driver.node.worker_located(now, &worker, node.as_ref()),
-            EngineCommand::Claimed { key, result } => driver.node.claimed(now, &key, result),
-            EngineCommand::KeyLost { key, owner } => {
-                tracing::info!(key = key.as_str(), %owner, "the directory has entered another owner of a key");
-                driver.node.key_lost(now, &key, &owner);
+            EngineCommand::Directory(news) => {
+                if let DirectoryNews::KeyLost { key, owner } = &news {
+                    tracing::info!(key = key.as_str(), %owner, "the directory has entered another owner of a key");
+                }
+                driver.node.directory_news(now, news);
             }
             EngineCommand::NameLost { session, node } => driver.node.name_lost(now, session, &node),
             EngineCommand::BeginLink { peer, fabric, answer } => answer(driver.begin_link(&peer, fabric)),
@@ -406,7 +407,6 @@ impl Run {
             }
             EngineCommand::BuffersPrepared { link, answers } => driver.node.buffers_prepared(now, link, answers),
             EngineCommand::PrepareFailed { link, asks, why } => driver.node.prepare_failed(link, &asks, &why),
-            EngineCommand::ClaimAll => driver.node.claim_all(),
             EngineCommand::Snapshot(answer) => answer(self.snapshot(now)),
             EngineCommand::Measure(answer) => answer(self.measure(now)),
             EngineCommand::Describe(answer) => answer(self.describe()),

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use transfer_core::protocol::DirectoryNews;
 use transfer_core::tensor::Name;
 use transfer_proto::v1;
 use v1::event::What;
@@ -291,7 +292,7 @@ impl Actor {
     /// Sends and receives until the connection ends. Returns the reason.
     async fn speak(&mut self, line: &mut Line) -> Result<String, Done> {
         let mut unsaid = VecDeque::from(self.ledger.attached(Instant::now()));
-        self.tell(News::Attached);
+        self.tell(DirectoryNews::Attached.into());
         let (line_out, mut line_in) = line.split();
         let (mut asks, mut leaves) = (Vec::with_capacity(64), false);
         loop {

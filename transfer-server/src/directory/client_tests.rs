@@ -1,9 +1,9 @@
 use super::super::host::Directory;
-use super::super::ledger::Refused;
 use super::super::service::DirectoryService;
 use super::*;
 use crate::security::{self, Security};
 use tonic::transport::Server;
+use transfer_core::protocol::{Claim, ClaimRefused, DirectoryNews, DirectoryRequest};
 use transfer_core::tensor::Key;
 use transfer_proto::v1::directory_server::DirectoryServer;
 
@@ -37,18 +37,18 @@ impl Node {
     }
 
     fn claim(&self, k: &str, owner: &str) {
-        self.client.ask(Ask::Claim {
+        self.client.ask(Ask::Claim(Claim {
             key: key(k),
             owner: name(owner),
             tenant: Name::of_number(0),
             resident: true,
             takeover: false,
-        });
+        }));
     }
 }
 
 fn claimed(k: &str) -> News {
-    News::Claimed { key: key(k), result: Ok(()) }
+    News::Directory(DirectoryNews::Claimed { key: key(k), result: Ok(()) })
 }
 
 /// A directory behind gRPC on `address`, until the sender is dropped.
@@ -78,23 +78,26 @@ async fn two_nodes_meet_in_one_directory_one_of_them_by_grpc() {
     let (address, _serving) = serve(&directory, "127.0.0.1:0").await;
     let mut a = Node::start(Place::Here(directory.clone()), "a");
     let mut b = Node::start(there(address), "b");
-    assert_eq!(a.hear().await, News::Attached);
-    assert_eq!(b.hear().await, News::Attached);
+    assert_eq!(a.hear().await, News::Directory(DirectoryNews::Attached));
+    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
 
-    b.client.ask(Ask::Resolve { key: key("w"), newer_than: 0 });
+    b.client.ask(Ask::Request(DirectoryRequest::Resolve { key: key("w"), newer_than: 0 }));
     // Everything that b sends from here on comes after its request.
     b.client.worker_up(&name("trainer"), SOON).await.unwrap();
     a.claim("w", "ps");
     assert_eq!(a.hear().await, claimed("w"));
-    let News::Located { node, .. } = b.hear().await else { panic!() };
+    let News::Directory(DirectoryNews::Located { node, .. }) = b.hear().await else { panic!() };
     assert_eq!(node, name("a"));
 
     b.claim("w", "trainer");
-    let owned = Refused::Owned { owner: name("ps"), node: name("a") };
-    assert_eq!(b.hear().await, News::Claimed { key: key("w"), result: Err(owned) });
+    let owned = ClaimRefused::Owned { owner: name("ps"), node: name("a") };
+    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Claimed { key: key("w"), result: Err(owned) }));
 
-    a.client.ask(Ask::ResolveWorker { worker: name("trainer") });
-    assert_eq!(a.hear().await, News::WorkerLocated { worker: name("trainer"), node: Some(name("b")) });
+    a.client.ask(Ask::Request(DirectoryRequest::ResolveWorker { worker: name("trainer") }));
+    assert_eq!(
+        a.hear().await,
+        News::Directory(DirectoryNews::WorkerLocated { worker: name("trainer"), node: Some(name("b")) })
+    );
     let elsewhere = a.client.worker_up(&name("trainer"), SOON).await.unwrap_err();
     assert!(elsewhere.to_string().contains("connected at node b"), "{elsewhere}");
     let at = a.client.node(&name("b"), SOON).await.unwrap().unwrap();
@@ -115,11 +118,11 @@ async fn a_restarted_directory_hears_everything_again() {
     let first = Directory::new(name("a"));
     let (address, serving) = serve(&first, "127.0.0.1:0").await;
     let mut b = Node::start(there(address), "b");
-    assert_eq!(b.hear().await, News::Attached);
+    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
     b.client.worker_up(&name("trainer"), SOON).await.unwrap();
     b.claim("k", "trainer");
     assert_eq!(b.hear().await, claimed("k"));
-    b.client.ask(Ask::Resolve { key: key("w"), newer_than: 0 });
+    b.client.ask(Ask::Request(DirectoryRequest::Resolve { key: key("w"), newer_than: 0 }));
 
     drop(serving);
     while b.client.state().attached {
@@ -128,7 +131,7 @@ async fn a_restarted_directory_hears_everything_again() {
     assert!(!b.client.state().why_not.is_empty());
     // Asked while the directory is away.
     b.claim("l", "trainer");
-    b.client.ask(Ask::Unclaim { key: key("l") });
+    b.client.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("l") }));
 
     let second = Directory::new(name("a"));
     let mut serving = None;
@@ -145,7 +148,7 @@ async fn a_restarted_directory_hears_everything_again() {
     }
     let _serving = serving.unwrap();
     // At this news the engine claims again what it published.
-    assert_eq!(b.hear().await, News::Attached);
+    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
     b.claim("k", "trainer");
     assert_eq!(b.hear().await, claimed("l"));
     assert_eq!(b.hear().await, claimed("k"));
@@ -167,17 +170,21 @@ async fn without_a_directory_a_node_goes_on_with_what_is_its_own() {
     let mut b = Node::start(there(address), "b");
     b.claim("k", "w");
     let counter = Key::of_directory("\0csteps").unwrap();
-    b.client.ask(Ask::Claim {
+    b.client.ask(Ask::Claim(Claim {
         key: counter.clone(),
         owner: name("b"),
         tenant: Name::of_number(0),
         resident: false,
         takeover: false,
-    });
+    }));
     b.client.worker_up(&name("w"), SOON).await.unwrap();
     assert_eq!(b.hear().await, claimed("k"));
     // A counter exists once in the job.
-    let News::Claimed { key: which, result: Err(Refused::Unreachable(why)) } = b.hear().await else { panic!() };
+    let News::Directory(DirectoryNews::Claimed { key: which, result: Err(ClaimRefused::Unreachable(why)) }) =
+        b.hear().await
+    else {
+        panic!()
+    };
     assert_eq!(which, counter);
     assert!(why.contains("refused") && why.contains(&address.to_string()), "{why}");
     let e = b.client.node(&name("a"), Duration::from_millis(50)).await.unwrap_err();
@@ -186,16 +193,16 @@ async fn without_a_directory_a_node_goes_on_with_what_is_its_own() {
     // When the directory is there, it decides: it knows another worker of that name.
     let directory = Directory::new(name("a"));
     let mut a = Node::start(Place::Here(directory.clone()), "a");
-    assert_eq!(a.hear().await, News::Attached);
+    assert_eq!(a.hear().await, News::Directory(DirectoryNews::Attached));
     a.client.worker_up(&name("w"), SOON).await.unwrap();
     a.claim("k", "w");
     assert_eq!(a.hear().await, claimed("k"));
     let _serving = serve(&directory, &address.to_string()).await;
-    assert_eq!(b.hear().await, News::Attached);
+    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
     b.claim("k", "w");
     assert_eq!(b.hear().await, News::NameLost { worker: name("w"), node: name("a") });
-    let owned = Refused::Owned { owner: name("w"), node: name("a") };
-    assert_eq!(b.hear().await, News::Claimed { key: key("k"), result: Err(owned) });
+    let owned = ClaimRefused::Owned { owner: name("w"), node: name("a") };
+    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Claimed { key: key("k"), result: Err(owned) }));
     assert_eq!(directory.key(&key("k")).unwrap().at.node, name("a"));
 }
 
@@ -204,7 +211,7 @@ async fn a_name_that_a_living_sidecar_has_is_refused_and_says_how_to_take_it() {
     let directory = Directory::new(name("a"));
     let (address, _serving) = serve(&directory, "127.0.0.1:0").await;
     let mut old = Node::start(there(address), "b");
-    assert_eq!(old.hear().await, News::Attached);
+    assert_eq!(old.hear().await, News::Directory(DirectoryNews::Attached));
     let start = |hello| {
         let (tell, news) = mpsc::unbounded_channel();
         Node { client: DirectoryClient::start(there(address), hello, tell), news }
@@ -222,7 +229,7 @@ async fn a_name_that_a_living_sidecar_has_is_refused_and_says_how_to_take_it() {
     assert!(hosts.refused && hosts.why_not.contains("hosts this directory"), "{hosts:?}");
 
     let mut new = start(Hello { replace: true, ..second });
-    assert_eq!(new.hear().await, News::Attached);
+    assert_eq!(new.hear().await, News::Directory(DirectoryNews::Attached));
     // The replaced node tries again, and does not win the name back.
     let mut state = old.client.state.clone();
     let replaced = tokio::time::timeout(SOON, state.wait_for(|s| s.refused)).await.unwrap().unwrap().clone();
@@ -294,7 +301,7 @@ async fn many_claims_at_once_are_all_answered() {
     let directory = Directory::new(name("a"));
     let (address, _serving) = serve(&directory, "127.0.0.1:0").await;
     let mut b = Node::start(there(address), "b");
-    assert_eq!(b.hear().await, News::Attached);
+    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
     for i in 0..50_000 {
         b.claim(&format!("k{i}"), "w");
     }

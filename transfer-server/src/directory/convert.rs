@@ -1,6 +1,7 @@
 //! Conversion between the directory's values and their messages. Incoming messages are checked.
 
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
+use transfer_core::protocol::{Claim, DirectoryRequest};
 use transfer_core::tensor::{InvalidName, Key, Name};
 use transfer_proto::v1;
 use v1::directory_item::Item as DirectoryOneof;
@@ -50,14 +51,21 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
         NodeOneof::Hello(_) => return Err(BadItem::Hello),
         NodeOneof::Claim(c) => {
             let (key, owner, tenant) = (Key::of_directory(&c.key)?, Name::new(&c.owner)?, Name::new(&c.tenant)?);
-            NodeItem::Claim { claim: c.claim, key, owner, tenant, resident: c.resident, takeover: c.takeover }
+            let claim = Claim { key, owner, tenant, resident: c.resident, takeover: c.takeover };
+            NodeItem::Claim { number: c.claim, claim }
         }
-        NodeOneof::Unclaim(u) => NodeItem::Unclaim { key: Key::of_directory(&u.key)? },
+        NodeOneof::Unclaim(u) => NodeItem::Request(DirectoryRequest::Unclaim { key: Key::of_directory(&u.key)? }),
         NodeOneof::WorkerUp(w) => NodeItem::WorkerUp { worker: Name::new(&w.worker)? },
         NodeOneof::WorkerDown(w) => NodeItem::WorkerDown { worker: Name::new(&w.worker)? },
-        NodeOneof::Resolve(r) => NodeItem::Resolve { key: Key::of_directory(&r.key)?, newer_than: r.newer_than },
-        NodeOneof::StopResolve(s) => NodeItem::StopResolve { key: Key::of_directory(&s.key)? },
-        NodeOneof::ResolveWorker(r) => NodeItem::ResolveWorker { worker: Name::new(&r.worker)? },
+        NodeOneof::Resolve(r) => {
+            NodeItem::Request(DirectoryRequest::Resolve { key: Key::of_directory(&r.key)?, newer_than: r.newer_than })
+        }
+        NodeOneof::StopResolve(s) => {
+            NodeItem::Request(DirectoryRequest::StopResolve { key: Key::of_directory(&s.key)? })
+        }
+        NodeOneof::ResolveWorker(r) => {
+            NodeItem::Request(DirectoryRequest::ResolveWorker { worker: Name::new(&r.worker)? })
+        }
         NodeOneof::ResolveNode(r) => NodeItem::ResolveNode { node: Name::new(&r.node)? },
         NodeOneof::Leave(v1::Leave {}) => NodeItem::Leave,
         NodeOneof::Pong(p) => NodeItem::Pong { ping: p.ping },
@@ -89,24 +97,30 @@ pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
     v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(NodeOneof::Hello(hello)) }] }
 }
 
+fn request_message(request: DirectoryRequest) -> NodeOneof {
+    match request {
+        DirectoryRequest::Unclaim { key } => NodeOneof::Unclaim(v1::Unclaim { key: key.to_string() }),
+        DirectoryRequest::Resolve { key, newer_than } => {
+            NodeOneof::Resolve(v1::Resolve { key: key.to_string(), newer_than })
+        }
+        DirectoryRequest::StopResolve { key } => NodeOneof::StopResolve(v1::StopResolve { key: key.to_string() }),
+        DirectoryRequest::ResolveWorker { worker } => {
+            NodeOneof::ResolveWorker(v1::ResolveWorker { worker: worker.to_string() })
+        }
+    }
+}
+
 /// Makes a batch of a node's items.
 pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
     let message = |item| {
         let item = match item {
-            NodeItem::Claim { claim, key, owner, tenant, resident, takeover } => {
+            NodeItem::Claim { number, claim: Claim { key, owner, tenant, resident, takeover } } => {
                 let (key, owner, tenant) = (key.to_string(), owner.to_string(), tenant.to_string());
-                NodeOneof::Claim(v1::Claim { claim, key, owner, takeover, resident, tenant })
+                NodeOneof::Claim(v1::Claim { claim: number, key, owner, takeover, resident, tenant })
             }
-            NodeItem::Unclaim { key } => NodeOneof::Unclaim(v1::Unclaim { key: key.to_string() }),
+            NodeItem::Request(request) => request_message(request),
             NodeItem::WorkerUp { worker } => NodeOneof::WorkerUp(v1::WorkerUp { worker: worker.to_string() }),
             NodeItem::WorkerDown { worker } => NodeOneof::WorkerDown(v1::WorkerDown { worker: worker.to_string() }),
-            NodeItem::Resolve { key, newer_than } => {
-                NodeOneof::Resolve(v1::Resolve { key: key.to_string(), newer_than })
-            }
-            NodeItem::StopResolve { key } => NodeOneof::StopResolve(v1::StopResolve { key: key.to_string() }),
-            NodeItem::ResolveWorker { worker } => {
-                NodeOneof::ResolveWorker(v1::ResolveWorker { worker: worker.to_string() })
-            }
             NodeItem::ResolveNode { node } => NodeOneof::ResolveNode(v1::ResolveNode { node: node.to_string() }),
             NodeItem::Leave => NodeOneof::Leave(v1::Leave {}),
             NodeItem::Pong { ping } => NodeOneof::Pong(v1::Pong { ping }),
@@ -136,22 +150,22 @@ pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
     let message = |answer| {
         let item = match answer {
             Answer::Ping { ping } => DirectoryOneof::Ping(v1::Ping { ping }),
-            Answer::Claimed { claim, sequence } => DirectoryOneof::Claimed(v1::Claimed { claim, sequence }),
+            Answer::Claimed { number, sequence } => DirectoryOneof::Claimed(v1::Claimed { claim: number, sequence }),
             Answer::Lost { key, owner } => {
                 DirectoryOneof::Lost(v1::Lost { key: key.to_string(), owner: owner.to_string() })
             }
-            Answer::ClaimRefused { claim, owner, node } => DirectoryOneof::ClaimRefused(v1::ClaimRefused {
-                claim,
+            Answer::ClaimRefused { number, owner, node } => DirectoryOneof::ClaimRefused(v1::ClaimRefused {
+                claim: number,
                 owner: owner.to_string(),
                 node: node.to_string(),
                 denied: String::new(),
             }),
-            Answer::ClaimDenied { claim, why } => {
+            Answer::ClaimDenied { number, why } => {
                 let denied = why.to_string();
-                DirectoryOneof::ClaimRefused(v1::ClaimRefused { claim, denied, ..v1::ClaimRefused::default() })
+                DirectoryOneof::ClaimRefused(v1::ClaimRefused { claim: number, denied, ..v1::ClaimRefused::default() })
             }
-            Answer::ClaimFull { claim, why } => {
-                DirectoryOneof::ClaimFull(v1::ClaimFull { claim, why: why.to_string() })
+            Answer::ClaimFull { number, why } => {
+                DirectoryOneof::ClaimFull(v1::ClaimFull { claim: number, why: why.to_string() })
             }
             Answer::WorkerAdmitted { worker } => {
                 DirectoryOneof::WorkerAdmitted(v1::WorkerAdmitted { worker: worker.to_string() })
@@ -189,14 +203,14 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
     Ok(Some(match item {
         DirectoryOneof::Welcome(_) => return Ok(None),
         DirectoryOneof::Ping(p) => Answer::Ping { ping: p.ping },
-        DirectoryOneof::Claimed(c) => Answer::Claimed { claim: c.claim, sequence: c.sequence },
+        DirectoryOneof::Claimed(c) => Answer::Claimed { number: c.claim, sequence: c.sequence },
         DirectoryOneof::ClaimRefused(c) if !c.denied.is_empty() => {
-            Answer::ClaimDenied { claim: c.claim, why: crate::text::printable(&c.denied, LONGEST_WHY).into() }
+            Answer::ClaimDenied { number: c.claim, why: crate::text::printable(&c.denied, LONGEST_WHY).into() }
         }
         DirectoryOneof::ClaimRefused(c) => {
-            Answer::ClaimRefused { claim: c.claim, owner: Name::new(&c.owner)?, node: Name::new(&c.node)? }
+            Answer::ClaimRefused { number: c.claim, owner: Name::new(&c.owner)?, node: Name::new(&c.node)? }
         }
-        DirectoryOneof::ClaimFull(c) => Answer::ClaimFull { claim: c.claim, why: c.why.into() },
+        DirectoryOneof::ClaimFull(c) => Answer::ClaimFull { number: c.claim, why: c.why.into() },
         DirectoryOneof::Lost(l) => Answer::Lost { key: Key::of_directory(&l.key)?, owner: Name::new(&l.owner)? },
         DirectoryOneof::WorkerAdmitted(w) => Answer::WorkerAdmitted { worker: Name::new(&w.worker)? },
         DirectoryOneof::WorkerRefused(w) => {
@@ -249,28 +263,30 @@ mod tests {
         let at = NodeAt { node: node.clone(), address: "h:1".into(), local: "".into(), incarnation: 3 };
         let said = vec![
             NodeItem::Claim {
-                claim: 1,
-                key: key.clone(),
-                owner: worker.clone(),
-                tenant: Name::of_number(0),
-                resident: true,
-                takeover: true,
+                number: 1,
+                claim: Claim {
+                    key: key.clone(),
+                    owner: worker.clone(),
+                    tenant: Name::of_number(0),
+                    resident: true,
+                    takeover: true,
+                },
             },
-            NodeItem::Unclaim { key: key.clone() },
+            NodeItem::Request(DirectoryRequest::Unclaim { key: key.clone() }),
             NodeItem::WorkerUp { worker: worker.clone() },
             NodeItem::WorkerDown { worker: worker.clone() },
-            NodeItem::Resolve { key: key.clone(), newer_than: 2 },
-            NodeItem::StopResolve { key: key.clone() },
-            NodeItem::ResolveWorker { worker: worker.clone() },
+            NodeItem::Request(DirectoryRequest::Resolve { key: key.clone(), newer_than: 2 }),
+            NodeItem::Request(DirectoryRequest::StopResolve { key: key.clone() }),
+            NodeItem::Request(DirectoryRequest::ResolveWorker { worker: worker.clone() }),
             NodeItem::ResolveNode { node: node.clone() },
             NodeItem::Leave,
             NodeItem::Pong { ping: 4 },
         ];
         let heard = vec![
             Answer::Ping { ping: 4 },
-            Answer::Claimed { claim: 1, sequence: 2 },
-            Answer::ClaimRefused { claim: 1, owner: worker.clone(), node: node.clone() },
-            Answer::ClaimFull { claim: 1, why: "it has enough".into() },
+            Answer::Claimed { number: 1, sequence: 2 },
+            Answer::ClaimRefused { number: 1, owner: worker.clone(), node: node.clone() },
+            Answer::ClaimFull { number: 1, why: "it has enough".into() },
             Answer::Lost { key: key.clone(), owner: worker.clone() },
             Answer::WorkerAdmitted { worker: worker.clone() },
             Answer::WorkerRefused { worker: worker.clone(), node: node.clone() },

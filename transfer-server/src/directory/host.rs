@@ -337,6 +337,7 @@ impl Drop for Attachment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use transfer_core::protocol::{Claim, DirectoryRequest};
 
     fn hello(node: &str, incarnation: u64) -> Hello {
         Hello { node: Name::new(node).unwrap(), address: "h:1".into(), incarnation, local: "".into(), replace: false }
@@ -344,7 +345,10 @@ mod tests {
 
     fn claim(claim: u64, key: &str) -> NodeItem {
         let (key, owner) = (Key::new(key).unwrap(), Name::new("w").unwrap());
-        NodeItem::Claim { claim, key, owner, tenant: Name::of_number(0), resident: true, takeover: false }
+        NodeItem::Claim {
+            number: claim,
+            claim: Claim { key, owner, tenant: Name::of_number(0), resident: true, takeover: false },
+        }
     }
 
     #[tokio::test]
@@ -352,7 +356,7 @@ mod tests {
         let directory = Directory::new(Name::new("a").unwrap());
         let a = directory.attach(&hello("a", 1), Vouches::ForAll).await.unwrap();
         let b = directory.attach(&hello("b", 1), Vouches::ForAll).await.unwrap();
-        b.say([NodeItem::Resolve { key: Key::new("k").unwrap(), newer_than: 0 }]);
+        b.say([NodeItem::Request(DirectoryRequest::Resolve { key: Key::new("k").unwrap(), newer_than: 0 })]);
         let (heard, ()) = tokio::join!(b.hear(), async { a.say([claim(1, "k")]) });
         assert!(matches!(&heard.unwrap()[..], [Answer::Located { .. }]));
         drop(a);

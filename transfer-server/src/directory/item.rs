@@ -1,6 +1,7 @@
 //! The messages between a node and the directory, as values.
 
 use std::sync::Arc;
+use transfer_core::protocol::{Claim, DirectoryRequest};
 use transfer_core::tensor::{Key, Name};
 
 /// The identity of a node.
@@ -21,26 +22,16 @@ pub struct Hello {
 /// An item that a node sends after its [`Hello`]. `directory.proto` describes the rules and answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeItem {
-    /// A key has an owner here. Answered by [`Answer::Claimed`] [`Answer::ClaimRefused`] or [`Answer::ClaimFull`].
+    /// A key has an owner here. Answered by [`Answer::Claimed`], [`Answer::ClaimRefused`], [`Answer::ClaimDenied`] or
+    /// [`Answer::ClaimFull`].
     Claim {
         /// The node's number for this claim.
-        claim: u64,
-        /// The key.
-        key: Key,
-        /// The owner's worker name.
-        owner: Name,
-        /// That worker's tenant.
-        tenant: Name,
-        /// Whether the owner is a worker of this node.
-        resident: bool,
-        /// Whether to take it from its owner.
-        takeover: bool,
+        number: u64,
+        /// The claim.
+        claim: Claim,
     },
-    /// A key ended here. No answer.
-    Unclaim {
-        /// The key.
-        key: Key,
-    },
+    /// Another request. [`Answer::Located`] and [`Answer::WorkerLocated`] answer those that have an answer.
+    Request(DirectoryRequest),
     /// A worker connected here. Answered by [`Answer::WorkerAdmitted`] or [`Answer::WorkerRefused`].
     WorkerUp {
         /// Its name.
@@ -49,23 +40,6 @@ pub enum NodeItem {
     /// A worker left. No answer.
     WorkerDown {
         /// Its name.
-        worker: Name,
-    },
-    /// Watch a key. Answered by [`Answer::Located`] once there is an entry newer than that.
-    Resolve {
-        /// The key.
-        key: Key,
-        /// The number of the entry that proved wrong; 0 for none.
-        newer_than: u64,
-    },
-    /// End a watch. No answer.
-    StopResolve {
-        /// The key.
-        key: Key,
-    },
-    /// Ask for the node of a worker. Answered by [`Answer::WorkerLocated`] at once.
-    ResolveWorker {
-        /// The worker's name.
         worker: Name,
     },
     /// Ask for the address of a node. Answered by [`Answer::NodeLocated`] at once.
@@ -93,14 +67,14 @@ pub enum Answer {
     /// The key is entered.
     Claimed {
         /// As in [`NodeItem::Claim`].
-        claim: u64,
+        number: u64,
         /// The entry's number.
         sequence: u64,
     },
     /// Another worker owns the key.
     ClaimRefused {
         /// As in [`NodeItem::Claim`].
-        claim: u64,
+        number: u64,
         /// The owner.
         owner: Name,
         /// Its node.
@@ -109,14 +83,14 @@ pub enum Answer {
     /// The tenant may not have the key, or this node may not speak for it.
     ClaimDenied {
         /// As in [`NodeItem::Claim`].
-        claim: u64,
+        number: u64,
         /// The reason.
         why: Arc<str>,
     },
     /// The node has reached its limit of keys.
     ClaimFull {
         /// As in [`NodeItem::Claim`].
-        claim: u64,
+        number: u64,
         /// The limit.
         why: Arc<str>,
     },

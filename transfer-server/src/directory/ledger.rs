@@ -6,26 +6,21 @@
 //! counter exists once in the job, so a name of one is given by the directory only.
 
 use super::item::{Answer, NodeAt, NodeItem};
-use super::log::{How, Log};
+use super::log::Log;
 use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use transfer_core::protocol::{Claim, ClaimRefused, DirectoryNews, DirectoryRequest};
 use transfer_core::tensor::{Key, Name};
 
 /// A request of the sidecar to the directory.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// Enter a key. One [`News::Claimed`]; a refusal may follow if the key was granted without the directory.
-    Claim { key: Key, owner: Name, tenant: Name, resident: bool, takeover: bool },
-    /// Remove a key.
-    Unclaim { key: Key },
-    /// Watch a key. One [`News::Located`].
-    Resolve { key: Key, newer_than: u64 },
-    /// Stop watching.
-    StopResolve { key: Key },
-    /// Ask for the node of a worker. One [`News::WorkerLocated`].
-    ResolveWorker { worker: Name },
+    /// Enter a key. One [`DirectoryNews::Claimed`]; a refusal may follow if the key was granted without the directory.
+    Claim(Claim),
+    /// Another request of the engine.
+    Request(DirectoryRequest),
     /// Ask for the place of a node. `None`: not attached.
     ResolveNode { node: Name, answer: oneshot::Sender<Option<NodeAt>> },
     /// Enter a worker. The error is the node where a worker of that name is connected. If the name was granted without
@@ -38,31 +33,16 @@ pub(crate) enum Ask {
 /// News for the sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
-    /// This node is attached, and none of its keys is entered: claim them all again.
-    Attached,
-    /// Answers [`Ask::Claim`].
-    Claimed { key: Key, result: Result<(), Refused> },
-    /// The directory has given a key of this node to another owner, or to another node of the same.
-    Lost { key: Key, owner: Name },
+    /// For the engine.
+    Directory(DirectoryNews),
     /// The directory has given the name of a worker of this node to one of another node.
     NameLost { worker: Name, node: Name },
-    /// Answers [`Ask::Resolve`].
-    Located { key: Key, node: Name, sequence: u64 },
-    /// Answers [`Ask::ResolveWorker`].
-    WorkerLocated { worker: Name, node: Option<Name> },
 }
 
-/// The reason why a key was not entered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// Another worker owns it.
-    Owned { owner: Name, node: Name },
-    /// The tenant may not have it, or this node may not speak for the tenant. With the reason.
-    Denied(String),
-    /// The directory cannot be reached.
-    Unreachable(String),
-    /// This node has reached its limit of keys.
-    Full(String),
+impl From<DirectoryNews> for News {
+    fn from(news: DirectoryNews) -> News {
+        News::Directory(news)
+    }
 }
 
 /// The consequence of a request.
@@ -97,25 +77,13 @@ impl Ledger {
     /// Records a request.
     pub(crate) fn ask(&mut self, ask: Ask, now: Instant) -> Next {
         let item = match ask {
-            Ask::Claim { key, .. } if self.alone.is_some() => return Next::Tell(self.without_it(key)),
-            Ask::Claim { key, owner, tenant, resident, takeover } => {
+            Ask::Claim(claim) if self.alone.is_some() => return Next::Tell(self.without_it(claim.key)),
+            Ask::Claim(claim) => {
                 self.next_claim += 1;
-                let how = How { resident, takeover };
-                let claim = self.next_claim;
-                Some(self.log_of(&key).claim(claim, key, (owner, tenant), how, now))
+                let number = self.next_claim;
+                Some(self.log_of(&claim.key).claim(number, claim, now))
             }
-            Ask::Unclaim { key } => {
-                self.log_of(&key).unclaim(&key);
-                Some(NodeItem::Unclaim { key })
-            }
-            Ask::Resolve { key, newer_than } => {
-                self.watches.insert(key.clone(), newer_than);
-                Some(NodeItem::Resolve { key, newer_than })
-            }
-            Ask::StopResolve { key } => self.watches.remove(&key).map(|_| NodeItem::StopResolve { key }),
-            Ask::ResolveWorker { worker } => {
-                self.worker_questions.insert(worker.clone()).then_some(NodeItem::ResolveWorker { worker })
-            }
+            Ask::Request(request) => self.request(request).map(NodeItem::Request),
             Ask::ResolveNode { node, answer } => {
                 self.node_questions.entry(node.clone()).or_default().push(answer);
                 Some(NodeItem::ResolveNode { node })
@@ -137,6 +105,23 @@ impl Ledger {
         item.map_or(Next::Nothing, Next::Say)
     }
 
+    /// Records a request. `None`: it need not be sent.
+    fn request(&mut self, request: DirectoryRequest) -> Option<DirectoryRequest> {
+        let is_new = match &request {
+            DirectoryRequest::Unclaim { key } => {
+                self.log_of(key).unclaim(key);
+                true
+            }
+            DirectoryRequest::Resolve { key, newer_than } => {
+                self.watches.insert(key.clone(), *newer_than);
+                true
+            }
+            DirectoryRequest::StopResolve { key } => self.watches.remove(key).is_some(),
+            DirectoryRequest::ResolveWorker { worker } => self.worker_questions.insert(worker.clone()),
+        };
+        is_new.then_some(request)
+    }
+
     fn log_of(&mut self, key: &Key) -> &mut Log {
         if key.reserved_for().is_some() { &mut self.counters } else { &mut self.keys }
     }
@@ -144,10 +129,10 @@ impl Ledger {
     /// The answer to a claim without the directory.
     fn without_it(&self, key: Key) -> News {
         let result = match (key.reserved_for(), &self.alone) {
-            (Some(_), Some(why)) => Err(Refused::Unreachable(why.clone())),
+            (Some(_), Some(why)) => Err(ClaimRefused::Unreachable(why.clone())),
             _ => Ok(()),
         };
-        News::Claimed { key, result }
+        claimed(key, result)
     }
 
     /// Handles an attachment to a directory that knows nothing of this node. Returns the items to send first: workers,
@@ -159,11 +144,12 @@ impl Ledger {
         let workers = self.workers.keys().map(|worker| NodeItem::WorkerUp { worker: worker.clone() });
         let log = self.keys.replay(now).chain(self.counters.replay(now));
         let watches =
-            self.watches.iter().map(|(key, newer)| NodeItem::Resolve { key: key.clone(), newer_than: *newer });
+            self.watches.iter().map(|(key, newer)| DirectoryRequest::Resolve { key: key.clone(), newer_than: *newer });
         let worker_questions =
-            self.worker_questions.iter().map(|worker| NodeItem::ResolveWorker { worker: worker.clone() });
+            self.worker_questions.iter().map(|worker| DirectoryRequest::ResolveWorker { worker: worker.clone() });
+        let questions = watches.chain(worker_questions).map(NodeItem::Request);
         let node_questions = self.node_questions.keys().map(|node| NodeItem::ResolveNode { node: node.clone() });
-        workers.chain(log).chain(watches).chain(worker_questions).chain(node_questions).collect()
+        workers.chain(log).chain(questions).chain(node_questions).collect()
     }
 
     /// Handles the end of the attachment. Claims that were granted without an answer are repeated by their owners at
@@ -188,7 +174,7 @@ impl Ledger {
         let mut news = Vec::new();
         while let Some((claim, key)) = self.keys.pop_overdue(now, patience) {
             self.overdue.push_back((claim, key.clone()));
-            news.push(News::Claimed { key, result: Ok(()) });
+            news.push(claimed(key, Ok(())));
         }
         news
     }
@@ -203,24 +189,24 @@ impl Ledger {
         match answer {
             // The client answers it.
             Answer::Ping { .. } => None,
-            Answer::Claimed { claim, .. } => match self.answered(claim)? {
-                (key, false) => Some(News::Claimed { key, result: Ok(()) }),
+            Answer::Claimed { number, .. } => match self.answered(number)? {
+                (key, false) => Some(claimed(key, Ok(()))),
                 // It was reported before.
                 (_, true) => None,
             },
-            Answer::ClaimRefused { claim, owner, node } => {
-                let (key, _) = self.answered(claim)?;
-                Some(News::Claimed { key, result: Err(Refused::Owned { owner, node }) })
+            Answer::ClaimRefused { number, owner, node } => {
+                let (key, _) = self.answered(number)?;
+                Some(claimed(key, Err(ClaimRefused::Owned { owner, node })))
             }
-            Answer::ClaimDenied { claim, why } => {
-                let (key, _) = self.answered(claim)?;
-                Some(News::Claimed { key, result: Err(Refused::Denied(why.to_string())) })
+            Answer::ClaimDenied { number, why } => {
+                let (key, _) = self.answered(number)?;
+                Some(claimed(key, Err(ClaimRefused::Denied(why.to_string()))))
             }
-            Answer::ClaimFull { claim, why } => {
-                let (key, _) = self.answered(claim)?;
-                Some(News::Claimed { key, result: Err(Refused::Full(why.to_string())) })
+            Answer::ClaimFull { number, why } => {
+                let (key, _) = self.answered(number)?;
+                Some(claimed(key, Err(ClaimRefused::Full(why.to_string()))))
             }
-            Answer::Lost { key, owner } => Some(News::Lost { key, owner }),
+            Answer::Lost { key, owner } => Some(DirectoryNews::KeyLost { key, owner }.into()),
             Answer::WorkerAdmitted { worker } => {
                 if let Some(answer) = self.workers.get_mut(&worker)?.take() {
                     // The caller may have given up.
@@ -242,10 +228,11 @@ impl Ledger {
                     return None;
                 }
                 self.watches.remove(&key);
-                Some(News::Located { key, node: at.node, sequence })
+                Some(DirectoryNews::Located { key, node: at.node, sequence }.into())
             }
             Answer::WorkerLocated { worker, node } => {
-                self.worker_questions.take(&worker).map(|worker| News::WorkerLocated { worker, node })
+                let asked = self.worker_questions.take(&worker);
+                asked.map(|worker| DirectoryNews::WorkerLocated { worker, node }.into())
             }
             Answer::NodeLocated { node, at } => {
                 for answer in self.node_questions.remove(&node)? {
@@ -266,6 +253,10 @@ impl Ledger {
     }
 }
 
+fn claimed(key: Key, result: Result<(), ClaimRefused>) -> News {
+    DirectoryNews::Claimed { key, result }.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,11 +270,11 @@ mod tests {
     }
 
     fn claim(k: &str) -> Ask {
-        Ask::Claim { key: key(k), owner: name("w"), tenant: Name::of_number(0), resident: true, takeover: false }
+        Ask::Claim(Claim { key: key(k), owner: name("w"), tenant: Name::of_number(0), resident: true, takeover: false })
     }
 
     fn claimed(k: &str) -> Option<News> {
-        Some(News::Claimed { key: key(k), result: Ok(()) })
+        Some(News::Directory(DirectoryNews::Claimed { key: key(k), result: Ok(()) }))
     }
 
     /// A name of a counter.
@@ -297,7 +288,7 @@ mod tests {
     }
 
     fn unreachable(k: Key) -> News {
-        News::Claimed { key: k, result: Err(Refused::Unreachable("gone".into())) }
+        News::Directory(DirectoryNews::Claimed { key: k, result: Err(ClaimRefused::Unreachable("gone".into())) })
     }
 
     #[test]
@@ -305,31 +296,36 @@ mod tests {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         // No claim waits: an unclaim need not be kept, the entries go with the attachment.
-        ledger.ask(Ask::Unclaim { key: key("z") }, now);
+        ledger.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("z") }), now);
         let first = ["a", "b"].map(|k| said(ledger.ask(claim(k), now)));
-        ledger.ask(Ask::Unclaim { key: key("a") }, now);
+        ledger.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("a") }), now);
         let again = ledger.attached(now);
-        assert_eq!(again, [first[0].clone(), first[1].clone(), NodeItem::Unclaim { key: key("a") }]);
-        assert_eq!(ledger.answer(Answer::Claimed { claim: 1, sequence: 1 }), claimed("a"));
+        assert_eq!(
+            again,
+            [first[0].clone(), first[1].clone(), NodeItem::Request(DirectoryRequest::Unclaim { key: key("a") })]
+        );
+        assert_eq!(ledger.answer(Answer::Claimed { number: 1, sequence: 1 }), claimed("a"));
         assert_eq!(ledger.attached(now).len(), 2);
-        assert_eq!(ledger.answer(Answer::Claimed { claim: 2, sequence: 2 }), claimed("b"));
+        assert_eq!(ledger.answer(Answer::Claimed { number: 2, sequence: 2 }), claimed("b"));
         assert_eq!(ledger.attached(now), []);
-        assert_eq!(ledger.answer(Answer::Claimed { claim: 2, sequence: 2 }), None);
+        assert_eq!(ledger.answer(Answer::Claimed { number: 2, sequence: 2 }), None);
     }
 
     #[test]
     fn keys_and_names_are_granted_without_the_directory_and_counters_are_not() {
         let now = Instant::now();
         let mut ledger = Ledger::default();
-        let count = || Ask::Claim {
-            key: counter(),
-            owner: name("a"),
-            tenant: Name::of_number(0),
-            resident: false,
-            takeover: false,
+        let count = || {
+            Ask::Claim(Claim {
+                key: counter(),
+                owner: name("a"),
+                tenant: Name::of_number(0),
+                resident: false,
+                takeover: false,
+            })
         };
         ledger.ask(claim("a"), now);
-        ledger.ask(Ask::Unclaim { key: key("a") }, now);
+        ledger.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("a") }), now);
         ledger.ask(count(), now);
         let (answer, mut heard) = oneshot::channel();
         ledger.ask(Ask::WorkerUp { worker: name("w"), answer }, now);
@@ -343,7 +339,7 @@ mod tests {
         assert_eq!(heard.try_recv(), Ok(Ok(())));
         // Who has them claims them again; the workers are said.
         assert_eq!(ledger.attached(now).len(), 2);
-        assert!(matches!(ledger.ask(claim("c"), now), Next::Say(NodeItem::Claim { claim: 3, .. })));
+        assert!(matches!(ledger.ask(claim("c"), now), Next::Say(NodeItem::Claim { number: 3, .. })));
         let refused = |worker: &str| Answer::WorkerRefused { worker: name(worker), node: name("b") };
         assert_eq!(ledger.answer(Answer::WorkerAdmitted { worker: name("w") }), None);
         let lost = News::NameLost { worker: name("v"), node: name("b") };
@@ -359,27 +355,28 @@ mod tests {
         for (at, k) in [(0, "a"), (0, "b"), (2, "c")] {
             ledger.ask(claim(k), start + Duration::from_secs(at));
         }
-        let count = Ask::Claim {
+        let count = Ask::Claim(Claim {
             key: counter(),
             owner: name("a"),
             tenant: Name::of_number(0),
             resident: false,
             takeover: false,
-        };
+        });
         ledger.ask(count, start);
         assert_eq!(ledger.waits_since(), Some(start));
         let news = ledger.grant_overdue(start + patience, patience);
         assert_eq!(news, [claimed("a").unwrap(), claimed("b").unwrap()]);
         assert_eq!(ledger.waits_since(), Some(start + Duration::from_secs(2)));
-        assert_eq!(ledger.answer(Answer::Claimed { claim: 1, sequence: 1 }), None);
+        assert_eq!(ledger.answer(Answer::Claimed { number: 1, sequence: 1 }), None);
         let (owner, node) = (name("x"), name("n"));
-        let refused = Answer::ClaimRefused { claim: 2, owner: owner.clone(), node: node.clone() };
-        let late = News::Claimed { key: key("b"), result: Err(Refused::Owned { owner, node }) };
+        let refused = Answer::ClaimRefused { number: 2, owner: owner.clone(), node: node.clone() };
+        let late =
+            News::Directory(DirectoryNews::Claimed { key: key("b"), result: Err(ClaimRefused::Owned { owner, node }) });
         assert_eq!(ledger.answer(refused.clone()), Some(late));
         assert_eq!(ledger.answer(refused), None);
-        assert_eq!(ledger.answer(Answer::Claimed { claim: 3, sequence: 3 }), claimed("c"));
-        let made = News::Claimed { key: counter(), result: Ok(()) };
-        assert_eq!(ledger.answer(Answer::Claimed { claim: 4, sequence: 4 }), Some(made));
+        assert_eq!(ledger.answer(Answer::Claimed { number: 3, sequence: 3 }), claimed("c"));
+        let made = News::Directory(DirectoryNews::Claimed { key: counter(), result: Ok(()) });
+        assert_eq!(ledger.answer(Answer::Claimed { number: 4, sequence: 4 }), Some(made));
         // A name that was given because no answer came.
         let (answer, heard) = oneshot::channel();
         ledger.ask(Ask::WorkerUp { worker: name("w"), answer }, start);
@@ -392,20 +389,23 @@ mod tests {
     fn watches_end_when_found_or_stopped() {
         let now = Instant::now();
         let mut ledger = Ledger::default();
-        ledger.ask(Ask::Resolve { key: key("a"), newer_than: 5 }, now);
-        ledger.ask(Ask::Resolve { key: key("b"), newer_than: 0 }, now);
-        assert_eq!(ledger.ask(Ask::StopResolve { key: key("c") }, now), Next::Nothing);
-        said(ledger.ask(Ask::StopResolve { key: key("b") }, now));
+        ledger.ask(Ask::Request(DirectoryRequest::Resolve { key: key("a"), newer_than: 5 }), now);
+        ledger.ask(Ask::Request(DirectoryRequest::Resolve { key: key("b"), newer_than: 0 }), now);
+        assert_eq!(ledger.ask(Ask::Request(DirectoryRequest::StopResolve { key: key("c") }), now), Next::Nothing);
+        said(ledger.ask(Ask::Request(DirectoryRequest::StopResolve { key: key("b") }), now));
         let at = NodeAt { node: name("n"), address: "".into(), local: "".into(), incarnation: 1 };
         let located = |k: &str, sequence| Answer::Located { key: key(k), at: at.clone(), sequence };
         assert_eq!(ledger.answer(located("b", 9)), None);
         assert_eq!(ledger.answer(located("a", 5)), None);
-        let news = |sequence| News::Located { key: key("a"), node: name("n"), sequence };
+        let news = |sequence| News::Directory(DirectoryNews::Located { key: key("a"), node: name("n"), sequence });
         assert_eq!(ledger.answer(located("a", 6)), Some(news(6)));
         assert_eq!(ledger.attached(now), []);
         // Another directory begins with lower numbers where its clock was set back: they are as good.
-        ledger.ask(Ask::Resolve { key: key("a"), newer_than: 6 }, now);
-        assert_eq!(ledger.attached(now), [NodeItem::Resolve { key: key("a"), newer_than: 0 }]);
+        ledger.ask(Ask::Request(DirectoryRequest::Resolve { key: key("a"), newer_than: 6 }), now);
+        assert_eq!(
+            ledger.attached(now),
+            [NodeItem::Request(DirectoryRequest::Resolve { key: key("a"), newer_than: 0 })]
+        );
         assert_eq!(ledger.answer(located("a", 1)), Some(news(1)));
     }
 

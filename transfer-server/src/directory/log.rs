@@ -1,14 +1,14 @@
 //! Unanswered claims, and the unclaims after them, in their order.
 
 use super::item::NodeItem;
-use super::names::Owner;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use transfer_core::protocol::{Claim, DirectoryRequest};
 use transfer_core::tensor::Key;
 
 #[derive(Debug)]
 enum Logged {
-    Claim { claim: u64, key: Key, owner: Owner, resident: bool, takeover: bool, since: Instant },
+    Claim { number: u64, claim: Claim, since: Instant },
     Unclaim { key: Key },
 }
 
@@ -19,12 +19,9 @@ pub(super) struct Log(VecDeque<Logged>);
 
 impl Log {
     /// Records a claim, and makes its item.
-    pub(super) fn claim(&mut self, claim: u64, key: Key, owner: Owner, how: How, now: Instant) -> NodeItem {
-        let How { resident, takeover } = how;
-        let (logged, owned) = (key.clone(), owner.clone());
-        self.0.push_back(Logged::Claim { claim, key: logged, owner: owned, resident, takeover, since: now });
-        let (owner, tenant) = owner;
-        NodeItem::Claim { claim, key, owner, tenant, resident, takeover }
+    pub(super) fn claim(&mut self, number: u64, claim: Claim, now: Instant) -> NodeItem {
+        self.0.push_back(Logged::Claim { number, claim: claim.clone(), since: now });
+        NodeItem::Claim { number, claim }
     }
 
     /// Records the end of a key, if a claim may enter it again.
@@ -37,7 +34,7 @@ impl Log {
     /// Removes the claim that was answered.
     pub(super) fn answered(&mut self, answered: u64) -> Option<Key> {
         match self.0.front()? {
-            Logged::Claim { claim, .. } if *claim == answered => self.pop().map(|(_, key)| key),
+            Logged::Claim { number, .. } if *number == answered => self.pop().map(|(_, key)| key),
             _ => None,
         }
     }
@@ -49,7 +46,7 @@ impl Log {
             self.0.pop_front();
         }
         match first {
-            Some(Logged::Claim { claim, key, .. }) => Some((claim, key)),
+            Some(Logged::Claim { number, claim, .. }) => Some((number, claim.key)),
             _ => None,
         }
     }
@@ -71,20 +68,11 @@ impl Log {
     /// All items again, in their order, for a new attachment.
     pub(super) fn replay(&mut self, now: Instant) -> impl Iterator<Item = NodeItem> {
         self.0.iter_mut().map(move |logged| match logged {
-            Logged::Claim { claim, key, owner, resident, takeover, since } => {
+            Logged::Claim { number, claim, since } => {
                 *since = now;
-                let (claim, resident, takeover) = (*claim, *resident, *takeover);
-                let (owner, tenant) = owner.clone();
-                NodeItem::Claim { claim, key: key.clone(), owner, tenant, resident, takeover }
+                NodeItem::Claim { number: *number, claim: claim.clone() }
             }
-            Logged::Unclaim { key } => NodeItem::Unclaim { key: key.clone() },
+            Logged::Unclaim { key } => NodeItem::Request(DirectoryRequest::Unclaim { key: key.clone() }),
         })
     }
-}
-
-/// See [`NodeItem::Claim`].
-#[derive(Debug, Clone, Copy)]
-pub(super) struct How {
-    pub(super) resident: bool,
-    pub(super) takeover: bool,
 }

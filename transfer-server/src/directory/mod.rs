@@ -28,7 +28,7 @@ pub(crate) use client::{DirectoryClient, DirectoryState};
 pub use convert::BadItem;
 pub use host::{Attachment, Detached, Directory, MAX_BATCH};
 pub use item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
-pub(crate) use ledger::{Ask, News, Refused};
+pub(crate) use ledger::{Ask, News};
 pub(crate) use line::{Place, Reached};
 pub use registry::{AttachRefused, Counts};
 pub(crate) use service::{DirectoryService, lookup, nodes};

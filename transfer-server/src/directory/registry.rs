@@ -4,7 +4,7 @@ use super::entries::{Entries, Holder, NodeNo};
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
 use super::names::{Names, Owner};
 use hashbrown::HashMap;
-use transfer_core::protocol::{Tenants, Vouches};
+use transfer_core::protocol::{Claim, DirectoryRequest, Tenants, Vouches};
 use transfer_core::tensor::{Key, Name};
 
 /// The reason why a sidecar is not attached: another one of the same name is.
@@ -190,16 +190,16 @@ impl Registry {
             return;
         }
         match item {
-            NodeItem::Claim { claim, key, owner, tenant, resident, takeover } => {
+            NodeItem::Claim { number, claim: Claim { key, owner, tenant, resident, takeover } } => {
                 if let Some(why) = self.too_many_keys(from, &key) {
-                    return answer(from, Answer::ClaimFull { claim, why: why.into() });
+                    return answer(from, Answer::ClaimFull { number, why: why.into() });
                 }
                 let whose = (owner.clone(), tenant);
                 let claimed = self.may_claim(from, &key, &whose.1);
                 let claimed = claimed.and_then(|()| self.may_own(from, &owner, resident));
                 match claimed.and_then(|()| self.claim(from, &key, &whose, takeover)) {
                     Ok((sequence, before)) => {
-                        answer(from, Answer::Claimed { claim, sequence });
+                        answer(from, Answer::Claimed { number, sequence });
                         if let Some(before) = before.filter(|node| *node != from) {
                             answer(before, Answer::Lost { key: key.clone(), owner });
                         }
@@ -210,11 +210,13 @@ impl Registry {
                             }
                         }
                     }
-                    Err(NotEntered::Owned { owner, node }) => answer(from, Answer::ClaimRefused { claim, owner, node }),
-                    Err(NotEntered::Denied(why)) => answer(from, Answer::ClaimDenied { claim, why: why.into() }),
+                    Err(NotEntered::Owned { owner, node }) => {
+                        answer(from, Answer::ClaimRefused { number, owner, node })
+                    }
+                    Err(NotEntered::Denied(why)) => answer(from, Answer::ClaimDenied { number, why: why.into() }),
                 }
             }
-            NodeItem::Unclaim { key } => {
+            NodeItem::Request(DirectoryRequest::Unclaim { key }) => {
                 if self.entries.get(key.as_str()).is_some_and(|h| h.node == from)
                     && let Some(holder) = self.entries.remove(key.as_str())
                 {
@@ -243,17 +245,19 @@ impl Registry {
                     self.less(from, |has| &mut has.workers);
                 }
             }
-            NodeItem::Resolve { key, newer_than } => match self.key(&key).filter(|k| k.sequence > newer_than) {
-                Some(KeyAt { at, sequence, .. }) => answer(from, Answer::Located { key, at, sequence }),
-                None => {
-                    let is_new = self.watches.get(&key).is_none_or(|waiting| !waiting.contains(&from));
-                    // Beyond the limit the node is not told: waiters end at their deadline.
-                    if is_new && self.one_more(from, |has| &mut has.watches) {
-                        self.watches.entry(key).or_default().push(from);
+            NodeItem::Request(DirectoryRequest::Resolve { key, newer_than }) => {
+                match self.key(&key).filter(|k| k.sequence > newer_than) {
+                    Some(KeyAt { at, sequence, .. }) => answer(from, Answer::Located { key, at, sequence }),
+                    None => {
+                        let is_new = self.watches.get(&key).is_none_or(|waiting| !waiting.contains(&from));
+                        // Beyond the limit the node is not told: waiters end at their deadline.
+                        if is_new && self.one_more(from, |has| &mut has.watches) {
+                            self.watches.entry(key).or_default().push(from);
+                        }
                     }
                 }
-            },
-            NodeItem::StopResolve { key } => {
+            }
+            NodeItem::Request(DirectoryRequest::StopResolve { key }) => {
                 let Some(waiting) = self.watches.get_mut(&key) else { return };
                 let before = waiting.len();
                 waiting.retain(|node| *node != from);
@@ -265,7 +269,7 @@ impl Registry {
                     self.less(from, |has| &mut has.watches);
                 }
             }
-            NodeItem::ResolveWorker { worker } => {
+            NodeItem::Request(DirectoryRequest::ResolveWorker { worker }) => {
                 let node = self.worker(&worker).map(|at| at.node.clone());
                 answer(from, Answer::WorkerLocated { worker, node });
             }

@@ -40,12 +40,14 @@ impl World {
         let mut heard = self.say(
             from,
             NodeItem::Claim {
-                claim: 7,
-                key: key(k),
-                owner: name(owner),
-                tenant: Name::of_number(0),
-                resident: false,
-                takeover: false,
+                number: 7,
+                claim: Claim {
+                    key: key(k),
+                    owner: name(owner),
+                    tenant: Name::of_number(0),
+                    resident: false,
+                    takeover: false,
+                },
             },
         );
         assert_eq!(heard[0].0, from);
@@ -57,16 +59,16 @@ impl World {
 fn a_key_has_one_owner() {
     let mut w = World::new();
     let (a, b) = (w.attach("a", 1), w.attach("b", 1));
-    assert_eq!(w.claim(a, "k", "ps"), Answer::Claimed { claim: 7, sequence: 1001 });
-    let refused = Answer::ClaimRefused { claim: 7, owner: name("ps"), node: name("a") };
+    assert_eq!(w.claim(a, "k", "ps"), Answer::Claimed { number: 7, sequence: 1001 });
+    let refused = Answer::ClaimRefused { number: 7, owner: name("ps"), node: name("a") };
     assert_eq!(w.claim(b, "k", "other"), refused);
     // The same node, another owner: refused too.
     assert_eq!(w.claim(a, "k", "other"), refused);
     // Only the node of the entry can end it.
-    w.say(b, NodeItem::Unclaim { key: key("k") });
+    w.say(b, NodeItem::Request(DirectoryRequest::Unclaim { key: key("k") }));
     assert_eq!(w.registry.counts().keys, 1);
-    w.say(a, NodeItem::Unclaim { key: key("k") });
-    assert_eq!(w.claim(b, "k", "other"), Answer::Claimed { claim: 7, sequence: 1002 });
+    w.say(a, NodeItem::Request(DirectoryRequest::Unclaim { key: key("k") }));
+    assert_eq!(w.claim(b, "k", "other"), Answer::Claimed { number: 7, sequence: 1002 });
 }
 
 #[test]
@@ -74,41 +76,43 @@ fn a_key_moves_with_its_owner() {
     let mut w = World::new();
     let (a, b) = (w.attach("a", 1), w.attach("b", 1));
     w.claim(a, "k", "ps");
-    assert_eq!(w.claim(b, "k", "ps"), Answer::Claimed { claim: 7, sequence: 1002 });
+    assert_eq!(w.claim(b, "k", "ps"), Answer::Claimed { number: 7, sequence: 1002 });
     let at = w.registry.key(&key("k")).unwrap();
     assert_eq!((at.at.node.as_str(), at.sequence), ("b", 1002));
     // A late Unclaim of the old place changes nothing.
-    w.say(a, NodeItem::Unclaim { key: key("k") });
+    w.say(a, NodeItem::Request(DirectoryRequest::Unclaim { key: key("k") }));
     assert_eq!(w.registry.counts().keys, 1);
     // Claiming again on the same node is a new entry as well.
-    assert_eq!(w.claim(b, "k", "ps"), Answer::Claimed { claim: 7, sequence: 1003 });
+    assert_eq!(w.claim(b, "k", "ps"), Answer::Claimed { number: 7, sequence: 1003 });
 }
 
 #[test]
 fn a_watch_is_answered_once() {
     let mut w = World::new();
     let (a, b, c) = (w.attach("a", 1), w.attach("b", 1), w.attach("c", 1));
-    let resolve = |newer_than| NodeItem::Resolve { key: key("k"), newer_than };
+    let resolve = |newer_than| NodeItem::Request(DirectoryRequest::Resolve { key: key("k"), newer_than });
     assert_eq!(w.say(b, resolve(0)), []);
     assert_eq!(w.say(b, resolve(0)), []);
     assert_eq!(w.say(c, resolve(0)), []);
-    w.say(c, NodeItem::StopResolve { key: key("k") });
+    w.say(c, NodeItem::Request(DirectoryRequest::StopResolve { key: key("k") }));
     assert_eq!(w.registry.counts().watches, 1);
 
     let heard = w.say(
         a,
         NodeItem::Claim {
-            claim: 1,
-            key: key("k"),
-            owner: name("ps"),
-            tenant: Name::of_number(0),
-            resident: false,
-            takeover: false,
+            number: 1,
+            claim: Claim {
+                key: key("k"),
+                owner: name("ps"),
+                tenant: Name::of_number(0),
+                resident: false,
+                takeover: false,
+            },
         },
     );
     let at = NodeAt { node: name("a"), address: "a:1".into(), local: "".into(), incarnation: 1 };
     let located = |sequence| Answer::Located { key: key("k"), at: at.clone(), sequence };
-    assert_eq!(heard, [(a, Answer::Claimed { claim: 1, sequence: 1001 }), (b, located(1001))]);
+    assert_eq!(heard, [(a, Answer::Claimed { number: 1, sequence: 1001 }), (b, located(1001))]);
 
     // Found at once, unless the entry is the one that proved wrong.
     assert_eq!(w.say(c, resolve(1000)), [(c, located(1001))]);
@@ -116,15 +120,17 @@ fn a_watch_is_answered_once() {
     let heard = w.say(
         a,
         NodeItem::Claim {
-            claim: 2,
-            key: key("k"),
-            owner: name("ps"),
-            tenant: Name::of_number(0),
-            resident: false,
-            takeover: false,
+            number: 2,
+            claim: Claim {
+                key: key("k"),
+                owner: name("ps"),
+                tenant: Name::of_number(0),
+                resident: false,
+                takeover: false,
+            },
         },
     );
-    assert_eq!(heard, [(a, Answer::Claimed { claim: 2, sequence: 1002 }), (c, located(1002))]);
+    assert_eq!(heard, [(a, Answer::Claimed { number: 2, sequence: 1002 }), (c, located(1002))]);
     assert_eq!(w.registry.counts().watches, 0);
 }
 
@@ -135,21 +141,23 @@ fn entries_of_a_node_end_with_it() {
     w.claim(a, "k", "ps");
     w.claim(b, "l", "worker");
     w.say(a, NodeItem::WorkerUp { worker: name("ps") });
-    w.say(a, NodeItem::Resolve { key: key("m"), newer_than: 0 });
+    w.say(a, NodeItem::Request(DirectoryRequest::Resolve { key: key("m"), newer_than: 0 }));
     w.registry.detach(a);
     assert_eq!(w.registry.counts(), Counts { keys: 1, workers: 0, nodes: 1, watches: 0 });
-    assert_eq!(w.claim(b, "k", "other"), Answer::Claimed { claim: 7, sequence: 1003 });
+    assert_eq!(w.claim(b, "k", "other"), Answer::Claimed { number: 7, sequence: 1003 });
     // Late items of the dead node change nothing.
     assert_eq!(
         w.say(
             a,
             NodeItem::Claim {
-                claim: 1,
-                key: key("z"),
-                owner: name("ps"),
-                tenant: Name::of_number(0),
-                resident: false,
-                takeover: false
+                number: 1,
+                claim: Claim {
+                    key: key("z"),
+                    owner: name("ps"),
+                    tenant: Name::of_number(0),
+                    resident: false,
+                    takeover: false
+                }
             }
         ),
         []
@@ -191,14 +199,10 @@ fn a_worker_owns_nothing_by_a_name_that_is_entered_elsewhere() {
     w.say(a, NodeItem::WorkerUp { worker: name("ps") });
     w.claim(a, "k", "ps");
     let claim = |resident, takeover| NodeItem::Claim {
-        claim: 7,
-        key: key("k"),
-        owner: name("ps"),
-        tenant: Name::of_number(0),
-        resident,
-        takeover,
+        number: 7,
+        claim: Claim { key: key("k"), owner: name("ps"), tenant: Name::of_number(0), resident, takeover },
     };
-    let refused = Answer::ClaimRefused { claim: 7, owner: name("ps"), node: name("a") };
+    let refused = Answer::ClaimRefused { number: 7, owner: name("ps"), node: name("a") };
     assert_eq!(w.say(b, claim(true, false)), [(b, refused.clone())]);
     assert_eq!(w.say(b, claim(true, true)), [(b, refused)]);
     assert_eq!(w.registry.key(&key("k")).unwrap().at.node, name("a"));
@@ -215,7 +219,7 @@ fn worker_is_connected_to_one_node() {
     let admitted = Answer::WorkerAdmitted { worker: name("ps") };
     assert_eq!(w.say(a, up("ps")), [(a, admitted.clone())]);
     assert_eq!(w.say(b, up("ps")), [(b, Answer::WorkerRefused { worker: name("ps"), node: name("a") })]);
-    let ask = || NodeItem::ResolveWorker { worker: name("ps") };
+    let ask = || NodeItem::Request(DirectoryRequest::ResolveWorker { worker: name("ps") });
     let located = |node: Option<&str>| Answer::WorkerLocated { worker: name("ps"), node: node.map(name) };
     assert_eq!(w.say(b, ask()), [(b, located(Some("a")))]);
     // Only its own node can take it down.
@@ -234,11 +238,11 @@ fn worker_is_connected_to_one_node() {
 /// A claim of a worker `ps` of that tenant.
 fn of_tenant(k: &str, tenant: &str, takeover: bool) -> NodeItem {
     let (key, owner, tenant) = (key(k), name("ps"), name(tenant));
-    NodeItem::Claim { claim: 7, key, owner, tenant, resident: false, takeover }
+    NodeItem::Claim { number: 7, claim: Claim { key, owner, tenant, resident: false, takeover } }
 }
 
 fn denied(heard: &[(NodeNo, Answer)]) -> String {
-    let [(_, Answer::ClaimDenied { claim: 7, why })] = heard else { panic!("{heard:?}") };
+    let [(_, Answer::ClaimDenied { number: 7, why })] = heard else { panic!("{heard:?}") };
     why.to_string()
 }
 
@@ -250,7 +254,7 @@ fn key_belongs_to_its_tenant() {
     // A worker of the same name, and of another tenant, is another worker.
     for node in [a, b] {
         let heard = w.say(node, of_tenant("k", "8", false));
-        assert_eq!(heard, [(node, Answer::ClaimRefused { claim: 7, owner: name("ps"), node: name("a") })]);
+        assert_eq!(heard, [(node, Answer::ClaimRefused { number: 7, owner: name("ps"), node: name("a") })]);
         let why = denied(&w.say(node, of_tenant("k", "8", true)));
         assert!(["\"k\"", "tenant 7", "tenant 8"].iter().all(|part| why.contains(part)), "{why}");
     }
@@ -301,17 +305,20 @@ fn a_node_enters_as_many_keys_as_it_may() {
     };
     let claim = |claim, text: &str, takeover| {
         let (key, owner) = (Key::new(text).unwrap(), name(if takeover { "v" } else { "w" }));
-        NodeItem::Claim { claim, key, owner, tenant: Name::of_number(0), resident: false, takeover }
+        NodeItem::Claim {
+            number: claim,
+            claim: Claim { key, owner, tenant: Name::of_number(0), resident: false, takeover },
+        }
     };
     let entered = |heard: &[(NodeNo, Answer)]| matches!(heard[0], (_, Answer::Claimed { .. }));
     assert!(entered(&say(a, claim(1, "k1", false))) && entered(&say(a, claim(2, "k2", false))));
     let heard = say(a, claim(3, "k3", false));
-    let [(to, Answer::ClaimFull { claim: 3, why })] = &heard[..] else { panic!("{heard:?}") };
+    let [(to, Answer::ClaimFull { number: 3, why })] = &heard[..] else { panic!("{heard:?}") };
     assert!(*to == a && why.contains("node a has 2 keys") && why.contains("directory_keys_per_node"), "{why}");
     assert!(entered(&say(a, claim(4, "k1", false))), "it has that one");
     assert!(entered(&say(b, claim(1, "k3", false))), "it is another node");
     assert!(matches!(say(a, claim(5, "k3", true))[0].1, Answer::ClaimFull { .. }), "taking over is no way around");
-    say(a, NodeItem::Unclaim { key: Key::new("k2").unwrap() });
+    say(a, NodeItem::Request(DirectoryRequest::Unclaim { key: Key::new("k2").unwrap() }));
     assert!(entered(&say(a, claim(6, "k3", true))));
 }
 
@@ -349,7 +356,7 @@ fn a_node_watches_and_enters_as_many_as_it_may_have_keys() {
     let mut w = World::new();
     w.registry.limit_keys(3);
     let (a, b) = (w.attach("a", 1), w.attach("b", 1));
-    let watch = |n: u32| NodeItem::Resolve { key: key(&format!("k{n}")), newer_than: 0 };
+    let watch = |n: u32| NodeItem::Request(DirectoryRequest::Resolve { key: key(&format!("k{n}")), newer_than: 0 });
     for n in (0..5).chain(0..5) {
         w.say(a, watch(n));
     }
@@ -357,8 +364,8 @@ fn a_node_watches_and_enters_as_many_as_it_may_have_keys() {
     w.say(b, watch(0));
     assert_eq!(w.registry.counts().watches, 4, "each node has its own");
     // One watch is stopped, and one is answered: there is room for two.
-    w.say(a, NodeItem::StopResolve { key: key("k1") });
-    w.say(a, NodeItem::StopResolve { key: key("k1") });
+    w.say(a, NodeItem::Request(DirectoryRequest::StopResolve { key: key("k1") }));
+    w.say(a, NodeItem::Request(DirectoryRequest::StopResolve { key: key("k1") }));
     w.claim(b, "k2", "ps");
     (5..10).for_each(|n| drop(w.say(a, watch(n))));
     assert_eq!(w.registry.counts().watches, 4);

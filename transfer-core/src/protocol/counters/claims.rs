@@ -6,7 +6,8 @@ use super::{COUNTERS_PER_NODE, Counters, Effect, spoken};
 use crate::fabric::LinkId;
 use crate::op::{CounterAsk, Failure, FailureCode};
 use crate::protocol::action::HostAction;
-use crate::protocol::control::{ClaimRefused, Control};
+use crate::protocol::control::Control;
+use crate::protocol::directory::{Claim, ClaimRefused, DirectoryRequest};
 use crate::protocol::ids::OperationId;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name, ReservedFor};
@@ -143,12 +144,13 @@ impl Counters {
 
     fn claim(&mut self, key: Key, tenant: Tenant) {
         let (owner, tenant) = (self.name.clone(), self.tenants.name(tenant));
-        let claim = Control::Claim { key, owner, tenant, resident: false, takeover: false };
-        self.act(HostAction::Control(claim));
+        let claim = Claim { key, owner, tenant, resident: false, takeover: false };
+        self.act(HostAction::Control(Control::Claim(claim)));
     }
 
     fn unclaim(&mut self, key: &Key) {
-        self.act(HostAction::Control(Control::Unclaim { key: key.clone() }));
+        let unclaim = DirectoryRequest::Unclaim { key: key.clone() };
+        self.act(HostAction::Control(Control::Directory(unclaim)));
     }
 
     /// Everything that lives here has to be entered again: the directory is a new one.

@@ -4,7 +4,8 @@ use super::*;
 use crate::fabric::DownReason;
 use crate::op::{CounterAsk, CounterPath, FailureCode};
 use crate::protocol::action::HostAction;
-use crate::protocol::control::{ClaimRefused, Control};
+use crate::protocol::control::Control;
+use crate::protocol::directory::ClaimRefused;
 use crate::protocol::slab::Id;
 use crate::protocol::tenant::Vouches;
 use crate::time::Time;
@@ -49,7 +50,7 @@ fn outcome(counters: &mut Counters) -> (usize, Vec<Ended>) {
     let (mut claims, mut ended) = (0, Vec::new());
     for effect in counters.take_effects() {
         match effect {
-            Effect::Do(Action::Host(HostAction::Control(Control::Claim { .. }))) => claims += 1,
+            Effect::Do(Action::Host(HostAction::Control(Control::Claim(_)))) => claims += 1,
             Effect::Ended(op, outcome) => ended.push((op, Ok(outcome))),
             Effect::Failed(op, failure) => ended.push((op, Err(failure.code))),
             _ => {}

@@ -2,8 +2,7 @@
 
 use super::{Keys, Record};
 use crate::protocol::action::Actions;
-use crate::protocol::action::HostAction;
-use crate::protocol::control::Control;
+use crate::protocol::directory::{Claim, DirectoryRequest};
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{FlowAt, OperationId, RecordId};
 use crate::protocol::tenant::Tenant;
@@ -143,9 +142,9 @@ impl Keys {
         if let Some(r) = self.records.get_mut(id) {
             let key = r.key.clone();
             if std::mem::take(&mut r.resolving) {
-                actions.push(HostAction::Control(Control::StopResolve { key: key.clone() }));
+                actions.ask_directory(DirectoryRequest::StopResolve { key: key.clone() });
             }
-            actions.push(HostAction::Control(Control::Claim { key, owner, tenant, resident, takeover }));
+            actions.claim(Claim { key, owner, tenant, resident, takeover });
         }
         self.count_key(id);
     }

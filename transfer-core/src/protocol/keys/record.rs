@@ -6,8 +6,7 @@ use super::older::Older;
 use super::waiters::{Waiter, Waiters};
 use super::{Blob, Keys, Owner};
 use crate::protocol::action::Actions;
-use crate::protocol::action::HostAction;
-use crate::protocol::control::Control;
+use crate::protocol::directory::DirectoryRequest;
 use crate::protocol::ids::{BlobId, RecordId};
 use crate::tensor::{Key, Select};
 use hashbrown::hash_table::Entry;
@@ -151,7 +150,7 @@ impl Keys {
         let Some(record) = self.records.remove(id) else { return };
         self.counted.move_key(record.account, Account::default());
         if record.resolving {
-            actions.push(HostAction::Control(Control::StopResolve { key: record.key }));
+            actions.ask_directory(DirectoryRequest::StopResolve { key: record.key });
         }
     }
 
@@ -167,7 +166,7 @@ impl Keys {
         if let Some(r) = self.records.get_mut(id)
             && !std::mem::replace(&mut r.resolving, true)
         {
-            actions.push(HostAction::Control(Control::Resolve { key: r.key.clone(), newer_than }));
+            actions.ask_directory(DirectoryRequest::Resolve { key: r.key.clone(), newer_than });
         }
     }
 
@@ -181,7 +180,7 @@ impl Keys {
     /// The directory is another one: it is asked anew.
     pub(crate) fn resolve_all(&self, actions: &mut Actions) {
         for (_, r) in self.records.iter().filter(|(_, r)| r.resolving) {
-            actions.push(HostAction::Control(Control::Resolve { key: r.key.clone(), newer_than: 0 }));
+            actions.ask_directory(DirectoryRequest::Resolve { key: r.key.clone(), newer_than: 0 });
         }
     }
 

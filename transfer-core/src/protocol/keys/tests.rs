@@ -6,6 +6,7 @@ use crate::op::OpId;
 use crate::protocol::action::Actions;
 use crate::protocol::action::{Action, HostAction};
 use crate::protocol::control::Control;
+use crate::protocol::directory::DirectoryRequest;
 use crate::protocol::ids::OperationId;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{DType, Retention, Select, Shape, TensorMeta, Until, Version};
@@ -48,9 +49,9 @@ fn out(actions: &mut Actions) -> Vec<&'static str> {
     let word = |action| match action {
         Action::Host(HostAction::Show(_)) => "show",
         Action::Host(HostAction::Withdraw { .. }) => "withdraw",
-        Action::Host(HostAction::Control(Control::Claim { .. })) => "claim",
-        Action::Host(HostAction::Control(Control::Resolve { .. })) => "resolve",
-        Action::Host(HostAction::Control(Control::StopResolve { .. })) => "stop",
+        Action::Host(HostAction::Control(Control::Claim(_))) => "claim",
+        Action::Host(HostAction::Control(Control::Directory(DirectoryRequest::Resolve { .. }))) => "resolve",
+        Action::Host(HostAction::Control(Control::Directory(DirectoryRequest::StopResolve { .. }))) => "stop",
         _ => "another",
     };
     std::iter::from_fn(|| actions.pop()).map(word).collect()

@@ -2,9 +2,8 @@
 
 use super::Node;
 use crate::op::{Failure, FailureCode};
-use crate::protocol::action::HostAction;
-use crate::protocol::control::Control;
 use crate::protocol::counters::Counters;
+use crate::protocol::directory::{Claim, ClaimRefused, DirectoryNews, DirectoryRequest};
 use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::RecordId;
 use crate::protocol::keys::{Claimant, Claiming, Owner, Record, Waiter};
@@ -33,8 +32,19 @@ impl Node {
         self.claim(record, Claiming { pushes: vec![id], ..Claiming::new(owner, who, true) });
     }
 
+    /// Handles news of the directory.
+    pub fn directory_news(&mut self, now: Time, news: DirectoryNews) {
+        match news {
+            DirectoryNews::Attached => self.claim_all(),
+            DirectoryNews::Claimed { key, result } => self.claimed(now, &key, result),
+            DirectoryNews::KeyLost { key, owner } => self.key_lost(now, &key, &owner),
+            DirectoryNews::Located { key, node, sequence } => self.located(now, &key, &node, sequence),
+            DirectoryNews::WorkerLocated { worker, node } => self.worker_located(now, &worker, node.as_ref()),
+        }
+    }
+
     /// The directory has given a key of this node to another owner.
-    pub fn key_lost(&mut self, now: Time, key: &Key, owner: &Name) {
+    pub(in crate::protocol) fn key_lost(&mut self, now: Time, key: &Key, owner: &Name) {
         if key.reserved_for().is_some() {
             return;
         }
@@ -79,7 +89,7 @@ impl Node {
     }
 
     /// The directory answered a claim.
-    pub fn claimed(&mut self, now: Time, key: &Key, result: Result<(), crate::protocol::control::ClaimRefused>) {
+    pub(in crate::protocol) fn claimed(&mut self, now: Time, key: &Key, result: Result<(), ClaimRefused>) {
         if key.reserved_for().is_some() {
             return self.count(now, |counters| counters.claimed(now, key, result));
         }
@@ -93,19 +103,13 @@ impl Node {
             // It was given without the directory, or is entered again after the directory's restart: another was faster.
             Owner::Session(_) | Owner::Landed(_) | Owner::Outlived(_) => {
                 match result {
-                    Err(crate::protocol::control::ClaimRefused::Owned { owner, .. }) => {
-                        self.taken_away(now, id, &owner)
-                    }
+                    Err(ClaimRefused::Owned { owner, .. }) => self.taken_away(now, id, &owner),
                     // The directory does not believe this node any more: what nobody is told of ends here, too.
-                    Err(crate::protocol::control::ClaimRefused::Denied(_)) => {
+                    Err(ClaimRefused::Denied(_)) => {
                         let me = self.config.name.clone();
                         self.taken_away(now, id, &me);
                     }
-                    Err(
-                        crate::protocol::control::ClaimRefused::Full(_)
-                        | crate::protocol::control::ClaimRefused::Unreachable(_),
-                    )
-                    | Ok(()) => {}
+                    Err(ClaimRefused::Full(_) | ClaimRefused::Unreachable(_)) | Ok(()) => {}
                 }
                 return;
             }
@@ -136,17 +140,13 @@ impl Node {
             }
             (Err(refused), who) => {
                 let failure = match refused {
-                    crate::protocol::control::ClaimRefused::Owned { owner, node } => {
-                        key_owned(key, Some(&owner), &node)
-                    }
-                    crate::protocol::control::ClaimRefused::Denied(why) => {
-                        Failure::new(FailureCode::PermissionDenied, why)
-                    }
-                    crate::protocol::control::ClaimRefused::Full(why) => {
+                    ClaimRefused::Owned { owner, node } => key_owned(key, Some(&owner), &node),
+                    ClaimRefused::Denied(why) => Failure::new(FailureCode::PermissionDenied, why),
+                    ClaimRefused::Full(why) => {
                         self.keys.limits_reached_mut().keys += 1;
                         Failure::new(FailureCode::Busy, format!("key {key:?} is not entered: {why}"))
                     }
-                    crate::protocol::control::ClaimRefused::Unreachable(why) => Failure::new(
+                    ClaimRefused::Unreachable(why) => Failure::new(
                         FailureCode::DirectoryUnreachable,
                         format!("the directory cannot be asked who owns key {key:?}: {why}"),
                     ),
@@ -172,15 +172,15 @@ impl Node {
     }
 
     /// The key was claimed twice, of two directories, and the answer to the other claim has ended it.
-    fn claimed_for_nobody(&mut self, key: &Key, result: &Result<(), crate::protocol::control::ClaimRefused>) {
+    fn claimed_for_nobody(&mut self, key: &Key, result: &Result<(), ClaimRefused>) {
         if result.is_ok() {
-            self.actions.push(HostAction::Control(Control::Unclaim { key: key.clone() }));
+            self.actions.ask_directory(DirectoryRequest::Unclaim { key: key.clone() });
         }
     }
 
     /// Everything that is owned here has to be entered again: the directory is a new one. What an earlier one numbered says nothing to it,
     /// whose clock may have been set back.
-    pub fn claim_all(&mut self) {
+    pub(in crate::protocol) fn claim_all(&mut self) {
         self.keys.forget_locations();
         self.count(self.latest, Counters::claim_all);
         for (_, record) in self.keys.records().iter() {
@@ -192,8 +192,7 @@ impl Node {
                     owner => (false, matches!(owner, Owner::Session(_))),
                 };
                 let (key, tenant) = (record.key().clone(), self.config.tenants.name(tenant));
-                let claim = Control::Claim { key, owner: name, tenant, resident, takeover };
-                self.actions.push(HostAction::Control(claim));
+                self.actions.claim(Claim { key, owner: name, tenant, resident, takeover });
             }
         }
         self.keys.resolve_all(&mut self.actions);
@@ -220,7 +219,7 @@ impl Node {
         if let Owner::Landed(landed) = before {
             self.landed_key_ended(&landed);
         }
-        self.actions.push(HostAction::Control(Control::Unclaim { key }));
+        self.actions.ask_directory(DirectoryRequest::Unclaim { key });
         self.end_versions(id, false);
         self.owner_gone(now, id);
     }

@@ -3,8 +3,7 @@
 use super::Node;
 use crate::fabric::LinkId;
 use crate::op::{Answer, Failure, FailureCode, OpId, Prepare};
-use crate::protocol::action::HostAction;
-use crate::protocol::control::Control;
+use crate::protocol::directory::DirectoryRequest;
 use crate::protocol::ids::OperationId;
 use crate::protocol::ids::SessionId;
 use crate::protocol::sessions::{FetchStage, Op, OpKind, PushStage};
@@ -38,7 +37,7 @@ impl Node {
             None => {
                 self.sessions.set_push_stage(id, PushStage::Locating(to.clone()));
                 if self.sessions.wait_for_node_of(&to, id) {
-                    self.actions.push(HostAction::Control(Control::ResolveWorker { worker: to }));
+                    self.actions.ask_directory(DirectoryRequest::ResolveWorker { worker: to });
                 }
             }
         }
@@ -108,7 +107,7 @@ impl Node {
     }
 
     /// The directory said where a worker is.
-    pub fn worker_located(&mut self, now: Time, worker: &Name, node: Option<&Name>) {
+    pub(in crate::protocol) fn worker_located(&mut self, now: Time, worker: &Name, node: Option<&Name>) {
         for id in self.sessions.located(worker, node.filter(|node| **node != self.config.name)) {
             match node {
                 Some(node) => self.push_to_node(now, id, node),

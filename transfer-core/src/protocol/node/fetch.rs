@@ -100,7 +100,7 @@ impl Node {
     }
 
     /// The directory found a key.
-    pub fn located(&mut self, now: Time, key: &Key, node: &Name, sequence: u64) {
+    pub(in crate::protocol) fn located(&mut self, now: Time, key: &Key, node: &Name, sequence: u64) {
         let mine = *node == self.config.name;
         if !mine {
             self.keys.remember_location(key, node, sequence);

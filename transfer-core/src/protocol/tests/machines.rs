@@ -464,7 +464,7 @@ const RECEIVER: Machine = Machine {
             true
         }),
         ("claimed", |solo| {
-            let can = solo.controls.iter().any(|c| matches!(c, Control::Claim { .. }));
+            let can = solo.controls.iter().any(|c| matches!(c, Control::Claim(_)));
             solo.answer();
             can
         }),

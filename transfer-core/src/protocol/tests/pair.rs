@@ -8,7 +8,8 @@ use crate::op::{
 };
 use crate::plan::GatherList;
 use crate::protocol::{
-    ClaimRefused, Control, HostAction, Node, NodeConfig, NodeEvent, PassedOver, PeerInfo, SessionId, Tenant, Vouches,
+    Claim, ClaimRefused, Control, DirectoryRequest, HostAction, Node, NodeConfig, NodeEvent, PassedOver, PeerInfo,
+    SessionId, Tenant, Vouches,
 };
 use crate::sim::cluster::Board;
 use crate::sim::{Conditions, MemoryId, SimFabric, SimMemory, World};
@@ -349,10 +350,32 @@ impl Pair {
         }
     }
 
+    fn directory_request(&mut self, i: usize, now: Time, request: DirectoryRequest) {
+        let node_name = |i: usize| name(["a", "b"][i]);
+        match request {
+            DirectoryRequest::Unclaim { key } => {
+                if self.owners.get(key.as_str()).is_some_and(|(_, node, _)| *node == i) {
+                    self.owners.remove(key.as_str());
+                }
+            }
+            DirectoryRequest::Resolve { key, newer_than } => match self.owners.get(key.as_str()) {
+                Some((_, node, sequence)) if *sequence > newer_than => {
+                    self.nodes[i].node.located(now, &key, &node_name(*node), *sequence);
+                }
+                _ => self.watches.push((i, key, newer_than)),
+            },
+            DirectoryRequest::StopResolve { key } => self.watches.retain(|(node, k, _)| (*node, k) != (i, &key)),
+            DirectoryRequest::ResolveWorker { worker } => {
+                let node = self.workers.get(worker.as_str()).map(|n| node_name(*n));
+                self.nodes[i].node.worker_located(now, &worker, node.as_ref());
+            }
+        }
+    }
+
     fn control(&mut self, i: usize, now: Time, control: Control) {
         let node_name = |i: usize| name(["a", "b"][i]);
         match control {
-            Control::Claim { key, owner, tenant, takeover, .. } => {
+            Control::Claim(Claim { key, owner, tenant, takeover, .. }) => {
                 let others = self.tenants.get(key.as_str()).is_some_and(|other| *other != tenant);
                 if takeover && others && self.owners.contains_key(key.as_str()) {
                     let refused = ClaimRefused::Denied("it is another tenant's".into());
@@ -377,22 +400,7 @@ impl Pair {
                     self.nodes[node].node.located(now, &key, &node_name(i), self.sequence);
                 }
             }
-            Control::Unclaim { key } => {
-                if self.owners.get(key.as_str()).is_some_and(|(_, node, _)| *node == i) {
-                    self.owners.remove(key.as_str());
-                }
-            }
-            Control::Resolve { key, newer_than } => match self.owners.get(key.as_str()) {
-                Some((_, node, sequence)) if *sequence > newer_than => {
-                    self.nodes[i].node.located(now, &key, &node_name(*node), *sequence);
-                }
-                _ => self.watches.push((i, key, newer_than)),
-            },
-            Control::StopResolve { key } => self.watches.retain(|(node, k, _)| (*node, k) != (i, &key)),
-            Control::ResolveWorker { worker } => {
-                let node = self.workers.get(worker.as_str()).map(|n| node_name(*n));
-                self.nodes[i].node.worker_located(now, &worker, node.as_ref());
-            }
+            Control::Directory(request) => self.directory_request(i, now, request),
             Control::Connect { peer } => {
                 let info = |i| PeerInfo {
                     name: node_name(i),

@@ -6,7 +6,8 @@ use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId, W
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::{Command, Fetch, OpId, Prepare, Push, Reply, Request};
 use crate::protocol::{
-    Action, Control, FabricAction, HostAction, Node, NodeConfig, PeerInfo, Post, SessionId, Tenant, Vouches,
+    Action, Claim, Control, DirectoryRequest, FabricAction, HostAction, Node, NodeConfig, PeerInfo, Post, SessionId,
+    Tenant, Vouches,
 };
 use crate::tensor::{Retention, Select};
 use crate::time::Time;
@@ -216,7 +217,7 @@ impl Solo {
             op,
             Command::Fetch(Fetch { key: key("k"), select, timeout, require: None, trace: None, watches: false }),
         );
-        if self.controls.iter().any(|c| matches!(c, Control::Resolve { .. })) {
+        if self.controls.iter().any(|c| matches!(c, Control::Directory(DirectoryRequest::Resolve { .. }))) {
             self.controls.clear();
             self.node.located(self.now, &key("k"), &name("there"), 1);
             self.drain();
@@ -262,10 +263,10 @@ impl Solo {
     pub(super) fn answer(&mut self) {
         for control in std::mem::take(&mut self.controls) {
             match control {
-                Control::ResolveWorker { worker } => {
+                Control::Directory(DirectoryRequest::ResolveWorker { worker }) => {
                     self.node.worker_located(self.now, &worker, Some(&name("there")));
                 }
-                Control::Claim { key, .. } => self.node.claimed(self.now, &key, Ok(())),
+                Control::Claim(Claim { key, .. }) => self.node.claimed(self.now, &key, Ok(())),
                 other => self.controls.push(other),
             }
             self.drain();

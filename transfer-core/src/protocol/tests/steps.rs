@@ -4,7 +4,7 @@ use super::pair::{bytes, key, name};
 use super::solo::{KEY, ME, OURS, SESSION, Solo, YOU};
 use crate::memory::SegmentId;
 use crate::op::{Command, Fetch, OpId, Push, Request};
-use crate::protocol::{Control, SessionId, Tenant};
+use crate::protocol::{Control, DirectoryRequest, SessionId, Tenant};
 use crate::tensor::{Life, Retention, Select, Until, Version};
 use crate::time::Time;
 use crate::wire::message::{Body, NameRef, Role};
@@ -259,7 +259,8 @@ fn what_a_silent_directory_is_asked_is_bounded_by_the_keys_that_there_are() {
     for n in 0..10 {
         solo.publish_as(SESSION, &format!("k{n}"), 1, Until::Replaced);
     }
-    let directory = |c: &&Control| matches!(c, Control::Claim { .. } | Control::Unclaim { .. });
+    let directory =
+        |c: &&Control| matches!(c, Control::Claim(_) | Control::Directory(DirectoryRequest::Unclaim { .. }));
     for round in 0..100 {
         for n in 0..10 {
             let op = solo.op();

@@ -1,7 +1,7 @@
 //! A small model of the directory, with delays: each node's words arrive in their order, and so do the answers.
 
 use super::{Cluster, Happening};
-use crate::protocol::{ClaimRefused, SessionId};
+use crate::protocol::{Claim, ClaimRefused, DirectoryNews, DirectoryRequest, SessionId};
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 use rand::Rng;
@@ -10,12 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a node says.
 #[derive(Debug)]
 pub(super) enum Said {
-    /// The key, its owner, and whether that is a worker of this node.
-    Claim(Key, Name, bool),
-    Unclaim(Key),
-    Resolve(Key, u64),
-    StopResolve(Key),
-    ResolveWorker(Name),
+    Claim(Claim),
+    Request(DirectoryRequest),
     /// A worker of that name wants to connect: the name, and its number in the cluster.
     WorkerUp(Name, usize),
     /// One of that name is connected, as this session: said again to a directory that forgot.
@@ -26,12 +22,20 @@ pub(super) enum Said {
 /// What a node hears.
 #[derive(Debug)]
 pub(super) enum Heard {
-    Claimed(Key, Result<(), ClaimRefused>),
-    Located(Key, Name, u64),
-    WorkerLocated(Name, Option<Name>),
+    News(DirectoryNews),
     Admitted(usize, bool),
     /// The name of this session is that of a worker of that node.
     NameLost(SessionId, Name),
+}
+
+impl Heard {
+    fn claimed(key: Key, result: Result<(), ClaimRefused>) -> Heard {
+        Heard::News(DirectoryNews::Claimed { key, result })
+    }
+
+    fn located(key: Key, node: Name, sequence: u64) -> Heard {
+        Heard::News(DirectoryNews::Located { key, node, sequence })
+    }
 }
 
 /// On its way.
@@ -104,52 +108,27 @@ impl Directory {
     fn apply(&mut self, from: usize, said: Said, names: &[Name], answer: &mut Vec<(usize, Heard)>) {
         match said {
             // Two workers of one name: the key is that one's who has the name.
-            Said::Claim(key, owner, true) if self.workers.get(owner.as_str()).is_some_and(|at| *at != from) => {
+            Said::Claim(Claim { key, owner, resident: true, .. })
+                if self.workers.get(owner.as_str()).is_some_and(|at| *at != from) =>
+            {
                 let node = names[self.workers[owner.as_str()]].clone();
-                answer.push((from, Heard::Claimed(key, Err(ClaimRefused::Owned { owner, node }))));
+                answer.push((from, Heard::claimed(key, Err(ClaimRefused::Owned { owner, node }))));
             }
-            Said::Claim(key, owner, _) => match self.entries.get(key.as_str()) {
+            Said::Claim(Claim { key, owner, .. }) => match self.entries.get(key.as_str()) {
                 Some((other, node, _)) if *other != owner => {
                     let refused = ClaimRefused::Owned { owner: other.clone(), node: names[*node].clone() };
-                    answer.push((from, Heard::Claimed(key, Err(refused))));
+                    answer.push((from, Heard::claimed(key, Err(refused))));
                 }
                 _ => {
                     self.sequence += 1;
                     self.entries.insert(key.to_string(), (owner, from, self.sequence));
-                    answer.push((from, Heard::Claimed(key.clone(), Ok(()))));
+                    answer.push((from, Heard::claimed(key.clone(), Ok(()))));
                     for node in self.watches.remove(key.as_str()).unwrap_or_default() {
-                        answer.push((node, Heard::Located(key.clone(), names[from].clone(), self.sequence)));
+                        answer.push((node, Heard::located(key.clone(), names[from].clone(), self.sequence)));
                     }
                 }
             },
-            Said::Unclaim(key) => {
-                if self.entries.get(key.as_str()).is_some_and(|(_, node, _)| *node == from) {
-                    self.entries.remove(key.as_str());
-                }
-            }
-            Said::Resolve(key, newer_than) => match self.entries.get(key.as_str()) {
-                Some((_, node, sequence)) if *sequence > newer_than => {
-                    answer.push((from, Heard::Located(key, names[*node].clone(), *sequence)));
-                }
-                _ => {
-                    let waiting = self.watches.entry(key.to_string()).or_default();
-                    if !waiting.contains(&from) {
-                        waiting.push(from);
-                    }
-                }
-            },
-            Said::StopResolve(key) => {
-                if let Some(waiting) = self.watches.get_mut(key.as_str()) {
-                    waiting.retain(|n| *n != from);
-                    if waiting.is_empty() {
-                        self.watches.remove(key.as_str());
-                    }
-                }
-            }
-            Said::ResolveWorker(worker) => {
-                let node = self.workers.get(worker.as_str()).map(|n| names[*n].clone());
-                answer.push((from, Heard::WorkerLocated(worker, node)));
-            }
+            Said::Request(request) => self.answer_request(from, request, names, answer),
             Said::WorkerUp(name, worker) => {
                 let free = self.workers.get(name.as_str()).is_none_or(|n| *n == from);
                 if free {
@@ -165,6 +144,45 @@ impl Directory {
                 if self.workers.get(name.as_str()) == Some(&from) {
                     self.workers.remove(name.as_str());
                 }
+            }
+        }
+    }
+
+    fn answer_request(
+        &mut self,
+        from: usize,
+        request: DirectoryRequest,
+        names: &[Name],
+        answer: &mut Vec<(usize, Heard)>,
+    ) {
+        match request {
+            DirectoryRequest::Unclaim { key } => {
+                if self.entries.get(key.as_str()).is_some_and(|(_, node, _)| *node == from) {
+                    self.entries.remove(key.as_str());
+                }
+            }
+            DirectoryRequest::Resolve { key, newer_than } => match self.entries.get(key.as_str()) {
+                Some((_, node, sequence)) if *sequence > newer_than => {
+                    answer.push((from, Heard::located(key, names[*node].clone(), *sequence)));
+                }
+                _ => {
+                    let waiting = self.watches.entry(key.to_string()).or_default();
+                    if !waiting.contains(&from) {
+                        waiting.push(from);
+                    }
+                }
+            },
+            DirectoryRequest::StopResolve { key } => {
+                if let Some(waiting) = self.watches.get_mut(key.as_str()) {
+                    waiting.retain(|n| *n != from);
+                    if waiting.is_empty() {
+                        self.watches.remove(key.as_str());
+                    }
+                }
+            }
+            DirectoryRequest::ResolveWorker { worker } => {
+                let node = self.workers.get(worker.as_str()).map(|n| names[*n].clone());
+                answer.push((from, Heard::News(DirectoryNews::WorkerLocated { worker, node })));
             }
         }
     }
@@ -184,14 +202,14 @@ impl Cluster {
         match letter {
             Letter::To(from, said) => {
                 self.world.note(|| format!("the directory hears {from}: {said:?}"));
-                if let Said::Claim(key, ..) = &said
+                if let Said::Claim(Claim { key, .. }) = &said
                     && !self.play.calm
                     // A key that is claimed again may not be left without an answer.
                     && !self.play.restarts
                     && self.rng.random_range(0..50) == 0
                 {
                     let refused = ClaimRefused::Unreachable("it is asleep".into());
-                    let heard = Heard::Claimed(key.clone(), Err(refused));
+                    let heard = Heard::claimed(key.clone(), Err(refused));
                     self.answer(from, heard);
                     return Ok(());
                 }
@@ -208,18 +226,14 @@ impl Cluster {
                 let now = self.clock(node);
                 let n = &mut self.nodes[node].driver.node;
                 match heard {
-                    Heard::Claimed(key, result) => n.claimed(now, &key, result),
-                    Heard::Located(key, at, sequence) => {
+                    Heard::News(DirectoryNews::Located { key, node: at, sequence }) => {
                         let asked = self.directory.asked.get(&(node, key.to_string())).copied();
-                        match asked {
-                            Some(newer_than) if sequence > newer_than => {
-                                self.directory.asked.remove(&(node, key.to_string()));
-                                n.located(now, &key, &at, sequence);
-                            }
-                            _ => {}
+                        if asked.is_some_and(|newer_than| sequence > newer_than) {
+                            self.directory.asked.remove(&(node, key.to_string()));
+                            n.directory_news(now, DirectoryNews::Located { key, node: at, sequence });
                         }
                     }
-                    Heard::WorkerLocated(worker, at) => n.worker_located(now, &worker, at.as_ref()),
+                    Heard::News(news) => n.directory_news(now, news),
                     Heard::Admitted(worker, yes) => self.admitted(node, worker, yes),
                     Heard::NameLost(session, at) => n.name_lost(now, session, &at),
                 }
@@ -237,15 +251,32 @@ impl Cluster {
     /// What a node does with what it would say to a directory that it cannot reach: it takes what nobody here has.
     fn go_on_alone(&mut self, node: usize, said: Said) {
         match said {
-            Said::Claim(key, ..) if key.reserved_for().is_some() => {
+            Said::Claim(Claim { key, .. }) if key.reserved_for().is_some() => {
                 let refused = ClaimRefused::Unreachable("it is down".into());
-                self.answer(node, Heard::Claimed(key, Err(refused)));
+                self.answer(node, Heard::claimed(key, Err(refused)));
             }
             // Else it waits, and the directory is back before its patience is over.
-            Said::Claim(key, ..) if self.chance(80) => self.answer(node, Heard::Claimed(key, Ok(()))),
+            Said::Claim(Claim { key, .. }) if self.chance(80) => self.answer(node, Heard::claimed(key, Ok(()))),
             Said::WorkerUp(_, worker) => self.answer(node, Heard::Admitted(worker, true)),
-            Said::ResolveWorker(worker) => drop(self.directory.questions.insert((node, worker))),
+            Said::Request(DirectoryRequest::ResolveWorker { worker }) => {
+                self.directory.questions.insert((node, worker));
+            }
             _ => {}
+        }
+    }
+
+    /// The news was on its way when the node was cut off.
+    fn unheard(&mut self, node: usize, news: DirectoryNews) {
+        match news {
+            DirectoryNews::Claimed { key, .. } => {
+                let owner = self.nodes[node].name.clone();
+                let claim = Claim { key, tenant: owner.clone(), owner, resident: true, takeover: false };
+                self.go_on_alone(node, Said::Claim(claim));
+            }
+            DirectoryNews::WorkerLocated { worker, .. } => {
+                self.go_on_alone(node, Said::Request(DirectoryRequest::ResolveWorker { worker }));
+            }
+            DirectoryNews::Attached | DirectoryNews::KeyLost { .. } | DirectoryNews::Located { .. } => {}
         }
     }
 
@@ -260,12 +291,9 @@ impl Cluster {
             match what {
                 Happening::Directory(Letter::To(n, said)) if n == node => self.go_on_alone(node, said),
                 Happening::Directory(Letter::From(n, heard)) if n == node => match heard {
-                    Heard::Claimed(key, _) => {
-                        self.go_on_alone(node, Said::Claim(key, self.nodes[node].name.clone(), true))
-                    }
+                    Heard::News(news) => self.unheard(node, news),
                     Heard::Admitted(worker, _) => self.answer(node, Heard::Admitted(worker, true)),
-                    Heard::WorkerLocated(worker, _) => self.go_on_alone(node, Said::ResolveWorker(worker)),
-                    Heard::Located(..) | Heard::NameLost(..) => {}
+                    Heard::NameLost(..) => {}
                 },
                 what => drop(self.agenda.insert(at, what)),
             }
@@ -297,15 +325,16 @@ impl Cluster {
         let asked: Vec<_> = asked.into_iter().map(|((_, key), newer)| (key.clone(), *newer)).collect();
         for (key, newer_than) in asked {
             let key = Key::of_directory(&key).unwrap();
-            self.tell_directory(node, Said::Resolve(key, newer_than));
+            self.tell_directory(node, Said::Request(DirectoryRequest::Resolve { key, newer_than }));
         }
         let (again, rest) = std::mem::take(&mut self.directory.questions).into_iter().partition(|(n, _)| *n == node);
         self.directory.questions = rest;
         let again: BTreeSet<(usize, Name)> = again;
         for (_, worker) in again {
-            self.tell_directory(node, Said::ResolveWorker(worker));
+            self.tell_directory(node, Said::Request(DirectoryRequest::ResolveWorker { worker }));
         }
-        self.nodes[node].driver.node.claim_all();
+        let now = self.clock(node);
+        self.nodes[node].driver.node.directory_news(now, DirectoryNews::Attached);
     }
 
     /// Where everybody has heard everything, each key has one owner and each name one worker.

@@ -3,6 +3,7 @@
 use super::directory::{Heard, Letter, Said};
 use super::{Call, Cluster, Dial, Happening};
 use crate::fabric::LinkId;
+use crate::protocol::{DirectoryNews, DirectoryRequest};
 use crate::time::Time;
 use rand::Rng;
 use std::time::Duration;
@@ -97,13 +98,21 @@ impl Cluster {
             !matches!(
                 what,
                 Happening::Directory(
-                    Letter::To(_, Said::Claim(..) | Said::Unclaim(_) | Said::Resolve(..) | Said::StopResolve(_))
-                        | Letter::From(_, Heard::Claimed(..) | Heard::Located(..))
+                    Letter::To(
+                        _,
+                        Said::Claim(_)
+                            | Said::Request(
+                                DirectoryRequest::Unclaim { .. }
+                                    | DirectoryRequest::Resolve { .. }
+                                    | DirectoryRequest::StopResolve { .. }
+                            )
+                    ) | Letter::From(_, Heard::News(DirectoryNews::Claimed { .. } | DirectoryNews::Located { .. }))
                 )
             )
         });
-        for node in &mut self.nodes {
-            node.driver.node.claim_all();
+        for node in 0..self.nodes.len() {
+            let now = self.clock(node);
+            self.nodes[node].driver.node.directory_news(now, DirectoryNews::Attached);
         }
     }
 

@@ -31,7 +31,7 @@ use super::{Endpoint, MemoryId, SimFabric, SimMemory, World};
 use crate::drive::{Driver, Work};
 use crate::fabric::{Fabric, LinkId};
 use crate::memory::{LocalSlice, RailKeys, SegmentId};
-use crate::protocol::{Broken, BufferAsk, Control, HostAction, Node, NodeConfig, Tenant};
+use crate::protocol::{Broken, BufferAsk, Control, DirectoryRequest, HostAction, Node, NodeConfig, Tenant};
 use crate::rails::{self, MultiRail, RailsConfig};
 use crate::tensor::{Name, Version};
 use crate::time::Time;
@@ -538,19 +538,15 @@ impl Cluster {
             }
             Control::Event(_) => {}
             Control::SessionClosed { worker, .. } => self.tell_directory(node, directory::Said::WorkerDown(worker)),
-            Control::Resolve { key, newer_than } => {
-                self.directory.watch(node, &key, newer_than);
-                self.tell_directory(node, directory::Said::Resolve(key, newer_than));
+            Control::Claim(claim) => self.tell_directory(node, directory::Said::Claim(claim)),
+            Control::Directory(request) => {
+                match &request {
+                    DirectoryRequest::Resolve { key, newer_than } => self.directory.watch(node, key, *newer_than),
+                    DirectoryRequest::StopResolve { key } => self.directory.unwatch(node, key),
+                    DirectoryRequest::Unclaim { .. } | DirectoryRequest::ResolveWorker { .. } => {}
+                }
+                self.tell_directory(node, directory::Said::Request(request));
             }
-            Control::StopResolve { key } => {
-                self.directory.unwatch(node, &key);
-                self.tell_directory(node, directory::Said::StopResolve(key));
-            }
-            Control::ResolveWorker { worker } => self.tell_directory(node, directory::Said::ResolveWorker(worker)),
-            Control::Claim { key, owner, tenant: _, resident, takeover: _ } => {
-                self.tell_directory(node, directory::Said::Claim(key, owner, resident));
-            }
-            Control::Unclaim { key } => self.tell_directory(node, directory::Said::Unclaim(key)),
         }
         Ok(())
     }
