@@ -3,7 +3,8 @@
 //! A [`MultiRail`] is a fabric made of inner fabrics, one for each device. Each of its links is a few links of theirs: two sockets of
 //! the tcp fabric, a queue pair on each of two RDMA devices. To its user it is one link under the
 //! [contract](crate::fabric): what is posted arrives in order, completes in order, and dies as a whole or not at all. A link of one
-//! rail is that rail: nothing is added to it, neither bytes nor messages.
+//! rail is that rail: nothing is added to it, neither bytes nor messages. Where all links have one rail, [`SingleRail`] takes the
+//! place of [`MultiRail`]: [`over`] chooses.
 //!
 //! # How several rails carry one link
 //! **The lead**, the lowest rail that lives, carries all messages, all immediates and every short write, in order. A write of at
@@ -42,6 +43,7 @@
 //! - `offer`, `frame`: what the two sides tell each other.
 //! - `rail`: one rail as its sender sees it; `inbound`: the receiver's order; `grants`: grants over all rails.
 //! - `link`: a link of several rails; `links`: all links, and whose events are whose.
+//! - `single`: a fabric of links of one rail.
 //! - `fabric`: the [`Fabric`](crate::fabric::Fabric) over the inner ones; `atomics`: operations on words over it.
 
 mod atomics;
@@ -55,16 +57,32 @@ mod link;
 mod links;
 mod offer;
 mod rail;
+mod single;
 
 #[cfg(test)]
 pub(crate) use broken::Broken;
 pub use config::{RailsConfig, RailsError, inner_slots};
 pub use fabric::MultiRail;
+pub use single::SingleRail;
 
-use crate::fabric::{DownReason, FabricEvent, LinkId, WorkId};
+use crate::fabric::{DownReason, Fabric, FabricEvent, LinkId, WorkId};
 use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
 use link::WorkKind;
 use std::collections::VecDeque;
+
+/// A fabric over these ones, with the rails of the configuration.
+///
+/// # Errors
+/// [`RailsError`] where they do not fit together.
+pub fn over<M: Clone + 'static>(
+    mut inner: Vec<Box<dyn Fabric<Memory = M>>>,
+    config: RailsConfig,
+) -> Result<Box<dyn Fabric<Memory = M>>, RailsError> {
+    match inner.pop() {
+        Some(only) if inner.is_empty() && config.rails == [0] => Ok(Box::new(SingleRail::new(only))),
+        last => Ok(Box::new(MultiRail::new(inner.into_iter().chain(last).collect(), config)?)),
+    }
+}
 
 const MAX_RAILS: usize = RailKeys::MAX_RAILS;
 

@@ -1,8 +1,8 @@
-//! Any rig's fabric, with several rails.
+//! Any rig's fabric, with one rail or several.
 
 use super::{Memory, Rig};
 use transfer_core::fabric::Fabric;
-use transfer_core::rails::{MultiRail, RailsConfig};
+use transfer_core::rails::{MultiRail, RailsConfig, SingleRail};
 
 /// A rig whose fabrics are made of the other rig's.
 pub struct Railed<R> {
@@ -55,5 +55,40 @@ impl<R: Rig<Fabric: 'static>> Rig for Railed<R> {
 
     fn killed(&mut self) {
         self.rig.killed();
+    }
+}
+
+/// A rig whose fabrics have one rail: the other rig's.
+pub struct OneRail<R>(pub R);
+
+impl<R: Rig> Rig for OneRail<R> {
+    type Fabric = SingleRail<R::Fabric>;
+
+    fn fabric(&mut self) -> Self::Fabric {
+        SingleRail::new(Box::new(self.0.fabric()))
+    }
+
+    fn memory(&mut self, len: u64) -> Memory<R> {
+        self.0.memory(len)
+    }
+
+    fn read_only_memory(&mut self, len: u64) -> Option<Memory<R>> {
+        self.0.read_only_memory(len)
+    }
+
+    fn read(&mut self, memory: &Memory<R>, offset: u64, to: &mut [u8]) {
+        self.0.read(memory, offset, to);
+    }
+
+    fn write(&mut self, memory: &Memory<R>, offset: u64, bytes: &[u8]) {
+        self.0.write(memory, offset, bytes);
+    }
+
+    fn idle(&mut self) {
+        self.0.idle();
+    }
+
+    fn killed(&mut self) {
+        self.0.killed();
     }
 }

@@ -6,14 +6,13 @@ use crate::config::{Config, ConfigError};
 use crate::peering::FORM_DEADLINE;
 use std::net::SocketAddr;
 use std::time::Duration;
-use transfer_core::rails::{MultiRail, RailsConfig, inner_slots};
+use transfer_core::rails::{self, RailsConfig, inner_slots};
 use transfer_fabric::tcp::{TcpConfig, TcpFabric};
 
 /// The reason for its lack, where it is required.
 pub(super) const NOT_ASKED: &str = "the tcp fabric needs --listen, or --data-listen";
 
-/// The fabric, with its rails, and where it listens. One rail is one of several as far as peers can tell, so nodes with different
-/// numbers understand each other.
+/// The fabric, with its rails, and where it listens. Nodes with different numbers of rails understand each other.
 ///
 /// # Errors
 /// Where it cannot listen.
@@ -29,8 +28,8 @@ pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
     tcp.receive_slots = inner_slots(tcp.receive_slots, rails.len());
     let tcp = TcpFabric::new(tcp).map_err(|source| StartError::Fabric { address, source })?;
     let bound = tcp.address();
-    let rails = MultiRail::new(vec![Box::new(tcp)], RailsConfig::new(&rails)).map_err(StartError::Rails)?;
-    Ok(Made::Fabric(Box::new(rails), Some(bound)))
+    let fabric = rails::over(vec![Box::new(tcp)], RailsConfig::new(&rails)).map_err(StartError::Rails)?;
+    Ok(Made::Fabric(fabric, Some(bound)))
 }
 
 /// Whether there would be one.

@@ -8,7 +8,7 @@ use crate::peering::FORM_DEADLINE;
 use std::time::Duration;
 use transfer_core::fabric::{FabricKind, Isolation};
 use transfer_core::protocol::PassedOver;
-use transfer_core::rails::{MultiRail, RailsConfig, inner_slots};
+use transfer_core::rails::{self, RailsConfig, inner_slots};
 use transfer_fabric::engine::BoxedFabric;
 use transfer_fabric::verbs::{Connecting, GrantReport, VerbsConfig, VerbsFabric};
 use transfer_verbs::Mtu;
@@ -73,9 +73,7 @@ fn make(config: &Config) -> Result<BoxedFabric, String> {
         fabrics.push(Box::new(VerbsFabric::open(settings).map_err(|e| e.to_string())?));
         rails.extend(vec![place; config.verbs.queue_pairs.into()]);
     }
-    // To peers one rail looks like one of several, so nodes with different numbers understand each other.
-    let fabric = MultiRail::new(fabrics, RailsConfig::new(&rails)).map_err(|e| e.to_string())?;
-    Ok(Box::new(fabric))
+    rails::over(fabrics, RailsConfig::new(&rails)).map_err(|e| e.to_string())
 }
 
 /// Checks the limit of locked memory. If not even the first pool can be registered, no worker could connect, so it is

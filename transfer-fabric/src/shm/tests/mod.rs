@@ -54,7 +54,7 @@ mod with_references {
     crate::conformance_tests!(super::ShmRig::referring());
 }
 
-mod one_rail {
+mod one_rail_of_many {
     crate::conformance_tests!(crate::conformance::rails::Railed::new(super::ShmRig::new(), &[0]));
 }
 

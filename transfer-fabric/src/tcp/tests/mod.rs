@@ -20,7 +20,7 @@ impl SegmentRig for TcpRig {
 crate::conformance_tests!(TcpRig);
 
 mod one_rail {
-    crate::conformance_tests!(crate::conformance::rails::Railed::new(super::TcpRig, &[0]));
+    crate::conformance_tests!(crate::conformance::rails::OneRail(super::TcpRig));
 }
 
 mod two_rails {
@@ -30,6 +30,7 @@ mod two_rails {
 mod encrypted;
 mod hostile;
 mod own;
+mod rails;
 mod stream;
 
 /// Polls until something is answered.

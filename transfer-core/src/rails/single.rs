@@ -1,0 +1,136 @@
+//! The fabric of links that have one rail: the inner fabric, and the offers of [`MultiRail`](super::MultiRail).
+
+use super::offer;
+use crate::fabric::{
+    Atomics, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, LinkId, Offer,
+    PostError, Sharing, WorkId,
+};
+use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
+
+/// A fabric whose links are those of its inner fabric. Only the offers differ: they are those of a link of one rail, so that its peer
+/// may be a [`MultiRail`](super::MultiRail).
+pub struct SingleRail<F: ?Sized> {
+    inner: Box<F>,
+}
+
+impl<F: Fabric + ?Sized> SingleRail<F> {
+    /// One rail over this fabric.
+    #[must_use]
+    pub fn new(inner: Box<F>) -> SingleRail<F> {
+        SingleRail { inner }
+    }
+
+    /// The offer of a link of one rail.
+    fn wrap(&mut self, link: LinkId, inner: Offer) -> Result<Offer, FabricError> {
+        offer::encode(&[inner]).ok_or_else(|| {
+            self.inner.disconnect(link, DownReason::Closed("the offer is too long".into()));
+            FabricError::Device { what: "offering a rail", why: "the inner offer is too long".into() }
+        })
+    }
+}
+
+impl<F: Fabric + ?Sized> Fabric for SingleRail<F> {
+    type Memory = F::Memory;
+
+    fn kind(&self) -> FabricKind {
+        self.inner.kind()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn register(&mut self, segment: SegmentId, memory: F::Memory) -> Result<(), FabricError> {
+        self.inner.register(segment, memory)
+    }
+
+    fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError> {
+        self.inner.deregister(segment)
+    }
+
+    fn check_slice(&self, slice: &LocalSlice) -> Result<(), PostError> {
+        self.inner.check_slice(slice)
+    }
+
+    fn offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
+        let inner = self.inner.offer(link)?;
+        self.wrap(link, inner)
+    }
+
+    /// Answers the first rail. The peer does without its others.
+    fn accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError> {
+        let offers = offer::decode(peer).map_err(|why| FabricError::BadOffer { link, why: why.into() })?;
+        let inner = self.inner.accept(link, &offers[0])?;
+        self.wrap(link, inner)
+    }
+
+    fn connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError> {
+        let why = match offer::decode(peer).as_deref() {
+            Ok([answer]) => return self.inner.connect(link, answer),
+            Ok(_) => "it has more rails than were offered",
+            Err(why) => why,
+        };
+        // The inner fabric knows whether the link is in a state to be connected: no offer of its own is empty.
+        match self.inner.connect(link, &Offer::default()) {
+            Err(error @ FabricError::WrongState { .. }) => Err(error),
+            _ => Err(FabricError::BadOffer { link, why: why.into() }),
+        }
+    }
+
+    fn disconnect(&mut self, link: LinkId, reason: DownReason) {
+        self.inner.disconnect(link, reason);
+    }
+
+    fn grant(&mut self, link: LinkId, range: LocalSlice, access: GrantAccess, tag: u64) -> Result<(), PostError> {
+        self.inner.grant(link, range, access, tag)
+    }
+
+    fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError> {
+        self.inner.revoke(link, key, tag)
+    }
+
+    fn post_write(
+        &mut self,
+        link: LinkId,
+        work: WorkId,
+        sgl: &[LocalSlice],
+        remote: RemoteSlice,
+        immediate: Option<u32>,
+    ) -> Result<(), PostError> {
+        self.inner.post_write(link, work, sgl, remote, immediate)
+    }
+
+    fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError> {
+        self.inner.post_send(link, work, message)
+    }
+
+    fn atomics(&mut self) -> Option<&mut dyn Atomics> {
+        self.inner.atomics()
+    }
+
+    fn sharing(&mut self) -> Option<&mut dyn Sharing<Memory = F::Memory>> {
+        self.inner.sharing()
+    }
+
+    fn describe(&self) -> Vec<(&'static str, String)> {
+        let mut settings = self.inner.describe();
+        settings.push(("rails", "1".to_owned()));
+        settings
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.inner.counters()
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
+        self.inner.poll(sink)
+    }
+
+    fn arm(&mut self) {
+        self.inner.arm();
+    }
+
+    fn wait_fds(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
+        self.inner.wait_fds()
+    }
+}
