@@ -6,7 +6,7 @@
 //! - [`shm`]: the fabric through shared memory, between two sidecars of one host.
 //! - [`verbs`]: the fabric over RDMA.
 //! - `conformance`: the tests that every fabric must pass; with the feature of that name.
-//! - `poller`: the epoll descriptor of a fabric with sockets.
+//! - `epoll`: an epoll descriptor; `poller`: that of a fabric with sockets, and its timer.
 //! - `peer_watch`: whether the peer of a link still runs.
 //! - `pending`: connections that have not sent their Hello yet.
 //! - `token`: the proof that a connection was announced by `Connect`.
@@ -15,6 +15,7 @@
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod engine;
+mod epoll;
 mod peer_watch;
 mod pending;
 mod poller;

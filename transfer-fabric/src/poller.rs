@@ -1,18 +1,13 @@
-//! One epoll descriptor for a fabric's listener, all its sockets and a timer.
+//! What a fabric with sockets waits for: its listener, all its sockets and a timer.
 
 use crate::device;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use crate::epoll::{Epoll, Event, Token};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
-use smallvec::SmallVec;
-use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::{FabricError, LinkId};
-
-/// The number of sockets that one poll serves. The kernel rotates: the others are first next time.
-const EVENTS: usize = 64;
 
 /// The source of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,19 +21,18 @@ pub(crate) enum Source {
     Bell,
 }
 
-impl Source {
-    fn data(self) -> EventData {
-        EventData::new_u64(match self {
+impl Token for Source {
+    fn to_u64(self) -> u64 {
+        match self {
             Source::Listener => 0,
             Source::Timer => 1,
             Source::Pending(number) => 2 << 32 | u64::from(number),
             Source::Link(link) => 3 << 32 | u64::from(link.0),
             Source::Bell => 4 << 32,
-        })
+        }
     }
 
-    fn of(data: EventData) -> Source {
-        let number = data.u64();
+    fn from_u64(number: u64) -> Source {
         match number >> 32 {
             2 => Source::Pending(number as u32),
             3 => Source::Link(LinkId(number as u32)),
@@ -49,19 +43,9 @@ impl Source {
     }
 }
 
-/// An event.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ready {
-    pub(crate) source: Source,
-    /// Readable, at its end, or in error.
-    pub(crate) readable: bool,
-    /// Writable, or in error.
-    pub(crate) writable: bool,
-}
-
 #[derive(Debug)]
 pub(crate) struct Poller {
-    epoll: OwnedFd,
+    epoll: Epoll<Source>,
     timer: OwnedFd,
     /// The time of the timer.
     set_for: Option<Instant>,
@@ -69,7 +53,7 @@ pub(crate) struct Poller {
 
 impl Poller {
     pub(crate) fn new() -> Result<Poller, FabricError> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(device("epoll_create"))?;
+        let epoll = Epoll::new().map_err(device("epoll_create"))?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
         let poller = Poller { epoll, timer: timer.map_err(device("timerfd_create"))?, set_for: None };
         poller.add(&poller.timer, Source::Timer)?;
@@ -82,39 +66,22 @@ impl Poller {
 
     /// Watches a descriptor for input.
     pub(crate) fn add(&self, fd: impl AsFd, source: Source) -> Result<(), FabricError> {
-        epoll::add(&self.epoll, fd, source.data(), EventFlags::IN).map_err(device("epoll_ctl"))
+        self.epoll.add(fd, source).map_err(device("epoll_ctl"))
     }
 
     /// Watches a descriptor for input and, where `output`, for room to send; under a new name if need be.
     pub(crate) fn change(&self, fd: impl AsFd, source: Source, output: bool) -> Result<(), FabricError> {
-        let flags = if output { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-        epoll::modify(&self.epoll, fd, source.data(), flags).map_err(device("epoll_ctl"))
+        self.epoll.change(fd, source, output).map_err(device("epoll_ctl"))
     }
 
     /// Watches a descriptor no longer.
     pub(crate) fn remove(&self, fd: impl AsFd) {
-        // Fails only for a descriptor that is not watched.
-        let _ = epoll::delete(&self.epoll, fd);
+        self.epoll.remove(fd);
     }
 
     /// The events so far.
-    pub(crate) fn ready(&self) -> SmallVec<[Ready; EVENTS]> {
-        let mut events = [const { MaybeUninit::uninit() }; EVENTS];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Fails only when interrupted by a signal: then nothing has happened yet.
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&now)) else {
-            return SmallVec::new();
-        };
-        let broken = EventFlags::ERR | EventFlags::HUP;
-        let ready = events.iter().map(|event| {
-            let flags = event.flags;
-            Ready {
-                source: Source::of(event.data),
-                readable: flags.intersects(EventFlags::IN | broken),
-                writable: flags.intersects(EventFlags::OUT | broken),
-            }
-        });
-        ready.collect()
+    pub(crate) fn ready(&self) -> impl IntoIterator<Item = Event<Source>> + use<> {
+        self.epoll.wait(Some(Duration::ZERO))
     }
 
     /// Makes the descriptor readable at that time; `None` switches the timer off.

@@ -8,13 +8,14 @@ use super::memory::Memory;
 use super::meters::{EngineMeters, Measured};
 use super::tables::Tables;
 use super::trace::TraceSink;
-use super::wait::{Pace, PollStrategy, Ready, Sleeper};
+use super::wait::{Pace, PollStrategy, Ready};
 use super::workers::{Ends, Take, Workers};
 use super::{BoxedFabric, COUNTER_SEGMENT, EngineError};
+use crate::epoll::Epoll;
 use crossbeam_channel::Receiver;
 use hashbrown::HashMap;
 use std::any::Any;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::drive::{Driver, Work};
@@ -48,7 +49,7 @@ pub(super) struct Run {
     workers: Workers,
     pub(super) boards: Boards,
     pace: Pace,
-    sleeper: Sleeper,
+    sleeper: Epoll<Ready>,
     inbox: Receiver<EngineCommand>,
     bell: Arc<OwnedFd>,
     sink: ControlSink,
@@ -74,11 +75,11 @@ impl Run {
         (sink, trace): (ControlSink, Option<TraceSink>),
     ) -> Result<Run, EngineError> {
         let system = |why: rustix::io::Errno| EngineError::System { what: "epoll", why: why.into() };
-        let sleeper = Sleeper::new().map_err(system)?;
-        sleeper.add_bell(bell.as_fd()).map_err(system)?;
+        let sleeper = Epoll::new().map_err(system)?;
+        sleeper.add(&bell, Ready::Bell).map_err(system)?;
         for fabric in &fabrics {
             for fd in fabric.wait_fds() {
-                sleeper.add_fabric(fd).map_err(system)?;
+                sleeper.add(fd, Ready::Fabric).map_err(system)?;
             }
         }
         let now = Instant::now();
@@ -330,7 +331,7 @@ impl Run {
     /// Waits on sockets, processes, fabrics and commands.
     fn wait(&mut self, now: Time, timeout: Option<Duration>) {
         self.looked_up = Instant::now();
-        for ready in self.sleeper.sleep(timeout) {
+        for ready in self.sleeper.wait(timeout).into_iter().map(|event| event.token) {
             match ready {
                 Ready::Fabric => {}
                 Ready::Bell => {

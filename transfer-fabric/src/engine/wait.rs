@@ -1,10 +1,6 @@
-//! The decision between polling and sleeping, and the sleep.
+//! The decision between polling and sleeping, and what ends a sleep.
 
-use rustix::event::epoll;
-use rustix::io::Errno;
-use smallvec::SmallVec;
-use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use crate::epoll::Token;
 use std::time::{Duration, Instant};
 
 /// How the data-plane thread waits for work.
@@ -61,14 +57,6 @@ impl Pace {
     }
 }
 
-/// The descriptors on which the thread sleeps.
-pub(super) struct Sleeper {
-    epoll: OwnedFd,
-}
-
-/// The number of ready descriptors that are taken at once; the rest is ready again the next time.
-const AT_ONCE: usize = 32;
-
 /// A ready descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {
@@ -86,52 +74,22 @@ const FABRIC: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
 const PROCESS: u64 = 1 << 63;
 
-impl Sleeper {
-    pub(super) fn new() -> Result<Sleeper, Errno> {
-        Ok(Sleeper { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+impl Token for Ready {
+    fn to_u64(self) -> u64 {
+        match self {
+            Ready::Fabric => FABRIC,
+            Ready::Bell => BELL,
+            Ready::Process(session) => session | PROCESS,
+            Ready::Socket(session) => session & !PROCESS,
+        }
     }
 
-    fn add(&self, fd: BorrowedFd<'_>, data: u64) -> Result<(), Errno> {
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
-    }
-
-    pub(super) fn add_bell(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.add(fd, BELL)
-    }
-
-    pub(super) fn add_fabric(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.add(fd, FABRIC)
-    }
-
-    pub(super) fn add_socket(&self, fd: BorrowedFd<'_>, session: u64) -> Result<(), Errno> {
-        self.add(fd, session & !PROCESS)
-    }
-
-    pub(super) fn add_process(&self, fd: BorrowedFd<'_>, session: u64) -> Result<(), Errno> {
-        self.add(fd, session | PROCESS)
-    }
-
-    pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
-        // A descriptor that is not registered need not be removed.
-        let _ = epoll::delete(&self.epoll, fd);
-    }
-
-    /// Sleeps until a descriptor is ready or the time is over; `None` sleeps without limit.
-    pub(super) fn sleep(&self, timeout: Option<Duration>) -> SmallVec<[Ready; AT_ONCE]> {
-        let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; AT_ONCE];
-        let timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
-        match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
-            Ok((events, _)) => events
-                .iter()
-                .map(|e| match e.data.u64() {
-                    FABRIC => Ready::Fabric,
-                    BELL => Ready::Bell,
-                    n if n & PROCESS != 0 => Ready::Process(n & !PROCESS),
-                    n => Ready::Socket(n),
-                })
-                .collect(),
-            // An interruption counts as a wake-up; no other error is possible with a descriptor of our own.
-            Err(_) => SmallVec::new(),
+    fn from_u64(number: u64) -> Ready {
+        match number {
+            FABRIC => Ready::Fabric,
+            BELL => Ready::Bell,
+            n if n & PROCESS != 0 => Ready::Process(n & !PROCESS),
+            n => Ready::Socket(n),
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use super::memory::Memory;
 use super::meters::EngineMeters;
-use super::wait::Sleeper;
+use super::wait::Ready;
+use crate::epoll::Epoll;
 use rustix::io::Errno;
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use transfer_core::memory::SegmentId;
@@ -95,11 +96,17 @@ pub(super) struct Workers {
 
 impl Workers {
     /// Adds a worker. `arena` is the segment that it has mapped already.
-    pub(super) fn add(&mut self, id: SessionId, ends: Ends, arena: SegmentId, sleeper: &Sleeper) -> Result<(), Errno> {
+    pub(super) fn add(
+        &mut self,
+        id: SessionId,
+        ends: Ends,
+        arena: SegmentId,
+        sleeper: &Epoll<Ready>,
+    ) -> Result<(), Errno> {
         let Ends { socket, pidfd, place, submission, completion, notices } = ends;
-        sleeper.add_socket(socket.as_fd(), id.0)?;
+        sleeper.add(&socket, Ready::Socket(id.0))?;
         if let Some(pidfd) = &pidfd {
-            sleeper.add_process(pidfd.as_fd(), id.0)?;
+            sleeper.add(pidfd, Ready::Process(id.0))?;
         }
         let (known, backlog) = (HashSet::from([arena]), VecDeque::new());
         let (unpublished, requested, short) = (false, false, false);
@@ -130,12 +137,12 @@ impl Workers {
     }
 
     /// Removes a worker that no longer reads anything.
-    pub(super) fn remove(&mut self, id: SessionId, sleeper: &Sleeper) {
+    pub(super) fn remove(&mut self, id: SessionId, sleeper: &Epoll<Ready>) {
         self.evict(id);
         if let Some(Evicted { socket, pidfd, .. }) = self.evicted.remove(&id) {
-            sleeper.remove(socket.as_fd());
+            sleeper.remove(socket);
             if let Some(pidfd) = &pidfd {
-                sleeper.remove(pidfd.as_fd());
+                sleeper.remove(pidfd);
             }
         }
     }

@@ -120,7 +120,7 @@ impl ShmFabric {
     }
 
     /// Accepts the sockets that wait.
-    pub(super) fn accept_guests(&mut self) {
+    pub(super) fn accept_pending(&mut self) {
         for _ in 0..ACCEPTS {
             let socket = match self.listener.accept(Instant::now()) {
                 Ok(socket) => socket,

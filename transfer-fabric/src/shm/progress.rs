@@ -47,8 +47,8 @@ impl ShmFabric {
     fn sockets(&mut self, sink: &mut Sink<'_>) -> bool {
         let mut moved = false;
         for ready in self.poller.ready() {
-            match ready.source {
-                Source::Listener => self.accept_guests(),
+            match ready.token {
+                Source::Listener => self.accept_pending(),
                 Source::Timer => {
                     self.poller.rung();
                     moved = true;

@@ -98,7 +98,7 @@ impl TcpFabric {
     }
 
     /// Accepts the sockets that wait.
-    pub(super) fn accept_guests(&mut self) {
+    pub(super) fn accept_pending(&mut self) {
         for _ in 0..ACCEPTS {
             let socket = match socket::accept(&self.listener, &self.config) {
                 Ok(socket) => socket,

@@ -20,8 +20,8 @@ impl TcpFabric {
             moved |= self.receive(link, sink);
         }
         for ready in self.poller.ready() {
-            match ready.source {
-                Source::Listener => self.accept_guests(),
+            match ready.token {
+                Source::Listener => self.accept_pending(),
                 Source::Timer => {
                     self.poller.rung();
                     moved = true;

@@ -53,7 +53,7 @@ impl VerbsFabric {
         let bad = |error: OfferError| FabricError::BadOffer { link: id, why: error.to_string() };
         if self.manager.is_some() {
             let show = offer::decode_cm_initiator(peer).map_err(bad)?;
-            return self.expect_guest(id, show);
+            return self.expect_pending(id, show);
         }
         self.device.look_again()?;
         let peer = Endpoint::decode(peer, Role::Initiator, self.device.kind).map_err(bad)?;

@@ -107,7 +107,7 @@ fn status(event: &Event) -> String {
 
 impl VerbsFabric {
     /// Waits, as the acceptor, for a request.
-    pub(super) fn expect_guest(&mut self, id: LinkId, show: Token) -> Result<Offer, FabricError> {
+    pub(super) fn expect_pending(&mut self, id: LinkId, show: Token) -> Result<Offer, FabricError> {
         let Some(manager) = &self.manager else { return Err(FabricError::WrongState { link: id, what: "accept" }) };
         let expect = Token::random()?;
         let answer = offer::encode_cm_acceptor(&expect, manager.address);
@@ -153,7 +153,7 @@ impl VerbsFabric {
 
     fn manager_says(&mut self, event: Event) {
         if let EventKind::ConnectRequest(request) = event.kind {
-            return self.guest(request, &event.private_data);
+            return self.pending(request, &event.private_data);
         }
         let waits = self.waiting.iter().find_map(|(id, waiting)| match waiting {
             Waiting::Route { id: connection, .. } if connection.number() == event.id => Some(*id),
@@ -291,7 +291,7 @@ impl VerbsFabric {
     }
 
     /// Somebody wants to connect.
-    fn guest(&mut self, request: ConnectRequest, private_data: &[u8]) {
+    fn pending(&mut self, request: ConnectRequest, private_data: &[u8]) {
         let shown = Token::leading(private_data);
         let found = self.waiting.iter().find_map(|(id, waiting)| match waiting {
             Waiting::Request { expect, show, deadline } if shown.is_some_and(|shown| expect.is(&shown)) => {
