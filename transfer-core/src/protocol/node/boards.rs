@@ -1,4 +1,5 @@
-//! Boards and notices: what workers find by looking, and how long a question waits for what they show each other.
+//! Boards and notices: how workers find versions without asking the sidecar, and when requests about announced keys are
+//! answered.
 
 use super::Node;
 use crate::op::{Announced, Failure, FailureCode, MAX_NOTICES, Push, Reply, announced_ticket};
@@ -12,27 +13,29 @@ use crate::protocol::tenant::Tenant;
 use crate::time::Time;
 
 impl Node {
-    /// Somebody keeps a board for the workers of this user, with places for so many keys.
+    /// Registers a board with places for `places` keys, for the workers of this tenant.
     pub fn add_board(&mut self, domain: Tenant, places: usize) {
         self.keys.add_board(domain, places);
     }
 
-    /// Nobody has marked what was shown by this ticket, and nobody can find it any more. Follows each [`HostAction::Withdraw`], once.
+    /// Ends a ticket: no worker can find what it named any more, and no hazard pointer holds it. The host calls this
+    /// once after each [`HostAction::Withdraw`].
     pub fn withdrawn(&mut self, ticket: u64) {
         if let Some(blob) = self.keys.withdrawn(ticket) {
             self.unhold(blob);
         }
     }
 
-    /// What [`HostAction::Show`] asked for does not fit on the board, and was not shown: the key's description is too long, or the places that
-    /// it could have are taken.
+    /// Ends a ticket that [`HostAction::Show`] could not put on the board: the key's description is too long, or all
+    /// places that the key could have are taken.
     pub fn not_shown(&mut self, ticket: u64) {
         if let Some(blob) = self.keys.not_shown(ticket, &mut self.actions) {
             self.unhold(blob);
         }
     }
 
-    /// The ticket of what a push says that it has announced, and where.
+    /// Returns the ticket of the version that a push has announced, and the notice that shows it. `None` if the push
+    /// announces nothing. The error says why the announcement is invalid.
     pub(super) fn announced(&mut self, session: SessionId, push: &Push) -> Result<Option<(u64, NoticeAt)>, Failure> {
         let Some(Announced { notice, count }) = push.announced else { return Ok(None) };
         let Some(s) = self.sessions.get(session) else { return Ok(None) };
@@ -54,7 +57,7 @@ impl Node {
         Ok(Some((ticket, NoticeAt { session, notice })))
     }
 
-    /// Tells a worker that the next versions of what it has just published are watched.
+    /// Tells a worker that the next versions of the key that it has just published are watched.
     pub(super) fn tell_watched(&mut self, record: RecordId, op: &Op, blob: BlobId) {
         if self.keys.is_watched(record, blob) {
             let reply = Reply::Watched { pushed: op.id };
@@ -62,7 +65,8 @@ impl Node {
         }
     }
 
-    /// Whether there may be a newer version of this key than this node has heard of.
+    /// Returns whether the key's owner may have announced a newer version than this node knows. The announcement may
+    /// still be in the owner's submission ring.
     pub(super) fn may_be_behind(&self, record: RecordId, asks: Option<SessionId>) -> bool {
         #[cfg(test)]
         if self.config.broken == Some(crate::protocol::broken::Broken::AnswersAtOnce) {
@@ -71,21 +75,21 @@ impl Node {
         self.keys.may_be_behind(record, asks)
     }
 
-    /// How many questions about keys with a notice wait for an answer.
+    /// Returns how many requests about keys with a notice wait for an answer.
     #[must_use]
     pub fn asked(&self) -> usize {
         self.keys.asked()
     }
 
-    /// Answers the first `count` questions about keys with a notice. To be called when everything has been taken that was in the workers' rings
-    /// when the last of these was asked.
+    /// Answers the first `count` requests about keys with a notice. The caller must first take everything that was in
+    /// the workers' rings when the last of these requests was made.
     pub fn answer_asked(&mut self, now: Time, count: usize) {
         for (record, concerned) in self.keys.take_asked(count) {
             self.serve_now(now, record, concerned);
         }
     }
 
-    /// Whom an event concerns is answered after a look at what the key's owner has said.
+    /// Defers the answer to waiters until the submission ring of the key's owner has been read.
     pub(super) fn ask_later(&mut self, record: RecordId, concerned: Concerned) {
         self.keys.ask_later(record, concerned);
     }

@@ -1,4 +1,4 @@
-//! How the node breaks the rules that it is told to break.
+//! Rules that a test makes the node break; see [`Broken`].
 
 use super::Node;
 use crate::fabric::LinkId;
@@ -21,7 +21,7 @@ impl Node {
         }
     }
 
-    /// See [`Broken::ForgetsMarks`]: does as if nobody had marked what was just withdrawn.
+    /// See [`Broken::ForgetsMarks`]: treats a ticket that was just withdrawn as if no hazard pointer held it.
     pub(super) fn forget_marks(&mut self, action: Option<&Action>) {
         if self.config.broken == Some(Broken::ForgetsMarks)
             && let Some(Action::Host(HostAction::Withdraw { ticket, .. })) = action
@@ -30,7 +30,7 @@ impl Node {
         }
     }
 
-    /// See [`Broken::DeliversBeforeRevoke`]: does as if the revoke that was just asked for were confirmed.
+    /// See [`Broken::DeliversBeforeRevoke`]: treats the revoke that was just requested as confirmed.
     pub(super) fn deliver_too_early(&mut self, now: Time) {
         if self.config.broken == Some(Broken::DeliversBeforeRevoke)
             && let Some(Action::Post(Post::Revoke { link, tag, .. })) = self.actions.last()
@@ -40,7 +40,7 @@ impl Node {
         }
     }
 
-    /// See [`Broken::ForgetsReaders`]: does as if nobody read what the peer of a lost link held.
+    /// See [`Broken::ForgetsReaders`]: treats the versions that the peer of a lost link held as if no worker read them.
     pub(super) fn forget_readers(&mut self, mut lost: OfLink) -> OfLink {
         if self.config.broken == Some(Broken::ForgetsReaders) {
             for blob in self.references.forget_lent(&mut lost) {

@@ -1,10 +1,10 @@
-//! What has to hold whenever a node has nothing left to do; for tests.
+//! Invariants of a node that has nothing left to do, for tests.
 
 use super::Node;
 use crate::fabric::LinkId;
 
 impl Node {
-    /// What has to hold whenever no action is left.
+    /// Checks the invariants that hold whenever no action is left.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (domain, pool) in self.landing.pools() {
             let Some(front) = pool.wants().front() else { continue };
@@ -28,7 +28,7 @@ impl Node {
         self.keys.check()
     }
 
-    /// What has to hold when all sessions are gone and nothing is under way.
+    /// Checks the invariants that hold when all sessions are gone and nothing is in flight.
     pub(crate) fn check_idle(&self) -> Result<(), String> {
         let speculative: u64 = self.landing.pools().values().map(|p| p.speculative()).sum();
         let records = self.keys.records().len();
@@ -48,14 +48,14 @@ impl Node {
         Ok(())
     }
 
-    /// The longest of the queues in which those that have ended may still stand.
+    /// Returns the length of the longest queue that may still hold entries that have ended.
     pub(crate) fn longest_queue(&self) -> usize {
         let of_link = |link: &LinkId| self.transfers.of(*link)?.flows().iter().map(|(_, f)| f.queue().len()).max();
         let flows = self.links.all().keys().filter_map(of_link);
         flows.chain(self.landing.pools().values().map(|p| p.wants().len())).max().unwrap_or(0)
     }
 
-    /// Credits here, receive slots owed to the peer, and how many the peer has in all.
+    /// Returns the credits of this side, the receive slots owed to the peer, and how many slots the peer has in all.
     pub(crate) fn credits(&self, link: LinkId) -> Option<(u32, u32, u32)> {
         self.links.credits(link)
     }

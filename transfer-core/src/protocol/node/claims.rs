@@ -1,4 +1,4 @@
-//! Who may publish a key: claims in the directory, their answers, and how a key ends.
+//! Ownership of keys: claims in the directory, their answers, and how a key ends.
 
 use super::Node;
 use crate::op::{Failure, FailureCode};
@@ -12,13 +12,13 @@ use crate::tensor::{Key, Name};
 use crate::time::Time;
 
 impl Node {
-    /// Asks the directory for a key.
+    /// Claims a key in the directory.
     pub(super) fn claim(&mut self, record: RecordId, claiming: Claiming) {
         let tenant = self.config.tenants.name(claiming.tenant);
         self.keys.claim(record, claiming, tenant, &mut self.actions);
     }
 
-    /// Takes a key over for a worker of this sidecar. What its owner published stays until the directory has answered.
+    /// Takes a key over for a worker of this sidecar. The present owner's versions stay until the directory answers.
     pub(super) fn take_over(&mut self, record: RecordId, op: Op) {
         let Some(owner) = self.sessions.get(op.session).map(|s| (s.name().clone(), s.tenant())) else { return };
         let who = Claimant::Session(op.session);
@@ -43,7 +43,7 @@ impl Node {
         }
     }
 
-    /// The directory has given a key of this node to another owner.
+    /// Handles the loss of a key: the directory has given it to another owner.
     pub(in crate::protocol) fn key_lost(&mut self, now: Time, key: &Key, owner: &Name) {
         if key.reserved_for().is_some() {
             return;
@@ -51,14 +51,14 @@ impl Node {
         let Some(id) = self.keys.find(key) else { return };
         match self.keys.record(id).map(Record::owner) {
             None | Some(Owner::Nobody) => return,
-            // The answer to this claim decides who has it next.
+            // The answer to this claim decides the next owner.
             Some(Owner::Claiming(_)) => {
                 let before = self.keys.no_former_owner(id);
                 self.tell_taken_over(key, before.as_ref(), owner);
                 self.end_versions(id, false);
                 return;
             }
-            // One worker that pushes the same key to several nodes: each has what it got.
+            // The same worker pushes the key to several nodes. Each of them keeps what it has received.
             Some(Owner::Session(session)) if self.sessions.get(*session).is_some_and(|s| s.name() == owner) => return,
             Some(Owner::Landed(landed)) if landed.owner == *owner => return,
             Some(Owner::Session(_) | Owner::Landed(_) | Owner::Outlived(_)) => {}
@@ -66,7 +66,7 @@ impl Node {
         self.taken_away(now, id, owner);
     }
 
-    /// A key that was this node's is another owner's.
+    /// Ends a key that has gone from this node to another owner.
     fn taken_away(&mut self, now: Time, id: RecordId, owner: &Name) {
         #[cfg(test)]
         if self.config.broken == Some(crate::protocol::broken::Broken::KeepsLostKeys) {
@@ -88,7 +88,7 @@ impl Node {
         }
     }
 
-    /// The directory answered a claim.
+    /// Handles the directory's answer to a claim.
     pub(in crate::protocol) fn claimed(&mut self, now: Time, key: &Key, result: Result<(), ClaimRefused>) {
         if key.reserved_for().is_some() {
             return self.count(now, |counters| counters.claimed(now, key, result));
@@ -100,11 +100,13 @@ impl Node {
         match owner {
             Owner::Claiming(_) => {}
             Owner::Nobody => return self.claimed_for_nobody(key, &result),
-            // It was given without the directory, or is entered again after the directory's restart: another was faster.
+            // The key was granted without the directory, or was claimed again after the directory restarted, and
+            // another owner was faster.
             Owner::Session(_) | Owner::Landed(_) | Owner::Outlived(_) => {
                 match result {
                     Err(ClaimRefused::Owned { owner, .. }) => self.taken_away(now, id, &owner),
-                    // The directory does not believe this node any more: what nobody is told of ends here, too.
+                    // The directory no longer accepts this node's word for the key and tells no other node of it. So
+                    // the key ends here, too.
                     Err(ClaimRefused::Denied(_)) => {
                         let me = self.config.name.clone();
                         self.taken_away(now, id, &me);
@@ -117,7 +119,7 @@ impl Node {
         let Some(Claiming { owner, who, before, pushes, behind, .. }) = self.keys.answer_claim(id) else { return };
         if before.is_some() && result.is_ok() {
             self.tell_taken_over(key, before.as_ref(), &owner);
-            // It is another worker's now.
+            // The key belongs to the new owner now.
             self.end_versions(id, false);
         }
         match (result, who) {
@@ -126,7 +128,7 @@ impl Node {
                 self.keys.give(id, Owner::Session(session));
                 self.keys.forget_location(key);
                 let pushes: Vec<_> = pushes.into_iter().filter_map(|op| self.sessions.finish(op)).collect();
-                // Who pushed has given up meanwhile: it would have the key, and nothing of it.
+                // All pushes were given up meanwhile: the worker would own a key without a version.
                 if pushes.is_empty() {
                     self.end_key(now, id);
                 }
@@ -171,15 +173,16 @@ impl Node {
         }
     }
 
-    /// The key was claimed twice, of two directories, and the answer to the other claim has ended it.
+    /// Handles the answer to a claim that has no claimant any more. The key was claimed at two directories, and the
+    /// answer from the other one has already ended it.
     fn claimed_for_nobody(&mut self, key: &Key, result: &Result<(), ClaimRefused>) {
         if result.is_ok() {
             self.actions.ask_directory(DirectoryRequest::Unclaim { key: key.clone() });
         }
     }
 
-    /// Everything that is owned here has to be entered again: the directory is a new one. What an earlier one numbered says nothing to it,
-    /// whose clock may have been set back.
+    /// Claims all keys of this node again, because the directory is a new one. Locations from an earlier directory are
+    /// forgotten: its sequence numbers mean nothing to the new one, whose clock may have been set back.
     pub(in crate::protocol) fn claim_all(&mut self) {
         self.keys.forget_locations();
         self.count(self.latest, Counters::claim_all);
@@ -198,7 +201,7 @@ impl Node {
         self.keys.resolve_all(&mut self.actions);
     }
 
-    /// Every key that a worker of this node publishes, and who. For who compares nodes.
+    /// Returns every key that a worker of this node publishes, with that worker's name. Tests compare nodes by it.
     #[cfg(test)]
     pub(crate) fn owners(&self) -> Vec<(Key, Name)> {
         let records = self.keys.records().iter().map(|(_, record)| record);
@@ -206,13 +209,13 @@ impl Node {
         resident.filter_map(|r| Some((r.key().clone(), self.owner_name(r.owner())?.clone()))).collect()
     }
 
-    /// The workers that are found by their names here.
+    /// Returns the names of the workers that can be found by name at this node.
     #[cfg(test)]
     pub(crate) fn worker_names(&self) -> Vec<Name> {
         self.sessions.names()
     }
 
-    /// Nobody publishes this key here any more. Its readers go on reading.
+    /// Ends a key at this node and its entry in the directory. Readers of its versions keep reading.
     pub(super) fn end_key(&mut self, now: Time, id: RecordId) {
         let Some(key) = self.keys.record(id).map(|r| r.key().clone()) else { return };
         let Some(before) = self.keys.let_go(id) else { return };
@@ -224,8 +227,8 @@ impl Node {
         self.owner_gone(now, id);
     }
 
-    /// A key has no owner here any more: those who wait for it have to look elsewhere. Where its owner is known, that is as true as before:
-    /// somebody here has claimed the key in vain, and the directory has nothing newer to say.
+    /// Redirects the waiters of a key that has no owner here any more. A remembered location of the key is still true:
+    /// a worker of this node has claimed the key in vain, and the directory knows nothing newer.
     pub(super) fn owner_gone(&mut self, now: Time, id: RecordId) {
         let Some(key) = self.keys.record(id).map(|r| r.key().clone()) else { return };
         for waiter in self.keys.take_waiters(id) {

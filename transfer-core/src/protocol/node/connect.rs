@@ -11,7 +11,7 @@ use crate::tensor::Name;
 use crate::time::Time;
 
 impl Node {
-    /// The link to a node. Where there is none, one is asked for and the operation waits for it.
+    /// Returns the link to a node. If there is none, the operation waits and a link is requested.
     pub(super) fn connect_for(&mut self, id: OperationId, node: &Name) -> Option<LinkId> {
         self.links.connect(id, node, &mut self.actions)
     }
@@ -28,7 +28,7 @@ impl Node {
         }
     }
 
-    /// Sends a tensor to the sidecar of another worker.
+    /// Starts a push or a prepare for a worker at another sidecar.
     pub(super) fn push_there(&mut self, now: Time, op: Op) {
         let Some(to) = op.target().cloned() else { return };
         let id = self.sessions.begin(op);
@@ -50,7 +50,7 @@ impl Node {
                 let text = format!("worker {to:?} has just left node {node:?}");
                 return self.fail_op(id, Failure::new(FailureCode::UnknownWorker, text));
             }
-            // It connected here meanwhile.
+            // The target has connected to this node meanwhile, so its tenant can be checked now.
             let may = self.sessions.op(id).map_or(Ok(()), |op| self.may_push(op.session, &op.key, op.target()));
             if let Err(failure) = may {
                 return self.fail_op(id, failure);
@@ -69,7 +69,8 @@ impl Node {
         }
     }
 
-    /// A node cannot be reached: what an operation looks for there may be elsewhere when it is asked for again.
+    /// Forgets where an operation's key or target is, because that node cannot be reached. A later attempt may find it
+    /// elsewhere.
     pub(super) fn forget_node_of(&mut self, id: OperationId) {
         let Some(op) = self.sessions.op(id) else { return };
         if op.key.reserved_for().is_some() {
@@ -84,7 +85,7 @@ impl Node {
         }
     }
 
-    /// Gets landing slots before the first push needs them.
+    /// Handles a worker's request for landing slots before the first push needs them.
     pub(super) fn prepare(&mut self, now: Time, session: SessionId, op: OpId, prepare: Prepare) {
         if let Some(failure) = self.is_busy(session).or_else(|| self.no_name(session, &prepare.key)) {
             return self.refuse(session, op, failure);
@@ -93,7 +94,7 @@ impl Node {
             return self.refuse(session, op, failure);
         }
         if self.sessions.named(&prepare.to).is_some() {
-            // It will be handed over by reference.
+            // The target is at this node and gets the tensor by reference, without slots.
             return self.prepared(session, op);
         }
         let Prepare { key, meta, to, timeout } = prepare;
@@ -106,7 +107,7 @@ impl Node {
         self.answer(session, op, Answer::Prepared);
     }
 
-    /// The directory said where a worker is.
+    /// Handles the directory's answer about where a worker is.
     pub(in crate::protocol) fn worker_located(&mut self, now: Time, worker: &Name, node: Option<&Name>) {
         for id in self.sessions.located(worker, node.filter(|node| **node != self.config.name)) {
             match node {

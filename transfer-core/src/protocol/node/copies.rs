@@ -1,8 +1,9 @@
-//! Tensors that workers of another tenant may read, on the node where they lie.
+//! Copies of tensors for workers of another tenant, on the node where the tensors lie.
 //!
-//! Who is passed a segment can read all of it, so nothing of one tenant's memory is passed to another: the bytes are copied once, into the
-//! reader's own landing pool, and the reader gets a lease on the copy. Room is waited for like that of a landing slot. Whoever drives the node
-//! copies a piece at a time, so that a large tensor holds up nobody.
+//! A process that is passed a segment can read all of it. So no segment of one tenant is passed to another: the bytes
+//! are copied once, into the reader's own landing pool, and the reader gets a lease on the copy. A copy waits for room
+//! like a landing slot. The host of the node copies one piece at a time, so that a large tensor delays no
+//! other work.
 
 use super::Node;
 use super::copying::Copying;
@@ -23,13 +24,13 @@ use crate::time::Time;
 use std::time::Duration;
 
 impl Node {
-    /// Whether a version is another tenant's than this worker's.
+    /// Returns whether a version belongs to another tenant than this worker.
     pub(super) fn is_of_another(&self, session: SessionId, blob: BlobId) -> bool {
         let reader = self.sessions.tenant_of(session);
         self.keys.blob(blob).is_some_and(|b| reader.is_some_and(|reader| reader != b.domain))
     }
 
-    /// Answers a fetch of what belongs to another tenant: by a copy, if that one shares it.
+    /// Answers a fetch of another tenant's version: with a copy if the reader may read it, else with a failure.
     pub(super) fn hand_over_copy(&mut self, now: Time, op: Op, blob: BlobId) {
         let Some(reader) = self.sessions.tenant_of(op.session) else { return };
         match self.may_read(reader, &op.key, blob) {
@@ -38,7 +39,7 @@ impl Node {
         }
     }
 
-    /// Answers a fetch of what belongs to another tenant, who shares it: by a copy.
+    /// Starts a copy of another tenant's version for a fetch that may read it.
     fn fetch_copy(&mut self, now: Time, mut op: Op, blob: BlobId) {
         let (session, id) = (op.session, op.id);
         let Some(reader) = self.sessions.tenant_of(session) else { return };
@@ -69,7 +70,7 @@ impl Node {
         }
     }
 
-    /// Takes room for a copy, and has it made. `true` where it has it, or does not need it any more.
+    /// Allocates room for a copy and starts it. Returns `true` if the copy has room or no longer needs any.
     pub(super) fn try_copy(&mut self, reader: Tenant, id: CopyId) -> bool {
         let Some(copying) = self.copies.get_mut(id).filter(|c| c.to.is_none()) else { return true };
         let len = padded(copying.len).unwrap_or(u64::MAX);
@@ -82,7 +83,8 @@ impl Node {
         true
     }
 
-    /// The fetch that wants it has ended.
+    /// Handles the end of the fetch that wanted a copy. A copy without room is dropped; one in progress is freed when
+    /// it is complete.
     pub(super) fn copy_unwanted(&mut self, id: CopyId) {
         let Some(copying) = self.copies.get_mut(id) else { return };
         copying.op = None;
@@ -94,7 +96,7 @@ impl Node {
         }
     }
 
-    /// The answer to [`HostAction::Copy`]: all of it is there.
+    /// Handles the answer to [`HostAction::Copy`]: all bytes are copied.
     pub fn copied(&mut self, now: Time, tag: u64) {
         self.latest = now;
         let Some(Copying { op, key, from, reader, len, to: Some(range), began }) =
@@ -135,7 +137,7 @@ impl Node {
         self.unhold(blob);
     }
 
-    /// Nothing more is read of what was copied, which counts as a fetch where that went `well`.
+    /// Releases the version that was copied. It counts as a fetch if the copy went `well`.
     fn copied_from(&mut self, now: Time, key: &Key, from: BlobId, well: bool) {
         self.fetch_of_ends(now, key, from, well);
         self.unhold(from);

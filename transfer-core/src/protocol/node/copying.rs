@@ -1,4 +1,4 @@
-//! A copy of a version for a worker of another tenant.
+//! The state of a copy for a worker of another tenant.
 
 use crate::alloc::Allocation;
 use crate::memory::{ALIGNMENT, padded};
@@ -7,26 +7,26 @@ use crate::protocol::tenant::Tenant;
 use crate::tensor::Key;
 use crate::time::Time;
 
-/// A copy that waits for room, or is being made.
+/// A copy that waits for room or is in progress.
 pub(super) struct Copying {
-    /// `None` once the fetch has ended; then this only waits for the bytes to be copied.
+    /// `None` once the fetch has ended. The copy then only waits until its bytes are copied.
     pub(super) op: Option<OperationId>,
     pub(super) key: Key,
     pub(super) from: BlobId,
-    /// Whose it will be.
+    /// The tenant of the worker that will read the copy.
     pub(super) reader: Tenant,
     pub(super) len: u64,
-    /// The room that it has.
+    /// The room in the reader's landing pool, once it is allocated.
     pub(super) to: Option<Allocation>,
-    /// When it got that.
+    /// When the room was allocated; until then, when the fetch asked for the copy.
     pub(super) began: Time,
 }
 
 impl Copying {
-    /// How much room it waits for. `None`: it has it.
+    /// Returns how much room the copy waits for, in bytes. `None` if it has room.
     pub(super) fn needs(&self) -> Option<u64> {
         match self.to {
-            // An empty tensor takes the least that can be allocated.
+            // An empty tensor takes the smallest size that can be allocated.
             None => padded(self.len).map(|len| len.max(ALIGNMENT)),
             Some(_) => None,
         }

@@ -1,4 +1,5 @@
-//! Counters and barriers: what workers, peers and devices say of them goes to `protocol/counters`, and what comes out is done.
+//! Counters and barriers: hands the events of workers, peers and devices to `protocol/counters`, and carries out the
+//! effects.
 
 use super::Node;
 use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
@@ -16,14 +17,15 @@ use hashbrown::HashSet;
 use std::collections::VecDeque;
 
 impl Node {
-    /// From here on the words of counters lie in this memory, of [`COUNTER_WORDS_BYTES`](crate::protocol::COUNTER_WORDS_BYTES) and all
-    /// zero, because the device of a fabric of that kind operates on them for peers. To be called before the first event. Without it the
-    /// values lie in the node itself, and peers send messages.
+    /// Puts the words of counters into this registered memory, because the device of a fabric of this kind operates on
+    /// them for peers. The memory has [`COUNTER_WORDS_BYTES`](crate::protocol::COUNTER_WORDS_BYTES) bytes and is all
+    /// zero. Must be called before the first event. Without it, the node itself holds the values, and peers send
+    /// messages.
     pub fn use_words(&mut self, words: LocalSlice, kind: FabricKind) {
         self.counters.use_words(words, kind);
     }
 
-    /// A worker's request.
+    /// Handles a worker's request about a counter or a barrier.
     pub(super) fn counter(&mut self, now: Time, session: SessionId, op: OpId, command: CounterCommand) {
         let CounterCommand { name, ask, timeout } = command;
         if let Some(failure) = self.is_busy(session) {
@@ -52,7 +54,7 @@ impl Node {
         self.count(now, |counters| counters.begin(now, id, of, ask));
     }
 
-    /// Hands the counters an event, and does what comes out.
+    /// Hands an event to the counters and carries out its effects.
     pub(super) fn count<R>(&mut self, now: Time, event: impl FnOnce(&mut Counters) -> R) -> R {
         let result = event(&mut self.counters);
         for effect in self.counters.take_effects() {
@@ -92,7 +94,7 @@ impl Node {
         self.send(link, Role::Counter, index, body);
     }
 
-    /// Ends an operation that was carried out.
+    /// Ends an operation that was carried out, and answers its worker.
     fn counted(&mut self, now: Time, id: OperationId, outcome: Outcome) {
         let Some(Op { session, id: op, since, .. }) = self.sessions.finish(id) else { return };
         let report = |Way { path, fabric, posted }| CounterReport {
@@ -115,7 +117,8 @@ impl Node {
         self.answer(session, op, answer);
     }
 
-    /// A peer's request: which counter it is about, and for whom. `None` where there is nothing more to do.
+    /// Checks a peer's request. Returns the counter's key and the tenant that asks for it. `None` if the request is
+    /// already answered, or was a violation.
     fn counter_request(
         &mut self,
         link: LinkId,
@@ -138,7 +141,7 @@ impl Node {
         None
     }
 
-    /// COUNTER_OPEN and BARRIER_WAIT.
+    /// Handles the messages COUNTER_OPEN and BARRIER_WAIT.
     pub(super) fn counter_asked(
         &mut self,
         now: Time,
@@ -152,7 +155,7 @@ impl Node {
         }
     }
 
-    /// COUNTER_OP.
+    /// Handles the message COUNTER_OP.
     pub(super) fn counter_op(
         &mut self,
         now: Time,
@@ -166,7 +169,7 @@ impl Node {
         }
     }
 
-    /// COUNTER_ENDED.
+    /// Handles the message COUNTER_ENDED.
     pub(super) fn counter_ended_there(&mut self, link: LinkId, name: NameRef) {
         match self.links.look_up(link, name).cloned().map(Key::from) {
             Ok(key) => self.counters.ended_there(link, &key),
@@ -174,24 +177,25 @@ impl Node {
         }
     }
 
-    /// The device that operates on words does not reach the peer any more, the link does.
+    /// Handles an operation on a peer's word that could not be posted: the device does not reach the peer any more, but
+    /// the link does. The operation goes to the counter's home by message.
     pub(crate) fn atomic_refused(&mut self, link: LinkId, work: WorkId) {
         self.count(self.latest, |counters| counters.atomic_refused(link, work));
     }
 
-    /// The device did not take an operation that [`FabricAction::LocalAtomic`](crate::protocol::FabricAction::LocalAtomic) asked for.
+    /// Handles the refusal of [`FabricAction::LocalAtomic`](crate::protocol::FabricAction::LocalAtomic) by the device.
     pub fn local_atomic_refused(&mut self, work: WorkId, why: &str) {
         self.count(self.latest, |counters| counters.local_atomic_refused(work, why));
     }
 
-    /// The places and values of the counters that live here, where the values do not lie in registered memory; for tests.
+    /// Returns the places and values of the counters that live here, unless registered memory holds them; for tests.
     #[cfg(test)]
     pub(crate) fn counter_values(&self) -> Vec<(Key, u32, u64)> {
         self.counters.values()
     }
 }
 
-/// The counter requests among what was not sent.
+/// Returns the indices of the COUNTER_OP and BARRIER_WAIT messages that were not sent.
 pub(super) fn unsent(outbox: &VecDeque<Out>) -> HashSet<u32> {
     let of = |out: &Out| match out {
         Out::Message(Message { index, body: Body::CounterOp { .. } | Body::BarrierWait { .. }, .. }) => Some(*index),

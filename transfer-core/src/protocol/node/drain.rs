@@ -1,29 +1,29 @@
-//! Draining: the node finishes what runs and takes nothing new, because it is about to leave.
+//! Draining: the node is about to leave. It finishes what runs and takes nothing new.
 //!
-//! What a worker or a peer asks for from then on fails with [`FailureCode::Draining`], and so does at once what only waits for a
-//! version that is not there: nobody will publish it here any more. Landing slots that lie idle are called back, so that
-//! peers hear it before they write. Counters and barriers that live here go on until the end.
+//! New work that a worker or a peer asks for fails with [`FailureCode::Draining`]. So do, at once, the fetches and
+//! requests that wait for an unpublished version: no worker will publish it here. Idle landing slots are called back,
+//! so that peers learn of the drain before they write. Counters and barriers that live here work until the end.
 
 use super::Node;
 use crate::op::{Failure, FailureCode};
 use crate::protocol::sessions::{FetchStage, OpKind};
 use crate::time::Time;
 
-/// What a draining node has still to do.
+/// The work that a draining node has left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unfinished {
     /// Operations of its workers.
     pub operations: u64,
-    /// Requests of peers that it answers.
+    /// Requests of peers that it has not answered.
     pub requests: u64,
-    /// Writes and messages that wait for a peer to take them, or are not placed there yet.
+    /// Writes and messages that wait to be posted, and posted writes that are not complete.
     pub outgoing: u64,
-    /// Keys of which a peer may still be writing something here.
+    /// Keys that a peer may still write here, or that have landed and are not published yet.
     pub landing: u64,
 }
 
 impl Unfinished {
-    /// Whether there is nothing.
+    /// Returns whether no work is left.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Unfinished::default()
@@ -31,7 +31,7 @@ impl Unfinished {
 }
 
 impl Node {
-    /// Takes nothing new from here on. Once per life: there is no way back.
+    /// Starts draining: the node takes nothing new from here on. A drain cannot be undone.
     pub fn drain(&mut self, now: Time) {
         self.latest = now;
         if std::mem::replace(&mut self.draining, true) {
@@ -51,7 +51,7 @@ impl Node {
         self.recall_idle_slots();
     }
 
-    /// What a draining node still has to do.
+    /// Returns the work that a draining node has left.
     #[must_use]
     pub fn unfinished(&self) -> Unfinished {
         let landing = self.landing.flows_where(|flow| flow.state.lands() || flow.holds_unpublished()).len() as u64;
@@ -64,7 +64,7 @@ impl Node {
         left
     }
 
-    /// What is answered instead of beginning something.
+    /// Returns the failure that answers new work while the node drains.
     pub(super) fn is_draining(&self) -> Failure {
         let text = format!(
             "the sidecar of node {:?} is draining: it finishes what runs, takes nothing new, and leaves; try again when it is back, \

@@ -1,4 +1,4 @@
-//! Transfers that have ended, one by one, for whoever traces them. Nobody does as a rule, and then nothing is kept.
+//! Records of transfers that have ended, for tracing. Tracing is usually off, and then nothing is recorded.
 
 use super::Node;
 use crate::fabric::LinkId;
@@ -13,7 +13,7 @@ use crate::tensor::{Key, Name, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 
-/// What is to be noted of one.
+/// A transfer of a worker of this node that has ended.
 pub(super) struct Ending<'a> {
     pub(super) operation: Operation,
     pub(super) session: SessionId,
@@ -25,7 +25,7 @@ pub(super) struct Ending<'a> {
     pub(super) trace: Option<TraceContext>,
 }
 
-/// The same of a transfer that a peer began.
+/// A transfer that a peer began and that has ended.
 pub(super) struct PeersTransfer<'a> {
     pub(super) operation: Operation,
     pub(super) key: &'a Key,
@@ -37,14 +37,14 @@ pub(super) struct PeersTransfer<'a> {
 }
 
 impl Node {
-    /// Whether to note transfers that end, from here on.
+    /// Turns the recording of ended transfers on or off.
     pub fn trace(&mut self, on: bool) {
         if on != self.ended.is_some() {
             self.ended = on.then(Vec::new);
         }
     }
 
-    /// Those that have ended since this was called last.
+    /// Takes the transfers that have ended since the last call.
     pub fn take_ended(&mut self) -> impl Iterator<Item = EndedTransfer> {
         self.ended.iter_mut().flat_map(|ended| ended.drain(..))
     }
@@ -58,7 +58,8 @@ impl Node {
         ended.push(EndedTransfer { operation, key, worker, version, peer, outcome, at: now, took, trace });
     }
 
-    /// The same for a transfer that a peer began. Only where its worker traces it: else it is the peer's alone.
+    /// Records a transfer that a peer began, but only if the peer's worker traces it. An untraced one concerns the peer
+    /// alone.
     pub(super) fn note_for_peer(&mut self, now: Time, link: LinkId, transfer: PeersTransfer<'_>) {
         let PeersTransfer { operation, key, worker, version, report, since, trace } = transfer;
         let (Some(ended), Some(_)) = (&mut self.ended, trace) else { return };
@@ -67,7 +68,7 @@ impl Node {
         ended.push(EndedTransfer { operation, key, worker, version, peer, outcome, at: now, took, trace });
     }
 
-    /// The same for a peer's push that has landed here. It was on its way since its TRACE was heard.
+    /// Records a peer's push that has landed here. Its duration counts from the arrival of its TRACE.
     pub(super) fn note_landed(
         &mut self,
         now: Time,
@@ -90,7 +91,7 @@ impl Node {
         self.note_for_peer(now, link, PeersTransfer { operation, key, worker, version, report, since: told, trace });
     }
 
-    /// What the worker of an operation calls the span that it belongs to.
+    /// Returns the trace context that the worker gave with an operation.
     pub(super) fn trace_of(&self, op: &Op) -> Option<TraceContext> {
         match &op.kind {
             OpKind::Push { blob, .. } => self.keys.blob(*blob)?.trace,
@@ -99,7 +100,7 @@ impl Node {
         }
     }
 
-    /// The same for one that was handed over within this node.
+    /// Records a fetch that was answered within this node.
     pub(super) fn note_handed_over(
         &mut self,
         now: Time,
@@ -114,7 +115,7 @@ impl Node {
         self.note_ended(now, Ending { operation, session, key, version: Some(version), path, outcome, since, trace });
     }
 
-    /// The same for an operation that has failed, where it was a transfer.
+    /// Records an operation that has failed, if it is a push or a fetch.
     pub(super) fn note_failed(&mut self, op: &Op, code: FailureCode) {
         let (operation, version) = match &op.kind {
             OpKind::Push { version, .. } => (Operation::Push, *version),

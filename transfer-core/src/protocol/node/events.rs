@@ -1,4 +1,4 @@
-//! What the node tells without being asked, each at most so often.
+//! Events that the node reports without being asked. Failures and full pools are reported at a limited rate.
 
 use super::Node;
 use crate::op::{Failure, FailureCode};
@@ -12,10 +12,10 @@ impl Node {
         self.actions.push(HostAction::Control(Control::Event(event)));
     }
 
-    /// An operation of that worker has failed.
+    /// Counts a worker's failed operation and reports it, unless its caller gave it up or the rate limit is reached.
     pub(super) fn failed(&mut self, session: SessionId, failure: &Failure) {
         self.meters.failed(failure.code);
-        // Whoever gives something up knows.
+        // The caller gave the operation up and knows of it.
         if failure.code == FailureCode::Cancelled {
             return;
         }

@@ -1,4 +1,4 @@
-//! Finding what a worker asks for: here, at its known owner, in the directory.
+//! Finding the version that a worker fetches: at this node, at the key's known owner, or through the directory.
 
 use super::Node;
 use crate::op::{Failure, FailureCode, Fetch, OpId};
@@ -9,7 +9,7 @@ use crate::protocol::sessions::{FetchStage, Op, OpKind};
 use crate::tensor::{Key, Name, Select, Version};
 use crate::time::Time;
 
-/// How often a fetch follows a key that is not where the directory said.
+/// How many times a fetch asks the directory again because the key is not where the directory said.
 pub(super) const MOST_ASTRAY: u32 = 16;
 
 impl Node {
@@ -23,7 +23,7 @@ impl Node {
             self.keys.watch(&fetch.key);
         }
         let behind = found.filter(|record| self.may_be_behind(*record, Some(session)));
-        // The usual case needs no operation: it is published here.
+        // In the usual case the version is published here, and no operation is needed.
         if let Some(record) = found.filter(|_| behind.is_none()) {
             fetch.select = self.resolve_latest(record, fetch.select);
             match self.keys.pick(record, fetch.select) {
@@ -75,7 +75,7 @@ impl Node {
         }
     }
 
-    /// Looks for the key: here, at its known owner, in the directory.
+    /// Looks for a fetch's key: at this node, at the key's known owner, then through the directory.
     pub(super) fn start_fetch(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.sessions.op_mut(id) else { return };
         let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
@@ -99,7 +99,7 @@ impl Node {
         }
     }
 
-    /// The directory found a key.
+    /// Handles the directory's answer about where a key is.
     pub(in crate::protocol) fn located(&mut self, now: Time, key: &Key, node: &Name, sequence: u64) {
         let mine = *node == self.config.name;
         if !mine {
@@ -111,7 +111,7 @@ impl Node {
             return;
         }
         if mine {
-            // The entry is our own and on its way out.
+            // The entry is this node's own, and its removal is on the way.
             return self.keys.resolve(id, sequence, &mut self.actions);
         }
         for waiter in self.keys.take_waiters(id) {
@@ -123,8 +123,9 @@ impl Node {
         self.keys.tidy(id, &mut self.actions);
     }
 
-    /// A node that was said to own the key does not. The directory is asked for a newer entry, but not for ever: two that each say it
-    /// is the other's would keep a fetch going until its deadline, and be asked all the while.
+    /// Handles the answer of a node that does not own the key, although the directory said so. The directory is asked
+    /// for a newer entry, but not without limit: two nodes that each say that the other owns the key would keep the
+    /// fetch going until its deadline, and the directory busy.
     pub(super) fn wrong_owner(&mut self, now: Time, id: OperationId, why: Failure) {
         let Some(Op { kind: OpKind::Fetch { astray, stage, .. }, .. }) = self.sessions.op_mut(id) else { return };
         *astray += 1;
@@ -137,7 +138,7 @@ impl Node {
         self.fail_op(id, Failure::new(FailureCode::NotOwner, text));
     }
 
-    /// The remembered owner of a key was the wrong one: ask the directory for a newer entry.
+    /// Asks the directory for a newer entry of a key, because the remembered owner is wrong.
     fn look_again(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.sessions.op_mut(id) else { return };
         let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
@@ -148,7 +149,7 @@ impl Node {
         self.wait_here(now, id, record, select, newer_than);
     }
 
-    /// A fetch waits for a version of a key that is owned here, or for the directory to say where it is.
+    /// Makes a fetch wait: for a version of the key if it is owned here, else for the directory to locate the key.
     fn wait_here(&mut self, now: Time, id: OperationId, record: RecordId, select: Select, newer_than: u64) {
         self.keys.wait(record, Waiter::Local(id), select);
         match self.keys.record(record).is_some_and(Record::is_owned) {

@@ -1,4 +1,4 @@
-//! What comes in: messages, and the end of a link.
+//! Events of links: messages from peers, and the end of a link or a rail.
 
 use super::Node;
 use super::counters::unsent;
@@ -90,7 +90,7 @@ impl Node {
     pub(super) fn link_down(&mut self, now: Time, link: LinkId, reason: &DownReason) {
         let Some(Lost { peer, in_flight, unsent: waiting }) = self.links.down(link) else { return };
         let lost = |what: &str| Failure::new(FailureCode::PeerLost, format!("{what} node {peer:?} was lost: {reason}"));
-        // The link is drained: no write of the peer can arrive any more, and none of ours reads our memory.
+        // The link is drained: no write of the peer can arrive any more, and no write of this side reads its memory.
         let (slots, flows_in) = self.landing.link_down(link);
         let mut transfers = self.transfers.link_down(link);
         let references = self.references.link_down(link);
@@ -133,7 +133,7 @@ impl Node {
         self.actions.push(HostAction::Control(Control::LinkDown { link, peer, why: reason.to_string() }));
     }
 
-    /// The fabric sees to what was under way on that rail.
+    /// Reports the loss of a rail. The fabric recovers what was in flight on it.
     pub(super) fn rail_down(&mut self, link: LinkId, rail: usize, reason: &DownReason, left: usize) {
         if let Some(l) = self.links.get(link) {
             let (peer, why) = (l.peer().name.clone(), reason.to_string());

@@ -1,4 +1,4 @@
-//! References to memory: handing a tensor over, and giving its memory back.
+//! References to blobs: handing a tensor to a worker, and returning its memory.
 
 use super::Node;
 use crate::fabric::FabricKind;
@@ -14,7 +14,7 @@ use crate::time::Time;
 use std::time::Duration;
 
 impl Node {
-    /// Takes one reference away. The last one gives the memory back to where it came from.
+    /// Drops one reference to a blob. The last one returns the memory to its source.
     pub(super) fn unhold(&mut self, id: BlobId) {
         let blob = match self.keys.unhold(id) {
             Unheld::Held => return,
@@ -42,19 +42,19 @@ impl Node {
         }
     }
 
-    /// Of an arena: how many ranges of it somebody can still reach, and whether its worker is gone.
+    /// Returns how many versions in an arena can still be reached, and whether the arena's worker is gone.
     #[must_use]
     pub fn arena_reach(&self, segment: SegmentId) -> Option<(u64, bool)> {
         self.sessions.arena(segment)
     }
 
-    /// Nobody can reach that arena any more.
+    /// Releases an arena that no worker and no peer can reach any more.
     pub(super) fn arena_unused(&mut self, segment: SegmentId) {
         self.references.unshare(segment);
         self.actions.push(HostAction::SegmentUnused { segment });
     }
 
-    /// Gives a worker a lease on a blob.
+    /// Answers a fetch with a lease on a blob that lies at this node.
     pub(super) fn hand_over(
         &mut self,
         now: Time,
@@ -87,7 +87,7 @@ impl Node {
         Ok(report)
     }
 
-    /// Gives a worker a lease on a blob, with the report of what brought it, and over which path.
+    /// Answers a fetch with a lease on a blob. `report` and `path` tell how the blob came to this node.
     pub(super) fn lend(
         &mut self,
         session: SessionId,

@@ -1,4 +1,4 @@
-//! Why a worker, a tenant or the node cannot have one more key or version.
+//! Limits on the keys and versions of a worker, a tenant and the node.
 
 use super::Node;
 use crate::op::{Failure, FailureCode};
@@ -11,7 +11,7 @@ fn beyond(whose: &str, has: u64, what: &str, setting: &str) -> Failure {
 }
 
 impl Node {
-    /// Why a worker cannot have one more key.
+    /// Returns the failure if a worker cannot have one more key.
     pub(super) fn too_many_keys(&mut self, session: SessionId) -> Option<Failure> {
         let limits = self.config.limits;
         let s = self.sessions.get(session)?;
@@ -29,7 +29,7 @@ impl Node {
         failure.or_else(|| self.node_has_too_many_keys())
     }
 
-    /// Why the node cannot have one more key than those that it has; of these one is the newcomer.
+    /// Returns the failure if the node has more keys than its limit. The new key is already among those counted.
     pub(super) fn node_has_too_many_keys(&mut self) -> Option<Failure> {
         let (has, limit) = (self.keys.records().len() as u64, self.config.limits.keys_per_node);
         (has > limit).then(|| {
@@ -38,7 +38,7 @@ impl Node {
         })
     }
 
-    /// Why a worker cannot publish one more version.
+    /// Returns the failure if a worker cannot publish one more version.
     pub(super) fn too_many_versions(&mut self, session: SessionId) -> Option<Failure> {
         let limits = self.config.limits;
         let s = self.sessions.get(session)?;
@@ -59,13 +59,13 @@ impl Node {
         Some(failure)
     }
 
-    /// How often pushes were refused at a limit.
+    /// Returns how often pushes were refused at a limit.
     #[must_use]
     pub fn limits_reached(&self) -> LimitsReached {
         self.keys.limits_reached()
     }
 
-    /// What has to hold of these numbers; for tests.
+    /// Checks that as many versions are counted as lie in arenas; for tests.
     #[cfg(test)]
     pub(super) fn check_limits(&self) -> Result<(), String> {
         let versions = self.keys.versions_counted();

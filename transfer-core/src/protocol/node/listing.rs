@@ -1,5 +1,6 @@
-//! Listings of what there may be many of, page after page: a call looks at a bounded number of places, whatever there is and whatever
-//! is asked for. So a page is in the order in which things lie, and a filter may leave it short or empty before the last.
+//! Listings in pages of tables that may be long. One call looks at a bounded number of places, however long the table
+//! is and whatever the filter asks for. So a page has the order of the table, and a filter may leave a page short or
+//! empty although more pages follow.
 
 use super::Node;
 use crate::fabric::LinkId;
@@ -18,29 +19,29 @@ use crate::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Which tensors to list. Empty texts stand for all.
+/// Selects the tensors to list. An empty text selects all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TensorFilter {
-    /// How the key starts.
+    /// The prefix of the key.
     pub prefix: String,
     /// The owner's name.
     pub owner: String,
 }
 
-/// Which transfers in flight to list. Empty texts stand for all.
+/// Selects the transfers in flight to list. An empty text selects all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TransferFilter {
-    /// How the key starts.
+    /// The prefix of the key.
     pub prefix: String,
     /// The worker's name.
     pub worker: String,
     /// The other node's name.
     pub peer: String,
-    /// What began longer ago than this.
+    /// The least age: how long ago the transfer began.
     pub older_than: Duration,
 }
 
-/// A page of a table: what `show` makes of the entries from that place on.
+/// Returns one page of a table: the entries from place `from` on that `show` accepts.
 fn page_of<T, K, S>(
     table: &Slab<T, K>,
     from: u64,
@@ -60,7 +61,8 @@ fn page_of<T, K, S>(
     Page { entries, next: (end < table.end()).then_some(end as u64) }
 }
 
-/// The same of a map, whose keys are `number`s.
+/// Returns one page of a map: the entries from key `from` on that `show` accepts. `number` turns a key into
+/// the number of a place.
 fn page_of_map<K: Ord, T, S>(
     map: &BTreeMap<K, T>,
     from: K,
@@ -80,7 +82,7 @@ fn page_of_map<K: Ord, T, S>(
 }
 
 impl Node {
-    /// Connected workers whose name starts so, in the order in which they came.
+    /// Lists the connected workers whose name begins with `prefix`, in the order in which they connected.
     #[must_use]
     pub fn sessions(&self, prefix: &str, from: u64, limit: usize) -> Page<SessionStatus> {
         let show = |id: &SessionId, s: &Session| {
@@ -97,8 +99,8 @@ impl Node {
         page_of_map(self.sessions.all(), SessionId(from), limit, |id| id.0, show)
     }
 
-    /// Links to peers of that name, or to all where it is empty, in the order in which they were made. Only
-    /// [`crate::drive::Driver::links`] knows their rails; here each has one.
+    /// Lists the links to the peer of this name, or all links if it is empty, in the order in which they were made.
+    /// Only [`crate::drive::Driver::links`] knows their rails; here each has one.
     #[must_use]
     pub fn links(&self, peer: &str, from: u64, limit: usize) -> Page<LinkStatus> {
         let show = |id: &LinkId, l: &Link| {
@@ -121,7 +123,7 @@ impl Node {
         page_of_map(self.links.all(), from, limit, |id| id.0.into(), show)
     }
 
-    /// Published tensors.
+    /// Lists the published tensors.
     #[must_use]
     pub fn tensors(&self, filter: &TensorFilter, from: u64, limit: usize) -> Page<TensorStatus> {
         page_of(self.keys.records(), from, limit, |_, record| {
@@ -147,7 +149,7 @@ impl Node {
         })
     }
 
-    /// The worker that publishes a key.
+    /// Returns the name of the worker that owns a key.
     pub(super) fn owner_name<'a>(&'a self, owner: &'a Owner) -> Option<&'a Name> {
         match owner {
             Owner::Session(s) => self.sessions.get(*s).map(Session::name),
@@ -158,7 +160,7 @@ impl Node {
         }
     }
 
-    /// Operations of workers that have not ended.
+    /// Lists the operations of workers that have not ended.
     #[must_use]
     pub fn transfers(&self, now: Time, filter: &TransferFilter, from: u64, limit: usize) -> Page<TransferStatus> {
         page_of(self.sessions.operations(), from, limit, |id, op| {
@@ -186,7 +188,8 @@ impl Node {
         })
     }
 
-    /// Landing slots of links to peers of that name, or of all where it is empty, that wait until no write can reach them any more.
+    /// Lists the landing slots in quarantine: they wait until no write can reach them. `peer` is the name of the peer
+    /// to list them for; if it is empty, the slots of all peers are listed.
     #[must_use]
     pub fn quarantine(&self, now: Time, peer: &str, from: u64, limit: usize) -> Page<QuarantineStatus> {
         let (mut entries, mut steps) = (Vec::new(), 0);
@@ -198,7 +201,7 @@ impl Node {
             if u64::from(link.0) != first {
                 begin = 0;
             }
-            // A link counts as a step, for there may be thousands without any slot.
+            // A link counts as a step, because thousands of links may have no slot.
             steps += 1;
             if !peer.is_empty() && l.peer().name.as_str() != peer {
                 if steps > Page::<QuarantineStatus>::MOST_STEPS {
@@ -217,7 +220,7 @@ impl Node {
         Page { entries, next: None }
     }
 
-    /// What waits or is under way on a link.
+    /// Returns how much is queued or in flight on a link.
     pub(super) fn work_of(&self, link: LinkId, l: &Link) -> LinkWork {
         let transfers = self.transfers.of(link);
         LinkWork {
@@ -229,7 +232,7 @@ impl Node {
         }
     }
 
-    /// Whether a slot is in quarantine, and why.
+    /// Returns the status of a slot that is in quarantine, `None` for another slot.
     fn quarantined(&self, now: Time, link: LinkId, l: &Link, slot: &Slot) -> Option<QuarantineStatus> {
         let peer = &l.peer().name;
         let (key, since, waits_for) = match (&slot.user, &slot.state) {

@@ -1,20 +1,26 @@
-//! The node: the machines put together, the flows that need several of them, and the ways in and out.
+//! The node. It combines the state machines of `protocol`, runs the exchanges that need several of them, and is where
+//! events come in and actions go out.
 //!
 //! # Layout
-//! - `session`, `ops`: how sessions and operations of workers end. `waiting`: what an operation waits for, in words.
-//! - `fetch`, `connect`: finding a key's owner, a worker's node, the link to a node.
-//! - `publish`, `claims`, `name_lost`: publishing, and who may. `versions`: who is served with a version, and what ends with it.
-//! - `boards`: what workers find by looking, without asking.
-//! - `limits`, `tenants`: how much each may have, and who may have to do with what.
-//! - `take_back`: a version whose memory its worker wants to write again. `leases`: how memory is handed over and goes back.
-//! - `slots`, `recall`: what a grant, a landing and free room lead to; slots that are called back.
-//! - `inbox`, `outbox`: what comes in from a peer, and what goes out.
-//! - `pull`, `serve`: the two sides of a fetch from another node. `references`: the same, where the receiver reads the owner's memory.
+//! - `session`, `ops`: how sessions and operations of workers begin and end. `waiting`: what an operation waits for, in
+//!   words.
+//! - `fetch`, `connect`: finding a key's owner, a worker's node, and the link to a node.
+//! - `publish`, `claims`, `name_lost`: publishing, and the right to publish. `versions`: how versions answer waiters,
+//!   and how they end.
+//! - `boards`: versions that workers find without asking.
+//! - `limits`, `tenants`: how much a worker or a tenant may have, and which tenants have access.
+//! - `take_back`: a version whose memory its worker wants to write again. `leases`: how memory is handed to workers and
+//!   returned.
+//! - `slots`, `recall`: what follows a grant, a landing and freed room; slots that are called back.
+//! - `inbox`, `outbox`: messages and writes from peers and to peers.
+//! - `pull`, `serve`: the two sides of a fetch from another node. `references`: a fetch whose receiver reads the
+//!   owner's memory.
 //! - `push_out`, `push_in`, `prepare`: the two sides of a push to another node, and slots for many keys at once.
-//! - `copies`, `copying`: what workers of another tenant may read, copied for them.
-//! - `counters`: what is said of counters and barriers, and what comes out of them.
-//! - `status`, `listing`: what a node shows of itself. `events`, `ended`: what it tells, and transfers that have ended.
-//! - `drain`, `operator`: taking nothing new, and what an operator ends.
+//! - `copies`, `copying`: copies of tensors for workers of another tenant.
+//! - `counters`: events of counters and barriers, and their effects.
+//! - `status`, `listing`: the state that a node shows. `events`, `ended`: events that it reports, and records of ended
+//!   transfers.
+//! - `drain`, `operator`: draining the node, and what an operator ends.
 
 mod boards;
 #[cfg(test)]
@@ -82,15 +88,16 @@ use copying::Copying;
 
 /// One sidecar as a state machine: sessions of workers, published tensors, links to peers.
 ///
-/// It does no I/O, starts no thread and reads no clock. Whoever drives it
-/// - hands it **events**: `session_*`, [`request`](Node::request), `link_*`, [`fabric_event`](Node::fabric_event), the control
-///   plane's answers ([`located`](Node::located), [`worker_located`](Node::worker_located), [`claimed`](Node::claimed),
-///   [`connect_failed`](Node::connect_failed)) and [`timeout`](Node::timeout), each with the time;
-/// - then does all **actions** that [`poll_action`](Node::poll_action) gives, in order;
-/// - and calls [`timeout`](Node::timeout) when [`next_deadline`](Node::next_deadline) has come.
+/// It does no I/O, starts no thread and reads no clock. Its driver
+/// - hands it **events**: `session_*`, [`request`](Node::request), `link_*`, [`fabric_event`](Node::fabric_event), the
+///   control plane's answers ([`located`](Node::located), [`worker_located`](Node::worker_located),
+///   [`claimed`](Node::claimed), [`connect_failed`](Node::connect_failed)) and [`timeout`](Node::timeout), each with
+///   the time;
+/// - then carries out all **actions** that [`poll_action`](Node::poll_action) returns, in order;
+/// - and calls [`timeout`](Node::timeout) at the time of [`next_deadline`](Node::next_deadline).
 ///
-/// Before an immediate is handed in, its header is asked for with [`landing_header`](Node::landing_header) and copied out of the
-/// landed memory, for the node cannot touch memory.
+/// Before the driver hands in an immediate, it finds the header with [`landing_header`](Node::landing_header) and
+/// copies it out of the landed memory, because the node cannot access memory.
 pub struct Node {
     pub(super) config: NodeConfig,
     pub(super) sessions: Sessions,
@@ -102,25 +109,26 @@ pub struct Node {
     counters: Counters,
     pub(super) references: References,
     meters: Meters,
-    /// Transfers that have ended, where somebody traces them.
+    /// Transfers that have ended. `None` while tracing is off.
     ended: Option<Vec<EndedTransfer>>,
     /// The time of the latest event.
     latest: Time,
     /// Copies for readers of other tenants.
     copies: Slab<Copying, of::Copy>,
-    /// It takes nothing new.
+    /// Whether the node drains: it takes nothing new.
     draining: bool,
     failures_told: FailuresTold,
-    /// How many waiters and slots were looked at, for tests that hold what an event costs.
+    /// How many waiters and keys were looked at. Tests bound the cost of an event by it.
     #[cfg(test)]
     pub(super) steps: std::cell::Cell<u64>,
 }
 
-/// The most receive slots of a peer that are used, however many it says that it has.
+/// The most receive slots of a peer that are used, even if the peer says that it has more.
 const MAX_RECEIVE_SLOTS: u32 = 1 << 14;
 
 impl Node {
-    /// A node. `headers` is registered memory for outgoing landing headers: one of [`HEADER_BYTES`] for each transfer in flight.
+    /// Creates a node. `headers` is registered memory for outgoing landing headers: [`HEADER_BYTES`] for each transfer
+    /// in flight.
     #[must_use]
     pub fn new(config: NodeConfig, headers: LocalSlice) -> Node {
         let meters = Meters::new(config.timed);
@@ -149,25 +157,25 @@ impl Node {
         }
     }
 
-    /// This node's name.
+    /// Returns this node's name.
     #[must_use]
     pub fn name(&self) -> &Name {
         &self.config.name
     }
 
-    /// Who is at the other end of a link that is up.
+    /// Returns the peer of a link that is up.
     #[must_use]
     pub fn peer_of(&self, link: LinkId) -> Option<&PeerInfo> {
         self.links.get(link).map(Link::peer)
     }
 
-    /// The links that are up.
+    /// Returns the links that are up.
     #[must_use]
     pub fn link_ids(&self) -> Vec<LinkId> {
         self.links.all().keys().copied().collect()
     }
 
-    /// The next thing to do. `None` when nothing is left until the next event.
+    /// Returns the next action. `None` if nothing is left until the next event.
     pub fn poll_action(&mut self) -> Option<Action> {
         if self.actions.is_empty() {
             self.landing.settle();
@@ -182,13 +190,14 @@ impl Node {
         action
     }
 
-    /// When [`Node::timeout`] has to be called at the latest.
+    /// Returns the latest time at which [`Node::timeout`] has to be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         self.sessions.next_deadline().into_iter().chain(self.references.look_at()).min()
     }
 
-    /// Time has come: ends the operations whose deadline has passed, and looks after what lost peers may still read.
+    /// Handles the passing of time: ends the operations whose deadline has passed, and looks for readers of the memory
+    /// that lost peers held.
     pub fn timeout(&mut self, now: Time) {
         self.latest = now;
         while let Some(op) = self.sessions.take_due(now) {
@@ -197,14 +206,14 @@ impl Node {
         self.references.look_after(now, &mut self.actions);
     }
 
-    /// A landing pool for a trust domain; registered memory.
+    /// Adds the landing pool of a tenant. The segment is registered memory.
     pub fn add_pool(&mut self, domain: Tenant, segment: SegmentId, len_bytes: u64) {
         self.landing.add_pool(domain, segment, len_bytes);
     }
 
-    /// A link came up: [`FabricEvent::Connected`] was reported for it. `limits` are those of its fabric.
+    /// Handles a link that came up: [`FabricEvent::Connected`] was reported for it. `limits` are those of its fabric.
     pub fn link_up(&mut self, now: Time, link: LinkId, mut peer: PeerInfo, kind: FabricKind, limits: Capabilities) {
-        // It may say any number, and what is posted to it and not taken is kept here.
+        // The peer may claim any number of slots, and what is posted and not yet taken is kept here.
         peer.receive_slots = peer.receive_slots.min(MAX_RECEIVE_SLOTS);
         let name = peer.name.clone();
         let path = self.meters.path(&name, kind);
@@ -214,7 +223,7 @@ impl Node {
         self.transfers.link_up(link);
         self.actions.push(HostAction::Control(Control::LinkUp { link, peer: name }));
         match before {
-            // The peer came back before we noticed that it had gone.
+            // The peer came back before this side noticed that it had gone.
             Before::Link(old) => self.disconnect(old, DownReason::Closed("the peer connected anew".into())),
             Before::Waiting(waiting) => {
                 for op in waiting {
@@ -224,12 +233,13 @@ impl Node {
         }
     }
 
-    /// A link that this side began has ended before it came up. What waits for it goes on waiting: another one may be made.
+    /// Handles the end of a link that this side began and that never came up. The operations that wait for a link keep
+    /// waiting: another link may be made.
     pub(crate) fn link_failed(&mut self, link: LinkId, peer: Name, why: String) {
         self.actions.push(HostAction::Control(Control::LinkFailed { link, peer, why }));
     }
 
-    /// No link to that node can be made.
+    /// Fails the operations that wait for a link to a node, because no link to it can be made.
     pub fn connect_failed(&mut self, _now: Time, peer: &Name, why: &str) {
         for op in self.links.connect_failed(peer) {
             self.forget_node_of(op);
@@ -238,11 +248,12 @@ impl Node {
         }
     }
 
-    /// Something happened on a fabric. `header` goes with [`FabricEvent::Immediate`]; see [`Node::landing_header`].
+    /// Handles an event of a fabric. `header` goes with [`FabricEvent::Immediate`]; see [`Node::landing_header`].
     pub fn fabric_event(&mut self, now: Time, event: FabricEvent<'_>, header: Option<&[u8; HEADER_BYTES as usize]>) {
         self.latest = now;
         match event {
-            // Reported to whoever made the link, who then calls `link_up`. A message's bytes are the fabric's own already.
+            // The driver handles `Connected` and calls `link_up`. `SendDone` needs nothing: the fabric owns a message's
+            // bytes.
             FabricEvent::Connected { .. } | FabricEvent::SendDone { .. } => {}
             FabricEvent::AtomicDone { link, work, old } => {
                 self.count(now, |counters| counters.atomic_done(link, work, old))
@@ -264,7 +275,8 @@ impl Node {
                 Err(e) => self.violation(link, &e.to_string()),
             },
             FabricEvent::Immediate { link, value, len_bytes, copied } => {
-                // The write that raises it carries the header; what lies in the slot else is an old one.
+                // The write that brings the immediate carries the header. After a shorter write, the slot holds an old
+                // header.
                 let header = header.filter(|_| len_bytes >= HEADER_BYTES);
                 self.immediate(link, value, header, copied);
                 #[cfg(test)]
@@ -285,13 +297,13 @@ impl Node {
         }
     }
 
-    /// Counts a step.
+    /// Counts one step.
     #[cfg(test)]
     fn step(&self) {
         self.steps.set(self.steps.get() + 1);
     }
 
-    /// Counts nothing but in tests.
+    /// Does nothing outside tests.
     #[cfg(not(test))]
     #[allow(clippy::unused_self)]
     fn step(&self) {}

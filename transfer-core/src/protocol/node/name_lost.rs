@@ -1,8 +1,8 @@
 //! A worker whose name the directory has given to a worker of another node.
 //!
-//! That can happen where both connected while their nodes could not ask. A key is owned by a name, so two workers of one name would
-//! publish the same keys and neither would be refused. The one that was entered keeps the name; the other one reads on, and publishes
-//! nothing from here on.
+//! This can happen if both connected while their nodes could not reach the directory. A key is owned by a name, so two
+//! workers of one name would publish the same keys, and neither would be refused. The worker that the directory entered
+//! keeps the name. The other worker keeps reading, and publishes nothing from here on.
 
 use super::Node;
 use crate::op::{Failure, FailureCode};
@@ -13,8 +13,9 @@ use crate::tensor::{Key, Name};
 use crate::time::Time;
 
 impl Node {
-    /// The directory has given this worker's name to a worker of `node`. What it published ends, except for those who read it; what it
-    /// has fetched stays; whatever it pushes from here on fails with [`FailureCode::KeyOwned`].
+    /// Handles the loss of a worker's name: the directory has given it to a worker of `node`. The versions that this
+    /// worker published end, except for their readers; what it has fetched stays; all that it pushes from here on fails
+    /// with [`FailureCode::KeyOwned`].
     pub fn name_lost(&mut self, now: Time, session: SessionId, node: &Name) {
         self.latest = now;
         if !self.sessions.lose_name(session, node) {
@@ -33,12 +34,12 @@ impl Node {
         self.flows_in_target_gone(session);
         for record in self.keys.keys_of(session) {
             match self.keys.record(record).map(Record::owner) {
-                // Pushed to the name, which is to be found elsewhere now.
+                // These versions were pushed to the name, which is now found at the other node.
                 Some(Owner::Landed(landed)) => {
                     let owner = landed.owner.clone();
                     self.owner_left(now, record, owner);
                 }
-                // Another worker takes it over.
+                // Another worker is taking the key over.
                 Some(Owner::Claiming(claiming)) if claiming.who != Claimant::Session(session) => {
                     self.keys.no_former_owner(record);
                     self.end_versions(record, false);
@@ -48,7 +49,7 @@ impl Node {
         }
     }
 
-    /// Why a worker may not push, where its name is another one's.
+    /// Returns the failure of a push by a worker that has lost its name.
     pub(super) fn no_name(&self, session: SessionId, key: &Key) -> Option<Failure> {
         let s = self.sessions.get(session)?;
         let node = s.name_at()?;

@@ -1,4 +1,4 @@
-//! What an operator ends, whoever owns it.
+//! What an operator ends, regardless of its owner.
 
 use super::Node;
 use crate::fabric::LinkId;
@@ -13,13 +13,14 @@ use crate::time::Time;
 /// A key that an operator has deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deleted {
-    /// Whose it was.
+    /// The worker that owned it.
     pub owner: Name,
-    /// How many versions were published.
+    /// The number of its published versions.
     pub versions: u32,
-    /// Their length in bytes, all together.
+    /// The total length of these versions in bytes.
     pub bytes: u64,
-    /// Those that are still being read, without those that are found on a board only; their memory comes back with their last readers.
+    /// The number of these versions that are still being read. A version that was only found on a board does not count.
+    /// Their memory is returned when the last reader is done.
     pub still_read: u32,
 }
 
@@ -27,21 +28,21 @@ pub struct Deleted {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotDeleted {
-    /// Nobody publishes it here.
+    /// The key is not published here.
     #[error("key {0:?} is not published at this sidecar")]
     Unknown(Key),
-    /// The directory is just being asked whose it is.
+    /// The directory is being asked for the owner of the key.
     #[error("the directory is being asked who owns key {0:?}: try again when it has answered")]
     Claiming(Key),
-    /// A counter or a barrier.
+    /// The key belongs to a counter or a barrier.
     #[error("a counter or barrier lives as long as its sidecar and cannot be deleted")]
     Reserved,
 }
 
 impl Node {
-    /// Ends a key as its owner could. The owner hears `returned` for each version that nobody reads any more, as always; its next
-    /// push of the key begins it anew. One that pushes it here from another node hears that its slots are called back, and
-    /// may begin anew as well. `only` says of which tenant alone the operator may.
+    /// Ends a key as its owner could. The owner receives `returned` for each version that is no longer read, as always,
+    /// and its next push begins the key anew. A worker that pushes the key here from another node is told that its
+    /// slots are called back, and may begin anew as well. With `only`, the key must belong to this tenant.
     ///
     /// # Errors
     /// [`NotDeleted`].
@@ -55,7 +56,7 @@ impl Node {
         let record = self.keys.record(id).ok_or_else(unknown)?;
         let whose = self.owner_tenant(record.owner());
         if only.is_some_and(|only| whose != Some(only)) {
-            // What is another tenant's is not there for this one.
+            // A key of another tenant is reported as unknown.
             return Err(unknown());
         }
         if let Owner::Claiming(_) = record.owner() {
@@ -75,8 +76,9 @@ impl Node {
         Ok(deleted)
     }
 
-    /// Calls back the landing slots of one user, or of all, into which nobody writes: their senders ask again when they need some.
-    /// Goes through a bounded number of flows; the page's entries are the lengths in bytes of what was called back, one for each flow.
+    /// Calls back the idle landing slots of one tenant, or of all tenants. Their senders ask again when they need
+    /// slots. One call goes through a bounded number of flows. The page has one entry for each flow that is called
+    /// back: the capacity of one of its slots in bytes.
     pub fn evict(&mut self, domain: Option<Tenant>, from: u64) -> Page<u64> {
         let (mut entries, mut steps) = (Vec::new(), 0);
         let (first, begin) = (from >> 32, usize::try_from(from & u64::from(u32::MAX)).unwrap_or(usize::MAX));

@@ -12,7 +12,7 @@ use crate::tensor::Name;
 use crate::time::Time;
 use std::time::Duration;
 
-/// To the millisecond: of the time that a caller gave, some went by before the sidecar heard of it.
+/// Rounds to the millisecond, because part of the caller's time has passed before the sidecar receives the request.
 fn for_people(time: Duration) -> Duration {
     let millis = (time + Duration::from_micros(500)).as_millis();
     if millis == 0 { time } else { Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)) }
@@ -29,7 +29,8 @@ impl Node {
         self.answer(session, op, Answer::Failed { failure, kept: false });
     }
 
-    /// Why an operation cannot begin whose number another one has that is under way: the limit of those counts numbers.
+    /// Returns the failure if another operation with this number is in progress. The limit on waiting operations counts
+    /// numbers.
     pub(super) fn is_under_way(&self, session: SessionId, op: OpId) -> Option<Failure> {
         self.sessions.get(session)?.op(op).map(|_| {
             let text = format!(
@@ -47,7 +48,7 @@ impl Node {
         })
     }
 
-    /// Whether the tables of a worker's tensors would be too long, with one more of so many ranges.
+    /// Returns the failure if one more tensor of `more` ranges would bring a worker's tensors over the limit of ranges.
     pub(super) fn too_many_ranges(&self, arena: SegmentId, more: u32) -> Option<Failure> {
         let (kept, most) = (self.sessions.ranges_in(arena)?, self.config.max_ranges_per_session);
         (more > 0 && kept + u64::from(more) > most).then(|| {
@@ -59,7 +60,7 @@ impl Node {
         })
     }
 
-    /// An operation's time is over: it fails, and says what it was waiting for.
+    /// Ends an operation whose deadline has passed. The failure says what the operation was waiting for.
     pub(super) fn deadline(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.sessions.op(id) else { return };
         let after = for_people(op.deadline.since(op.since));
@@ -133,7 +134,7 @@ impl Node {
         self.give_up(now, id, failure);
     }
 
-    /// Ends an operation with a failure, whatever it was waiting for.
+    /// Ends an operation with a failure, regardless of what it waits for.
     pub(super) fn fail_op(&mut self, id: OperationId, failure: Failure) {
         if let Some(op) = self.detach_op(id) {
             if !matches!(op.kind, OpKind::Push { .. }) {
@@ -156,7 +157,8 @@ impl Node {
         }
     }
 
-    /// Takes an operation out of whatever list it stands in. Lists that are gone through in order drop it when they come to it.
+    /// Takes an operation out of the list in which it waits. A queue that is served in order drops the operation when
+    /// it reaches it.
     pub(super) fn detach_op(&mut self, id: OperationId) -> Option<Op> {
         let op = self.sessions.finish(id)?;
         match &op.kind {

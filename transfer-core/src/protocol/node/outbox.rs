@@ -1,4 +1,4 @@
-//! What goes out: messages and writes for peers. Posting them is left to `protocol/links`.
+//! Messages and writes to peers. `protocol/links` posts them.
 
 use super::Node;
 use crate::fabric::{DownReason, LinkId, WorkId};
@@ -16,7 +16,7 @@ impl Node {
         self.links.post(link, out, &mut self.actions);
     }
 
-    /// The numbers of the names of one message on a link; the peer is told where it has to be.
+    /// Returns the numbers of a message's names on a link. Names that are new to the peer are sent to it first.
     pub(super) fn number<const N: usize>(&mut self, link: LinkId, names: [&Name; N]) -> [NameRef; N] {
         self.links.number(link, names, &mut self.actions)
     }

@@ -1,11 +1,12 @@
 //! Landing slots for many tensors at once, by a call of the control plane instead of messages.
 //!
-//! Before the first step of a job its workers know what they will push. [`Command::Prepare`](crate::op::Command::Prepare) gets the
-//! slots then: the sender's node collects what its workers ask for, the control plane carries it in one `PrepareBuffers` call, and
-//! the receiver answers each flow as it would answer BUFFER_REQUEST. From then on a flow does not remember how it began.
+//! The workers of a job know before its first step what they will push.
+//! [`Command::Prepare`](crate::op::Command::Prepare) gets the slots at that time: the sender's node collects the
+//! requests of its workers, the control plane carries them in one `PrepareBuffers` call, and the receiver answers each
+//! flow as it would answer BUFFER_REQUEST. From then on, such a flow does not differ from others.
 //!
-//! A grant is in force before what is sent behind it over the same link, and the answer to a call goes another way. So it waits
-//! until the peer has answered a PING that was sent behind the grants.
+//! A grant is in force before a message that was sent behind it on the same link. The answer to a call takes another
+//! path. So the answer waits until the peer has answered a PING that was sent behind the grants.
 
 use super::Node;
 use crate::fabric::LinkId;
@@ -21,7 +22,7 @@ use crate::wire::message::{Body, Role};
 impl Node {
     // ---- the sender's side ----
 
-    /// Hands what was collected to the control plane.
+    /// Hands the collected requests to the control plane.
     pub(super) fn flush_asks(&mut self) {
         for (link, mut asks) in self.transfers.take_asks() {
             let Some(peer) = self.peer_of(link).map(|peer| peer.name.clone()) else { continue };
@@ -34,7 +35,7 @@ impl Node {
         }
     }
 
-    /// The peer answered a call.
+    /// Handles a peer's answer to a call.
     pub fn buffers_prepared(&mut self, now: Time, link: LinkId, answers: Vec<BufferAnswer>) {
         if self.links.get(link).is_none() {
             return;
@@ -44,7 +45,8 @@ impl Node {
         }
     }
 
-    /// A call brought no answer, and nobody knows what the peer has done: its flows end, and others take their place.
+    /// Ends the flows of a call that brought no answer, because it is unknown what the peer has done. Other flows take
+    /// their place.
     pub fn prepare_failed(&mut self, link: LinkId, asks: &[BufferAsk], why: &str) {
         for ask in asks {
             let text = format!("landing slots for key {:?} could not be asked for: {why}", ask.key);
@@ -54,7 +56,7 @@ impl Node {
 
     // ---- the receiver's side ----
 
-    /// A peer calls for slots. [`HostAction::Prepared`] with this `token` follows.
+    /// Handles a peer's call for slots. [`HostAction::Prepared`] with this `token` follows.
     pub fn prepare_buffers(&mut self, link: LinkId, token: u64, asks: Vec<BufferAsk>) {
         let gone = Failure::new(FailureCode::PeerLost, "the link over which the tensors were to come is gone");
         if self.links.get(link).is_none() {
@@ -94,7 +96,7 @@ impl Node {
         }
     }
 
-    /// Answers a request for slots the way it was made.
+    /// Answers a request for slots in the way in which it was made: as part of a call, or by message.
     pub(super) fn answer_flow(&mut self, link: LinkId, flow: u32, answer: Result<Vec<SlotGrant>, Failure>) {
         match self.transfers.take_call_of(link, flow) {
             Some(token) => self.answer_call(token, flow, answer),
@@ -108,7 +110,7 @@ impl Node {
         }
     }
 
-    /// The flow ends before its request was answered.
+    /// Answers the call of a flow that ends before its request was answered.
     pub(super) fn cut_call(&mut self, link: LinkId, flow: u32) {
         if let Some(token) = self.transfers.take_call_of(link, flow) {
             let failure = Failure::new(FailureCode::UnknownWorker, "a worker left while landing slots were prepared");
@@ -124,7 +126,7 @@ impl Node {
         }
     }
 
-    /// PONG: what was granted before its PING is in force.
+    /// Handles the message PONG: the grants that were sent before its PING are in force.
     pub(super) fn pong(&mut self, link: LinkId, index: u32) {
         if let Some(token) = self.transfers.call_of_ping(link, index) {
             self.end_call(token);
@@ -137,7 +139,7 @@ impl Node {
         }
     }
 
-    /// The link is gone: what its peer called for is answered with that.
+    /// Ends the calls of a peer whose link is gone, with the answers that they have.
     pub(super) fn calls_lost(&mut self, link: LinkId) {
         for token in self.transfers.calls_lost(link) {
             self.end_call(token);
