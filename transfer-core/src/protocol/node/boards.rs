@@ -1,5 +1,4 @@
-//! Boards and notices: how workers find versions without asking the sidecar, and when requests about announced keys are
-//! answered.
+//! Boards and notices: how workers find versions without a request, and when requests for announced keys are answered.
 
 use super::Node;
 use crate::op::{Announced, Failure, FailureCode, MAX_NOTICES, Push, Reply, announced_ticket};
@@ -18,7 +17,7 @@ impl Node {
         self.keys.add_board(domain, places);
     }
 
-    /// Ends a ticket: no worker can find what it named any more, and no hazard pointer holds it. The host calls this
+    /// Ends a ticket: workers can no longer find what it named, and no hazard pointer holds it. The host calls this
     /// once after each [`HostAction::Withdraw`].
     pub fn withdrawn(&mut self, ticket: u64) {
         if let Some(blob) = self.keys.withdrawn(ticket) {

@@ -173,7 +173,7 @@ impl Node {
         }
     }
 
-    /// Handles the answer to a claim that has no claimant any more. The key was claimed at two directories, and the
+    /// Handles the answer to a claim that no longer has a claimant. The key was claimed at two directories, and the
     /// answer from the other one has already ended it.
     fn claimed_for_nobody(&mut self, key: &Key, result: &Result<(), ClaimRefused>) {
         if result.is_ok() {
@@ -227,7 +227,7 @@ impl Node {
         self.owner_gone(now, id);
     }
 
-    /// Redirects the waiters of a key that has no owner here any more. A remembered location of the key is still true:
+    /// Redirects the waiters of a key that no longer has an owner here. A remembered location of the key is still true:
     /// a worker of this node has claimed the key in vain, and the directory knows nothing newer.
     pub(super) fn owner_gone(&mut self, now: Time, id: RecordId) {
         let Some(key) = self.keys.record(id).map(|r| r.key().clone()) else { return };

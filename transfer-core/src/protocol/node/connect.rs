@@ -69,8 +69,7 @@ impl Node {
         }
     }
 
-    /// Forgets where an operation's key or target is, because that node cannot be reached. A later attempt may find it
-    /// elsewhere.
+    /// Forgets where an operation's key or target is, because that node cannot be reached. Later it may be elsewhere.
     pub(super) fn forget_node_of(&mut self, id: OperationId) {
         let Some(op) = self.sessions.op(id) else { return };
         if op.key.reserved_for().is_some() {

@@ -1,5 +1,5 @@
-//! Counters and barriers: hands the events of workers, peers and devices to `protocol/counters`, and carries out the
-//! effects.
+//! Counters and barriers: events of workers, peers and devices go to `protocol/counters`, and their effects are carried
+//! out.
 
 use super::Node;
 use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 impl Node {
     /// Puts the words of counters into this registered memory, because the device of a fabric of this kind operates on
     /// them for peers. The memory has [`COUNTER_WORDS_BYTES`](crate::protocol::COUNTER_WORDS_BYTES) bytes and is all
-    /// zero. Must be called before the first event. Without it, the node itself holds the values, and peers send
+    /// zero. Must be called before the first event. Otherwise the node itself holds the values, and peers send
     /// messages.
     pub fn use_words(&mut self, words: LocalSlice, kind: FabricKind) {
         self.counters.use_words(words, kind);
@@ -177,8 +177,8 @@ impl Node {
         }
     }
 
-    /// Handles an operation on a peer's word that could not be posted: the device does not reach the peer any more, but
-    /// the link does. The operation goes to the counter's home by message.
+    /// Handles an operation on a peer's word that could not be posted: the device no longer reaches the peer, but the
+    /// link does. The operation goes to the counter's home by message.
     pub(crate) fn atomic_refused(&mut self, link: LinkId, work: WorkId) {
         self.count(self.latest, |counters| counters.atomic_refused(link, work));
     }

@@ -58,8 +58,7 @@ impl Node {
         ended.push(EndedTransfer { operation, key, worker, version, peer, outcome, at: now, took, trace });
     }
 
-    /// Records a transfer that a peer began, but only if the peer's worker traces it. An untraced one concerns the peer
-    /// alone.
+    /// Records a transfer that a peer began, if the peer's worker traces it. Otherwise it concerns the peer alone.
     pub(super) fn note_for_peer(&mut self, now: Time, link: LinkId, transfer: PeersTransfer<'_>) {
         let PeersTransfer { operation, key, worker, version, report, since, trace } = transfer;
         let (Some(ended), Some(_)) = (&mut self.ended, trace) else { return };

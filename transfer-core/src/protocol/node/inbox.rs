@@ -90,7 +90,7 @@ impl Node {
     pub(super) fn link_down(&mut self, now: Time, link: LinkId, reason: &DownReason) {
         let Some(Lost { peer, in_flight, unsent: waiting }) = self.links.down(link) else { return };
         let lost = |what: &str| Failure::new(FailureCode::PeerLost, format!("{what} node {peer:?} was lost: {reason}"));
-        // The link is drained: no write of the peer can arrive any more, and no write of this side reads its memory.
+        // The link is drained: no write of the peer can still arrive, and no write of this side still reads its memory.
         let (slots, flows_in) = self.landing.link_down(link);
         let mut transfers = self.transfers.link_down(link);
         let references = self.references.link_down(link);

@@ -48,7 +48,7 @@ impl Node {
         self.sessions.arena(segment)
     }
 
-    /// Releases an arena that no worker and no peer can reach any more.
+    /// Releases an arena that can no longer be reached.
     pub(super) fn arena_unused(&mut self, segment: SegmentId) {
         self.references.unshare(segment);
         self.actions.push(HostAction::SegmentUnused { segment });

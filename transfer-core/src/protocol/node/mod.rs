@@ -127,8 +127,8 @@ pub struct Node {
 const MAX_RECEIVE_SLOTS: u32 = 1 << 14;
 
 impl Node {
-    /// Creates a node. `headers` is registered memory for outgoing landing headers: [`HEADER_BYTES`] for each transfer
-    /// in flight.
+    /// Creates a node. `headers` is registered memory for outgoing landing headers, with [`HEADER_BYTES`] for each
+    /// transfer in flight.
     #[must_use]
     pub fn new(config: NodeConfig, headers: LocalSlice) -> Node {
         let meters = Meters::new(config.timed);
@@ -252,8 +252,7 @@ impl Node {
     pub fn fabric_event(&mut self, now: Time, event: FabricEvent<'_>, header: Option<&[u8; HEADER_BYTES as usize]>) {
         self.latest = now;
         match event {
-            // The driver handles `Connected` and calls `link_up`. `SendDone` needs nothing: the fabric owns a message's
-            // bytes.
+            // The driver handles `Connected` and calls `link_up`. `SendDone` needs nothing: the fabric owns the bytes.
             FabricEvent::Connected { .. } | FabricEvent::SendDone { .. } => {}
             FabricEvent::AtomicDone { link, work, old } => {
                 self.count(now, |counters| counters.atomic_done(link, work, old))
@@ -275,8 +274,7 @@ impl Node {
                 Err(e) => self.violation(link, &e.to_string()),
             },
             FabricEvent::Immediate { link, value, len_bytes, copied } => {
-                // The write that brings the immediate carries the header. After a shorter write, the slot holds an old
-                // header.
+                // The write that brings the immediate carries the header. A shorter write leaves an old header there.
                 let header = header.filter(|_| len_bytes >= HEADER_BYTES);
                 self.immediate(link, value, header, copied);
                 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Publishing: what a worker pushes becomes a version of its key, if it may.
+//! Publishing: a worker's push becomes a version of its key, if the worker may publish it.
 
 use super::Node;
 use super::claims::key_owned;
@@ -17,7 +17,7 @@ use crate::wire::message::{Body, Role};
 use crate::wire::ranges::{ArenaRange, table_bytes};
 use std::time::Duration;
 
-/// Why a version cannot be pushed, where there is no number above it that the next one could have.
+/// Returns the failure for a version that cannot be pushed, because no number above it is left for the next one.
 pub(super) fn too_high(key: &Key, version: Version) -> Option<Failure> {
     let text =
         || format!("key {key:?} cannot be at {version}: the last version that can be pushed is {}", Version::LAST);
@@ -25,7 +25,8 @@ pub(super) fn too_high(key: &Key, version: Version) -> Option<Failure> {
 }
 
 impl Node {
-    /// A worker pushes. `ranges` are those of a body that lies in several, copied out of their table by whoever can read the arena.
+    /// Handles a worker's push. If the body lies in several ranges, the caller has copied `ranges` out of their table
+    /// in the arena.
     pub(super) fn push(&mut self, now: Time, session: SessionId, op: OpId, push: Push, ranges: &[ArenaRange]) {
         let Some(s) = self.sessions.get(session) else { return };
         let slice = match pushed_slice(s.arena(), &push, ranges) {
@@ -40,11 +41,12 @@ impl Node {
         let unwelcome = unwelcome.or_else(|| self.may_push(session, &push.key, push.to.as_ref()).err());
         let unwelcome = unwelcome.or_else(|| push.version.and_then(|version| too_high(&push.key, version)));
         let busy = || self.is_busy(session).or_else(|| self.too_many_ranges(slice.segment, push.ranges));
-        // What is pushed to a key that is the worker's own waits for nothing.
+        // An announced push to a key that the worker owns waits for nothing: limits on waiting work do not apply.
         let is_own = || self.keys.owner(&push.key).is_some_and(|owner| owner.is(session));
         let failure = unwelcome.or_else(|| if announced.is_some() && is_own() { None } else { busy() });
         let failure = failure.or_else(|| self.too_many_versions(session));
-        // What is announced may be read already.
+        // An announced version may have readers already. Its push is refused further down, where the ticket holds the
+        // version.
         if announced.is_none()
             && let Some(failure) = failure
         {
@@ -95,7 +97,7 @@ impl Node {
         if local { self.push_here(now, op) } else { self.push_there(now, op) }
     }
 
-    /// Refuses a push before it is an operation.
+    /// Refuses a push that is not an operation yet.
     fn refuse_push(&mut self, session: SessionId, op: OpId, push: &Push, failure: Failure) {
         self.refuse(session, op, failure);
         if !push.more_follow {
@@ -103,14 +105,15 @@ impl Node {
         }
     }
 
-    /// The last push of those that publish a key again has failed: the newest version is the highest of the others.
+    /// Ends a series of pushes that publish a key again, because its last push has failed. The highest of the other
+    /// versions is the newest.
     pub(super) fn no_more_follow(&mut self, session: SessionId, key: &Key) {
         if let Some(record) = self.keys.no_more_follow(key, session, &mut self.actions) {
             self.serve_waiters(self.latest, record);
         }
     }
 
-    /// Publishes at this sidecar, where the tensor lies already.
+    /// Publishes a tensor at this sidecar, where it already lies.
     pub(super) fn push_here(&mut self, now: Time, op: Op) {
         let record_id = self.keys.find_or_make(&op.key);
         let Some(owner) = self.keys.record(record_id).map(Record::owner) else { return };
@@ -136,7 +139,7 @@ impl Node {
                 let id = self.sessions.begin(op);
                 self.claim(record_id, Claiming { pushes: vec![id], ..Claiming::new(owner, who, takes_over) });
             }
-            // The same worker pushed from another node before; it has come to this one.
+            // The same worker pushed from another node before, and has come to this one.
             Owner::Landed(landed) if (&landed.owner, landed.tenant) == (name, tenant) => {
                 let flow = landed.flow;
                 self.keys.give(record_id, Owner::Session(op.session));
@@ -145,7 +148,7 @@ impl Node {
                 }
                 self.publish_op(now, record_id, op);
             }
-            // The directory has the key under this worker's name still.
+            // The directory still has the key under this worker's name.
             Owner::Outlived(outlived) if (&outlived.owner, outlived.domain) == (name, tenant) => {
                 self.keys.give(record_id, Owner::Session(op.session));
                 self.publish_op(now, record_id, op);
@@ -167,7 +170,7 @@ impl Node {
         }
     }
 
-    /// Whether a worker may own this key, and push it to that worker, where that one is here.
+    /// Checks whether a worker may own this key, and may push it to worker `to` if that worker is at this node.
     pub(super) fn may_push(&self, session: SessionId, key: &Key, to: Option<&Name>) -> Result<(), Failure> {
         let Some(tenant) = self.sessions.tenant_of(session) else { return Ok(()) };
         self.config.tenants.may_own(tenant, key)?;
@@ -179,7 +182,7 @@ impl Node {
         }
     }
 
-    /// Publishes an operation's tensor, or says why not, and ends the operation.
+    /// Publishes an operation's tensor or refuses it, and ends the operation.
     pub(super) fn publish_op(&mut self, now: Time, record: RecordId, op: Op) {
         let OpKind::Push { version, blob, to, more_follow, .. } = &op.kind else { return };
         let (blob, more_follow) = (*blob, *more_follow);
@@ -213,7 +216,8 @@ impl Node {
         };
         let answer = Answer::Pushed { version, report };
         self.keys.set_more_follow(record, more_follow);
-        // The operation's reference becomes the publication's. Those who wait are served first: they wait longer than the pusher.
+        // The operation's reference becomes the publication's. The waiters are served before the pusher is answered,
+        // because they have waited longer.
         self.publish(now, record, blob, version);
         let (operation, session, path) = (Operation::Push, op.session, PathId::HERE);
         self.meters.finished(operation, path, &report);
@@ -238,7 +242,8 @@ impl Node {
     }
 }
 
-/// What a push publishes: the tensor, or its metadata and the table of the ranges that its body is made of.
+/// Checks a push and returns the slice that it publishes: the tensor, or its metadata and the table of the ranges of
+/// its body.
 fn pushed_slice(
     (arena, arena_len): (SegmentId, u64),
     push: &Push,

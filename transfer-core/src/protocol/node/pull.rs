@@ -1,4 +1,4 @@
-//! Pulling, the receiver's side: ask, grant a slot, wait for the write.
+//! Pulling, the receiver's side: send a request, grant a slot, wait for the write.
 
 use super::Node;
 use super::ended::Ending;
@@ -22,7 +22,8 @@ use crate::wire::message::{Body, Role};
 use std::time::Duration;
 
 impl Node {
-    /// Asks a peer for a version. A slot goes along where the description is known and the speculative share has room.
+    /// Asks a peer for a version. The request offers a slot if the tensor's description is known and the pool's
+    /// speculative share has room.
     pub(super) fn start_pull(&mut self, now: Time, op_id: OperationId, link: LinkId) {
         let Some(op) = self.sessions.op(op_id) else { return };
         let OpKind::Fetch { select, .. } = op.kind else { return };
@@ -80,7 +81,7 @@ impl Node {
         self.send(link, Role::Pull, pull.short(), request);
     }
 
-    /// A slot for this request is open.
+    /// Handles the opening of a request's slot: the peer gets the grant.
     pub(super) fn pull_granted(&mut self, now: Time, link: LinkId, pull: PullId, slot: SlotId) {
         let Some(p) = self.transfers.pull_mut(link, pull) else { return };
         let Some(grant) = self.landing.grant_of(link, slot) else { return };
@@ -90,12 +91,12 @@ impl Node {
                 p.ask(now);
                 self.send(link, Role::Pull, pull.short(), Body::TensorReRequest { slot: grant });
             }
-            // It was given up meanwhile, and the peer does not know the slot.
+            // The request was given up meanwhile, and the peer does not know the slot.
             PullState::Asked | PullState::WaitingForRoom | PullState::Cancelling => self.drop_slot(link, slot),
         }
     }
 
-    /// The request that a peer calls by this index. A wrong one is a violation.
+    /// Returns the request that a peer names by this index. An unknown index is a violation.
     fn pull_of(&mut self, link: LinkId, index: u32) -> Option<PullId> {
         let found = self.transfers.pull_named(link, index);
         if found.is_none() {
@@ -104,7 +105,7 @@ impl Node {
         found
     }
 
-    /// META_DATA_UPDATE: it is published, looks like this, and needs a slot.
+    /// Handles the message META_DATA_UPDATE: the version is published, has this description, and needs a slot.
     pub(super) fn pull_described(
         &mut self,
         _now: Time,
@@ -128,7 +129,7 @@ impl Node {
         p.state = PullState::WaitingForRoom;
         let (old, domain, op, key) = (p.slot.take(), p.domain, p.op, p.key.clone());
         if let Some(old) = old {
-            // The peer did not take it, and has said so.
+            // META_DATA_UPDATE says that the peer did not use the slot.
             self.settle_speculation(link, id);
             self.drop_slot(link, old);
         }
@@ -146,7 +147,7 @@ impl Node {
         }
     }
 
-    /// TRACE: what pushed the version that is about to land.
+    /// Handles the message TRACE: the trace context of the push whose version is about to land.
     pub(super) fn pull_traced(&mut self, link: LinkId, index: u32, version: Version, context: TraceContext) {
         let Some(id) = self.pull_of(link, index) else { return };
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
@@ -157,7 +158,7 @@ impl Node {
         }
     }
 
-    /// Takes room for a described request. `true` where it has it, or does not need it any more.
+    /// Allocates room for a request whose version is described. Returns `true` if it has room or no longer needs any.
     pub(super) fn try_pull_slot(&mut self, domain: Tenant, link: LinkId, id: PullId) -> bool {
         let Some(p) = self.transfers.pull_mut(link, id).filter(|p| p.wants_room()) else { return true };
         let Some(len) = p.len_bytes() else { return true };
@@ -170,7 +171,7 @@ impl Node {
         true
     }
 
-    /// The tensor is here, and nobody can write to it any more.
+    /// Delivers a tensor that has landed for a request. Its slot is closed, so the peer can no longer write to it.
     pub(super) fn pull_landed(&mut self, now: Time, link: LinkId, id: PullId, slot: SlotId, landed: LandedTensor) {
         let LandedTensor { header, meta, copied, .. } = landed;
         self.settle_speculation(link, id);
@@ -178,7 +179,7 @@ impl Node {
         let (kind, path, sender_copies) = (l.kind(), l.path(), u64::from(l.limits().sender_copies));
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
         let Some(op) = p.op.take() else {
-            // Given up meanwhile: CANCELLED still comes.
+            // The request was given up meanwhile. CANCELLED is still due.
             p.slot = None;
             return self.landing.free_slot(link, slot);
         };
@@ -204,7 +205,7 @@ impl Node {
                 flew: now.since(pull.asked).saturating_sub(waited),
                 origin,
             };
-            // The session is the one that asked, so the domain is its own.
+            // The session is the one that asked, so the tenants match.
             let lent = self.lend(op.session, op.id, blob, path, report);
             let (operation, session, key, version) = (Operation::Fetch, op.session, &op.key, Some(header.version));
             let outcome = lent.map(|()| report).map_err(|failure| failure.code);
@@ -214,7 +215,7 @@ impl Node {
         self.unhold(blob);
     }
 
-    /// BY_REFERENCE: it can be read where it lies, until whoever reads it has released it.
+    /// Handles the message BY_REFERENCE: the version can be read in the peer's memory until it is released.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn pull_referred(
         &mut self,
@@ -233,7 +234,7 @@ impl Node {
             Err(what) => return self.violation(link, &what),
         };
         if p.state == PullState::Cancelling {
-            // CANCELLED still comes, and ends the request.
+            // CANCELLED is still due, and ends the request.
             return self.send(link, Role::Pull, index, Body::ReleaseReference { lease: referred.lease });
         }
         if self.landing.has_landed(link, p.slot) || !p.takes(version) {
@@ -242,7 +243,7 @@ impl Node {
         self.settle_speculation(link, id);
         let Some((kind, path)) = self.links.get(link).map(|l| (l.kind(), l.path())) else { return };
         let Some(p) = self.transfers.end_pull(link, id) else { return };
-        // The next one of this key needs no slot, either.
+        // A reference needs no slot. Without a description, the next request for this key offers none.
         self.links.forget_heard(link, &p.key);
         let bytes = slice.len;
         self.links.carried_in(link, bytes);
@@ -258,7 +259,7 @@ impl Node {
             let waited = Duration::from_micros(waited_us.into());
             let (queued, flew) = (p.asked.since(op.since), now.since(p.asked).saturating_sub(waited));
             let report = Report { fabric: kind, bytes, copied: 0, queued, waited, flew, origin };
-            // The session is the one that asked, so the domain is its own.
+            // The session is the one that asked, so the tenants match.
             let lent = self.lend(op.session, op.id, blob, path, report);
             let (operation, session, key) = (Operation::Fetch, op.session, &op.key);
             let outcome = lent.map(|()| report).map_err(|failure| failure.code);
@@ -268,12 +269,12 @@ impl Node {
         self.unhold(blob);
     }
 
-    /// ERROR_STATUS: it will not come.
+    /// Handles the message ERROR_STATUS: the version will not come.
     pub(super) fn pull_failed(&mut self, now: Time, link: LinkId, index: u32, failure: Failure) {
         let Some(id) = self.pull_of(link, index) else { return };
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
         if p.state == PullState::Cancelling {
-            // CANCELLED still comes, and ends it.
+            // CANCELLED is still due, and ends the request.
             return;
         }
         if p.state == PullState::Preparing || self.landing.has_landed(link, p.slot) {
@@ -284,7 +285,7 @@ impl Node {
         }
         let (op, slot, domain) = (p.op.take(), p.slot.take(), p.domain);
         self.settle_speculation(link, id);
-        // It may have stood first in line for room.
+        // The request may have been the first in the queue for room.
         self.landing.serve_later(domain);
         self.transfers.end_pull(link, id);
         if let Some(slot) = slot {
@@ -299,7 +300,8 @@ impl Node {
         }
     }
 
-    /// The operation has ended without the data. What the peer knows of has to be confirmed by it before its slot is used again.
+    /// Gives up a request whose operation has ended without the data. If the peer knows the request, it has to confirm
+    /// the end before the slot is used again.
     pub(super) fn cancel_pull(&mut self, link: LinkId, id: PullId) {
         let latest = self.latest;
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
@@ -337,7 +339,7 @@ impl Node {
         }
     }
 
-    /// CANCELLED, behind whatever data there was.
+    /// Handles the message CANCELLED, which comes behind all data of the request.
     pub(super) fn pull_cancelled(&mut self, link: LinkId, index: u32) {
         let Some(id) = self.pull_of(link, index) else { return };
         if self.transfers.pull(link, id).is_none_or(|p| p.state != PullState::Cancelling) {
@@ -356,7 +358,7 @@ impl Node {
             if let Some(op) = pull.op {
                 self.sessions.set_fetch_stage(op, FetchStage::Waiting);
                 let text = format!("while key {:?} was being fetched, {}", pull.key, failure.text);
-                // The peer may have come back with other owners.
+                // When the peer comes back, the key may have another owner.
                 self.keys.forget_location(&pull.key);
                 self.fail_op(op, Failure::new(failure.code, text));
             }

@@ -1,4 +1,4 @@
-//! Pushing, the receiver's side: grant slots, publish what lands in them, give them back when it has been read.
+//! Pushing, the receiver's side: grant slots, publish the versions that land in them, return the slots after reading.
 
 use super::Node;
 use crate::fabric::LinkId;
@@ -16,7 +16,7 @@ use crate::wire::message::NameRef;
 use std::time::Duration;
 
 impl Node {
-    /// BUFFER_REQUEST: the first, one for larger slots, or one for another worker of ours.
+    /// Handles the message BUFFER_REQUEST: the first of a flow, one for larger slots, or one for another worker here.
     pub(super) fn buffer_request(
         &mut self,
         link: LinkId,
@@ -36,7 +36,7 @@ impl Node {
         self.flow_requested(link, index, key, &target, (owner, &tenant), metadata_id, meta);
     }
 
-    /// A peer wants slots, by message or by call.
+    /// Handles a peer's request for slots, by message or by call.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn flow_requested(
         &mut self,
@@ -82,7 +82,7 @@ impl Node {
         self.own_flow(link, id, key, owner);
     }
 
-    /// Whether a peer may push this key for a worker of the tenant that it names to one of ours.
+    /// Checks whether a peer may push this key to a worker of this node, for a worker of the tenant that it names.
     fn may_land(&self, link: LinkId, key: &Key, target: &Name, tenant: &Name, own: Tenant) -> Result<(), Failure> {
         let pusher = self.tenant_called(tenant).ok_or_else(|| self.unknown_tenant(tenant))?;
         self.vouched(link, pusher)?;
@@ -103,7 +103,7 @@ impl Node {
         Err(Failure::new(FailureCode::TooLarge, text))
     }
 
-    /// Makes the key the sender's, if it may have it.
+    /// Makes the sender the owner of the key, if it may own it.
     fn own_flow(&mut self, link: LinkId, id: InFlowId, key: Key, owner: Name) {
         let Some((target, tenant)) = self.landing.flow((link, id)).map(|f| (f.target, f.domain)) else { return };
         let record_id = self.keys.find_or_make(&key);
@@ -113,11 +113,11 @@ impl Node {
                 None => self.claim(record_id, Claiming::new((owner, tenant), Claimant::Flow((link, id)), false)),
                 Some(failure) => self.refuse_flow(link, id, failure),
             },
-            // The same worker, come back over another link: a new epoch, which may start from a lower version.
+            // The same worker has come back over another link. A new epoch begins, perhaps at a lower version.
             Owner::Landed(landed) if (&landed.owner, landed.tenant) == (&owner, tenant) => {
                 self.keys.begin_epoch(record_id);
                 if let Some(old) = self.keys.land_for(record_id, target, (link, id)) {
-                    // It has not said that it will not write any more.
+                    // The sender has not confirmed that it no longer writes to the old flow's slots.
                     self.recall(old);
                 }
                 self.give_room((link, id));
@@ -142,7 +142,7 @@ impl Node {
         }
     }
 
-    /// The directory has entered the key for this flow.
+    /// Handles the directory's answer that the key is entered for this flow.
     pub(super) fn flow_claimed(&mut self, now: Time, link: LinkId, id: InFlowId, record: RecordId, owner: Name) {
         let flow = self.landing.flow((link, id));
         let target = flow.filter(|f| f.state != InState::Recalling).map(|f| (f.target, f.domain));
@@ -152,7 +152,7 @@ impl Node {
                 self.keys.give(record, Owner::Landed(Box::new(landed)));
                 self.give_room((link, id));
             }
-            // Sender, target or link went away meanwhile.
+            // The sender, the target or the link is gone.
             None => {
                 self.keys.set_claimant(record, Claimant::Gone);
                 self.end_key(now, record);
@@ -160,14 +160,15 @@ impl Node {
         }
     }
 
-    /// The flow does not get its key. One that is called back already ends with RECALLED.
+    /// Refuses a flow that does not get its key. A flow whose slots are already called back ends with RECALLED instead.
     pub(super) fn refuse_flow(&mut self, link: LinkId, id: InFlowId, failure: Failure) {
         let Some(flow) = self.landing.refuse_flow((link, id)) else { return };
         self.answer_flow(link, flow.index, Err(failure));
         self.keys.tidy_key(&flow.key, &mut self.actions);
     }
 
-    /// The sender has no use for its slots and wants others: larger ones, or for another worker of ours.
+    /// Handles the request of a flow's sender for other slots: larger ones, or for another worker of this node. The
+    /// present slots are of no use to the sender.
     fn other_slots(
         &mut self,
         at: FlowAt,
@@ -175,7 +176,7 @@ impl Node {
         found: Result<(SessionId, Tenant), Failure>,
         described: (u32, TensorMeta),
     ) {
-        // That one is answered by the end of the flow.
+        // The end of the flow answers this request.
         if self.landing.flow(at).is_none_or(|flow| flow.state == InState::Recalling) {
             return;
         }
@@ -197,26 +198,27 @@ impl Node {
         self.give_room(at);
     }
 
-    /// META_DATA_UPDATE of a flow: what follows looks different and fits.
+    /// Handles the message META_DATA_UPDATE for a flow: the next versions have this description and fit the slots.
     pub(super) fn flow_described(&mut self, link: LinkId, index: u32, metadata_id: u32, meta: TensorMeta) {
         if let Err(what) = self.landing.describe(link, index, (metadata_id, meta)) {
             self.violation(link, &what);
         }
     }
 
-    /// TRACE of a flow: what pushed the version that is about to land.
+    /// Handles the message TRACE for a flow: the trace context of the push whose version is about to land.
     pub(super) fn flow_traced(&mut self, now: Time, link: LinkId, index: u32, version: Version, context: TraceContext) {
         if let Err(what) = self.landing.trace(now, link, index, (version, context)) {
             self.violation(link, &what);
         }
     }
 
-    /// Whether the versions of a key land by this flow.
+    /// Returns whether the versions of a key land through this flow.
     fn lands_by(&self, record: RecordId, flow: FlowAt) -> bool {
         self.keys.record(record).is_some_and(|r| r.owner().lands_by(flow))
     }
 
-    /// The slot is closed: publishes what it holds, unless something that landed before it still waits.
+    /// Handles the closing of a slot. Versions are published in the order in which they landed: one waits until the
+    /// slots of those before it are closed.
     pub(super) fn deliver_flow(&mut self, now: Time, at: FlowAt, closed: SlotId) {
         #[cfg(test)]
         if self.config.broken == Some(crate::protocol::broken::Broken::DeliversOutOfOrder) {
@@ -228,12 +230,12 @@ impl Node {
         }
     }
 
-    /// A version is here, and nobody can write to it any more: publish it.
+    /// Publishes a version that has landed. Its slot is closed, so the sender can no longer write to it.
     fn flow_landed(&mut self, now: Time, at: FlowAt, slot: SlotId) {
         let link = at.0;
         let record = self.landing.flow(at).and_then(|flow| self.keys.find(&flow.key));
         let Some(record) = record.filter(|record| self.lands_by(*record, at)) else {
-            // The key ended meanwhile, or is another's.
+            // The key has ended meanwhile, or belongs to another owner.
             return self.drop_slot(link, slot);
         };
         let Some(l) = self.links.get(link) else { return };
@@ -267,7 +269,7 @@ impl Node {
         self.publish(now, record, blob, version);
     }
 
-    /// The sender will not write any more, and the flow ends.
+    /// Ends a flow whose sender no longer writes.
     pub(super) fn flow_ended(&mut self, now: Time, link: LinkId, index: u32) {
         let Some(id) = self.landing.flow_of(link, index) else { return };
         let Some(key) = self.landing.flow((link, id)).map(|f| f.key.clone()) else { return };
@@ -285,21 +287,22 @@ impl Node {
         }
     }
 
-    /// A key that landed here ends: its flow's slots are called back.
+    /// Calls back the slots of the flow by which an ended key landed here.
     pub(super) fn landed_key_ended(&mut self, landed: &Landed) {
         if let Some(flow) = landed.flow {
             self.recall(flow);
         }
     }
 
-    /// A worker of ours is gone, and with it what others push to it.
+    /// Calls back the slots of all flows to a worker of this node that is gone or has lost its name.
     pub(super) fn flows_in_target_gone(&mut self, session: SessionId) {
         for flow in self.landing.flows_where(|flow| flow.target == session) {
             self.recall(flow);
         }
     }
 
-    /// The link is gone. What has landed stays, until its owner comes back or its target goes.
+    /// Handles the flows of a lost link. The versions that have landed stay until their owner comes back or their
+    /// target goes.
     pub(super) fn flows_in_lost(&mut self, now: Time, link: LinkId, flows: &Slab<InFlow, of::InFlow>) {
         for (id, flow) in flows.iter() {
             let Some(record) = self.keys.find(&flow.key) else { continue };

@@ -1,4 +1,4 @@
-//! Pushing, the sender's side: a flow of one key to one worker, and the slots that its sidecar has granted for it.
+//! Pushing, the sender's side: a flow of one key to one worker, and the slots that the peer has granted for it.
 
 use super::Node;
 use super::ended::Ending;
@@ -19,7 +19,7 @@ use crate::wire::message::{Body, Recall, Role};
 use std::time::Duration;
 
 impl Node {
-    /// Puts a push into its flow.
+    /// Puts a push or a prepare into the queue of its flow.
     pub(super) fn enqueue_push(&mut self, now: Time, id: OperationId, link: LinkId) {
         let Some(op) = self.sessions.op(id) else { return };
         let (Some(meta), Some(target)) = (self.pushed_meta(op), op.target().cloned()) else { return };
@@ -51,7 +51,7 @@ impl Node {
         self.drain_flow(now, link, flow);
     }
 
-    /// What an operation pushes, or prepares to push.
+    /// Returns the description of the tensor that an operation pushes or prepares to push.
     fn pushed_meta(&self, op: &Op) -> Option<TensorMeta> {
         match &op.kind {
             OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
@@ -60,12 +60,12 @@ impl Node {
         }
     }
 
-    /// Writes what has a slot; asks for slots where there are none, or none large enough.
+    /// Serves the queue of a flow: writes while slots are free, and requests slots if it has none or too small ones.
     fn drain_flow(&mut self, now: Time, link: LinkId, flow: OutFlowId) {
         while let Some(f) = self.transfers.flow_mut(link, flow) {
             let Some(id) = f.next() else { return };
             let Some(op) = self.sessions.op(id) else {
-                // It ended while it was waiting.
+                // The operation ended while it was waiting.
                 f.drop_first();
                 continue;
             };
@@ -110,7 +110,7 @@ impl Node {
         }
     }
 
-    /// The next push goes to another worker of that node: the slots are for the one before.
+    /// Retargets a flow to another worker of the same node. Its present slots are for the previous worker.
     fn change_target(&mut self, link: LinkId, flow: OutFlowId, to: Name) {
         self.keep_version(link, flow);
         let Some(f) = self.transfers.flow_mut(link, flow) else { return };
@@ -119,7 +119,7 @@ impl Node {
         f.next_version = self.sessions.get(f.session).map_or(0, |s| s.next_version(&f.way()));
     }
 
-    /// Versions rise as long as the session lasts, whatever becomes of the flow.
+    /// Stores a flow's next version in the session. Versions rise as long as the session lasts, even if the flow ends.
     fn keep_version(&mut self, link: LinkId, flow: OutFlowId) {
         let Some(f) = self.transfers.flow(link, flow) else { return };
         if f.next_version > 0 {
@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// Asks for slots: by message, or for a flow of which the peer knows nothing yet by a call.
+    /// Requests slots: with `by_call` by a call if the peer does not know the flow yet, else by message.
     fn request_buffers(&mut self, link: LinkId, flow: OutFlowId, meta: TensorMeta, by_call: bool) {
         let Some(f) = self.transfers.flow_mut(link, flow) else { return };
         let (metadata_id, is_first) = f.request(meta.clone());
@@ -195,7 +195,7 @@ impl Node {
         self.post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Push(id) }));
     }
 
-    /// The write is placed at the peer: the push is done.
+    /// Completes a push whose write is placed at the peer.
     pub(super) fn push_landed(&mut self, now: Time, link: LinkId, id: OperationId, blob: BlobId) {
         if let Some(op) = self.sessions.finish(id)
             && let OpKind::Push { posted, .. } = op.kind
@@ -222,7 +222,8 @@ impl Node {
         self.unhold(blob);
     }
 
-    /// The answer to a call. One that was called back meanwhile has no use for it, and goes on with what was pushed since.
+    /// Handles the answer to a call. A flow whose slots were called back meanwhile drops the answer, and continues with
+    /// the pushes that have come since.
     pub(super) fn flow_prepared(
         &mut self,
         now: Time,
@@ -231,7 +232,8 @@ impl Node {
         answer: Result<Vec<SlotGrant>, Failure>,
     ) {
         let Some(id) = self.transfers.flow_named(link, index) else {
-            // Its worker is gone meanwhile, and the peer did not know the flow when it was told.
+            // The flow's worker is gone. The peer did not know the flow when the first BUFFER_RELEASE came, so a second
+            // one follows.
             return self.send(link, Role::Push, index, Body::BufferRelease);
         };
         let Some(f) = self.transfers.flow_mut(link, id) else { return };
@@ -243,7 +245,7 @@ impl Node {
         }
     }
 
-    /// Ends a flow of which it is not known what the peer makes of it. What waits for it fails.
+    /// Ends a flow when it is unknown what the peer has done for it. The operations that wait in it fail.
     pub(super) fn abandon_flow(&mut self, link: LinkId, index: u32, failure: &Failure) {
         let Some(id) = self.transfers.flow_named(link, index) else {
             return self.send(link, Role::Push, index, Body::BufferRelease);
@@ -254,7 +256,7 @@ impl Node {
         }
     }
 
-    /// BUFFER_RESPONSE, or the answer to a call.
+    /// Handles the message BUFFER_RESPONSE, or the answer to a call: the peer has granted slots.
     pub(super) fn buffer_response(&mut self, now: Time, link: LinkId, index: u32, slots: Vec<SlotGrant>) {
         let Some(id) = self.transfers.flow_named(link, index) else { return };
         let Some(f) = self.transfers.flow_mut(link, id) else { return };
@@ -265,7 +267,7 @@ impl Node {
         self.drain_flow(now, link, id);
     }
 
-    /// BUFFER_IDLE.
+    /// Handles the message BUFFER_IDLE: the peer gives the flow one slot.
     pub(super) fn buffer_idle(&mut self, now: Time, link: LinkId, index: u32, slot: SlotGrant) {
         let Some(id) = self.transfers.flow_named(link, index) else { return };
         if self.transfers.flow_mut(link, id).is_some_and(|f| f.give_back(slot)) {
@@ -273,7 +275,7 @@ impl Node {
         }
     }
 
-    /// ERROR_STATUS: the peer grants nothing.
+    /// Handles the message ERROR_STATUS for a flow: the peer grants no slots.
     pub(super) fn flow_refused(&mut self, link: LinkId, index: u32, failure: &Failure) {
         let Some(id) = self.transfers.flow_named(link, index) else { return };
         let Some(f) = self.transfers.flow_mut(link, id) else { return };
@@ -286,7 +288,8 @@ impl Node {
         }
     }
 
-    /// BUFFER_RECALL. The answer goes behind what was written before; what is pushed from now on asks for slots again.
+    /// Handles the message BUFFER_RECALL. The answer goes behind the writes that came before it. Later pushes request
+    /// slots again.
     pub(super) fn buffer_recall(&mut self, now: Time, link: LinkId, index: u32, why: Recall, round: u32) {
         let id = self.transfers.flow_named(link, index);
         if let (Some(id), Recall::Ends) = (id, why) {
@@ -306,19 +309,19 @@ impl Node {
         }
     }
 
-    /// A worker of ours is gone: its flows end, behind what was posted.
+    /// Ends the flows of a worker that is gone or has lost its name. BUFFER_RELEASE goes behind what was posted before.
     pub(super) fn flows_out_abandoned(&mut self, session: SessionId) {
         for (link, id) in self.transfers.flows_of(session) {
             self.transfers.end_flow(link, id);
-            // Also where it has no slots: the peer may still have what landed before. One that does not know the flow has
-            // nothing to release.
+            // A flow without slots sends this, too, because the peer may still have versions that have landed. A peer
+            // that does not know the flow has nothing to release.
             self.send(link, Role::Push, id.short(), Body::BufferRelease);
         }
     }
 
     pub(super) fn flows_out_lost(&mut self, flows: &Slab<OutFlow, of::OutFlow>, failure: &Failure) {
         for (_, flow) in flows.iter() {
-            // Its worker may be found elsewhere when it is asked for again.
+            // The target may be at another node when it is looked up again.
             self.sessions.forget_node_of(&flow.target);
             self.sessions.keep_version(flow.session, flow.way(), flow.next_version);
             for op in flow.queue() {

@@ -1,4 +1,5 @@
-//! Reading by reference: what a request, a passed segment and a lost link lead to. The machine is in `protocol/references`.
+//! Reading by reference: what follows a request, a passed segment and a lost link. The state machine is in
+//! `protocol/references`.
 
 use super::Node;
 use super::ended::PeersTransfer;
@@ -19,7 +20,7 @@ use std::time::Duration;
 impl Node {
     // ---- the owner's side ----
 
-    /// Answers a request by reference where that is possible, or will once the peer has the segment. `false`: it has to be sent.
+    /// Answers a request by reference, now or once the peer has the segment. Returns `false` if it has to be sent.
     pub(super) fn serve_by_reference(&mut self, now: Time, link: LinkId, index: u32) -> bool {
         let Some(serve) = self.transfers.serve_mut(link, index) else { return false };
         let Some(blob) = serve.blob.and_then(|id| self.keys.blob(id)) else { return false };
@@ -34,10 +35,10 @@ impl Node {
         true
     }
 
-    /// The peer has a segment of ours, and keeps it: what waits for that can be answered.
+    /// Answers the requests that wait for the peer to keep a segment of this node: it has the segment now.
     pub(super) fn segment_kept(&mut self, now: Time, link: LinkId, segment: SegmentId) {
         for index in self.references.segment_kept(link, segment) {
-            // Those that were given up are gone, and another may have the number.
+            // A request that was given up has ended, and a new one may have its index.
             if self.transfers.serve(link, index).is_some_and(Serve::is_sharing) {
                 self.refer(now, link, index);
             }
@@ -50,7 +51,7 @@ impl Node {
         let (key, since, waited_us, trace) = (serve.key(), serve.since, serve.waited_us, serve.trace);
         let Some(blob) = serve.blob else { return };
         let Some(b) = self.keys.blob(blob) else { return };
-        // The request's reference becomes the peer's.
+        // The reference that the request holds becomes the peer's.
         let Some(lease) = self.references.lend(link, blob) else { return };
         let (bytes, version, origin) = (b.meta.len_bytes(), b.version, b.trace);
         let body = Body::ByReference {
@@ -75,7 +76,7 @@ impl Node {
         self.fetch_of_ends(now, key, blob, true);
     }
 
-    /// RELEASE_REFERENCE: the peer reads it no more.
+    /// Handles the message RELEASE_REFERENCE: the peer no longer reads the version.
     pub(super) fn reference_released(&mut self, link: LinkId, lease: u32) {
         match self.references.released(link, lease) {
             Some(blob) => self.unhold(blob),
@@ -83,8 +84,8 @@ impl Node {
         }
     }
 
-    /// The answer to [`HostAction::AskReaders`](crate::protocol::HostAction::AskReaders): whether anybody may still read that segment by
-    /// reference over the link of that mark.
+    /// Handles the answer to [`HostAction::AskReaders`](crate::protocol::HostAction::AskReaders): `read` tells whether
+    /// a process may still read the segment by reference over the link with this mark.
     pub fn readers_answered(&mut self, segment: SegmentId, mark: u64, read: bool) {
         if !read {
             for blob in self.references.answered(segment, mark) {
@@ -95,38 +96,39 @@ impl Node {
 
     // ---- the reader's side ----
 
-    /// The peer has passed a segment.
+    /// Handles a segment that the peer has passed.
     pub(super) fn segment_came(&mut self, link: LinkId, handle: u32) {
         if self.references.are_allowed(link) && self.links.get(link).is_some_and(|l| !l.is_ending()) {
             self.actions.push(FabricAction::Keep { link, handle });
         }
     }
 
-    /// A peer's segment, kept for workers of this node under a number of this node's: the answer to [`FabricAction::Keep`]. `false`: there is no
-    /// use for it any more.
+    /// Handles the answer to [`FabricAction::Keep`]: a peer's segment is kept for workers of this node, under a number
+    /// of this node. Returns `false` if the segment is no longer of use.
     pub fn keep_segment(&mut self, link: LinkId, handle: u32, segment: SegmentId, len_bytes: u64) -> bool {
         self.references.keep(link, handle, segment, len_bytes)
     }
 
-    /// Nobody here reads it any more.
+    /// Returns a reference to its owner, because the workers of this node no longer read the version.
     pub(super) fn return_reference(&mut self, link: LinkId, lease: u32, segment: SegmentId) {
         #[cfg(test)]
         if self.config.broken == Some(crate::protocol::broken::Broken::KeepsReferences) {
             return self.references.end_reading(segment, &mut self.actions);
         }
-        // Where the link is lost its owner finds out by itself.
+        // If the link is lost, nothing is sent, and the owner finds out from the reader marks.
         self.send(link, Role::Pull, 0, Body::ReleaseReference { lease });
         self.references.end_reading(segment, &mut self.actions);
     }
 
-    /// The mark of the link over which a peer's segment came.
+    /// Returns the mark of the link over which a peer's segment came.
     #[cfg(test)]
     pub(crate) fn mark_of(&self, segment: SegmentId) -> Option<u64> {
         self.references.mark_of(segment)
     }
 }
 
-/// Whether workers of `reader` may read it where it lies. What may be fetched only so often is sent: it is certain, then, when a peer has it.
+/// Returns whether workers of `reader` may read the version in place. A version with a limited number of fetches is
+/// sent: then it is certain when a peer has it.
 fn may_be_referred(blob: &Blob, reader: Tenant) -> bool {
     blob.domain == reader
         && blob.ranges.is_none()

@@ -17,7 +17,7 @@ use crate::wire::message::{Body, NameRef, Role};
 use std::time::Duration;
 
 impl Node {
-    /// TENSOR_REQUEST.
+    /// Handles the message TENSOR_REQUEST: a peer fetches a version.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn tensor_request(
         &mut self,
@@ -67,7 +67,7 @@ impl Node {
         }
     }
 
-    /// The version that a request waits for is there.
+    /// Serves a request whose version is published: by reference, by a write, or by a description that asks for a slot.
     pub(super) fn serve_published(&mut self, now: Time, link: LinkId, index: u32, blob: BlobId) {
         let Some(serve) = self.transfers.serve(link, index) else { return };
         if let Err(failure) = self.may_read(serve.reader(), serve.key(), blob) {
@@ -91,7 +91,7 @@ impl Node {
         self.send(link, Role::Pull, index, Body::MetaDataUpdate { version, metadata_id, meta });
     }
 
-    /// TENSOR_RE_REQUEST.
+    /// Handles the message TENSOR_RE_REQUEST: the peer grants a slot for the version that was described to it.
     pub(super) fn tensor_re_request(&mut self, link: LinkId, index: u32, slot: SlotGrant) {
         let Some(serve) = self.transfers.serve_mut(link, index) else {
             return self.violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which is not under way"));
@@ -108,7 +108,7 @@ impl Node {
         self.write_served(link, index);
     }
 
-    /// Requests of a peer whose version is not there fail: it will not be.
+    /// Fails the requests of a peer that wait for an unpublished version, because it will not be published.
     pub(super) fn refuse_waiting_serves(&mut self, now: Time, link: LinkId, failure: &Failure) {
         for (index, key) in self.transfers.waiting_serves(link) {
             self.forget_remote_waiter(link, index, &key);
@@ -129,7 +129,7 @@ impl Node {
         self.post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Serve(index) }));
     }
 
-    /// CANCEL. The answer goes behind whatever data is on its way.
+    /// Handles the message CANCEL. CANCELLED goes behind the data that is on its way.
     pub(super) fn cancel_serve(&mut self, now: Time, link: LinkId, index: u32) {
         let is_later = self.transfers.serve_mut(link, index).is_some_and(Serve::cancel);
         if !is_later && let Some(serve) = self.transfers.end_serve(link, index) {
@@ -141,7 +141,7 @@ impl Node {
         self.send(link, Role::Pull, index, Body::Cancelled);
     }
 
-    /// The write is placed at the peer.
+    /// Completes a request whose write is placed at the peer.
     pub(super) fn serve_written(&mut self, now: Time, link: LinkId, index: u32) {
         let Some(l) = self.links.get(link) else { return };
         if let Some(serve) = self.transfers.end_serve(link, index) {
@@ -170,7 +170,7 @@ impl Node {
         }
     }
 
-    /// A request has ended: what it still holds is let go, and it counts as a fetch where it went `well`.
+    /// Releases what an ended request holds. The request counts as a fetch if it went `well`.
     pub(super) fn serve_ended(&mut self, now: Time, serve: &Serve, well: bool) {
         if let Some(blob) = serve.fetching() {
             self.fetch_of_ends(now, serve.key(), blob, well);

@@ -1,4 +1,4 @@
-//! Workers: how their sessions begin and end, and what they command.
+//! Sessions of workers: how they begin and end, and their commands.
 
 use super::Node;
 use crate::memory::{LocalSlice, SegmentId};
@@ -13,14 +13,16 @@ use crate::time::Time;
 use crate::wire::ranges::{ArenaRange, table_bytes};
 
 impl Node {
-    /// A worker connected: its arena is mapped and registered. A name that is taken must have been refused before.
+    /// Opens the session of a worker that has connected. Its arena is mapped and registered. The caller must have
+    /// refused a name that is taken.
     pub fn session_opened(&mut self, session: SessionId, name: Name, domain: Tenant, arena: SegmentId, arena_len: u64) {
         self.keys.session_opened(session, domain);
         self.sessions.open(session, name, domain, arena, arena_len);
     }
 
-    /// A worker is gone, and reads nothing any more. What it published ends with it, except for those who are reading it; its leases and
-    /// operations end. Of one that was [evicted](Node::session_evicted) before, the leases are left to end.
+    /// Handles the end of a worker that no longer reads anything. Its leases and operations end, and so do the versions
+    /// that it published, except for their readers. If it was [evicted](Node::session_evicted) before, only its leases
+    /// are left to end.
     pub fn session_closed(&mut self, now: Time, session: SessionId, why: &str) {
         self.session_evicted(now, session, why);
         for blob in self.sessions.take_leases(session) {
@@ -28,8 +30,8 @@ impl Node {
         }
     }
 
-    /// A worker is thrown out, and its process may live. Its session ends, but for its leases: it may be reading still.
-    /// [`Node::session_closed`] follows, once it says that it does not, or its process has ended.
+    /// Evicts a worker whose process may still run. Its session ends except for its leases, because it may still be
+    /// reading. [`Node::session_closed`] follows once the worker says that it reads nothing, or its process has ended.
     pub fn session_evicted(&mut self, now: Time, session: SessionId, why: &str) {
         self.latest = now;
         let Some(gone) = self.sessions.evict(session) else { return };
@@ -58,8 +60,8 @@ impl Node {
         self.actions.push(HostAction::Control(Control::SessionClosed { session, worker: gone.name, why }));
     }
 
-    /// Where the table of a push lies, if its body is made of several ranges: whoever can read the arena copies it out, and hands the
-    /// push to [`Node::push_ranges`].
+    /// Returns where the table of a push lies, if its body is made of several ranges. The caller copies the table out
+    /// of the arena and hands the push to [`Node::push_ranges`].
     #[must_use]
     pub fn table_of(&self, session: SessionId, push: &Push) -> Option<LocalSlice> {
         let s = self.sessions.get(session).filter(|_| push.ranges > 0)?;
@@ -67,7 +69,7 @@ impl Node {
         Some(LocalSlice { segment: s.arena().0, offset, len: table_bytes(push.ranges) })
     }
 
-    /// A worker pushes a body that is made of these ranges of its arena, in order.
+    /// Handles the push of a body that is made of these ranges of the worker's arena, in order.
     pub fn push_ranges(&mut self, now: Time, session: SessionId, op: OpId, push: Push, ranges: &[ArenaRange]) {
         self.latest = now;
         match self.is_under_way(session, op) {
@@ -76,7 +78,7 @@ impl Node {
         }
     }
 
-    /// A worker's request.
+    /// Handles a worker's request.
     pub fn request(&mut self, now: Time, session: SessionId, request: Request) {
         self.latest = now;
         match request {
@@ -88,7 +90,7 @@ impl Node {
                     self.give_up(now, id, Failure::new(FailureCode::Cancelled, text));
                 }
             }
-            // The keeper of the board handles it: it finds out whether it can say that the version is withdrawn.
+            // The host handles this: its boards tell whether it can call `withdrawn` now.
             Request::Unmarked { .. } => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Landing slots: what a grant, a landing and free room lead to.
+//! Landing slots: what follows a grant, a landing and freed room.
 
 use super::Node;
 use crate::fabric::LinkId;
@@ -14,8 +14,8 @@ use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::{Body, Role};
 
 impl Node {
-    /// Where the header of a slot lies, to be copied out before [`Node::fabric_event`] gets the immediate. `None` where no such slot
-    /// is open to that link.
+    /// Returns where the header of a slot lies. The caller copies the header out before [`Node::fabric_event`] gets the
+    /// immediate. `None` if no such slot is open to that link.
     #[must_use]
     pub fn landing_header(&self, link: LinkId, immediate: u32) -> Option<LocalSlice> {
         self.landing.header_of(link, immediate)
@@ -71,12 +71,12 @@ impl Node {
         }
     }
 
-    /// The slot is not wanted any more, and the peer will not write to it.
+    /// Drops a slot that is no longer wanted and that the peer will not write to.
     pub(super) fn drop_slot(&mut self, link: LinkId, id: SlotId) {
         self.landing.drop_slot(self.latest, link, id, &mut self.actions);
     }
 
-    /// A flow waits for room for all of its slots.
+    /// Allocates room for all slots of a flow, or makes the flow wait for it.
     pub(super) fn give_room(&mut self, at: FlowAt) {
         let Some(domain) = self.landing.wants_slots(at) else { return };
         let contended = self.landing.is_contended(domain);
@@ -85,7 +85,8 @@ impl Node {
         }
     }
 
-    /// What has landed in a slot stays beside newer versions: the range is the tensor's, and the flow gets another slot in its place.
+    /// Keeps a landed version beside newer ones: its range belongs to the tensor from here on, and the flow gets
+    /// another slot instead.
     pub(super) fn keep_slot(&mut self, link: LinkId, slot: SlotId, blob: BlobId) {
         let Some((range, asks)) = self.landing.keep_slot(link, slot) else { return };
         self.keys.set_source(blob, Source::Pool(Box::new(range)));
@@ -98,7 +99,7 @@ impl Node {
         }
     }
 
-    /// Stands in line for room.
+    /// Puts a waiter into the queue for room in a pool.
     pub(super) fn want(&mut self, domain: Tenant, want: Want) {
         let Node { transfers, copies, .. } = self;
         let waits = |want| match want {
@@ -112,7 +113,7 @@ impl Node {
         }
     }
 
-    /// Gives the room that became free to those who wait for it, in order.
+    /// Gives freed room to the waiters of each pool, in order.
     pub(super) fn serve_pool_waiters(&mut self) {
         for domain in self.landing.take_to_serve() {
             while let Some(want) = self.landing.first(domain) {

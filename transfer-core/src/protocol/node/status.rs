@@ -1,4 +1,4 @@
-//! The node at a glance: the counters behind the admin calls. What there may be many of is in `listing`.
+//! The state of the node at a glance: the counters behind the admin calls. Tables that may be long are in `listing`.
 
 use super::Node;
 use crate::fabric::FabricKind;
@@ -9,14 +9,14 @@ use crate::time::Time;
 use std::collections::BTreeMap;
 
 impl Node {
-    /// What was counted since the start.
+    /// Returns the meters, which count since the start.
     #[must_use]
     pub fn meters(&self) -> &Meters {
         &self.meters
     }
 
-    /// The counters. After all sessions are gone, what is "now" is zero. Only [`crate::drive::Driver::snapshot`] knows the links'
-    /// rails; here all of them live.
+    /// Returns the counters. After all sessions are gone, the numbers of sessions, leases and operations are zero. Only
+    /// [`crate::drive::Driver::snapshot`] knows the links' rails; here all of them live.
     #[must_use]
     pub fn snapshot(&self, now: Time) -> Snapshot {
         let mut on_links = LinkWork::default();
@@ -55,7 +55,7 @@ impl Node {
     }
 }
 
-/// Pushes that stay at this sidecar.
+/// Sums up the pushes that stay at this sidecar.
 fn published(paths: &[PathMeter]) -> PublishedStatus {
     let mut published = PublishedStatus::default();
     for path in paths.iter().filter(|path| path.fabric == FabricKind::Local) {
@@ -68,7 +68,7 @@ fn published(paths: &[PathMeter]) -> PublishedStatus {
     published
 }
 
-/// Transfers by what carried them. A push that stays at this sidecar is none: nothing was carried.
+/// Sums up the transfers by fabric. A push that stays at this sidecar is not one, because nothing carries it.
 fn finished(paths: &[PathMeter]) -> Vec<PathStatus> {
     let mut finished = BTreeMap::<u8, PathStatus>::new();
     for path in paths {

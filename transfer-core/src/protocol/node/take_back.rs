@@ -1,7 +1,8 @@
-//! Taking a published version back: nobody gets it any more, and once its readers are done its memory is its worker's to write.
+//! Taking back a published version: fetches no longer get it, and after its last reader, its worker may write the
+//! memory.
 //!
-//! This is what weights that are updated in place stand on. Fetches meanwhile wait for the next version; where the readers take too
-//! long, or the worker gives up, the version is published again and nothing has happened.
+//! Weights that are updated in place depend on this. Meanwhile, fetches wait for the next version. If the readers take
+//! too long, or the worker gives up, the version is published again as if nothing had happened.
 
 use super::Node;
 use crate::op::{Answer, Failure, FailureCode, OpId, TakeBack};
@@ -54,17 +55,17 @@ impl Node {
         }
     }
 
-    /// Nobody but the operation holds it any more.
+    /// Completes a take-back: only its operation holds the version now.
     pub(super) fn taken_back(&mut self, op: OperationId, id: BlobId) {
         let (Some(op), Some(blob)) = (self.sessions.finish(op), self.keys.remove(id)) else { return };
         let Source::Arena(Some(Lent { pushed, .. })) = blob.source else { return };
-        // The answer says that the range is the worker's again.
+        // The answer itself returns the range to the worker.
         self.leave_arena(&blob, None);
         let answer = Answer::TakenBack { version: blob.version, pushed, offset: blob.slice.offset };
         self.answer(op.session, op.id, answer);
     }
 
-    /// Why a version could not be taken back in time.
+    /// Returns the failure of a take-back that was not complete in time.
     pub(super) fn still_read(&self, key: &Key, blob: BlobId, after: Duration) -> Failure {
         let (version, readers) = self.keys.blob(blob).map_or((0, 0), |b| (b.version.0, b.holders() - 1));
         let text = format!(
@@ -73,7 +74,7 @@ impl Node {
         Failure::new(FailureCode::Deadline, text)
     }
 
-    /// Ends an operation that takes too long, or that its caller does not want any more.
+    /// Ends an operation whose deadline has passed or whose caller has cancelled it.
     pub(super) fn give_up(&mut self, now: Time, id: OperationId, failure: Failure) {
         let taking = match self.sessions.op(id) {
             Some(Op { kind: OpKind::TakeBack { blob }, key, session, .. }) => Some((*blob, key.clone(), *session)),

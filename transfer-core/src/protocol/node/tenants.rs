@@ -1,4 +1,4 @@
-//! Whose a worker, a key and a version are, and who may have to do with them.
+//! Tenants: the owners of workers, keys and versions, and their access.
 
 use super::Node;
 use crate::fabric::LinkId;
@@ -11,13 +11,14 @@ use crate::tensor::{Key, Name, Select, Version};
 use crate::wire::message::NameRef;
 
 impl Node {
-    /// Whether the peer of this link may have to do with what is this tenant's.
+    /// Checks whether the peer of this link may speak for this tenant.
     pub(super) fn vouched(&self, link: LinkId, tenant: Tenant) -> Result<(), Failure> {
         let Some(peer) = self.peer_of(link) else { return Ok(()) };
         self.config.tenants.vouched(&self.config.name, (&peer.name, &peer.vouches), tenant)
     }
 
-    /// The tenant for whom a peer asks, by the name that it gives. The outer error is what the peer broke, the inner one its answer.
+    /// Returns the tenant for which a peer asks, by the name in its message. The outer error is a violation, the inner
+    /// one is the answer to the peer.
     pub(super) fn asked_for(&self, link: LinkId, name: NameRef) -> Result<Result<Tenant, Failure>, String> {
         let text = self.links.look_up(link, name)?;
         let Some(tenant) = self.tenant_called(text) else {
@@ -26,13 +27,13 @@ impl Node {
         Ok(self.vouched(link, tenant).map(|()| tenant))
     }
 
-    /// What a tenant is called.
+    /// Returns the name of a tenant.
     #[must_use]
     pub fn tenant_name(&self, tenant: Tenant) -> Name {
         self.config.tenants.name(tenant)
     }
 
-    /// A tenant by its text.
+    /// Returns the tenant that has this name.
     pub(super) fn tenant_called(&self, text: &Name) -> Option<Tenant> {
         self.config.tenants.called(text.as_str())
     }
@@ -44,7 +45,7 @@ impl Node {
         ))
     }
 
-    /// The tenant of a key's owner.
+    /// Returns the tenant of a key's owner.
     pub(super) fn owner_tenant(&self, owner: &Owner) -> Option<Tenant> {
         match owner {
             Owner::Nobody => None,
@@ -55,14 +56,14 @@ impl Node {
         }
     }
 
-    /// What to say of a key that is another tenant's. `None`: it is not.
+    /// Returns the failure if a key belongs to another tenant than the worker that asks. `None` if it does not.
     pub(super) fn is_others(&self, session: SessionId, record: RecordId, key: &Key) -> Option<Failure> {
         let asks = self.sessions.tenant_of(session)?;
         let owner = self.owner_tenant(self.keys.record(record)?.owner())?;
         (owner != asks).then(|| self.of_another_tenant(&format!("key {key:?}"), owner, asks))
     }
 
-    /// The tenants for whom a push says that they may read it, too.
+    /// Returns the other tenants that a push lets read its tensor.
     pub(super) fn readers_of_push(&self, push: &Push, local: bool) -> Result<Vec<Tenant>, Failure> {
         let invalid = |text: String| Failure::new(FailureCode::Invalid, text);
         if !push.readable_by.is_empty() && !local {
@@ -78,7 +79,7 @@ impl Node {
         push.readable_by.iter().map(one).collect()
     }
 
-    /// Whether workers of a tenant may be given a version of a key.
+    /// Checks whether workers of a tenant may read a version of a key.
     pub(super) fn may_read(&self, reader: Tenant, key: &Key, id: BlobId) -> Result<(), Failure> {
         let Some(blob) = self.keys.blob(id) else { return Ok(()) };
         #[cfg(test)]
@@ -91,7 +92,7 @@ impl Node {
         }
     }
 
-    /// Why a fetch cannot be answered any more. Which version another tenant's key is at is not told.
+    /// Returns the failure of a fetch that can no longer be answered. It hides the version of another tenant's key.
     pub(super) fn version_gone(
         &self,
         record: RecordId,
@@ -110,7 +111,7 @@ impl Node {
         }
     }
 
-    /// What is another tenant's is not told, but for whose it is.
+    /// Returns the failure for access to something of another tenant. It tells nothing but the tenant that owns it.
     pub(super) fn of_another_tenant(&self, what: &str, owner: Tenant, asks: Tenant) -> Failure {
         self.config.tenants.of_another(what, owner, asks)
     }

@@ -1,4 +1,4 @@
-//! Versions that come and go: who is served with them, and what ends with them.
+//! Versions: which waiters they answer, and what follows when they end.
 
 use super::Node;
 use crate::protocol::ids::SessionId;
@@ -12,8 +12,8 @@ use crate::tensor::{Key, Name, Select, Version};
 use crate::time::Time;
 
 impl Node {
-    /// What "the latest" means for a request that comes now: what has landed here and is being closed to its sender belongs to it,
-    /// for the sender may know that it is here.
+    /// Resolves "the latest" for a request that arrives now. It includes a version that has landed here and whose slot
+    /// is being closed, because the sender may know that the version is here.
     pub(super) fn resolve_latest(&self, record: RecordId, select: Select) -> Select {
         let landed = self.landing_flow(record).filter(|flow| flow.holds_unpublished());
         match (select, landed) {
@@ -22,13 +22,14 @@ impl Node {
         }
     }
 
-    /// The flow in which the key's versions land here.
+    /// Returns the flow through which the key's versions land here.
     fn landing_flow(&self, record: RecordId) -> Option<&InFlow> {
         let Owner::Landed(landed) = self.keys.record(record)?.owner() else { return None };
         self.landing.flow(landed.flow?)
     }
 
-    /// Whether versions of this key land here by a device that says so to the sender before it says so here.
+    /// Returns whether versions of this key land here by a device that acknowledges a write to the sender before it is
+    /// reported here.
     #[must_use]
     pub fn lands_unheard(&self, key: &Key) -> bool {
         let Some(Owner::Landed(landed)) = self.keys.owner(key) else { return false };
@@ -44,13 +45,14 @@ impl Node {
         self.serve_waiters(now, record);
     }
 
-    /// Answers everybody whose version is there, or can never be; where there may be a newer one than this node has heard of, after a look
-    /// at what its owner has said.
+    /// Answers all waiters of a key whose version is published or can never be. If the key's owner may have announced a
+    /// newer version than this node knows, its submission ring is read first.
     pub(super) fn serve_waiters(&mut self, now: Time, record: RecordId) {
         self.serve(now, record, Concerned::All);
     }
 
-    /// The same, for those whom an event concerns. The others need not be looked at: for them nothing is different.
+    /// Answers the waiters of a key that an event concerns, as `serve_waiters` does. For the others nothing has
+    /// changed, so they are not looked at.
     pub(super) fn serve(&mut self, now: Time, record: RecordId, concerned: Concerned) {
         if !self.keys.is_awaited(record) {
             return;
@@ -61,7 +63,7 @@ impl Node {
         }
     }
 
-    /// The same, with what this node knows.
+    /// Answers the waiters of a key that an event concerns, with the versions that this node knows.
     pub(super) fn serve_now(&mut self, now: Time, record: RecordId, concerned: Concerned) {
         if !self.keys.is_awaited(record) {
             return;
@@ -70,7 +72,7 @@ impl Node {
             self.serve_waiter(now, record, waiter);
             return;
         }
-        // They take no other version.
+        // These waiters take no other version.
         for version in self.keys.exactly_awaited(record, concerned) {
             while let Some(first) = self.keys.first_exactly(record, version)
                 && self.serve_waiter(now, record, first)
@@ -81,7 +83,7 @@ impl Node {
         {}
     }
 
-    /// Answers one of those who wait, if its version is there, or can never be. `false` where it goes on waiting.
+    /// Answers one waiter if its version is published or can never be. Returns `false` if it keeps waiting.
     fn serve_waiter(&mut self, now: Time, record: RecordId, waiter: Waiter) -> bool {
         self.step();
         let Some(select) = self.keys.select_of(record, waiter) else { return false };
@@ -118,7 +120,7 @@ impl Node {
         true
     }
 
-    /// The tenant for whom somebody waits.
+    /// Returns the tenant of a waiter.
     fn reader_of(&self, waiter: Waiter) -> Option<Tenant> {
         match waiter {
             Waiter::Local(id) => self.sessions.tenant_of(self.sessions.op(id)?.session),
@@ -138,7 +140,7 @@ impl Node {
         }
     }
 
-    /// A worker of this sidecar has fetched it.
+    /// Counts a fetch by a worker of this sidecar, if fetches of the version are counted.
     pub(super) fn fetched_here(&mut self, now: Time, record: RecordId, blob: BlobId) {
         if !self.keys.blob(blob).is_some_and(Blob::counts_fetches) {
             return;
@@ -148,7 +150,7 @@ impl Node {
         self.fetch_ends(now, record, blob, true);
     }
 
-    /// The end of a fetch that was begun: counted where it went `well`, else others may have it.
+    /// Ends a fetch that was begun. It is counted if it went `well`; otherwise another reader may fetch in its place.
     fn fetch_ends(&mut self, now: Time, record: RecordId, blob: BlobId, well: bool) {
         let Some((version, has_ended)) = self.keys.fetch_ends(record, blob, well, &mut self.actions) else { return };
         if has_ended {
@@ -157,14 +159,14 @@ impl Node {
         self.serve(now, record, Concerned::Version(version));
     }
 
-    /// The same, of a key that may have ended meanwhile.
+    /// Ends a fetch of a key that may have ended meanwhile.
     pub(super) fn fetch_of_ends(&mut self, now: Time, key: &Key, blob: BlobId, well: bool) {
         if let Some(record) = self.keys.find(key) {
             self.fetch_ends(now, record, blob, well);
         }
     }
 
-    /// Ends all versions of a key, or all but those that outlive their worker. Whether some are left.
+    /// Ends all versions of a key, or all but those that outlive their worker. Returns whether some are left.
     pub(super) fn end_versions(&mut self, record: RecordId, but_outliving: bool) -> bool {
         let (ending, left) = self.keys.versions_to_end(record, but_outliving);
         for blob in ending {
@@ -175,7 +177,7 @@ impl Node {
         left
     }
 
-    /// The session, or the flow, that owns a key is gone: what outlives it stays, and the key with it.
+    /// Handles the end of the session or the flow that owns a key. The key stays if versions outlive that end.
     pub(super) fn owner_left(&mut self, now: Time, id: RecordId, owner: Name) {
         let claiming = self.keys.record(id).is_none_or(|r| matches!(r.owner(), Owner::Claiming(_)));
         if claiming || !self.end_versions(id, true) {
@@ -188,13 +190,14 @@ impl Node {
         self.serve_waiters(now, id);
     }
 
-    /// The owner of a key that another is taking over is gone before the directory has answered.
+    /// Handles the end of a key's owner while a takeover of the key waits for the directory's answer.
     pub(super) fn former_owner_left(&mut self, id: RecordId, owner: Name, domain: Tenant) {
         let left = self.end_versions(id, true).then_some(Outlived { owner, domain });
         self.keys.former_owner_left(id, left, &mut self.actions);
     }
 
-    /// Whether a key's versions have outlived a worker of this session's name and user: then they are this one's.
+    /// Returns whether a session has the name and the tenant of the worker that a key's versions have outlived. The
+    /// versions are then its own.
     pub(super) fn is_heir(&self, session: SessionId, outlived: &Outlived) -> bool {
         self.sessions.get(session).is_some_and(|s| *s.name() == outlived.owner && s.tenant() == outlived.domain)
     }

@@ -1,4 +1,4 @@
-//! What an operation waits for, in words: for whoever looks at it while it waits.
+//! What operations wait for, in words, for people who look at them.
 
 use super::Node;
 use crate::fabric::LinkId;
@@ -8,7 +8,7 @@ use crate::protocol::transfers::{Pull, PullState};
 use crate::tensor::{Name, ReservedFor};
 
 impl Op {
-    /// What it is, and what it is about, as people call both.
+    /// Returns the kind of the operation, and the key or name that it is about, as people call them.
     pub(super) fn spoken(&self) -> (&'static str, &str) {
         let key = self.key.reserved_for();
         let operation = match (&self.kind, key) {
@@ -24,7 +24,7 @@ impl Op {
 }
 
 impl Node {
-    /// The other node that takes part in an operation by now.
+    /// Returns the other node that takes part in an operation, once it is known.
     pub(super) fn other_node<'a>(&'a self, id: OperationId, op: &'a Op) -> Option<&'a Name> {
         let at = |link: &LinkId| self.links.get(*link).map(|l| &l.peer().name);
         match &op.kind {
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// How many bytes an operation is about, where that is known by now.
+    /// Returns the length of an operation's tensor in bytes, once it is known.
     pub(super) fn length_of(&self, op: &Op) -> Option<u64> {
         match &op.kind {
             OpKind::Push { blob, .. } | OpKind::TakeBack { blob } => self.keys.blob(*blob).map(|b| b.meta.len_bytes()),
@@ -56,7 +56,7 @@ impl Node {
         }
     }
 
-    /// What an operation waits for now.
+    /// Returns in words what an operation waits for now.
     pub(super) fn waits_for(&self, id: OperationId, op: &Op) -> String {
         let to = op.target().map_or("", Name::as_str);
         match &op.kind {
