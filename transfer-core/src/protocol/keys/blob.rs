@@ -12,64 +12,65 @@ use crate::protocol::tenant::Tenant;
 use crate::tensor::{Retention, TensorMeta, Until, Version};
 use crate::trace::TraceContext;
 
-/// A range that somebody can reach. It ends with its last reference.
+/// A range that readers can reach. It ends with its last reference.
 pub(crate) struct Blob {
     pub(crate) slice: LocalSlice,
-    /// The body, where it lies in several ranges: `slice` is then the metadata and the table of these.
+    /// The ranges of the body, if there are several. `slice` is then the metadata and the table of these ranges.
     pub(crate) ranges: Option<Box<[LocalSlice]>>,
     pub(crate) meta: TensorMeta,
     pub(crate) version: Version,
-    /// Being published counts one; so does each lease, each transfer that reads it, each ticket of a board, and an operation that is about to publish it.
+    /// The number of references: one for the publication, and one for each lease, each transfer that reads it, each
+    /// ticket of a board, and an operation that is about to publish it.
     refs: u32,
     pub(crate) domain: Tenant,
     pub(crate) source: Source,
     /// How long it stays published.
     pub(crate) retention: Retention,
-    /// How often it may still be fetched. Counted where its retention says so.
+    /// How many more times it may be fetched. Counted only if the retention says so.
     pub(super) fetches_left: u32,
-    /// Fetches that were counted and have not ended: a peer is getting it.
+    /// How many counted fetches have begun and not ended.
     pub(super) under_way: u32,
-    /// Some other tenants may read it.
+    /// Workers of some other tenants may read it.
     is_shared: bool,
     /// It was published before the epoch of the newest version began.
     pub(super) before_epoch: bool,
-    /// Its worker waits until nobody else can reach it.
+    /// The operation of its worker that waits until there are no other references.
     awaited: Option<OperationId>,
-    /// What pushed it, where that said so.
+    /// The trace context of its push, if the push had one.
     pub(crate) trace: Option<TraceContext>,
 }
 
-/// Where a blob's memory goes when nobody can reach it any more.
+/// Where a blob's memory goes when its last reference ends.
 pub(crate) enum Source {
-    /// Back to the worker whose arena it lies in. `None`: the worker has it back already.
+    /// Back to the worker whose arena it lies in. `None`: the worker already has it back.
     Arena(Option<Lent>),
-    /// Back to the pool of its domain.
+    /// Back to the pool of its tenant.
     Pool(Box<Allocation>),
-    /// To the sender that fills this landing slot.
+    /// Back to the sender that writes into this landing slot.
     Slot(LinkId, SlotId),
-    /// To the peer whose memory it is, which calls it so.
+    /// Back to the peer whose memory it is. `lease` is the peer's number for it.
     Reference { link: LinkId, lease: u32 },
 }
 
-/// Who lent a range, and by which of its pushes.
+/// The session that lent a range, and the push by which it did.
 #[derive(Clone, Copy)]
 pub(crate) struct Lent {
     pub(crate) session: SessionId,
     pub(crate) pushed: OpId,
 }
 
-/// What the end of a reference leads to.
+/// The result of ending a reference.
 pub(crate) enum Unheld {
-    /// Others hold it.
+    /// There are other references.
     Held,
-    /// Nobody but this operation, which takes it back, holds it.
+    /// Only this operation, which takes the version back, still holds it.
     Sole(OperationId),
-    /// It has ended: its memory goes to its [`Source`].
+    /// The version has ended: its memory goes to its [`Source`].
     Ended(Box<Blob>),
 }
 
 impl Blob {
-    /// One that is not published yet, with one reference.
+    /// Creates a blob that is not published yet and has one reference.
     pub(crate) fn new(slice: LocalSlice, meta: TensorMeta, domain: Tenant, source: Source) -> Blob {
         let (version, retention) = (Version(0), Retention::default());
         Blob {
@@ -90,7 +91,7 @@ impl Blob {
         }
     }
 
-    /// The same, to be published for so long.
+    /// Sets how long the blob stays published.
     pub(crate) fn retained(mut self, retention: Retention) -> Blob {
         if let Until::Fetched(n) = retention.until {
             self.fetches_left = n.get();
@@ -99,18 +100,18 @@ impl Blob {
         self
     }
 
-    /// The same, of a version that came from elsewhere, and what pushed it.
+    /// Sets the version of a blob that came from another node, and the trace context of its push.
     pub(crate) fn at(mut self, version: Version, trace: Option<TraceContext>) -> Blob {
         (self.version, self.trace) = (version, trace);
         self
     }
 
-    /// How many ranges its body is made of; 0 where it lies in one piece behind the metadata.
+    /// Returns the number of ranges of the body; 0 if the body lies in one piece behind the metadata.
     pub(crate) fn range_count(&self) -> u32 {
         self.ranges.as_ref().map_or(0, |ranges| u32::try_from(ranges.len()).unwrap_or(u32::MAX))
     }
 
-    /// How many references it has.
+    /// Returns the number of references.
     pub(crate) fn holders(&self) -> u32 {
         self.refs
     }
@@ -120,7 +121,7 @@ impl Blob {
         matches!(self.retention.until, Until::Fetched(_))
     }
 
-    /// What a transfer of it gathers behind its header.
+    /// Returns the gather list that a transfer sends behind its header.
     pub(crate) fn body(&self) -> GatherList {
         let (first, rest) = match &self.ranges {
             Some(ranges) => (self.meta.body_offset(), &ranges[..]),
@@ -132,12 +133,12 @@ impl Blob {
 }
 
 impl Keys {
-    /// A version.
+    /// Returns a version.
     pub(crate) fn blob(&self, id: BlobId) -> Option<&Blob> {
         self.blobs.get(id)
     }
 
-    /// A range that somebody can reach from here on. Its one reference is the caller's.
+    /// Adds a range that readers can reach from now on. The caller holds its one reference.
     pub(crate) fn insert(&mut self, blob: Blob) -> BlobId {
         if matches!(blob.source, Source::Arena(_)) {
             self.counted.version_came(blob.domain);
@@ -145,7 +146,7 @@ impl Keys {
         self.blobs.insert(blob)
     }
 
-    /// Workers of these tenants may read it, too.
+    /// Allows workers of these tenants to read the version, too.
     pub(crate) fn share(&mut self, id: BlobId, readers: Vec<Tenant>) {
         if let Some(b) = self.blobs.get_mut(id).filter(|_| !readers.is_empty()) {
             b.is_shared = true;
@@ -153,19 +154,19 @@ impl Keys {
         }
     }
 
-    /// Whether its push said that workers of this tenant may read it.
+    /// Whether the version's push said that workers of this tenant may read it.
     pub(crate) fn is_shared_with(&self, id: BlobId, reader: Tenant) -> bool {
         self.readers.get(&id).is_some_and(|readers| readers.contains(&reader))
     }
 
-    /// One more reference. Returns what is held.
+    /// Adds a reference. Returns the blob.
     pub(crate) fn hold(&mut self, id: BlobId) -> Option<&Blob> {
         let b = self.blobs.get_mut(id)?;
         b.refs += 1;
         Some(b)
     }
 
-    /// Takes one reference away.
+    /// Ends one reference.
     pub(crate) fn unhold(&mut self, id: BlobId) -> Unheld {
         let Some(b) = self.blobs.get_mut(id) else { return Unheld::Held };
         b.refs = b.refs.saturating_sub(1);
@@ -176,7 +177,7 @@ impl Keys {
         }
     }
 
-    /// Ends a version whoever holds it.
+    /// Ends a version even if there are references to it.
     pub(crate) fn remove(&mut self, id: BlobId) -> Option<Blob> {
         let blob = self.blobs.remove(id)?;
         if blob.is_shared {
@@ -188,27 +189,29 @@ impl Keys {
         Some(blob)
     }
 
-    /// An operation waits until nobody else holds it, or does so no more. Whether that is so already.
+    /// Sets or clears the operation that waits until there are no other references. Returns whether only one reference
+    /// is left now.
     pub(crate) fn set_awaited(&mut self, id: BlobId, by: Option<OperationId>) -> bool {
         let Some(b) = self.blobs.get_mut(id) else { return false };
         b.awaited = by;
         b.refs == 1
     }
 
-    /// Its memory goes elsewhere than was said.
+    /// Changes where the memory goes when the version ends.
     pub(crate) fn set_source(&mut self, id: BlobId, source: Source) {
         if let Some(b) = self.blobs.get_mut(id) {
             b.source = source;
         }
     }
 
-    /// A version is sent elsewhere under this number, which holds it.
+    /// Adds a reference for a write that sends the version to another node, under this number.
     pub(crate) fn hold_as(&mut self, id: BlobId, version: Version) -> Option<&Blob> {
         self.blobs.get_mut(id)?.version = version;
         self.hold(id)
     }
 
-    /// The push of a version is refused. Whether others hold it; else the refusal itself gives the range back.
+    /// Handles a refused push. Returns whether there are other references to the version. If there are none, the
+    /// refusal itself returns the range to the worker.
     pub(crate) fn refuse_push(&mut self, id: BlobId) -> bool {
         let Some(b) = self.blobs.get_mut(id) else { return false };
         let kept = b.refs > 1;

@@ -1,15 +1,19 @@
-//! What is shown on boards: tables in shared memory, in which the workers of one user look up what is published here, without asking.
+//! The versions that boards show. A board is a table in shared memory in which the workers of one tenant look up
+//! published versions, without asking the sidecar.
 //!
-//! A board is one more reader. What is shown has a reference of its own, named by a *ticket*; when the version is shown no more, whoever
-//! keeps the board says [`Keys::withdrawn`] once no worker has marked that ticket as read, and the reference ends with that. So memory
-//! that somebody found on a board is given back as memory that was handed over is.
+//! A board counts as one more reader. Each version that it shows has a reference of its own, named by a *ticket*. After
+//! the board has stopped showing a version, the host of the board calls [`Keys::withdrawn`] once no hazard pointer
+//! names the ticket, and the reference ends. So memory that a worker found on a board is returned in the same way as
+//! memory that was handed to a worker.
 //!
-//! A version is shown when it is published, if its key was fetched here before and nobody waits for it: who waits has asked already, and a
-//! stream of versions that are all waited for costs no showing. What is fetched after it was published is shown from then on.
+//! A version is shown when it is published, if its key was fetched here before and no worker here waits for it. A
+//! waiter has asked already, so a stream of versions that all have waiters does not pay for being shown. A version that
+//! is fetched after its publication is shown from then on.
 //!
-//! What is shown is only ever the newest version of its key, for a board answers fetches that ask for the newest and knows of nothing
-//! else: no versions that are counted, none of many ranges, none whose push told its trace, none that a peer lands in, where "the
-//! newest" takes a question.
+//! A board shows only the newest version of a key, because it answers only fetches of the newest version. It never
+//! shows a version whose fetches are counted, whose body has several ranges or metadata, or whose push carries a trace.
+//! It does not show the keys that a peer pushes here either: for them, only the sidecar can say which version is the
+//! newest.
 
 use super::notices::Noticed;
 use super::{Concerned, Keys, Owner, Record, Source};
@@ -21,27 +25,28 @@ use crate::protocol::tenant::Tenant;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
-/// Whether a key's newest version is shown.
+/// Whether a board shows a key's newest version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum OnBoard {
-    /// Nobody here has fetched the key yet.
+    /// No worker here has fetched the key yet.
     #[default]
     Unasked,
-    /// Its newest version is not, and the next one is to be, if it can be and nobody waits for it.
+    /// The newest version is not shown. The next one is, if it can be shown and no worker here waits for it.
     Wanted,
-    /// By this ticket.
+    /// The board shows it, under this ticket.
     Shown(u64),
-    /// By its owner, in a notice that the board names; see [`Boards::noticed`].
+    /// The owner shows it, in a notice that the board names; see [`Boards::noticed`].
     Noticed,
-    /// It does not fit.
+    /// The key does not fit on the board.
     Never,
 }
 
-/// What a ticket holds.
+/// What a ticket stands for.
 pub(super) struct Ticket {
-    /// Whose showing it is. `None`: of a version that its worker has announced, which may be none of its key's yet.
+    /// The key whose board entry has this ticket. `None`: the ticket is that of an announced version, which may not be
+    /// published yet.
     pub(super) record: Option<RecordId>,
-    /// `None`: it names a notice on the board, and no version.
+    /// The version that the ticket holds. `None`: the board entry names a notice, and holds no version.
     pub(super) blob: Option<BlobId>,
     pub(super) domain: Tenant,
 }
@@ -49,34 +54,34 @@ pub(super) struct Ticket {
 /// All boards of a node.
 #[derive(Default)]
 pub(super) struct Boards {
-    /// Nothing is shown any more.
+    /// The boards are closed: nothing is shown any more.
     closed: bool,
-    /// How many more keys each board takes. One too few for as long as a key has its new place and its old one.
+    /// How many more keys each board can take. It is one too low while a key has both its new entry and its old one.
     free: BTreeMap<Tenant, i64>,
-    /// Those that are shown, and those that somebody may still have marked.
+    /// The tickets of versions that are shown, and of those that hazard pointers may still name.
     pub(super) tickets: HashMap<u64, Ticket>,
-    /// The last one that was given out.
+    /// The last ticket that was given out.
     last: u64,
-    /// The keys of which the board names a notice.
+    /// The keys for which the board names a notice.
     pub(super) noticed: HashMap<RecordId, Noticed>,
-    /// What workers have announced, and is the newest of its key or is to be.
+    /// The ticket and the notice of each announced version that is, or is about to become, the newest of its key.
     pub(super) announced: HashMap<BlobId, (u64, NoticeAt)>,
-    /// Keys with a notice of which somebody has asked; see [`Keys::take_asked`].
+    /// Questions about keys with a notice that wait for an answer; see [`Keys::take_asked`].
     pub(super) asked: Vec<(RecordId, Concerned)>,
 }
 
 impl Keys {
-    /// Somebody keeps a board for the workers of this user, with places for so many keys.
+    /// Adds the board of this tenant, with places for this many keys.
     pub(crate) fn add_board(&mut self, domain: Tenant, places: usize) {
         self.boards.free.insert(domain, i64::try_from(places).unwrap_or(i64::MAX));
     }
 
-    /// Whether somebody keeps a board for the workers of this user.
+    /// Whether there is a board for the workers of this tenant.
     pub(crate) fn has_board(&self, domain: Tenant) -> bool {
         self.boards.free.contains_key(&domain)
     }
 
-    /// A worker of this sidecar has fetched the key: its newest version is worth showing from here on.
+    /// Notes that a worker of this sidecar has fetched the key: its newest version is worth showing from now on.
     pub(crate) fn want_on_board(&mut self, record: RecordId) {
         if let Some(r) = self.records.get_mut(record)
             && r.on_board == OnBoard::Unasked
@@ -86,7 +91,7 @@ impl Keys {
         }
     }
 
-    /// Shows the newest version of a key, where it is wanted and can be, in the place of what was shown of it before.
+    /// Shows the newest version of a key in place of its previous one, if it is wanted on the board and can be shown.
     pub(crate) fn show(&mut self, record: RecordId, actions: &mut Actions) {
         let Some(r) = self.records.get(record) else { return };
         if let Some(blob) = r.current
@@ -95,7 +100,7 @@ impl Keys {
             return self.show_notice(record, blob, ticket, at, actions);
         }
         if r.on_board == OnBoard::Noticed {
-            // Its owner has taken the notice down: the newest version is not one that it has announced.
+            // The owner no longer uses the notice: it has not announced the newest version.
             self.hide(record, actions);
         }
         let Some(r) = self.records.get(record) else { return };
@@ -124,7 +129,8 @@ impl Keys {
         }
     }
 
-    /// Shows a version, or the notice where its owner does, by a new ticket. What its key has on the board is to be taken off behind that.
+    /// Adds a board entry with a new ticket, for a version or for the notice in which the owner shows it. The caller
+    /// then removes the key's previous entry. Returns the ticket.
     pub(super) fn take_place(
         &mut self,
         record: RecordId,
@@ -138,7 +144,7 @@ impl Keys {
         if let Some(free) = self.boards.free.get_mut(&domain) {
             *free -= 1;
         }
-        // A notice shows other versions as well, each by a ticket of its own.
+        // An entry that names a notice holds no version: each announced version has a ticket of its own.
         let held = notice.is_none().then_some(blob);
         self.boards.tickets.insert(ticket, Ticket { record: Some(record), blob: held, domain });
         let (key, version, meta) = (r.key.clone(), b.version, b.meta.clone());
@@ -148,19 +154,20 @@ impl Keys {
         Some(ticket)
     }
 
-    /// Whether everybody of its user may find this version by looking. `before`: on which board the key has a place already.
+    /// Whether all workers of the version's tenant may find it on the board. `before`: the tenant on whose board the
+    /// key already has an entry.
     pub(super) fn can_be_shown(&self, record: &Record, blob: BlobId, before: Option<Tenant>) -> bool {
         let Some(b) = self.blobs.get(blob) else { return false };
         let has_place =
             self.boards.free.get(&b.domain).is_some_and(|free| *free > 0 || before.is_some_and(|d| d == b.domain));
-        // A board tells nothing of the trace that a push belongs to.
+        // A board entry does not carry the trace that a push belongs to.
         let is_plain = b.ranges.is_none() && b.meta.metadata_bytes() == 0 && b.trace.is_none();
         let is_plain = is_plain && matches!(b.source, Source::Arena(_));
         let is_free = !b.counts_fetches() && !b.before_epoch && !record.more_follow;
         has_place && is_plain && is_free && matches!(record.owner, Owner::Session(_)) && !self.boards.closed
     }
 
-    /// Shows a key no more: fetches of it have to ask.
+    /// Removes a key from the board: fetches of it have to ask the sidecar.
     pub(crate) fn hide(&mut self, record: RecordId, actions: &mut Actions) {
         let Some(r) = self.records.get_mut(record) else { return };
         match r.on_board {
@@ -176,7 +183,7 @@ impl Keys {
         }
     }
 
-    /// Shows nothing any more.
+    /// Removes all keys from the boards, and shows none from then on.
     pub(crate) fn close_boards(&mut self, actions: &mut Actions) {
         self.boards.closed = true;
         for record in self.records.ids(|r| matches!(r.on_board, OnBoard::Shown(_) | OnBoard::Noticed)) {
@@ -184,7 +191,7 @@ impl Keys {
         }
     }
 
-    /// Ends a showing, which has a place on the board.
+    /// Removes an entry from the board, which frees its place.
     pub(super) fn take_off_board(&mut self, ticket: u64, actions: &mut Actions) {
         let Some(domain) = self.boards.tickets.get(&ticket).map(|t| t.domain) else { return };
         if let Some(free) = self.boards.free.get_mut(&domain) {
@@ -193,25 +200,27 @@ impl Keys {
         self.end_ticket(ticket, actions);
     }
 
-    /// Nobody finds what this ticket names any more: it ends with its last mark.
+    /// Ends a ticket that readers can no longer find, once no hazard pointer names it.
     pub(super) fn end_ticket(&mut self, ticket: u64, actions: &mut Actions) {
         if let Some(domain) = self.boards.tickets.get(&ticket).map(|t| t.domain) {
             actions.push(HostAction::Withdraw { domain, ticket });
         }
     }
 
-    /// Nobody has marked what was shown by this ticket, and nobody can find it any more. Returns the version that it held, to be unheld.
+    /// Handles the end of a ticket that no reader can find and no hazard pointer names. Returns the version that it
+    /// held, which the caller unholds.
     pub(crate) fn withdrawn(&mut self, ticket: u64) -> Option<BlobId> {
         self.boards.tickets.remove(&ticket)?.blob
     }
 
-    /// A ticket does not fit on the board, and was not shown. Returns the version that it held, to be unheld.
+    /// Handles a ticket that did not fit on the board and was not shown. Returns the version that it held, which the
+    /// caller unholds.
     pub(crate) fn not_shown(&mut self, ticket: u64, actions: &mut Actions) -> Option<BlobId> {
         let Ticket { record: Some(record), blob, domain } = *self.boards.tickets.get(&ticket)? else { return None };
         let r = self.records.get_mut(record)?;
         let is_noticed = r.on_board == OnBoard::Noticed
             && self.boards.noticed.get(&record).is_some_and(|noticed| noticed.entry == ticket);
-        // Else it is withdrawn by now, which is answered for itself.
+        // Otherwise the ticket was withdrawn meanwhile, and `withdrawn` handles it.
         if r.on_board != OnBoard::Shown(ticket) && !is_noticed {
             return None;
         }
@@ -226,8 +235,8 @@ impl Keys {
         blob
     }
 
-    /// How many hold a published version besides its key, as far as this node knows: who found it on the board is not among them as long as
-    /// it is shown.
+    /// Returns how many references there are to a published version besides its publication, as far as this node knows.
+    /// While a version is shown, readers that found it on the board are not counted.
     pub(crate) fn readers_of(&self, record: &Record, blob: BlobId) -> u32 {
         let refs = self.blobs.get(blob).map_or(0, |b| b.holders().saturating_sub(1));
         let is_shown = match record.on_board {
@@ -238,7 +247,7 @@ impl Keys {
         refs.saturating_sub(u32::from(is_shown))
     }
 
-    /// What has to hold of boards whenever no action is left; for tests.
+    /// Checks the invariants of boards, which hold whenever no action is pending; for tests.
     #[cfg(test)]
     pub(super) fn check_boards(&self) -> Result<(), String> {
         for id in self.records.ids(|r| matches!(r.on_board, OnBoard::Shown(_) | OnBoard::Noticed)) {
@@ -263,7 +272,7 @@ impl Keys {
         self.check_notices()
     }
 
-    /// How many tickets have not come back; for tests.
+    /// Returns how many tickets have not been reported as withdrawn; for tests.
     #[cfg(test)]
     pub(crate) fn tickets(&self) -> usize {
         self.boards.tickets.len()

@@ -1,4 +1,4 @@
-//! How many keys and versions a worker, a tenant and the whole node have, in numbers that are kept as these come and go.
+//! Counts of keys and versions for each worker and tenant, updated as keys and versions come and go.
 
 use super::{Claimant, Keys, Owner};
 use crate::protocol::ids::RecordId;
@@ -7,18 +7,18 @@ use crate::protocol::limits::LimitsReached;
 use crate::protocol::tenant::Tenant;
 use hashbrown::HashMap;
 
-/// Who is counted for a key: a session, in a form that a record has room for. 0: nobody.
+/// The session for which a key is counted, in a form that fits into a record. 0: no session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub(super) struct Account(u32);
 
 struct Worker {
     domain: Tenant,
     keys: u64,
-    /// Its session is closed; it stays for the keys that have outlived it.
+    /// The session is closed. The entry stays for the keys that have outlived the session.
     closed: bool,
 }
 
-/// What each has.
+/// The counts of all workers and tenants.
 #[derive(Default)]
 pub(super) struct Counted {
     last: u32,
@@ -29,7 +29,7 @@ pub(super) struct Counted {
     reached: LimitsReached,
 }
 
-/// One less of what somebody has; nothing is kept of who has none.
+/// Subtracts one from a tenant's count. A count of 0 is removed from the table.
 fn less(counts: &mut HashMap<Tenant, u64>, domain: Tenant) {
     if let Some(count) = counts.get_mut(&domain) {
         *count = count.saturating_sub(1);
@@ -44,7 +44,7 @@ impl Counted {
         loop {
             self.last = self.last.wrapping_add(1);
             let account = Account(self.last);
-            // Numbers come round after 2^32 sessions.
+            // Account numbers wrap around after 2^32 sessions.
             if self.last != 0 && !self.workers.contains_key(&account) {
                 self.workers.insert(account, Worker { domain, keys: 0, closed: false });
                 self.accounts.insert(session, account);
@@ -63,7 +63,7 @@ impl Counted {
         }
     }
 
-    /// A key is counted for `to`, and no longer for `from`.
+    /// Counts a key for `to` instead of `from`.
     pub(super) fn move_key(&mut self, from: Account, to: Account) {
         if let Some(worker) = self.workers.get_mut(&from) {
             worker.keys = worker.keys.saturating_sub(1);
@@ -88,43 +88,45 @@ impl Counted {
 }
 
 impl Keys {
-    /// A worker may publish from here on.
+    /// Adds a worker, which may publish from now on.
     pub(crate) fn session_opened(&mut self, session: SessionId, domain: Tenant) {
         self.counted.open(session, domain);
     }
 
-    /// A worker is gone; what was its own has been [let go](Keys::let_go) or [outlives](Keys::outlive) it.
+    /// Handles the end of a worker's session. Its keys have been [let go](Keys::let_go), or [outlive](Keys::outlive)
+    /// it.
     pub(crate) fn session_closed(&mut self, session: SessionId) {
         self.counted.close(session);
     }
 
-    /// How many keys are a worker's own.
+    /// Returns how many keys are counted for a worker.
     pub(crate) fn keys_of_worker(&self, session: SessionId) -> u64 {
         let account = self.counted.accounts.get(&session);
         account.and_then(|account| self.counted.workers.get(account)).map_or(0, |worker| worker.keys)
     }
 
-    /// How many keys all workers of a tenant own.
+    /// Returns how many keys are counted for all workers of a tenant.
     pub(crate) fn keys_of_tenant(&self, domain: Tenant) -> u64 {
         self.counted.keys.get(&domain).copied().unwrap_or(0)
     }
 
-    /// How many versions all workers of a tenant have pushed and not got back.
+    /// Returns how many versions the workers of a tenant have pushed and not got back.
     pub(crate) fn versions_of_tenant(&self, domain: Tenant) -> u64 {
         self.counted.versions.get(&domain).copied().unwrap_or(0)
     }
 
-    /// How often pushes were refused at a limit.
+    /// Returns how often pushes were refused at a limit.
     pub(crate) fn limits_reached(&self) -> LimitsReached {
         self.counted.reached
     }
 
-    /// The same, to count one more.
+    /// Returns the counters of refused pushes, for adding one more.
     pub(crate) fn limits_reached_mut(&mut self) -> &mut LimitsReached {
         &mut self.counted.reached
     }
 
-    /// Counts a key for the worker that owns it, or claims it; what has outlived its worker stays counted for that.
+    /// Counts a key for the worker that owns it, or that claims it while it has no owner. A key that has outlived its
+    /// worker stays counted for that worker.
     pub(super) fn count_key(&mut self, record: RecordId) {
         let Some(r) = self.records.get_mut(record) else { return };
         let account = |session| self.counted.accounts.get(&session).copied().unwrap_or_default();
@@ -143,7 +145,7 @@ impl Keys {
         }
     }
 
-    /// What has to hold of these numbers; for tests.
+    /// Checks that the counts match the records; for tests.
     #[cfg(test)]
     pub(super) fn check_counted(&self) -> Result<(), String> {
         let mut keys = HashMap::<Account, u64>::new();
@@ -170,7 +172,7 @@ impl Keys {
         }
     }
 
-    /// How many versions are counted for all tenants; for tests.
+    /// Returns how many versions are counted for all tenants; for tests.
     #[cfg(test)]
     pub(crate) fn versions_counted(&self) -> u64 {
         self.counted.versions.values().sum()

@@ -1,12 +1,14 @@
-//! What is published here: keys, their versions, who may publish them, who waits for them, and who may find them by looking.
+//! Keys and their published versions: who may publish a key, its waiters, and the versions that workers can look up.
 //!
 //! # Layout
 //! - `blob`: a version: a range of memory that is counted by references.
-//! - `record`: a key, and the table of all keys. `owner`: who may publish one, and claims in the directory.
-//! - `versions`: which version answers a fetch, and when each one ends. `older`: those that stay beside the newest.
-//! - `waiters`: who waits for a version.
-//! - `board`: what workers may find by looking, without asking. `notices`: what they show each other.
-//! - `counted`: how many keys and versions a worker and a tenant have.
+//! - `record`: a key, and the table of all keys. `owner`: the owner of a key, and claims in the directory.
+//! - `versions`: which version answers a fetch, and when each version ends. `older`: the versions that stay beside the
+//!   newest one.
+//! - `waiters`: the waiters for a key's versions.
+//! - `board`: the versions that workers look up without asking the sidecar. `notices`: the versions that workers
+//!   announce to each other.
+//! - `counted`: how many keys and versions each worker and tenant has.
 
 mod blob;
 mod board;
@@ -35,62 +37,66 @@ use counted::Counted;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::collections::BTreeSet;
 
-/// The most locations of keys that are remembered; then they are asked for again.
+/// The most locations of keys that are kept. A full table is cleared, and the directory is asked again.
 const MAX_LOCATIONS: usize = 1 << 20;
 
 /// The keys of a node, as a state machine.
 ///
-/// It knows workers, links and operations by their ids, and nothing else of them. Whoever holds it
-/// - hands it **events**: a version comes or goes ([`insert`](Keys::insert), [`publish`](Keys::publish),
-///   [`take_version`](Keys::take_version), [`fetch_begins`](Keys::fetch_begins), [`fetch_ends`](Keys::fetch_ends)), a key changes hands
-///   ([`claim`](Keys::claim), [`answer_claim`](Keys::answer_claim), [`give`](Keys::give), [`let_go`](Keys::let_go)), somebody waits
-///   ([`wait`](Keys::wait), [`forget_waiter`](Keys::forget_waiter)), a board has done what it was asked ([`withdrawn`](Keys::withdrawn),
-///   [`not_shown`](Keys::not_shown)), a session begins or ends;
-/// - does what **comes out**: questions to the directory and changes of boards go into the queue of actions that is handed in with the
-///   event; versions that have ended are returned, each to be [unheld](Keys::unhold), for where their memory goes is not decided here;
-/// - asks who is served next ([`first_exactly`](Keys::first_exactly), [`first_rising`](Keys::first_rising)) and serves them.
+/// It knows workers, links and operations only by their ids. Its caller
+/// - passes in **events**: a version comes or goes ([`insert`](Keys::insert), [`publish`](Keys::publish),
+///   [`take_version`](Keys::take_version), [`fetch_begins`](Keys::fetch_begins), [`fetch_ends`](Keys::fetch_ends)), a
+///   key changes hands ([`claim`](Keys::claim), [`answer_claim`](Keys::answer_claim), [`give`](Keys::give),
+///   [`let_go`](Keys::let_go)), a waiter comes or goes ([`wait`](Keys::wait), [`forget_waiter`](Keys::forget_waiter)),
+///   a board has carried out a request ([`withdrawn`](Keys::withdrawn), [`not_shown`](Keys::not_shown)), a session
+///   begins or ends;
+/// - carries out the **results**: requests to the directory and changes of boards go into the queue of actions that is
+///   passed with the event; versions that end are returned, and the caller [unholds](Keys::unhold) each of them,
+///   because this machine does not decide where their memory goes;
+/// - asks for the next waiter ([`first_exactly`](Keys::first_exactly), [`first_rising`](Keys::first_rising)) and serves
+///   it.
 ///
-/// **Getters** hand out [`Record`]s and [`Blob`]s to read. Nothing but the methods here changes them.
+/// **Getters** return [`Record`]s and [`Blob`]s to read. Only the methods of this type change them.
 #[derive(Default)]
 pub(super) struct Keys {
     index: HashTable<RecordId>,
     hasher: DefaultHashBuilder,
     records: Slab<Record, of::Record>,
     blobs: Slab<Blob, of::Blob>,
-    /// Which other tenants may read a version, of those that some may.
+    /// The other tenants that may read a version, for each version that is shared.
     readers: HashMap<BlobId, Box<[Tenant]>>,
-    /// The keys that the end of a session concerns.
+    /// The keys that the end of a session affects.
     keys_of: HashMap<SessionId, BTreeSet<RecordId>>,
-    /// How many records have a published version.
+    /// How many records have a newest version that is still published.
     published_count: u64,
     counted: Counted,
     boards: Boards,
-    /// Where other keys are, as the directory said: the node and the entry's number.
+    /// Where the keys of other nodes are, according to the directory: the node, and the number of the directory's
+    /// entry.
     locations: HashMap<Key, (Name, u64)>,
 }
 
 impl Keys {
-    /// All keys, those that are only waited for too.
+    /// Returns all keys, including those that have waiters and no owner.
     pub(super) fn records(&self) -> &Slab<Record, of::Record> {
         &self.records
     }
 
-    /// All versions that somebody can reach.
+    /// Returns all versions that have references.
     pub(super) fn blobs(&self) -> &Slab<Blob, of::Blob> {
         &self.blobs
     }
 
-    /// How many keys have a published version.
+    /// Returns how many keys have a newest version that is still published.
     pub(super) fn published_count(&self) -> u64 {
         self.published_count
     }
 
-    /// The node that owns a key elsewhere, as far as it is remembered.
+    /// Returns the node that owns a key elsewhere, if its location is known.
     pub(super) fn location(&self, key: &Key) -> Option<&Name> {
         self.locations.get(key).map(|(node, _)| node)
     }
 
-    /// The directory said where a key is.
+    /// Stores the location of a key that the directory has reported.
     pub(super) fn remember_location(&mut self, key: &Key, node: &Name, sequence: u64) {
         if self.locations.len() >= MAX_LOCATIONS {
             self.locations.clear();
@@ -98,17 +104,17 @@ impl Keys {
         self.locations.insert(key.clone(), (node.clone(), sequence));
     }
 
-    /// A location has proved wrong. Returns the number of its entry, 0 where there was none.
+    /// Removes a location that has proved wrong. Returns the number of its entry, or 0 if there was none.
     pub(super) fn forget_location(&mut self, key: &Key) -> u64 {
         self.locations.remove(key).map_or(0, |(_, sequence)| sequence)
     }
 
-    /// The directory is another one.
+    /// Removes all locations, because the directory is a new one.
     pub(super) fn forget_locations(&mut self) {
         self.locations.clear();
     }
 
-    /// What has to hold whenever no action is left; for tests.
+    /// Checks the invariants that hold whenever no action is pending; for tests.
     #[cfg(test)]
     pub(super) fn check(&self) -> Result<(), String> {
         if let Some(blob) = self.blobs.ids(|b| b.holders() == 0).first() {

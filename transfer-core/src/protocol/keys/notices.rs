@@ -1,14 +1,17 @@
-//! Notices: where a worker itself shows the newest version of a key, so that a worker that waits for it hears of it from its owner and from
-//! nobody in between.
+//! Notices: a worker shows the newest version of a key itself, in a notice. A worker that waits for the key learns of
+//! the version directly from the owner.
 //!
-//! A key is *watched* from when a worker that can do so has waited for it here. Its owner hears that behind its next push, and *announces* the
-//! versions that follow: it writes into a notice, in memory that the workers of its user read, and then pushes as ever. The board names the
-//! notice in the place of a version. So who looks up and who waits finds what was announced before this node has heard of it.
+//! A key is *watched* once a worker that can watch a notice has waited for it here. The owner is told so after its next
+//! push, and *announces* the versions that follow: it writes each one into a notice, in memory that the workers of its
+//! tenant can read, and then pushes it as usual. The board names the notice instead of a version. So look-ups and
+//! waiters find an announced version before this node has heard of it.
 //!
-//! - **What is announced is held from its push on**, by the ticket that its readers mark, whatever becomes of the push: one that is refused comes
-//!   back when nobody reads it any more.
-//! - **Who asks hears of nothing older than what others have found.** What was announced before somebody asked is in its owner's submission ring
-//!   by then. So a question about a key with a notice is answered when all rings have been looked at once more: [`Keys::take_asked`].
+//! - **An announced version is held from its push on**, by the ticket that readers put into their hazard pointers,
+//!   whatever the result of the push. If the push is refused, the range is returned when no hazard pointer names the
+//!   ticket.
+//! - **No question gets an older version than one that a reader has found.** When a question arrives, the pushes of all
+//!   versions announced before it are in their owners' submission rings. So a question about a key with a notice is
+//!   answered after one more look at all rings: [`Keys::take_asked`].
 
 use super::board::{OnBoard, Ticket};
 use super::{Concerned, Keys, Owner};
@@ -21,31 +24,32 @@ use crate::tensor::Key;
 
 /// A notice that the board names.
 pub(super) struct Noticed {
-    /// The ticket of its place on the board.
+    /// The ticket of the board entry that names the notice.
     pub(super) entry: u64,
-    /// The ticket of the newest version that this node knows of.
+    /// The ticket of the newest announced version that this node knows of.
     pub(super) ticket: u64,
     at: NoticeAt,
     domain: Tenant,
 }
 
 impl Keys {
-    /// From here on the ticket holds what its worker has announced.
+    /// Adds a reference to an announced version, which its ticket holds.
     pub(crate) fn hold_announced(&mut self, blob: BlobId, ticket: u64, at: NoticeAt) {
         let Some(domain) = self.hold(blob).map(|b| b.domain) else { return };
         self.boards.tickets.insert(ticket, Ticket { record: None, blob: Some(blob), domain });
         self.boards.announced.insert(blob, (ticket, at));
     }
 
-    /// It is not the newest version of its key, or not any more: nobody finds it, for its worker has written over the notice, or nobody is shown
-    /// the way there.
+    /// Ends the ticket of an announced version that is not the newest of its key. No reader finds the version: its
+    /// worker has written over the notice, or the board does not name the notice.
     fn end_announced(&mut self, blob: BlobId, actions: &mut Actions) {
         if let Some((ticket, _)) = self.boards.announced.remove(&blob) {
             self.end_ticket(ticket, actions);
         }
     }
 
-    /// A push is refused, or its worker is gone. Its notice may show the version still: nobody is shown the way there from here on.
+    /// Handles an announced push that is refused, or whose worker is gone. The notice may still show the version, so
+    /// the board stops naming the notice.
     pub(crate) fn refuse_announced(&mut self, key: &Key, blob: BlobId, actions: &mut Actions) {
         let Some((_, at)) = self.boards.announced.get(&blob).copied() else { return };
         if let Some(record) = self.find(key)
@@ -56,12 +60,12 @@ impl Keys {
         self.end_announced(blob, actions);
     }
 
-    /// Whether a version is one that its worker has announced.
+    /// Whether this version was announced, and its ticket has not been withdrawn.
     pub(super) fn is_announced(&self, blob: BlobId) -> bool {
         self.boards.announced.contains_key(&blob)
     }
 
-    /// Names the notice of the newest version on the board, in the place of what was shown of its key before.
+    /// Makes the board name the notice of the newest version, in place of the key's previous entry.
     pub(super) fn show_notice(
         &mut self,
         record: RecordId,
@@ -100,7 +104,7 @@ impl Keys {
         }
     }
 
-    /// On which board a key has a place already.
+    /// Returns the tenant on whose board a key already has an entry.
     fn place_of(&self, record: RecordId, on_board: OnBoard) -> Option<Tenant> {
         match on_board {
             OnBoard::Shown(shown) => self.boards.tickets.get(&shown).map(|t| t.domain),
@@ -115,7 +119,7 @@ impl Keys {
         }
     }
 
-    /// The board names the notice of this key no more.
+    /// Removes the entry that names the notice of this key from the board.
     pub(super) fn hide_notice(&mut self, record: RecordId, actions: &mut Actions) {
         if let Some(noticed) = self.boards.noticed.remove(&record) {
             self.take_off_board(noticed.entry, actions);
@@ -123,21 +127,22 @@ impl Keys {
         }
     }
 
-    /// Whether the worker that has just published this version is to be told that the next ones are watched.
+    /// Whether to tell the worker that has just published this version that its next versions are watched.
     pub(crate) fn is_watched(&self, record: RecordId, blob: BlobId) -> bool {
         let r = self.records.get(record).filter(|r| r.watched && r.on_board != OnBoard::Never);
-        // Of a key whose versions cannot be shown it would be no use.
+        // A key whose versions cannot be shown gains nothing from a notice.
         r.is_some_and(|r| self.can_be_shown(r, blob, self.place_of(record, r.on_board))) && !self.is_announced(blob)
     }
 
-    /// Whether there may be a newer version of this key than this node has heard of: announced, and in its owner's ring.
+    /// Whether there may be a newer version of this key than this node has heard of: an announced one, whose push is in
+    /// the owner's ring.
     pub(crate) fn may_be_behind(&self, record: RecordId, asks: Option<SessionId>) -> bool {
         let r = self.records.get(record).filter(|r| r.on_board == OnBoard::Noticed);
-        // Its owner's own questions are in the same ring.
+        // The owner's own questions come behind its pushes in the same ring.
         r.is_some_and(|r| !matches!(r.owner, Owner::Session(owner) if Some(owner) == asks))
     }
 
-    /// Somebody waits for an answer about a key with a notice.
+    /// Queues a question about a key with a notice, until all rings have been looked at.
     pub(crate) fn ask_later(&mut self, record: RecordId, concerned: Concerned) {
         self.boards.asked.push((record, concerned));
     }
@@ -147,8 +152,8 @@ impl Keys {
         self.boards.asked.len()
     }
 
-    /// The first `count` questions about keys with a notice, which can be answered: everything was taken that was in the workers' rings when
-    /// the last of these was asked.
+    /// Removes the first `count` questions about keys with a notice, and returns them to be answered. Everything that
+    /// was in the workers' rings when the last of these questions was asked has been read by then.
     pub(crate) fn take_asked(&mut self, count: usize) -> Vec<(RecordId, Concerned)> {
         let count = count.min(self.boards.asked.len());
         self.boards.asked.drain(..count).collect()
@@ -160,7 +165,7 @@ impl Keys {
         self.boards.asked.iter().any(|(asked, _)| *asked == record)
     }
 
-    /// What has to hold of notices whenever no action is left; for tests.
+    /// Checks the invariants of notices, which hold whenever no action is pending; for tests.
     #[cfg(test)]
     pub(super) fn check_notices(&self) -> Result<(), String> {
         for (record, noticed) in &self.boards.noticed {

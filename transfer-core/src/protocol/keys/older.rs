@@ -1,7 +1,7 @@
 //! The versions of a key that stay beside its newest one.
 //!
-//! A worker may keep millions of versions of one key. So nothing here walks all of them: a version is found by its number, and the
-//! newest that can be fetched is the last of a sorted map.
+//! A worker may keep millions of versions of one key, so a fetch does not walk them: it finds a version by its number,
+//! and the newest version with fetches left is the last one of a sorted map.
 
 use super::Blob;
 use crate::protocol::ids::BlobId;
@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 
 type ByVersion = BTreeMap<u64, BlobId>;
 
-/// The versions that stay. Of one version number there is one at most.
+/// The versions that stay. Each version number occurs at most once.
 #[derive(Default)]
 pub(super) struct Older {
     /// Published in this epoch, with fetches left.
     free: ByVersion,
-    /// Published in this epoch. All of their fetches are under way, and come back if they fail.
+    /// Published in this epoch. All of their fetches are in flight. If one fails, the version can be fetched again.
     promised: ByVersion,
-    /// Published in earlier epochs: only a fetch of exactly this version finds it.
+    /// Published in earlier epochs. Only a fetch of exactly this version finds one of them.
     before: ByVersion,
 }
 
@@ -30,18 +30,19 @@ impl Older {
         self.free.len() + self.promised.len() + self.before.len()
     }
 
-    /// The versions of earlier epochs, then those of this one, each part rising.
+    /// Returns the versions of earlier epochs, then those of this epoch: first `promised`, then `free`. Each part is in
+    /// rising order.
     pub(super) fn iter(&self) -> impl Iterator<Item = BlobId> + Clone {
         self.before.values().chain(self.promised.values()).chain(self.free.values()).copied()
     }
 
-    /// The highest version of this epoch; of an earlier one where this epoch has none.
+    /// Returns the highest version of this epoch, or of the earlier epochs if this one has none.
     pub(super) fn newest(&self) -> Option<BlobId> {
         let of_this = self.free.last_key_value().max(self.promised.last_key_value());
         of_this.or_else(|| self.before.last_key_value()).map(|(_, id)| *id)
     }
 
-    /// Adds a version. Returns one that had the same number.
+    /// Adds a version. Returns the version that had the same number, if there was one.
     pub(super) fn insert(&mut self, id: BlobId, added: &Blob) -> Option<BlobId> {
         let same = self.remove(added.version);
         let part = match added.before_epoch {
@@ -67,18 +68,18 @@ impl Older {
         self.before.contains_key(&version.0)
     }
 
-    /// The newest version of this epoch with fetches left, if `select` takes it.
+    /// Returns the newest version of this epoch with fetches left, if `select` takes it.
     pub(super) fn newest_free(&self, select: Select) -> Option<BlobId> {
         let (version, id) = self.free.last_key_value()?;
         select.takes(Version(*version)).then_some(*id)
     }
 
-    /// Whether `select` takes a version of this epoch whose fetches are all under way.
+    /// Whether `select` takes a version of this epoch whose fetches are all in flight.
     pub(super) fn has_promised(&self, select: Select) -> bool {
         self.promised.last_key_value().is_some_and(|(version, _)| select.takes(Version(*version)))
     }
 
-    /// A version of this epoch has fetches left again, or none any more.
+    /// Notes whether a version of this epoch has fetches left.
     pub(super) fn has_fetches(&mut self, version: Version, has_fetches: bool) {
         let Older { free, promised, .. } = self;
         let (from, to) = if has_fetches { (promised, free) } else { (free, promised) };
@@ -87,7 +88,8 @@ impl Older {
         }
     }
 
-    /// A new epoch begins: what is here belongs to an earlier one. Each version is moved once in its life.
+    /// Begins a new epoch: all versions that are here belong to earlier epochs now. Each version is moved once in its
+    /// life.
     pub(super) fn end_epoch(&mut self) {
         self.before.extend(std::mem::take(&mut self.free));
         self.before.extend(std::mem::take(&mut self.promised));
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_with_fetches_left_answers() {
+    fn newest_version_with_fetches_left_answers() {
         let mut older = Older::default();
         for n in 1..=3 {
             insert(&mut older, n, n);
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_epochs_are_found_by_their_version_alone() {
+    fn versions_of_earlier_epochs_are_found_only_by_number() {
         let mut older = Older::default();
         insert(&mut older, 7, 7);
         older.end_epoch();

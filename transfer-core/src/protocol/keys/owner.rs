@@ -1,4 +1,4 @@
-//! Who may publish a key, and claims in the directory.
+//! The owner of a key, and claims in the directory.
 
 use super::{Keys, Record};
 use crate::protocol::action::Actions;
@@ -8,22 +8,22 @@ use crate::protocol::ids::{FlowAt, OperationId, RecordId};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
 
-/// Who may publish a key here.
+/// The owner of a key: the only one that may publish it here.
 pub(crate) enum Owner {
-    /// Nobody; somebody waits for the key.
+    /// The key has no owner. The record exists because the key has waiters.
     Nobody,
-    /// The directory was asked.
+    /// The directory was asked for the key, and has not answered.
     Claiming(Box<Claiming>),
     /// A worker of this sidecar.
     Session(SessionId),
-    /// A worker elsewhere that pushes to one of ours.
+    /// A worker elsewhere, which pushes the key to a worker of this sidecar.
     Landed(Box<Landed>),
-    /// Nobody, but what its last owner published outlives it.
+    /// The key has no owner, but the versions of its last owner outlive that worker.
     Outlived(Box<Outlived>),
 }
 
 pub(crate) struct Outlived {
-    /// The worker that may go on with it.
+    /// The worker that may become the owner again.
     pub(crate) owner: Name,
     pub(crate) domain: Tenant,
 }
@@ -32,11 +32,11 @@ pub(crate) struct Claiming {
     pub(crate) owner: Name,
     pub(crate) tenant: Tenant,
     pub(crate) who: Claimant,
-    /// Whether it takes the key over.
+    /// Whether the claim takes the key over from its owner.
     pub(crate) takeover: bool,
-    /// Whose it is until then, and again if the directory refuses.
+    /// The owner until the directory answers, and again if the directory refuses the claim.
     pub(crate) before: Option<Owner>,
-    /// Takeovers by others, which go on after the answer.
+    /// Takeovers by other workers, which continue after the answer.
     pub(crate) behind: Vec<OperationId>,
     /// Pushes that wait for the answer, in order.
     pub(crate) pushes: Vec<OperationId>,
@@ -46,21 +46,21 @@ pub(crate) struct Claiming {
 pub(crate) enum Claimant {
     Session(SessionId),
     Flow(FlowAt),
-    /// It went away before the answer came.
+    /// The claimant has gone away before the answer.
     Gone,
 }
 
 pub(crate) struct Landed {
-    /// The worker that pushes, which is of the target's tenant.
+    /// The worker that pushes. It belongs to the target's tenant.
     pub(crate) owner: Name,
     pub(crate) tenant: Tenant,
     pub(crate) target: SessionId,
-    /// `None` once the link is lost: what has landed stays.
+    /// The flow that brings the key's versions. `None` once the link is lost; the versions that have landed stay.
     pub(crate) flow: Option<FlowAt>,
 }
 
 impl Owner {
-    /// The sessions whose end concerns the key: the one that it is, or will be, and the one that it was before.
+    /// Returns the sessions whose end affects the key: the owner, target or claimant, and the owner before the claim.
     fn sessions(&self) -> [Option<SessionId>; 2] {
         match self {
             Owner::Session(session) => [Some(*session), None],
@@ -76,7 +76,7 @@ impl Owner {
         }
     }
 
-    /// Whether it is this worker of this sidecar.
+    /// Whether this worker of this sidecar is the owner.
     pub(crate) fn is(&self, session: SessionId) -> bool {
         matches!(self, Owner::Session(owner) if *owner == session)
     }
@@ -88,14 +88,14 @@ impl Owner {
 }
 
 impl Claiming {
-    /// A claim by that worker.
+    /// Creates a claim by this worker.
     pub(crate) fn new((owner, tenant): (Name, Tenant), who: Claimant, takeover: bool) -> Claiming {
         Claiming { owner, tenant, who, takeover, before: None, behind: Vec::new(), pushes: Vec::new() }
     }
 }
 
 impl Keys {
-    /// Changes who may publish a key.
+    /// Changes the owner of a key, and updates the table of each session's keys.
     fn change_owner<R>(&mut self, id: RecordId, change: impl FnOnce(&mut Owner) -> R) -> Option<R> {
         let record = self.records.get_mut(id)?;
         let before = record.owner.sessions();
@@ -117,20 +117,21 @@ impl Keys {
         Some(result)
     }
 
-    /// The same, of a key that is being claimed.
+    /// Changes the claim of a key that is being claimed. Returns `None` if there is no claim.
     fn change_claim<R>(&mut self, id: RecordId, change: impl FnOnce(&mut Claiming) -> R) -> Option<R> {
         let change = |owner: &mut Owner| if let Owner::Claiming(c) = owner { Some(change(c)) } else { None };
         self.change_owner(id, change).flatten()
     }
 
-    /// Sets who may publish a key, and counts it for that one. Returns who did before.
+    /// Sets the owner of a key, and counts the key for the owner. Returns the owner before.
     pub(super) fn set_owner(&mut self, id: RecordId, owner: Owner) -> Option<Owner> {
         let before = self.change_owner(id, |current| std::mem::replace(current, owner));
         self.count_key(id);
         before
     }
 
-    /// Asks the directory for a key. What is published stays whose it is until the answer. `tenant` is what the claimant's is called.
+    /// Asks the directory for a key. Until the answer, published versions stay with their owner. `tenant` is the name
+    /// of the claimant's tenant.
     pub(crate) fn claim(&mut self, id: RecordId, mut claiming: Claiming, tenant: Name, actions: &mut Actions) {
         let (owner, takeover) = (claiming.owner.clone(), claiming.takeover);
         let resident = matches!(claiming.who, Claimant::Session(_));
@@ -149,7 +150,8 @@ impl Keys {
         self.count_key(id);
     }
 
-    /// The directory has answered a claim. Returns what waited for that; the key stays claimed until it is [given](Keys::give).
+    /// Handles the directory's answer to a claim. Returns the claim with everything that waited for it. The key stays
+    /// claimed until it is [given](Keys::give) to an owner.
     pub(crate) fn answer_claim(&mut self, id: RecordId) -> Option<Claiming> {
         self.change_claim(id, |c| Claiming {
             before: c.before.take(),
@@ -159,7 +161,7 @@ impl Keys {
         })
     }
 
-    /// A worker's push waits for the answer to its claim.
+    /// Makes a worker the claimant, and lets its push wait for the answer to the claim.
     pub(crate) fn join_claim(&mut self, id: RecordId, session: SessionId, push: OperationId) {
         self.change_claim(id, |claiming| {
             claiming.who = Claimant::Session(session);
@@ -167,39 +169,42 @@ impl Keys {
         });
     }
 
-    /// Another worker's takeover goes on after the answer. `false` where nobody claims the key.
+    /// Lets another worker's takeover wait for the answer to the claim. Returns `false` if the key is not being
+    /// claimed.
     pub(crate) fn wait_behind_claim(&mut self, id: RecordId, takeover: OperationId) -> bool {
         self.change_claim(id, |claiming| claiming.behind.push(takeover)).is_some()
     }
 
-    /// Another one claims a key under the same name. Returns who did.
+    /// Sets another claimant for the same owner name. Returns the claimant before.
     pub(crate) fn set_claimant(&mut self, id: RecordId, who: Claimant) -> Option<Claimant> {
         self.change_claim(id, |claiming| std::mem::replace(&mut claiming.who, who))
     }
 
-    /// A key that is being claimed does not go back to whoever had it. Returns who that was.
+    /// Removes the former owner from a claim, so that a refused claim does not give the key back. Returns the former
+    /// owner.
     pub(crate) fn no_former_owner(&mut self, id: RecordId) -> Option<Owner> {
         self.change_claim(id, |claiming| claiming.before.take()).flatten()
     }
 
-    /// The owner of a key that another is taking over is gone before the directory has answered; this is left of it.
+    /// Handles the end of the former owner while a takeover waits for the directory. `left` is set if some of its
+    /// versions outlive it.
     pub(crate) fn former_owner_left(&mut self, id: RecordId, left: Option<Outlived>, actions: &mut Actions) {
         self.hide(id, actions);
         self.change_claim(id, |claiming| claiming.before = left.map(|left| Owner::Outlived(Box::new(left))));
     }
 
-    /// A key is somebody's, with whom a new epoch begins. Returns whose it was.
+    /// Gives a key to an owner, and begins a new epoch. Returns the owner before.
     pub(crate) fn give(&mut self, id: RecordId, owner: Owner) -> Option<Owner> {
         self.begin_epoch(id);
         self.set_owner(id, owner)
     }
 
-    /// The directory has refused a claim: the key is whose it was before.
+    /// Handles a claim that the directory has refused: the key goes back to its former owner, if it had one.
     pub(crate) fn claim_refused(&mut self, id: RecordId, before: Option<Owner>) {
         self.set_owner(id, before.unwrap_or(Owner::Nobody));
     }
 
-    /// The owner of a key is gone, and what it published outlives it. Returns who that was.
+    /// Handles the end of an owner whose versions outlive it. Returns that owner.
     pub(crate) fn outlive(&mut self, id: RecordId, owner: Name, actions: &mut Actions) -> Option<Owner> {
         let domain = self.blobs.get(self.records.get(id)?.newest()?)?.domain;
         let before = self.give(id, Owner::Outlived(Box::new(Outlived { owner, domain })));
@@ -207,8 +212,8 @@ impl Keys {
         before
     }
 
-    /// A key is nobody's any more. Returns whose it was. `None` where it is claimed: the answer has to be awaited, or the entry would stay
-    /// in the directory for ever.
+    /// Removes the owner of a key and returns it. An open claim is only marked as abandoned, and `None` is returned:
+    /// the answer has to be awaited, or the entry would stay in the directory. The next call ends the abandoned claim.
     pub(crate) fn let_go(&mut self, id: RecordId) -> Option<Owner> {
         self.records.get_mut(id)?.next_version = 0;
         let abandoned = self.change_claim(id, |claiming| {
@@ -219,7 +224,7 @@ impl Keys {
         if abandoned == Some(true) { None } else { self.set_owner(id, Owner::Nobody) }
     }
 
-    /// A worker pushes a key to another target here, or over another link. Returns the flow by which it came before.
+    /// Sets the target and the flow of a key that lands here. Returns the flow that brought it before.
     pub(crate) fn land_for(&mut self, id: RecordId, target: SessionId, flow: FlowAt) -> Option<FlowAt> {
         let change = |owner: &mut Owner| {
             let Owner::Landed(landed) = owner else { return None };
@@ -229,7 +234,7 @@ impl Keys {
         self.change_owner(id, change).flatten()
     }
 
-    /// A flow brings no more of a key. Returns which that was.
+    /// Detaches the flow from a key that lands here. Returns that flow.
     pub(crate) fn detach_flow(&mut self, id: RecordId) -> Option<FlowAt> {
         match &mut self.records.get_mut(id)?.owner {
             Owner::Landed(landed) => landed.flow.take(),
@@ -237,18 +242,18 @@ impl Keys {
         }
     }
 
-    /// The keys that the end of a session concerns: it publishes or claims them, others push them to it, or another worker is taking
-    /// them over.
+    /// Returns the keys that the end of a session affects: the session publishes or claims them, other workers push
+    /// them to it, or another worker is taking them over from it.
     pub(crate) fn keys_of(&self, session: SessionId) -> Vec<RecordId> {
         self.keys_of.get(&session).map_or_else(Vec::new, |keys| keys.iter().copied().collect())
     }
 
-    /// Who may publish a key, where somebody may or waits for it.
+    /// Returns the owner of a key, if there is a record of the key.
     pub(crate) fn owner(&self, key: &Key) -> Option<&Owner> {
         self.find(key).and_then(|id| self.records.get(id)).map(Record::owner)
     }
 
-    /// What has to hold of owners; for tests.
+    /// Checks that the table of each session's keys matches the owners; for tests.
     #[cfg(test)]
     pub(super) fn check_owners(&self) -> Result<(), String> {
         use std::collections::BTreeSet;

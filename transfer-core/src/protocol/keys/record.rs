@@ -15,26 +15,27 @@ use std::hash::BuildHasher;
 /// A key.
 pub(crate) struct Record {
     pub(super) key: Key,
-    /// Changed by the methods of `owner` alone, where other sessions are concerned afterwards.
+    /// Only the methods of `owner` change it. They update `Keys::keys_of` when the sessions change.
     pub(super) owner: Owner,
     /// The newest version.
     pub(super) current: Option<BlobId>,
-    /// Versions that stay beside it; never empty. Boxed, as below.
+    /// The versions that stay beside the newest one; never empty. Boxed for the same reason as `waiters`.
     pub(super) older: Option<Box<Older>>,
     /// The lowest version that may be published next.
     pub(super) next_version: u64,
-    /// The next version is the first of an epoch.
+    /// The next version begins a new epoch.
     pub(super) epoch_begins: bool,
-    /// The owner publishes its versions again, and the newest is still to come: see [`crate::op::Push::more_follow`].
+    /// The owner publishes its versions again, and the newest one is still to come: see
+    /// [`crate::op::Push::more_follow`].
     pub(super) more_follow: bool,
-    /// Boxed, for most keys have none most of the time and there may be millions of keys.
+    /// Boxed, because most keys have no waiters most of the time, and there may be millions of keys.
     pub(super) waiters: Option<Box<Waiters>>,
-    /// The directory was asked where the key is.
+    /// The directory was asked where the key is, and has not answered.
     pub(super) resolving: bool,
-    /// A worker here would watch a notice of its next versions.
+    /// A worker here would watch a notice of the key's next versions.
     pub(super) watched: bool,
     pub(super) on_board: OnBoard,
-    /// For whom it is counted.
+    /// The session for which the key is counted.
     pub(super) account: Account,
 }
 
@@ -56,35 +57,35 @@ impl Record {
         self.next_version
     }
 
-    /// What was published last and is there.
+    /// Returns the newest version that is still published.
     pub(crate) fn newest(&self) -> Option<BlobId> {
         self.current.or_else(|| self.older.as_ref()?.newest())
     }
 
-    /// All versions that are there.
+    /// Returns all versions that are still published.
     pub(crate) fn versions(&self) -> impl Iterator<Item = BlobId> + Clone + '_ {
         self.older.iter().flat_map(|older| older.iter()).chain(self.current)
     }
 
-    /// How many versions are there.
+    /// Returns how many versions are still published.
     pub(crate) fn count(&self) -> u32 {
         let older = self.older.as_ref().map_or(0, |o| o.len());
         u32::try_from(older + usize::from(self.current.is_some())).unwrap_or(u32::MAX)
     }
 
-    /// A version stays beside the newest one. Returns one that had the same number.
+    /// Keeps a version beside the newest one. Returns the version that had the same number, if there was one.
     pub(super) fn stays_beside(&mut self, id: BlobId, blob: &Blob) -> Option<BlobId> {
         self.older.get_or_insert_default().insert(id, blob)
     }
 
-    /// Gives back the memory of a table without entries.
+    /// Frees the table of older versions if it is empty.
     pub(super) fn tidy_older(&mut self) {
         if self.older.as_ref().is_some_and(|older| older.is_empty()) {
             self.older = None;
         }
     }
 
-    /// Somebody waits no more.
+    /// Removes a waiter.
     pub(super) fn forget_waiter(&mut self, waiter: Waiter) {
         if let Some(waiters) = &mut self.waiters {
             waiters.remove(waiter);
@@ -100,18 +101,19 @@ impl Record {
 }
 
 impl Keys {
-    /// A key.
+    /// Returns the record of a key.
     pub(crate) fn record(&self, id: RecordId) -> Option<&Record> {
         self.records.get(id)
     }
 
-    /// The record of a key, where somebody owns it or waits for it.
+    /// Returns the record of a key, if there is one: the key has an owner, versions or waiters.
     pub(crate) fn find(&self, key: &Key) -> Option<RecordId> {
         let hash = self.hasher.hash_one(key.as_str());
         self.index.find(hash, |id| self.records.get(*id).is_some_and(|r| r.key == *key)).copied()
     }
 
-    /// The record of a key. Somebody is about to own it or to wait for it.
+    /// Returns the record of a key, and makes one if there is none. The caller is about to set an owner or to add a
+    /// waiter.
     pub(crate) fn find_or_make(&mut self, key: &Key) -> RecordId {
         let Keys { index, hasher, records, .. } = self;
         let hash = hasher.hash_one(key.as_str());
@@ -140,7 +142,7 @@ impl Keys {
         }
     }
 
-    /// Drops a record that nobody owns, reads or waits for.
+    /// Drops a record that has no owner, no versions and no waiters.
     pub(crate) fn tidy(&mut self, id: RecordId, actions: &mut Actions) {
         let Some(record) = self.records.get(id).filter(|record| !record.is_needed()) else { return };
         let hash = self.hasher.hash_one(record.key.as_str());
@@ -154,14 +156,14 @@ impl Keys {
         }
     }
 
-    /// The same, of a key that may be known.
+    /// Drops the record of this key, if there is one and it has no owner, no versions and no waiters.
     pub(crate) fn tidy_key(&mut self, key: &Key, actions: &mut Actions) {
         if let Some(id) = self.find(key) {
             self.tidy(id, actions);
         }
     }
 
-    /// Asks the directory where a key is, unless it is being asked. Only entries newer than `newer_than` count.
+    /// Asks the directory where a key is, unless it has been asked already. Only entries newer than `newer_than` count.
     pub(crate) fn resolve(&mut self, id: RecordId, newer_than: u64, actions: &mut Actions) {
         if let Some(r) = self.records.get_mut(id)
             && !std::mem::replace(&mut r.resolving, true)
@@ -177,21 +179,21 @@ impl Keys {
         }
     }
 
-    /// The directory is another one: it is asked anew.
+    /// Asks the directory again about all keys for which it was asked, because the directory is a new one.
     pub(crate) fn resolve_all(&self, actions: &mut Actions) {
         for (_, r) in self.records.iter().filter(|(_, r)| r.resolving) {
             actions.ask_directory(DirectoryRequest::Resolve { key: r.key.clone(), newer_than: 0 });
         }
     }
 
-    /// Somebody waits for a version.
+    /// Adds a waiter for a version.
     pub(crate) fn wait(&mut self, id: RecordId, waiter: Waiter, select: Select) {
         if let Some(r) = self.records.get_mut(id) {
             r.waiters.get_or_insert_default().add(waiter, select);
         }
     }
 
-    /// Somebody waits for a key no more.
+    /// Removes a waiter, and drops the record if the key is not needed without it.
     pub(crate) fn forget_waiter(&mut self, key: &Key, waiter: Waiter, actions: &mut Actions) {
         if let Some(id) = self.find(key) {
             self.take_waiter(id, waiter);
@@ -199,20 +201,20 @@ impl Keys {
         }
     }
 
-    /// The same, where the key is still needed.
+    /// Removes a waiter of a key that is still needed.
     pub(crate) fn take_waiter(&mut self, id: RecordId, waiter: Waiter) {
         if let Some(r) = self.records.get_mut(id) {
             r.forget_waiter(waiter);
         }
     }
 
-    /// All who wait, who have to look elsewhere.
+    /// Removes and returns all waiters, which have to look for the key elsewhere.
     pub(crate) fn take_waiters(&mut self, id: RecordId) -> Vec<Waiter> {
         let waiters = self.records.get_mut(id).and_then(|r| r.waiters.take());
         waiters.map_or_else(Vec::new, |waiters| waiters.into_all())
     }
 
-    /// A worker would have waited for the key's next version by itself.
+    /// Notes that a worker would watch a notice of the key's next version.
     pub(crate) fn watch(&mut self, key: &Key) {
         if let Some(r) = self.find(key).and_then(|id| self.records.get_mut(id)) {
             r.watched = true;
@@ -224,7 +226,7 @@ impl Keys {
 mod tests {
     use super::*;
 
-    /// There may be millions of each. docs/performance.md says how much memory a published tensor takes.
+    /// There may be millions of records and blobs. docs/performance.md says how much memory a published tensor takes.
     #[test]
     fn a_key_and_its_version_take_280_bytes_in_the_store() {
         assert!(size_of::<Blob>() <= 184, "{}", size_of::<Blob>());

@@ -1,4 +1,4 @@
-//! The keys by themselves: no node, no link, no session but its number.
+//! Tests of the keys alone: there is no node and no link, and a session is only a number.
 
 use super::*;
 use crate::memory::{LocalSlice, SegmentId};
@@ -14,7 +14,7 @@ use crate::tensor::{DType, Retention, Select, Shape, TensorMeta, Until, Version}
 const USER: Tenant = Tenant::User(1);
 const OWNER: SessionId = SessionId(7);
 
-/// Keys with a worker and a board.
+/// Returns keys with one worker and one board.
 fn keys() -> (Keys, Actions) {
     let mut keys = Keys::default();
     keys.session_opened(OWNER, USER);
@@ -30,21 +30,21 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// A tensor that the owner has pushed.
+/// Returns a tensor that the owner has pushed.
 fn tensor(offset: u64) -> Blob {
     let slice = LocalSlice { segment: SegmentId(1), offset, len: 64 };
     let meta = TensorMeta::new(DType::U8, Shape::new(&[64]).unwrap()).unwrap();
     Blob::new(slice, meta, USER, Source::Arena(Some(Lent { session: OWNER, pushed: OpId(offset) })))
 }
 
-/// A key that is the owner's.
+/// Adds a key that `OWNER` owns.
 fn owned(keys: &mut Keys, text: &str) -> RecordId {
     let id = keys.find_or_make(&key(text));
     keys.give(id, Owner::Session(OWNER));
     id
 }
 
-/// What comes out, in one word each.
+/// Removes all actions, and names each of them with one word.
 fn out(actions: &mut Actions) -> Vec<&'static str> {
     let word = |action| match action {
         Action::Host(HostAction::Show(_)) => "show",
@@ -109,7 +109,7 @@ fn an_abandoned_claim_waits_for_its_answer() {
 }
 
 #[test]
-fn a_key_that_nobody_waits_for_is_asked_for_no_more() {
+fn directory_question_is_stopped_with_the_last_waiter() {
     let (mut keys, mut actions) = keys();
     let record = keys.find_or_make(&key("k"));
     let waiter = Waiter::Local(OperationId::from_u64(1));
@@ -138,7 +138,7 @@ fn a_failed_fetch_gives_a_counted_version_back() {
 }
 
 #[test]
-fn a_fetched_key_is_shown_and_its_showing_holds_the_version() {
+fn fetched_key_is_shown_and_its_ticket_holds_the_version() {
     let (mut keys, mut actions) = keys();
     let record = owned(&mut keys, "k");
     let first = keys.insert(tensor(0));

@@ -1,7 +1,7 @@
-//! The versions of a key: the newest, those that stay beside it, which of them answers a fetch, and when each one ends.
+//! The versions of a key: the newest one, those beside it, which of them answers a fetch, and when each one ends.
 //!
-//! Versions rise within an *epoch*: the time in which one session, or one flow, owns the key. With the first version of a new epoch,
-//! what stays of the ones before can only be asked for exactly.
+//! Versions rise within an *epoch*: the time in which one session, or one flow, owns the key. Once the first version of
+//! a new epoch is published, a version of an earlier epoch answers only a fetch of exactly that version.
 
 use super::{Blob, Concerned, Keys, Waiter};
 use crate::protocol::action::Actions;
@@ -9,25 +9,25 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
 use crate::tensor::{Key, Life, Select, Until, Version};
 
-/// What there is for a fetch.
+/// The result of looking for a version that answers a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Picked {
-    /// This version.
+    /// This version answers the fetch.
     Blob(BlobId),
-    /// Nothing any more: the key is at this version.
+    /// No version can answer the fetch any more. The key is at this version.
     Gone(Version),
-    /// Nothing yet.
+    /// No version answers the fetch yet.
     NotYet,
 }
 
 impl Keys {
-    /// The newest version that answers `select`.
+    /// Returns the newest version that answers `select`.
     pub(crate) fn pick(&self, record: RecordId, select: Select) -> Picked {
         let Some(r) = self.records.get(record) else { return Picked::NotYet };
         if r.more_follow && !matches!(select, Select::Exactly(_)) {
             return Picked::NotYet;
         }
-        // Where others are fetching all that there are, one comes back if they fail.
+        // All fetches of a matching version may be in flight. If one of them fails, the version can be fetched again.
         let mut promised = false;
         let older = r.older.as_deref();
         let candidate = match select {
@@ -55,12 +55,12 @@ impl Keys {
         }
     }
 
-    /// The newest version of a key, if it is published still.
+    /// Returns the newest version of a key, if it is still published.
     pub(crate) fn current(&self, record: RecordId) -> Option<&Blob> {
         self.blobs.get(self.records.get(record)?.current?)
     }
 
-    /// The version that a key is at.
+    /// Returns the number of the key's newest version, even if that version has ended.
     fn newest_version(&self, record: RecordId) -> Option<Version> {
         match self.current(record) {
             Some(b) => Some(b.version),
@@ -68,8 +68,8 @@ impl Keys {
         }
     }
 
-    /// Makes a blob the newest version of its key. The caller's reference becomes the publication's. Returns the versions that end with
-    /// it, to be unheld before those who wait are served.
+    /// Makes a blob the newest version of its key. The caller's reference becomes the publication's. Returns the
+    /// versions that end with this, which the caller unholds before it serves waiters.
     pub(crate) fn publish(
         &mut self,
         record: RecordId,
@@ -102,8 +102,9 @@ impl Keys {
             ended.extend(older.remove(version));
         }
         r.tidy_older();
-        // Before anybody hears of the new version: who has heard of it does not find the one before. Where somebody here waits for it,
-        // nobody has to look for it; whoever comes later has it shown.
+        // This comes before any answer, so a worker that knows of the new version does not find the old one on the
+        // board. If a worker here waits for the new version, the board need not show it: it is shown once a later fetch
+        // asks for it.
         let is_awaited_here = r.waiters.as_ref().is_some_and(|waiters| waiters.has_local());
         if is_awaited_here && !self.is_announced(blob) {
             self.hide(record, actions);
@@ -113,10 +114,11 @@ impl Keys {
         ended
     }
 
-    /// A version that was [taken](Keys::take_version) is published again, if it still can be.
+    /// Publishes a version again that was [taken](Keys::take_version) out of its key. Returns `false` if that is not
+    /// possible any more.
     pub(crate) fn publish_again(&mut self, record: RecordId, blob: BlobId, owner: SessionId) -> bool {
         let (Some(r), Some(b)) = (self.records.get_mut(record), self.blobs.get(blob)) else { return false };
-        // Else the key has ended meanwhile, or is another's.
+        // The key has ended meanwhile, or has another owner.
         if !r.owner.is(owner) {
             return false;
         }
@@ -132,7 +134,7 @@ impl Keys {
         stays
     }
 
-    /// Somebody else publishes this key from here on, at whatever version.
+    /// Begins a new epoch: its first version may have any number.
     pub(crate) fn begin_epoch(&mut self, record: RecordId) {
         if let Some(r) = self.records.get_mut(record) {
             r.next_version = 0;
@@ -141,15 +143,15 @@ impl Keys {
         }
     }
 
-    /// The version that is published next is one that others follow, or the last of them.
+    /// Sets whether higher versions follow the version that is published next.
     pub(crate) fn set_more_follow(&mut self, record: RecordId, more_follow: bool) {
         if let Some(r) = self.records.get_mut(record) {
             r.more_follow = more_follow;
         }
     }
 
-    /// The last one of those that `owner` publishes again cannot be published: the newest is the highest of the others. Returns the key where
-    /// some may wait for that.
+    /// Handles the failure of the last version that `owner` publishes again: the newest version is now the highest of
+    /// the others. Returns the key if waiters may wait for that version.
     pub(crate) fn no_more_follow(&mut self, key: &Key, owner: SessionId, actions: &mut Actions) -> Option<RecordId> {
         let id = self.find(key)?;
         let record = self.records.get_mut(id).filter(|r| r.owner.is(owner))?;
@@ -160,8 +162,8 @@ impl Keys {
         Some(id)
     }
 
-    /// Takes a version out of its key, with the reference that publishing it was. `false` where it had ended before. Its readers go on
-    /// reading.
+    /// Takes a version out of its key. The publication's reference passes to the caller. Returns `false` if the version
+    /// had ended before. Readers keep the version.
     pub(crate) fn take_version(&mut self, record: RecordId, blob: BlobId, actions: &mut Actions) -> bool {
         let Some(r) = self.records.get_mut(record) else { return false };
         if r.current == Some(blob) {
@@ -180,7 +182,8 @@ impl Keys {
         true
     }
 
-    /// All versions of a key, or all but those that outlive their worker; and whether some are left.
+    /// Returns the versions of a key that are to end: all of them, or all except those that outlive their worker. Also
+    /// returns whether any versions are left.
     pub(crate) fn versions_to_end(&self, record: RecordId, but_outliving: bool) -> (Vec<BlobId>, bool) {
         let all = self.records.get(record).into_iter().flat_map(|r| r.versions());
         let stays = |id: &BlobId| self.blobs.get(*id).is_some_and(|b| b.retention.life == Life::Sidecar);
@@ -188,7 +191,7 @@ impl Keys {
         (ending, !left.is_empty())
     }
 
-    /// Somebody is about to get it: where fetches are counted, nobody else gets this one.
+    /// Begins a fetch. If the version's fetches are counted, one fewer is left for others.
     pub(crate) fn fetch_begins(&mut self, key: &Key, blob: BlobId) {
         if let Some(b) = self.blobs.get_mut(blob).filter(|b| b.counts_fetches()) {
             b.fetches_left = b.fetches_left.saturating_sub(1);
@@ -201,8 +204,9 @@ impl Keys {
         }
     }
 
-    /// The end of what [`Keys::fetch_begins`] began: counted where it went `well`, else others may have it. Returns the version, if that
-    /// concerns those who wait for it, and whether it has ended, and is to be unheld before they are served.
+    /// Ends a fetch that [`Keys::fetch_begins`] began. If it went `well`, it stays counted; if not, another fetch may
+    /// take its place. If that concerns waiters, returns the version, and whether it has ended. The caller unholds an
+    /// ended version before it serves the waiters.
     pub(crate) fn fetch_ends(
         &mut self,
         record: RecordId,
@@ -218,12 +222,12 @@ impl Keys {
             self.has_fetches(record, blob, true);
             return Some((version, false));
         }
-        // Who waited for exactly this one waits in vain.
+        // Waiters for exactly this version can no longer get it.
         let ends = b.fetches_left == 0 && b.under_way == 0;
         ends.then(|| (version, self.take_version(record, blob, actions)))
     }
 
-    /// A version has fetches left again, or none any more.
+    /// Notes whether a version has fetches left.
     fn has_fetches(&mut self, record: RecordId, blob: BlobId, has_fetches: bool) {
         if let (Some(r), Some(b)) = (self.records.get_mut(record), self.blobs.get(blob))
             && let Some(older) = r.older.as_mut()
@@ -233,19 +237,19 @@ impl Keys {
         }
     }
 
-    // ---- who waits ----
+    // ---- waiters ----
 
-    /// Whether somebody waits for a version of this key.
+    /// Whether there are waiters for this key.
     pub(crate) fn is_awaited(&self, record: RecordId) -> bool {
         self.records.get(record).is_some_and(|r| r.waiters.is_some())
     }
 
-    /// What somebody waits for.
+    /// Returns what a waiter waits for.
     pub(crate) fn select_of(&self, record: RecordId, waiter: Waiter) -> Option<Select> {
         self.records.get(record)?.waiters.as_ref()?.select(waiter)
     }
 
-    /// The versions of which [`Keys::first_exactly`] may find somebody whom this event concerns.
+    /// Returns the versions for which [`Keys::first_exactly`] may find a waiter that this event concerns.
     pub(crate) fn exactly_awaited(&mut self, record: RecordId, concerned: Concerned) -> Vec<Version> {
         let newest = self.newest_version(record);
         let waiters = self.records.get_mut(record).and_then(|r| r.waiters.as_mut());
@@ -256,19 +260,20 @@ impl Keys {
         }
     }
 
-    /// The first one that waits for this version and takes no other.
+    /// Returns the first waiter that takes this version and no other.
     pub(crate) fn first_exactly(&self, record: RecordId, version: Version) -> Option<Waiter> {
         self.records.get(record)?.waiters.as_ref()?.first_exactly(version)
     }
 
-    /// The first one that takes the newest version there is, and would take a later one as well.
+    /// Returns the first waiter that takes the newest available version, and would take a later one as well.
     pub(crate) fn first_rising(&self, record: RecordId) -> Option<Waiter> {
         let Picked::Blob(blob) = self.pick(record, Select::Latest) else { return None };
         let version = self.blobs.get(blob)?.version;
         self.records.get(record)?.waiters.as_ref()?.first_rising(version)
     }
 
-    /// Nobody waits for what is there, or can never be: whatever has happened, those whom it concerns were looked at.
+    /// Checks that no waiter waits for a version that is published or can no longer come: each event has served the
+    /// waiters that it concerns.
     #[cfg(test)]
     pub(super) fn check_waiters(&self) -> Result<(), String> {
         for (id, record) in self.records.iter() {

@@ -1,10 +1,10 @@
-//! Who waits for versions of a key, in an order in which those whom an event concerns are found without a look at the others.
+//! The waiters for versions of a key, sorted so that an event finds its waiters without a look at the others.
 //!
-//! - Who takes a version *from a certain one on* ([`Select::Latest`]: any) stands by the lowest that it takes: a version concerns those at
-//!   its start.
-//! - Who takes *one version and no other* stands by that version.
+//! - A waiter that takes any version *from a certain one on* is sorted by the lowest version that it takes
+//!   ([`Select::Latest`]: 0). A new version concerns the waiters at the start of this order.
+//! - A waiter that takes *exactly one version* is sorted by that version.
 //!
-//! Among those who stand by the same version, who came first is served first.
+//! Among waiters that are sorted by the same version, the first to come is served first.
 
 use crate::fabric::LinkId;
 use crate::protocol::ids::OperationId;
@@ -12,22 +12,22 @@ use crate::tensor::{Select, Version};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
-/// Who waits for a version of a key.
+/// A waiter for a version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Waiter {
     Local(OperationId),
-    /// The request of this index of that link's peer.
+    /// The request with this index, of the peer of this link.
     Remote(LinkId, u32),
 }
 
-/// Which waiters an event concerns.
+/// The waiters that an event concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Concerned {
-    /// All whose version is there, or can never be.
+    /// All waiters whose version is published, or can no longer come.
     All,
-    /// This one has just come.
+    /// This waiter, which has just come.
     One(Waiter),
-    /// A version may be fetched again, or has ended.
+    /// The waiters that take this version: it has fetches left again, or has ended.
     Version(Version),
 }
 
@@ -36,14 +36,15 @@ type Place = (u64, u64);
 
 #[derive(Default)]
 pub(super) struct Waiters {
-    /// The number of the next one.
+    /// The number of the next waiter.
     next: u64,
     places: HashMap<Waiter, (Select, u64)>,
     rising: BTreeMap<Place, Waiter>,
     exactly: BTreeMap<Place, Waiter>,
-    /// How many are operations of workers of this sidecar.
+    /// How many waiters are operations of this sidecar's workers.
     local: usize,
-    /// Those who wait for exactly one version up to this one were looked at when it came.
+    /// The newest version at the last call of `exactly_until`. Waiters for exactly one version up to this one were
+    /// looked at then.
     looked_at: Option<u64>,
 }
 
@@ -71,7 +72,7 @@ impl Waiters {
         self.local += usize::from(matches!(waiter, Waiter::Local(_)));
     }
 
-    /// What it waits for, if it does.
+    /// Removes a waiter. Returns what it waited for, if it was here.
     pub(super) fn remove(&mut self, waiter: Waiter) -> Option<Select> {
         let (select, number) = self.places.remove(&waiter)?;
         self.line(select).remove(&place(select, number));
@@ -83,35 +84,36 @@ impl Waiters {
         self.places.is_empty()
     }
 
-    /// Whether a worker of this sidecar is among them.
+    /// Whether a worker of this sidecar is among the waiters.
     pub(super) fn has_local(&self) -> bool {
         self.local > 0
     }
 
-    /// What one of them waits for.
+    /// Returns what a waiter waits for.
     pub(super) fn select(&self, waiter: Waiter) -> Option<Select> {
         self.places.get(&waiter).map(|(select, _)| *select)
     }
 
-    /// The first one that takes this version and would take a later one as well.
+    /// Returns the first waiter that takes this version and would take a later one as well.
     pub(super) fn first_rising(&self, version: Version) -> Option<Waiter> {
         let ((lowest, _), waiter) = self.rising.first_key_value()?;
         (*lowest <= version.0).then_some(*waiter)
     }
 
-    /// The first one that waits for exactly this version.
+    /// Returns the first waiter that takes exactly this version.
     pub(super) fn first_exactly(&self, version: Version) -> Option<Waiter> {
         self.exactly.range((version.0, 0)..=(version.0, u64::MAX)).next().map(|(_, waiter)| *waiter)
     }
 
-    /// The versions that a new one, `newest`, concerns of those for which somebody waits exactly: it is that one, or it came and went since
-    /// the last look.
+    /// Returns the versions that waiters wait for exactly, and that the new version `newest` concerns: `newest` itself,
+    /// and those that came and went since the last call.
     pub(super) fn exactly_until(&mut self, newest: Version) -> Vec<Version> {
         let begin = match self.looked_at.replace(newest.0) {
-            // Each of the earlier ones comes back if those fail who are getting it.
+            // If a waiter still waits for an earlier version, that version is being fetched: it comes back if the fetch
+            // fails.
             Some(before) if before < newest.0 => before + 1,
             Some(before) if before == newest.0 => before,
-            // The key's versions have begun anew.
+            // The first call, or the key's versions have begun anew.
             _ => 0,
         };
         let mut versions: Vec<_> = Vec::new();
@@ -124,14 +126,14 @@ impl Waiters {
         versions
     }
 
-    /// All of them, in the order in which they came.
+    /// Returns all waiters, in the order in which they came.
     pub(super) fn into_all(self) -> Vec<Waiter> {
         let mut all: Vec<_> = self.places.into_iter().map(|(waiter, (_, number))| (number, waiter)).collect();
         all.sort_unstable_by_key(|(number, _)| *number);
         all.into_iter().map(|(_, waiter)| waiter).collect()
     }
 
-    /// All of them and what each waits for.
+    /// Returns all waiters, and what each of them waits for.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (Waiter, Select)> + '_ {
         self.places.iter().map(|(waiter, (select, _))| (*waiter, *select))
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn each_version_finds_those_whom_it_concerns() {
+    fn version_finds_the_waiters_that_it_concerns() {
         let mut all = Waiters::default();
         let selects = [
             Select::AtLeast(Version(5)),
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_again_stands_in_one_place() {
+    fn waiter_that_comes_again_has_one_place() {
         let mut all = Waiters::default();
         all.add(waiter(1), Select::Latest);
         all.add(waiter(1), Select::Exactly(Version(3)));

@@ -1,4 +1,4 @@
-//! The landing slots of push flows: room for them, granting them, calling them back, and what becomes of them when they have been read.
+//! The landing slots of push flows: how they get room, are granted, called back, and used again after a read.
 
 use super::pool::slot_bytes;
 use super::{LandedTensor, Landing, OfLink, SlotState, SlotUser};
@@ -18,47 +18,47 @@ use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant};
 use crate::wire::message::Recall;
 use std::collections::{BTreeSet, VecDeque};
 
-/// A key that a peer's worker pushes to one of ours.
+/// A key that a peer's worker pushes to a worker of this node.
 pub(crate) struct InFlow {
-    /// What the sender calls it.
+    /// The sender's number of the flow.
     pub(crate) index: u32,
     pub(crate) key: Key,
     pub(crate) target: SessionId,
     pub(crate) domain: Tenant,
     pub(crate) capacity: u64,
-    /// What lands next, and the sender's number of that description.
+    /// The sender's number for the description of the tensor that lands next, and the description.
     described: (u32, TensorMeta),
     pub(crate) state: InState,
-    /// Counts the requests for slots. Those of an earlier round are of no use.
+    /// Counts the requests for slots. The sender has no use for slots of an earlier round.
     round: u32,
     /// The lowest version that may land next.
     pub(crate) next_version: u64,
-    /// What has landed and is not published, in order.
+    /// Slots whose tensors have landed and are not published yet, in order.
     landed: VecDeque<SlotId>,
-    /// Slots for which there was no room yet.
+    /// How many slots still need room.
     missing: usize,
-    /// The answer to the request, while it is being collected.
+    /// The answer to the request, while its slots are being granted.
     answer: Answer,
-    /// When it was used last, by the count of landings.
+    /// When the flow was used last, by the count of landings.
     pub(super) used: u64,
-    /// When its slots were called back, where they are.
+    /// When its slots were called back, if they were.
     pub(crate) recalled: Time,
-    /// Its slots, of whatever round.
+    /// Its slots, of all rounds.
     pub(super) slots: BTreeSet<SlotId>,
-    /// What pushed the version that lands next, where the sender said so, and when it did.
+    /// The trace of the version that lands next, if the sender has sent one.
     told: Option<Told>,
 }
 
 /// The slots of a BUFFER_RESPONSE.
 #[derive(Default)]
 struct Answer {
-    /// How many are being granted for it.
+    /// How many slots the answer is to have.
     granting: usize,
-    /// Those that are granted.
+    /// The slots that are granted so far.
     fresh: Vec<SlotId>,
 }
 
-/// What a TRACE has told.
+/// The content of a TRACE, and when it came.
 struct Told {
     version: Version,
     context: TraceContext,
@@ -67,55 +67,55 @@ struct Told {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum InState {
-    /// The directory is asked whether the key is the sender's.
+    /// The directory was asked whether the sender may have the key.
     Claiming,
     /// Waiting for room.
     WaitingForRoom,
     /// Slots are being granted.
     Granting,
-    /// The sender has slots, or will get them back.
+    /// The sender has slots, or gets them back once they have been read.
     Ready,
-    /// What its sender does not write into is called back, for others wait for the room.
+    /// Slots into which the sender does not write are called back, because other requests wait for room.
     Reclaiming,
-    /// It has none, for it was refused or has given them back. It may ask again.
+    /// The sender has no slots: it was refused, or has given them back. It may ask again.
     Without,
-    /// The slots are called back, for the flow ends.
+    /// All slots are called back, because the flow ends.
     Recalling,
 }
 
 impl InState {
-    /// The sender has some slots, or is about to have them, and can do with more.
+    /// Whether the sender has slots, or is about to have them, and can use more.
     fn takes_more(self) -> bool {
         matches!(self, InState::Granting | InState::Ready)
     }
 
-    /// The sender may write.
+    /// Whether the sender may write.
     pub(crate) fn lands(self) -> bool {
         matches!(self, InState::Ready | InState::Reclaiming | InState::Recalling)
     }
 }
 
-/// What the sender is told of a slot that is open.
+/// What to tell the sender about a slot that is open.
 pub(crate) enum Granted {
-    /// Nothing, or not yet.
+    /// Nothing, or nothing yet.
     Nothing,
-    /// BUFFER_RESPONSE: all slots that it asked for by this index.
+    /// BUFFER_RESPONSE: the index of the flow, and all slots that the sender asked for.
     All(u32, Vec<SlotGrant>),
-    /// BUFFER_IDLE: one that it had before.
+    /// BUFFER_IDLE: the index of the flow, and one more slot into which the sender may write.
     Idle(u32, SlotGrant),
 }
 
-/// What follows when a sender has said that it does not write into a flow's slots.
+/// The consequence of RECALLED: the sender has said that it does not write into a flow's slots.
 pub(crate) enum Recalled {
     Nothing,
     /// The flow ends.
     Ends,
-    /// The sender was not asked to say so.
+    /// The sender was not asked for this.
     Violation,
 }
 
 impl InFlow {
-    /// A flow that a peer asks for: its number, its key, for whom it is, and what will land.
+    /// Creates a flow that a peer asks for: its number, its key, its target, and the description of what will land.
     pub(crate) fn new(
         now: Time,
         index: u32,
@@ -143,19 +143,19 @@ impl InFlow {
         }
     }
 
-    /// Whether it stands in line for room there.
+    /// Whether the flow waits for room in this pool.
     pub(super) fn wants_room(&self, domain: Tenant) -> bool {
         let waits = self.state == InState::WaitingForRoom || self.state.takes_more();
         waits && self.missing > 0 && self.domain == domain
     }
 
-    /// Whether something has landed that is not published.
+    /// Whether a tensor has landed that is not published yet.
     pub(crate) fn holds_unpublished(&self) -> bool {
         !self.landed.is_empty()
     }
 
-    /// Something has landed. What lands first is published first, whichever slot is closed first. Answers what pushed it, where that
-    /// was told.
+    /// Notes that a tensor has landed. Tensors are published in the order in which they landed, even if their slots are
+    /// closed in another order. Returns the trace of the version and when it came, if the sender has sent it.
     pub(super) fn has_landed(&mut self, slot: SlotId, version: Version) -> Option<(TraceContext, Time)> {
         self.landed.push_back(slot);
         self.next_version = version.0.saturating_add(1);
@@ -164,7 +164,8 @@ impl InFlow {
 }
 
 impl OfLink {
-    /// Whether something of an earlier round is still there to be read. It goes when the next version has come.
+    /// Whether a slot of an earlier round still has a tensor to deliver or to read. The next version replaces that
+    /// tensor.
     fn still_holds_older(&self, id: InFlowId, step: impl Fn()) -> bool {
         let Some(flow) = self.flows.get(id) else { return false };
         flow.slots.iter().filter_map(|slot| self.slots.get(*slot)).any(|s| {
@@ -175,7 +176,7 @@ impl OfLink {
 }
 
 impl Landing {
-    /// A flow.
+    /// Returns a flow.
     pub(crate) fn flow(&self, (link, id): FlowAt) -> Option<&InFlow> {
         self.links.get(&link)?.flows.get(id)
     }
@@ -184,22 +185,22 @@ impl Landing {
         self.links.get_mut(&link)?.flows.get_mut(id)
     }
 
-    /// The flow that a peer calls by this index.
+    /// Returns the flow to which the peer has given this index.
     pub(crate) fn flow_of(&self, link: LinkId, index: u32) -> Option<InFlowId> {
         self.links.get(&link)?.flow_of.get(&index).copied()
     }
 
-    /// The flows of all links from this one on.
+    /// Returns the flows of all links, from this link on.
     pub(crate) fn flows(&self, from: LinkId) -> impl Iterator<Item = (LinkId, &Slab<InFlow, of::InFlow>)> {
         self.links.range(from..).map(|(link, l)| (*link, &l.flows))
     }
 
-    /// How many flows a link has.
+    /// Returns how many flows a link has.
     pub(crate) fn flow_count(&self, link: LinkId) -> usize {
         self.links.get(&link).map_or(0, |l| l.flows.len())
     }
 
-    /// The flows of which this holds.
+    /// Returns the flows for which `holds` is true.
     pub(crate) fn flows_where(&self, holds: impl Fn(&InFlow) -> bool) -> Vec<FlowAt> {
         let of = |(link, l): (&LinkId, &OfLink)| {
             let link = *link;
@@ -208,7 +209,7 @@ impl Landing {
         self.links.iter().flat_map(of).collect()
     }
 
-    /// A peer asks for slots for a key. The flow has none until it is [given room](Landing::wants_slots).
+    /// Adds a flow for which a peer asks for slots. It has none until it is [given room](Landing::wants_slots).
     pub(crate) fn insert_flow(&mut self, link: LinkId, flow: InFlow) -> Option<InFlowId> {
         let l = self.links.get_mut(&link)?;
         let index = flow.index;
@@ -217,7 +218,8 @@ impl Landing {
         Some(id)
     }
 
-    /// A flow does not get its key. `None` where it is called back already, and ends with RECALLED.
+    /// Removes a flow that does not get its key. Returns `None` if it is being called back already, and ends with
+    /// RECALLED.
     pub(crate) fn refuse_flow(&mut self, at: FlowAt) -> Option<InFlow> {
         self.flow(at).filter(|f| f.state != InState::Recalling)?;
         self.remove_flow(at)
@@ -231,7 +233,7 @@ impl Landing {
         Some(flow)
     }
 
-    /// Forgets a flow whose sender has said that it will not write any more, and closes its slots.
+    /// Removes a flow whose sender has said that it will not write again, and closes its slots.
     pub(crate) fn end_flow(&mut self, now: Time, at: FlowAt, actions: &mut Actions) {
         self.drop_idle_slots(now, at, actions);
         if let Some(flow) = self.remove_flow(at) {
@@ -242,7 +244,8 @@ impl Landing {
         }
     }
 
-    /// The sender asks for other slots. Those that it has are of no use to it. `None` where it may not ask now.
+    /// Begins a request for other slots: the sender has no use for those it has. Returns `None` if the flow may not ask
+    /// now, or is for another key.
     pub(crate) fn request_others(&mut self, at: FlowAt, key: &Key, described: (u32, TensorMeta)) -> Option<&InFlow> {
         let flow = self.flow_mut(at)?;
         let may_ask = matches!(flow.state, InState::Ready | InState::Reclaiming | InState::Without);
@@ -256,7 +259,7 @@ impl Landing {
         Some(flow)
     }
 
-    /// A request for other slots is refused. What has landed stays published; the sender may ask again.
+    /// Refuses a request for other slots. Published versions stay; the sender may ask again.
     pub(crate) fn refuse_others(&mut self, now: Time, at: FlowAt, actions: &mut Actions) {
         let Some(flow) = self.flow_mut(at) else { return };
         flow.state = InState::Without;
@@ -266,7 +269,8 @@ impl Landing {
         self.drop_idle_slots(now, at, actions);
     }
 
-    /// A request for other slots goes on: the earlier ones are closed. Returns whether they are for another worker than those.
+    /// Continues a request for other slots, and closes the earlier ones. Returns whether the new slots are for another
+    /// worker.
     pub(crate) fn retarget(
         &mut self,
         now: Time,
@@ -278,7 +282,7 @@ impl Landing {
         let before = std::mem::replace(&mut flow.domain, domain);
         let is_another = std::mem::replace(&mut flow.target, target) != target;
         if is_another {
-            // Another worker may be sent the same versions.
+            // The sender may send the other worker the same versions.
             flow.next_version = 0;
         }
         self.serve_later(before);
@@ -286,7 +290,8 @@ impl Landing {
         is_another
     }
 
-    /// META_DATA_UPDATE: what follows looks different and fits. The error says what is wrong with it.
+    /// Handles META_DATA_UPDATE: the tensors that follow have another description, and fit into the slots. The error
+    /// says what is wrong with the message.
     pub(crate) fn describe(&mut self, link: LinkId, index: u32, described: (u32, TensorMeta)) -> Result<(), String> {
         let Some(flow) = self.flow_of(link, index).and_then(|id| self.flow_mut((link, id))) else { return Ok(()) };
         if !flow.state.lands() {
@@ -299,7 +304,8 @@ impl Landing {
         Ok(())
     }
 
-    /// TRACE: what pushed the version that is about to land. The error says what is wrong with it.
+    /// Handles TRACE: stores the trace of the version that is about to land. The error says what is wrong with the
+    /// message.
     pub(crate) fn trace(
         &mut self,
         now: Time,
@@ -315,7 +321,8 @@ impl Landing {
         Ok(())
     }
 
-    /// What has landed in a flow's slot has to be what the sender said. `None` where nobody wants it any more.
+    /// Checks that the tensor in a flow's slot is the one that the sender announced. Returns its description, or `None`
+    /// if the flow is gone.
     pub(crate) fn check_flow(&self, at: FlowAt, header: &Header) -> Result<Option<TensorMeta>, String> {
         let Some(f) = self.flow(at) else { return Ok(None) };
         if header.index != f.index {
@@ -341,7 +348,7 @@ impl Landing {
 
     // ---- room ----
 
-    /// A flow waits for room for all its slots. Returns in which pool.
+    /// Makes a flow wait for room for all its slots. Returns the tenant of the pool.
     pub(crate) fn wants_slots(&mut self, at: FlowAt) -> Option<Tenant> {
         let count = self.slots_per_flow;
         let flow = self.flow_mut(at)?;
@@ -352,7 +359,7 @@ impl Landing {
         Some(domain)
     }
 
-    /// How much room in one piece is surely enough for what a flow waits for. `None` where it waits for none.
+    /// Returns a length of room, in one piece, that is enough for what a flow waits for. `None` if it waits for none.
     pub(crate) fn flow_room(&self, (link, id): FlowAt) -> Option<u64> {
         let l = self.links.get(&link)?;
         let flow = l.flows.get(id)?;
@@ -364,9 +371,10 @@ impl Landing {
         }
     }
 
-    /// Takes room for all slots of a flow, or for none: with one slot alone the first version would stay and no other could come.
-    /// A flow that holds a version of an earlier round begins with what there is, for the next version makes room for the rest.
-    /// `true` where nothing is missing any more.
+    /// Allocates all missing slots of a flow that waits, or none: with one slot alone, the first version would stay in
+    /// it and no other could come. A flow that has some slots already takes what there is. So does a flow that holds a
+    /// version of an earlier round, because its next version makes room for the rest. Returns `true` if the flow does
+    /// not wait for room any more.
     pub(crate) fn try_slots(&mut self, now: Time, domain: Tenant, at: FlowAt, actions: &mut Actions) -> bool {
         let (link, id) = at;
         let begins_with_less = self.links.get(&link).is_some_and(|l| l.still_holds_older(id, || self.step()));
@@ -399,7 +407,7 @@ impl Landing {
         has_all
     }
 
-    /// A slot of a flow is open: for the first time, or again.
+    /// Handles a flow's slot that the fabric has opened, for the first time or again. Returns what to tell the sender.
     pub(crate) fn flow_granted(
         &mut self,
         now: Time,
@@ -435,22 +443,22 @@ impl Landing {
         }
     }
 
-    /// Closes the slots that the sender may write to, after it has said that it will not.
+    /// Closes the slots into which the sender may write. The sender has said that it will not.
     fn drop_idle_slots(&mut self, now: Time, at: FlowAt, actions: &mut Actions) {
         let Some(flow) = self.flow(at) else { return };
         for slot in flow.slots.iter().copied().collect::<Vec<_>>() {
             self.step();
             let slots = self.slots_of(at.0);
-            // Readers give these back; what has just landed is delivered first.
+            // Readers return the slots that they hold, and a tensor that has just landed is delivered first.
             if slots.and_then(|slots| slots.get(slot)).is_some_and(|s| !s.state.is_used()) {
                 self.drop_slot(now, at.0, slot, actions);
             }
         }
     }
 
-    // ---- what has landed ----
+    // ---- landed tensors ----
 
-    /// The slot whose version is to be published next, once it is closed.
+    /// Removes from the queue the slot whose tensor is to be published next, once that slot is closed.
     pub(crate) fn next_landed(&mut self, (link, id): FlowAt) -> Option<SlotId> {
         let l = self.links.get_mut(&link)?;
         let landed = &mut l.flows.get_mut(id)?.landed;
@@ -459,7 +467,7 @@ impl Landing {
         is_closed.then(|| landed.pop_front()).flatten()
     }
 
-    /// What lies in a closed slot: whose it is, where its body is, and what is known of it.
+    /// Returns the tensor in a closed slot: its tenant, where its body lies, and its header and description.
     pub(crate) fn closed(&self, link: LinkId, slot: SlotId) -> Option<(Tenant, LocalSlice, &LandedTensor)> {
         let s = self.slots_of(link)?.get(slot)?;
         let SlotState::Closed(landed) = &s.state else { return None };
@@ -468,15 +476,15 @@ impl Landing {
         Some((s.domain, body, landed))
     }
 
-    /// What lies in a closed slot is being read.
+    /// Notes that readers hold the tensor in a closed slot.
     pub(crate) fn hold(&mut self, link: LinkId, slot: SlotId, blob: BlobId) {
         if let Some(s) = self.links.get_mut(&link).and_then(|l| l.slots.get_mut(slot)) {
             s.state = SlotState::Held(blob);
         }
     }
 
-    /// What has landed in a slot stays beside newer versions: the range is the tensor's, and the flow gets another slot in its place. Returns
-    /// that range, and in which pool the flow is to ask for room, if it is.
+    /// Removes a slot whose tensor stays beside newer versions. The tensor keeps the range, and the flow gets another
+    /// slot instead. Returns the range, and the pool in which the flow has to ask for room, if it does.
     pub(crate) fn keep_slot(&mut self, link: LinkId, slot: SlotId) -> Option<(Allocation, Option<(Tenant, InFlowId)>)> {
         let slot = self.take_slot(link, slot)?;
         let SlotUser::Flow(of, round) = slot.user else { return Some((slot.range, None)) };
@@ -485,7 +493,8 @@ impl Landing {
         Some((slot.range, asks))
     }
 
-    /// Nobody reads what lies in a slot any more: the sender may write it again.
+    /// Handles the end of a slot's last reader. The slot is opened to its sender again, or freed if the flow does not
+    /// need it.
     pub(crate) fn slot_read(&mut self, link: LinkId, id: SlotId, actions: &mut Actions) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(slot) = l.slots.get_mut(id) else { return };
@@ -506,8 +515,8 @@ impl Landing {
 
     // ---- calling back ----
 
-    /// A flow ends: its slots stay as they are until the sender has said that it will not write any more. Returns the flow's number and round
-    /// for BUFFER_RECALL. `None` where that was sent before.
+    /// Calls back all slots of a flow, because the flow ends. They stay as they are until the sender has said that it
+    /// will not write again. Returns the flow's index and round for BUFFER_RECALL, or `None` if that was sent before.
     pub(crate) fn recall(&mut self, now: Time, at: FlowAt) -> Option<(u32, u32)> {
         let flow = self.flow_mut(at).filter(|flow| flow.state != InState::Recalling)?;
         flow.recalled = now;
@@ -518,7 +527,8 @@ impl Landing {
         Some((index, round))
     }
 
-    /// The same for those slots of a flow that its sender does not write into. The flow goes on.
+    /// Calls back the slots of a flow into which its sender does not write. The flow does not end. Returns its index
+    /// and round for BUFFER_RECALL.
     pub(crate) fn recall_room(&mut self, now: Time, at: FlowAt) -> Option<(u32, u32)> {
         let flow = self.flow_mut(at)?;
         flow.recalled = now;
@@ -529,7 +539,8 @@ impl Landing {
         Some(told)
     }
 
-    /// See [`Broken::ReclaimsAtOnce`](crate::protocol::Broken::ReclaimsAtOnce).
+    /// Closes the slots at once, if a test asks for that: see
+    /// [`Broken::ReclaimsAtOnce`](crate::protocol::Broken::ReclaimsAtOnce).
     #[cfg(test)]
     pub(crate) fn reclaim_at_once(&mut self, now: Time, at: FlowAt, actions: &mut Actions) {
         if self.broken == Some(crate::protocol::broken::Broken::ReclaimsAtOnce) {
@@ -537,7 +548,7 @@ impl Landing {
         }
     }
 
-    /// RECALLED: the sender has said that it does not write into a flow's slots.
+    /// Handles RECALLED: the sender has said that it does not write into a flow's slots.
     pub(crate) fn recalled(
         &mut self,
         now: Time,
@@ -566,7 +577,7 @@ impl Landing {
                 self.drop_idle_slots(now, at, actions);
                 self.serve_later(domain);
             }
-            // The sender asked for others meanwhile, or the flow ends.
+            // The sender has asked for other slots meanwhile, or the flow ends.
             (Recall::Room, _) => {}
         }
         Recalled::Nothing

@@ -1,7 +1,8 @@
-//! The landing slots that lie idle: granted to a flow, and not being written to.
+//! The idle landing slots: they are granted to a flow, and no tensor has landed in them.
 //!
-//! Whoever waits for room asks what could be called back. The answer is kept as it changes, for one peer may have thousands of slots and
-//! thousands of requests. A flow that an event has changed is *touched*; before anybody asks, what touched flows have is counted again.
+//! A request for room needs to know how much memory could be called back. The sums are updated with each change,
+//! because one peer may have thousands of slots and thousands of requests. An event that changes a flow *touches* it.
+//! Before the sums are read, the slots of touched flows are counted again.
 
 use super::{InState, Landing, OfLink, SlotState};
 use crate::fabric::LinkId;
@@ -10,14 +11,14 @@ use crate::protocol::tenant::Tenant;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a flow has that its sender does not write into.
+/// The idle slots of one flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Share {
     domain: Tenant,
     bytes: u64,
     /// When the flow was used last. The flow that was used longest ago is asked first.
     used: u64,
-    /// Its slots are being called back for the room.
+    /// Its slots are being called back, because other requests wait for room.
     reclaiming: bool,
 }
 
@@ -41,20 +42,21 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// An event has changed a flow or one of its slots.
+    /// Notes that an event has changed a flow or one of its slots.
     pub(super) fn touch(&mut self, flow: FlowAt) {
         if self.touched.last() != Some(&flow) {
             self.touched.push(flow);
         }
     }
 
-    /// How many bytes of a pool lie idle, those of `but` left out.
+    /// Returns how many bytes of a pool are idle, without those of the flow `but`.
     pub(super) fn bytes(&self, domain: Tenant, but: Option<FlowAt>) -> u64 {
         let own = but.and_then(|flow| self.shares.get(&flow)).filter(|share| share.domain == domain);
         self.pools.get(&domain).map_or(0, |pool| pool.bytes) - own.map_or(0, |share| share.bytes)
     }
 
-    /// Of each link that is not asked for room already: the flow that was used longest ago, `but` left out.
+    /// Returns, for each link without a flow that is being asked for room, the flow that was used longest ago. The flow
+    /// `but` is left out.
     pub(super) fn to_ask(&self, domain: Tenant, but: Option<FlowAt>) -> Vec<FlowAt> {
         let links = self.pools.get(&domain).into_iter().flat_map(|pool| &pool.links);
         let first = |(link, of): (&LinkId, &Spare)| {
@@ -100,7 +102,7 @@ impl Idle {
 }
 
 impl OfLink {
-    /// What a flow has that its sender does not write into. `None` where it has nothing and is asked for nothing.
+    /// Returns the idle slots of a flow. `None` if it has none, and is not being asked for them either.
     fn idle_share(&self, id: InFlowId) -> Option<Share> {
         let flow = self.flows.get(id)?;
         let reclaiming = match flow.state {
@@ -118,7 +120,7 @@ impl OfLink {
 }
 
 impl Landing {
-    /// Counts again what the touched flows have.
+    /// Counts the idle slots of all touched flows again.
     pub(crate) fn settle(&mut self) {
         while let Some(flow) = self.idle.touched.pop() {
             self.step();
@@ -127,12 +129,13 @@ impl Landing {
         }
     }
 
-    /// Of each link that is not asked for room already: the flow that was used longest ago, `but` left out.
+    /// Returns, for each link without a flow that is being asked for room, the flow that was used longest ago. The flow
+    /// `but` is left out.
     pub(crate) fn to_ask(&self, domain: Tenant, but: Option<FlowAt>) -> Vec<FlowAt> {
         self.idle.to_ask(domain, but)
     }
 
-    /// What has to hold of these numbers; for tests.
+    /// Checks that the sums match the flows; for tests.
     #[cfg(test)]
     pub(super) fn check_idle(&self) -> Result<(), String> {
         let mut anew = Idle::default();

@@ -1,10 +1,10 @@
-//! Where the writes of peers land: pools of memory, the slots that are opened in them, and the flows that own slots.
+//! The memory into which peers write: landing pools, the slots that are opened in them, and the flows that own slots.
 //!
 //! # Layout
-//! - `pool`: the memory of one tenant, and who waits for room in it.
-//! - `slots`: one range of it, granted to one link: how it is opened and closed.
+//! - `pool`: the memory of one tenant, and the requests that wait for room in it.
+//! - `slots`: a range of a pool, granted to one link: how it is opened and closed.
 //! - `flows`: a key that a peer pushes here, and its slots.
-//! - `idle`: the slots that nobody writes into, counted as they change.
+//! - `idle`: how much memory the idle slots take, updated as they change.
 
 mod flows;
 mod idle;
@@ -29,42 +29,45 @@ use std::collections::BTreeMap;
 
 /// The landing memory of a node, as a state machine.
 ///
-/// It knows links, requests, sessions and versions by their ids, and nothing else of them. Whoever holds it
-/// - hands it **events**: a link comes or goes ([`link_up`](Landing::link_up), [`link_down`](Landing::link_down)), the fabric has opened or
-///   closed a slot ([`granted`](Landing::granted), [`revoked`](Landing::revoked)), something has landed ([`check`](Landing::check), then
-///   [`landed`](Landing::landed)), a reader is done ([`slot_read`](Landing::slot_read)), a peer's messages about its flows;
-/// - does what **comes out**: grants and revokes go into the queue of actions that is handed in with the event; what a peer is to be told is
-///   returned;
-/// - when nothing else is left, [settles](Landing::settle) the count of idle slots and serves those who wait for room, pool after pool
-///   ([`take_to_serve`](Landing::take_to_serve), [`first`](Landing::first), [`pop_first`](Landing::pop_first)).
+/// It knows links, requests, sessions and versions only by their ids. Its caller
+/// - passes in **events**: a link comes or goes ([`link_up`](Landing::link_up), [`link_down`](Landing::link_down)), the
+///   fabric has opened or closed a slot ([`granted`](Landing::granted), [`revoked`](Landing::revoked)), a tensor has
+///   landed ([`check`](Landing::check), then [`landed`](Landing::landed)), a slot's last reader is done
+///   ([`slot_read`](Landing::slot_read)), a peer has sent a message about its flows;
+/// - carries out the **results**: grants and revokes go into the queue of actions that is passed with the event;
+///   messages to a peer are returned;
+/// - after all other work, [settles](Landing::settle) the count of idle slots and serves the requests for room, one
+///   pool after another ([`take_to_serve`](Landing::take_to_serve), [`first`](Landing::first),
+///   [`pop_first`](Landing::pop_first)).
 ///
-/// A range goes back to its pool, or to a reader, only from states in which no write can reach it: that is decided here and nowhere else.
+/// A range goes back to its pool, or to a reader, only from states in which no write can reach it. Only this machine
+/// decides that.
 ///
-/// **Getters** hand out [`Pool`]s, [`Slot`]s and [`InFlow`]s to read.
+/// **Getters** return [`Pool`]s, [`Slot`]s and [`InFlow`]s to read.
 #[derive(Default)]
 pub(super) struct Landing {
     slots_per_flow: usize,
     speculative_percent: u64,
     pools: BTreeMap<Tenant, Pool>,
-    /// Pools in which there may be room for those who wait.
+    /// Pools that may have room for the requests that wait for it.
     to_serve: Vec<Tenant>,
     links: BTreeMap<LinkId, OfLink>,
     idle: Idle,
-    /// Counts what has landed in flows.
+    /// Counts the tensors that have landed in flows.
     landings: u64,
-    /// A rule to break.
+    /// The rule that a test breaks on purpose.
     #[cfg(test)]
     broken: Option<super::broken::Broken>,
-    /// How many slots and flows were looked at, for tests that hold what an event costs.
+    /// How many slots and flows were looked at. Tests use it to check what an event costs.
     #[cfg(test)]
     pub(super) steps: std::cell::Cell<u64>,
 }
 
-/// What one link has.
+/// The slots and flows of one link.
 #[derive(Default)]
 struct OfLink {
     slots: Slab<Slot, of::Slot>,
-    /// For a mistake on purpose.
+    /// Slots by key, for the broken rule `NamesSlotsByKey`.
     #[cfg(test)]
     slot_by_key: HashMap<u32, super::ids::SlotId>,
     flows: Slab<InFlow, of::InFlow>,
@@ -72,7 +75,7 @@ struct OfLink {
 }
 
 impl Landing {
-    /// Landing memory without pools.
+    /// Creates landing memory without pools.
     pub(super) fn new(config: &NodeConfig) -> Landing {
         Landing {
             slots_per_flow: config.slots_per_flow,
@@ -83,17 +86,18 @@ impl Landing {
         }
     }
 
-    /// A landing pool for a trust domain; registered memory.
+    /// Adds a landing pool for a tenant. The segment is registered memory.
     pub(super) fn add_pool(&mut self, domain: Tenant, segment: SegmentId, len_bytes: u64) {
         self.pools.insert(domain, Pool::new(segment, len_bytes));
     }
 
-    /// A link came up: its peer may be granted slots.
+    /// Handles a link that came up: its peer may be granted slots.
     pub(super) fn link_up(&mut self, link: LinkId) {
         self.links.insert(link, OfLink::default());
     }
 
-    /// A link is drained: no write can reach its slots any more. Returns them, each to be freed unless a reader has it, and its flows.
+    /// Handles a link that is drained: no write can reach its slots. Returns its slots and its flows. The caller frees
+    /// each slot unless a reader holds it.
     pub(super) fn link_down(&mut self, link: LinkId) -> (Vec<Slot>, Slab<InFlow, of::InFlow>) {
         let Some(mut l) = self.links.remove(&link) else { return Default::default() };
         for (flow, _) in l.flows.iter() {
@@ -103,23 +107,23 @@ impl Landing {
         (slots.into_iter().filter_map(|slot| l.slots.remove(slot)).collect(), l.flows)
     }
 
-    /// The pools.
+    /// Returns the pools of all tenants.
     pub(super) fn pools(&self) -> &BTreeMap<Tenant, Pool> {
         &self.pools
     }
 
-    /// Counts a step.
+    /// Counts a slot or flow that was looked at.
     #[cfg(test)]
     fn step(&self) {
         self.steps.set(self.steps.get() + 1);
     }
 
-    /// Counts nothing but in tests.
+    /// Counts nothing outside of tests.
     #[cfg(not(test))]
     #[allow(clippy::unused_self)]
     fn step(&self) {}
 
-    /// What has to hold whenever no action is left; for tests.
+    /// Checks the invariants that hold whenever no action is pending; for tests.
     #[cfg(test)]
     pub(super) fn check_all(&self) -> Result<(), String> {
         for (link, l) in &self.links {

@@ -1,4 +1,4 @@
-//! Landing pools: where writes of peers land, one for each trust domain, and who waits for room there.
+//! Landing pools: the memory into which peers write, one pool for each tenant, and the requests that wait for room.
 
 use super::Landing;
 use crate::alloc::{AllocError, Allocation, Allocator};
@@ -11,22 +11,22 @@ use crate::wire::landing::HEADER_BYTES;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A pool that is full again within this time is not told of again.
+/// The shortest time between two reports that a pool is full.
 const POOL_PAUSE: Duration = Duration::from_secs(1);
 
-/// Who waits for room. Served in order, so that nobody starves.
+/// A request that waits for room. Requests are served in order, so none of them starves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Want {
     /// One slot for a pull.
     Pull(LinkId, PullId),
-    /// All slots of a push flow.
+    /// All missing slots of a push flow.
     Flow(LinkId, InFlowId),
     /// A copy for a reader of another tenant.
     Copy(CopyId),
 }
 
 impl Want {
-    /// The flow that waits, where it is one.
+    /// Returns the flow, if this is the request of a flow.
     pub(crate) fn flow(self) -> Option<FlowAt> {
         match self {
             Want::Flow(link, flow) => Some((link, flow)),
@@ -35,33 +35,33 @@ impl Want {
     }
 }
 
-/// How long a queue may be before those that have ended are taken out of it.
+/// The shortest queue from which requests that have ended are removed.
 const TIDY_AT: usize = 64;
 
 pub(crate) struct Pool {
     segment: SegmentId,
     pub(super) alloc: Allocator,
     pub(super) wants: VecDeque<Want>,
-    /// At this length of the queue those that do not wait any more are taken out.
+    /// At this length of the queue, requests that no longer wait are removed.
     tidy_at: usize,
-    /// Bytes that requests hold for versions which may not be published yet.
+    /// Bytes that requests hold for versions that may not be published yet.
     speculative: u64,
-    /// Since when somebody has been waiting, whoever that was.
+    /// Since when requests have been waiting without a pause.
     full_since: Option<Time>,
-    /// Whether and when it was told that it is full.
+    /// Whether and when the pool was reported as full.
     told: Told,
 }
 
-/// What was told of a pool without being asked.
+/// The events that reported a pool as full.
 #[derive(Clone, Copy, Default)]
 struct Told {
-    /// That it is full, and not yet that it is so no more.
+    /// `PoolFull` was sent; `PoolFree` is still due.
     full: bool,
-    /// When that was told last.
+    /// When `PoolFull` was sent last.
     at: Option<Time>,
 }
 
-/// The length of a slot for a body of this length.
+/// Returns the length of a slot for a body of this length.
 pub(crate) fn slot_bytes(body: u64) -> Option<u64> {
     padded(body)?.checked_add(HEADER_BYTES)
 }
@@ -87,22 +87,22 @@ impl Pool {
         LocalSlice { segment: self.segment, offset: allocation.offset(), len: allocation.len() }
     }
 
-    /// The allocator of its memory, to look at.
+    /// Returns the allocator of the pool's memory.
     pub(crate) fn alloc(&self) -> &Allocator {
         &self.alloc
     }
 
-    /// Who waits for room, in order.
+    /// Returns the requests that wait for room, in order.
     pub(crate) fn wants(&self) -> &VecDeque<Want> {
         &self.wants
     }
 
-    /// Since when somebody has been waiting for room.
+    /// Returns since when requests have been waiting without a pause.
     pub(crate) fn full_since(&self) -> Option<Time> {
         self.full_since
     }
 
-    /// Bytes that requests hold for versions which may not be published yet.
+    /// Returns how many bytes requests hold for versions that may not be published yet.
     #[cfg(test)]
     pub(crate) fn speculative(&self) -> u64 {
         self.speculative
@@ -110,29 +110,30 @@ impl Pool {
 }
 
 impl Landing {
-    /// How large a pool is, in bytes; 0 where there is none.
+    /// Returns the size of a pool in bytes; 0 if there is none.
     pub(crate) fn pool_bytes(&self, domain: Tenant) -> u64 {
         self.pools.get(&domain).map_or(0, |pool| pool.alloc.len_bytes())
     }
 
-    /// Whether `count` slots for bodies of this length can ever be had.
+    /// Whether the pool is large enough for `count` slots with bodies of this length.
     pub(crate) fn could_hold(&self, domain: Tenant, body: u64, count: u64) -> bool {
         let needs = slot_bytes(body).and_then(|n| n.checked_mul(count));
         self.pools.contains_key(&domain) && needs.is_some_and(|n| n <= self.pool_bytes(domain))
     }
 
-    /// Whether somebody waits for room there already.
+    /// Whether requests already wait for room in this pool.
     pub(crate) fn is_contended(&self, domain: Tenant) -> bool {
         self.pools.get(&domain).is_some_and(|pool| !pool.wants.is_empty())
     }
 
-    /// Room for a slot whose body has this length.
+    /// Allocates a slot for a body of this length.
     pub(crate) fn room_for_slot(&mut self, domain: Tenant, body: u64) -> Option<Allocation> {
         self.pools.get_mut(&domain)?.slot(body).ok()
     }
 
-    /// The same for a version that is not known to be published: all of these hold a part of the pool at most. Also how many bytes it
-    /// counts there, to be [given back](Landing::settle_speculation).
+    /// Allocates a slot for a version that may not be published yet. All slots of this kind together hold at most a
+    /// part of the pool. Also returns how many bytes are counted for the slot, until the caller
+    /// [settles](Landing::settle_speculation) them.
     pub(crate) fn speculate(&mut self, domain: Tenant, body: u64) -> Option<(Allocation, u64)> {
         let percent = self.speculative_percent;
         let pool = self.pools.get_mut(&domain)?;
@@ -145,14 +146,14 @@ impl Landing {
         Some((range, bytes))
     }
 
-    /// What was set aside for a version is known to be needed, or not to be.
+    /// Stops counting bytes for a version that is now known to be needed, or not to be.
     pub(crate) fn settle_speculation(&mut self, domain: Tenant, bytes: u64) {
         if let Some(pool) = self.pools.get_mut(&domain) {
             pool.speculative = pool.speculative.saturating_sub(bytes);
         }
     }
 
-    /// Room of this length, and where it is.
+    /// Allocates a range of this length. Returns it, and where it lies.
     pub(crate) fn allocate(&mut self, domain: Tenant, len: u64) -> Option<(Allocation, LocalSlice)> {
         let pool = self.pools.get_mut(&domain)?;
         let range = pool.alloc.allocate(len).ok()?;
@@ -160,41 +161,41 @@ impl Landing {
         Some((range, slice))
     }
 
-    /// Where a range of a pool lies.
+    /// Returns where a range of a pool lies.
     pub(crate) fn slice(&self, domain: Tenant, range: &Allocation) -> Option<LocalSlice> {
         self.pools.get(&domain).map(|pool| pool.slice(range))
     }
 
-    /// A range that nobody can reach goes back to its pool.
+    /// Gives back to its pool a range that no reader and no write can reach.
     pub(crate) fn free(&mut self, domain: Tenant, range: Allocation) {
         if let Some(pool) = self.pools.get_mut(&domain) {
-            // The allocator lent it, so it takes it back.
+            // The allocator made this range, so it accepts it.
             let _ = pool.alloc.free(range);
         }
         self.serve_later(domain);
     }
 
-    /// There may be room for those who wait for it, or the first of them does not want it any more.
+    /// Notes that a pool may have room for its requests, or that the first of them no longer waits.
     pub(crate) fn serve_later(&mut self, domain: Tenant) {
         if self.is_contended(domain) && !self.to_serve.contains(&domain) {
             self.to_serve.push(domain);
         }
     }
 
-    /// The same of all pools.
+    /// Notes that each pool may have room for its requests.
     pub(crate) fn serve_all_later(&mut self) {
         for domain in self.pools.keys().copied().collect::<Vec<_>>() {
             self.serve_later(domain);
         }
     }
 
-    /// Somebody stands in line for room. `waits` says of a pull or a copy whether it still does. Returns the pool's length where whoever runs
-    /// the sidecar is to be told that it is full.
+    /// Adds a request for room to the queue. `waits` tells whether a pull or a copy in the queue still waits. Returns
+    /// the length of the pool if the operator is to be told that it is full.
     pub(crate) fn want(&mut self, now: Time, domain: Tenant, want: Want, waits: impl Fn(Want) -> bool) -> Option<u64> {
         let Landing { pools, links, .. } = self;
         let pool = pools.get_mut(&domain)?;
         if pool.wants.len() >= pool.tidy_at {
-            // While the first waits, those behind it may come and go.
+            // While the first request waits, those behind it may come and end.
             pool.wants.retain(|want| match *want {
                 Want::Flow(link, id) => {
                     links.get(&link).and_then(|l| l.flows.get(id)).is_some_and(|f| f.wants_room(domain))
@@ -210,29 +211,30 @@ impl Landing {
             pool.told = Told { full: true, at: Some(now) };
             told = Some(pool.alloc.len_bytes());
         }
-        // Those before may not want it any more, and others may hold room that they do not use.
+        // Earlier requests may no longer want their room, and other flows may hold room that they do not use.
         self.serve_later(domain);
         told
     }
 
-    /// The pools whose queues are to be served.
+    /// Removes and returns the list of pools whose queues are to be served.
     pub(crate) fn take_to_serve(&mut self) -> Vec<Tenant> {
         std::mem::take(&mut self.to_serve)
     }
 
-    /// Who is first in a queue.
+    /// Returns the first request of a queue.
     pub(crate) fn first(&self, domain: Tenant) -> Option<Want> {
         self.pools.get(&domain)?.wants.front().copied()
     }
 
-    /// The first one has what it waited for, or does not wait.
+    /// Removes the first request, which has its room or no longer waits.
     pub(crate) fn pop_first(&mut self, domain: Tenant) {
         if let Some(pool) = self.pools.get_mut(&domain) {
             pool.wants.pop_front();
         }
     }
 
-    /// A queue was served, as far as it went. Returns how long somebody waited, where it was told that the pool is full and it is so no more.
+    /// Ends one round of serving a queue. If the queue is empty and `PoolFull` was sent, returns how long requests
+    /// waited.
     pub(crate) fn served(&mut self, now: Time, domain: Tenant) -> Option<Duration> {
         let pool = self.pools.get_mut(&domain).filter(|pool| pool.wants.is_empty())?;
         let since = pool.full_since.take();
@@ -240,7 +242,7 @@ impl Landing {
         was_told.then(|| since.map_or(Duration::ZERO, |since| now.since(since)))
     }
 
-    /// Whether there would be room in one piece if all that lies idle were called back.
+    /// Whether free memory and idle slots, without those of the flow `but`, add up to `need` bytes.
     pub(crate) fn idle_would_do(&self, domain: Tenant, need: u64, but: Option<FlowAt>) -> bool {
         let free = self.pools.get(&domain).map(|pool| pool.alloc.free_bytes());
         free.is_some_and(|free| free.saturating_add(self.idle.bytes(domain, but)) >= need)

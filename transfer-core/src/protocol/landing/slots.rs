@@ -1,4 +1,4 @@
-//! Landing slots: opening and closing them, and what lands in them.
+//! Landing slots: how they are opened and closed, and what lands in them.
 
 use super::{Landing, OfLink};
 use crate::alloc::Allocation;
@@ -14,52 +14,53 @@ use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
 
-/// A landing slot of ours.
+/// A landing slot of this node.
 pub(crate) struct Slot {
     pub(crate) range: Allocation,
     pub(crate) domain: Tenant,
     pub(super) capacity: u64,
     pub(crate) state: SlotState,
     pub(crate) user: SlotUser,
-    /// Since when nobody has a use for it, where that is so.
+    /// When the slot lost its user, once that has happened.
     pub(crate) since: Time,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotUser {
     Pull(PullId),
-    /// And in which round of its requests.
+    /// A flow, and the round of its requests to which the slot belongs.
     Flow(InFlowId, u32),
-    /// Whoever it was for is gone: it goes back to the pool as soon as no write can reach it.
+    /// The user is gone. The range goes back to the pool as soon as no write can reach it.
     Nobody,
 }
 
-/// The life of a slot. Its range goes back to the pool, or to a reader, only from states in which no write can reach it.
+/// The state of a slot. Its range goes back to the pool, or to a reader, only from states in which no write can reach
+/// it.
 pub(crate) enum SlotState {
     /// The fabric was asked to open it.
     Granting,
-    /// The peer may write there.
+    /// The peer may write into it.
     Granted(RemoteSlice),
-    /// The fabric was asked to close it; then what has landed is delivered, unless nobody wants it.
+    /// The fabric was asked to close it. Then the tensor that has landed is delivered, if its user still wants it.
     Revoking(Option<Box<LandedTensor>>),
-    /// Closed, and what has landed is delivered once what came before it is.
+    /// Closed. The tensor is delivered after the ones that landed before it.
     Closed(Box<LandedTensor>),
-    /// Closed, and its bytes are being read.
+    /// Closed, and readers hold the tensor.
     Held(BlobId),
 }
 
 /// A tensor that has landed.
 pub(crate) struct LandedTensor {
     pub(crate) header: Header,
-    /// As it was described when it landed. What comes next may look different.
+    /// The description of the tensor at the time when it landed. The next tensor may have another one.
     pub(crate) meta: TensorMeta,
     /// Bytes that a CPU copied on this side.
     pub(crate) copied: u64,
-    /// Push: what pushed it, where the peer said so, and when it did.
+    /// For a push: its trace context, if the peer sent one, and the time when that came.
     pub(crate) trace: Option<(TraceContext, Time)>,
 }
 
-/// What is to be done about a slot that is closed.
+/// What to do about a slot that is closed.
 pub(crate) enum Revoked {
     Nothing,
     /// This request has its tensor.
@@ -69,20 +70,20 @@ pub(crate) enum Revoked {
 }
 
 impl SlotState {
-    /// Whether readers or what has landed hold it, and no peer.
+    /// Whether a landed tensor or its readers hold the slot, so that no peer can write into it.
     pub(super) fn is_used(&self) -> bool {
         matches!(self, SlotState::Held(_) | SlotState::Closed(_) | SlotState::Revoking(Some(_)))
     }
 }
 
 impl OfLink {
-    /// Takes a slot out of the table, and from its flow.
+    /// Removes a slot from the table and from its flow.
     pub(super) fn remove_slot(&mut self, id: SlotId) -> Option<Slot> {
         self.disown_slot(id);
         self.slots.remove(id)
     }
 
-    /// A slot has no use any more.
+    /// Removes a slot from its flow.
     fn disown_slot(&mut self, id: SlotId) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         if let SlotUser::Flow(flow, _) = slot.user
@@ -92,7 +93,7 @@ impl OfLink {
         }
     }
 
-    /// What the peer is told of an open slot.
+    /// Returns what the peer is told of an open slot.
     pub(super) fn grant_of(&self, id: SlotId) -> Option<SlotGrant> {
         let slot = self.slots.get(id)?;
         let SlotState::Granted(remote) = slot.state else { return None };
@@ -101,29 +102,29 @@ impl OfLink {
 }
 
 impl Landing {
-    /// The slots of all links.
+    /// Returns the slots of all links.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (LinkId, &Slab<Slot, of::Slot>)> {
         self.links.iter().map(|(link, l)| (*link, &l.slots))
     }
 
-    /// The slots of a link.
+    /// Returns the slots of a link.
     pub(crate) fn slots_of(&self, link: LinkId) -> Option<&Slab<Slot, of::Slot>> {
         self.links.get(&link).map(|l| &l.slots)
     }
 
-    /// What the peer is told of an open slot.
+    /// Returns what the peer is told of an open slot.
     pub(crate) fn grant_of(&self, link: LinkId, id: SlotId) -> Option<SlotGrant> {
         self.links.get(&link)?.grant_of(id)
     }
 
-    /// Whether something has landed in this slot that is not delivered.
+    /// Whether a tensor has landed in this slot and is not delivered yet.
     pub(crate) fn has_landed(&self, link: LinkId, slot: Option<SlotId>) -> bool {
         let slots = self.slots_of(link);
         let state = slots.zip(slot).and_then(|(slots, id)| slots.get(id)).map(|s| &s.state);
         matches!(state, Some(SlotState::Revoking(Some(_))))
     }
 
-    /// Where the header of an open slot lies.
+    /// Returns the place of an open slot's header.
     pub(crate) fn header_of(&self, link: LinkId, immediate: u32) -> Option<LocalSlice> {
         let l = self.links.get(&link)?;
         let slot = l.slots.get(l.slots.lengthen(immediate)?)?;
@@ -131,7 +132,7 @@ impl Landing {
         self.slice(slot.domain, &slot.range)?.sub(0, HEADER_BYTES)
     }
 
-    /// Opens a range to a peer.
+    /// Opens a range to a peer. Returns the new slot, which the fabric has yet to grant.
     pub(crate) fn open_slot(
         &mut self,
         now: Time,
@@ -152,7 +153,7 @@ impl Landing {
         Some(id)
     }
 
-    /// The fabric has opened a slot. Returns for whom.
+    /// Handles a slot that the fabric has opened. Returns the slot's user.
     pub(crate) fn granted(&mut self, link: LinkId, id: SlotId, remote: RemoteSlice) -> Option<SlotUser> {
         let l = self.links.get_mut(&link)?;
         let slot = l.slots.get_mut(id)?;
@@ -165,7 +166,8 @@ impl Landing {
         Some(slot.user)
     }
 
-    /// Holds a landed header against what was granted. Nothing in it is believed before. Returns the slot, its key, and for whom the header is.
+    /// Checks a landed header against the grant. Nothing in a header is trusted before this check. Returns the slot,
+    /// its key, its user and the header.
     pub(crate) fn check(
         &self,
         link: LinkId,
@@ -201,7 +203,7 @@ impl Landing {
         Ok((id, remote.key(), slot.user, header))
     }
 
-    /// What was checked has landed, unless nobody wants it any more: its slot is closed.
+    /// Handles a checked landing: the slot is closed. `landed` is `None` if the tensor has no user any more.
     pub(crate) fn landed(
         &mut self,
         now: Time,
@@ -225,7 +227,7 @@ impl Landing {
         actions.push(Post::Revoke { link, key, tag: id.to_u64() });
     }
 
-    /// The fabric has closed a slot.
+    /// Handles a slot that the fabric has closed. Returns what to do about it.
     pub(crate) fn revoked(&mut self, link: LinkId, id: SlotId) -> Revoked {
         let Some(l) = self.links.get_mut(&link) else { return Revoked::Nothing };
         let Some(slot) = l.slots.get_mut(id) else { return Revoked::Nothing };
@@ -242,20 +244,20 @@ impl Landing {
         Revoked::Nothing
     }
 
-    /// The range of a slot that is closed goes back to its pool.
+    /// Gives the range of a closed slot back to its pool.
     pub(crate) fn free_slot(&mut self, link: LinkId, id: SlotId) {
         if let Some(slot) = self.take_slot(link, id) {
             self.free(slot.domain, slot.range);
         }
     }
 
-    /// A slot that is closed, whose range is somebody's from here on.
+    /// Removes a closed slot. The caller owns its range from now on.
     pub(crate) fn take_slot(&mut self, link: LinkId, id: SlotId) -> Option<Slot> {
         self.links.get_mut(&link)?.remove_slot(id)
     }
 
-    /// The slot is not wanted any more, and the peer will not write to it (it was never told of it, or has said so, or has
-    /// written). Its range goes back to the pool once that is certain.
+    /// Drops a slot that is no longer needed, and into which the peer will not write: the peer was never told of it,
+    /// has said so, or has written. The range goes back to the pool once no write can reach it.
     pub(crate) fn drop_slot(&mut self, now: Time, link: LinkId, id: SlotId, actions: &mut Actions) {
         let Some(l) = self.links.get_mut(&link) else { return };
         l.disown_slot(id);
@@ -272,13 +274,14 @@ impl Landing {
                 actions.push(Post::Revoke { link, key, tag: id.to_u64() });
             }
             SlotState::Revoking(landed) => *landed = None,
-            // `granted` comes back here; a reader's end frees it.
+            // After its grant, a slot is dropped here again. The end of its last reader frees a held slot.
             SlotState::Granting | SlotState::Held(_) => {}
             SlotState::Closed(_) => self.free_slot(link, id),
         }
     }
 
-    /// A slot by the key that it has, or had: see [`Broken::NamesSlotsByKey`](crate::protocol::Broken::NamesSlotsByKey).
+    /// Returns a slot by the key that it has or had: see
+    /// [`Broken::NamesSlotsByKey`](crate::protocol::Broken::NamesSlotsByKey).
     #[cfg(test)]
     pub(crate) fn slot_of_key(&mut self, link: LinkId, key: RemoteKey) -> Option<SlotId> {
         self.links.get_mut(&link)?.slot_by_key.remove(&key.0)

@@ -1,4 +1,4 @@
-//! Landing memory by itself: no node, no session, no key but by name.
+//! Tests of the landing memory alone: there is no node and no session, and a key is only a name.
 
 use super::*;
 use crate::memory::{RemoteKey, RemoteSlice};
@@ -15,7 +15,7 @@ const USER: Tenant = Tenant::User(1);
 const LINK: LinkId = LinkId(3);
 const NOW: Time = Time(0);
 
-/// Landing memory with room for a number of slots of 64 bytes, and a link.
+/// Returns landing memory with room for `slots` slots with bodies of 64 bytes, and one link.
 fn landing(slots: u64) -> (Landing, Actions) {
     let mut landing = Landing::new(&NodeConfig::new(Name::new("node").unwrap(), 1));
     landing.add_pool(USER, SegmentId(1), slots * 128);
@@ -23,14 +23,14 @@ fn landing(slots: u64) -> (Landing, Actions) {
     (landing, Actions::default())
 }
 
-/// A flow of tensors of 64 bytes.
+/// Adds a flow of tensors of 64 bytes.
 fn flow(landing: &mut Landing, index: u32) -> FlowAt {
     let meta = TensorMeta::new(DType::U8, Shape::new(&[64]).unwrap()).unwrap();
     let flow = InFlow::new(NOW, index, Key::new("k").unwrap(), (SessionId(1), USER), (1, meta));
     (LINK, landing.insert_flow(LINK, flow).unwrap())
 }
 
-/// Does as a fabric would, and says what the peer is told.
+/// Grants and revokes as a fabric would. Returns what the peer is told.
 fn run(landing: &mut Landing, actions: &mut Actions) -> Vec<Granted> {
     let mut told = Vec::new();
     while let Some(action) = actions.pop() {
@@ -51,7 +51,7 @@ fn run(landing: &mut Landing, actions: &mut Actions) -> Vec<Granted> {
     told
 }
 
-/// A flow with all its slots.
+/// Adds a flow with all its slots. Returns the flow and the numbers of the slots.
 fn ready(landing: &mut Landing, actions: &mut Actions, index: u32) -> (FlowAt, Vec<u32>) {
     let at = flow(landing, index);
     landing.wants_slots(at);
@@ -91,7 +91,7 @@ fn a_flow_gets_all_its_slots_or_none() {
 }
 
 #[test]
-fn what_lands_is_held_against_its_grant_and_published_in_order() {
+fn landed_tensors_are_checked_against_their_grant_and_published_in_order() {
     let (mut landing, mut actions) = landing(2);
     let (at, slots) = ready(&mut landing, &mut actions, 9);
     let land = |landing: &mut Landing, actions: &mut Actions, slot: u32, version| {
@@ -111,7 +111,7 @@ fn what_lands_is_held_against_its_grant_and_published_in_order() {
 }
 
 #[test]
-fn a_recalled_slot_is_used_again_only_behind_the_word_of_its_sender() {
+fn recalled_slot_is_freed_only_after_its_sender_has_answered() {
     let (mut landing, mut actions) = landing(2);
     let (at, _) = ready(&mut landing, &mut actions, 1);
     assert_eq!(landing.to_ask(USER, None), [at]);
@@ -130,7 +130,7 @@ fn a_recalled_slot_is_used_again_only_behind_the_word_of_its_sender() {
 }
 
 #[test]
-fn a_slot_that_nobody_wants_is_closed_once_it_is_open() {
+fn dropped_slot_is_closed_once_it_is_open() {
     let (mut landing, mut actions) = landing(1);
     let range = landing.room_for_slot(USER, 64).unwrap();
     let pull = PullId::from_u64(1);
@@ -145,7 +145,7 @@ fn a_slot_that_nobody_wants_is_closed_once_it_is_open() {
 }
 
 #[test]
-fn a_full_pool_is_told_of_once_and_served_in_order() {
+fn full_pool_is_reported_once_and_served_in_order() {
     let (mut landing, mut actions) = landing(2);
     let (at, _) = ready(&mut landing, &mut actions, 1);
     let wants = [1, 2].map(|n| Want::Copy(CopyId::from_u64(n)));

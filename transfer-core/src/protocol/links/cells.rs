@@ -1,10 +1,10 @@
-//! Registered memory for the landing headers of writes that are under way.
+//! Registered memory for the landing headers of writes in flight.
 
 use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
 use crate::wire::landing::HEADER_BYTES;
 
-/// The cells of outgoing landing headers: one for each write that is posted and not done.
+/// The cells of outgoing landing headers: one for each write that is posted and has not completed.
 ///
 /// - Getters: [`share`](HeaderCells::share), [`slice`](HeaderCells::slice).
 /// - Commands: [`take`](HeaderCells::take) before a write, [`give_back`](HeaderCells::give_back) after it.
@@ -12,12 +12,12 @@ use crate::wire::landing::HEADER_BYTES;
 pub(super) struct HeaderCells {
     memory: LocalSlice,
     free: Vec<u32>,
-    /// Links that wait for a free cell, or for one of their own share.
+    /// Links that wait for a free cell, or that have used up their share.
     starved: Vec<LinkId>,
 }
 
 impl HeaderCells {
-    /// As many as fit into this memory.
+    /// Divides this memory into as many cells as fit.
     pub(super) fn new(memory: LocalSlice) -> HeaderCells {
         let cells = u32::try_from(memory.len / HEADER_BYTES).unwrap_or(u32::MAX);
         HeaderCells { memory, free: (0..cells).rev().collect(), starved: Vec::new() }
@@ -27,19 +27,20 @@ impl HeaderCells {
         usize::try_from(self.memory.len / HEADER_BYTES).unwrap_or(usize::MAX)
     }
 
-    /// How many writes have one.
+    /// Returns how many cells are in use.
     #[cfg(test)]
     pub(super) fn in_use(&self) -> usize {
         self.all() - self.free.len()
     }
 
-    /// How many cells one of so many links may have: an equal part for each, and one part is left for the next link. So a peer
-    /// that takes what it is sent as slowly as it likes leaves others theirs.
+    /// Returns how many cells each of `links` links may have. The cells are divided equally between these links and one
+    /// more, which leaves a part for the next link. So a peer that takes its writes slowly leaves the other links their
+    /// cells.
     pub(super) fn share(&self, links: usize) -> usize {
         (self.all() / (links + 1)).max(1)
     }
 
-    /// Takes a cell for a link that has `has` of its `share`. `None`: the link waits, and a later
+    /// Takes a cell for a link that has `has` cells of its `share`. Returns `None` if the link has to wait; a later
     /// [`give_back`](HeaderCells::give_back) names it.
     pub(super) fn take(&mut self, link: LinkId, has: usize, share: usize) -> Option<u32> {
         let cell = if has < share { self.free.pop() } else { None };
@@ -49,13 +50,13 @@ impl HeaderCells {
         cell
     }
 
-    /// The memory of a cell.
+    /// Returns the memory of a cell.
     pub(super) fn slice(&self, cell: u32) -> LocalSlice {
         let offset = self.memory.offset + u64::from(cell) * HEADER_BYTES;
         LocalSlice { segment: self.memory.segment, offset, len: HEADER_BYTES }
     }
 
-    /// Takes a cell back. Returns the links that wait for one.
+    /// Takes a cell back. Returns the links that were waiting for one.
     #[must_use]
     pub(super) fn give_back(&mut self, cell: u32) -> Vec<LinkId> {
         self.free.push(cell);
@@ -69,7 +70,7 @@ mod tests {
     use crate::memory::SegmentId;
 
     #[test]
-    fn a_link_waits_for_its_share_and_is_named_when_a_cell_is_free() {
+    fn link_with_its_full_share_waits_until_a_cell_is_given_back() {
         let memory = LocalSlice { segment: SegmentId(3), offset: 4096, len: 4 * HEADER_BYTES };
         let mut cells = HeaderCells::new(memory);
         let (a, b) = (LinkId(1), LinkId(2));

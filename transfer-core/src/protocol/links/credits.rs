@@ -1,9 +1,9 @@
 //! The receive slots of both ends of a link.
 
-/// Credits that only a bare ACK may use, so that two sides which ran out can always give each other credits back.
+/// Credits that only a bare ACK may use, so that two sides that have run out can still give credits back to each other.
 const RESERVED: u32 = 2;
 
-/// Which receive slots of the peer are free, and which of ours it does not know to be free again.
+/// Counts the free receive slots of the peer, and the slots of this side that the peer does not know to be free again.
 ///
 /// - Getters: [`free`](Credits::free), [`may_post`](Credits::may_post),
 ///   [`is_ack_due`](Credits::is_ack_due).
@@ -18,17 +18,17 @@ pub(super) struct Credits {
 }
 
 impl Credits {
-    /// Those of a link whose peer has `of_peer` receive slots, and this side `ours`.
+    /// Creates the credits of a link. The peer has `of_peer` receive slots, and this side has `ours`.
     pub(super) fn new(of_peer: u32, ours: u32) -> Credits {
         Credits { of_peer, free: of_peer, ours, owed: 0 }
     }
 
-    /// How many receive slots of the peer are free.
+    /// Returns how many receive slots of the peer are free.
     pub(super) fn free(&self) -> u32 {
         self.free
     }
 
-    /// How many of ours the peer used and does not know to be free again.
+    /// Returns how many slots of this side the peer has used and does not know to be free again.
     #[cfg(test)]
     pub(super) fn owed(&self) -> u32 {
         self.owed
@@ -39,20 +39,21 @@ impl Credits {
         self.free > RESERVED
     }
 
-    /// Whether the peer is owed so much that it is told by a message of its own, and there is a slot for that.
+    /// Whether enough credits are owed to the peer for an ACK of their own, and a slot is free for the ACK.
     pub(super) fn is_ack_due(&self) -> bool {
         self.is_owed_much() && self.free > 0
     }
 
-    /// At least two, or each of two sides would acknowledge the other's acknowledgements for ever.
+    /// The threshold is a quarter of this side's slots, and at least two: with one, two sides would acknowledge each
+    /// other's ACKs without end.
     fn is_owed_much(&self) -> bool {
         self.owed >= (self.ours / 4).clamp(2, u32::from(u16::MAX))
     }
 
-    /// The peer used one of our slots. Returns whether it may have to be told that slots are free again.
+    /// Counts a slot of this side that the peer has used. Returns whether an ACK may be due.
     ///
     /// # Errors
-    /// What the peer did wrong.
+    /// Returns what the peer did wrong.
     pub(super) fn slot_used(&mut self) -> Result<bool, String> {
         if self.owed >= self.ours {
             return Err(format!("it used more than its {} receive slots", self.ours));
@@ -61,10 +62,10 @@ impl Credits {
         Ok(self.is_owed_much())
     }
 
-    /// The peer says that so many of its slots are free again.
+    /// Counts slots of the peer that it has reported as free again.
     ///
     /// # Errors
-    /// What the peer did wrong.
+    /// Returns what the peer did wrong.
     pub(super) fn given_back(&mut self, credits: u16) -> Result<(), String> {
         self.free = self.free.saturating_add(u32::from(credits));
         if self.free > self.of_peer {
@@ -79,7 +80,7 @@ impl Credits {
         self.free = self.free.saturating_sub(1);
     }
 
-    /// Takes as many of the peer's credits as one message can give back.
+    /// Takes as many credits owed to the peer as one message can return.
     pub(super) fn take_owed(&mut self) -> u16 {
         let credits = u16::try_from(self.owed).unwrap_or(u16::MAX);
         self.owed -= u32::from(credits);
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn one_message_gives_back_what_its_field_holds() {
+    fn message_gives_back_at_most_what_its_field_holds() {
         let mut credits = Credits::new(4, 100_000);
         (0..70_000).for_each(|_| _ = credits.slot_used().unwrap());
         assert_eq!((credits.take_owed(), credits.owed()), (u16::MAX, 70_000 - u32::from(u16::MAX)));

@@ -1,9 +1,9 @@
-//! The descriptions of tensors that both ends of a link keep, so that they need not be sent again.
+//! The descriptions of tensors that both ends of a link keep, so that they are not sent again.
 
 use crate::tensor::{Key, TensorMeta};
 use hashbrown::HashMap;
 
-/// The description ids of both directions.
+/// The ids of descriptions in both directions.
 pub(super) struct Descriptions {
     to_peer: Table,
     from_peer: Table,
@@ -15,12 +15,12 @@ impl Descriptions {
         Descriptions { to_peer: Table::default(), from_peer: Table::default(), next_id: 1 }
     }
 
-    /// The id under which the peer knows this description of a key, if it does.
+    /// Returns the id by which the peer knows this description of a key, if the peer knows it.
     pub(super) fn told(&self, key: &Key, meta: &TensorMeta) -> Option<u32> {
         self.to_peer.known.get(key).filter(|(_, known)| known == meta).map(|(id, _)| *id)
     }
 
-    /// Gives a description a new id, which the caller tells the peer.
+    /// Gives a description a new id. The caller sends both to the peer.
     pub(super) fn tell(&mut self, key: &Key, meta: &TensorMeta, limit: usize) -> u32 {
         let id = self.next_id;
         self.next_id = id.wrapping_add(1).max(1);
@@ -28,23 +28,23 @@ impl Descriptions {
         id
     }
 
-    /// What the peer said of a key: the id, and the description.
+    /// Returns the peer's id for its description of a key, and the description.
     pub(super) fn heard(&self, key: &Key) -> Option<&(u32, TensorMeta)> {
         self.from_peer.known.get(key)
     }
 
-    /// The peer describes a key.
+    /// Stores the peer's description of a key.
     pub(super) fn hear(&mut self, key: &Key, id: u32, meta: TensorMeta, limit: usize) {
         self.from_peer.set(key, id, meta, limit);
     }
 
-    /// Forgets what the peer said of a key.
+    /// Removes the peer's description of a key.
     pub(super) fn forget(&mut self, key: &Key) {
         self.from_peer.known.remove(key);
     }
 }
 
-/// The descriptions of one direction. A full table forgets them all, which costs a round trip each.
+/// The descriptions of one direction. A full table is cleared, which costs a round trip for each of them.
 #[derive(Default)]
 struct Table {
     known: HashMap<Key, (u32, TensorMeta)>,
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_forgets_and_no_id_is_zero() {
+    fn full_table_is_cleared_and_no_id_is_zero() {
         let mut d = Descriptions::new();
         d.next_id = u32::MAX;
         assert_eq!([d.tell(&key(1), &meta(1), 2), d.tell(&key(2), &meta(1), 2)], [u32::MAX, 1]);

@@ -16,15 +16,15 @@ pub(crate) struct Link {
     peer: PeerInfo,
     kind: FabricKind,
     limits: Capabilities,
-    /// Where its transfers are counted.
+    /// The path under which its transfers are counted.
     path: PathId,
     pub(super) credits: Credits,
-    /// The peer broke the contract; what it says until the link is down does not count.
+    /// The peer broke the contract. Its messages and immediates do not count until the link is down.
     pub(super) ending: bool,
     pub(super) outbox: Outbox,
     pub(super) numbers: Numbers,
     pub(super) in_flight: Slab<InFlight>,
-    /// What it has carried to the peer, and from there.
+    /// The tensors that went to the peer, and those that came from it.
     outward: Carried,
     inward: Carried,
 }
@@ -47,22 +47,22 @@ impl Link {
         }
     }
 
-    /// The peer.
+    /// Returns the peer.
     pub(crate) fn peer(&self) -> &PeerInfo {
         &self.peer
     }
 
-    /// The fabric that carries it.
+    /// Returns the kind of fabric that carries the link.
     pub(crate) fn kind(&self) -> FabricKind {
         self.kind
     }
 
-    /// What its fabric can do.
+    /// Returns the capabilities of the link's fabric.
     pub(crate) fn limits(&self) -> &Capabilities {
         &self.limits
     }
 
-    /// Where its transfers are counted.
+    /// Returns the path under which the link's transfers are counted.
     pub(crate) fn path(&self) -> PathId {
         self.path
     }
@@ -72,27 +72,28 @@ impl Link {
         self.ending
     }
 
-    /// How many receive slots of the peer are free.
+    /// Returns how many receive slots of the peer are free.
     pub(crate) fn credits(&self) -> u32 {
         self.credits.free()
     }
 
-    /// How many messages and writes wait to be posted.
+    /// Returns how many messages and writes wait to be posted.
     pub(crate) fn queued(&self) -> usize {
         self.outbox.len()
     }
 
-    /// How many writes are posted and not done.
+    /// Returns how many writes are posted and have not completed.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// What it has carried to the peer, and from there.
+    /// Returns what the link has carried to the peer, and what it has carried from the peer.
     pub(crate) fn carried(&self) -> (Carried, Carried) {
         (self.outward, self.inward)
     }
 
-    /// Where `required` must carry a transfer and cannot on this link: what it is instead, and why.
+    /// Returns a failure if `required` must carry a transfer and this link is of another kind. The failure names the
+    /// kind of this link, and why it is not the required one.
     pub(crate) fn unmet(&self, required: Option<FabricKind>) -> Option<Failure> {
         let required = required.filter(|kind| *kind != self.kind)?;
         let mut text = format!("{required} is required, but the link to node {:?} is {}", self.peer.name, self.kind);
@@ -115,14 +116,14 @@ impl Link {
 }
 
 impl Links {
-    /// A tensor of this length went to the peer.
+    /// Counts a tensor of this length that went to the peer.
     pub(crate) fn carried_out(&mut self, link: LinkId, bytes: u64) {
         if let Some(l) = self.links.get_mut(&link) {
             l.outward.add(bytes);
         }
     }
 
-    /// A tensor of this length came from the peer.
+    /// Counts a tensor of this length that came from the peer.
     pub(crate) fn carried_in(&mut self, link: LinkId, bytes: u64) {
         if let Some(l) = self.links.get_mut(&link) {
             l.inward.add(bytes);

@@ -1,11 +1,12 @@
-//! The links of a node to its peers: what is known of each peer, and what waits to be posted to it.
+//! The links of a node to its peers: the state of each link, and the messages and writes that wait to be posted to it.
 //!
 //! # Layout
-//! - `link`: one link that is up. `peers`: which nodes there is a link to, and who waits for one.
+//! - `link`: one link that is up. `peers`: the nodes to which there is a link, and the operations that wait for one.
 //! - `credits`: the receive slots of both ends.
-//! - `outbox`: what waits to be posted. `post`: posting it, as credits and header cells allow.
+//! - `outbox`: the messages and writes that wait to be posted. `post`: posts them, as credits and header cells allow.
 //! - `cells`: the memory of landing headers, which all links share.
-//! - `names`, `descriptions`: what both ends call by number. `numbers`: both of one link.
+//! - `names`, `descriptions`: the names and descriptions that both ends refer to by number. `numbers`: both, for one
+//!   link.
 
 mod cells;
 mod credits;
@@ -36,16 +37,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The links of a node, as a state machine.
 ///
-/// It knows versions and operations by their ids, and nothing else of them. Whoever holds it
-/// - hands it **events**: a link comes or goes ([`up`](Links::up), [`down`](Links::down)) or cannot be made
-///   ([`connect_failed`](Links::connect_failed)), a peer has used a slot, given credits back, numbered a name or described a tensor
-///   ([`slot_used`](Links::slot_used), [`given_back`](Links::given_back), [`name_told`](Links::name_told), [`hear`](Links::hear)), a write is
-///   placed ([`write_done`](Links::write_done));
-/// - gives it **commands**: [`post`](Links::post) something, [`connect`](Links::connect) to a node, end a link for a
-///   [`violation`](Links::violation) or otherwise ([`disconnect`](Links::disconnect));
-/// - calls [`flush`](Links::flush) when nothing else is left. What is posted goes into the queue of actions that is handed in.
+/// It knows versions and operations only by their ids. Its caller
+/// - passes in **events**: a link comes or goes ([`up`](Links::up), [`down`](Links::down)) or cannot be made
+///   ([`connect_failed`](Links::connect_failed)), a peer has used a slot, given credits back, numbered a name or
+///   described a tensor ([`slot_used`](Links::slot_used), [`given_back`](Links::given_back),
+///   [`name_told`](Links::name_told), [`hear`](Links::hear)), a write is placed ([`write_done`](Links::write_done));
+/// - gives **commands**: [`post`](Links::post) a message or a write, [`connect`](Links::connect) to a node, end a link
+///   for a [`violation`](Links::violation) or for another reason ([`disconnect`](Links::disconnect));
+/// - calls [`flush`](Links::flush) after all other work. Posts go into the queue of actions that is passed in.
 ///
-/// **Getters** hand out [`Link`]s to read.
+/// **Getters** return [`Link`]s to read.
 pub(super) struct Links {
     /// The most messages and writes that may wait for one peer.
     queue_limit: usize,
@@ -53,26 +54,26 @@ pub(super) struct Links {
     names_limit: usize,
     links: BTreeMap<LinkId, Link>,
     peers: HashMap<Name, Peer>,
-    /// Links with something to post.
+    /// Links that have something to post.
     dirty: Vec<LinkId>,
     cells: HeaderCells,
-    /// A rule to break.
+    /// The rule that a test breaks on purpose.
     #[cfg(test)]
     broken: Option<super::broken::Broken>,
 }
 
-/// What was under way on a link that is down.
+/// The work that was in flight or queued on a link that is down.
 pub(super) struct Lost {
-    /// The peer.
+    /// The name of the peer.
     pub(super) peer: Name,
-    /// The writes that were posted, and what they were for.
+    /// The version and the purpose of each write that was posted.
     pub(super) in_flight: Vec<(BlobId, Purpose)>,
-    /// What was not posted.
+    /// The messages and writes that were not posted.
     pub(super) unsent: VecDeque<Out>,
 }
 
 impl Links {
-    /// No links. `headers` is registered memory for landing headers.
+    /// Creates the links of a node, with none up. `headers` is registered memory for landing headers.
     pub(super) fn new(config: &NodeConfig, headers: LocalSlice) -> Links {
         Links {
             queue_limit: config.max_queued_per_link,
@@ -86,34 +87,34 @@ impl Links {
         }
     }
 
-    /// A link that is up.
+    /// Returns a link that is up.
     pub(super) fn get(&self, link: LinkId) -> Option<&Link> {
         self.links.get(&link)
     }
 
-    /// The name of a link's peer; empty where the link is gone.
+    /// Returns the name of a link's peer, or an empty name if the link is gone.
     pub(super) fn peer_name(&self, link: LinkId) -> &str {
         self.links.get(&link).map_or("", |l| l.peer().name.as_str())
     }
 
-    /// All links that are up.
+    /// Returns all links that are up.
     pub(super) fn all(&self) -> &BTreeMap<LinkId, Link> {
         &self.links
     }
 
-    /// The header cells and the writes that are in use.
+    /// Returns how many header cells and how many writes are in use.
     #[cfg(test)]
     pub(super) fn in_use(&self) -> (usize, usize) {
         (self.cells.in_use(), self.links.values().map(Link::in_flight).sum())
     }
 
-    /// Credits here, receive slots owed to the peer, and how many the peer has in all.
+    /// Returns the free credits, the receive slots owed to the peer, and the number of the peer's receive slots.
     #[cfg(test)]
     pub(super) fn credits(&self, link: LinkId) -> Option<(u32, u32, u32)> {
         self.links.get(&link).map(Link::all_credits)
     }
 
-    /// Changes whose word is taken of a peer.
+    /// Changes the tenants for which a peer may speak.
     #[cfg(test)]
     pub(super) fn set_vouches(&mut self, link: LinkId, vouches: super::tenant::Vouches) {
         if let Some(l) = self.links.get_mut(&link) {

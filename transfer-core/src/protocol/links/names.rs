@@ -1,10 +1,10 @@
-//! The names that the two ends of a link call by number.
+//! The names that the two ends of a link refer to by number.
 
 use crate::tensor::Name;
 use crate::wire::message::NameRef;
 use hashbrown::HashMap;
 
-/// One message uses as many names.
+/// The most names that one message uses. A table has room for at least this many.
 const MIN_NAMES: usize = 4;
 
 /// The names that this side has numbered for the peer.
@@ -16,8 +16,9 @@ pub(super) struct NamesOut {
 }
 
 impl NamesOut {
-    /// The number of a name, and whether the peer has to be told. With a full table the oldest number gets a new meaning: what was
-    /// sent before is in order before that. `together` are the names of the same message, whose numbers stay.
+    /// Returns the number of a name, and whether the peer has to be told. In a full table the oldest number gets a new
+    /// meaning. Messages are in order, so the peer reads earlier messages with the old meaning. The numbers of
+    /// `together`, the names of the same message, do not change.
     pub(super) fn number(&mut self, name: &Name, together: &[&Name], limit: usize) -> (NameRef, bool) {
         if let Some(n) = self.numbers.get(name) {
             return (*n, false);
@@ -50,8 +51,9 @@ pub(super) struct NamesIn {
 }
 
 impl NamesIn {
-    /// Enters a name, in the next free place or with the next generation of one that is taken: a number gets a new meaning only by
-    /// this message, behind which nothing uses the old one. The error says what is wrong with it.
+    /// Stores a name, in the next free place or with the next generation in a place that is taken. Only this message
+    /// gives a number a new meaning, and no later message uses the old one. The error says what is wrong with the
+    /// message.
     pub(super) fn enter(&mut self, name: NameRef, text: Name, limit: usize) -> Result<(), String> {
         let NameRef { id, generation } = name;
         let (place, used) = (id as usize, self.places.len());
@@ -88,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_gives_its_oldest_number_a_new_meaning_that_both_sides_know() {
+    fn oldest_number_of_a_full_table_gets_a_new_meaning_on_both_sides() {
         let (mut out, mut into) = (NamesOut::default(), NamesIn::default());
         let mut before: HashMap<u32, NameRef> = HashMap::new();
         for n in (0..40).chain(0..40) {

@@ -1,4 +1,4 @@
-//! What both ends of a link call by number.
+//! The names and descriptions that both ends of a link refer to by number.
 
 use super::Links;
 use super::descriptions::Descriptions;
@@ -8,7 +8,7 @@ use crate::protocol::action::Actions;
 use crate::tensor::{Key, Name, TensorMeta};
 use crate::wire::message::{Body, Message, NameRef, Role};
 
-/// The numbers of one link.
+/// The numbered names and descriptions of one link.
 pub(super) struct Numbers {
     /// The names that this side has numbered.
     names_out: NamesOut,
@@ -24,7 +24,7 @@ impl Numbers {
 }
 
 impl Links {
-    /// The numbers of the names of one message on a link; the peer is told where it has to be.
+    /// Returns the numbers of the names of one message. Queues a NAME for each name that the peer does not know yet.
     pub(crate) fn number<const N: usize>(
         &mut self,
         link: LinkId,
@@ -45,48 +45,48 @@ impl Links {
         })
     }
 
-    /// The peer gives a name a number.
+    /// Handles a name to which the peer has given a number.
     ///
     /// # Errors
-    /// What the peer did wrong.
+    /// Returns what the peer did wrong.
     pub(crate) fn name_told(&mut self, link: LinkId, number: NameRef, name: Name) -> Result<(), String> {
         let Some(l) = self.links.get_mut(&link) else { return Ok(()) };
         l.numbers.names_in.enter(number, name, self.names_limit)
     }
 
-    /// The name that the peer calls so.
+    /// Returns the name to which the peer has given this number.
     ///
     /// # Errors
-    /// What the peer did wrong.
+    /// Returns what the peer did wrong.
     pub(crate) fn look_up(&self, link: LinkId, number: NameRef) -> Result<&Name, String> {
         let Some(l) = self.links.get(&link) else { return Err("its link is gone".to_owned()) };
         let untold = || format!("it uses name {}.{}, which it never told", number.id, number.generation);
         l.numbers.names_in.look_up(number).ok_or_else(untold)
     }
 
-    /// The number under which the peer knows this description of a key, if it does.
+    /// Returns the number by which the peer knows this description of a key, if the peer knows it.
     pub(crate) fn told(&self, link: LinkId, key: &Key, meta: &TensorMeta) -> Option<u32> {
         self.links.get(&link)?.numbers.descriptions.told(key, meta)
     }
 
-    /// Gives a description a new number, which the caller tells the peer.
+    /// Gives a description a new number. The caller sends both to the peer.
     pub(crate) fn tell(&mut self, link: LinkId, key: &Key, meta: &TensorMeta) -> Option<u32> {
         Some(self.links.get_mut(&link)?.numbers.descriptions.tell(key, meta, self.names_limit))
     }
 
-    /// What the peer said of a key: its number for the description, and the description.
+    /// Returns the peer's number for its description of a key, and the description.
     pub(crate) fn heard(&self, link: LinkId, key: &Key) -> Option<&(u32, TensorMeta)> {
         self.links.get(&link)?.numbers.descriptions.heard(key)
     }
 
-    /// The peer describes a key.
+    /// Stores the peer's description of a key.
     pub(crate) fn hear(&mut self, link: LinkId, key: &Key, id: u32, meta: TensorMeta) {
         if let Some(l) = self.links.get_mut(&link) {
             l.numbers.descriptions.hear(key, id, meta, self.names_limit);
         }
     }
 
-    /// Forgets what the peer said of a key.
+    /// Removes the peer's description of a key.
     pub(crate) fn forget_heard(&mut self, link: LinkId, key: &Key) {
         if let Some(l) = self.links.get_mut(&link) {
             l.numbers.descriptions.forget(key);

@@ -1,4 +1,4 @@
-//! Which nodes there is a link to, and who waits for one.
+//! The nodes to which there is a link, and the operations that wait for one.
 
 use super::{Link, Links, Lost};
 use crate::fabric::{Capabilities, DownReason, FabricKind, LinkId};
@@ -8,24 +8,24 @@ use crate::protocol::ids::OperationId;
 use crate::protocol::meters::PathId;
 use crate::tensor::Name;
 
-/// Whether there is a link to a node.
+/// The state of the link to a node.
 pub(super) enum Peer {
     Up(LinkId),
-    /// The control plane was asked for one; these operations wait.
+    /// The control plane was asked for a link, and these operations wait for it.
     Connecting(Vec<OperationId>),
 }
 
-/// What was there before a link came up.
+/// The state of a peer before its link came up.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// Operations that waited for a link.
+    /// Operations that were waiting for a link. Empty if there were none.
     Waiting(Vec<OperationId>),
-    /// A link to the same node, which has connected anew.
+    /// An earlier link to the same node, which has connected again.
     Link(LinkId),
 }
 
 impl Links {
-    /// A link came up. Returns what was there before.
+    /// Handles a link that came up. Returns the state of its peer before.
     pub(crate) fn up(
         &mut self,
         link: LinkId,
@@ -42,7 +42,8 @@ impl Links {
         }
     }
 
-    /// A link is drained: nothing of the peer can arrive, and nothing of ours is read. Returns what was under way on it.
+    /// Removes a link that is drained: nothing from the peer can arrive, and no write reads this node's memory any
+    /// more. Returns what was in flight and in the queue.
     pub(crate) fn down(&mut self, link: LinkId) -> Option<Lost> {
         let mut l = self.links.remove(&link)?;
         let peer = l.peer().name.clone();
@@ -59,7 +60,8 @@ impl Links {
         Some(Lost { peer, in_flight, unsent: l.outbox.take_all() })
     }
 
-    /// The link to a node. Where there is none, one is asked for and the operation waits for it.
+    /// Returns the link to a node. If there is none, the control plane is asked for one, and the operation waits for
+    /// it.
     pub(crate) fn connect(&mut self, id: OperationId, node: &Name, actions: &mut Actions) -> Option<LinkId> {
         match self.peers.get_mut(node) {
             Some(Peer::Up(link)) => return Some(*link),
@@ -72,7 +74,7 @@ impl Links {
         None
     }
 
-    /// No link to that node can be made. Returns the operations that waited for it.
+    /// Handles a link that cannot be made. Returns the operations that waited for it.
     pub(crate) fn connect_failed(&mut self, node: &Name) -> Vec<OperationId> {
         match self.peers.get_mut(node) {
             Some(Peer::Connecting(waiting)) => {
@@ -84,7 +86,7 @@ impl Links {
         }
     }
 
-    /// Ends a link whose peer broke the contract. What it says from here on does not count.
+    /// Ends a link whose peer broke the contract. Later messages and immediates of the peer do not count.
     pub(crate) fn violation(&mut self, link: LinkId, what: &str, actions: &mut Actions) {
         if let Some(l) = self.links.get_mut(&link)
             && !std::mem::replace(&mut l.ending, true)

@@ -1,4 +1,4 @@
-//! Posting what waits: messages and writes in order, as credits and header cells allow.
+//! Posts the messages and writes that wait, in order, as credits and header cells allow.
 
 use super::outbox::InFlight;
 use super::{Links, Out, OutWrite, Purpose};
@@ -10,7 +10,7 @@ use crate::protocol::slab::Id;
 use crate::wire::message::{Body, Message, Role};
 
 impl Links {
-    /// Puts something into the queue of a link.
+    /// Adds a message or a write to the queue of a link. A queue over its limit ends the link.
     pub(crate) fn post(&mut self, link: LinkId, out: Out, actions: &mut Actions) {
         let limit = self.queue_limit;
         let Some(l) = self.links.get_mut(&link) else { return };
@@ -22,7 +22,8 @@ impl Links {
         self.mark_dirty(link);
     }
 
-    /// One of our receive slots was used. `false`: what used it does not count.
+    /// Handles the use of one of this node's receive slots. Returns `false` if the message or immediate that used it
+    /// does not count.
     pub(crate) fn slot_used(&mut self, link: LinkId, actions: &mut Actions) -> bool {
         let Some(l) = self.links.get_mut(&link).filter(|l| !l.ending) else { return false };
         match l.credits.slot_used() {
@@ -36,7 +37,8 @@ impl Links {
         true
     }
 
-    /// The peer says that so many of its slots are free again. `false`: it has no more than it said, and its link ends.
+    /// Handles credits that the peer gives back. Returns `false` if the peer gives back more credits than it
+    /// has receive slots, which ends its link.
     pub(crate) fn given_back(&mut self, link: LinkId, credits: u16, actions: &mut Actions) -> bool {
         let Some(l) = self.links.get_mut(&link) else { return false };
         if let Err(what) = l.credits.given_back(credits) {
@@ -57,21 +59,21 @@ impl Links {
         }
     }
 
-    /// A write no longer needs its header. Links that waited for a cell go on.
+    /// Frees the header cell of a write. Links that waited for a cell are flushed again.
     pub(super) fn free_cell(&mut self, cell: u32) {
         for starved in self.cells.give_back(cell) {
             self.mark_dirty(starved);
         }
     }
 
-    /// A write is placed at the peer. Returns the version, and what the write was for.
+    /// Handles a write that is placed at the peer. Returns its version and its purpose.
     pub(crate) fn write_done(&mut self, link: LinkId, work: WorkId) -> Option<(BlobId, Purpose)> {
         let flight = self.links.get_mut(&link)?.in_flight.remove(Id::from_u64(work.0))?;
         self.free_cell(flight.cell);
         Some((flight.blob, flight.purpose))
     }
 
-    /// Posts what credits and header cells allow.
+    /// Posts the messages and writes that credits and header cells allow.
     pub(crate) fn flush(&mut self, actions: &mut Actions) {
         let share = self.cells.share(self.links.len());
         for link in std::mem::take(&mut self.dirty) {

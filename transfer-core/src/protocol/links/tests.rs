@@ -1,4 +1,4 @@
-//! The links alone.
+//! Tests of the links alone.
 
 use super::*;
 use crate::fabric::{Capabilities, DownReason, FabricKind, WorkId};
@@ -33,7 +33,7 @@ fn up(links: &mut Links, link: LinkId, peer: &str) -> Before {
     links.up(link, peer, (FabricKind::Tcp, limits), PathId::HERE)
 }
 
-/// Links of a node with that many header cells; one of them is up.
+/// Returns the links of a node with `cells` header cells. One link is up.
 fn links(cells: u64, change: impl FnOnce(&mut NodeConfig)) -> (Links, Actions) {
     let mut config = NodeConfig::new(name("n"), 1);
     change(&mut config);
@@ -63,7 +63,7 @@ fn write(n: u64) -> Out {
     Out::Write(OutWrite { blob: Id::from_u64(n), body: GatherList::new(), slot, header, purpose: Purpose::Push(op(n)) })
 }
 
-/// Posts what may be posted. Returns how many messages, and the writes.
+/// Posts everything that may be posted. Returns the number of messages, and the writes.
 fn flush(links: &mut Links, actions: &mut Actions) -> (usize, Vec<WorkId>) {
     links.flush(actions);
     let (mut messages, mut writes) = (0, Vec::new());
@@ -78,7 +78,7 @@ fn flush(links: &mut Links, actions: &mut Actions) -> (usize, Vec<WorkId>) {
 }
 
 #[test]
-fn operations_wait_for_one_link_and_all_hear_of_it() {
+fn operations_wait_for_one_link_and_are_all_returned() {
     let (mut links, mut actions) = links(1, |_| {});
     assert_eq!(links.connect(op(1), &name("there"), &mut actions), Some(LINK));
     assert_eq!([2, 3].map(|n| links.connect(op(n), &name("b"), &mut actions)), [None, None]);
@@ -128,7 +128,7 @@ fn writes_wait_for_header_cells_and_go_on_when_one_is_free() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_or_breaks_the_contract_is_left_once() {
+fn peer_that_takes_nothing_or_breaks_the_contract_is_disconnected_once() {
     let (mut links, mut actions) = links(1, |config| config.max_queued_per_link = 4);
     (0..6).for_each(|_| links.post(LINK, ping(), &mut actions));
     assert!(links.get(LINK).unwrap().is_ending());
