@@ -45,8 +45,8 @@ pub enum DirectoryRequest {
         /// The key.
         key: Key,
     },
-    /// Watch a key until it has an entry newer than `newer_than`, or until [`DirectoryRequest::StopResolve`]. Answered by
-    /// [`DirectoryNews::Located`].
+    /// Watch a key until it has an entry newer than `newer_than`, or until [`DirectoryRequest::StopResolve`]. Answered
+    /// by [`DirectoryNews::Located`].
     Resolve {
         /// The key.
         key: Key,

@@ -36,8 +36,8 @@ impl Default for Limits {
 /// The number of pushes that were refused at a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitsReached {
-    /// At a limit of keys.
+    /// Pushes refused at a limit of keys.
     pub keys: u64,
-    /// At a limit of versions.
+    /// Pushes refused at a limit of versions.
     pub versions: u64,
 }
