@@ -17,7 +17,7 @@ pub struct NodeConfig {
     pub slots_per_flow: usize,
     /// The share of a pool, in percent, that fetches may hold for versions that may not be published yet.
     pub speculative_percent: u64,
-    /// The most operations that one session may have waiting; more are refused with `Busy`. Must be less than
+    /// The most operations that one session may have waiting; more are refused with `Busy`. Less than
     /// `max_requests_per_link`, so that one worker alone cannot keep the other workers of its node from a peer.
     pub max_ops_per_session: usize,
     /// The most ranges, in total, of the bodies that one session has pushed and not got back; more are refused with

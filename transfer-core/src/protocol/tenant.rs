@@ -33,7 +33,8 @@ impl Tenant {
 pub struct Tenants {
     /// The names, without duplicates. No name consists of digits alone.
     names: Vec<Name>,
-    /// Prefixes of keys. Only the tenants beside a prefix may own keys that begin with it.
+    /// Prefixes of keys. Only the tenants beside a prefix may own keys that begin with it. The longest matching prefix
+    /// decides.
     reserved: Vec<(Box<str>, Vec<Tenant>)>,
     /// Prefixes of keys. The tenants beside a prefix may read tensors whose keys begin with it, whichever tenant owns
     /// them.
