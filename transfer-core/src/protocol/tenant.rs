@@ -1,8 +1,9 @@
 //! Tenants of workers, and the tenants for which a peer may speak.
 //!
-//! A worker's tenant follows from the user id that the kernel reports for its process: it is that user id, or the name
-//! that the configuration gives to it. On the wire a tenant is a text, because each node numbers its names for itself:
-//! the user id in digits, or the name. No name consists of digits alone, so a name and a user id cannot be confused.
+//! A worker's tenant follows from what the kernel reports of its process: it is the name that the configuration gives
+//! to such workers, or else the user id. On the wire a tenant is a text, because each node numbers its names for
+//! itself: the user id in digits, or the name. No name consists of digits alone, so a name and a user id cannot be
+//! confused.
 
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 /// The tenant of a worker. Workers of one tenant may read each other's tensors; workers of other tenants may not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tenant {
-    /// A user id to which the configuration gives no name.
+    /// The user id of workers to which the configuration gives no name.
     User(u32),
     /// A name of [`Tenants`], by its number there.
     Named(u16),
