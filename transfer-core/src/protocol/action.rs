@@ -1,4 +1,4 @@
-//! What the state machine wants done.
+//! The actions that the state machine asks its surroundings to carry out.
 
 use super::control::Control;
 use super::directory::{Claim, DirectoryRequest};
@@ -12,14 +12,15 @@ use crate::tensor::{Key, TensorMeta, Version};
 use crate::wire::landing::HEADER_BYTES;
 use std::collections::VecDeque;
 
-/// What a [`super::Node`] wants done. Actions are done in order.
+/// An action that a [`super::Node`] asks for. Actions must be carried out in order.
 #[derive(Debug)]
 pub enum Action {
-    /// By the fabric of a link. It waits where the send queue of the link is full, and so does what comes behind it on that link.
+    /// A post to a link, for the link's fabric. While the send queue of the link is full, the post waits, and so do all
+    /// later posts to that link.
     Post(Post),
-    /// By a fabric, at once.
+    /// An action for a fabric, which carries it out at once.
     Fabric(FabricAction),
-    /// By the host of the node: sessions, memory, boards and the control plane.
+    /// An action for the host of the node: sessions, memory, boards and the control plane.
     Host(HostAction),
 }
 
@@ -28,55 +29,56 @@ pub enum Action {
 pub enum Post {
     /// Post a message.
     Send {
-        /// Where to.
+        /// The link to the receiver.
         link: LinkId,
-        /// Its bytes.
+        /// The bytes of the message.
         message: Vec<u8>,
     },
     /// Post a write.
     Write(Box<Write>),
-    /// Grant a range; [`crate::fabric::FabricEvent::Granted`] with this tag follows, or the link dies.
+    /// Grant a range to the peer; [`crate::fabric::FabricEvent::Granted`] with this tag follows, or the link dies.
     Grant {
-        /// To whom.
+        /// The link to the peer.
         link: LinkId,
-        /// What.
+        /// The range.
         range: LocalSlice,
-        /// For what.
+        /// The access that the grant allows.
         access: GrantAccess,
-        /// Comes back.
+        /// The tag, which the event returns.
         tag: u64,
     },
-    /// Take a grant back; [`crate::fabric::FabricEvent::Revoked`] follows, or the link dies.
+    /// Revoke a grant; [`crate::fabric::FabricEvent::Revoked`] follows, or the link dies.
     Revoke {
-        /// From whom.
+        /// The link to the peer.
         link: LinkId,
-        /// Which.
+        /// The key of the grant.
         key: RemoteKey,
-        /// The same, as it was granted.
+        /// The tag of the grant.
         tag: u64,
     },
     /// Operate on a word of the peer; [`crate::fabric::FabricEvent::AtomicDone`] follows, or the link dies.
     Atomic {
-        /// Whose.
+        /// The link to the peer that has the word.
         link: LinkId,
-        /// Comes back with its completion.
+        /// The number of the work, which the completion returns.
         work: WorkId,
         /// The word.
         remote: RemoteSlice,
-        /// What to do.
+        /// The operation.
         op: AtomicOp,
     },
-    /// Pass a segment to a peer for its workers to read; [`crate::fabric::FabricEvent::SegmentKept`] follows, or the link dies.
+    /// Pass a segment to a peer, whose workers may then read it; [`crate::fabric::FabricEvent::SegmentKept`] follows,
+    /// or the link dies.
     Share {
-        /// To whom.
+        /// The link to the peer.
         link: LinkId,
-        /// Which.
+        /// The segment.
         segment: SegmentId,
     },
 }
 
 impl Post {
-    /// The link that it is posted to.
+    /// Returns the link that the post goes to.
     #[must_use]
     pub fn link(&self) -> LinkId {
         match self {
@@ -90,91 +92,94 @@ impl Post {
     }
 }
 
-/// Work for a fabric that does not wait for room in a send queue.
+/// An action for a fabric. It needs no room in a send queue.
 #[derive(Debug)]
 pub enum FabricAction {
-    /// Operate on a word of this side, by the fabric that [`super::Node::use_words`] named;
-    /// [`crate::fabric::FabricEvent::LocalAtomicDone`] follows, or [`super::Node::local_atomic_refused`].
+    /// Operate on a word of this node, by the fabric that [`super::Node::use_words`] named;
+    /// [`crate::fabric::FabricEvent::LocalAtomicDone`] or [`super::Node::local_atomic_refused`] follows.
     LocalAtomic {
-        /// Comes back with its completion.
+        /// The number of the work, which the completion returns.
         work: WorkId,
         /// The word.
         word: LocalSlice,
-        /// What to do.
+        /// The operation.
         op: AtomicOp,
     },
     /// End a link.
     Disconnect {
-        /// Which.
+        /// The link.
         link: LinkId,
-        /// Why.
+        /// The reason.
         reason: DownReason,
     },
-    /// Take a segment that a peer has passed, give it a number of this node's, and tell [`super::Node::keep_segment`].
+    /// Take a segment that a peer has passed, give it a number of this node, and call [`super::Node::keep_segment`].
     Keep {
-        /// Whose.
+        /// The link to the peer.
         link: LinkId,
-        /// What the peer calls it.
+        /// The peer's number for the segment.
         handle: u32,
     },
 }
 
-/// Work for the host of a node. Exhaustive: work that nobody does must not compile.
+/// An action for the host of a node. The enum is exhaustive, so that a host that ignores an action does not compile.
 #[derive(Debug)]
 pub enum HostAction {
-    /// Tell a worker.
+    /// Send a reply to a worker.
     Reply {
-        /// Whom.
+        /// The worker's session.
         session: SessionId,
-        /// What.
+        /// The reply.
         reply: Reply,
     },
-    /// A worker broke its contract: throw it out. [`super::Node::session_evicted`] follows.
+    /// Evict a worker that broke its contract. [`super::Node::session_evicted`] follows.
     CloseSession {
-        /// Whom.
+        /// The worker's session.
         session: SessionId,
-        /// Why, naming the thing, the value and what would be right.
+        /// The reason. It names the thing, its value and the correct value.
         why: String,
     },
-    /// Nobody can reach that arena any more: deregister and unmap it.
+    /// Deregister and unmap a segment that can no longer be reached: the arena of a worker, or a segment of a peer.
     SegmentUnused {
-        /// The arena.
+        /// The segment.
         segment: SegmentId,
     },
-    /// Show a version on its user's board, before anything that follows is done. Where it does not fit, [`super::Node::not_shown`].
+    /// Show a version on its user's board, before any later action is carried out. If it does not fit, call
+    /// [`super::Node::not_shown`].
     Show(Box<super::action::Shown>),
-    /// Show no more what this ticket named, before anything that follows is done, and call [`super::Node::withdrawn`] as soon as
-    /// no worker has marked it as read.
+    /// Remove from its board what this ticket shows, before any later action is carried out. Call
+    /// [`super::Node::withdrawn`] as soon as no hazard pointer of a worker holds the ticket.
     Withdraw {
-        /// On the board of which user.
+        /// The user whose board it is.
         domain: Tenant,
-        /// Which.
+        /// The ticket.
         ticket: u64,
     },
-    /// Copy these ranges, one behind the other, and call [`super::Node::copied`] with this tag. Nothing else writes there meanwhile.
+    /// Copy these ranges into one, back to back, and call [`super::Node::copied`] with this tag. Nothing else writes to
+    /// the target meanwhile.
     Copy {
-        /// From where.
+        /// The ranges to read.
         from: GatherList,
-        /// To where.
+        /// The target.
         to: LocalSlice,
-        /// Comes back.
+        /// The tag.
         tag: u64,
     },
-    /// Answer a call for landing slots; see [`super::Node::prepare_buffers`].
+    /// Answer a peer's call for landing slots; see [`super::Node::prepare_buffers`].
     Prepared {
-        /// The call.
+        /// The token of the call.
         token: u64,
-        /// One for each request, in any order.
+        /// One answer for each request, in any order.
         answers: Vec<super::control::BufferAnswer>,
     },
-    /// Find out whether anybody still reads that segment over a link that is lost, and tell [`super::Node::readers_answered`].
+    /// Find out whether any process still reads the segment over a link that is lost, and call
+    /// [`super::Node::readers_answered`].
     AskReaders {
         /// The segment.
         segment: SegmentId,
-        /// The link's number among the marks.
+        /// The link's number among the marks of readers.
         mark: u64,
     },
-    /// Ask the control plane.
+    /// A request or a message to the control plane.
     Control(Control),
 }
 
@@ -196,7 +201,7 @@ impl From<HostAction> for Action {
     }
 }
 
-/// The actions that were not polled yet.
+/// The actions that have not been polled yet.
 #[derive(Default)]
 pub(super) struct Actions(VecDeque<Action>);
 
@@ -231,44 +236,45 @@ impl Actions {
 /// One write of a transfer.
 #[derive(Debug)]
 pub struct Write {
-    /// Where to.
+    /// The link to the receiver.
     pub link: LinkId,
-    /// Comes back with its completion.
+    /// The number of the work, which the completion returns.
     pub work: WorkId,
-    /// Bytes to put into their cell of registered memory before it is posted.
+    /// The header's cell of registered memory, and the bytes to put into the cell before the write is posted.
     pub header: Option<(LocalSlice, [u8; HEADER_BYTES as usize])>,
-    /// What to gather.
+    /// The ranges to gather.
     pub sgl: GatherList,
-    /// Where it lands.
+    /// The memory of the peer in which the write lands.
     pub remote: RemoteSlice,
-    /// The immediate, on the last write of a transfer.
+    /// The immediate data, on the last write of a transfer.
     pub immediate: Option<u32>,
 }
 
-/// A version to be shown on a board, or where its owner shows it and those that follow.
+/// A version to show on a board, or the notice of the owner that announces this version and the next ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
-    /// On the board of which user.
+    /// The user on whose board it is shown.
     pub domain: Tenant,
-    /// Names this showing of this version. Never 0, and never used again.
+    /// The ticket that names this showing of this version. Never 0 and never reused.
     pub ticket: u64,
-    /// Its key. What was shown under the same key before is to be shown no more from the same moment on.
+    /// The key. In the same moment, this replaces what the board showed under the same key before.
     pub key: Key,
-    /// Which version it is.
+    /// The version.
     pub version: Version,
     /// Element type and shape.
     pub meta: TensorMeta,
-    /// Where it lies.
+    /// The memory in which the version lies.
     pub slice: LocalSlice,
-    /// Whose notice is to be shown in its place, where its owner announces its versions: workers look there for the newest one.
+    /// The notice to show in place of the version, if the owner announces its versions. Workers look there for the
+    /// newest version.
     pub notice: Option<NoticeAt>,
 }
 
-/// A notice: whose it is, and which.
+/// A notice of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoticeAt {
     /// The worker that writes it.
     pub session: SessionId,
-    /// Its number among those of that worker.
+    /// The notice's number among those of the worker.
     pub notice: u16,
 }

@@ -1,42 +1,42 @@
-//! Rules that can be broken on purpose, to see that the schedules notice.
+//! Protocol rules that a node can break on purpose, to check that the simulated schedules notice it.
 
 /// A rule of the protocol that a node breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Broken {
-    /// What has landed is delivered before the fabric has confirmed that its slot is closed.
+    /// Delivers landed data before the fabric has confirmed that its slot is closed.
     DeliversBeforeRevoke,
-    /// The slot of a fetch that was given up is used again without waiting for CANCELLED.
+    /// Reuses the slot of an abandoned fetch without waiting for CANCELLED.
     SkipsQuarantine,
-    /// Each message gives back one credit too few.
+    /// Gives back one credit too few with each message.
     ForgetsCredits,
-    /// An operation on a counter whose link died is said not to have been done.
+    /// Reports that an operation on a counter was not carried out when its link died, although it may have been.
     DeniesLostAdds,
-    /// What has landed in a flow is delivered as its slots are closed, not as it came.
+    /// Delivers the landed data of a flow in the order in which its slots are closed, not in the order of arrival.
     DeliversOutOfOrder,
-    /// Slots that are called back are used again without waiting for RECALLED.
+    /// Reuses recalled slots without waiting for RECALLED.
     ReclaimsAtOnce,
-    /// What a landed header says of its slot and length is believed.
+    /// Trusts the slot number and the length in a landed header.
     BelievesHeaders,
-    /// RECALLED counts whichever round of slots it speaks of.
+    /// Accepts RECALLED for any round of slots.
     MixesRounds,
-    /// A number of a full table of names gets a new meaning without a word to the peer.
+    /// Gives a number of a full table of names a new meaning without telling the peer.
     ReusesNames,
-    /// What was set aside for a version to come is not given back when it has come.
+    /// Does not return the bytes that a request took of the pool's speculative share.
     KeepsSpeculation,
-    /// A released lease does not count as released.
+    /// Does not count a released lease as released.
     ForgetsReleases,
-    /// What is shown no more is given back whoever has marked it.
+    /// Frees a withdrawn version even while a hazard pointer holds its ticket.
     ForgetsMarks,
-    /// Who asks for what its owner announces is answered with what was heard of by then.
+    /// Answers a request for a key with a notice from the versions known so far, without asking for newer ones.
     AnswersAtOnce,
-    /// What a peer referred to is not given back to it.
+    /// Does not release a reference to the peer that gave it.
     KeepsReferences,
-    /// What a peer held when its link was lost is not held any more, whoever still reads it.
+    /// Drops the versions that a peer held when its link was lost, even while they are read.
     ForgetsReaders,
-    /// A key that the directory has given to another owner is kept.
+    /// Keeps a key that the directory has given to another owner.
     KeepsLostKeys,
-    /// Workers of other tenants are given a tensor, too.
+    /// Gives a tensor to workers of other tenants, too.
     ServesStrangers,
-    /// What is closed is found by its key, which others may have too.
+    /// Finds a closed slot by its key, which other slots may have had too.
     NamesSlotsByKey,
 }

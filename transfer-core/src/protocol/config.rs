@@ -1,53 +1,55 @@
-//! What a node is told at its start.
+//! The configuration of a node, fixed at its start.
 
 use super::limits::Limits;
 use super::tenant::Tenants;
 use crate::fabric::FabricKind;
 use crate::tensor::Name;
 
-/// Limits and identity of one sidecar's state machine.
+/// The identity and the limits of one sidecar's state machine.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
-    /// This node's name in the cluster.
+    /// The node's name in the cluster.
     pub name: Name,
-    /// Another number at each start, so that peers can tell a restart.
+    /// A number that differs at each start, so that peers can detect a restart.
     pub incarnation: u64,
-    /// Landing slots that a receiver grants per key and sender. At least 2: "the newest stays" holds one of them.
+    /// Landing slots that a receiver grants per key and sender. At least 2, because the newest version stays in one of
+    /// them.
     pub slots_per_flow: usize,
-    /// The share of a pool, in percent, that fetches may hold for versions that are not known to be published.
+    /// The share of a pool, in percent, that fetches may hold for versions that may not be published yet.
     pub speculative_percent: u64,
-    /// The most operations that one session may have waiting; more are refused with `Busy`. Fewer than `max_requests_per_link`, so that
-    /// one worker alone does not keep the others of its node from a peer.
+    /// The most operations that one session may have waiting; more are refused with `Busy`. Less than
+    /// `max_requests_per_link`, so that one worker alone cannot keep the other workers of its node from a peer.
     pub max_ops_per_session: usize,
-    /// The most ranges that the bodies which one session has pushed, and not got back, are made of together; more are refused with `Busy`.
-    /// The node keeps 24 bytes of each.
+    /// The most ranges, in total, of the bodies that one session has pushed and not got back; more are refused with
+    /// `Busy`. The node keeps 24 bytes for each range.
     pub max_ranges_per_session: u64,
-    /// The most requests that one peer may have waiting here, and that may wait at one peer; more are refused with `Busy`.
+    /// The most requests that one peer may have waiting here, and that this node may have waiting at one peer; more are
+    /// refused with `Busy`.
     pub max_requests_per_link: usize,
-    /// The most messages and writes that may wait for a peer to take them; then its link ends.
+    /// The most messages and writes that may wait until a peer takes them. Beyond that, the link ends.
     pub max_queued_per_link: usize,
     /// The most names that a link keeps numbered in each direction.
     pub max_names_per_link: usize,
-    /// The most versions that peers may read by reference at a time, all of them together; beyond that they are sent.
+    /// The most versions that all peers together may read by reference at a time. Beyond that, versions are sent.
     pub max_references: usize,
-    /// How many keys and versions there may be.
+    /// The limits on keys and versions.
     pub limits: Limits,
-    /// What must carry transfers between nodes, for every caller that does not say itself.
+    /// The fabric that must carry transfers between nodes, unless a request names one itself.
     pub require: Option<FabricKind>,
-    /// Names of tenants, and what is reserved for some.
+    /// The names of tenants, and the prefixes reserved for some tenants.
     pub tenants: Tenants,
-    /// Whether to take the time of transfers for the histograms of [`super::Meters`]; they are counted in any case.
+    /// Whether transfers are timed for the histograms of [`super::Meters`]. They are counted in any case.
     pub timed: bool,
-    /// A rule to break.
+    /// The protocol rule that this node breaks, for tests.
     #[cfg(test)]
     pub(crate) broken: Option<super::broken::Broken>,
-    /// Whether keys are watched also by who has not waited for them, so that more is announced.
+    /// Whether a fetch watches its key even if it need not wait, so that more versions are announced.
     #[cfg(test)]
     pub(crate) watch_all: bool,
 }
 
 impl NodeConfig {
-    /// The usual limits.
+    /// Creates a configuration with the default limits.
     #[must_use]
     pub fn new(name: Name, incarnation: u64) -> NodeConfig {
         NodeConfig {

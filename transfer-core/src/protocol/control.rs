@@ -1,4 +1,4 @@
-//! What the state machine and the control plane say to each other.
+//! The requests and messages between the state machine and the control plane.
 
 use super::directory::{Claim, DirectoryRequest};
 use super::ids::SessionId;
@@ -8,78 +8,80 @@ use crate::op::Failure;
 use crate::tensor::{Key, Name, TensorMeta};
 use crate::wire::landing::SlotGrant;
 
-/// What a side tells about itself when a link is made, besides the fabric's own offer.
+/// The description of a peer that a link is made with, besides the fabric's own offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerInfo {
     /// The peer's node name.
     pub name: Name,
     /// Its incarnation.
     pub incarnation: u64,
-    /// How many receive slots it has for this link.
+    /// The number of receive slots that the peer has for this link.
     pub receive_slots: u32,
-    /// Of whom its word is taken.
+    /// The tenants for which the peer may speak.
     pub vouches: Vouches,
-    /// Which fabrics would have been better for this link, and why they are not what carries it.
+    /// The fabrics that would have been better for this link, and why they do not carry it.
     pub passed_over: Vec<PassedOver>,
 }
 
-/// Why a fabric does not carry a link.
+/// The reason why a fabric does not carry a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassedOver {
     /// The fabric.
     pub fabric: FabricKind,
-    /// Why not, in words that name the nodes.
+    /// The reason, in words that name the nodes.
     pub why: String,
 }
 
-/// What the control plane is asked and told. Exhaustive: what nobody carries out must not compile.
+/// A request or a message to the control plane. The enum is exhaustive, so that a control plane that ignores one does
+/// not compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Control {
     /// Claim a key in the directory.
     Claim(Claim),
     /// Another request to the directory.
     Directory(DirectoryRequest),
-    /// Make a link to that node. One answer: the link comes up, or a failure.
+    /// Make a link to that node. There is one answer: the link comes up, or a failure.
     Connect {
         /// The node's name.
         peer: Name,
     },
-    /// Ask that node for landing slots. One answer: [`super::Node::buffers_prepared`] or [`super::Node::prepare_failed`].
+    /// Ask that node for landing slots. There is one answer: [`super::Node::buffers_prepared`] or
+    /// [`super::Node::prepare_failed`].
     PrepareBuffers {
         /// The link over which the tensors will come.
         link: LinkId,
-        /// The node.
+        /// The node that is asked.
         peer: Name,
         /// The requests, at most [`super::MAX_ASKS`].
         asks: Vec<super::control::BufferAsk>,
     },
-    /// A link can be used.
+    /// A link came up and can be used.
     LinkUp {
         /// The link.
         link: LinkId,
         /// The peer.
         peer: Name,
     },
-    /// A link that this side began has ended before it could be used. [`Control::Connect`] is not answered by that.
+    /// A link that this side began has ended before it could be used. This is no answer to [`Control::Connect`].
     LinkFailed {
         /// The link.
         link: LinkId,
         /// The peer.
         peer: Name,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A rail of a link of several died; the link goes on without it.
+    /// A rail of a link with several rails died. The link continues without it.
     RailDown {
         /// The link.
         link: LinkId,
         /// The peer.
         peer: Name,
-        /// Which rail.
+        /// The number of the rail.
         rail: usize,
-        /// How many are left.
+        /// The number of rails that are left.
         left: usize,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A link died.
@@ -88,18 +90,18 @@ pub enum Control {
         link: LinkId,
         /// The peer.
         peer: Name,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// Something that whoever runs the sidecar may want to know.
+    /// An event for the operator of the sidecar.
     Event(super::events::NodeEvent),
-    /// A worker is gone, or was thrown out.
+    /// A worker is gone, or was evicted.
     SessionClosed {
         /// The session.
         session: SessionId,
         /// The worker's name.
         worker: Name,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -111,20 +113,21 @@ pub struct BufferAsk {
     pub flow: u32,
     /// The key.
     pub key: Key,
-    /// What will be sent. In the flow's landing headers this description has the number [`PREPARED_METADATA_ID`].
+    /// The description of the tensors to come. In the flow's landing headers this description has the number
+    /// [`PREPARED_METADATA_ID`].
     pub meta: TensorMeta,
-    /// The worker for whom it is.
+    /// The worker to which the tensors are pushed.
     pub target: Name,
-    /// The worker whose it is.
+    /// The worker that pushes them, and owns the key.
     pub owner: Name,
-    /// That worker's tenant.
+    /// The owner's tenant.
     pub tenant: Name,
 }
 
-/// The answer to one of them: the flow, and its slots or why there are none.
+/// The answer to one of these requests: the number of the flow, and its slots or the failure.
 pub type BufferAnswer = (u32, Result<Vec<SlotGrant>, Failure>);
 
-/// The number of the description that a flow begins with when it was prepared.
+/// The number of the first description of a flow that was prepared by a call.
 pub const PREPARED_METADATA_ID: u32 = 1;
 
 /// The most requests in one call.

@@ -1,4 +1,4 @@
-//! What a node asks the directory, and what the directory tells it.
+//! The requests of a node to the directory, and the directory's answers and news.
 
 use crate::tensor::{Key, Name};
 
@@ -11,10 +11,10 @@ pub struct Claim {
     pub owner: Name,
     /// The owner's tenant: [`super::Tenants::name`].
     pub tenant: Name,
-    /// Whether the owner is a worker of this node, so that no other node can have a worker of its name. A tensor that landed here for a
-    /// worker elsewhere is claimed in its name, too.
+    /// Whether the owner is a worker of this node. If so, no other node can have a worker of that name. A tensor that
+    /// landed here is claimed in the name of its owner, a worker elsewhere.
     pub resident: bool,
-    /// Whether to take the key from its present owner, whose node is told [`DirectoryNews::KeyLost`].
+    /// Whether to take the key from its present owner. The present owner's node is sent [`DirectoryNews::KeyLost`].
     pub takeover: bool,
 }
 
@@ -24,16 +24,16 @@ pub struct Claim {
 pub enum ClaimRefused {
     /// Another worker owns the key.
     Owned {
-        /// Its name.
+        /// The owner's name.
         owner: Name,
-        /// Its node.
+        /// The owner's node.
         node: Name,
     },
-    /// The tenant may not have the key, or this node may not speak for the tenant. With the reason.
+    /// The tenant may not have the key, or this node may not speak for the tenant. Holds the reason.
     Denied(String),
-    /// The directory cannot be reached. With the reason.
+    /// The directory cannot be reached. Holds the reason.
     Unreachable(String),
-    /// This node has reached its limit of keys in the directory. With the limit.
+    /// This node has reached its limit of keys in the directory. Holds a text that names the limit.
     Full(String),
 }
 
@@ -45,12 +45,12 @@ pub enum DirectoryRequest {
         /// The key.
         key: Key,
     },
-    /// Watch a key until it has an entry newer than `newer_than`, or until [`DirectoryRequest::StopResolve`]. Answered by
-    /// [`DirectoryNews::Located`].
+    /// Watch a key until it has an entry newer than `newer_than`, or until [`DirectoryRequest::StopResolve`]. Answered
+    /// by [`DirectoryNews::Located`].
     Resolve {
         /// The key.
         key: Key,
-        /// The number of the entry that proved wrong; 0 for none.
+        /// The number of the entry that proved wrong, or 0.
         newer_than: u64,
     },
     /// End a watch. Has no answer.
@@ -65,23 +65,23 @@ pub enum DirectoryRequest {
     },
 }
 
-/// News of the directory.
+/// An answer or a message of the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DirectoryNews {
-    /// This node is attached to a directory that has none of its entries: it claims all of its keys again.
+    /// This node is attached to a directory that has none of the node's entries. The node claims all of its keys again.
     Attached,
-    /// The answer to a [`Claim`]. A refusal may follow later where a key was granted without the directory.
+    /// The answer to a [`Claim`]. If a key was granted without the directory, a refusal may follow later.
     Claimed {
         /// The key.
         key: Key,
-        /// Whether this node has the entry now.
+        /// `Ok` if this node now has the entry.
         result: Result<(), ClaimRefused>,
     },
     /// A key of this node now has another owner, or the same owner at another node.
     KeyLost {
         /// The key.
         key: Key,
-        /// The owner now.
+        /// The new owner.
         owner: Name,
     },
     /// The answer to [`DirectoryRequest::Resolve`].
@@ -90,14 +90,14 @@ pub enum DirectoryNews {
         key: Key,
         /// The node that owns it.
         node: Name,
-        /// The entry's number: higher is newer.
+        /// The number of the entry. A higher number is newer.
         sequence: u64,
     },
     /// The answer to [`DirectoryRequest::ResolveWorker`].
     WorkerLocated {
         /// The worker's name.
         worker: Name,
-        /// Its node; `None`: no such worker is connected.
+        /// The worker's node. `None`: no worker of that name is connected.
         node: Option<Name>,
     },
 }

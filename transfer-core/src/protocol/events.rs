@@ -1,5 +1,5 @@
-//! What a node tells without being asked, for whoever watches it: rare things, each at most so often. Nothing of it is on the way of
-//! a transfer that goes well.
+//! Events that a node reports to its operator without being asked. They are rare: failures and full pools are reported
+//! at limited rates. A transfer that meets no obstacle reports nothing.
 
 use super::tenant::Tenant;
 use crate::op::Failure;
@@ -7,51 +7,51 @@ use crate::tensor::{Key, Name};
 use crate::time::Time;
 use std::time::Duration;
 
-/// Something that whoever runs the sidecar may want to know at once.
+/// An event that the operator of the sidecar may want to know at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeEvent {
     /// A key of this node has another owner.
     KeyTakenOver {
         /// The key.
         key: Key,
-        /// Whose it was.
+        /// The former owner.
         from: Name,
-        /// Whose it is.
+        /// The new owner.
         to: Name,
     },
-    /// Somebody waits for room in a landing pool.
+    /// A landing pool has too little room: a request, a flow or a copy waits for room in it.
     PoolFull {
-        /// Whose pool.
+        /// The tenant whose pool it is.
         domain: Tenant,
-        /// What that tenant is called.
+        /// The name of the tenant.
         tenant: Name,
-        /// How large it is, in bytes.
+        /// The size of the pool in bytes.
         bytes: u64,
     },
-    /// Nobody waits for room in it any more.
+    /// A landing pool that was reported full has no waiter left.
     PoolFree {
-        /// Whose pool.
+        /// The tenant whose pool it is.
         domain: Tenant,
-        /// What that tenant is called.
+        /// The name of the tenant.
         tenant: Name,
-        /// How long somebody did.
+        /// The time during which the pool had waiters.
         after: Duration,
     },
     /// An operation of a worker failed.
     Failed {
         /// The worker.
         worker: Name,
-        /// Why, with the key in its text.
+        /// The failure. Its text names the key.
         failure: Failure,
-        /// How many failed since the last one that was told, and were not.
+        /// The number of failures since the last reported one that were not reported.
         untold: u64,
     },
 }
 
-/// At most so many failures are told within this time.
+/// The most failures that are reported in one window, and the length of the window.
 const FAILURES: (u32, Duration) = (10, Duration::from_secs(1));
 
-/// How many failures were told of late.
+/// The failures of the current window: reported ones and unreported ones.
 #[derive(Default)]
 pub(super) struct FailuresTold {
     since: Time,
@@ -60,7 +60,7 @@ pub(super) struct FailuresTold {
 }
 
 impl FailuresTold {
-    /// Whether this one may be told: then how many were not before it.
+    /// Decides whether to report a failure. If so, returns the number of unreported failures before it.
     pub(super) fn next(&mut self, now: Time) -> Option<u64> {
         let (most, window) = FAILURES;
         if now.since(self.since) >= window {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_told_so_often_and_the_rest_is_counted() {
+    fn failures_are_reported_at_a_limited_rate_and_the_rest_is_counted() {
         let mut told = FailuresTold::default();
         let at = |ms: u64| Time(ms * 1_000_000);
         let first: Vec<_> = (0..25).map(|_| told.next(at(5))).collect();

@@ -1,7 +1,7 @@
-//! How many keys and versions one worker, one user and the whole node may have.
+//! The limits on the keys and versions of one worker, of one user and of the whole node.
 //!
-//! A key is small and a version too, so memory for tensors bounds neither: one range of 64 bytes can be pushed under any number of keys. What
-//! a worker has is counted as it comes and goes, in numbers that this file keeps.
+//! Keys and versions are small, so the memory for tensors bounds neither: one range of 64 bytes can be pushed under any
+//! number of keys. The node therefore counts the keys and versions of each worker.
 
 /// Limits of a node. Beyond each, pushes fail with `Busy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,13 +10,13 @@ pub struct Limits {
     pub keys_per_worker: u64,
     /// Keys that all workers of one user own.
     pub keys_per_user: u64,
-    /// Keys that the node knows, those that others wait for too.
+    /// Keys that the node knows, including keys that are only waited for.
     pub keys_per_node: u64,
     /// Versions that one worker has pushed and not got back.
     pub versions_per_worker: u64,
-    /// The same of all workers of one user.
+    /// Versions that all workers of one user have pushed and not got back.
     pub versions_per_user: u64,
-    /// Versions that the node holds, those from other nodes too.
+    /// Versions that the node holds, including versions from other nodes.
     pub versions_per_node: u64,
 }
 
@@ -33,11 +33,11 @@ impl Default for Limits {
     }
 }
 
-/// How often pushes were refused at a limit.
+/// The number of pushes that were refused at a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitsReached {
-    /// At a limit of keys.
+    /// Pushes refused at a limit of keys.
     pub keys: u64,
-    /// At a limit of versions.
+    /// Pushes refused at a limit of versions.
     pub versions: u64,
 }

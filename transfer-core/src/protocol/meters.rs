@@ -1,36 +1,36 @@
-//! What a node counts and times: plain numbers that its one thread owns, in places that are made when a link comes up. Nothing here
-//! allocates, locks or looks anything up while a transfer ends.
+//! The counts and times of a node. They are plain numbers that its one thread owns, in places that are allocated when a
+//! link comes up. When a transfer ends, nothing here allocates, locks or searches.
 //!
-//! Transfers are counted by what carried them, by peer and by operation. There may be any number of peers over the years, so the first
-//! [`MAX_PATHS`] are told apart and all later ones are counted together.
+//! Transfers are counted by peer, by fabric and by operation. A node may see any number of peers over time, so the
+//! first [`MAX_PATHS`] paths are counted separately, and the transfers of all later peers together, by fabric.
 
 use crate::fabric::FabricKind;
 use crate::op::{CounterPath, FailureCode, Report};
 use crate::tensor::Name;
 use std::time::Duration;
 
-/// How many pairs of a peer and a fabric are told apart.
+/// The most paths that are counted separately: the path within this node, and one for each pair of a peer and a fabric.
 pub const MAX_PATHS: usize = 128;
 
-/// What is counted of transfers.
+/// The kinds of transfers that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Operation {
-    /// A worker's push: published here, or landed at the peer.
+    /// A push of a worker of this node: published here, or landed at the peer.
     Push = 0,
-    /// A worker's fetch: handed over here, or brought from the peer.
+    /// A fetch of a worker of this node: handed over here, or brought from the peer.
     Fetch = 1,
-    /// A fetch of the peer's, answered from here.
+    /// A fetch of the peer, answered by this node.
     Serve = 2,
-    /// A push of the peer's that has landed here.
+    /// A push of the peer that has landed here.
     Land = 3,
 }
 
 impl Operation {
-    /// All that there are.
+    /// All operations.
     pub const ALL: [Operation; 4] = [Operation::Push, Operation::Fetch, Operation::Serve, Operation::Land];
 
-    /// The name, as metrics write it.
+    /// Returns the name that metrics use.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,32 +42,33 @@ impl Operation {
     }
 }
 
-/// Durations, counted by their size: a bucket for each power of two, from about a microsecond to about 17 seconds.
+/// A histogram of durations, with a bucket for each power of two from about 1 microsecond to about 17 seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
-    /// How many were in each bucket. The last one is for what is longer than all bounds.
+    /// The number of durations in each bucket. The last bucket is for durations longer than all bounds.
     pub buckets: [u64; Histogram::BOUNDS + 1],
-    /// All of them together, in nanoseconds.
+    /// The sum of all durations, in nanoseconds.
     pub sum_ns: u64,
 }
 
 impl Histogram {
-    /// How many bounds there are.
+    /// The number of bounds.
     pub const BOUNDS: usize = 25;
 
-    /// The longest duration of a bucket, in nanoseconds: 1,024 for the first, and twice as much for each that follows.
+    /// Returns the longest duration of a bucket, in nanoseconds: 1,024 for the first bucket, and twice as much for each
+    /// next one.
     #[must_use]
     pub const fn bound_ns(bucket: usize) -> u64 {
         1024 << bucket
     }
 
-    /// How many durations there were.
+    /// Returns the number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Counts one: a shift, a bit scan and two additions.
+    /// Counts a duration, at the cost of a shift, a bit scan and two additions.
     pub fn record(&mut self, duration: Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let units = ns.saturating_sub(1) >> 10;
@@ -86,58 +87,59 @@ impl Default for Histogram {
 /// Transfers of one operation on one path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OperationMeter {
-    /// How many.
+    /// The number of transfers.
     pub transfers: u64,
     /// Bytes of tensors.
     pub bytes: u64,
     /// Bytes copied by a CPU on either side.
     pub copied: u64,
-    /// From the time that they were on their way until they were there. Within a node nothing is on its way. Not known for [`Operation::Land`], which begins elsewhere; for
-    /// [`Operation::Serve`] from the time that the version was there.
+    /// The time in flight. Empty within a node, where nothing is in flight, and for [`Operation::Land`], which begins
+    /// at the peer. For [`Operation::Serve`], the time since the version was published.
     pub flew: Histogram,
 }
 
 /// Transfers between this node and one peer over one fabric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathMeter {
-    /// The peer. `None` with [`FabricKind::Local`]: within this node; with another fabric: all peers beyond [`MAX_PATHS`].
+    /// The peer. `None` with [`FabricKind::Local`]: this node itself. `None` with another fabric: all peers beyond
+    /// [`MAX_PATHS`].
     pub peer: Option<Name>,
-    /// What carried them.
+    /// The fabric that carried the transfers.
     pub fabric: FabricKind,
-    /// By operation, in the order of [`Operation::ALL`].
+    /// The counts by operation, in the order of [`Operation::ALL`].
     pub operations: [OperationMeter; 4],
 }
 
-/// How long transfers that one fabric carried had to wait.
+/// The waiting times of the transfers that one fabric carried.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WaitMeter {
-    /// Pushes: for the directory, a link, credits, room or a slot.
+    /// Time that pushes waited for the directory, a link, credits, room or a slot.
     pub push_queued: Histogram,
-    /// Fetches: for the same.
+    /// Time that fetches waited for the directory, a link, credits, room or a slot.
     pub fetch_queued: Histogram,
-    /// Fetches: until the version was published.
+    /// Time that fetches waited until the version was published.
     pub waited: Histogram,
 }
 
-/// How many fabrics there can be, by their numbers.
+/// The upper bound of the fabrics' numbers.
 const FABRICS: usize = 8;
 
-/// How many codes of failures there can be, by their numbers; 0 is for those from the future.
+/// The upper bound of the failure codes. Place 0 counts codes that this release does not know.
 const CODES: usize = FailureCode::ALL.len() + 1;
 
-/// Where a link's transfers are counted.
+/// The place in which the transfers of a link are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PathId(usize);
 
 impl PathId {
-    /// Within this node.
+    /// The path within this node.
     pub(super) const HERE: PathId = PathId(0);
 }
 
-/// All that is counted since the start.
+/// All counts since the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meters {
-    /// Whether durations are taken too.
+    /// Whether durations are recorded too.
     timed: bool,
     paths: Vec<PathMeter>,
     waits: [WaitMeter; FABRICS],
@@ -154,41 +156,41 @@ impl Meters {
         Meters { timed, paths: vec![here], waits, failed: [0; CODES], counted, barriers: 0 }
     }
 
-    /// Transfers by path.
+    /// Returns the transfers by path.
     #[must_use]
     pub fn paths(&self) -> &[PathMeter] {
         &self.paths
     }
 
-    /// Waits by what carried the transfer, where there were any.
+    /// Returns the waiting times by the fabric that carried the transfers, for all known fabrics.
     pub fn waits(&self) -> impl Iterator<Item = (FabricKind, &WaitMeter)> {
         let known = |(n, wait)| Some((FabricKind::from_wire(u8::try_from(n).ok()?)?, wait));
         self.waits.iter().enumerate().filter_map(known)
     }
 
-    /// Operations of workers that ended in failure, by code.
+    /// Returns the number of operations of workers that failed, by code.
     pub fn failures(&self) -> impl Iterator<Item = (FailureCode, u64)> {
         let code = |n| FailureCode::from_wire(u16::try_from(n).unwrap_or(0));
         self.failed.iter().enumerate().map(move |(n, count)| (code(n), *count))
     }
 
-    /// Operations on counters, by who did them.
+    /// Returns the number of operations on counters, by the path that carried them out.
     pub fn counted(&self) -> impl Iterator<Item = (CounterPath, u64)> {
         CounterPath::ALL.into_iter().zip(self.counted)
     }
 
-    /// Arrivals at barriers that were released.
+    /// Returns the number of arrivals at barriers that were released.
     #[must_use]
     pub fn barriers(&self) -> u64 {
         self.barriers
     }
 
-    /// The peer of a path, where it has one of its own.
+    /// Returns the peer of a path, unless the path is that of this node or is shared by several peers.
     pub(super) fn peer_of(&self, path: PathId) -> Option<&Name> {
         self.paths.get(path.0)?.peer.as_ref()
     }
 
-    /// The place for a peer's transfers over one fabric.
+    /// Returns the place for the transfers of a peer over one fabric. Adds it if it is missing.
     pub(super) fn path(&mut self, peer: &Name, fabric: FabricKind) -> PathId {
         let same = |p: &PathMeter| p.fabric == fabric && p.peer.as_ref() == Some(peer);
         if let Some(found) = self.paths.iter().position(same) {
@@ -204,7 +206,7 @@ impl Meters {
         PathId(self.paths.len() - 1)
     }
 
-    /// Adds fetches that workers have answered by looking at a board, of which the node itself hears nothing.
+    /// Adds fetches that workers have answered from a board. The node itself does not notice these.
     pub fn add_looked_up(&mut self, fetches: u64, bytes: u64) {
         let here = self.paths.get_mut(PathId::HERE.0);
         if let Some(meter) = here.and_then(|path| path.operations.get_mut(Operation::Fetch as usize)) {
@@ -213,12 +215,12 @@ impl Meters {
         }
     }
 
-    /// A transfer of a worker of this node has ended well.
+    /// Counts a transfer of a worker of this node that has succeeded.
     pub(super) fn finished(&mut self, operation: Operation, path: PathId, report: &Report) {
         let timed = self.timed;
         let flew = self.carried(operation, path, report.bytes, report.copied).filter(|_| timed);
         let Some(flew) = flew else { return };
-        // What is handed over does not fly.
+        // A tensor that is handed over within the node is not in flight.
         if path != PathId::HERE {
             flew.record(report.flew);
         }
@@ -232,7 +234,7 @@ impl Meters {
         }
     }
 
-    /// A fetch of a peer's was answered.
+    /// Counts a fetch of a peer that this node has answered.
     pub(super) fn served(&mut self, path: PathId, bytes: u64, copied: u64, took: Duration) {
         let timed = self.timed;
         if let Some(flew) = self.carried(Operation::Serve, path, bytes, copied).filter(|_| timed) {
@@ -240,7 +242,7 @@ impl Meters {
         }
     }
 
-    /// A push of a peer's has landed.
+    /// Counts a push of a peer that has landed.
     pub(super) fn landed(&mut self, path: PathId, bytes: u64, copied: u64) {
         self.carried(Operation::Land, path, bytes, copied);
     }
@@ -278,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_counted_in_the_first_bucket_that_it_fits() {
+    fn duration_is_counted_in_the_first_bucket_that_it_fits() {
         let bucket_of = |ns| {
             let mut h = Histogram::default();
             h.record(Duration::from_nanos(ns));

@@ -1,27 +1,31 @@
 //! The sidecar's state machine: sessions of workers, published tensors, links to peers, push and pull.
 //!
-//! [`Node`] is the whole of it: events in, [`Action`]s out. docs/protocol.md shows the messages and the states.
+//! [`Node`] is the whole machine: events in, [`Action`]s out. docs/protocol.md shows the messages and the states.
 //!
 //! # Layout
-//! Arrows point down: the node knows the machines, the machines know the ground, and no machine knows another one.
+//! There are three layers. The node uses the machines, the machines use the ground, and no machine uses another one.
 //!
-//! On top, `node`: the parts put together, and the flows that need several of them: push, pull, serve, fetch, publish, take back.
+//! On top, `node`: it holds all machines, and implements what needs several of them: push, pull, serve, fetch, publish,
+//! take back.
 //!
 //! Machines. Each has private fields, takes events, and can be read and tested without the others:
-//! - `keys`: what is published, who may publish it, who waits for it, and who may find it by looking.
+//! - `keys`: published versions, the owners of keys, the waiters for keys, and the board entries that show versions.
 //! - `landing`: the memory that peers write into: pools, slots, and the flows that own slots.
-//! - `links`: what one link consists of: credits, what waits to be posted, names and descriptions that both ends number.
-//! - `transfers`: what is under way between nodes: requests of ours, requests of peers, and keys that are pushed to peers.
+//! - `links`: the state of each link: credits, the queue of posts, and the names and descriptions that both ends
+//!   number.
+//! - `transfers`: transfers between nodes in flight: requests of this node, requests of peers, and keys that are pushed
+//!   to peers.
 //! - `counters`: named counters and barriers of the job.
 //! - `sessions`: workers, their operations and deadlines, their leases and arenas.
-//! - `references`: memory of one node that workers of another read where it lies.
+//! - `references`: memory of one node that workers of another node read in place.
 //!
-//! The ground, which all of them know:
-//! - `ids`, `slab`: names of entries, and tables of them.
-//! - `action`, `control`, `directory`, `events`: what a node wants done, what it asks the control plane and the directory, and what it
-//!   tells without being asked.
-//! - `config`, `limits`, `tenant`: what a node is told at its start; how much each may have; whose a worker is, and whose word is taken for it.
-//! - `meters`, `snapshot`: what is counted and timed; what a node shows of itself.
+//! The ground, which all machines use:
+//! - `ids`, `slab`: ids of entries, and tables of entries.
+//! - `action`, `control`, `directory`, `events`: the actions of a node, its requests to the control plane and to the
+//!   directory, and the events that it reports.
+//! - `config`, `limits`, `tenant`: the configuration of a node; the limits on keys and versions; the tenants of
+//!   workers, and the tenants for which a peer may speak.
+//! - `meters`, `snapshot`: counts and times; the values that a node shows of itself.
 
 mod action;
 #[cfg(test)]

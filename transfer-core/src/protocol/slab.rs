@@ -1,9 +1,9 @@
-//! A table whose places carry a generation, so that a stale name of a place is never taken for its new tenant.
+//! A table whose places have a generation, so that a stale id of a place never refers to the place's next entry.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The name of an entry: its place, and how often that place was used before.
+/// The id of an entry: its place, and the number of times that the place was used before.
 pub(crate) struct Id<T> {
     index: u32,
     generation: u32,
@@ -11,22 +11,22 @@ pub(crate) struct Id<T> {
 }
 
 impl<T> Id<T> {
-    /// How many bits of the short form are the place; the others are the generation.
+    /// The number of bits of the short form that hold the place. The other bits hold the generation.
     const SHORT_INDEX_BITS: u32 = 20;
 
-    /// Both halves in one number.
+    /// Returns the generation and the place in one number.
     pub(crate) fn to_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    /// Reads [`Id::to_u64`] back; whether such an entry exists is another question.
+    /// Reverses [`Id::to_u64`]. The entry need not exist.
     pub(crate) fn from_u64(n: u64) -> Id<T> {
         #[allow(clippy::cast_possible_truncation)]
         let (index, generation) = (n as u32, (n >> 32) as u32);
         Id { index, generation, of: PhantomData }
     }
 
-    /// 20 bits of place and 12 of generation, for 32-bit fields on the wire.
+    /// Returns 20 bits of the place and 12 bits of the generation, for 32-bit fields on the wire.
     pub(crate) fn short(self) -> u32 {
         self.index | self.generation << Self::SHORT_INDEX_BITS
     }
@@ -70,7 +70,8 @@ struct Place<T> {
     entry: Option<T>,
 }
 
-/// Entries of `T`, named by ids of `K`: a marker, where the ids are known to those who do not know the entries.
+/// A table of entries of type `T`, with ids of type `Id<K>`. `K` is a marker where other modules need the ids but not
+/// the entries.
 pub(crate) struct Slab<T, K = T> {
     places: Vec<Place<T>>,
     free: Vec<u32>,
@@ -119,7 +120,7 @@ impl<T, K> Slab<T, K> {
         Some(entry)
     }
 
-    /// The full name of the entry that a peer calls by its short form.
+    /// Returns the full id of the entry that a peer calls by its short form.
     pub(crate) fn lengthen(&self, short: u32) -> Option<Id<K>> {
         let index = short & ((1 << Id::<K>::SHORT_INDEX_BITS) - 1);
         let place = self.places.get(index as usize)?;
@@ -140,7 +141,7 @@ impl<T, K> Slab<T, K> {
         })
     }
 
-    /// The places from `begin` on, with what is in them.
+    /// Returns the places from `begin` on, each with its entry if it has one.
     pub(crate) fn places(&self, begin: usize) -> impl Iterator<Item = (usize, Option<(Id<K>, &T)>)> {
         let rest = self.places.get(begin..).unwrap_or_default();
         rest.iter().enumerate().map(move |(i, place)| {
@@ -150,12 +151,12 @@ impl<T, K> Slab<T, K> {
         })
     }
 
-    /// One behind the last place.
+    /// Returns the index after the last place.
     pub(crate) fn end(&self) -> usize {
         self.places.len()
     }
 
-    /// The names of the entries that `keep` likes, in the order of their places.
+    /// Returns the ids of the entries for which `keep` returns `true`, in the order of their places.
     pub(crate) fn ids(&self, mut keep: impl FnMut(&T) -> bool) -> Vec<Id<K>> {
         self.iter().filter(|(_, entry)| keep(entry)).map(|(id, _)| id).collect()
     }
@@ -166,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_name_finds_nothing() {
+    fn stale_id_finds_no_entry() {
         let mut slab = Slab::<char>::default();
         let a = slab.insert('a');
         assert_eq!(slab.remove(a), Some('a'));
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_form_wraps_its_generation() {
+    fn short_form_wraps_its_generation() {
         let mut slab = Slab::<()>::default();
         for _ in 0..5000 {
             let id = slab.insert(());

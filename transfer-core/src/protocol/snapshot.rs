@@ -1,4 +1,4 @@
-//! What a node shows of itself: the values behind the admin calls.
+//! The values that a node shows of itself, for the admin calls.
 
 use super::control::PassedOver;
 use super::ids::SessionId;
@@ -13,79 +13,79 @@ use crate::time::Time;
 use crate::trace::TraceContext;
 use std::time::Duration;
 
-/// The node at a glance. It takes as long with a million tensors as with one: what there may be many of is listed in pages, see
-/// [`Page`].
+/// An overview of a node. Taking it costs the same with a million tensors as with one: kinds of entries that may be
+/// numerous are listed in pages, see [`Page`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Connected workers.
     pub sessions: u64,
     /// Links.
     pub links: u64,
-    /// What waits or is under way on them, all together.
+    /// The work on all links together.
     pub on_links: LinkWork,
-    /// Links of several rails of which some are dead.
+    /// Links with several rails, some of them dead.
     pub impaired: u64,
-    /// One for each landing pool.
+    /// The landing pools.
     pub pools: Vec<PoolStatus>,
     /// Keys with a published version.
     pub tensors: u64,
-    /// Ranges that somebody can still reach: published, being read, or under way.
+    /// Ranges that are still in use: published, being read, or in flight.
     pub blobs: u64,
     /// Leases that workers hold.
     pub leases: u64,
     /// Operations of workers that have not ended.
     pub operations: u64,
-    /// Landing slots that peers may write to, or that wait until they surely do not any more.
+    /// Landing slots that peers may write to, or that wait until peers can no longer write to them.
     pub slots: u64,
     /// Counters and barriers that live here, until the sidecar ends.
     pub counters: u64,
-    /// Finished transfers since the start, per carrier.
+    /// Finished transfers since the start, by the fabric that carried them.
     pub finished: Vec<PathStatus>,
-    /// Finished pushes since the start that stay at this sidecar: nothing carried them.
+    /// Finished pushes since the start that stay at this sidecar, so that no fabric carried them.
     pub published: PublishedStatus,
     /// Operations that ended in failure since the start.
     pub failed: u64,
-    /// Whether the node takes nothing new.
+    /// Whether the node takes no new work.
     pub draining: bool,
-    /// How often pushes were refused at a limit.
+    /// The number of pushes that were refused at a limit.
     pub limits_reached: LimitsReached,
 }
 
-/// A part of a listing, in the order in which the entries lie in the node: by number, or by place. An entry that is there all the while
-/// is in exactly one of the pages.
+/// One page of a listing, in the order in which the entries lie in the node: by number, or by place. An entry that
+/// exists during the whole listing is in exactly one page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T> {
-    /// The entries that were looked at and fit the filter; few or none, where few of those looked at fit.
+    /// The entries that were looked at and match the filter. There may be few or none although more follow.
     pub entries: Vec<T>,
-    /// Where the next page begins. `None`: this was the last.
+    /// The place at which the next page begins. `None`: this page is the last.
     pub next: Option<u64>,
 }
 
 impl<T> Page<T> {
-    /// How many places one call looks at: the thread that owns the node does nothing else meanwhile.
+    /// The most places that one call looks at. The thread that owns the node does nothing else meanwhile.
     pub const MOST_STEPS: usize = 512;
 
-    /// The most entries of one page; longer ones are put together from several.
+    /// The most entries of one page. Longer lists are assembled from several pages.
     pub const MOST_ENTRIES: usize = 128;
 }
 
-/// What waits or is under way on a link.
+/// The work that waits or is in flight on a link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkWork {
-    /// What waits for credits.
+    /// Messages and writes that wait for credits.
     pub queued: u64,
-    /// Requests of ours that the peer has not answered.
+    /// Requests of this node that the peer has not answered.
     pub pulls: u64,
-    /// Requests of the peer that we have not answered.
+    /// Requests of the peer that this node has not answered.
     pub serves: u64,
-    /// Keys that we push there.
+    /// Keys that this node pushes to the peer.
     pub flows_out: u64,
     /// Keys that the peer pushes here.
     pub flows_in: u64,
 }
 
 impl LinkWork {
-    /// All of it in one number.
+    /// Returns the sum of all fields.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.queued + self.pulls + self.serves + self.flows_out + self.flows_in
@@ -111,13 +111,13 @@ pub struct SessionStatus {
     pub name: Name,
     /// Its tenant.
     pub domain: Tenant,
-    /// What that is called.
+    /// The name of the tenant.
     pub tenant: Name,
-    /// Size of its arena in bytes.
+    /// The size of its arena in bytes.
     pub arena_bytes: u64,
-    /// Leases it holds.
+    /// The number of leases that it holds.
     pub leases: u64,
-    /// Operations under way.
+    /// The number of its waiting operations.
     pub operations: u64,
 }
 
@@ -128,30 +128,30 @@ pub struct LinkStatus {
     pub link: LinkId,
     /// The peer's name.
     pub peer: Name,
-    /// In which incarnation.
+    /// The peer's incarnation.
     pub incarnation: u64,
-    /// What carries it.
+    /// The fabric that carries the link.
     pub fabric: FabricKind,
-    /// Which fabrics would have been better, and why they are not what carries it.
+    /// The fabrics that would have been better, and why they do not carry the link.
     pub passed_over: Vec<PassedOver>,
-    /// With how many rails it was made.
+    /// The number of rails with which the link was made.
     pub rails: usize,
-    /// How many of them live.
+    /// The number of rails that are alive.
     pub rails_live: usize,
-    /// Messages and immediates that may be sent now.
+    /// The number of messages and immediates that may be sent now.
     pub credits: u32,
-    /// What waits or is under way.
+    /// The work that waits or is in flight on the link.
     pub work: LinkWork,
-    /// What it has carried to the peer since it came up.
+    /// The transfers carried to the peer since the link came up.
     pub outward: Carried,
-    /// What it has carried here.
+    /// The transfers carried here since the link came up.
     pub inward: Carried,
 }
 
-/// What a link has carried in one direction.
+/// The transfers that a link has carried in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// Tensors.
+    /// The number of tensors.
     pub transfers: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -167,23 +167,23 @@ impl Carried {
 /// A landing pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolStatus {
-    /// Whose.
+    /// The tenant whose pool it is.
     pub domain: Tenant,
-    /// What that tenant is called.
+    /// The name of the tenant.
     pub tenant: Name,
     /// Its size in bytes.
     pub bytes: u64,
-    /// How much of it is in use.
+    /// The number of bytes in use.
     pub used: u64,
-    /// Who waits for room in it.
+    /// The number of waiters for room in the pool.
     pub waiting: u64,
-    /// For how long somebody has been waiting, whoever that was.
+    /// The time for which the pool has had waiters without a break. `None`: it has no waiter.
     pub full_for: Option<Duration>,
 }
 
 impl Snapshot {
-    /// Adds what workers have found on boards, of which the node itself hears nothing: how many fetches that were, their bytes, and what
-    /// is read still.
+    /// Adds fetches that workers have answered from boards, which the node itself does not notice: their number, their
+    /// bytes, and the number of versions that are still read.
     pub fn add_looked_up(&mut self, fetches: u64, bytes: u64, held: u64) {
         self.leases += held;
         if fetches > 0 {
@@ -204,7 +204,7 @@ impl Snapshot {
 /// Pushes that stay at the sidecar.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PublishedStatus {
-    /// How many.
+    /// The number of pushes.
     pub pushes: u64,
     /// Bytes of tensors.
     pub bytes: u64,
@@ -212,12 +212,12 @@ pub struct PublishedStatus {
     pub copied: u64,
 }
 
-/// Transfers by what carried them.
+/// The transfers that one fabric carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathStatus {
-    /// What carried them.
+    /// The fabric.
     pub fabric: FabricKind,
-    /// How many.
+    /// The number of transfers.
     pub transfers: u64,
     /// Bytes of tensors.
     pub bytes: u64,
@@ -225,100 +225,102 @@ pub struct PathStatus {
     pub copied: u64,
 }
 
-/// One published tensor, as the admin call lists it.
+/// A published tensor, as the admin call lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorStatus {
     /// The key.
     pub key: Key,
     /// The owner's worker name.
     pub owner: Name,
-    /// Whose tenant's it is.
+    /// The name of the tenant that it belongs to.
     pub tenant: Name,
     /// The newest version.
     pub version: Version,
     /// Element type and shape.
     pub meta: TensorMeta,
-    /// Where it lies.
+    /// The memory in which it lies.
     pub slice: LocalSlice,
-    /// How many leases there are on that version.
+    /// The number of leases on that version.
     pub readers: u32,
-    /// How long that version stays.
+    /// The retention of that version.
     pub retention: Retention,
-    /// How many older versions stay beside it.
+    /// The number of older versions that are kept beside it.
     pub older: u32,
 }
 
 /// An operation of a worker that has not ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferStatus {
-    /// `fetch`, `push`, `prepare`, `take back`, `counter`, `barrier`.
+    /// The kind: `fetch`, `push`, `prepare`, `take back`, `counter` or `barrier`.
     pub operation: &'static str,
-    /// The key; of a counter or a barrier its name.
+    /// The key, or the name of the counter or barrier.
     pub key: String,
     /// The worker.
     pub worker: Name,
-    /// Whose tenant's that is.
+    /// The name of the worker's tenant.
     pub tenant: Name,
     /// Its session.
     pub session: SessionId,
-    /// The other node, where one takes part by now.
+    /// The other node, if one takes part by now.
     pub peer: Option<Name>,
-    /// The length in bytes, where it is known.
+    /// The length in bytes, if it is known.
     pub len_bytes: Option<u64>,
-    /// How long ago it began.
+    /// The time since the operation began.
     pub age: Duration,
-    /// How long it may still take.
+    /// The time until its deadline.
     pub left: Duration,
-    /// What it waits for, in words.
+    /// What the operation waits for, in words.
     pub waits_for: String,
 }
 
-/// A landing slot that is of no use to anybody, and not free: its peer might still write there.
+/// A landing slot in quarantine. It has no user, but its peer may still write to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuarantineStatus {
     /// The link over which the write would come.
     pub link: LinkId,
     /// The peer.
     pub peer: Name,
-    /// Whose pool it lies in.
+    /// The tenant whose pool the slot lies in.
     pub domain: Tenant,
-    /// What that tenant is called.
+    /// The name of the tenant.
     pub tenant: Name,
-    /// The key that it was for, where that is still known.
+    /// The key that the slot was for, if it is still known.
     pub key: Option<Key>,
     /// Its length in bytes.
     pub bytes: u64,
-    /// How long it has been waiting.
+    /// The time that the slot has been waiting.
     pub age: Duration,
-    /// For what, in words.
+    /// What the slot waits for, in words.
     pub waits_for: String,
 }
 
-/// A push or a fetch of a worker of this node that has ended; or one of a peer's that this node had a part in, where its worker traces it.
+/// A push or a fetch of a worker of this node that has ended, or a traced transfer of a peer in which this node took
+/// part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedTransfer {
-    /// What this node did.
+    /// The part of this node in the transfer.
     pub operation: Operation,
     /// The key.
     pub key: Key,
-    /// The worker: of a peer's push the one that pushed it. `None` where a peer fetched, which does not say for whom.
+    /// The worker. For a peer's push, the worker that pushed it. `None` for a peer's fetch, which does not name its
+    /// worker.
     pub worker: Option<Name>,
-    /// The version, where it came to one.
+    /// The version, if the transfer reached one.
     pub version: Option<Version>,
-    /// The other node, where one took part.
+    /// The other node, if one took part.
     pub peer: Option<Name>,
-    /// How it went, where it went well; else why not.
+    /// The report of a successful transfer, or the code of the failure.
     pub outcome: Result<Report, FailureCode>,
-    /// When it ended.
+    /// The time at which the transfer ended.
     pub at: Time,
-    /// How long it took.
+    /// The duration of the transfer.
     pub took: Duration,
-    /// What its worker calls the span that it belongs to, where it traces.
+    /// The trace context of the span that the transfer belongs to, if the worker traces it.
     pub trace: Option<TraceContext>,
 }
 
 impl EndedTransfer {
-    /// What carried it, where it went well.
+    /// Returns the fabric that carried the transfer, if it succeeded.
     #[must_use]
     pub fn fabric(&self) -> Option<FabricKind> {
         self.outcome.as_ref().ok().map(|report| report.fabric)

@@ -1,24 +1,25 @@
-//! Tenants: whose a worker is, with all that it publishes, and whose word is taken for it between nodes.
+//! Tenants of workers, and the tenants for which a peer may speak.
 //!
-//! A worker's tenant is what the kernel says of its process: its user id, or the name that the configuration gives to some of them. On the
-//! wire a tenant is a text, for two nodes number their names each for itself: the user id in digits, or the name. No name is all digits, so
-//! neither can be taken for the other.
+//! A worker's tenant follows from what the kernel reports of its process: it is the name that the configuration gives
+//! to such workers, or else the user id. On the wire a tenant is a text, because each node numbers its names for
+//! itself: the user id in digits, or the name. No name consists of digits alone, so a name and a user id cannot be
+//! confused.
 
 use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name};
 use std::sync::Arc;
 
-/// Whose a worker is: workers of one tenant may read each other's tensors, others may not.
+/// The tenant of a worker. Workers of one tenant may read each other's tensors; workers of other tenants may not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tenant {
-    /// A user id, which the configuration gives no name.
+    /// The user id of workers to which the configuration gives no name.
     User(u32),
-    /// One of the names of [`Tenants`], by its number there.
+    /// A name of [`Tenants`], by its number there.
     Named(u16),
 }
 
 impl Tenant {
-    /// Its user id, where it is one.
+    /// Returns the user id, if the tenant is one.
     #[must_use]
     pub fn user_id(self) -> Option<u32> {
         match self {
@@ -28,14 +29,16 @@ impl Tenant {
     }
 }
 
-/// What a node knows of tenants beside user ids. Fixed at its start.
+/// The names of tenants, and the rules for prefixes of keys. Fixed at the node's start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tenants {
-    /// The names, each once. None is all digits.
+    /// The names, without duplicates. No name consists of digits alone.
     names: Vec<Name>,
-    /// Prefixes of keys, and who alone may own what begins with them.
+    /// Prefixes of keys. Only the tenants beside a prefix may own keys that begin with it. The longest matching prefix
+    /// decides.
     reserved: Vec<(Box<str>, Vec<Tenant>)>,
-    /// Prefixes of keys, and who may read what begins with them, whose ever it is.
+    /// Prefixes of keys. The tenants beside a prefix may read tensors whose keys begin with it, whichever tenant owns
+    /// them.
     shared: Vec<(Box<str>, Vec<Tenant>)>,
 }
 
@@ -47,13 +50,13 @@ pub struct Tenants {
 pub struct InvalidTenant(pub String);
 
 impl Tenants {
-    /// The longest name, in bytes.
+    /// The length of the longest name, in bytes.
     pub const MAX_NAME_BYTES: usize = 64;
 
-    /// The number of a name; a new one where it has none yet.
+    /// Returns the tenant of this name. A new name gets the next number.
     ///
     /// # Errors
-    /// [`InvalidTenant`] where the text cannot be one, or is the 65,537th.
+    /// [`InvalidTenant`] if the text cannot be a name, or is the 65,537th name.
     pub fn enter(&mut self, text: &str) -> Result<Tenant, InvalidTenant> {
         let invalid = || InvalidTenant(text.to_owned());
         if let Some(known) = self.named(text) {
@@ -69,17 +72,17 @@ impl Tenants {
         Ok(Tenant::Named(number))
     }
 
-    /// Keys that begin so may be owned by these tenants alone; so may counters and barriers, by their names.
+    /// Lets only these tenants own keys that begin with `prefix`, and counters and barriers whose names begin with it.
     pub fn reserve(&mut self, prefix: &str, for_whom: Vec<Tenant>) {
         self.reserved.push((prefix.into(), for_whom));
     }
 
-    /// Tensors whose keys begin so may be read by these tenants, too.
+    /// Lets these tenants, too, read tensors whose keys begin with `prefix`.
     pub fn share(&mut self, prefix: &str, with: Vec<Tenant>) {
         self.shared.push((prefix.into(), with));
     }
 
-    /// Whether a rule lets a tenant read what others publish under this key.
+    /// Whether a rule lets a tenant read what other tenants publish under this key.
     pub(super) fn shares(&self, reader: Tenant, key: &Key) -> bool {
         let fits =
             |(prefix, with): &(Box<str>, Vec<Tenant>)| key.as_str().starts_with(&**prefix) && with.contains(&reader);
@@ -91,29 +94,29 @@ impl Tenants {
         u16::try_from(place).ok().map(Tenant::Named)
     }
 
-    /// The tenant of this text: a user id in digits, or a known name.
+    /// Returns the tenant of this text: a user id in digits, or a known name.
     #[must_use]
     pub fn called(&self, text: &str) -> Option<Tenant> {
         match text.parse::<u32>() {
-            // Each user id has one text: no sign, no zeros in front.
+            // Each user id has one text, without a sign and without leading zeros.
             Ok(id) if id.to_string() == text => Some(Tenant::User(id)),
             _ => self.named(text),
         }
     }
 
-    /// What a tenant is called, by people and between nodes.
+    /// Returns the name of a tenant, for people and for the wire.
     #[must_use]
     pub fn name(&self, tenant: Tenant) -> Name {
         match tenant {
             Tenant::User(id) => Name::of_number(id),
             Tenant::Named(n) => {
-                // A number without a name would be none of this node's.
+                // Every number that this node has given out has a name.
                 self.names.get(usize::from(n)).cloned().unwrap_or_else(|| Name::of_number(u32::MAX))
             }
         }
     }
 
-    /// "user id 7" or "tenant x".
+    /// Returns "user id 7" or "tenant x".
     #[must_use]
     pub fn in_words(&self, tenant: Tenant) -> String {
         match tenant {
@@ -122,16 +125,17 @@ impl Tenants {
         }
     }
 
-    /// Who alone may own a key of this text, where that is said.
+    /// Returns the tenants that alone may own a key of this text, by the longest reserved prefix. `None` if no prefix
+    /// matches.
     fn holders(&self, text: &str) -> Option<&[Tenant]> {
         let longest = self.reserved.iter().filter(|(prefix, _)| text.starts_with(&**prefix));
         longest.max_by_key(|(prefix, _)| prefix.len()).map(|(_, who)| &who[..])
     }
 
-    /// Whether a tenant may own a key, a counter or a barrier. The error says who may.
+    /// Checks whether a tenant may own a key, a counter or a barrier. The error names the tenants that may.
     ///
     /// # Errors
-    /// [`FailureCode::PermissionDenied`] where the name begins with a prefix that is others'.
+    /// [`FailureCode::PermissionDenied`] if the name begins with a prefix that is reserved for other tenants.
     pub fn may_own(&self, tenant: Tenant, key: &Key) -> Result<(), Failure> {
         let (what, text) = match key.reserved_for() {
             Some((kind, text)) => (kind.noun(), text),
@@ -151,7 +155,7 @@ impl Tenants {
         }
     }
 
-    /// Whether a peer may have to do with what is this tenant's. The error says why not, at the node of that name.
+    /// Checks whether a peer may speak for this tenant at the node `node`. The error gives the reason.
     pub(super) fn vouched(
         &self,
         node: &Name,
@@ -165,7 +169,8 @@ impl Tenants {
         Err(denied(format!("node {peer:?} may not speak for tenant {text} at node {node:?}: {why}")))
     }
 
-    /// What is another tenant's is not told, but for whose it is.
+    /// Returns the failure for something that belongs to another tenant. It names the owner's tenant and tells nothing
+    /// else about it.
     pub(super) fn of_another(&self, what: &str, owner: Tenant, asks: Tenant) -> Failure {
         denied(format!(
             "{what} belongs to {}, and this worker to {}: workers of another tenant may not have it",
@@ -175,24 +180,25 @@ impl Tenants {
     }
 }
 
-/// Of whom a peer's word is taken: whose requests it may bring, and whose tensors it may be given to hold or asked for.
+/// The tenants for which a peer may speak: it may bring their requests, and may be given their tensors to hold or be
+/// asked for them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Vouches {
-    /// Of everybody: its certificate, or the operator, says so.
+    /// All tenants, as the peer's certificate or the operator says.
     #[default]
     ForAll,
-    /// Of these tenants. Why no others, for people.
+    /// These tenants. The text says why no others are included, for people.
     For(Arc<[Tenant]>, Arc<str>),
 }
 
 impl Vouches {
-    /// A peer whose word is worth nothing, and why.
+    /// Returns a value that includes no tenant, with the reason.
     #[must_use]
     pub fn for_nobody(why: &str) -> Vouches {
         Vouches::For(Arc::from([]), why.into())
     }
 
-    /// Whether it may speak for this tenant.
+    /// Whether the peer may speak for this tenant.
     #[must_use]
     pub fn includes(&self, tenant: Tenant) -> bool {
         match self {
@@ -201,7 +207,7 @@ impl Vouches {
         }
     }
 
-    /// Whether this word is worth as much as the other one: it includes every tenant that the other one includes.
+    /// Whether this value includes every tenant that the other one includes.
     #[must_use]
     pub fn covers(&self, other: &Vouches) -> bool {
         match (self, other) {
@@ -211,7 +217,7 @@ impl Vouches {
         }
     }
 
-    /// Why it may not speak for another one.
+    /// Returns the reason why the peer may not speak for another tenant.
     #[must_use]
     pub fn why_not(&self) -> &str {
         match self {
@@ -230,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenant_has_one_text_and_a_text_one_tenant() {
+    fn each_tenant_has_one_text_and_each_text_one_tenant() {
         let mut tenants = Tenants::default();
         let train = tenants.enter("train").unwrap();
         assert_eq!(tenants.enter("train"), Ok(train));
@@ -247,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_says_who_may_own_a_name() {
+    fn longest_prefix_decides_which_tenants_may_own_a_name() {
         let mut tenants = Tenants::default();
         let (a, b) = (Tenant::User(1), tenants.enter("b").unwrap());
         tenants.reserve("prod/", vec![a]);

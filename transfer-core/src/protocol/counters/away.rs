@@ -1,4 +1,4 @@
-//! What lives elsewhere: requests to peers, and operations on their words.
+//! Counters and barriers that live at other nodes: requests to peers, and operations on the words of peers.
 
 use super::op::{Outcome, Stage, Way, changes};
 use super::{Asked, AskedFor, COUNTERS_PER_NODE, Counters, Effect, OfLink, WORD_BYTES, spoken};
@@ -13,18 +13,18 @@ use crate::tensor::{Key, Name};
 use crate::time::Time;
 use hashbrown::HashSet;
 
-/// A counter of the peer.
+/// A counter of the peer that this node has opened.
 pub(super) struct Opened {
     identity: u64,
-    /// The tenants for whom the home has opened it.
+    /// The tenants for which the home has opened the counter.
     tenants: Vec<Tenant>,
-    /// Where both sides' devices can operate on words.
+    /// The granted word. `None` unless the devices of both sides can operate on words.
     word: Option<RemoteSlice>,
 }
 
-/// A request of ours to a peer. It lives until nothing more comes of it.
+/// A request of this node to a peer. It lives until the peer or the device has sent its last answer to it.
 pub(super) struct Call {
-    /// `None` once the operation has ended; then this only waits for the answer.
+    /// `None` once the operation has ended. The call then only waits for the answer.
     op: Option<OperationId>,
     key: Key,
     tenant: Tenant,
@@ -42,12 +42,12 @@ enum CallState {
     Posted,
     /// BARRIER_WAIT was sent.
     Waiting,
-    /// CANCEL was sent behind it.
+    /// CANCEL was sent after BARRIER_WAIT.
     Cancelling,
 }
 
 impl AskedFor {
-    /// What a request for it waits for.
+    /// The state of a call that was sent for this request.
     fn state(self) -> CallState {
         match self {
             AskedFor::Open { .. } => CallState::Opening,
@@ -58,12 +58,13 @@ impl AskedFor {
 }
 
 impl Call {
-    /// Whether it asks for nothing but to open.
+    /// Whether the call asks only to open the counter.
     pub(super) fn is_opening(&self) -> bool {
         self.state == CallState::Opening
     }
 
-    /// Its operation has ended. Whether the peer has to be told, and answers with CANCELLED.
+    /// Detaches the call from its operation, which has ended. Returns whether CANCEL must be sent; the peer answers it
+    /// with CANCELLED.
     pub(super) fn give_up(&mut self) -> bool {
         self.op = None;
         let waits = self.state == CallState::Waiting;
@@ -75,14 +76,14 @@ impl Call {
 }
 
 impl Counters {
-    /// The link to the node that an operation needs is up.
+    /// Handles a new link: the operation asked for a link to this node, and the link is up.
     pub(crate) fn connected(&mut self, now: Time, id: OperationId, link: LinkId) {
         if self.ops.get(&id).is_some_and(|op| matches!(op.stage, Stage::Connecting(_))) {
             self.call_home(now, id, link);
         }
     }
 
-    /// Asks the home of a counter or barrier, or operates on its word.
+    /// Sends the operation to the home of its counter or barrier, or has the device operate on the granted word.
     fn call_home(&mut self, now: Time, id: OperationId, link: LinkId) {
         let Some(op) = self.ops.get(&id) else { return };
         let (key, tenant, ask) = (op.key.clone(), op.tenant, op.ask.clone());
@@ -141,7 +142,7 @@ impl Counters {
         self.effects.push(Effect::Ask(link, call.short(), asked));
     }
 
-    /// The request that a peer answers by this index. A wrong one is a violation.
+    /// Returns the call that a peer answers by this index. An index of no call in a `right` state is a violation.
     fn call_of(&mut self, link: LinkId, index: u32, what: &str, right: &[CallState]) -> Option<CounterCallId> {
         let calls = &self.links.get(&link)?.calls;
         let found = calls.lengthen(index).filter(|id| calls.get(*id).is_some_and(|c| right.contains(&c.state)));
@@ -160,7 +161,7 @@ impl Counters {
         call.is_some_and(|call| call.state == CallState::Cancelling)
     }
 
-    /// COUNTER_OPENED.
+    /// Handles the message COUNTER_OPENED.
     pub(crate) fn opened(&mut self, now: Time, link: LinkId, index: u32, identity: u64, word: Option<RemoteSlice>) {
         let Some(id) = self.call_of(link, index, "COUNTER_OPENED", &[CallState::Opening]) else { return };
         if let Some(word) = word.filter(|w| !w.address.is_multiple_of(WORD_BYTES) || w.len != WORD_BYTES) {
@@ -181,24 +182,25 @@ impl Counters {
         if l.opened.len() > COUNTERS_PER_NODE as usize {
             return self.violation(link, format!("it has opened more than {COUNTERS_PER_NODE} counters"));
         }
-        // What the operation really asks for comes now.
+        // The operation can now send its real request.
         if let Some(op) = call.op {
             self.call_home(now, op, link);
         }
     }
 
-    /// COUNTER_RESULT.
+    /// Handles the message COUNTER_RESULT.
     pub(crate) fn result(&mut self, link: LinkId, index: u32, old: u64) {
         let Some(id) = self.call_of(link, index, "COUNTER_RESULT", &[CallState::Asked]) else { return };
         self.call_counted(link, id, old, CounterPath::Message);
     }
 
-    /// The device has operated on a word of the peer.
+    /// Handles a completion of the device: it has operated on a word of the peer.
     pub(crate) fn atomic_done(&mut self, link: LinkId, work: WorkId, old: u64) {
         self.call_counted(link, Id::from_u64(work.0), old, CounterPath::OneSided);
     }
 
-    /// The device that operates on words does not reach the peer any more, the link does: the home is asked.
+    /// Handles a refusal of the device: it no longer reaches the peer, but the link does. Asks the home by message
+    /// instead.
     pub(crate) fn atomic_refused(&mut self, link: LinkId, work: WorkId) {
         let Some(call) = self.forget_call(link, Id::from_u64(work.0)) else { return };
         let Some((id, op)) = call.op.and_then(|id| Some((id, self.ops.get(&id)?))) else { return };
@@ -215,12 +217,12 @@ impl Counters {
         }
     }
 
-    /// BARRIER_RELEASED.
+    /// Handles the message BARRIER_RELEASED.
     pub(crate) fn released(&mut self, link: LinkId, index: u32, round: u64, leader: bool) {
         let right = [CallState::Waiting, CallState::Cancelling];
         let Some(id) = self.call_of(link, index, "BARRIER_RELEASED", &right) else { return };
         if self.is_cancelling(link, id) {
-            // CANCELLED still comes.
+            // CANCELLED is still to come.
             return;
         }
         let Some(fabric) = self.links.get(&link).map(|l| l.kind) else { return };
@@ -231,7 +233,7 @@ impl Counters {
         }
     }
 
-    /// ERROR_STATUS: it is not done.
+    /// Handles the message ERROR_STATUS: the peer did not carry out the request.
     pub(crate) fn refused(&mut self, now: Time, link: LinkId, index: u32, failure: Failure) {
         use CallState::{Asked, Cancelling, Opening, Waiting};
         let right = [Opening, Asked, Waiting, Cancelling];
@@ -249,13 +251,13 @@ impl Counters {
         let Some((id, op)) = call.op.and_then(|id| Some((id, self.ops.get(&id)?))) else { return };
         match (failure.code, &op.ask) {
             (FailureCode::NotOwner, CounterAsk::Operate { .. }) => self.fail(id, Counters::lost(&call.key, &home)),
-            // The directory knows better by now.
+            // The directory may know another home by now.
             (FailureCode::NotOwner, _) => self.find(now, id),
             _ => self.fail(id, failure),
         }
     }
 
-    /// COUNTER_ENDED: it has lost its name; what was granted is of no use.
+    /// Handles the message COUNTER_ENDED: the counter has lost its name. Its grant is of no further use.
     pub(crate) fn ended_there(&mut self, link: LinkId, key: &Key) {
         if let Some(l) = self.links.get_mut(&link) {
             l.opened.remove(key);
@@ -263,15 +265,15 @@ impl Counters {
         self.forget_home_of(key);
     }
 
-    /// CANCELLED, behind whatever was said before.
+    /// Handles the message CANCELLED, which follows every other answer to the call.
     pub(crate) fn cancelled(&mut self, link: LinkId, index: u32) {
         if let Some(id) = self.call_of(link, index, "CANCELLED", &[CallState::Cancelling]) {
             self.forget_call(link, id);
         }
     }
 
-    /// The link is gone. `unsent` are the requests that were not sent: they were not carried out. Of the others, those that change
-    /// something have an unknown outcome.
+    /// Handles the loss of a link. `unsent` holds the requests that were never sent; the peer has not carried them out.
+    /// The other requests that change something have an unknown outcome.
     pub(crate) fn link_down(&mut self, link: LinkId, unsent: &HashSet<u32>, why: &str) {
         let Some(OfLink { peer, mut calls, serves, .. }) = self.links.remove(&link) else { return };
         self.words.forget_peer(link);
@@ -296,7 +298,7 @@ impl Counters {
     }
 }
 
-/// What a worker hears of its request when the link is lost. `said`: the peer may have heard of the request.
+/// Returns the failure of a worker's request whose link was lost. `said`: the peer may have received the request.
 fn call_lost(key: &Key, ask: &CounterAsk, peer: &Name, said: bool, why: &str) -> Failure {
     let what = spoken(key);
     let lost = format!("the link to node {peer:?}, the home of {what}, was lost: {why}");

@@ -1,39 +1,40 @@
-//! A barrier: who has arrived, round after round.
+//! A barrier: its rounds and the waiters that have arrived.
 //!
-//! An arrival is known by who made it, not only counted, so that it can be taken back: whoever gives up, dies, or loses its link
-//! before the round is complete was never there, and the others go on waiting for somebody else. That is why an arrival is a message
-//! and not an operation on a counter's word: a FETCH_ADD of a link that died cannot be told from one that did not arrive.
+//! The barrier stores the sender of each arrival, not only a count, so that an arrival can be withdrawn. A waiter that
+//! gives up, dies or loses its link before the round is complete does not count, and the others keep waiting for
+//! another arrival. That is why an arrival is a message and not an atomic operation on a counter's word: after a link
+//! dies, a FETCH_ADD that took effect cannot be told from one that did not arrive.
 
 use crate::fabric::LinkId;
 use crate::protocol::ids::OperationId;
 use crate::time::Time;
 
-/// Who waits.
+/// A waiter at a barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waiter {
-    /// A worker here.
+    /// An operation of a worker of this node.
     Local(OperationId),
-    /// The request of this index of that link's peer.
+    /// The request with this index of the link's peer.
     Peer(LinkId, u32),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Barrier {
-    /// How many arrivals make a round; 0 until the first.
+    /// The number of arrivals that complete a round; 0 before the first arrival.
     members: u32,
     round: u64,
-    /// In the order of their arrival, and when they came.
+    /// The waiters and the times of their arrival, in the order of arrival.
     waiting: Vec<(Waiter, Time)>,
 }
 
-/// What an arrival comes to.
+/// The result of an arrival.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// Others are awaited.
+    /// The round still waits for other arrivals.
     Waits,
-    /// It was the last of this round; all of these go on.
+    /// This arrival was the last of the round. Holds the number of the round and all of its waiters.
     Completes(u64, Vec<(Waiter, Time)>),
-    /// The barrier is for another number of members.
+    /// The barrier has a different number of members, which this holds.
     WrongMembers(u32),
 }
 
@@ -54,7 +55,7 @@ impl Barrier {
         Arrival::Completes(round, std::mem::take(&mut self.waiting))
     }
 
-    /// It does not wait any more. A number of members that no round has confirmed goes with the last who gave it.
+    /// Removes a waiter. If no round has completed yet, the last waiter to leave also clears the number of members.
     pub(super) fn withdraw(&mut self, who: Waiter) {
         self.waiting.retain(|(other, _)| *other != who);
         if self.waiting.is_empty() && self.round == 0 {
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_nobody_stands_for_any_more_is_free_again() {
+    fn number_of_members_is_cleared_when_the_last_waiter_withdraws() {
         let (mut barrier, at) = (Barrier::default(), Time(0));
         assert_eq!(barrier.arrive(at, peer(1), 7), Arrival::Waits);
         assert_eq!(barrier.arrive(at, peer(2), 1), Arrival::WrongMembers(7));

@@ -1,4 +1,4 @@
-//! Who is the home of a name, and what follows the directory's answer.
+//! The homes of names: claims of names in the directory, and the handling of its answers.
 
 use super::barrier::Barrier;
 use super::op::Stage;
@@ -14,26 +14,27 @@ use crate::tensor::{Key, Name, ReservedFor};
 use crate::time::Time;
 use hashbrown::HashMap;
 
-/// The most counters and barriers that one tenant's workers have made: some are left to others.
+/// The most counters and barriers that the workers of one tenant may have made at this node. The rest is reserved for
+/// other tenants.
 const COUNTERS_PER_TENANT: u32 = COUNTERS_PER_NODE / 4 * 3;
 
-/// The most names that the directory is being asked for at a time.
+/// The most names for which claims may be open at a time.
 const MAX_CLAIMS: usize = 4096;
 
-/// The most homes elsewhere that are remembered; then they are asked for again.
+/// The most homes elsewhere that are remembered. At this number the table is cleared, and the directory is asked again.
 const MAX_HOMES: usize = 1 << 16;
 
-/// What is known of homes, and what was made here.
+/// The known homes, and the counts of the counters and barriers that were made here.
 pub(super) struct Claims {
-    /// Another number at each start of this node.
+    /// A number that differs at each start of this node.
     incarnation: u64,
-    /// Where others live, as the directory said.
+    /// The homes of names that live at other nodes, as the directory gave them.
     homes: HashMap<Key, Name>,
-    /// How many live or lived here: a place is used once.
+    /// The number of counters and barriers that were ever made here. A place is never reused.
     made: u32,
-    /// By tenant.
+    /// The number of counters and barriers that were ever made for each tenant.
     made_for: HashMap<Tenant, u32>,
-    /// How many names the directory is being asked for.
+    /// The number of open claims.
     open: usize,
 }
 
@@ -42,26 +43,26 @@ pub(super) enum Entry {
     Home(Home),
 }
 
-/// Those that wait for the directory's answer.
+/// The operations and requests that wait for the directory's answer to a claim.
 #[derive(Default)]
 pub(super) struct Claiming {
-    /// For whom it is asked.
+    /// The tenant for which the name is claimed.
     tenant: Option<Tenant>,
     pub(super) ops: Vec<OperationId>,
-    /// Requests of peers, who heard of the answer before this node did.
+    /// Requests of peers. The directory told these peers that this node is the home before its answer arrived here.
     pub(super) peers: Vec<(LinkId, u32)>,
 }
 
-/// One that lives here.
+/// A counter or barrier that lives here.
 pub(super) struct Home {
     pub(super) identity: u64,
-    /// Whose it is: workers of others may not have to do with it.
+    /// The tenant that it belongs to. Workers of other tenants may not use it.
     pub(super) tenant: Tenant,
     pub(super) what: What,
 }
 
 pub(super) enum What {
-    /// Its place among the words.
+    /// The counter's place among the words.
     Counter(u32),
     Barrier(Barrier),
 }
@@ -76,12 +77,12 @@ impl Claims {
         self.open
     }
 
-    /// What lives at this node is lost with the link to it.
+    /// Forgets all homes at a node, because the link to the node is lost.
     pub(super) fn forget_node(&mut self, node: &Name) {
         self.homes.retain(|_, home| home != node);
     }
 
-    /// That node is not the home, as it says itself.
+    /// Forgets the remembered home of a key, because this node has answered that it is not the home.
     pub(super) fn forget_wrong(&mut self, key: &Key, node: &Name) {
         if self.homes.get(key) == Some(node) {
             self.homes.remove(key);
@@ -108,11 +109,11 @@ impl Claims {
 }
 
 impl Counters {
-    /// Goes on with an operation: here, at the known home, or with a claim.
+    /// Routes an operation: to this node, to the remembered home, or to the directory with a claim.
     pub(super) fn find(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.ops.get(&id) else { return };
         let (key, tenant) = (op.key.clone(), op.tenant);
-        // Whoever operates on a counter has opened it: a lost one is not made anew by that.
+        // A worker opens a counter before it operates on it, so an operation must not create a lost counter anew.
         if let CounterAsk::Operate { home, identity, op } = op.ask.clone() {
             return match home == self.name {
                 true => self.operate_here(now, id, identity, op),
@@ -153,7 +154,7 @@ impl Counters {
         self.act(HostAction::Control(Control::Directory(unclaim)));
     }
 
-    /// Everything that lives here has to be entered again: the directory is a new one.
+    /// Claims everything that lives here again, because the directory is a new one.
     pub(crate) fn claim_all(&mut self) {
         let homes = self.by_key.iter().filter_map(|(key, entry)| match entry {
             Entry::Home(home) => Some((key.clone(), home.tenant)),
@@ -166,13 +167,13 @@ impl Counters {
         }
     }
 
-    /// It lives at another node.
+    /// Sends an operation to its home at another node.
     pub(super) fn at(&mut self, id: OperationId, home: Name) {
         self.set_stage(id, Stage::Connecting(home.clone()));
         self.effects.push(Effect::Connect(id, home));
     }
 
-    /// The directory answered a claim.
+    /// Handles the directory's answer to a claim.
     pub(crate) fn claimed(&mut self, now: Time, key: &Key, result: Result<(), ClaimRefused>) {
         match self.by_key.get_mut(key) {
             Some(Entry::Claiming(claiming)) => {
@@ -181,7 +182,8 @@ impl Counters {
                 self.by_key.remove(key);
                 self.claim_answered(now, key, claiming, result);
             }
-            // It was claimed again, of a new directory, where another node was faster.
+            // This node claimed the name again from a new directory. Another node had claimed it before, or the claim
+            // is denied.
             Some(Entry::Home(_)) if matches!(result, Err(ClaimRefused::Owned { .. } | ClaimRefused::Denied(_))) => {
                 self.ended(key);
             }
@@ -191,7 +193,7 @@ impl Counters {
         }
     }
 
-    /// Which limit keeps this tenant from one more.
+    /// Returns the limit that keeps this tenant from making one more, or `None`.
     fn too_many(&self, tenant: Tenant) -> Option<String> {
         let node = &self.name;
         if self.claims.made >= COUNTERS_PER_NODE {
@@ -224,7 +226,7 @@ impl Counters {
                 }
             },
             (Ok(()), _) => {
-                // All who wanted it have given up.
+                // Every operation that wanted the name has ended.
                 self.unclaim(key);
                 return self.not_home(key, claiming.peers);
             }
@@ -269,13 +271,14 @@ impl Counters {
         Failure::new(FailureCode::CounterLost, text)
     }
 
-    /// A node cannot be reached: the directory may know another home by now.
+    /// Forgets the home of a key. The directory may know another home by now.
     pub(crate) fn forget_home_of(&mut self, key: &Key) {
         self.claims.homes.remove(key);
     }
 }
 
-/// Another number for each that was ever made in the job, but for chance: FNV-1a of what makes it one.
+/// Returns the identity of a counter or barrier: FNV-1a of its node, the node's incarnation and its place. Identities
+/// are unique in the job except for hash collisions.
 fn identity(node: &Name, incarnation: u64, place: u32) -> u64 {
     let numbers = incarnation.to_le_bytes().into_iter().chain(place.to_le_bytes());
     let bytes = node.as_str().bytes().chain(numbers);

@@ -1,4 +1,4 @@
-//! What lives here: operations of workers, requests of peers, grants.
+//! Counters and barriers that live here: operations of workers, requests of peers, grants.
 
 use super::barrier::{Arrival, Waiter};
 use super::claims::{Entry, Home, What};
@@ -15,29 +15,30 @@ use crate::tensor::{Key, ReservedFor};
 use crate::time::Time;
 use crate::wire::message::Body;
 
-/// Marks the tag of a counter's grant; the tags of landing slots have this bit zero, for a link has fewer of them.
+/// The bit that marks the tag of a counter's grant. It is zero in the tags of landing slots, because a link has fewer
+/// slots.
 const TAG: u64 = 1 << 31;
 
 /// A request of a peer that is not answered yet.
 pub(super) enum Serve {
-    /// The directory's answer is awaited; then this is done.
+    /// Waits for the directory's answer to the claim of the key. Then the request is served.
     Claiming(Key, Tenant, Request),
-    /// The grant of this place is awaited.
+    /// Waits for the grant of the word at this place. Also holds the counter's identity.
     Granting(u32, u64),
-    /// The device is.
+    /// Waits for the device, which operates on the word.
     Operating,
-    /// The others are, at this barrier.
+    /// Waits at this barrier for the other members.
     Waiting(Key),
 }
 
-/// What a peer may ask for while the directory has not answered yet.
+/// A request that a peer may make while the directory's answer to the claim is still open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     Open { wants_grant: bool },
     Wait { members: u32 },
 }
 
-/// A word that is, or is about to be, the peer's to operate on, until the link ends.
+/// A word that is granted, or about to be granted, to the peer until the link ends.
 pub(super) enum WordGrant {
     Granting,
     Granted(RemoteSlice),
@@ -49,7 +50,7 @@ fn wrong_members(key: &Key, members: u32, asked: u32) -> Failure {
 }
 
 impl Counters {
-    /// A worker's request for what lives here.
+    /// Handles a worker's request to open a counter, or to wait at a barrier, that lives here.
     pub(super) fn here(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.ops.get(&id) else { return };
         let (key, tenant) = (op.key.clone(), op.tenant);
@@ -74,7 +75,7 @@ impl Counters {
         }
     }
 
-    /// A worker's operation on a counter that lives, or lived, here.
+    /// Handles a worker's operation on a counter that lives, or lived, here.
     pub(super) fn operate_here(&mut self, now: Time, id: OperationId, identity: u64, op: AtomicOp) {
         let Some((key, tenant)) = self.ops.get(&id).map(|op| (op.key.clone(), op.tenant)) else { return };
         let Some(place) = self.place_of(&key, identity) else {
@@ -119,7 +120,8 @@ impl Counters {
         }
     }
 
-    /// Another node has the name now: those who mean this one hear that it is lost.
+    /// Ends a counter or barrier whose name now belongs to another node. Its waiters, and the peers that hold a grant
+    /// of its word, are told that it is lost.
     pub(super) fn ended(&mut self, key: &Key) {
         let Some(Entry::Home(Home { what, .. })) = self.by_key.remove(key) else { return };
         let lost = Counters::lost(key, &self.name);
@@ -132,7 +134,8 @@ impl Counters {
                     }
                 }
             }
-            // Its word stays as it is, for peers may be operating on it; no other counter ever lies there.
+            // The word stays as it is, because peers may still be operating on it. No other counter ever lies at this
+            // place.
             What::Counter(place) => {
                 let granted = self.links.iter().filter(|(_, l)| l.grants.contains_key(&place)).map(|(link, _)| *link);
                 self.effects.extend(granted.map(|link| Effect::TellEnded(link, key.clone())));
@@ -140,19 +143,20 @@ impl Counters {
         }
     }
 
-    /// Answers a request of a peer, where it still waits.
+    /// Answers a request of a peer, if the request still waits.
     pub(super) fn answer(&mut self, link: LinkId, index: u32, body: Body) {
         if self.links.get_mut(&link).is_some_and(|l| l.serves.remove(&index).is_some()) {
             self.send(link, index, body);
         }
     }
 
-    /// Ends a request of a peer with a failure, where it still waits.
+    /// Fails a request of a peer, if the request still waits.
     pub(super) fn refuse(&mut self, link: LinkId, index: u32, failure: Failure) {
         self.answer(link, index, Body::ErrorStatus(failure));
     }
 
-    /// Whether a peer may make a request of this index now. The outer error is what the peer broke, the inner one its answer.
+    /// Returns whether a peer may make a request with this index now. The outer error says how the peer broke the
+    /// contract; the inner error is the answer to the request.
     pub(crate) fn may_ask(&self, link: LinkId, index: u32) -> Result<Result<(), Failure>, String> {
         let Some(l) = self.links.get(&link) else { return Err("its link is gone".to_owned()) };
         if l.serves.contains_key(&index) {
@@ -166,7 +170,7 @@ impl Counters {
         Ok(Ok(()))
     }
 
-    /// COUNTER_OPEN and BARRIER_WAIT, of a peer that [may ask](Counters::may_ask).
+    /// Handles the messages COUNTER_OPEN and BARRIER_WAIT of a peer that [may ask](Counters::may_ask).
     pub(crate) fn asked(&mut self, now: Time, link: LinkId, index: u32, (key, tenant): (Key, Tenant), what: Request) {
         let is_barrier = matches!(what, Request::Wait { .. });
         match key.reserved_for() {
@@ -186,7 +190,7 @@ impl Counters {
         }
     }
 
-    /// The name of a peer's request is this node's.
+    /// Serves a request that waited for its claim: the name belongs to this node.
     pub(super) fn serve_claimed(&mut self, now: Time, link: LinkId, index: u32) {
         let serve = self.links.get_mut(&link).and_then(|l| l.serves.remove(&index));
         let Some(Serve::Claiming(key, tenant, what)) = serve else { return };
@@ -207,7 +211,7 @@ impl Counters {
                     self.refuse(link, index, failure);
                 }
             }
-            // A name says which of the two it is.
+            // The reserved key says whether it names a counter or a barrier.
             _ => {}
         }
     }
@@ -233,9 +237,10 @@ impl Counters {
         self.send(link, index, Body::CounterOpened { identity, word });
     }
 
-    /// A grant is in force: whether it is a counter's, by its tag. Those who wait for it are answered.
+    /// Handles a grant that is now in force. Returns whether its tag is that of a counter's grant; if so, the requests
+    /// that wait for the grant are answered.
     pub(crate) fn granted(&mut self, link: LinkId, tag: u64, remote: RemoteSlice) -> bool {
-        // The bit means something else in tags of landing slots only beyond the number of slots that a link can have.
+        // The tag of a landing slot would have this bit only beyond the number of slots that a link can have.
         if tag & TAG == 0 || tag >> 32 != 0 {
             return false;
         }
@@ -255,7 +260,7 @@ impl Counters {
         true
     }
 
-    /// COUNTER_OP, of a peer that [may ask](Counters::may_ask).
+    /// Handles the message COUNTER_OP of a peer that [may ask](Counters::may_ask).
     pub(crate) fn asked_to_operate(
         &mut self,
         now: Time,
@@ -273,11 +278,12 @@ impl Counters {
         if let Some(l) = self.links.get_mut(&link) {
             l.serves.insert(index, Serve::Operating);
         }
-        // `operated` answers.
+        // `operated` sends the answer.
         let _ = self.operate(now, Who::Peer(link, index), place, op);
     }
 
-    /// CANCEL: it waits at a barrier no more. The answer comes behind the release, if that was faster.
+    /// Handles the message CANCEL: withdraws the request from its barrier. If the barrier was released before, the
+    /// answer CANCELLED follows the release.
     pub(crate) fn cancel(&mut self, link: LinkId, index: u32) {
         let Some(l) = self.links.get_mut(&link) else { return };
         match l.serves.get(&index) {

@@ -1,17 +1,17 @@
 //! Named counters and barriers of the whole job.
 //!
-//! Each lives at its *home*: the node of the worker that first named it. The directory holds its name, in a namespace of its own,
-//! with the home's node as the owner: the first to claim it is the home, and all others are told the home. It stays for
-//! as long as that sidecar lives, whoever leaves. A later one of the same name is another one, with another *identity*; what is
-//! meant for the earlier one fails.
+//! Each lives at its *home*: the node of the worker that first named it. The directory holds its name, in a namespace
+//! of its own, with the home's node as the owner: the first node to claim the name is the home, and all other nodes are
+//! told the home. A counter or barrier lives as long as its home's sidecar, no matter which workers leave. A later one
+//! of the same name has a different *identity*; requests that name the earlier identity fail.
 //!
 //! # Layout
-//! - `op`: operations of workers: what they ask for, what they wait for, and how they end.
-//! - `claims`: who is the home of a name, and what follows the directory's answer.
-//! - `words`: the values of the counters that live here, and who may change them.
-//! - `barrier`: who has arrived, as values.
-//! - `home`: what lives here: operations of workers, requests of peers, grants.
-//! - `away`: what lives elsewhere: requests to peers, and operations on their words.
+//! - `op`: operations of workers: their requests, their stages, and their outcomes.
+//! - `claims`: the homes of names, and the handling of the directory's answers.
+//! - `words`: the values of the counters that live here, and the operations on them.
+//! - `barrier`: the waiters that have arrived at a barrier.
+//! - `home`: counters and barriers that live here: operations of workers, requests of peers, grants.
+//! - `away`: counters and barriers that live elsewhere: requests to peers, and operations on their words.
 
 mod away;
 mod barrier;
@@ -44,7 +44,7 @@ use op::Op;
 use std::collections::BTreeMap;
 use words::Words;
 
-/// The most counters and barriers that live at one node, over the whole life of its sidecar.
+/// The most counters and barriers that can live at one node during the whole life of its sidecar.
 pub const COUNTERS_PER_NODE: u32 = 4096;
 
 /// Length of the registered memory that [`Node::use_words`](super::Node::use_words) takes, in bytes.
@@ -54,20 +54,22 @@ const WORD_BYTES: u64 = 8;
 
 /// The counters and barriers of a node, as a state machine.
 ///
-/// It knows workers' operations and links by their ids, and nothing else of them. Whoever holds it
-/// - hands it **events**: an operation begins ([`begin`](Counters::begin)) or is given up ([`give_up`](Counters::give_up)), the directory
-///   answers ([`claimed`](Counters::claimed)), a link comes, goes, or is there for an operation ([`link_up`](Counters::link_up),
-///   [`link_down`](Counters::link_down), [`connected`](Counters::connected)), a peer's messages, and what devices have done;
-/// - then does all **effects** that [`take_effects`](Counters::take_effects) gives, in order. Where an effect leads to another event, its
-///   effects come before the rest.
+/// It knows workers' operations and links only by their ids. The node that holds it
+/// - hands it **events**: an operation begins ([`begin`](Counters::begin)) or is given up
+///   ([`give_up`](Counters::give_up)), the directory answers ([`claimed`](Counters::claimed)), a link comes up, goes
+///   down, or is ready for an operation ([`link_up`](Counters::link_up), [`link_down`](Counters::link_down),
+///   [`connected`](Counters::connected)), a peer's message arrives, or a device completes an operation;
+/// - then carries out all **effects** that [`take_effects`](Counters::take_effects) returns, in order. Where an effect
+///   leads to another event, the effects of that event come before the rest.
 ///
-/// **Getters** tell what an operation waits for ([`waits_for`](Counters::waits_for), [`other_node`](Counters::other_node)), and why it has
-/// failed when its time is over ([`deadline`](Counters::deadline)).
+/// **Getters** return what an operation waits for ([`waits_for`](Counters::waits_for),
+/// [`other_node`](Counters::other_node)), and the failure of an operation whose deadline has passed
+/// ([`deadline`](Counters::deadline)).
 pub(super) struct Counters {
-    /// This node.
+    /// The name of this node.
     name: Name,
     tenants: Tenants,
-    /// The most requests that one peer may have waiting here, and that may wait at one peer.
+    /// The most requests that one peer may have waiting here, and that this node may have waiting at one peer.
     requests_per_link: usize,
     ops: HashMap<OperationId, Op>,
     by_key: HashMap<Key, Entry>,
@@ -75,39 +77,39 @@ pub(super) struct Counters {
     words: Words,
     links: BTreeMap<LinkId, OfLink>,
     effects: Vec<Effect>,
-    /// A rule to break.
+    /// The protocol rule that this node breaks, for tests.
     #[cfg(test)]
     broken: Option<super::broken::Broken>,
 }
 
-/// What two nodes have to do with each other's counters, over one link.
+/// The requests and grants between this node and one peer, over one link.
 struct OfLink {
     peer: PeerInfo,
     kind: FabricKind,
-    /// Whether both sides' devices can operate on words.
+    /// Whether the devices of both sides can operate on words.
     atomics: bool,
-    /// Requests of ours.
+    /// Requests of this node to the peer.
     calls: Slab<away::Call, of::CounterCall>,
-    /// The peer's counters that were opened.
+    /// Counters of the peer that this node has opened.
     opened: HashMap<Key, away::Opened>,
-    /// Requests of the peer.
+    /// Requests of the peer that are not answered yet, by index.
     serves: HashMap<u32, Serve>,
-    /// Our words that the peer operates on, by place.
+    /// Words of this node that are granted to the peer, by place.
     grants: HashMap<u32, WordGrant>,
 }
 
-/// Something that comes out of the counters.
+/// An effect that the node must carry out.
 #[derive(Debug)]
 pub(super) enum Effect {
-    /// To be done by the fabric, or by the host.
+    /// An action for the fabric or for the host.
     Do(Action),
     /// An operation needs the link to that node; [`Counters::connected`] follows when it is up.
     Connect(OperationId, Name),
-    /// Send a message about the request of this index.
+    /// Send a message about the request with this index.
     Send(LinkId, u32, Body),
-    /// Send a request of this index. Its names have to be numbered.
+    /// Send a request with this index. Its key and its tenant must first be numbered on the link.
     Ask(LinkId, u32, Asked),
-    /// Tell a peer that this counter, whose word it was granted, has lost its name.
+    /// Tell a peer, which holds a grant of this counter's word, that the counter has lost its name.
     TellEnded(LinkId, Key),
     /// The peer broke the contract.
     Violation(LinkId, String),
@@ -117,7 +119,7 @@ pub(super) enum Effect {
     Ended(OperationId, Outcome),
 }
 
-/// A request to a peer: of what, for whom, and what for.
+/// A request to a peer: the key, the tenant that asks, and the kind of request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) key: Key,
@@ -125,29 +127,29 @@ pub(super) struct Asked {
     pub(super) what: AskedFor,
 }
 
-/// What a request to a peer is for.
+/// The kind of a request to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AskedFor {
     /// COUNTER_OPEN.
     Open {
-        /// Whether a grant of its word is of use.
+        /// Whether the requesting node can use a grant of the word.
         wants_grant: bool,
     },
     /// BARRIER_WAIT.
     Wait {
-        /// How many have to arrive.
+        /// The number of arrivals that complete a round.
         members: u32,
     },
     /// COUNTER_OP.
     Operate {
-        /// Of the counter.
+        /// The identity of the counter.
         identity: u64,
-        /// What to do.
+        /// The operation.
         op: AtomicOp,
     },
 }
 
-/// How people call it.
+/// Returns the name of a counter or barrier for messages to people.
 fn spoken(key: &Key) -> String {
     match key.reserved_for() {
         Some((ReservedFor::Counter, name)) => format!("counter {name:?}"),
@@ -157,7 +159,7 @@ fn spoken(key: &Key) -> String {
 }
 
 impl Counters {
-    /// No counters.
+    /// Returns a machine without counters.
     pub(super) fn new(config: &NodeConfig) -> Counters {
         Counters {
             name: config.name.clone(),
@@ -174,18 +176,18 @@ impl Counters {
         }
     }
 
-    /// From here on the words of counters lie in this memory: see [`Node::use_words`](super::Node::use_words).
+    /// Puts the words of counters into this memory: see [`Node::use_words`](super::Node::use_words).
     pub(super) fn use_words(&mut self, words: LocalSlice, kind: FabricKind) {
         self.words.lie_in(words, kind);
     }
 
-    /// A link came up. `atomics`: whether both sides' devices can operate on words.
+    /// Handles a new link. `atomics`: whether the devices of both sides can operate on words.
     pub(super) fn link_up(&mut self, link: LinkId, peer: PeerInfo, kind: FabricKind, atomics: bool) {
         let (calls, opened, serves, grants) = (Slab::default(), HashMap::new(), HashMap::new(), HashMap::new());
         self.links.insert(link, OfLink { peer, kind, atomics, calls, opened, serves, grants });
     }
 
-    /// Takes what has come out.
+    /// Takes the effects that have been collected.
     pub(super) fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
@@ -209,7 +211,7 @@ impl Counters {
         }
     }
 
-    /// The word of a counter that lives here, by its identity.
+    /// Returns the place of a counter that lives here and has this identity.
     fn place_of(&self, key: &Key, identity: u64) -> Option<u32> {
         match self.home(key) {
             Some(Home { what: What::Counter(place), identity: own, .. }) if *own == identity => Some(*place),
@@ -231,12 +233,12 @@ impl Counters {
         }
     }
 
-    /// How many counters and barriers live here.
+    /// Returns the number of counters and barriers that live here.
     pub(super) fn live_here(&self) -> u64 {
         self.by_key.values().filter(|entry| matches!(entry, Entry::Home(_))).count() as u64
     }
 
-    /// The places and values of the counters that live here, where the values do not lie in registered memory.
+    /// Returns the places and values of the counters that live here, if the values do not lie in registered memory.
     #[cfg(test)]
     pub(super) fn values(&self) -> Vec<(Key, u32, u64)> {
         let of = |(key, entry): (&Key, &Entry)| match entry {
@@ -248,7 +250,7 @@ impl Counters {
         self.by_key.iter().filter_map(of).collect()
     }
 
-    /// How much is under way.
+    /// Returns the number of operations, requests, claims and arrivals in progress.
     #[cfg(test)]
     pub(super) fn busy(&self) -> usize {
         let waiting = |entry: &Entry| match entry {

@@ -16,28 +16,28 @@ use std::time::Duration;
 /// An operation of a worker that has not ended.
 pub(super) struct Op {
     pub(super) key: Key,
-    /// For whom it is.
+    /// The tenant that asks.
     pub(super) tenant: Tenant,
     pub(super) ask: CounterAsk,
     pub(super) stage: Stage,
 }
 
-/// What an operation waits for.
+/// The event that an operation waits for.
 #[derive(Clone)]
 pub(super) enum Stage {
-    /// The directory.
+    /// The directory's answer to the claim.
     Claiming,
     /// A link to that node.
     Connecting(Name),
-    /// The home at the other end of that link.
+    /// The answer of the home at the other end of that link.
     Called(LinkId, CounterCallId),
-    /// The device that operates on the words here.
+    /// The device that operates on words of this node.
     Running(RunningId),
-    /// The others, at a barrier here.
+    /// The other members of a barrier that lives here.
     Arrived,
 }
 
-/// How an operation was carried out: over which path, by which fabric, and when it was posted.
+/// The path and the fabric by which an operation was carried out, and when it was posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Way {
     pub(crate) path: CounterPath,
@@ -45,30 +45,30 @@ pub(crate) struct Way {
     pub(crate) posted: Time,
 }
 
-/// How an operation that was carried out has ended.
+/// The outcome of an operation that was carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It has opened a counter of this identity, which lives there.
+    /// A counter was opened: its home and its identity.
     Opened(Name, u64),
-    /// What the counter held before.
+    /// A counter was read or changed: its value before the operation.
     Counted(u64, Way),
-    /// The barrier's round, and whether this was the last to arrive.
+    /// A barrier was released: its round, and whether this waiter was the last to arrive.
     Released(u64, bool, Way),
 }
 
-/// Whether an operation changes its word.
+/// Whether an operation may change its word, or counts as an arrival.
 pub(super) fn changes(ask: &CounterAsk) -> bool {
     !matches!(ask, CounterAsk::Open | CounterAsk::Operate { op: AtomicOp::Load, .. })
 }
 
 impl Counters {
-    /// A worker's operation begins.
+    /// Begins an operation of a worker.
     pub(crate) fn begin(&mut self, now: Time, id: OperationId, (key, tenant): (Key, Tenant), ask: CounterAsk) {
         self.ops.insert(id, Op { key, tenant, ask, stage: Stage::Claiming });
         self.find(now, id);
     }
 
-    /// An operation has ended, and nobody waits for its outcome.
+    /// Drops an operation that has ended, or whose outcome is no longer wanted.
     pub(crate) fn give_up(&mut self, id: OperationId) {
         let Some(op) = self.ops.remove(&id) else { return };
         match op.stage {
@@ -105,7 +105,7 @@ impl Counters {
         }
     }
 
-    /// Whether a counter or barrier that lives here is of this tenant.
+    /// Checks that a counter or barrier that lives here belongs to this tenant.
     pub(super) fn may_count(&self, key: &Key, tenant: Tenant) -> Result<(), Failure> {
         match self.home(key).map(|home| home.tenant) {
             Some(owner) if owner != tenant => Err(self.tenants.of_another(&spoken(key), owner, tenant)),
@@ -114,7 +114,7 @@ impl Counters {
     }
 
     fn give_up_call(&mut self, link: LinkId, id: CounterCallId) {
-        // A wait is withdrawn; everything else is answered some time.
+        // A wait is withdrawn with CANCEL. Every other call is answered by the peer in time.
         if let Some(call) = self.links.get_mut(&link).and_then(|l| l.calls.get_mut(id))
             && call.give_up()
         {
@@ -126,7 +126,7 @@ impl Counters {
         self.links.get(&link).map_or("", |l| l.peer.name.as_str())
     }
 
-    /// The other node that takes part in an operation by now.
+    /// Returns the other node that takes part in an operation by now.
     pub(crate) fn other_node(&self, id: OperationId) -> Option<&Name> {
         match &self.ops.get(&id)?.stage {
             Stage::Connecting(node) => Some(node),
@@ -135,7 +135,7 @@ impl Counters {
         }
     }
 
-    /// What an operation waits for, in words.
+    /// Returns what an operation waits for, in words.
     pub(crate) fn waits_for(&self, id: OperationId) -> Option<String> {
         let Op { key, ask, stage, .. } = self.ops.get(&id)?;
         Some(match (stage, ask) {
@@ -154,7 +154,7 @@ impl Counters {
         })
     }
 
-    /// Why an operation has failed whose time is over.
+    /// Returns the failure of an operation whose deadline has passed.
     pub(crate) fn deadline(&self, id: OperationId, after: Duration) -> Option<Failure> {
         let Op { key, ask, stage, .. } = self.ops.get(&id)?;
         let what = spoken(key);

@@ -1,4 +1,4 @@
-//! The counters of two nodes, with a directory and a link between them that the tests play.
+//! Tests of the counters of two nodes. The tests play the directory and the link between the nodes.
 
 use super::*;
 use crate::fabric::DownReason;
@@ -36,7 +36,7 @@ fn peer(of: &str) -> PeerInfo {
     PeerInfo { name: name(of), incarnation: 1, receive_slots: 8, vouches: Vouches::ForAll, passed_over: Vec::new() }
 }
 
-/// A node of this name, with a link to the other one.
+/// Returns the counters of a node of this name, with a link to the other node.
 fn node(own: &str, other: &str) -> Counters {
     let mut counters = Counters::new(&NodeConfig::new(name(own), 1));
     counters.link_up(LINK, peer(other), FabricKind::Tcp, false);
@@ -45,7 +45,7 @@ fn node(own: &str, other: &str) -> Counters {
 
 type Ended = (OperationId, Result<Outcome, FailureCode>);
 
-/// How many names the directory is asked for, and how the operations have ended.
+/// Returns the number of claims that were sent to the directory, and the outcomes of the operations that ended.
 fn outcome(counters: &mut Counters) -> (usize, Vec<Ended>) {
     let (mut claims, mut ended) = (0, Vec::new());
     for effect in counters.take_effects() {
@@ -59,7 +59,7 @@ fn outcome(counters: &mut Counters) -> (usize, Vec<Ended>) {
     (claims, ended)
 }
 
-/// A node where the counter lives, with its identity.
+/// Returns a node at which the counter lives, and the counter's identity.
 fn home() -> (Counters, u64) {
     let mut home = node("home", "away");
     home.begin(NOW, op(1), (counter(), TENANT), CounterAsk::Open);
@@ -75,7 +75,7 @@ fn add(home: &str, identity: u64) -> CounterAsk {
     CounterAsk::Operate { home: name(home), identity, op: AtomicOp::FetchAdd(5) }
 }
 
-/// The message that was sent last, and the index of its request.
+/// Returns the message that was sent last, and the index of its request.
 fn sent(counters: &mut Counters) -> Option<(u32, Body)> {
     let effects = counters.take_effects().into_iter();
     effects.rev().find_map(|effect| match effect {
@@ -85,7 +85,7 @@ fn sent(counters: &mut Counters) -> Option<(u32, Body)> {
 }
 
 #[test]
-fn a_counter_lives_where_it_was_claimed_and_counts() {
+fn counter_lives_and_counts_where_it_was_claimed() {
     let (mut home, identity) = home();
     for (n, expected) in [(2, 0), (3, 5)] {
         home.begin(NOW, op(n), (counter(), TENANT), add("home", identity));
@@ -101,7 +101,7 @@ fn a_counter_lives_where_it_was_claimed_and_counts() {
 }
 
 #[test]
-fn an_operation_finds_its_home_and_is_answered_by_it() {
+fn operation_is_answered_by_its_home() {
     let ((mut home, identity), mut away) = (home(), node("away", "home"));
     away.begin(NOW, op(1), (counter(), TENANT), add("home", identity));
     let effects = away.take_effects();
@@ -126,7 +126,7 @@ fn an_operation_finds_its_home_and_is_answered_by_it() {
 }
 
 #[test]
-fn what_was_said_before_a_link_was_lost_has_an_unknown_outcome() {
+fn sent_request_has_an_unknown_outcome_after_link_loss() {
     let lost = |unsent: bool| {
         let mut away = node("away", "home");
         away.begin(NOW, op(1), (counter(), TENANT), add("home", 7));
@@ -143,7 +143,7 @@ fn what_was_said_before_a_link_was_lost_has_an_unknown_outcome() {
 }
 
 #[test]
-fn a_barrier_waits_for_all_members_and_not_for_those_that_left() {
+fn barrier_waits_for_all_members_that_have_not_left() {
     let mut home = node("home", "away");
     let wait = |home: &mut Counters, n| home.begin(NOW, op(n), (barrier(), TENANT), CounterAsk::Wait { members: 2 });
     wait(&mut home, 1);
@@ -163,7 +163,7 @@ fn a_barrier_waits_for_all_members_and_not_for_those_that_left() {
 }
 
 #[test]
-fn a_wait_that_is_given_up_is_called_off_at_its_home() {
+fn abandoned_wait_is_cancelled_at_its_home() {
     let mut away = node("away", "home");
     away.begin(NOW, op(1), (barrier(), TENANT), CounterAsk::Wait { members: 2 });
     away.claimed(NOW, &barrier(), Err(ClaimRefused::Owned { owner: name("home"), node: name("home") }));
@@ -194,7 +194,7 @@ fn operations_that_wait_for_a_claim_share_it_and_its_refusal() {
 }
 
 #[test]
-fn a_counter_whose_name_another_node_has_is_lost() {
+fn counter_is_lost_when_another_node_owns_its_name() {
     let (mut home, identity) = home();
     home.claim_all();
     assert_eq!(outcome(&mut home).0, 1);

@@ -1,8 +1,9 @@
-//! The values of the counters that live here, and who may change them.
+//! The values of the counters that live here, and the operations on them.
 //!
-//! Where a fabric's device operates on words for peers, it also does so for this node: a device's atomic operations and a
-//! processor's are not atomic to each other. The words lie in registered memory then, and nothing here touches them. Elsewhere a
-//! value is a number in a table, which only the node's own thread knows.
+//! If a fabric's device operates on words for peers, the device also operates on them for this node, because the atomic
+//! operations of a device and those of a processor are not atomic to each other. The words then lie in registered
+//! memory, and this module never accesses them. Otherwise a value is a number in a table that only the node's own
+//! thread accesses.
 
 use super::op::{Outcome, Way, changes};
 use super::{Counters, WORD_BYTES};
@@ -16,10 +17,10 @@ use crate::time::Time;
 use crate::wire::message::Body;
 use std::collections::VecDeque;
 
-/// Operations that the device is given at a time; others stand in line.
+/// The most operations that the device is given at a time. The others wait in a queue.
 const AT_ONCE: usize = 64;
 
-/// An operation that stands in line for the device, or is with it.
+/// An operation that is in the queue for the device, or that the device has.
 pub(super) struct Running {
     who: Who,
     place: u32,
@@ -28,19 +29,19 @@ pub(super) struct Running {
     posted: bool,
 }
 
-/// For whom.
+/// The requester of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
     Local(OperationId),
-    /// The request of this index of that link's peer.
+    /// The request with this index of the link's peer.
     Peer(LinkId, u32),
 }
 
 #[derive(Default)]
 pub(super) struct Words {
-    /// Where the words lie, and whose device operates on them.
+    /// The memory of the words, and the fabric whose device operates on them.
     device: Option<(LocalSlice, FabricKind)>,
-    /// By place; without a device.
+    /// The values by place, if there is no device.
     values: Vec<u64>,
     running: Slab<Running, of::Running>,
     line: VecDeque<RunningId>,
@@ -52,7 +53,7 @@ impl Words {
         self.device = Some((words, kind));
     }
 
-    /// The word of a place, where it lies in registered memory.
+    /// Returns the word at a place, if the words lie in registered memory.
     pub(super) fn word(&self, place: u32) -> Option<LocalSlice> {
         self.device.and_then(|(words, _)| words.sub(u64::from(place) * WORD_BYTES, WORD_BYTES))
     }
@@ -63,7 +64,7 @@ impl Words {
         Way { path, fabric, posted }
     }
 
-    /// Operates on a value that lies in the table.
+    /// Operates on a value in the table.
     fn operate(&mut self, place: u32, op: AtomicOp) -> u64 {
         let place = place as usize;
         if place >= self.values.len() {
@@ -80,7 +81,7 @@ impl Words {
         old
     }
 
-    /// The one that wanted it has gone: what the device does not know yet is not done.
+    /// Drops an operation whose requester has gone, unless the device already has it.
     pub(super) fn forget(&mut self, id: RunningId) {
         if self.running.get(id).is_some_and(|r| !r.posted) {
             self.running.remove(id);
@@ -88,7 +89,7 @@ impl Words {
         }
     }
 
-    /// The same for all requests of a link's peer.
+    /// Drops all operations that a link's peer requested, unless the device already has them.
     pub(super) fn forget_peer(&mut self, link: LinkId) {
         for id in self.running.ids(|r| matches!(r.who, Who::Peer(l, _) if l == link)) {
             self.forget(id);
@@ -111,7 +112,7 @@ impl Words {
 }
 
 impl Counters {
-    /// Operates on a word here: at once, or by the device. `None`: it is done.
+    /// Operates on a word of this node, directly or by the device. `None`: the operation is complete.
     pub(super) fn operate(&mut self, now: Time, who: Who, place: u32, op: AtomicOp) -> Option<RunningId> {
         let words = &mut self.words;
         if words.device.is_none() {
@@ -138,7 +139,7 @@ impl Counters {
         }
     }
 
-    /// The device took what stood in line, and is done with one.
+    /// Removes an operation that the device has completed or refused, and gives the device the next one from the queue.
     fn device_done(&mut self, work: WorkId) -> Option<Running> {
         let running = self.words.running.remove(Id::from_u64(work.0))?;
         self.words.posted -= 1;
@@ -146,14 +147,14 @@ impl Counters {
         Some(running)
     }
 
-    /// The device is done with a word here.
+    /// Handles a completion of the device on a word of this node.
     pub(crate) fn local_atomic_done(&mut self, work: WorkId, result: Result<u64, String>) {
         if let Some(running) = self.device_done(work) {
             self.operated(running.who, running.since, result);
         }
     }
 
-    /// The device did not take an operation that [`FabricAction::LocalAtomic`] asked for.
+    /// Handles a refusal: the device did not take an operation that [`FabricAction::LocalAtomic`] asked for.
     pub(crate) fn local_atomic_refused(&mut self, work: WorkId, why: &str) {
         if let Some(running) = self.device_done(work) {
             let text = format!("node {:?} cannot operate on its counters: {why}; nothing was changed", self.name);

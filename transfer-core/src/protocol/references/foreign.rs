@@ -1,16 +1,16 @@
-//! Memory of peers that workers of ours read by reference.
+//! Memory of peers that workers of this node read by reference.
 
 use super::References;
 use crate::fabric::LinkId;
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId};
 use crate::protocol::action::{Actions, HostAction};
 
-/// A segment of a peer's that workers of ours may read.
+/// A segment of a peer that workers of this node may read.
 #[derive(Default)]
 pub(super) struct Foreign {
-    /// Blobs that lie in it.
+    /// The number of blobs of this node that lie in the segment.
     blobs: u64,
-    /// No more will come.
+    /// Whether the segment gets no more blobs: the peer no longer names it, or the link is lost.
     ended: bool,
 }
 
@@ -21,7 +21,7 @@ impl Foreign {
     }
 }
 
-/// A version that is not sent, but may be read where it lies.
+/// A version that is not sent: the reader reads it in the segment of its owner.
 pub(crate) struct Referred {
     pub(crate) lease: u32,
     pub(crate) segment: u32,
@@ -29,7 +29,8 @@ pub(crate) struct Referred {
 }
 
 impl References {
-    /// A peer's segment is kept for workers of this node, under a number of this node's. `false`: its link is gone.
+    /// Keeps a peer's segment for workers of this node, under a number of this node. Returns `false` if the link is
+    /// gone.
     pub(crate) fn keep(&mut self, link: LinkId, handle: u32, segment: SegmentId, len_bytes: u64) -> bool {
         let Some(l) = self.links.get_mut(&link) else { return false };
         l.kept.insert(handle, (segment, len_bytes));
@@ -37,14 +38,14 @@ impl References {
         true
     }
 
-    /// The peer will not name that segment again.
+    /// Handles the end of a segment: the peer will not name it again.
     pub(crate) fn segment_gone(&mut self, link: LinkId, handle: u32, actions: &mut Actions) {
         if let Some((segment, _)) = self.links.get_mut(&link).and_then(|l| l.kept.remove(&handle)) {
             self.foreign_ended(segment, actions);
         }
     }
 
-    /// Where a version lies that the peer refers to. The error says what is wrong with it.
+    /// Returns the memory of a version that the peer refers to. The error says what is wrong with the reference.
     pub(crate) fn find(&self, link: LinkId, referred: &Referred, len: u64) -> Result<LocalSlice, String> {
         let Referred { segment: handle, offset, .. } = *referred;
         let Some((segment, segment_len)) = self.links.get(&link).and_then(|l| l.kept.get(&handle)).copied() else {
@@ -59,14 +60,14 @@ impl References {
         Ok(LocalSlice { segment, offset, len })
     }
 
-    /// A blob of this node lies there now.
+    /// Counts a blob of this node that now lies in the segment.
     pub(crate) fn begin_reading(&mut self, segment: SegmentId) {
         if let Some(foreign) = self.foreign.get_mut(&segment) {
             foreign.blobs += 1;
         }
     }
 
-    /// A blob that lay there has ended.
+    /// Removes a blob of this node that lay in the segment.
     pub(crate) fn end_reading(&mut self, segment: SegmentId, actions: &mut Actions) {
         if let Some(foreign) = self.foreign.get_mut(&segment) {
             foreign.blobs = foreign.blobs.saturating_sub(1);

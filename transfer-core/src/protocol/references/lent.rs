@@ -1,4 +1,4 @@
-//! Memory of ours that peers read by reference.
+//! Memory of this node that peers read by reference.
 
 use super::{OfLink, References};
 use crate::fabric::LinkId;
@@ -10,48 +10,50 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-/// The time after a link is lost, and between two looks from then on, at which the host looks for readers.
+/// The interval at which the host checks for readers after a link is lost. The first check comes at most one interval
+/// after the loss.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How many segments are looked at in one round: each costs two system calls.
+/// The most segments that one round checks. Each check costs two system calls.
 const LOOKS_PER_ROUND: usize = 64;
 
-/// A segment that a peer was passed.
+/// The state of a segment that was passed to a peer.
 pub(super) enum Sharing {
-    /// It has not said that it has it. Its requests that wait for that.
+    /// The peer has not confirmed the segment yet. Holds the peer's requests that wait for that.
     Passed(Vec<u32>),
-    /// It has it.
+    /// The peer has the segment.
     Kept,
 }
 
-/// What peers held when their links were lost, by the link's mark and the segment.
+/// The versions that peers held when their links were lost, by the link's mark and the segment.
 #[derive(Default)]
 pub(super) struct Unreturned {
     held: BTreeMap<(u64, SegmentId), Vec<BlobId>>,
-    /// When to look whether it is still read.
+    /// The time of the next check for readers.
     look_at: Option<Time>,
-    /// The one that was looked at last.
+    /// The entry that was checked last.
     last: Option<(u64, SegmentId)>,
 }
 
 /// Whether a request can be answered by reference.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Passing {
-    /// At once: the peer has the segment.
+    /// Yes, at once: the peer has the segment.
     Kept,
-    /// As soon as the peer has the segment.
+    /// Yes, as soon as the peer has the segment.
     Waits,
-    /// No: the bytes have to be sent.
+    /// No: the bytes must be sent.
     Never,
 }
 
 impl References {
-    /// Whether a peer's request for something in this segment can be answered by reference. Passes the segment where that was not done.
+    /// Decides whether a peer's request for a version in this segment can be answered by reference. Passes the segment
+    /// to the peer if that was not done before.
     pub(crate) fn pass(&mut self, link: LinkId, index: u32, segment: SegmentId, actions: &mut Actions) -> Passing {
         let Some(l) = self.links.get_mut(&link).filter(|_| self.held < self.limit) else { return Passing::Never };
         match l.shared.get_mut(&segment) {
             Some(Sharing::Kept) => return Passing::Kept,
-            // Those that were given up meanwhile stand in it still.
+            // The list still contains requests that were given up meanwhile.
             Some(Sharing::Passed(waiting)) if waiting.len() >= self.waiting_limit => return Passing::Never,
             Some(Sharing::Passed(waiting)) => waiting.push(index),
             None => {
@@ -62,7 +64,8 @@ impl References {
         Passing::Waits
     }
 
-    /// The peer has a segment of ours, and keeps it. Returns the requests that wait for that, those that were given up too.
+    /// Marks a segment of this node as kept by the peer. Returns the requests that waited for that, including requests
+    /// that were given up.
     pub(crate) fn segment_kept(&mut self, link: LinkId, segment: SegmentId) -> Vec<u32> {
         let before = self.links.get_mut(&link).and_then(|l| l.shared.insert(segment, Sharing::Kept));
         match before {
@@ -71,14 +74,16 @@ impl References {
         }
     }
 
-    /// A peer gets a version by reference, and one of its references. Returns the number of the lease.
+    /// Gives a peer a version by reference. The caller hands over one reference to the version. Returns the number of
+    /// the lease.
     pub(crate) fn lend(&mut self, link: LinkId, blob: BlobId) -> Option<u32> {
         let lease = self.links.get_mut(&link)?.lent.insert(blob).short();
         self.held += 1;
         Some(lease)
     }
 
-    /// The peer reads it no more. `None`: it does not hold such a lease.
+    /// Ends a lease of a peer, which no longer reads the version. Returns `None` if the peer does not hold such a
+    /// lease.
     pub(crate) fn released(&mut self, link: LinkId, lease: u32) -> Option<BlobId> {
         let lent = &mut self.links.get_mut(&link)?.lent;
         let blob = lent.remove(lent.lengthen(lease)?)?;
@@ -86,15 +91,15 @@ impl References {
         Some(blob)
     }
 
-    /// A segment of ours ends: nobody holds anything in it.
+    /// Forgets a segment of this node that ends. No peer holds a version in it.
     pub(crate) fn unshare(&mut self, segment: SegmentId) {
         for l in self.links.values_mut() {
             l.shared.remove(&segment);
         }
     }
 
-    /// A link is lost: what its peer held stays held until nobody reads it, and so do the segments that came over it. `segment_of` tells
-    /// where a version lies.
+    /// Handles the loss of a link. The versions that its peer held stay held until no process reads them; the segments
+    /// that came over the link stay until the blobs in them end. `segment_of` returns the segment of a version.
     pub(crate) fn lost(
         &mut self,
         now: Time,
@@ -115,12 +120,12 @@ impl References {
         }
     }
 
-    /// When to call [`look_after`](References::look_after).
+    /// Returns when to call [`look_after`](References::look_after).
     pub(crate) fn look_at(&self) -> Option<Time> {
         self.unreturned.look_at
     }
 
-    /// Has the host look for readers of what was not returned, if it is time.
+    /// Asks the host to check for readers of unreturned versions, if the next check is due.
     pub(crate) fn look_after(&mut self, now: Time, actions: &mut Actions) {
         let Unreturned { held, look_at, last } = &mut self.unreturned;
         if look_at.is_none_or(|at| at > now) {
@@ -135,7 +140,8 @@ impl References {
         }
     }
 
-    /// Nobody reads that segment over the lost link of that mark any more. Returns the versions that its peer held.
+    /// Handles the host's answer that no process reads the segment over the lost link of that mark. Returns the
+    /// versions that its peer held.
     pub(crate) fn answered(&mut self, segment: SegmentId, mark: u64) -> Vec<BlobId> {
         let blobs = self.unreturned.held.remove(&(mark, segment)).unwrap_or_default();
         self.held = self.held.saturating_sub(blobs.len());
@@ -145,7 +151,7 @@ impl References {
         blobs
     }
 
-    /// Takes out what a lost link's peer held, as if nobody read it.
+    /// Takes the versions that a lost link's peer held, as if no process read them.
     #[cfg(test)]
     pub(crate) fn forget_lent(&mut self, lost: &mut OfLink) -> Vec<BlobId> {
         let lent = std::mem::take(&mut lost.lent);

@@ -1,12 +1,14 @@
-//! Memory of one node that workers of another read by reference, over links whose two sides share their memory.
+//! References: versions of one node that workers of another node read in the memory of the first, over links whose two
+//! sides share their memory.
 //!
-//! The owner answers a request with BY_REFERENCE in place of the bytes, and holds the version for the peer as it holds one for a worker,
-//! until RELEASE_REFERENCE. It does so only once the peer has said of the segment that it has it, and keeps it: see
-//! [`FabricEvent::SegmentKept`](crate::fabric::FabricEvent::SegmentKept). When the link is lost, nobody can say who still reads. Then the
-//! host of the node is asked repeatedly ([`HostAction::AskReaders`]), and the memory stays as it is until the answer is that nobody does.
+//! The owner answers a request with BY_REFERENCE in place of the bytes, and holds the version for the peer, as it does
+//! for a worker, until RELEASE_REFERENCE. It does so only once the peer has confirmed that it keeps the segment: see
+//! [`FabricEvent::SegmentKept`](crate::fabric::FabricEvent::SegmentKept). When the link is lost, the peer can no longer
+//! release its references. The host of the owner's node is then asked repeatedly for readers
+//! ([`HostAction::AskReaders`]), and the memory stays as it is until the host answers that there are none.
 //!
 //! # Layout
-//! - `lent`: memory of ours that peers read. `foreign`: memory of peers that workers of ours read.
+//! - `lent`: memory of this node that peers read. `foreign`: memory of peers that workers of this node read.
 
 mod foreign;
 mod lent;
@@ -28,23 +30,25 @@ use std::collections::BTreeMap;
 
 /// The references between a node and its peers, as a state machine.
 ///
-/// It knows links, segments and versions by their ids, and nothing else of them. Whoever holds it
+/// It knows links, segments and versions only by their ids. The node that holds it
 /// - hands it **events**: both sides of a link allow references ([`begin`](References::begin)), a link is gone
-///   ([`link_down`](References::link_down), then [`lost`](References::lost)), a segment was passed, kept or ended, a peer gives a reference
-///   back ([`released`](References::released)), the host has looked for readers ([`answered`](References::answered));
-/// - does what **comes out**: segments to pass and to forget, and readers to look for, go into the queue of actions that is handed in with
-///   the event; versions that nobody reads are returned, each to be let go;
+///   ([`link_down`](References::link_down), then [`lost`](References::lost)), a segment was passed, kept or ended, a
+///   peer releases a reference ([`released`](References::released)), the host has checked for readers
+///   ([`answered`](References::answered));
+/// - carries out the **effects**: segments to pass and to unmap, and readers to check for, are pushed to the queue of
+///   actions that comes with the event; versions that no peer reads are returned, and the node drops one reference to
+///   each;
 /// - asks [`look_at`](References::look_at) when to call [`look_after`](References::look_after).
 pub(super) struct References {
     /// The most versions that peers may hold.
     limit: usize,
-    /// The most requests that may wait for one segment to be kept.
+    /// The most requests of a peer that may wait until the peer has one segment.
     waiting_limit: usize,
     links: BTreeMap<LinkId, OfLink>,
-    /// Segments of peers.
+    /// The segments of peers that this node keeps.
     foreign: HashMap<SegmentId, Foreign>,
     unreturned: Unreturned,
-    /// How many versions peers hold, those of links that are lost too.
+    /// The number of versions that peers hold, including the peers of lost links.
     held: usize,
 }
 
@@ -53,16 +57,16 @@ pub(super) struct References {
 pub(super) struct OfLink {
     /// The link's number among the marks of readers.
     mark: u64,
-    /// Segments of ours that the peer was passed.
+    /// The segments of this node that were passed to the peer.
     shared: HashMap<SegmentId, Sharing>,
-    /// What the peer holds of ours.
+    /// The versions of this node that the peer holds.
     lent: Slab<BlobId>,
-    /// The peer's segments that we keep, as it calls them: how we call them, and their lengths.
+    /// The peer's segments that this node keeps, by the peer's number: this node's number and the length in bytes.
     kept: HashMap<u32, (SegmentId, u64)>,
 }
 
 impl References {
-    /// No references.
+    /// Returns a machine without references.
     pub(super) fn new(config: &NodeConfig) -> References {
         References {
             limit: config.max_references,
@@ -74,28 +78,28 @@ impl References {
         }
     }
 
-    /// The two sides of this link may refer to each other's memory.
+    /// Allows references over this link, under this mark.
     pub(super) fn begin(&mut self, link: LinkId, mark: u64) {
         self.links.entry(link).or_default().mark = mark;
     }
 
-    /// Whether the two sides of this link may refer to each other's memory.
+    /// Returns whether references are allowed over this link.
     pub(super) fn are_allowed(&self, link: LinkId) -> bool {
         self.links.contains_key(&link)
     }
 
-    /// A link is gone. What was referred to over it goes to [`lost`](References::lost).
+    /// Removes a link that is gone. The caller passes the returned value to [`lost`](References::lost).
     pub(super) fn link_down(&mut self, link: LinkId) -> Option<OfLink> {
         self.links.remove(&link)
     }
 
-    /// What is held of others, and for others.
+    /// Returns the number of blobs in segments of peers, and the number of versions that peers hold.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (u64, usize) {
         (self.foreign.values().map(Foreign::blobs).sum(), self.held)
     }
 
-    /// The mark of the link over which a peer's segment came.
+    /// Returns the mark of the link over which a peer's segment came.
     #[cfg(test)]
     pub(super) fn mark_of(&self, segment: SegmentId) -> Option<u64> {
         let keeps = |l: &&OfLink| l.kept.values().any(|(s, _)| *s == segment);

@@ -1,4 +1,4 @@
-//! The references alone.
+//! Tests of the references alone.
 
 use super::lent::LOOK_EVERY;
 use super::*;
@@ -25,7 +25,7 @@ fn blob(n: u64) -> BlobId {
 }
 
 #[test]
-fn a_segment_is_passed_once_and_requests_wait_until_it_is_kept() {
+fn segment_is_passed_once_and_requests_wait_until_it_is_kept() {
     let (mut r, mut actions) = references(|_| {});
     assert_eq!(r.pass(LinkId(2), 1, OURS, &mut actions), Passing::Never, "that link allows no references");
     assert_eq!(r.pass(LINK, 1, OURS, &mut actions), Passing::Waits);
@@ -39,7 +39,7 @@ fn a_segment_is_passed_once_and_requests_wait_until_it_is_kept() {
 }
 
 #[test]
-fn references_end_at_their_limits() {
+fn references_are_refused_at_their_limits() {
     let (mut r, mut actions) = references(|config| (config.max_references, config.max_requests_per_link) = (1, 2));
     for (index, expected) in [(1, Passing::Waits), (2, Passing::Waits), (3, Passing::Never)] {
         assert_eq!(r.pass(LINK, index, OURS, &mut actions), expected);
@@ -52,7 +52,7 @@ fn references_end_at_their_limits() {
 }
 
 #[test]
-fn what_a_lost_peer_held_stays_held_until_nobody_reads_it() {
+fn versions_of_a_lost_peer_stay_held_until_no_reader_is_left() {
     let (mut r, mut actions) = references(|_| {});
     r.lend(LINK, blob(1)).unwrap();
     r.lend(LINK, blob(2)).unwrap();
@@ -71,7 +71,7 @@ fn what_a_lost_peer_held_stays_held_until_nobody_reads_it() {
 }
 
 #[test]
-fn a_lost_link_without_readers_is_not_looked_after() {
+fn lost_link_without_leases_is_not_checked_for_readers() {
     let (mut r, mut actions) = references(|_| {});
     let lost = r.link_down(LINK).unwrap();
     r.lost(Time(0), lost, |_| None, &mut actions);
@@ -79,7 +79,7 @@ fn a_lost_link_without_readers_is_not_looked_after() {
 }
 
 #[test]
-fn a_segment_of_a_peer_ends_with_its_last_reader() {
+fn peer_segment_ends_with_its_last_reader() {
     let (mut r, mut actions) = references(|_| {});
     assert!(r.keep(LINK, 5, THEIRS, 4096) && !r.keep(LinkId(2), 5, THEIRS, 4096));
     assert_eq!(r.mark_of(THEIRS), Some(MARK));
@@ -92,7 +92,7 @@ fn a_segment_of_a_peer_ends_with_its_last_reader() {
 }
 
 #[test]
-fn a_reference_lies_within_a_segment_that_was_passed() {
+fn reference_lies_within_a_segment_that_was_passed() {
     let (mut r, _) = references(|_| {});
     r.keep(LINK, 5, THEIRS, 4096);
     let at = |segment, offset| Referred { lease: 0, segment, offset };

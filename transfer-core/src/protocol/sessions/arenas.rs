@@ -1,31 +1,32 @@
-//! What lies in the memory of workers.
+//! The arenas of workers, and the versions that lie in them.
 
 use super::Sessions;
 use crate::memory::SegmentId;
 
-/// A segment that a worker writes. It outlives its worker while somebody reads from it.
+/// An arena: a segment that one worker writes. It outlives its worker until no version in it is in use.
 #[derive(Default)]
 pub(super) struct Arena {
-    /// Blobs that lie in it.
+    /// The number of versions that lie in the arena.
     blobs: u64,
-    /// How many ranges their bodies are made of, those of one piece not counted: what the node keeps tables of.
+    /// The number of ranges that their bodies consist of, for which the node keeps tables. A body in one piece counts
+    /// no range.
     ranges: u64,
-    /// Its worker is gone.
+    /// Whether the worker is gone.
     abandoned: bool,
 }
 
 impl Sessions {
-    /// Of an arena: how many versions lie in it, and whether its worker is gone.
+    /// Returns the number of versions that lie in an arena, and whether its worker is gone.
     pub(crate) fn arena(&self, arena: SegmentId) -> Option<(u64, bool)> {
         self.arenas.get(&arena).map(|arena| (arena.blobs, arena.abandoned))
     }
 
-    /// How many ranges the versions in an arena are made of.
+    /// Returns the number of ranges that the versions in an arena consist of.
     pub(crate) fn ranges_in(&self, arena: SegmentId) -> Option<u64> {
         self.arenas.get(&arena).map(|arena| arena.ranges)
     }
 
-    /// A version lies in an arena.
+    /// Counts a version that now lies in an arena.
     pub(crate) fn occupy(&mut self, arena: SegmentId, ranges: u32) {
         if let Some(arena) = self.arenas.get_mut(&arena) {
             arena.blobs += 1;
@@ -33,7 +34,8 @@ impl Sessions {
         }
     }
 
-    /// A version has left an arena. Whether nobody can reach that arena any more: then it is forgotten.
+    /// Removes a version from an arena. Returns `true` if the arena is now unused, because its worker is gone too; the
+    /// arena is then forgotten.
     pub(crate) fn vacate(&mut self, arena: SegmentId, ranges: u32) -> bool {
         if let Some(arena) = self.arenas.get_mut(&arena) {
             arena.blobs = arena.blobs.saturating_sub(1);
@@ -42,7 +44,8 @@ impl Sessions {
         self.tidy_arena(arena)
     }
 
-    /// The worker of an arena is gone. Whether nobody can reach that arena any more: then it is forgotten.
+    /// Marks the worker of an arena as gone. Returns `true` if the arena is now unused, because no version lies in it;
+    /// the arena is then forgotten.
     pub(crate) fn abandon(&mut self, arena: SegmentId) -> bool {
         if let Some(arena) = self.arenas.get_mut(&arena) {
             arena.abandoned = true;
@@ -58,7 +61,7 @@ impl Sessions {
         is_unused
     }
 
-    /// How many versions lie in each arena.
+    /// Returns the number of versions in each arena.
     #[cfg(test)]
     pub(crate) fn in_arenas(&self) -> Vec<u64> {
         self.arenas.values().map(|arena| arena.blobs).collect()

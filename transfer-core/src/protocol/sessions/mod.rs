@@ -1,9 +1,10 @@
-//! Workers: their sessions, their operations that wait, and the arenas that they write.
+//! Workers: their sessions, their waiting operations, and the arenas that they write.
 //!
 //! # Layout
 //! - `session`: one connected worker, and its leases.
-//! - `op`: an operation that could not end at once, and what it waits for. `operations`: the table of them, with their deadlines.
-//! - `arenas`: what lies in the memory of workers. `whereabouts`: the nodes of workers elsewhere.
+//! - `op`: an operation that could not end at once, and the event that it waits for. `operations`: the table of waiting
+//!   operations, with their deadlines.
+//! - `arenas`: the arenas of workers, and the versions that lie in them. `whereabouts`: the nodes of workers elsewhere.
 
 mod arenas;
 mod op;
@@ -29,22 +30,23 @@ use whereabouts::Whereabouts;
 
 /// The workers of a node, as a state machine.
 ///
-/// It knows versions, links and transfers by their ids, and nothing else of them. Whoever holds it
-/// - hands it **events**: a session begins ([`open`](Sessions::open)), is thrown out ([`evict`](Sessions::evict)) and ends
-///   ([`take_leases`](Sessions::take_leases)); a worker gets and gives back leases ([`lend`](Sessions::lend),
-///   [`give_back`](Sessions::give_back)); an operation begins ([`begin`](Sessions::begin)), goes on ([`set_fetch_stage`](Sessions::set_fetch_stage),
-///   [`set_push_stage`](Sessions::set_push_stage)) and ends ([`finish`](Sessions::finish)); a version lies in an arena
-///   ([`occupy`](Sessions::occupy)) and leaves it ([`vacate`](Sessions::vacate)); the directory says where a worker is
-///   ([`located`](Sessions::located));
-/// - asks [`next_deadline`](Sessions::next_deadline) when to call [`take_due`](Sessions::take_due), which gives the operations whose time is over.
+/// It knows versions, links and transfers only by their ids. The node that holds it
+/// - hands it **events**: a session begins ([`open`](Sessions::open)), is evicted ([`evict`](Sessions::evict)) and ends
+///   ([`take_leases`](Sessions::take_leases)); a worker gets and returns leases ([`lend`](Sessions::lend),
+///   [`give_back`](Sessions::give_back)); an operation begins ([`begin`](Sessions::begin)), changes its stage
+///   ([`set_fetch_stage`](Sessions::set_fetch_stage), [`set_push_stage`](Sessions::set_push_stage)) and ends
+///   ([`finish`](Sessions::finish)); a version is put into an arena ([`occupy`](Sessions::occupy)) and removed from it
+///   ([`vacate`](Sessions::vacate)); the directory locates a worker ([`located`](Sessions::located));
+/// - asks [`next_deadline`](Sessions::next_deadline) when to call [`take_due`](Sessions::take_due), which returns the
+///   operations whose deadline has passed.
 ///
-/// **Getters** hand out [`Session`]s and [`Op`]s to read.
+/// **Getters** return [`Session`]s and [`Op`]s to read.
 #[derive(Default)]
 pub(super) struct Sessions {
     sessions: BTreeMap<SessionId, Session>,
-    /// What workers that were thrown out read still.
+    /// The leases of evicted workers, which may still read.
     evicted: BTreeMap<SessionId, Leases>,
-    /// The workers that are found by their names.
+    /// The workers that can be found by name.
     by_name: HashMap<Name, SessionId>,
     arenas: HashMap<SegmentId, Arena>,
     operations: Slab<Op, of::Operation>,

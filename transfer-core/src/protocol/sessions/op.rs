@@ -1,4 +1,4 @@
-//! An operation that could not end at once, and what it waits for.
+//! An operation that could not end at once, and the event that it waits for.
 
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::OpId;
@@ -22,9 +22,9 @@ pub(crate) enum OpKind {
     Fetch {
         select: Select,
         stage: FetchStage,
-        /// How often a node that was said to own the key did not.
+        /// The number of times that the node which was said to own the key did not own it.
         astray: u32,
-        /// What asked for it, where that said so.
+        /// The trace context of the span that asked for the fetch, if there is one.
         trace: Option<TraceContext>,
     },
     Push {
@@ -36,16 +36,16 @@ pub(crate) enum OpKind {
         stage: PushStage,
         posted: Time,
     },
-    /// Landing slots for a push to come.
+    /// Requests landing slots for a later push.
     Prepare { to: Name, meta: TensorMeta, stage: PushStage },
-    /// Taking a version back; nobody finds it meanwhile.
+    /// Takes a version back. Fetches do not find the version meanwhile.
     TakeBack { blob: BlobId },
-    /// On a counter or barrier; the operation's key is its reserved one.
+    /// Acts on a counter or barrier. The operation's key is the reserved key of that counter or barrier.
     Counter,
 }
 
 impl Op {
-    /// The worker that a push, or the preparation of one, is for.
+    /// Returns the worker that a push, or the preparation of a push, is for.
     pub(crate) fn target(&self) -> Option<&Name> {
         match &self.kind {
             OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
@@ -54,7 +54,7 @@ impl Op {
         }
     }
 
-    /// What a push, or the preparation of one, waits for.
+    /// Returns the stage of a push, or of the preparation of a push.
     pub(crate) fn stage_mut(&mut self) -> Option<&mut PushStage> {
         match &mut self.kind {
             OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
@@ -63,30 +63,30 @@ impl Op {
     }
 }
 
-/// What a fetch waits for.
+/// The event that a fetch waits for.
 #[derive(Clone, PartialEq)]
 pub(crate) enum FetchStage {
-    /// The version, or the directory: it stands in the key's list of waiters.
+    /// The version, or the directory's answer. The fetch is in the key's list of waiters.
     Waiting,
     /// A link to that node.
     Connecting(Name),
-    /// The peer.
+    /// The peer's answer.
     Pulling(LinkId, PullId),
-    /// Room for a copy, and the copy: it is another tenant's, who shares it.
+    /// Room for a copy, and then the copy. The version belongs to another tenant, which shares it.
     Copying(CopyId),
 }
 
-/// What a push waits for.
+/// The event that a push waits for.
 #[derive(Clone, PartialEq)]
 pub(crate) enum PushStage {
     /// The directory's answer to the claim.
     Claiming,
-    /// The directory's answer about the worker it goes to.
+    /// The directory's answer about the node of this worker, the target of the push.
     Locating(Name),
     /// A link to that node.
     Connecting(Name),
-    /// A landing slot: it stands in the flow's queue.
+    /// A landing slot. The push is in the flow's queue.
     Queued(LinkId, OutFlowId),
-    /// The write's completion.
+    /// The completion of the write.
     Writing,
 }

@@ -10,69 +10,70 @@ use crate::tensor::{Key, Name};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
-/// What a worker reads, and how often it was handed that.
+/// The versions on which a worker holds leases, and the number of its leases on each.
 pub(super) type Leases = HashMap<BlobId, u32>;
 
 /// A connected worker.
 pub(crate) struct Session {
     name: Name,
-    /// The node whose worker has this name by the directory's word.
+    /// The other node whose worker now has this name, according to the directory.
     name_at: Option<Name>,
     tenant: Tenant,
     arena: SegmentId,
     arena_len: u64,
     pub(super) ops: HashMap<OpId, OperationId>,
     leases: Leases,
-    /// How many leases that are.
+    /// The number of leases in `leases`.
     lent: u64,
     /// The number of its last announcement.
     announced: u64,
-    /// The lowest version that may be pushed next to a worker elsewhere, where no flow has it.
+    /// The lowest version that may be pushed next, by key and target at another node. Stored when a flow's link is lost
+    /// or its target changes.
     versions: HashMap<(Key, Name), u64>,
 }
 
 impl Session {
-    /// The worker's name.
+    /// Returns the worker's name.
     pub(crate) fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The node whose worker has this name, where that is another one.
+    /// Returns the other node whose worker now has this name, if the directory has named one.
     pub(crate) fn name_at(&self) -> Option<&Name> {
         self.name_at.as_ref()
     }
 
-    /// Its tenant.
+    /// Returns the worker's tenant.
     pub(crate) fn tenant(&self) -> Tenant {
         self.tenant
     }
 
-    /// The segment that it writes, and its length in bytes.
+    /// Returns the segment that the worker writes, and its length in bytes.
     pub(crate) fn arena(&self) -> (SegmentId, u64) {
         (self.arena, self.arena_len)
     }
 
-    /// The number of its last announcement.
+    /// Returns the number of the worker's last announcement.
     pub(crate) fn announced(&self) -> u64 {
         self.announced
     }
 
-    /// How many leases it has.
+    /// Returns the number of leases that the worker holds.
     pub(crate) fn lent(&self) -> u64 {
         self.lent
     }
 
-    /// How many operations of it wait.
+    /// Returns the number of the worker's waiting operations.
     pub(crate) fn waiting(&self) -> usize {
         self.ops.len()
     }
 
-    /// The operation that the worker calls so.
+    /// Returns the operation to which the worker gave this number.
     pub(crate) fn op(&self, op: OpId) -> Option<OperationId> {
         self.ops.get(&op).copied()
     }
 
-    /// The lowest version that may be pushed next under a key to a worker elsewhere.
+    /// Returns the stored lowest version that may be pushed next for this key and target; 0 if none is stored.
     pub(crate) fn next_version(&self, way: &(Key, Name)) -> u64 {
         self.versions.get(way).copied().unwrap_or(0)
     }
@@ -88,7 +89,7 @@ pub(crate) struct Closed {
 }
 
 impl Sessions {
-    /// A worker connected. A name that is taken must have been refused before.
+    /// Adds a worker that has connected. The caller must have refused a name that is already taken.
     pub(crate) fn open(&mut self, session: SessionId, name: Name, tenant: Tenant, arena: SegmentId, arena_len: u64) {
         self.by_name.insert(name.clone(), session);
         self.arenas.insert(arena, Arena::default());
@@ -98,7 +99,7 @@ impl Sessions {
         self.sessions.insert(session, opened);
     }
 
-    /// A worker is thrown out. Its leases stay, for it may be reading still.
+    /// Evicts a worker. Its leases stay, because the worker may still be reading.
     pub(crate) fn evict(&mut self, session: SessionId) -> Option<Closed> {
         let Session { name, tenant, arena, ops, leases, .. } = self.sessions.remove(&session)?;
         self.forget_name(session, &name);
@@ -108,7 +109,7 @@ impl Sessions {
         Some(Closed { name, tenant, arena, ops })
     }
 
-    /// A worker that was thrown out reads nothing any more. Returns what it read, once for each lease.
+    /// Ends the leases of an evicted worker, which no longer reads. Returns the version of each lease, once per lease.
     pub(crate) fn take_leases(&mut self, session: SessionId) -> Vec<BlobId> {
         let mut leases: Vec<_> = self.evicted.remove(&session).unwrap_or_default().into_iter().collect();
         leases.sort_unstable_by_key(|(blob, _)| *blob);
@@ -121,7 +122,8 @@ impl Sessions {
         }
     }
 
-    /// The directory has given a worker's name to a worker of that node. Whether there is such a worker.
+    /// Marks a worker's name as lost: the directory has given it to a worker of `node`. Returns `false` if the session
+    /// does not exist.
     pub(crate) fn lose_name(&mut self, session: SessionId, node: &Name) -> bool {
         let Some(s) = self.sessions.get_mut(&session) else { return false };
         s.name_at = Some(node.clone());
@@ -130,33 +132,33 @@ impl Sessions {
         true
     }
 
-    /// A connected worker.
+    /// Returns a connected worker.
     pub(crate) fn get(&self, session: SessionId) -> Option<&Session> {
         self.sessions.get(&session)
     }
 
-    /// A connected worker's tenant.
+    /// Returns a connected worker's tenant.
     pub(crate) fn tenant_of(&self, session: SessionId) -> Option<Tenant> {
         self.sessions.get(&session).map(|s| s.tenant)
     }
 
-    /// The worker of this name.
+    /// Returns the session of the worker with this name.
     pub(crate) fn named(&self, name: &Name) -> Option<SessionId> {
         self.by_name.get(name).copied()
     }
 
-    /// All connected workers.
+    /// Returns all connected workers.
     pub(crate) fn all(&self) -> &BTreeMap<SessionId, Session> {
         &self.sessions
     }
 
-    /// How many leases there are, those of workers that were thrown out too.
+    /// Returns the number of leases, including those of evicted workers.
     pub(crate) fn lent(&self) -> u64 {
         let evicted = self.evicted.values().flat_map(HashMap::values).map(|count| u64::from(*count)).sum::<u64>();
         self.sessions.values().map(|s| s.lent).sum::<u64>() + evicted
     }
 
-    /// A worker gets a lease.
+    /// Gives a worker a lease on a version.
     pub(crate) fn lend(&mut self, session: SessionId, blob: BlobId) {
         if let Some(s) = self.sessions.get_mut(&session) {
             s.lent += 1;
@@ -164,7 +166,7 @@ impl Sessions {
         }
     }
 
-    /// A worker gives a lease back. `false`: it does not hold one.
+    /// Takes a lease back from a worker. Returns `false` if the worker does not hold one on this version.
     pub(crate) fn give_back(&mut self, session: SessionId, blob: BlobId) -> bool {
         let Some(s) = self.sessions.get_mut(&session) else { return false };
         let Some(count) = s.leases.get_mut(&blob) else { return false };
@@ -176,27 +178,27 @@ impl Sessions {
         true
     }
 
-    /// A worker has made an announcement of this number.
+    /// Stores the number of a worker's latest announcement.
     pub(crate) fn announce(&mut self, session: SessionId, count: u64) {
         if let Some(s) = self.sessions.get_mut(&session) {
             s.announced = count;
         }
     }
 
-    /// Versions rise as long as the session lasts, whatever becomes of the flow.
+    /// Stores the lowest version that may be pushed next for a key and target, so that it outlives the flow.
     pub(crate) fn keep_version(&mut self, session: SessionId, way: (Key, Name), next: u64) {
         if let Some(s) = self.sessions.get_mut(&session) {
             s.versions.insert(way, next);
         }
     }
 
-    /// The workers that were thrown out and have not gone.
+    /// Returns the evicted workers whose leases have not ended.
     #[cfg(test)]
     pub(crate) fn evicted(&self) -> Vec<SessionId> {
         self.evicted.keys().copied().collect()
     }
 
-    /// The workers that are found by their names.
+    /// Returns the names by which workers can be found.
     #[cfg(test)]
     pub(crate) fn names(&self) -> Vec<Name> {
         self.by_name.keys().cloned().collect()

@@ -1,4 +1,4 @@
-//! The sessions alone.
+//! Tests of the sessions alone.
 
 use super::*;
 use crate::op::OpId;
@@ -34,7 +34,7 @@ fn fetch(session: SessionId, id: u64, after: Duration) -> Op {
 }
 
 #[test]
-fn operations_are_due_in_the_order_of_their_deadlines_and_once() {
+fn operations_are_due_once_in_the_order_of_their_deadlines() {
     let mut sessions = sessions();
     let [late, first, ended] =
         [(1, 30), (2, 10), (3, 5)].map(|(id, ms)| sessions.begin(fetch(A, id, Duration::from_millis(ms))));
@@ -48,7 +48,7 @@ fn operations_are_due_in_the_order_of_their_deadlines_and_once() {
 }
 
 #[test]
-fn an_operation_is_found_by_its_workers_number_while_it_waits() {
+fn waiting_operation_is_found_by_its_workers_number() {
     let mut sessions = sessions();
     let id = sessions.begin(fetch(A, 9, Duration::from_secs(1)));
     assert_eq!(sessions.get(A).unwrap().op(OpId(9)), Some(id));
@@ -61,7 +61,7 @@ fn an_operation_is_found_by_its_workers_number_while_it_waits() {
 }
 
 #[test]
-fn leases_are_counted_and_outlive_the_session_that_was_thrown_out() {
+fn leases_are_counted_and_outlive_an_evicted_session() {
     let mut sessions = sessions();
     for n in [2, 1, 2] {
         sessions.lend(A, blob(n));
@@ -77,7 +77,7 @@ fn leases_are_counted_and_outlive_the_session_that_was_thrown_out() {
 }
 
 #[test]
-fn a_name_belongs_to_the_session_that_has_it_now() {
+fn name_belongs_to_the_latest_session_that_took_it() {
     let mut sessions = sessions();
     assert!(sessions.lose_name(A, &name("there")) && !sessions.lose_name(B, &name("there")));
     assert_eq!((sessions.named(&name("a")), sessions.get(A).unwrap().name_at()), (None, Some(&name("there"))));
@@ -87,7 +87,7 @@ fn a_name_belongs_to_the_session_that_has_it_now() {
 }
 
 #[test]
-fn an_arena_ends_with_its_worker_and_its_last_version() {
+fn arena_ends_with_its_worker_and_its_last_version() {
     let mut sessions = sessions();
     sessions.occupy(ARENA, 3);
     sessions.occupy(ARENA, 0);
@@ -111,7 +111,7 @@ fn announcements_and_versions_are_kept_with_the_session() {
 }
 
 #[test]
-fn the_directory_is_asked_once_for_a_worker() {
+fn directory_is_asked_once_for_a_worker() {
     let mut sessions = sessions();
     let [x, y] = [1, 2].map(|id| sessions.begin(fetch(A, id, Duration::from_secs(1))));
     assert!(sessions.wait_for_node_of(&name("b"), x) && !sessions.wait_for_node_of(&name("b"), y));

@@ -1,8 +1,10 @@
-//! Transfers between nodes that are under way: what this node asked of its peers, what they asked of it, and what it pushes to them.
+//! Transfers between nodes that are in flight: the requests of this node to its peers, the requests of peers to this
+//! node, and the keys that this node pushes to peers.
 //!
 //! # Layout
-//! - `pull`: a request of ours. `serve`: a request of a peer. `push`: a key that is pushed to a peer.
-//! - `calls`: landing slots for many keys at once: what is collected for a call, and the calls of peers that are being answered.
+//! - `pull`: a request of this node. `serve`: a request of a peer. `push`: a key that is pushed to a peer.
+//! - `calls`: calls for landing slots of many flows at once: the requests collected for the next call, and the open
+//!   calls of peers.
 
 mod calls;
 mod pull;
@@ -27,20 +29,23 @@ use std::collections::BTreeMap;
 
 /// The transfers between a node and its peers, as tables by link.
 ///
-/// It knows links, operations, versions and slots by their ids, and nothing else of them. Whoever holds it
-/// - hands it **events**: a link comes or goes ([`link_up`](Transfers::link_up), [`link_down`](Transfers::link_down)), a transfer begins
-///   ([`begin_pull`](Transfers::begin_pull), [`begin_serve`](Transfers::begin_serve), [`begin_flow`](Transfers::begin_flow)) or ends
-///   ([`end_pull`](Transfers::end_pull), [`end_serve`](Transfers::end_serve), [`end_flow`](Transfers::end_flow)), a peer calls for slots
-///   ([`begin_call`](Transfers::begin_call)) and its flows are answered ([`answer_call`](Transfers::answer_call));
-/// - collects **what goes out** by a call: [`ask_by_call`](Transfers::ask_by_call), then [`take_asks`](Transfers::take_asks).
+/// It knows links, operations, versions and slots only by their ids. The node that holds it
+/// - hands it **events**: a link comes up or goes down ([`link_up`](Transfers::link_up),
+///   [`link_down`](Transfers::link_down)), a transfer begins ([`begin_pull`](Transfers::begin_pull),
+///   [`begin_serve`](Transfers::begin_serve), [`begin_flow`](Transfers::begin_flow)) or ends
+///   ([`end_pull`](Transfers::end_pull), [`end_serve`](Transfers::end_serve), [`end_flow`](Transfers::end_flow)), a
+///   peer calls for slots ([`begin_call`](Transfers::begin_call)), a flow of its call is answered
+///   ([`answer_call`](Transfers::answer_call));
+/// - collects the **requests for calls**: [`ask_by_call`](Transfers::ask_by_call) adds one,
+///   [`take_asks`](Transfers::take_asks) takes them all.
 ///
-/// **Getters** hand out [`Pull`]s, [`Serve`]s and [`OutFlow`]s. Each says itself which step may follow in its state.
+/// **Getters** return [`Pull`]s, [`Serve`]s and [`OutFlow`]s. Each of these decides which step may follow in its state.
 #[derive(Default)]
 pub(super) struct Transfers {
     links: BTreeMap<LinkId, OfLink>,
-    /// Links over which flows ask for slots with the next call.
+    /// Links with flows that ask for slots with the next call.
     asking: Vec<LinkId>,
-    /// Calls of peers for slots that are being answered.
+    /// Open calls of peers for slots, by token.
     calls: BTreeMap<u64, Call>,
 }
 
@@ -51,29 +56,29 @@ pub(super) struct OfLink {
     serves: HashMap<u32, Serve>,
     flows: Slab<OutFlow, of::OutFlow>,
     flow_of: HashMap<(SessionId, Key), OutFlowId>,
-    /// Flows that ask for slots with the next call.
+    /// Requests of flows that ask for slots with the next call.
     asks: Vec<BufferAsk>,
-    /// Flows whose slots the peer asked for by a call, and the call.
+    /// Flows whose slots the peer asked for by a call, and the call's token.
     called: HashMap<u32, u64>,
 }
 
 impl OfLink {
-    /// Requests of ours.
+    /// Returns the requests of this node.
     pub(super) fn pulls(&self) -> &Slab<Pull, of::Pull> {
         &self.pulls
     }
 
-    /// Requests of the peer.
+    /// Returns the requests of the peer, by index.
     pub(super) fn serves(&self) -> &HashMap<u32, Serve> {
         &self.serves
     }
 
-    /// Keys that are pushed to the peer.
+    /// Returns the keys that are pushed to the peer.
     pub(super) fn flows(&self) -> &Slab<OutFlow, of::OutFlow> {
         &self.flows
     }
 
-    /// Takes out the requests of the peer, in the order of their indices.
+    /// Takes the requests of the peer, in the order of their indices.
     pub(super) fn take_serves(&mut self) -> Vec<(u32, Serve)> {
         let mut serves: Vec<_> = self.serves.drain().collect();
         serves.sort_unstable_by_key(|(index, _)| *index);
@@ -82,52 +87,52 @@ impl OfLink {
 }
 
 impl Transfers {
-    /// A link came up.
+    /// Handles a new link.
     pub(super) fn link_up(&mut self, link: LinkId) {
         self.links.insert(link, OfLink::default());
     }
 
-    /// A link is down. Returns what was under way on it.
+    /// Handles the loss of a link. Returns the transfers that were in flight on it.
     pub(super) fn link_down(&mut self, link: LinkId) -> OfLink {
         self.links.remove(&link).unwrap_or_default()
     }
 
-    /// What is under way on a link.
+    /// Returns the transfers that are in flight on a link.
     pub(super) fn of(&self, link: LinkId) -> Option<&OfLink> {
         self.links.get(&link)
     }
 
-    /// A request of ours.
+    /// Returns a request of this node.
     pub(super) fn pull(&self, link: LinkId, id: PullId) -> Option<&Pull> {
         self.links.get(&link)?.pulls.get(id)
     }
 
-    /// A request of ours, to change.
+    /// Returns a request of this node, mutably.
     pub(super) fn pull_mut(&mut self, link: LinkId, id: PullId) -> Option<&mut Pull> {
         self.links.get_mut(&link)?.pulls.get_mut(id)
     }
 
-    /// The request of ours that a peer calls by this index.
+    /// Returns the request of this node that the peer calls by this index.
     pub(super) fn pull_named(&self, link: LinkId, index: u32) -> Option<PullId> {
         self.links.get(&link)?.pulls.lengthen(index)
     }
 
-    /// Begins a request of ours.
+    /// Begins a request of this node.
     pub(super) fn begin_pull(&mut self, link: LinkId, pull: Pull) -> Option<PullId> {
         Some(self.links.get_mut(&link)?.pulls.insert(pull))
     }
 
-    /// Ends a request of ours.
+    /// Ends a request of this node.
     pub(super) fn end_pull(&mut self, link: LinkId, id: PullId) -> Option<Pull> {
         self.links.get_mut(&link)?.pulls.remove(id)
     }
 
-    /// A request of a peer.
+    /// Returns a request of a peer.
     pub(super) fn serve(&self, link: LinkId, index: u32) -> Option<&Serve> {
         self.links.get(&link)?.serves.get(&index)
     }
 
-    /// A request of a peer, to change.
+    /// Returns a request of a peer, mutably.
     pub(super) fn serve_mut(&mut self, link: LinkId, index: u32) -> Option<&mut Serve> {
         self.links.get_mut(&link)?.serves.get_mut(&index)
     }
@@ -144,7 +149,8 @@ impl Transfers {
         self.links.get_mut(&link)?.serves.remove(&index)
     }
 
-    /// Requests of a peer whose version is not there yet, and their keys, in the order of their indices.
+    /// Returns the requests of a peer whose version is not published yet, and their keys, in the order of their
+    /// indices.
     pub(super) fn waiting_serves(&self, link: LinkId) -> Vec<(u32, Key)> {
         let serves = self.links.get(&link).into_iter().flat_map(|l| &l.serves);
         let waiting =
@@ -154,27 +160,27 @@ impl Transfers {
         waiting
     }
 
-    /// A key that is pushed to a peer.
+    /// Returns the flow of a key that is pushed to a peer.
     pub(super) fn flow(&self, link: LinkId, id: OutFlowId) -> Option<&OutFlow> {
         self.links.get(&link)?.flows.get(id)
     }
 
-    /// A key that is pushed to a peer, to change.
+    /// Returns the flow of a key that is pushed to a peer, mutably.
     pub(super) fn flow_mut(&mut self, link: LinkId, id: OutFlowId) -> Option<&mut OutFlow> {
         self.links.get_mut(&link)?.flows.get_mut(id)
     }
 
-    /// The flow that a peer calls by this index.
+    /// Returns the flow that a peer calls by this index.
     pub(super) fn flow_named(&self, link: LinkId, index: u32) -> Option<OutFlowId> {
         self.links.get(&link)?.flows.lengthen(index)
     }
 
-    /// The flow of a worker's key over this link.
+    /// Returns the flow of a worker's key over this link.
     pub(super) fn flow_of(&self, link: LinkId, of: &(SessionId, Key)) -> Option<OutFlowId> {
         self.links.get(&link)?.flow_of.get(of).copied()
     }
 
-    /// Begins a flow. `None` where no index is free: then how many there are is the limit.
+    /// Begins a flow. Returns `None` if the link is gone or no index is free; the number of flows is at its limit then.
     pub(super) fn begin_flow(&mut self, link: LinkId, flow: OutFlow) -> Option<OutFlowId> {
         let l = self.links.get_mut(&link).filter(|l| l.flows.has_short_room())?;
         let of = flow.of();
@@ -183,14 +189,14 @@ impl Transfers {
         Some(id)
     }
 
-    /// Ends a flow. Whether there was one.
+    /// Ends a flow. Returns whether it existed.
     pub(super) fn end_flow(&mut self, link: LinkId, id: OutFlowId) -> bool {
         let Some(l) = self.links.get_mut(&link) else { return false };
         let ended = l.flows.remove(id);
         ended.is_some_and(|flow| l.flow_of.remove(&flow.of()).is_some())
     }
 
-    /// The flows of a worker.
+    /// Returns the flows of a worker.
     pub(super) fn flows_of(&self, session: SessionId) -> Vec<(LinkId, OutFlowId)> {
         let of_link = |(link, l): (&LinkId, &OfLink)| {
             l.flows.ids(|flow| flow.session == session).into_iter().map(|id| (*link, id)).collect::<Vec<_>>()

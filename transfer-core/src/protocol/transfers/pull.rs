@@ -1,4 +1,4 @@
-//! A request of ours to a peer.
+//! A request of this node to a peer.
 
 use crate::protocol::ids::{OperationId, PullId, SlotId};
 use crate::protocol::tenant::Tenant;
@@ -7,23 +7,23 @@ use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::Header;
 
-/// A request of ours to a peer. It lives until no more data can come for it.
+/// A request of this node to a peer. It lives until no more data can arrive for it.
 pub(crate) struct Pull {
-    /// `None` once the operation has ended; then this only waits for the peer's answer.
+    /// `None` once the operation has ended. The request then only waits for the peer's answer.
     pub(crate) op: Option<OperationId>,
     pub(crate) key: Key,
     pub(crate) select: Select,
     pub(crate) domain: Tenant,
     pub(crate) state: PullState,
-    /// The slot that the peer may write to, or soon will.
+    /// The slot that the peer may write to, or will be allowed to write to.
     pub(crate) slot: Option<SlotId>,
-    /// The description that the slot was made for, and its number.
+    /// The description that the slot was made for, and the description's number.
     pub(crate) described: Option<(u32, TensorMeta)>,
-    /// When the peer was asked, or when this was given up.
+    /// The time at which the peer was asked, or at which the request was given up.
     pub(crate) asked: Time,
-    /// Bytes of the speculative share that it holds.
+    /// The bytes that this request takes of the pool's share for speculative slots.
     pub(crate) speculative: u64,
-    /// Which version is being written, and what pushed it, where the peer said so.
+    /// The version that the peer is writing, and the trace context of its push, if the peer has sent them.
     told: Option<(Version, TraceContext)>,
 }
 
@@ -33,16 +33,16 @@ pub(crate) enum PullState {
     Preparing,
     /// The peer was asked.
     Asked,
-    /// The peer has described the version; room is awaited.
+    /// The peer has described the version. The request waits for room.
     WaitingForRoom,
-    /// The peer has described the version; a slot is being granted.
+    /// The peer has described the version. A slot is being granted.
     Granting,
-    /// Given up; the peer's CANCELLED is awaited, and data may come until then.
+    /// The request was given up. Data may arrive until the peer's CANCELLED.
     Cancelling,
 }
 
 impl Pull {
-    /// A request that the peer does not know yet. `described` is what the key looked like last, if that is known.
+    /// Creates a request that the peer does not know yet. `described` is the last known description of the key.
     pub(crate) fn new(
         now: Time,
         op: OperationId,
@@ -65,37 +65,37 @@ impl Pull {
         }
     }
 
-    /// The peer is asked.
+    /// Marks the peer as asked.
     pub(crate) fn ask(&mut self, now: Time) {
         (self.state, self.asked) = (PullState::Asked, now);
     }
 
-    /// Whether it stands in line for room.
+    /// Whether the request waits for room.
     pub(crate) fn wants_room(&self) -> bool {
         self.state == PullState::WaitingForRoom
     }
 
-    /// The length of its tensor, where that is known.
+    /// Returns the length of the tensor, if it is known.
     pub(crate) fn len_bytes(&self) -> Option<u64> {
         self.described.as_ref().map(|(_, meta)| meta.len_bytes())
     }
 
-    /// Whether the peer may answer it with this version now.
+    /// Whether the peer may answer the request with this version now.
     pub(crate) fn takes(&self, version: Version) -> bool {
         self.state == PullState::Asked && self.select.takes(version)
     }
 
-    /// The peer has said what pushed the version that it writes.
+    /// Stores the trace context of the push of the version that the peer writes.
     pub(crate) fn tell(&mut self, version: Version, context: TraceContext) {
         self.told = Some((version, context));
     }
 
-    /// What pushed this version, where the peer said so.
+    /// Returns the trace context of the push of this version, if the peer has sent it.
     pub(crate) fn origin_of(&self, version: Version) -> Option<TraceContext> {
         self.told.filter(|(told, _)| *told == version).map(|(_, context)| context)
     }
 
-    /// Whether what has landed is what was asked for. `None` where the request was given up.
+    /// Checks that a landed tensor is the one that was asked for. Returns `None` if the request was given up.
     pub(crate) fn check_landing(&self, own: PullId, header: &Header) -> Result<Option<TensorMeta>, String> {
         if self.state == PullState::Cancelling {
             return Ok(None);

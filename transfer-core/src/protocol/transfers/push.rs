@@ -1,22 +1,23 @@
-//! A key of a worker of ours that is pushed to a peer.
+//! A flow: a key of a worker of this node that is pushed to a peer.
 
 use crate::protocol::ids::{OperationId, SessionId};
 use crate::tensor::{Key, Name, TensorMeta};
 use crate::wire::landing::SlotGrant;
 use std::collections::VecDeque;
 
-/// From this length on, operations that have ended are taken out of a queue.
+/// The least length of a queue at which ended operations are removed from it.
 const TIDY_AT: usize = 64;
 
-/// One key of one worker of ours that lands at another node. Its target changes with what is pushed; the peer is asked anew then.
+/// The flow of one key of one worker of this node to another node. If a push goes to another target there, the peer is
+/// asked for slots again.
 pub(crate) struct OutFlow {
     pub(crate) key: Key,
     pub(crate) target: Name,
     pub(crate) session: SessionId,
     pub(crate) state: FlowState,
-    /// A call asks for its slots, and its answer comes in no order with the messages of the link.
+    /// A call asks for the flow's slots. Its answer is not ordered with the messages of the link.
     pub(crate) calling: bool,
-    /// Room of the granted slots.
+    /// The capacity, in bytes, that each granted slot must have.
     pub(crate) capacity: u64,
     /// The number of the key on this link.
     pub(crate) name: u32,
@@ -24,23 +25,23 @@ pub(crate) struct OutFlow {
     meta: TensorMeta,
     idle: VecDeque<SlotGrant>,
     queue: VecDeque<OperationId>,
-    /// At this length of the queue those that have ended are taken out.
+    /// The length of the queue at which ended operations are removed.
     tidy_at: usize,
     pub(crate) next_version: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FlowState {
-    /// The peer knows nothing of it, or has refused it.
+    /// No slots are requested: the flow is new, the peer refused it or recalled its slots, or its target changed.
     New,
-    /// BUFFER_REQUEST is sent.
+    /// BUFFER_REQUEST or a call has asked for slots.
     Requested,
     /// Slots are granted.
     Ready,
 }
 
 impl OutFlow {
-    /// A flow that the peer does not know.
+    /// Creates a flow that the peer does not know.
     pub(crate) fn new((session, key): (SessionId, Key), target: Name, meta: TensorMeta) -> OutFlow {
         OutFlow {
             key,
@@ -59,17 +60,18 @@ impl OutFlow {
         }
     }
 
-    /// Whose key it is.
+    /// Returns the worker and the key that the flow belongs to.
     pub(crate) fn of(&self) -> (SessionId, Key) {
         (self.session, self.key.clone())
     }
 
-    /// The key and the worker that it goes to: versions rise for each of these.
+    /// Returns the key and the worker that it is pushed to. Versions rise for each such pair.
     pub(crate) fn way(&self) -> (Key, Name) {
         (self.key.clone(), self.target.clone())
     }
 
-    /// Puts an operation in line. `is_there` tells those that have ended: while the first waits, those behind it come and go.
+    /// Appends an operation to the queue. `is_there` returns whether an operation has not ended; operations behind the
+    /// first one may end while it waits.
     pub(crate) fn enqueue(&mut self, id: OperationId, is_there: impl Fn(OperationId) -> bool) {
         if self.queue.len() >= self.tidy_at {
             self.queue.retain(|id| is_there(*id));
@@ -78,12 +80,12 @@ impl OutFlow {
         self.queue.push_back(id);
     }
 
-    /// The operation that is next, where the flow does not wait for the peer.
+    /// Returns the next operation, unless the flow waits for the peer.
     pub(crate) fn next(&self) -> Option<OperationId> {
         self.queue.front().copied().filter(|_| self.state != FlowState::Requested && !self.calling)
     }
 
-    /// The first operation is done with the flow, or has ended.
+    /// Removes the first operation, which has ended or needs no more of the flow.
     pub(crate) fn drop_first(&mut self) {
         self.queue.pop_front();
     }
@@ -93,8 +95,8 @@ impl OutFlow {
         !self.idle.is_empty()
     }
 
-    /// Slots are asked for, for what looks like this; those that were granted before are gone. Returns the number of the description, and
-    /// whether it is the first.
+    /// Begins a request for slots for tensors with this description; the slots that were granted before are gone.
+    /// Returns the number of the description, and whether it is the flow's first one.
     pub(crate) fn request(&mut self, meta: TensorMeta) -> (u32, bool) {
         let is_first = self.metadata_id == 0;
         (self.state, self.capacity) = (FlowState::Requested, meta.len_bytes());
@@ -104,7 +106,8 @@ impl OutFlow {
         (self.metadata_id, is_first)
     }
 
-    /// The peer has granted slots. The error is the room of one that is too small, if that is what is wrong.
+    /// Takes the slots that the peer has granted. The error holds the capacity of a slot that is too small, or `None`
+    /// if the grant was not asked for.
     pub(crate) fn grant(&mut self, slots: Vec<SlotGrant>) -> Result<(), Option<u64>> {
         let short = slots.iter().find(|slot| slot.capacity < self.capacity).map(|slot| slot.capacity);
         if self.state != FlowState::Requested || self.calling || short.is_some() {
@@ -115,7 +118,8 @@ impl OutFlow {
         Ok(())
     }
 
-    /// The peer gives a slot back. `false`: it crossed a request for larger ones, which takes it back.
+    /// Takes a slot that the peer gives back. Returns `false` if it does not count: it crossed a request for larger
+    /// slots, and the peer takes it back because of that request.
     pub(crate) fn give_back(&mut self, slot: SlotGrant) -> bool {
         let counts = self.state == FlowState::Ready && slot.capacity >= self.capacity;
         if counts {
@@ -124,7 +128,8 @@ impl OutFlow {
         counts
     }
 
-    /// Takes a slot for the first operation's version. Returns it with the number of the description, and whether that is new to the peer.
+    /// Takes an idle slot for the version of the first operation. Returns the slot, the number of the description, and
+    /// whether the description is new to the peer.
     pub(crate) fn write(&mut self, version: u64, meta: &TensorMeta) -> Option<(SlotGrant, u32, bool)> {
         self.queue.pop_front();
         self.next_version = version.saturating_add(1);
@@ -136,23 +141,24 @@ impl OutFlow {
         Some((self.idle.pop_front()?, self.metadata_id, changed))
     }
 
-    /// The peer grants nothing. Returns those that wait for it.
+    /// Handles the peer's refusal to grant slots. Returns the operations that wait for them.
     pub(crate) fn refuse(&mut self) -> VecDeque<OperationId> {
         self.state = FlowState::New;
         self.idle.clear();
         std::mem::take(&mut self.queue)
     }
 
-    /// The peer takes back what lies idle.
+    /// Forgets the idle slots, which the peer has recalled.
     pub(crate) fn recall(&mut self) {
         self.idle.clear();
-        // A request that crossed it asks for other slots already. The answer to a call may be of before or after: it does not count.
+        // A request that crossed the recall already asks for other slots. The answer to a call may be from before or
+        // after the recall, so it does not count.
         if self.state != FlowState::Requested || self.calling {
             self.state = FlowState::New;
         }
     }
 
-    /// Those that wait in it.
+    /// Returns the operations that wait in the flow.
     pub(crate) fn queue(&self) -> &VecDeque<OperationId> {
         &self.queue
     }

@@ -18,22 +18,23 @@ pub(crate) struct Serve {
     slot: Option<SlotGrant>,
     pub(crate) since: Time,
     pub(crate) waited_us: u32,
-    /// Set once the version is there; it is held until the write is posted, or the request ends.
+    /// The version, once it is published. The request holds a reference to it until the write is posted or the request
+    /// ends.
     pub(crate) blob: Option<BlobId>,
-    /// The same version, until the request ends: it counts as being fetched.
+    /// The published version, until the request ends: the version counts as being fetched.
     fetching: Option<BlobId>,
-    /// The peer gave it up while the write was on its way.
+    /// The peer gave the request up while the write was in flight.
     cancelled: bool,
-    /// The write is posted or queued, and owns the reference.
+    /// The write is posted or queued, and owns the reference to the version.
     writing: bool,
-    /// The span that asks for it, where the peer said so.
+    /// The trace context of the span that asks for the version, if the peer has sent it.
     pub(crate) trace: Option<TraceContext>,
-    /// It is answered by reference once the peer has the segment.
+    /// The request waits until the peer has the segment, and is then answered by reference.
     sharing: bool,
 }
 
 impl Serve {
-    /// A request whose version is not there yet.
+    /// Creates a request whose version is not published yet.
     pub(crate) fn new(
         now: Time,
         (key, name): (Key, u32),
@@ -59,70 +60,70 @@ impl Serve {
         }
     }
 
-    /// Its key.
+    /// Returns the key.
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The tenant whose workers will read it.
+    /// Returns the tenant whose workers will read the version.
     pub(crate) fn reader(&self) -> Tenant {
         self.reader
     }
 
-    /// Whether its version is there.
+    /// Whether the version is published.
     pub(crate) fn is_published(&self) -> bool {
         self.fetching.is_some()
     }
 
-    /// Whether it waits for the peer to have the segment.
+    /// Whether the request waits until the peer has the segment.
     pub(crate) fn is_sharing(&self) -> bool {
         self.sharing
     }
 
-    /// The version that counts as being fetched by it.
+    /// Returns the version that counts as being fetched by this request.
     pub(crate) fn fetching(&self) -> Option<BlobId> {
         self.fetching
     }
 
-    /// Its version is there, and is held for it.
+    /// Takes the version, which is now published and held for this request.
     pub(crate) fn publish(&mut self, now: Time, blob: BlobId) {
         (self.blob, self.fetching) = (Some(blob), Some(blob));
         self.waited_us = u32::try_from(now.since(self.since).as_micros()).unwrap_or(u32::MAX);
     }
 
-    /// It will be answered by reference.
+    /// Marks the request as one that is answered by reference once the peer has the segment.
     pub(crate) fn share(&mut self) {
         self.sharing = true;
     }
 
-    /// Whether its slot takes a version of this length with the description of this number.
+    /// Whether the slot fits a version of this length whose description has this number.
     pub(crate) fn fits(&self, len_bytes: u64, description: Option<u32>) -> bool {
         description == Some(self.metadata_id) && self.slot.as_ref().is_some_and(|slot| slot.capacity >= len_bytes)
     }
 
-    /// The peer is told what the version looks like, and grants another slot for it.
+    /// Notes that the peer is told the description of the version. The peer grants another slot for it.
     pub(crate) fn describe(&mut self, metadata_id: u32) {
         (self.metadata_id, self.slot) = (metadata_id, None);
     }
 
-    /// The version that waits for a slot. `None` where none is awaited.
+    /// Returns the version that waits for a slot, or `None` if the request does not wait for one.
     pub(crate) fn waits_for_slot(&self) -> Option<BlobId> {
         self.blob.filter(|_| !self.writing && !self.sharing && self.slot.is_none())
     }
 
-    /// The peer has granted a slot.
+    /// Takes the slot that the peer has granted.
     pub(crate) fn grant(&mut self, slot: SlotGrant) {
         self.slot = Some(slot);
     }
 
-    /// The write begins. It takes the slot and the reference.
+    /// Begins the write. Takes the slot and the reference out of the request.
     pub(crate) fn write(&mut self) -> Option<(SlotGrant, BlobId)> {
         let begun = (self.slot.take()?, self.blob.take()?);
         self.writing = true;
         Some(begun)
     }
 
-    /// The header that goes with the write.
+    /// Returns the header that goes with the write.
     pub(crate) fn header(&self, index: u32, slot: &SlotGrant, version: Version, body_len: u64) -> Header {
         Header {
             slot: slot.number,
@@ -137,13 +138,13 @@ impl Serve {
         }
     }
 
-    /// The peer gives it up. Whether that is for later, because the write is on its way.
+    /// Handles the peer's CANCEL. Returns whether the request must still wait for its write, which is in flight.
     pub(crate) fn cancel(&mut self) -> bool {
         self.cancelled = self.writing;
         self.writing
     }
 
-    /// Whether the peer gave it up.
+    /// Whether the peer gave the request up.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled
     }

@@ -1,4 +1,4 @@
-//! The transfers alone.
+//! Tests of the transfers alone.
 
 use super::*;
 use crate::memory::{RemoteKey, RemoteSlice};
@@ -45,7 +45,7 @@ fn pull() -> Pull {
 }
 
 #[test]
-fn a_pull_takes_a_version_only_while_it_is_asked_for() {
+fn pull_takes_a_version_only_while_the_peer_is_asked() {
     let mut pull = pull();
     assert!(!pull.takes(Version(2)), "the peer knows nothing of it");
     pull.ask(NOW);
@@ -55,7 +55,7 @@ fn a_pull_takes_a_version_only_while_it_is_asked_for() {
 }
 
 #[test]
-fn a_pull_checks_what_has_landed_against_what_was_asked() {
+fn pull_checks_a_landed_header_against_the_request() {
     let mut transfers = transfers();
     let id = transfers.begin_pull(LINK, pull()).unwrap();
     assert_eq!(transfers.pull_named(LINK, id.short()), Some(id));
@@ -80,7 +80,7 @@ fn a_pull_checks_what_has_landed_against_what_was_asked() {
 }
 
 #[test]
-fn a_serve_writes_once_and_a_cancel_waits_for_that() {
+fn serve_writes_once_and_cancel_waits_for_the_write() {
     let mut serve = Serve::new(NOW, (key("k"), 7), READER, 4, Some(grant(8)), None);
     assert!(serve.fits(8, Some(4)) && !serve.fits(9, Some(4)) && !serve.fits(8, Some(5)) && !serve.fits(8, None));
     assert!(serve.write().is_none(), "its version is not there");
@@ -109,7 +109,7 @@ fn serves_that_wait_for_a_version_are_listed_by_index() {
 }
 
 #[test]
-fn a_flow_takes_slots_that_it_asked_for_and_no_smaller_ones() {
+fn flow_takes_only_requested_slots_of_sufficient_capacity() {
     let mut flow = OutFlow::new((SESSION, key("k")), Name::new("you").unwrap(), meta(8));
     assert_eq!(flow.grant(vec![grant(8)]), Err(None), "nothing was asked for");
     assert_eq!(flow.request(meta(8)), (1, true));
@@ -125,7 +125,7 @@ fn a_flow_takes_slots_that_it_asked_for_and_no_smaller_ones() {
 }
 
 #[test]
-fn a_flow_forgets_operations_that_have_ended_when_its_queue_is_long() {
+fn long_flow_queue_drops_ended_operations() {
     let mut flow = OutFlow::new((SESSION, key("k")), Name::new("you").unwrap(), meta(8));
     for n in 0..1000 {
         flow.enqueue(op(n), |id| id.to_u64() % 100 == 0);
@@ -138,7 +138,7 @@ fn a_flow_forgets_operations_that_have_ended_when_its_queue_is_long() {
 }
 
 #[test]
-fn a_flow_is_found_by_its_worker_until_it_ends() {
+fn flow_is_found_by_its_worker_until_it_ends() {
     let mut transfers = transfers();
     let of = (SESSION, key("k"));
     let flow = |of: &(SessionId, Key)| OutFlow::new(of.clone(), Name::new("you").unwrap(), meta(8));
@@ -151,7 +151,7 @@ fn a_flow_is_found_by_its_worker_until_it_ends() {
 }
 
 #[test]
-fn a_call_waits_for_all_flows_and_for_a_ping_where_slots_were_granted() {
+fn call_waits_for_all_flows_and_for_a_ping_after_grants() {
     let mut transfers = transfers();
     let busy = || Err(Failure::new(FailureCode::Busy, "a test"));
     transfers.begin_call(LINK, 7, 2);
