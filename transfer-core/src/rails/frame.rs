@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_refused_or_understood(bytes: Vec<u8>) {
+        fn arbitrary_bytes_are_refused_or_read_back(bytes: Vec<u8>) {
             if let Some(frame) = Frame::decode(&bytes) {
                 prop_assert_eq!(&*frame.encode(), &bytes[..]);
             }
