@@ -148,7 +148,7 @@ fn digests_of_known_seeds_are_unchanged() {
     assert_eq!(digest, known, "the digest of {seeds} seeds of each play is {digest:#018x}");
 }
 
-/// Plays seeds until one fails because of the broken rule. Returns that seed and its error.
+/// Plays seeds until one fails. Returns that seed and its error.
 fn first_that_notices(how: Play, seeds: Range<u64>) -> Option<(u64, String)> {
     let mut seeds = seeds;
     seeds.find_map(|seed| play(seed, how).err().map(|why| (seed, why)))
